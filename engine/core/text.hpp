@@ -1,0 +1,44 @@
+// Building short texts (messages, names) from values without pulling in a stream header.
+//
+//   str("size ", 3, " at dim ", dim)  ->  "size 3 at dim 1"
+#pragma once
+
+#include <charconv>
+#include <concepts>
+#include <string>
+#include <string_view>
+#include <type_traits>
+
+namespace lockstep {
+
+namespace text_detail {
+
+inline void append(std::string& out, std::string_view piece) {
+  out.append(piece);
+}
+inline void append(std::string& out, char piece) {
+  out.push_back(piece);
+}
+inline void append(std::string& out, bool piece) {
+  out.append(piece ? "true" : "false");
+}
+
+template <class T>
+requires(std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>) void append(std::string& out,
+                                                                                                  T piece) {
+  char digits[64];
+  auto [end, error] = std::to_chars(digits, digits + sizeof digits, piece);
+  out.append(digits, end);
+}
+
+}  // namespace text_detail
+
+// The pieces one after the other; floating-point numbers in the shortest form that reads back to the same bits.
+template <class... Pieces>
+std::string str(const Pieces&... pieces) {
+  std::string out;
+  (text_detail::append(out, pieces), ...);
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,176 @@
+// Element types, the storage types of the 16-bit ones, and one dispatch over them all.
+//
+// float16 and bfloat16 are stored as bits and computed in float32 (rounding to nearest even once, at the store).
+//
+//   dispatch_all(dtype, [&]<class T>() { fill(static_cast<T*>(data), n); });
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep {
+
+enum class DType : std::uint8_t { float32, float64, float16, bfloat16, int64, int32, boolean };
+inline constexpr int num_dtypes = 7;
+
+constexpr std::size_t size_of(DType dtype) {
+  constexpr std::size_t sizes[num_dtypes] = {4, 8, 2, 2, 8, 4, 1};
+  return sizes[static_cast<int>(dtype)];
+}
+constexpr bool is_floating(DType dtype) {
+  return dtype <= DType::bfloat16;
+}
+
+// "float32", ..., "int32", "bool".
+std::string_view name_of(DType dtype);
+// The type of that name; throws Error for an unknown one.
+DType dtype_from_name(std::string_view name);
+// The type of `a op b`: floating beats integer beats bool; float64 > float32 > 16-bit; float16 with bfloat16 gives
+// float32.
+DType promote(DType a, DType b);
+
+struct Half {
+  std::uint16_t bits = 0;
+  Half() = default;
+  explicit Half(float value);
+  operator float() const;
+};
+struct BFloat16 {
+  std::uint16_t bits = 0;
+  BFloat16() = default;
+  explicit BFloat16(float value);
+  operator float() const;
+};
+static_assert(sizeof(Half) == 2 && sizeof(BFloat16) == 2);
+
+template <class T>
+struct DTypeOf;
+template <>
+struct DTypeOf<float> {
+  static constexpr DType value = DType::float32;
+};
+template <>
+struct DTypeOf<double> {
+  static constexpr DType value = DType::float64;
+};
+template <>
+struct DTypeOf<Half> {
+  static constexpr DType value = DType::float16;
+};
+template <>
+struct DTypeOf<BFloat16> {
+  static constexpr DType value = DType::bfloat16;
+};
+template <>
+struct DTypeOf<std::int64_t> {
+  static constexpr DType value = DType::int64;
+};
+template <>
+struct DTypeOf<std::int32_t> {
+  static constexpr DType value = DType::int32;
+};
+template <>
+struct DTypeOf<bool> {
+  static constexpr DType value = DType::boolean;
+};
+template <class T>
+inline constexpr DType dtype_of = DTypeOf<T>::value;
+
+// The type to compute in: float for the 16-bit types, T itself otherwise.
+template <class T>
+struct ComputeTypeOf {
+  using type = T;
+};
+template <>
+struct ComputeTypeOf<Half> {
+  using type = float;
+};
+template <>
+struct ComputeTypeOf<BFloat16> {
+  using type = float;
+};
+template <class T>
+using ComputeType = typename ComputeTypeOf<T>::type;
+
+template <class F>
+decltype(auto) dispatch_floating(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::float32:
+      return f.template operator()<float>();
+    case DType::float64:
+      return f.template operator()<double>();
+    case DType::float16:
+      return f.template operator()<Half>();
+    case DType::bfloat16:
+      return f.template operator()<BFloat16>();
+    default:
+      throw Error(str("a floating-point type is needed, not ", name_of(dtype)), "cast the operand first");
+  }
+}
+
+template <class F>
+decltype(auto) dispatch_all(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::int64:
+      return f.template operator()<std::int64_t>();
+    case DType::int32:
+      return f.template operator()<std::int32_t>();
+    case DType::boolean:
+      return f.template operator()<bool>();
+    default:
+      return dispatch_floating(dtype, static_cast<F&&>(f));
+  }
+}
+
+// Bit-exact conversions, host only where no hardware instruction is at hand.
+inline BFloat16::BFloat16(float value) {
+  std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
+  if ((word & 0x7fffffffu) > 0x7f800000u) {
+    bits = static_cast<std::uint16_t>((word >> 16) | 0x0040u);
+    return;
+  }
+  word += 0x7fffu + ((word >> 16) & 1u);
+  bits = static_cast<std::uint16_t>(word >> 16);
+}
+inline BFloat16::operator float() const {
+  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
+}
+
+inline Half::Half(float value) {
+  const std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
+  const std::uint32_t sign = (word >> 16) & 0x8000u;
+  const std::uint32_t magnitude = word & 0x7fffffffu;
+  std::uint32_t half;
+  if (magnitude > 0x7f800000u) {
+    half = 0x7e00u;  // not a number, quiet
+  } else if (magnitude >= 0x477ff000u) {
+    half = 0x7c00u;  // rounds to infinity
+  } else if (magnitude >= 0x38800000u) {
+    const std::uint32_t rebased = magnitude - 0x38000000u;
+    half = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  } else {
+    // Subnormal: adding 0.5 lets the float unit shift and round to nearest even.
+    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
+    half = __builtin_bit_cast(std::uint32_t, shifted) - 0x3f000000u;
+  }
+  bits = static_cast<std::uint16_t>(sign | half);
+}
+inline Half::operator float() const {
+  const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = bits & 0x7fffu;
+  std::uint32_t word;
+  if (magnitude >= 0x7c00u) {
+    word = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
+  } else if (magnitude >= 0x0400u) {
+    word = (magnitude << 13) + 0x38000000u;
+  } else {
+    word = __builtin_bit_cast(std::uint32_t, static_cast<float>(magnitude) * 5.9604644775390625e-8f);
+  }
+  return __builtin_bit_cast(float, sign | word);
+}
+
+}  // namespace lockstep
