@@ -34,12 +34,8 @@ constexpr std::array table = {
 static_assert(table.size() + 1 == static_cast<std::size_t>(count_), "every defect needs its row");
 }  // namespace
 
-const DefectInfo* defect_table() {
-  return table.data();
-}
-int num_defects() {
-  return static_cast<int>(table.size());
-}
+const DefectInfo* defect_table() { return table.data(); }
+int num_defects() { return static_cast<int>(table.size()); }
 
 std::string_view name_of(DefectKind kind) {
   constexpr std::string_view names[] = {"value", "count", "order", "memory", "message"};
@@ -55,11 +51,7 @@ Defect defect_from_name(std::string_view name) {
   throw Error(str("unknown defect `", name, "`"), str("one of ", known));
 }
 
-void arm_defect(Defect defect) {
-  defect_detail::armed = defect;
-}
-Defect armed_defect() {
-  return defect_detail::armed;
-}
+void arm_defect(Defect defect) { defect_detail::armed = defect; }
+Defect armed_defect() { return defect_detail::armed; }
 
 }  // namespace lockstep

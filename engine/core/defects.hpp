@@ -45,8 +45,6 @@ Defect armed_defect();
 namespace defect_detail {
 extern Defect armed;
 }
-inline bool defect_armed(Defect defect) {
-  return defect_detail::armed == defect;
-}
+inline bool defect_armed(Defect defect) { return defect_detail::armed == defect; }
 
 }  // namespace lockstep

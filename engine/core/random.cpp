@@ -9,30 +9,22 @@
 
 namespace lockstep {
 
-Generator::Generator() {
-  seed(default_seed);
-}
+Generator::Generator() { seed(default_seed); }
 
 void Generator::seed(std::uint64_t value) {
   state_.engine.seed(static_cast<std::uint32_t>(value));
   state_.has_cached = false;
 }
 
-std::uint32_t Generator::next32() {
-  return static_cast<std::uint32_t>(state_.engine());
-}
+std::uint32_t Generator::next32() { return static_cast<std::uint32_t>(state_.engine()); }
 
 std::uint64_t Generator::next64() {
   const std::uint64_t high = next32();
   return (high << 32) | next32();
 }
 
-float Generator::uniform32() {
-  return static_cast<float>(next32() & 0xffffffu) * 0x1p-24f;
-}
-double Generator::uniform64() {
-  return static_cast<double>(next64() & ((1ull << 53) - 1)) * 0x1p-53;
-}
+float Generator::uniform32() { return static_cast<float>(next32() & 0xffffffu) * 0x1p-24f; }
+double Generator::uniform64() { return static_cast<double>(next64() & ((1ull << 53) - 1)) * 0x1p-53; }
 
 void Generator::uniform(float* out, std::int64_t count, double low, double high) {
   const float from = static_cast<float>(low), to = static_cast<float>(high);

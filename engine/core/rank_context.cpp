@@ -30,19 +30,11 @@ RankContext& RankContext::current() {
   return *current_context;
 }
 
-RankContext* RankContext::current_or_null() {
-  return current_context;
-}
+RankContext* RankContext::current_or_null() { return current_context; }
 
-std::size_t RankContext::next_slot() {
-  return num_slots.fetch_add(1);
-}
+std::size_t RankContext::next_slot() { return num_slots.fetch_add(1); }
 
-RankScope::RankScope(RankContext& context) : previous_(current_context) {
-  current_context = &context;
-}
-RankScope::~RankScope() {
-  current_context = previous_;
-}
+RankScope::RankScope(RankContext& context) : previous_(current_context) { current_context = &context; }
+RankScope::~RankScope() { current_context = previous_; }
 
 }  // namespace lockstep

@@ -13,19 +13,21 @@ namespace lockstep {
 
 namespace text_detail {
 
-inline void append(std::string& out, std::string_view piece) {
-  out.append(piece);
-}
-inline void append(std::string& out, char piece) {
+template <class T>
+concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
+
+inline void append(std::string& out, std::string_view piece) { out.append(piece); }
+// Templates, so that no pointer or number converts into them.
+template <std::same_as<char> T>
+void append(std::string& out, T piece) {
   out.push_back(piece);
 }
-inline void append(std::string& out, bool piece) {
+template <std::same_as<bool> T>
+void append(std::string& out, T piece) {
   out.append(piece ? "true" : "false");
 }
-
-template <class T>
-requires(std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>) void append(std::string& out,
-                                                                                                  T piece) {
+template <Number T>
+void append(std::string& out, T piece) {
   char digits[64];
   auto [end, error] = std::to_chars(digits, digits + sizeof digits, piece);
   out.append(digits, end);

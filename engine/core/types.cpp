@@ -10,9 +10,7 @@ constexpr std::array<std::string_view, num_dtypes> names = {"float32", "float64"
                                                             "int64",   "int32",   "bool"};
 }
 
-std::string_view name_of(DType dtype) {
-  return names[static_cast<std::size_t>(dtype)];
-}
+std::string_view name_of(DType dtype) { return names[static_cast<std::size_t>(dtype)]; }
 
 DType dtype_from_name(std::string_view name) {
   const auto found = std::find(names.begin(), names.end(), name);

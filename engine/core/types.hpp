@@ -21,9 +21,7 @@ constexpr std::size_t size_of(DType dtype) {
   constexpr std::size_t sizes[num_dtypes] = {4, 8, 2, 2, 8, 4, 1};
   return sizes[static_cast<int>(dtype)];
 }
-constexpr bool is_floating(DType dtype) {
-  return dtype <= DType::bfloat16;
-}
+constexpr bool is_floating(DType dtype) { return dtype <= DType::bfloat16; }
 
 // "float32", ..., "int32", "bool".
 std::string_view name_of(DType dtype);
@@ -136,9 +134,7 @@ inline BFloat16::BFloat16(float value) {
   word += 0x7fffu + ((word >> 16) & 1u);
   bits = static_cast<std::uint16_t>(word >> 16);
 }
-inline BFloat16::operator float() const {
-  return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16);
-}
+inline BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
 inline Half::Half(float value) {
   const std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
