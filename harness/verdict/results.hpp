@@ -1,0 +1,114 @@
+// What a run leaves: the rows of a results file as values. The interpreter fills CaseResult's observations on each
+// rank, the launcher merges the ranks into one CaseResult a case, the writers (harness/report) turn it into
+// results.jsonl, JUnit and the console. Names and meaning of the fields are the contract of the results file; see
+// harness/README.md.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::verdict {
+
+enum class Status { PASS, FAIL, XFAIL, XPASS, SKIP, UNSUPPORTED, HANG, CRASH, INVALID, MISSING };
+inline constexpr int num_statuses = 10;
+std::string_view name_of(Status status);
+Status status_from_name(std::string_view name);
+// FAIL, XPASS, HANG, CRASH, INVALID, MISSING.
+bool is_unexpected(Status status);
+
+// A tolerance used by a comparison; the results keep the loosest.
+struct Tolerance {
+  double rtol = 0.0;
+  double atol = 0.0;
+};
+
+struct Evidence {
+  std::int64_t comparisons = 0;  // non-trivial ones
+  std::int64_t trivial = 0;      // both sides all zero, sharing storage, or empty: never evidence
+  std::int64_t elements = 0;
+  std::int64_t same_bits = 0;      // non-trivial comparisons that held bit for bit
+  std::int64_t bits_required = 0;  // of which had to
+  double max_abs_difference = 0.0;
+  Tolerance loosest;
+  std::int64_t collectives_checked = 0;
+  std::int64_t orders_checked = 0;
+  std::int64_t errors_expected = 0;
+
+  bool any() const { return comparisons + collectives_checked + orders_checked + errors_expected > 0; }
+  void add(const Evidence& other);  // sums; the larger difference; the looser tolerance
+};
+
+// One row of `collectives`.
+struct CollectiveCount {
+  std::string family;     // data_parallel, tensor_parallel, user, start_up, checkpoint
+  std::string operation;  // all_reduce, ...
+  std::string axis;       // mesh axis of the group, "" when it has none
+  int group_size = 0;
+  std::string phase;  // forward, backward, optimizer, other
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  int rank = -1;      // only where ranks differ
+  std::string stage;  // only in staged cases
+};
+
+// Peak over ranks, bytes, by purpose; keys as in the results file, with peak_total.
+using MemoryPeaks = std::map<std::string, std::int64_t>;
+
+struct Failure {
+  std::string check;  // the verb that failed: expect_equal, raises, backward, ...
+  std::string file;
+  int line = 0;
+  int column = 0;
+  int rank = -1;
+  int iteration = -1;  // index of the innermost loop, -1 outside loops
+  std::string message;
+  std::vector<std::string> also;  // other ranks' failures, "rank 1: message"
+  std::int64_t time_ns = 0;       // monotonic, to find the first in time; not written
+};
+
+// A JSON text already rendered (parameters, records): the value model of the scenario language stays in its layer.
+using JsonText = std::string;
+
+struct CaseResult {
+  std::string scenario;  // "replicate/single_module"
+  std::string case_id;   // "world_size=2,launch=process,device=cpu"
+  std::optional<int> mirrors;
+  std::vector<std::pair<std::string, JsonText>> params;  // matrix parameters in order
+  int world_size = 1;
+  std::string launch;  // process or thread
+  std::string device;
+  Status status = Status::MISSING;
+  std::string reason;  // of SKIP, UNSUPPORTED, XFAIL
+  double seconds = 0.0;
+  Evidence evidence;
+  std::vector<CollectiveCount> collectives;
+  MemoryPeaks memory;
+  std::map<std::string, std::vector<JsonText>> records;  // one entry a rank
+  std::optional<Failure> failure;
+  std::string repro;  // "lockstep run ..."
+};
+
+struct RunInfo {
+  std::string version;
+  std::string started;  // ISO 8601, UTC
+  std::vector<std::string> command;
+  std::map<std::string, std::string> build;    // compiler, kokkos, kokkos_backends, blas
+  std::map<std::string, std::string> machine;  // cores, memory, cpu
+};
+
+struct Summary {
+  std::map<std::string, int> counts;  // by status name
+  double seconds = 0.0;
+  int exit_code = 0;
+};
+
+// Exit code of a finished run: 0 as expected, 1 unexpected, 4 nothing executed, 77 all skipped for reasons of the
+// machine.
+int exit_code_of(const std::vector<CaseResult>& results);
+
+}  // namespace lockstep::verdict
