@@ -1,0 +1,171 @@
+// Streams, events, launches: how every kernel, copy and collective runs.
+//
+// A stream runs what is launched on it in order. On cpu it runs inline, on sim on the stream's worker thread; on both
+// the order check (order.hpp) models it as CUDA would run it: a launch starts after what the host knew when it issued
+// it, and the host learns nothing until it waits. Two streams are ordered by events alone.
+//
+// Raw pointers are handed out by launch() and nowhere else; it names the stream, the reads and the writes:
+//
+//   launch(current_stream(d), "add", {read(a), read(b), write(out)}, [n](const Pointers& p) {
+//     kernel(p.as<float>(2), p.as<const float>(0), p.as<const float>(1), n);
+//   });
+//
+// A collective may start now and finish later on cpu: launch_deferred() runs `start` at once and `finish` when
+// something on that stream, or someone waiting for an event recorded on it, needs it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "engine/device/device.hpp"
+
+namespace lockstep::device {
+
+enum class Role : std::uint8_t { compute, copy_in, all_gather, reduce_scatter, all_reduce, copy_out };
+inline constexpr int num_roles = 6;
+std::string_view name_of(Role role);
+
+enum class Mode : std::uint8_t { read, write, update };  // update: reads, then writes
+
+// A range of a block, `offset` and `bytes` in bytes.
+struct Access {
+  Memory* memory = nullptr;
+  std::size_t offset = 0;
+  std::size_t bytes = 0;
+  Mode mode = Mode::read;
+};
+
+// The start of each access's range, in the order of the accesses. Null for an access of no bytes.
+class Pointers {
+ public:
+  static constexpr std::size_t num_inline = 8;
+  template <class T>
+  T* as(std::size_t i) const {
+    return reinterpret_cast<T*>(at(i));
+  }
+  std::byte* at(std::size_t i) const { return i < num_inline ? inline_[i] : more_[i - num_inline]; }
+  void push_back(std::byte* pointer) {
+    if (size_ < num_inline)
+      inline_[size_] = pointer;
+    else
+      more_.push_back(pointer);
+    ++size_;
+  }
+  std::size_t size() const { return size_; }
+
+ private:
+  std::byte* inline_[num_inline] = {};
+  std::vector<std::byte*> more_;
+  std::size_t size_ = 0;
+};
+
+class Event;
+struct StreamState;
+
+class Stream {
+ public:
+  Device device() const { return device_; }
+  Role role() const { return role_; }
+  int id() const { return id_; }  // within the rank; index of its entry in the order check's clocks
+  std::string name() const;       // "cpu/compute"
+  bool runs_inline() const { return inline_; }
+
+  Event record();                 // an event that completes when what was launched so far has run
+  void wait(const Event& event);  // what is launched from now on runs after the event
+  void synchronize();  // the host waits until everything launched has run; rethrows what failed on the worker
+
+ private:
+  friend class Runtime;
+  friend struct LaunchDetail;
+  Stream() = default;
+  Device device_;
+  Role role_ = Role::compute;
+  int id_ = 0;
+  bool inline_ = true;
+  std::unique_ptr<StreamState> state_;
+
+ public:
+  ~Stream();
+};
+
+// A point in a stream. Copyable; an empty one is complete.
+class Event {
+ public:
+  Event() = default;
+  bool defined() const { return state_ != nullptr; }
+  bool done() const;         // never blocks
+  void synchronize() const;  // the host waits, and from then on knows what the stream knew
+
+ private:
+  friend class Stream;
+  friend struct LaunchDetail;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// The rank's stream of that role on the device, and the one that operations run on now (compute, unless a StreamScope).
+Stream& stream(Device device, Role role);
+Stream& current_stream(Device device);
+
+// Makes a stream the current one of its device for the scope's life.
+class StreamScope {
+ public:
+  explicit StreamScope(Stream& stream);
+  ~StreamScope();
+  StreamScope(const StreamScope&) = delete;
+  StreamScope& operator=(const StreamScope&) = delete;
+
+ private:
+  Stream* previous_;
+  Device device_;
+};
+
+using Body = std::function<void(const Pointers&)>;
+
+struct LaunchDetail {
+  // Order check, pointers; throws Error when an access is out of its block's range or on another device than the
+  // stream's (cpu memory is allowed on a sim stream in copies only: `copy`).
+  static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
+  static void enqueue(Stream& stream, const char* name, Pointers pointers, Body body);
+  static void flush(Stream& stream);  // finishes what was deferred on an inline stream
+};
+
+template <class F>
+void launch(Stream& stream, const char* name, std::span<const Access> accesses, F&& body) {
+  Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
+  if (stream.runs_inline()) {
+    LaunchDetail::flush(stream);
+    body(static_cast<const Pointers&>(pointers));
+  } else {
+    LaunchDetail::enqueue(stream, name, std::move(pointers), Body(std::forward<F>(body)));
+  }
+}
+template <class F>
+void launch(Stream& stream, const char* name, std::initializer_list<Access> accesses, F&& body) {
+  launch(stream, name, std::span<const Access>(accesses.begin(), accesses.size()), std::forward<F>(body));
+}
+
+// A launch in two halves. Inline streams: `start` runs now (it must not block), `finish` at the next flush. Others:
+// both on the worker, one after the other.
+void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
+
+// Bytes from one block to another, between any two of cpu and sim, on `stream` (asynchronous on sim when the cpu side
+// is pinned; otherwise the host waits).
+void copy_bytes(Stream& stream, const Access& to, const Access& from);
+// The host reads or writes `bytes` now: waits for the current stream of the block's device.
+void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes);
+void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes);
+// Keeps the stream busy.
+void delay(Stream& stream, double milliseconds);
+// Waits for all streams of the current rank.
+void synchronize_all();
+
+}  // namespace lockstep::device
