@@ -1,0 +1,47 @@
+// The flight recorder: the last 2,000 collectives of each rank, in memory that the launcher owns, so that the story of
+// a killed or hung rank survives it. The launcher reads it and writes a dump; `lockstep explain-hang` tells the story.
+//
+//   std::vector<RankStory> stories = read_recorder(world);   // launcher, after the ranks ended
+//   std::string told = explain(stories);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/device/arena.hpp"
+
+namespace lockstep::comm {
+
+enum class CollectiveState : std::uint8_t { issued, waiting, running, done, failed };
+
+struct RecordedCollective {
+  std::uint64_t group_id = 0;
+  std::uint64_t sequence = 0;
+  std::string operation, dtype, family, phase, axis, owner;
+  std::vector<int> members;  // at most the first 64
+  std::int64_t bytes = 0;
+  int scenario_line = 0;
+  CollectiveState state = CollectiveState::issued;
+  std::int64_t issued_ns = 0, finished_ns = 0;  // monotonic clock of the machine
+};
+struct RankStory {
+  int rank = 0;
+  bool ended = false, failed = false, died = false;
+  std::string why;                              // of the failure or death
+  std::vector<RecordedCollective> collectives;  // oldest first
+};
+
+// Before ranks start: lays out the control area. Must be called once a world by the launcher.
+void prepare_world(device::HostWorld& world);
+// Launcher side: a rank's process is gone, or the case ran out of time; wakes and ends every wait.
+void announce_death(device::HostWorld& world, int rank, const std::string& why);
+void announce_abort(device::HostWorld& world, const std::string& why);
+std::vector<RankStory> read_recorder(const device::HostWorld& world);
+// JSON lines, one a rank; and back (throws Error on malformed text).
+std::string to_text(const std::vector<RankStory>& stories);
+std::vector<RankStory> stories_from_text(const std::string& text);
+// Who waits for whom, where ranks parted, what each called last: a paragraph for people.
+std::string explain(const std::vector<RankStory>& stories);
+
+}  // namespace lockstep::comm
