@@ -1,0 +1,53 @@
+// The scenarios and routines under one folder: finds, reads and checks them.
+//
+//   Library library("/usr/share/lockstep/scenarios");
+//   for (const std::string& path : library.find({"replicate/*"})) scenarios.push_back(library.load(path));
+//
+// Owns the routines it has read (each once) and shares them with the scenarios that use them. One thread at a time.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/diagnostics.hpp"
+#include "harness/scenario/document.hpp"
+
+namespace lockstep::scenario {
+
+class Library {
+ public:
+  explicit Library(std::string root);  // the folder `scenarios`
+  ~Library();
+
+  const std::string& root() const { return root_; }
+
+  // Paths of scenario files: names under the root (`replicate/single_module`, a `*` matches), files, folders; nothing
+  // means all. Without lib/, sorted, each once. A name that matches nothing is an Error with the nearest name.
+  std::vector<std::string> find(const std::vector<std::string>& what) const;
+
+  // Parses and checks a scenario and the routines it uses. Throws ScenarioError with every error.
+  std::shared_ptr<const Scenario> load(const std::string& path);
+  // The same of a text; `file` is what places show. The name in the text is not held against `file`.
+  std::shared_ptr<const Scenario> load_text(const std::string& text, const std::string& file);
+
+  // All errors of a scenario or routine file; empty when it is sound.
+  Diagnostics validate(const std::string& path);
+
+  // The routine of that name, from lib/NAME.yaml; nullptr when there is no such file. Its errors go to `diagnostics`.
+  std::shared_ptr<const Routine> routine(const std::string& name, Diagnostics& diagnostics);
+  // A routine under its name without a file, as tests need it. Throws ScenarioError.
+  void add_routine(const std::string& name, const std::string& text);
+  std::vector<std::string> routine_names() const;
+
+ private:
+  struct Entry;
+  std::shared_ptr<Entry> entry(const std::string& name);
+
+  std::string root_;
+  std::map<std::string, std::shared_ptr<Entry>> routines_;
+  std::vector<std::string> loading_;  // routines being read, to find recursion
+};
+
+}  // namespace lockstep::scenario

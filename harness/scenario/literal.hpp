@@ -1,0 +1,79 @@
+// A value that a scenario file states outright or that is known before launch: parameters, matrix values, defaults.
+//
+//   Literal value = parse_literal("1e-2");            // as --set reads it
+//   value.as_double();                                // throws Error when it is something else
+//   value.json();                                     // "0.01"; not-a-number and infinities as texts
+//
+// A plain value; maps keep the order of the file. Integers are 64-bit, never mixed up with numbers or booleans.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace lockstep::scenario {
+
+class Literal;
+using LiteralList = std::vector<Literal>;
+using LiteralMap = std::vector<std::pair<std::string, Literal>>;
+
+class Literal {
+ public:
+  enum class Kind { none, boolean, integer, number, text, list, map };
+
+  Literal() = default;  // none
+  explicit Literal(bool value) : value_(value) {}
+  explicit Literal(int value) : value_(static_cast<std::int64_t>(value)) {}
+  explicit Literal(std::int64_t value) : value_(value) {}
+  explicit Literal(double value) : value_(value) {}
+  explicit Literal(std::string value) : value_(std::move(value)) {}
+  explicit Literal(const char* value) : value_(std::string(value)) {}
+  explicit Literal(LiteralList value) : value_(std::move(value)) {}
+  explicit Literal(LiteralMap value) : value_(std::move(value)) {}
+
+  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  bool is_none() const { return kind() == Kind::none; }
+  bool is_bool() const { return kind() == Kind::boolean; }
+  bool is_int() const { return kind() == Kind::integer; }
+  bool is_double() const { return kind() == Kind::number; }
+  bool is_number() const { return is_int() || is_double(); }
+  bool is_text() const { return kind() == Kind::text; }
+  bool is_list() const { return kind() == Kind::list; }
+  bool is_map() const { return kind() == Kind::map; }
+
+  // Each throws Error when the value is of another kind; as_double takes integers too.
+  bool as_bool() const;
+  std::int64_t as_int() const;
+  double as_double() const;
+  const std::string& as_text() const;
+  const LiteralList& as_list() const;
+  const LiteralMap& as_map() const;
+  const Literal* find(std::string_view key) const;  // nullptr: no map, or no such key
+
+  // Numbers by value, other kinds never equal each other: 1 == 1.0, but 1 != true.
+  friend bool operator==(const Literal& a, const Literal& b);
+
+  std::string json() const;  // reads back to the same bits
+  std::string text() const;  // as in case ids and `${}`: texts bare, true, none, 0.01, [1,2], {a:1}
+
+ private:
+  std::variant<std::monostate, bool, std::int64_t, double, std::string, LiteralList, LiteralMap> value_;
+};
+
+// "none", "boolean", "integer", "number", "text", "list", "map".
+std::string_view name_of(Literal::Kind kind);
+
+// A value as written on the command line or as a plain YAML scalar: none true false inf -inf, integers, numbers, else
+// text. Throws Error for integers that do not fit in 64 bits.
+Literal literal_of_scalar(std::string_view text);
+
+// The whole of YAML's flow form (`[1, 2]`, `{a: 1}`), for --set. Throws Error.
+Literal parse_literal(const std::string& text);
+
+// A JSON text of a string, quotes included.
+std::string json_of(std::string_view text);
+
+}  // namespace lockstep::scenario
