@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Configures when that was not done yet, and builds.
+#
+#   ci/build.sh [release|debug|asan|tsan] [TARGET...]      default: release, target lockstep
+#
+# The program is then build/bin/lockstep (build-debug, build-asan, build-tsan for the other presets). The target `tests`
+# is every unit test. LOCKSTEP_JOBS sets the number of compilers at once.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case "${1:-}" in
+  -h | --help)
+    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    exit 0
+    ;;
+esac
+
+preset=release
+if [[ $# -gt 0 ]] && build_folder "$1" >/dev/null; then
+  preset="$1"
+  shift
+fi
+folder="$(build_folder "$preset")"
+targets=("$@")
+((${#targets[@]})) || targets=(lockstep)
+
+# The program alone builds on a machine without GoogleTest; the tests switch their declaration on.
+tests=OFF
+for target in "${targets[@]}"; do
+  [[ $target == lockstep ]] || tests=ON
+done
+declared="$(sed -n 's/^LOCKSTEP_TESTS:BOOL=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
+if [[ ! -e $folder/build.ninja || ($tests == ON && $declared != ON) ]]; then
+  say "configuring $preset"
+  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests >"${folder}.configure.log" 2>&1 || {
+    cat "${folder}.configure.log" >&2
+    rm -f "${folder}.configure.log"
+    exit 3
+  }
+  rm -f "${folder}.configure.log"
+fi
+
+log="$folder/build.log"
+jobs="${LOCKSTEP_JOBS:-$(build_jobs)}"
+if [[ -t 2 ]]; then
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" >&2
+else
+  # Nothing to read when all goes well; everything when it does not.
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" >"$log" 2>&1 || {
+    cat "$log" >&2
+    exit 3
+  }
+fi

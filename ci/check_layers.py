@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""Holds the folders of the C++ sources to their order: a layer includes itself and the layers below, nothing above.
+
+    check_layers.py [ROOT]
+
+Prints `file:line: what is wrong; remedy` for each #include that goes the wrong way, and exits with 1 when there is one.
+The order is the one of CMakeLists.txt; a new layer gets its place in both.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from includes import Include, includes_of, source_files  # noqa: E402
+
+ENGINE = [
+    f"engine/{name}"
+    for name in "core layout device kernels tensor comm mesh autograd nn optim parallel state".split()
+]
+HARNESS = [f"harness/{name}" for name in "scenario verdict launch run plan report cli".split()]
+ORDER = ENGINE + HARNESS
+
+# Layers that see less than what stands below them. What a scenario says and what counts as evidence know nothing of
+# the engine that is judged; the plan of collectives must not be able to ask the engine what it did.
+NARROWED = {
+    "harness/scenario": {"engine/core"},
+    "harness/verdict": {"engine/core"},
+    "harness/plan": {"engine/core", "engine/layout", "harness/scenario", "harness/verdict"},
+}
+
+
+@dataclass(frozen=True)
+class Library:
+    name: str
+    pattern: re.Pattern
+    only_in: tuple[str, ...]  # folders whose sources may include it; empty: any
+    in_public_headers: bool = False
+
+
+LIBRARIES = [
+    Library("Kokkos", re.compile(r"^(Kokkos|KokkosBlas|impl/Kokkos)"), ("engine/kernels",)),
+    Library("BLAS", re.compile(r"^(openblas|cblas|cublas|f77blas|lapacke)"), ("engine/kernels",)),
+    Library("MPI", re.compile(r"^mpi(\.h|/)"), ("engine/comm", "harness/launch")),
+    Library("NCCL", re.compile(r"^(nccl|rccl)\b"), ("engine/comm",)),
+    Library("yaml-cpp", re.compile(r"^yaml-cpp/"), ("harness/scenario",)),
+    Library("nlohmann/json", re.compile(r"^nlohmann/"), ()),
+    Library("CLI11", re.compile(r"^CLI/"), ("harness/cli",)),
+    Library("pugixml", re.compile(r"^pugixml"), ("harness/report",)),
+]
+
+
+def layer_of(path: str) -> str | None:
+    """The layer a path lies in: its first two folders, when those are a layer."""
+    parts = path.split("/")
+    layer = "/".join(parts[:2])
+    return layer if len(parts) > 2 and layer in ORDER else None
+
+
+def allowed(layer: str) -> set[str]:
+    below = set(ORDER[: ORDER.index(layer)])
+    return {layer} | (NARROWED[layer] if layer in NARROWED else below)
+
+
+def is_internal(path: str) -> bool:
+    """Headers that only their own layer includes: `*_internal.hpp`, or in a folder `detail`."""
+    return path.endswith("_internal.hpp") or "/detail/" in path
+
+
+def problem_of(path: str, include: Include) -> str | None:
+    """What is wrong with an include line of the file at `path` (relative to the root), with the remedy; None when nothing."""
+    layer = layer_of(path)
+    if layer is None:
+        return None
+    target = include.target
+
+    if include.quoted:
+        target_layer = layer_of(target)
+        if target_layer is None:
+            return (
+                f'"{target}" is in no known layer; write the path from the root of the repository '
+                "(a new layer gets its place in ci/check_layers.py and CMakeLists.txt)"
+            )
+        if target_layer not in allowed(layer):
+            if layer in NARROWED and ORDER.index(target_layer) < ORDER.index(layer):
+                return (
+                    f"{layer} may include {', '.join(sorted(NARROWED[layer]))} only, not {target_layer}; "
+                    "pass what it needs as a plain value"
+                )
+            return (
+                f"{layer} lies below {target_layer} and must not include it; move the code up, or what it needs down, "
+                "or let the upper layer hand in a function"
+            )
+        if target_layer != layer and is_internal(target):
+            return f"{target} is internal to {target_layer}; put what is needed into a public header there"
+        return None
+
+    for library in LIBRARIES:
+        if not library.pattern.match(target):
+            continue
+        if library.only_in and layer not in library.only_in:
+            return f"{library.name} is used in {' and '.join(library.only_in)} only; go through a header of that layer"
+        if path.endswith(".hpp") and not is_internal(path):
+            return (
+                f"{library.name} must not appear in a public header; include it in the .cpp, "
+                "or rename this header to *_internal.hpp when only its own layer includes it"
+            )
+    return None
+
+
+def check(root: Path) -> list[str]:
+    problems = []
+    for file in source_files(root):
+        path = file.relative_to(root).as_posix()
+        for include in includes_of(file.read_text(encoding="utf-8", errors="replace")):
+            problem = problem_of(path, include)
+            if problem:
+                problems.append(f"{path}:{include.line}: {problem}")
+    return problems
+
+
+def main(arguments: list[str]) -> int:
+    root = Path(arguments[0] if arguments else Path(__file__).resolve().parent.parent).resolve()
+    problems = check(root)
+    for problem in problems:
+        print(problem)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

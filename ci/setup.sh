@@ -1,0 +1,77 @@
+#!/usr/bin/env bash
+# Installs the Debian 12 packages that are missing; does nothing when none is.
+#
+#   ci/setup.sh            what the program and its reports need
+#   ci/setup.sh --tests    and what the tests need
+#   ci/setup.sh --list     print the packages, one a line, and install nothing (with --tests: all of them)
+#
+# Exit codes: 0 all there, 2 usage, 3 something is missing and cannot be installed (the command that would is printed).
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+packages=(
+  g++ cmake ninja-build
+  libtrilinos-kokkos-dev libopenblas-pthread-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev
+  libpugixml-dev libxxhash-dev
+  python3-matplotlib python3-jinja2
+)
+test_packages=(libgtest-dev libgmock-dev libbenchmark-dev python3-pytest clang-format)
+
+list_only=false
+for argument in "$@"; do
+  case "$argument" in
+    --tests) packages+=("${test_packages[@]}") ;;
+    --list) list_only=true ;;
+    -h | --help)
+      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *)
+      echo "setup: unknown argument '$argument'; see ci/setup.sh --help" >&2
+      exit 2
+      ;;
+  esac
+done
+
+if $list_only; then
+  printf '%s\n' "${packages[@]}"
+  exit 0
+fi
+
+if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
+  if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then exit 0; fi
+  {
+    echo "setup: this is not Debian. Lockstep needs what these Debian 12 packages hold:"
+    printf '  %s\n' "${packages[@]}"
+    echo "Install the like of them, then set LOCKSTEP_SKIP_SETUP=1 and run the same command again."
+  } >&2
+  exit 3
+fi
+
+# dpkg-query fails when it does not know a package; its output still lists the others.
+installed="$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)"
+missing=()
+for package in "${packages[@]}"; do
+  [[ $'\n'"$installed"$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
+done
+((${#missing[@]})) || exit 0
+
+install=(apt-get install -y --no-install-recommends "${missing[@]}")
+if ((EUID == 0)); then
+  as_root=(env)
+elif command -v sudo >/dev/null && { sudo -n true 2>/dev/null || [[ -t 0 ]]; }; then
+  as_root=(sudo env)
+else
+  echo "setup: packages are missing, and this is neither root nor a user of sudo. As root:" >&2
+  echo "  apt-get update && ${install[*]}" >&2
+  exit 3
+fi
+
+say "installing ${missing[*]}"
+{
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" DEBIAN_FRONTEND=noninteractive "${install[@]}"
+} >&2 || {
+  echo "setup: apt could not install them; see above. The command was: ${install[*]}" >&2
+  exit 3
+}

@@ -1,0 +1,134 @@
+"""The checks of this folder find what they are there to find."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).resolve().parent
+sys.path.insert(0, str(CI))
+import check_headers  # noqa: E402
+import check_layers  # noqa: E402
+from includes import includes_of  # noqa: E402
+
+
+def write(root: Path, path: str, text: str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+
+
+def problems(tmp_path: Path, path: str, line: str) -> list[str]:
+    write(tmp_path, path, f"// A file.\n{line}\n")
+    return check_layers.check(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "path, line, said",
+    [
+        ("engine/layout/chunk.cpp", '#include "engine/tensor/tensor.hpp"', "engine/layout lies below engine/tensor"),
+        ("engine/state/a.cpp", '#include "harness/run/verbs.hpp"', "engine/state lies below harness/run"),
+        ("harness/plan/plan.cpp", '#include "engine/comm/group.hpp"', "harness/plan may include"),
+        ("harness/verdict/compare.cpp", '  #  include "engine/tensor/tensor.hpp"', "harness/verdict may include"),
+        ("harness/scenario/parse.cpp", '#include "harness/verdict/results.hpp"', "lies below harness/verdict"),
+        ("engine/tensor/tensor.hpp", '#include "storage.hpp"', "write the path from the root"),
+        ("engine/nn/linear.cpp", "#include <Kokkos_Core.hpp>", "Kokkos is used in engine/kernels only"),
+        ("engine/tensor/matmul.cpp", "#include <cblas.h>", "BLAS is used in engine/kernels only"),
+        ("engine/kernels/add.hpp", "#include <Kokkos_Core.hpp>", "must not appear in a public header"),
+        ("harness/report/json.hpp", "#include <nlohmann/json.hpp>", "must not appear in a public header"),
+        ("harness/scenario/parse.hpp", "#include <yaml-cpp/yaml.h>", "must not appear in a public header"),
+        ("harness/cli/options.hpp", "#include <CLI/CLI.hpp>", "must not appear in a public header"),
+        ("engine/comm/mpi_transport.hpp", "#include <mpi.h>", "must not appear in a public header"),
+        ("engine/mesh/mesh.cpp", "#include <nccl.h>", "NCCL is used in engine/comm only"),
+        ("engine/nn/norm.cpp", '#include "engine/kernels/detail/reduce.hpp"', "is internal to engine/kernels"),
+    ],
+)
+def test_a_wrong_include_is_found_with_its_line(tmp_path, path, line, said):
+    found = problems(tmp_path, path, line)
+    assert len(found) == 1
+    assert found[0].startswith(f"{path}:2: ")
+    assert said in found[0]
+
+
+@pytest.mark.parametrize(
+    "path, line",
+    [
+        ("engine/tensor/tensor.cpp", '#include "engine/kernels/add.hpp"'),
+        ("engine/tensor/tensor.cpp", '#include "engine/tensor/storage.hpp"'),
+        ("engine/kernels/add.cpp", "#include <Kokkos_Core.hpp>"),
+        ("engine/kernels/launch_internal.hpp", "#include <Kokkos_Core.hpp>"),
+        ("harness/plan/plan.cpp", '#include "engine/layout/chunk.hpp"'),
+        ("harness/report/json.cpp", "#include <nlohmann/json.hpp>"),
+        ("harness/run/verbs.cpp", '#include "engine/parallel/fully_shard.hpp"'),
+        ("engine/core/text.hpp", '// #include "harness/run/verbs.hpp"'),
+        ("engine/core/text.hpp", '/*\n#include "harness/run/verbs.hpp"\n*/'),
+    ],
+)
+def test_a_right_include_passes(tmp_path, path, line):
+    assert problems(tmp_path, path, line) == []
+
+
+def test_lines_are_counted_past_block_comments():
+    found = includes_of('/* one\n two */\n#include "a/b.hpp"\n  # include <vector>\n')
+    assert [(include.line, include.target, include.quoted) for include in found] == [
+        (3, "a/b.hpp", True),
+        (4, "vector", False),
+    ]
+
+
+def test_the_command_exits_with_one_and_prints_the_place(tmp_path):
+    write(tmp_path, "engine/core/a.cpp", '#include "engine/nn/module.hpp"\n')
+    result = subprocess.run(
+        [sys.executable, str(CI / "check_layers.py"), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert result.stdout.startswith("engine/core/a.cpp:1: ")
+
+
+def test_every_layer_of_the_build_has_its_place():
+    """The order here and the one of CMakeLists.txt are the same."""
+    cmake = (CI.parent / "CMakeLists.txt").read_text(encoding="utf-8")
+    declared = [line.split("(")[1].split()[0].rstrip(")") for line in cmake.splitlines() if line.startswith("lockstep_layer(")]
+    assert sorted(declared) == sorted(check_layers.ORDER)
+
+
+def test_a_header_must_include_what_it_uses(tmp_path):
+    write(tmp_path, "engine/core/good.hpp", "#pragma once\n#include <string>\ninline std::string f() { return {}; }\n")
+    write(tmp_path, "engine/core/unguarded.hpp", "struct Twice {};\n")
+    write(tmp_path, "engine/core/needy.hpp", "#pragma once\ninline std::vector<int> g() { return {}; }\n")
+    failed = check_headers.check(tmp_path, tmp_path / "stamps", "g++")
+    assert sorted(failed) == ["engine/core/needy.hpp", "engine/core/unguarded.hpp"]
+    assert "redefinition" in failed["engine/core/unguarded.hpp"]
+
+
+def test_a_checked_header_is_compiled_again_only_when_its_text_or_its_includes_change(tmp_path, monkeypatch):
+    compiled = []
+
+    def record(compiler, root, path):
+        compiled.append(path)
+
+    monkeypatch.setattr(check_headers, "compile_twice", record)
+    write(tmp_path, "engine/core/low.hpp", "#pragma once\n")
+    write(tmp_path, "engine/core/high.hpp", '#pragma once\n#include "engine/core/low.hpp"\n')
+
+    def checked():
+        compiled.clear()
+        check_headers.check(tmp_path, tmp_path / "stamps", "g++")
+        return sorted(compiled)
+
+    assert checked() == ["engine/core/high.hpp", "engine/core/low.hpp"]
+    assert checked() == []
+    write(tmp_path, "engine/core/low.hpp", "#pragma once\nstruct Low {};\n")
+    assert checked() == ["engine/core/high.hpp", "engine/core/low.hpp"]
+    write(tmp_path, "engine/core/high.hpp", '#pragma once\n#include "engine/core/low.hpp"\nstruct High {};\n')
+    assert checked() == ["engine/core/high.hpp"]
+
+
+def test_setup_lists_packages_and_needs_nothing_here():
+    listed = subprocess.run([str(CI / "setup.sh"), "--tests", "--list"], capture_output=True, text=True, check=True).stdout
+    assert "libtrilinos-kokkos-dev" in listed.split() and "python3-pytest" in listed.split()
+    refused = subprocess.run([str(CI / "setup.sh"), "--bogus"], capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "--bogus" in refused.stderr

@@ -1,0 +1,144 @@
+"""The contract of the command line, as a user's CI meets it: exit codes, files left, messages.
+
+LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAM = Path(os.environ.get("LOCKSTEP_PROGRAM", ROOT / "build" / "bin" / "lockstep"))
+
+GOOD = """\
+scenario: {name}
+summary: A sum over the ranks.
+ranks: {{world_size: [2]}}
+device: [cpu]
+steps:
+  - let: {{x: "full([4], rank + 1)"}}
+  - all_reduce: {{tensor: x, op: sum}}
+  - expect_equal: [x, {expected}]
+"""
+
+
+def lockstep(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=timeout
+    )
+
+
+def scenario(folder: Path, name: str, expected: str = "3") -> Path:
+    file = folder / f"{name}.yaml"
+    file.write_text(GOOD.format(name=name, expected=expected), encoding="utf-8")
+    return file
+
+
+def rows(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def test_version_and_help():
+    version = lockstep("--version")
+    assert version.returncode == 0 and version.stdout.strip()
+    for command in "run list explain validate schema report compare bench defects kill-matrix explain-hang doctor".split():
+        shown = lockstep(command, "--help")
+        assert shown.returncode == 0, command
+        assert f"lockstep {command}" in shown.stdout, command
+
+
+def test_a_scenario_that_holds_exits_with_0_and_leaves_its_results(tmp_path):
+    results, junit = tmp_path / "out" / "results.jsonl", tmp_path / "out" / "junit.xml"
+    ran = lockstep("run", scenario(tmp_path, "sums"), "--results", results, "--junit", junit)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    kinds = [row["kind"] for row in rows(results)]
+    assert kinds == ["run", "case", "summary"]
+    run, case, summary = rows(results)
+    assert run["schema"] == 1 and run["version"] and run["build"] and run["machine"]
+    assert case["status"] == "PASS" and case["world_size"] == 2 and case["case"].startswith("world_size=2,")
+    assert case["evidence"]["comparisons"] == 2 and case["evidence"]["same_bits"] == 2  # one a rank
+    assert [(row["operation"], row["count"]) for row in case["collectives"] if row["family"] == "user"] == [("all_reduce", 1)]
+    assert summary["exit_code"] == 0 and summary["counts"]["PASS"] == 1
+    assert len(ElementTree.parse(junit).getroot().findall(".//testcase")) == 1
+
+
+def test_a_scenario_that_does_not_hold_exits_with_1_and_says_where(tmp_path):
+    results, junit = tmp_path / "results.jsonl", tmp_path / "junit.xml"
+    ran = lockstep("run", scenario(tmp_path, "wrong", expected="4"), "--results", results, "--junit", junit)
+    assert ran.returncode == 1
+    case = next(row for row in rows(results) if row["kind"] == "case")
+    assert case["status"] == "FAIL"
+    assert case["failure"]["check"] == "expect_equal" and case["failure"]["line"] == 8
+    assert case["failure"]["file"].endswith("wrong.yaml") and case["failure"]["message"]
+    assert case["repro"].startswith("lockstep run ")
+    assert len(ElementTree.parse(junit).getroot().findall(".//testcase/failure")) == 1
+
+
+def test_a_scenario_error_exits_with_2_and_points_at_the_word(tmp_path):
+    file = scenario(tmp_path, "typo")
+    file.write_text(file.read_text(encoding="utf-8").replace("all_reduce", "all_redcue"), encoding="utf-8")
+    for command in ("validate", "run"):
+        refused = lockstep(command, file)
+        said = refused.stdout + refused.stderr
+        assert refused.returncode == 2, said
+        assert "typo.yaml:7:" in said and "all_redcue" in said and "all_reduce" in said
+
+
+def test_wrong_usage_exits_with_2():
+    assert lockstep("run", "--no-such-option").returncode == 2
+    assert lockstep("no-such-command").returncode == 2
+    assert lockstep("run", "--shard", "3/2").returncode == 2
+
+
+def test_nothing_executed_exits_with_4(tmp_path):
+    assert lockstep("run", scenario(tmp_path, "tagged"), "--tag", "no_such_tag").returncode == 4
+
+
+def test_list_and_schema_give_json():
+    listed = lockstep("list", "--json")
+    assert listed.returncode == 0 and "replicate/single_module" in listed.stdout
+    for line in listed.stdout.splitlines() if not listed.stdout.lstrip().startswith("[") else [listed.stdout]:
+        json.loads(line)
+    schema = lockstep("schema")
+    assert schema.returncode == 0
+    assert "draft-07" in json.loads(schema.stdout)["$schema"]
+
+
+def test_compare_exits_with_1_when_something_got_worse(tmp_path):
+    good, bad = tmp_path / "good.jsonl", tmp_path / "bad.jsonl"
+    lockstep("run", scenario(tmp_path, "same"), "--results", good)
+    assert lockstep("compare", good, good).returncode == 0
+    bad.write_text(good.read_text(encoding="utf-8").replace('"status":"PASS"', '"status":"FAIL"'), encoding="utf-8")
+    assert bad.read_text(encoding="utf-8") != good.read_text(encoding="utf-8")
+    worse = lockstep("compare", good, bad)
+    assert worse.returncode == 1 and "same" in worse.stdout
+
+
+@pytest.mark.parametrize("launch", ["process", "thread"])
+def test_a_case_that_hangs_is_ended_by_its_timeout(tmp_path, launch):
+    """One rank waits for a peer that never comes: HANG, well before a CI's own limit."""
+    file = tmp_path / "stuck.yaml"
+    file.write_text(
+        "scenario: stuck\nsummary: Rank 1 sleeps for longer than the case may take.\nranks: {world_size: [2]}\ndevice: [cpu]\n"
+        "steps:\n  - delay: {ms: 60000, where: host}\n    when: rank == 1\n  - barrier: all_ranks\n  - expect: rank < 2\n",
+        encoding="utf-8",
+    )
+    results = tmp_path / "results.jsonl"
+    ran = lockstep("run", file, "--launch", launch, "--timeout", 2, "--results", results, timeout=60)
+    assert ran.returncode == 1
+    assert next(row for row in rows(results) if row["kind"] == "case")["status"] == "HANG"
+
+
+def test_report_writes_one_page(tmp_path):
+    results = tmp_path / "results.jsonl"
+    lockstep("run", scenario(tmp_path, "paged"), "--results", results)
+    made = lockstep("report", results, "-o", tmp_path / "page")
+    assert made.returncode == 0, made.stderr
+    page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
+    assert "paged" in page and page.lstrip().lower().startswith("<!doctype html>")
