@@ -69,6 +69,10 @@ struct Failure {
   std::string message;
   std::vector<std::string> also;  // other ranks' failures, "rank 1: message"
   std::int64_t time_ns = 0;       // monotonic, to find the first in time; not written
+  // The consequence of another rank's end (its peer died or gave up): never the cause while another is known; not
+  // written.
+  bool secondary = false;
+  int scenario_line = 0;  // inside a routine: the line of the case's own file that led there; not written
 };
 
 // A JSON text already rendered (parameters, records): the value model of the scenario language stays in its layer.
@@ -88,7 +92,8 @@ struct CaseResult {
   Evidence evidence;
   std::vector<CollectiveCount> collectives;
   MemoryPeaks memory;
-  std::map<std::string, std::vector<JsonText>> records;  // one entry a rank
+  std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // by stage, only in staged cases
+  std::map<std::string, std::vector<JsonText>> records;           // one entry a rank
   std::optional<Failure> failure;
   std::string repro;  // "lockstep run ..."
 };
@@ -107,8 +112,11 @@ struct Summary {
   int exit_code = 0;
 };
 
+// How many of each status, by name; statuses that did not occur are left out.
+std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results);
+
 // Exit code of a finished run: 0 as expected, 1 unexpected, 4 nothing executed, 77 all skipped for reasons of the
-// machine.
+// machine (at least one UNSUPPORTED, and nothing but the scenarios' own skips beside).
 int exit_code_of(const std::vector<CaseResult>& results);
 
 }  // namespace lockstep::verdict
