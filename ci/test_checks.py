@@ -10,6 +10,7 @@ import pytest
 
 CI = Path(__file__).resolve().parent
 sys.path.insert(0, str(CI))
+import bench_ratios  # noqa: E402
 import check_headers  # noqa: E402
 import check_layers  # noqa: E402
 from includes import includes_of  # noqa: E402
@@ -132,3 +133,22 @@ def test_setup_lists_packages_and_needs_nothing_here():
     assert "libtrilinos-kokkos-dev" in listed.split() and "python3-pytest" in listed.split()
     refused = subprocess.run([str(CI / "setup.sh"), "--bogus"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2 and "--bogus" in refused.stderr
+
+
+def bench_line(name: str, size: int, median: float) -> str:
+    return (
+        f'{{"kind":"bench","group":"collectives","name":"{name}","params":{{"bytes":{size},"world_size":2}},'
+        f'"unit":"us","median":{median},"low":1,"high":2,"rounds":3}}\n'
+    )
+
+
+def test_ratios_are_taken_within_a_turn(tmp_path):
+    for turn, (mine, other) in enumerate([(10, 100), (30, 100), (80, 400)], start=1):
+        (tmp_path / f"turn-{turn}-lockstep.jsonl").write_text(bench_line("all_reduce", 4, mine) + bench_line("send", 4, 1))
+        (tmp_path / f"turn-{turn}-torch.jsonl").write_text(bench_line("all_reduce", 4, other))
+    table, alone = bench_ratios.compare(tmp_path)
+    ((key, mine, other, unit, ratios),) = table
+    assert key == ("collectives", "all_reduce", "bytes=4 world_size=2")
+    assert (mine, other, unit) == (30, 100, "us")
+    assert ratios == [0.1, 0.3, 0.2]
+    assert alone == [(("collectives", "send", "bytes=4 world_size=2"), "Lockstep")]

@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Measures what `lockstep bench` measures on PyTorch with gloo, and prints the same JSON lines.
+
+    peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
+    peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
+
+World size 2, a process and one thread a rank, CPU, float32. A measurement is from the moment the last rank enters to the
+moment the last rank leaves (the clock is common to all processes of a machine), after warm-up; median, low and high are the
+50th, 10th and 90th percentile. Buffers are written to before each call and taken in turn, so that none lies ready in a cache
+only because it was just used. `bytes` is the larger of a rank's input and output.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+import torch.nn as nn
+import torch.nn.functional as functional
+
+WORLD_SIZE = 2
+SIZES = [1 << 10, 64 << 10, 4 << 20, 32 << 20]
+NUM_BUFFERS = 4
+
+MODELS = {
+    "tiny": dict(dim=16, layers=3, heads=4, vocab=1024, length=64, batch=3),
+    "small": dict(dim=256, layers=4, heads=8, vocab=1024, length=128, batch=4),
+    "medium": dict(dim=768, layers=4, heads=12, vocab=8192, length=256, batch=2),
+}
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, length, dim = x.shape
+        q, k, v = (
+            linear(x).view(batch, length, self.heads, dim // self.heads).transpose(1, 2)
+            for linear in (self.wq, self.wk, self.wv)
+        )
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(mixed.transpose(1, 2).reshape(batch, length, dim))
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.attention_norm, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
+        self.ffn_norm = nn.LayerNorm(dim)
+        self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    """Learned positions, blocks that normalise first, and an output tied to the token embedding."""
+
+    def __init__(self, dim: int, layers: int, heads: int, vocab: int, length: int, batch: int):
+        super().__init__()
+        self.tok_embeddings, self.pos_embeddings = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
+        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
+        self.output.weight = self.tok_embeddings.weight
+        self.tokens = (batch, length)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.output(self.norm(hidden)).float()
+
+
+def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
+    """The buffers to dirty, and the call on the i-th of them. In-place where PyTorch's own call is, else out of place."""
+    whole, part = size // 4, size // 4 // WORLD_SIZE
+    wholes = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
+    if name == "all_reduce":
+        return wholes, lambda i: dist.all_reduce(wholes[i])
+    if name == "broadcast":
+        return wholes, lambda i: dist.broadcast(wholes[i], src=0)
+    if name == "all_gather":
+        parts = [torch.empty(part) for _ in range(NUM_BUFFERS)]
+        return parts + wholes, lambda i: dist.all_gather_into_tensor(wholes[i], parts[i])
+    if name == "reduce_scatter":
+        parts = [torch.empty(part) for _ in range(NUM_BUFFERS)]
+        return parts + wholes, lambda i: dist.reduce_scatter_tensor(parts[i], wholes[i])
+    if name == "all_to_all":
+        outputs = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
+        return outputs + wholes, lambda i: dist.all_to_all_single(outputs[i], wholes[i])
+    raise SystemExit(f"peer_torch: unknown collective '{name}'; known are {', '.join(COLLECTIVES)}")
+
+
+COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
+STEPS = ["alone", "replicate", "fully_shard"]
+
+
+def time_calls(call: Callable[[int], object], prepare: Callable[[int], None], rounds: int, warm_up: int, together: bool) -> list[float]:
+    """Seconds of each call, last in to last out; the same list on every rank when `together`."""
+    spans = torch.empty(rounds, 2, dtype=torch.float64)
+    for i in range(-warm_up, rounds):
+        prepare(i)
+        if together:
+            dist.barrier()
+        start = time.perf_counter()
+        call(i % NUM_BUFFERS)
+        end = time.perf_counter()
+        if i >= 0:
+            spans[i, 0], spans[i, 1] = start, end
+    if together:
+        dist.all_reduce(spans, op=dist.ReduceOp.MAX)
+    return (spans[:, 1] - spans[:, 0]).tolist()
+
+
+def line(group: str, name: str, params: dict, unit: str, seconds: list[float]) -> str:
+    scale = {"us": 1e6, "ms": 1e3}[unit]
+    ordered = sorted(second * scale for second in seconds)
+    at = lambda share: round(ordered[min(len(ordered) - 1, int(share * len(ordered)))], 3)  # noqa: E731
+    row = dict(kind="bench", group=group, name=name, params=params, unit=unit)
+    row |= dict(median=at(0.5), low=at(0.1), high=at(0.9), rounds=len(ordered))
+    return json.dumps(row)
+
+
+def run_collectives(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    for name in options.only or COLLECTIVES:
+        for size in options.bytes:
+            buffers, call = collective(name, size, rank)
+
+            def dirty(i: int) -> None:
+                for buffer in buffers[i % NUM_BUFFERS :: NUM_BUFFERS]:
+                    buffer.fill_(float(rank + 1))
+
+            rounds = options.rounds or (400 if size <= 1 << 20 else 30)
+            seconds = time_calls(call, dirty, rounds, max(4, rounds // 10), together=True)
+            say(line("collectives", name, {"bytes": size, "world_size": WORLD_SIZE}, "us", seconds))
+
+
+def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    for model_name in options.models:
+        shape = MODELS[model_name]
+        for name in options.only or STEPS:
+            if name == "alone" and rank != 0:
+                dist.barrier()  # one rank measures, the other keeps off the machine
+                continue
+            torch.manual_seed(42)
+            model: nn.Module = Transformer(**shape)
+            if name == "replicate":
+                model = nn.parallel.DistributedDataParallel(model)
+            elif name == "fully_shard":
+                from torch.distributed.fsdp import fully_shard
+                from torch.distributed.device_mesh import init_device_mesh
+
+                mesh = init_device_mesh("cpu", (WORLD_SIZE,))
+                for layer in model.layers:
+                    fully_shard(layer, mesh=mesh)
+                fully_shard(model, mesh=mesh)
+            elif name != "alone":
+                raise SystemExit(f"peer_torch: unknown step '{name}'; known are {', '.join(STEPS)}")
+            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
+            torch.manual_seed(42 + rank + 1)
+            inputs = [torch.randint(0, shape["vocab"], (shape["batch"], shape["length"])) for _ in range(NUM_BUFFERS)]
+
+            def step(i: int) -> None:
+                optimizer.zero_grad()
+                model(inputs[i]).sum().backward()
+                optimizer.step()
+
+            rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name]
+            seconds = time_calls(step, lambda i: None, rounds, max(3, rounds // 10), together=name != "alone")
+            if name == "alone":
+                dist.barrier()
+            world_size = 1 if name == "alone" else WORLD_SIZE
+            say(line("steps", name, {"model": model_name, "world_size": world_size}, "ms", seconds))
+
+
+def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
+
+    def say(text: str) -> None:
+        if rank == 0:
+            print(text, flush=True)
+
+    {"collectives": run_collectives, "steps": run_steps}[options.what](rank, options, say)
+    dist.destroy_process_group()
+
+
+def main(arguments: list[str]) -> int:
+    words = lambda text: text.split(",")  # noqa: E731
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["collectives", "steps"])
+    parser.add_argument("--rounds", type=int, default=0, help="calls measured (default: by size)")
+    parser.add_argument("--bytes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES)
+    parser.add_argument("--models", type=words, default=list(MODELS))
+    parser.add_argument("--only", type=words, default=[])
+    options = parser.parse_args(arguments)
+    # Both ranks run on this machine; without a name gloo asks the resolver for the host's, which may not know it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.spawn(rank_main, args=(options, os.path.join(folder, "store")), nprocs=WORLD_SIZE)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
