@@ -22,7 +22,11 @@ struct CaseSpec {
   double collective_deadline_seconds = 10.0;
 };
 
-// Never throws.
-verdict::RankOutcome run_case(const CaseSpec& spec, int rank);
+// Never throws. For a staged case `stage` picks the steps.
+verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage = 0);
+
+// What the verdict holds the outcomes against: the checks that some rank must reach (those that parameters rule out left
+// out, worked out before launch) and the failure that the scenario expects.
+verdict::Expectation expectation_of(const CaseSpec& spec);
 
 }  // namespace lockstep::run
