@@ -75,6 +75,7 @@ class SavedTensorHooksScope {
 class Backward {
  public:
   const Tensor& grad(int output = 0) const;  // gradient of an output; zeros are made for a missing one of several
+  bool has_grad(int output) const;           // whether a gradient reached that output
   bool needs(int input) const;               // whether that input's gradient is wanted
   Tensor saved(int i) const;                 // unpacked; throws Error when it was changed in place since, or freed
   const Dims& sizes(int input) const;        // of the input
@@ -83,9 +84,10 @@ class Backward {
 
  private:
   friend class Node;
-  Backward(const Node& node, const Gradients& grads) : node_(node), grads_(grads) {}
+  Backward(const Node& node, Gradients& grads) : node_(node), grads_(grads) {}
   const Node& node_;
-  const Gradients& grads_;
+  Gradients& grads_;                      // zeros are put in when asked for
+  mutable std::vector<Tensor> unpacked_;  // a saved tensor is unpacked once, however often it is read
 };
 using BackwardFunction = std::function<Gradients(const Backward&)>;
 
@@ -113,10 +115,12 @@ void remove_hook(const Tensor& tensor, HookId id);
 // Takes the place of accumulation into grad(leaf): a parallel API decides what becomes of the gradient. Empty restores.
 // Post-accumulate hooks are then run by whoever accumulates, through run_post_accumulate_hooks.
 void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator);
-void accumulate_grad(const Tensor& leaf, const Tensor& grad);  // grad(leaf) += grad, or becomes it
+void accumulate_grad(const Tensor& leaf, const Tensor& grad);  // grad(leaf) += grad, or becomes a copy of it
+void accumulate_grad(const Tensor& leaf, Tensor&& grad);       // takes `grad` over when nobody else holds it
 void run_post_accumulate_hooks(const Tensor& leaf);
 // Identity operations that tell when backward reaches them. `before`: when the gradients of these tensors are complete
-// (called once, with one gradient a tensor). Gives the tensors to go on with.
+// (called once, with one gradient a tensor, undefined for those that got none; not at all when none got one). Gives the
+// tensors to go on with; those that need no gradient are the given ones.
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before);
 
 // ---- backward ----

@@ -1,0 +1,164 @@
+// The state of tensors: whether they require gradients, their gradients, their hooks; gradient mode.
+#include "engine/autograd/autograd.hpp"
+
+#include <algorithm>
+
+#include "engine/autograd/node.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep {
+
+namespace {
+
+std::string called(const Tensor& tensor) {
+  return tensor.name().empty() ? str("a tensor of sizes ", to_text(tensor.sizes())) : tensor.name();
+}
+
+void require_leaf(const Tensor& tensor, const char* operation) {
+  if (!is_leaf(tensor))
+    throw Error(str(operation, ": ", called(tensor), " is the result of ", grad_fn_name(tensor), " and no leaf"),
+                "use it on a tensor without history");
+}
+
+// Memory for a gradient: with the strides of the leaf where they fill it without gaps or overlaps.
+Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
+  device::PurposeScope purpose(device::Purpose::gradient);
+  Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
+  if (!leaf.is_contiguous() && leaf.sizes() == grad.sizes()) {
+    Dims order;  // dims from the largest stride to the smallest
+    for (int dim = 0; dim < leaf.num_dims(); ++dim) order.push_back(dim);
+    std::stable_sort(order.begin(), order.end(), [&leaf](std::int64_t a, std::int64_t b) {
+      return leaf.strides()[static_cast<int>(a)] > leaf.strides()[static_cast<int>(b)];
+    });
+    Dims dense(leaf.num_dims(), 0);
+    std::int64_t stride = 1;
+    for (int i = order.size() - 1; i >= 0; --i) {
+      dense[static_cast<int>(order[i])] = stride;
+      stride *= leaf.sizes()[static_cast<int>(order[i])];
+    }
+    made = as_strided(made, grad.sizes(), dense, 0);
+  }
+  made.impl().layout = grad.impl().layout;
+  return made;
+}
+
+void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation) {
+  if (grad.sizes() != leaf.sizes() || grad.dtype() != leaf.dtype())
+    throw Error(str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()),
+                    " for ", called(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
+                "give one of the same type and sizes");
+}
+
+}  // namespace
+
+bool requires_grad(const Tensor& tensor) { return needs_gradient(tensor); }
+
+void set_requires_grad(const Tensor& tensor, bool value) {
+  require_leaf(tensor, "set_requires_grad");
+  if (value && !is_floating(tensor.dtype()))
+    throw Error(str("set_requires_grad: ", called(tensor), " is of type ", name_of(tensor.dtype())),
+                "only floating-point tensors have gradients");
+  if (!value && !grad_state(tensor)) return;
+  make_grad_state(tensor).requires_grad = value;
+}
+
+bool is_leaf(const Tensor& tensor) {
+  const GradState* state = grad_state(tensor);
+  return !state || !state->node;
+}
+
+Tensor grad(const Tensor& tensor) {
+  const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
+  return state ? state->grad : Tensor();
+}
+
+void set_grad(const Tensor& tensor, const Tensor& value) {
+  if (!value.defined()) {
+    if (GradState* state = grad_state(tensor)) state->grad = Tensor();
+    return;
+  }
+  check_gradient(tensor, value, "set_grad");
+  make_grad_state(tensor).grad = value;
+}
+
+const char* grad_fn_name(const Tensor& tensor) {
+  const GradState* state = grad_state(tensor);
+  return state && state->node ? state->node->name() : "";
+}
+
+// ---- gradient mode ----
+bool grad_enabled() { return autograd_rank().enabled; }
+GradMode::GradMode(bool enabled) : previous_(autograd_rank().enabled) { autograd_rank().enabled = enabled; }
+GradMode::~GradMode() { autograd_rank().enabled = previous_; }
+
+// ---- hooks ----
+HookId add_hook(const Tensor& tensor, std::function<Tensor(const Tensor& grad)> hook) {
+  if (!requires_grad(tensor))
+    throw Error(str("add_hook: ", called(tensor), " needs no gradient, so that the hook would never run"),
+                "let it require a gradient first");
+  const HookId id = autograd_rank().next_hook++;
+  auto shared = std::make_shared<const GradientHook>(std::move(hook));
+  GradState& state = *grad_state(tensor);
+  if (state.node)
+    state.node->hooks.push_back({id, state.output, std::move(shared)});
+  else
+    state.hooks.emplace_back(id, std::move(shared));
+  return id;
+}
+
+HookId add_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor& leaf)> hook) {
+  require_leaf(leaf, "add_post_accumulate_hook");
+  const HookId id = autograd_rank().next_hook++;
+  make_grad_state(leaf).post_accumulate.emplace_back(
+      id, std::make_shared<const std::function<void(const Tensor&)>>(std::move(hook)));
+  return id;
+}
+
+void remove_hook(const Tensor& tensor, HookId id) {
+  GradState* state = grad_state(tensor);
+  if (!state) return;
+  auto has_id = [id](const auto& entry) { return entry.first == id; };
+  std::erase_if(state->hooks, has_id);
+  std::erase_if(state->post_accumulate, has_id);
+  if (state->node) std::erase_if(state->node->hooks, [id](const NodeHook& hook) { return hook.id == id; });
+}
+
+void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator) {
+  require_leaf(leaf, "set_accumulator");
+  GradState& state = make_grad_state(leaf);
+  if (accumulator)
+    state.accumulator =
+        std::make_shared<const std::function<void(const Tensor&, const Tensor&)>>(std::move(accumulator));
+  else
+    state.accumulator = nullptr;
+}
+
+void accumulate_grad(const Tensor& leaf, const Tensor& grad) {
+  check_gradient(leaf, grad, "accumulate_grad");
+  GradState& state = make_grad_state(leaf);
+  if (state.grad.defined()) {
+    raw::add_(state.grad, grad);
+    return;
+  }
+  Tensor made = empty_grad(leaf, grad);
+  raw::copy_(made, grad);
+  state.grad = std::move(made);
+}
+
+void accumulate_grad(const Tensor& leaf, Tensor&& grad) {
+  const bool alone = grad.impl_ptr().use_count() == 1 && grad.storage().use_count() == 1;
+  const bool same_strides = grad.is_contiguous() && grad.strides() == leaf.strides() && grad.offset() == 0;
+  if (lockstep::grad(leaf).defined() || !alone || !same_strides || requires_grad(grad))
+    return accumulate_grad(leaf, static_cast<const Tensor&>(grad));
+  check_gradient(leaf, grad, "accumulate_grad");
+  make_grad_state(leaf).grad = std::move(grad);
+}
+
+void run_post_accumulate_hooks(const Tensor& leaf) {
+  const GradState* state = grad_state(leaf);
+  if (!state || state->post_accumulate.empty()) return;
+  const auto hooks = state->post_accumulate;  // a hook may remove itself
+  for (const auto& [id, hook] : hooks) (*hook)(leaf);
+}
+
+}  // namespace lockstep

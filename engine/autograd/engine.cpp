@@ -1,0 +1,231 @@
+// Backward: one fixed order over the recorded nodes, the latest recorded first.
+//
+// A node's inputs were recorded before it, so walking the reachable nodes by falling sequence number meets every
+// consumer of a node before the node itself: all reachable nodes are listed once, in that order, and then run. A leaf
+// is served as soon as the last edge into it is settled, so that a parallel API can start reducing while backward goes
+// on.
+#include <algorithm>
+
+#include "engine/autograd/node.hpp"
+#include "engine/comm/process_group.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep {
+
+namespace {
+
+// A gradient on its way: the first one is shared with whoever made it, a sum is this run's own.
+struct Incoming {
+  Tensor sum;
+  bool owned = false;
+  void add(Tensor&& grad) {
+    if (!sum.defined()) {
+      sum = std::move(grad);
+    } else if (owned) {
+      raw::add_(sum, grad);
+    } else {
+      sum = raw::add(sum, grad);
+      owned = true;
+    }
+  }
+};
+
+struct NodeTask {
+  Node* node = nullptr;
+  std::vector<Incoming> grads;  // one an output; empty until one arrives
+};
+
+struct LeafTask {
+  std::shared_ptr<TensorImpl> leaf;
+  int pending = 0;  // edges into it that are not settled yet
+  Incoming grad;
+};
+
+class Run {
+ public:
+  Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph);
+  void run();
+
+ private:
+  void list_tasks();
+  NodeTask& task_of(const Node& node);
+  LeafTask& task_of(const TensorImpl* leaf);
+  void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
+  void run_node(NodeTask& task);
+  void finish_leaf(LeafTask& task);
+
+  std::vector<Edge> root_edges_;
+  Gradients root_grads_;
+  bool retain_graph_;
+  std::vector<NodeTask> nodes_;   // falling sequence
+  std::vector<LeafTask> leaves_;  // by address, for finding only
+};
+
+Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) : retain_graph_(retain_graph) {
+  if (!grads.empty() && grads.size() != roots.size())
+    throw Error(str("backward: ", grads.size(), " gradients for ", roots.size(), " roots"),
+                "give one a root, or none at all");
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    const Tensor& root = roots[i];
+    if (!requires_grad(root))
+      throw Error(str("backward: root ", i,
+                      " has nothing to differentiate: no operation on a tensor that requires a "
+                      "gradient was recorded for it"),
+                  "compute it with gradients on, from tensors that require one");
+    Tensor grad = grads.empty() ? Tensor() : grads[i];
+    if (!grad.defined()) {
+      if (root.num_elements() != 1)
+        throw Error(str("backward: root ", i, " of sizes ", to_text(root.sizes()),
+                        " is no scalar and its gradient is not given"),
+                    "sum it, or give the gradient of it");
+      grad = ones(root.sizes(), root.dtype(), root.device());
+    } else if (grad.sizes() != root.sizes() || grad.dtype() != root.dtype()) {
+      throw Error(str("backward: the gradient given for root ", i, " is ", name_of(grad.dtype()), " ",
+                      to_text(grad.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
+                  "give one of the root's type and sizes");
+    }
+    root_edges_.push_back(edge_of(root));
+    root_grads_.push_back(std::move(grad));
+  }
+}
+
+void Run::list_tasks() {
+  auto earlier = [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); };
+  std::vector<Node*> heap;
+  std::vector<std::shared_ptr<TensorImpl>> leaf_edges;
+  auto reach = [&](const Edge& edge) {
+    if (edge.node) {
+      heap.push_back(edge.node.get());
+      std::push_heap(heap.begin(), heap.end(), earlier);
+    } else if (edge.leaf) {
+      leaf_edges.push_back(edge.leaf);
+    }
+  };
+  for (const Edge& edge : root_edges_) reach(edge);
+  while (!heap.empty()) {
+    std::pop_heap(heap.begin(), heap.end(), earlier);
+    Node* node = heap.back();
+    heap.pop_back();
+    if (!nodes_.empty() && nodes_.back().node == node) continue;
+    if (node->freed())
+      throw Error(str("backward: the graph was freed by an earlier backward (at ", node->name(), ")"),
+                  "retain the graph in the earlier backward, or compute the loss again");
+    nodes_.push_back({node, {}});
+    for (const Edge& edge : node->edges) reach(edge);
+  }
+  std::sort(leaf_edges.begin(), leaf_edges.end());
+  for (auto& leaf : leaf_edges) {
+    if (leaves_.empty() || leaves_.back().leaf != leaf) leaves_.push_back({std::move(leaf), 0, {}});
+    ++leaves_.back().pending;
+  }
+}
+
+NodeTask& Run::task_of(const Node& node) {
+  return *std::lower_bound(
+      nodes_.begin(), nodes_.end(), node.sequence(),
+      [](const NodeTask& task, std::uint64_t sequence) { return task.node->sequence() > sequence; });
+}
+
+LeafTask& Run::task_of(const TensorImpl* leaf) {
+  return *std::lower_bound(leaves_.begin(), leaves_.end(), leaf,
+                           [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
+}
+
+void Run::deliver(const Edge& edge, Tensor&& grad) {
+  if (edge.node) {
+    if (!grad.defined()) return;
+    NodeTask& task = task_of(*edge.node);
+    if (task.grads.empty()) task.grads.resize(edge.node->outputs.size());
+    task.grads[static_cast<std::size_t>(edge.output)].add(std::move(grad));
+  } else if (edge.leaf) {
+    LeafTask& task = task_of(edge.leaf.get());
+    if (grad.defined()) task.grad.add(std::move(grad));
+    if (--task.pending == 0) finish_leaf(task);
+  }
+}
+
+void Run::run_node(NodeTask& task) {
+  Node& node = *task.node;
+  if (task.grads.empty()) {  // nothing reached it: its leaves wait for it no longer
+    for (const Edge& edge : node.edges)
+      if (edge.leaf) deliver(edge, Tensor());
+    return;
+  }
+  Gradients grads;
+  grads.reserve(task.grads.size());
+  for (Incoming& incoming : task.grads) grads.push_back(std::move(incoming.sum));
+  task.grads = {};
+  if (!node.hooks.empty()) {
+    const std::vector<NodeHook> hooks = node.hooks;  // a hook may remove itself
+    for (const NodeHook& hook : hooks) {
+      Tensor& grad = grads[static_cast<std::size_t>(hook.output)];
+      if (!grad.defined()) continue;
+      if (Tensor changed = (*hook.hook)(grad); changed.defined()) grad = std::move(changed);
+    }
+  }
+  Gradients results = node.run(grads);
+  grads.clear();  // a gradient that went on unchanged can then be taken over
+  if (!retain_graph_) node.free_saved();
+  for (std::size_t i = 0; i < results.size(); ++i)
+    if (node.edges[i].needed()) deliver(node.edges[i], std::move(results[i]));
+}
+
+void Run::finish_leaf(LeafTask& task) {
+  if (!task.grad.sum.defined()) return;
+  const Tensor leaf(task.leaf);
+  GradState& state = make_grad_state(leaf);
+  Tensor grad = std::move(task.grad.sum);
+  if (!state.hooks.empty()) {
+    const auto hooks = state.hooks;
+    for (const auto& [id, hook] : hooks)
+      if (Tensor changed = (*hook)(grad); changed.defined()) grad = std::move(changed);
+  }
+  if (const auto accumulator = state.accumulator) {
+    (*accumulator)(leaf, grad);
+    return;
+  }
+  accumulate_grad(leaf, std::move(grad));
+  run_post_accumulate_hooks(leaf);
+}
+
+void Run::run() {
+  list_tasks();
+  for (std::size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]));
+  for (NodeTask& task : nodes_) run_node(task);
+}
+
+// Registers the running backward with the rank while it lives.
+class RunningScope {
+ public:
+  explicit RunningScope(std::vector<std::function<void()>>& callbacks) {
+    autograd_rank().running.push_back(&callbacks);
+  }
+  ~RunningScope() { autograd_rank().running.pop_back(); }
+  RunningScope(const RunningScope&) = delete;
+  RunningScope& operator=(const RunningScope&) = delete;
+};
+
+}  // namespace
+
+void backward(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) {
+  const comm::PhaseScope phase(comm::Phase::backward);
+  const NoGrad no_grad;
+  std::vector<std::function<void()>> callbacks;
+  const RunningScope running(callbacks);
+  Run(roots, grads, retain_graph).run();
+  for (std::size_t i = 0; i < callbacks.size(); ++i) {
+    const auto callback = std::move(callbacks[i]);  // it may queue more, which moves the list
+    callback();
+  }
+}
+
+bool in_backward() { return !autograd_rank().running.empty(); }
+
+void queue_backward_callback(std::function<void()> callback) {
+  AutogradRank& rank = autograd_rank();
+  if (rank.running.empty())
+    throw Error("queue_backward_callback: no backward is running", "queue it from a hook that backward calls");
+  rank.running.back()->push_back(std::move(callback));
+}
+
+}  // namespace lockstep

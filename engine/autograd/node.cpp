@@ -1,0 +1,91 @@
+#include "engine/autograd/node.hpp"
+
+namespace lockstep {
+
+// A chain of a hundred thousand nodes must not destroy itself recursively.
+Node::~Node() {
+  std::vector<NodePtr> last_owned;
+  auto take = [&last_owned](std::vector<Edge>& from) {
+    for (Edge& edge : from)
+      if (edge.node && edge.node.use_count() == 1) last_owned.push_back(std::move(edge.node));
+  };
+  take(edges);
+  while (!last_owned.empty()) {
+    NodePtr node = std::move(last_owned.back());
+    last_owned.pop_back();
+    take(node->edges);
+  }
+}
+
+Gradients Node::run(Gradients& grads) const {
+  const Backward at(*this, grads);
+  Gradients result = function(at);
+  LOCKSTEP_CHECK(result.size() == edges.size(), "the derivative of ", name_, " gave ", result.size(), " gradients for ",
+                 edges.size(), " inputs");
+  for (std::size_t i = 0; i < result.size(); ++i) {
+    if (!result[i].defined() || !edges[i].needed()) continue;
+    LOCKSTEP_CHECK(result[i].sizes() == inputs[i].sizes && result[i].dtype() == inputs[i].dtype, "the derivative of ",
+                   name_, " gave ", name_of(result[i].dtype()), " ", to_text(result[i].sizes()), " for input ", i,
+                   " which is ", name_of(inputs[i].dtype), " ", to_text(inputs[i].sizes));
+  }
+  return result;
+}
+
+Tensor Node::unpack(int i) const {
+  LOCKSTEP_CHECK(i >= 0 && static_cast<std::size_t>(i) < saved.size(), name_, " saved ", saved.size(),
+                 " tensors and reads number ", i, freed_ ? " after they were freed" : "");
+  const SavedTensor& entry = saved[static_cast<std::size_t>(i)];
+  if (entry.hooks) {
+    Tensor tensor = entry.hooks->unpack(entry.packed);
+    LOCKSTEP_CHECK(tensor.defined(), "unpacking a tensor saved by ", name_, " gave none");
+    return tensor;
+  }
+  if (entry.tensor.defined() && entry.tensor.storage()->version() != entry.version) {
+    const Storage& storage = *entry.tensor.storage();
+    throw Error(
+        str("backward of ", name_, ": tensor ", i, " that it saved",
+            storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ", name_of(entry.tensor.dtype()),
+            " ", to_text(entry.tensor.sizes()), ", was changed in place: it was at version ", entry.version,
+            " and is at version ", storage.version()),
+        "change a copy, or change it after the backward");
+  }
+  return entry.tensor;
+}
+
+void Node::free_saved() {
+  if (saved.empty()) return;  // such a node can run again, as nothing it needs is gone
+  saved.clear();
+  function = nullptr;
+  freed_ = true;
+}
+
+// ---- what a derivative sees ----
+const Tensor& Backward::grad(int output) const {
+  LOCKSTEP_CHECK(output >= 0 && static_cast<std::size_t>(output) < grads_.size(), node_.name(), " has ", grads_.size(),
+                 " outputs");
+  Tensor& slot = grads_[static_cast<std::size_t>(output)];
+  if (!slot.defined()) {
+    const TensorInfo& info = node_.outputs[static_cast<std::size_t>(output)];
+    slot = zeros(info.sizes, info.dtype, info.device);
+  }
+  return slot;
+}
+
+bool Backward::has_grad(int output) const { return grads_[static_cast<std::size_t>(output)].defined(); }
+bool Backward::needs(int input) const { return node_.edges[static_cast<std::size_t>(input)].needed(); }
+
+Tensor Backward::saved(int i) const {
+  if (static_cast<std::size_t>(i) < node_.saved.size() && node_.saved[static_cast<std::size_t>(i)].hooks) {
+    unpacked_.resize(node_.saved.size());
+    Tensor& slot = unpacked_[static_cast<std::size_t>(i)];
+    if (!slot.defined()) slot = node_.unpack(i);
+    return slot;
+  }
+  return node_.unpack(i);
+}
+
+const Dims& Backward::sizes(int input) const { return node_.inputs[static_cast<std::size_t>(input)].sizes; }
+DType Backward::dtype(int input) const { return node_.inputs[static_cast<std::size_t>(input)].dtype; }
+device::Device Backward::device(int input) const { return node_.inputs[static_cast<std::size_t>(input)].device; }
+
+}  // namespace lockstep

@@ -1,0 +1,184 @@
+// Recording: from an operation's results, inputs and saved tensors to a node of the tape.
+#include "engine/autograd/node.hpp"
+
+namespace lockstep {
+
+Edge edge_of(const Tensor& tensor) {
+  Edge edge;
+  const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
+  if (!state) return edge;
+  if (state->node) {
+    edge.node = state->node;
+    edge.output = state->output;
+  } else if (state->requires_grad) {
+    edge.leaf = tensor.impl_ptr();
+  }
+  return edge;
+}
+
+TensorInfo info_of(const Tensor& tensor) {
+  if (!tensor.defined()) return {};
+  return {tensor.sizes(), tensor.dtype(), tensor.device()};
+}
+
+Tensor detach(const Tensor& tensor) {
+  auto impl = std::make_shared<TensorImpl>();
+  const TensorImpl& from = tensor.impl();
+  impl->storage = from.storage;
+  impl->sizes = from.sizes;
+  impl->strides = from.strides;
+  impl->offset = from.offset;
+  impl->dtype = from.dtype;
+  impl->name = from.name;
+  impl->layout = from.layout;
+  return Tensor(std::move(impl));
+}
+
+bool recording(const std::vector<Tensor>& inputs) {
+  if (!grad_enabled()) return false;
+  for (const Tensor& input : inputs)
+    if (needs_gradient(input)) return true;
+  return false;
+}
+
+namespace {
+
+NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardFunction function) {
+  auto node = std::make_shared<Node>(name, autograd_rank().next_sequence++);
+  node->edges.reserve(inputs.size());
+  node->inputs.reserve(inputs.size());
+  for (const Tensor& input : inputs) {
+    node->edges.push_back(edge_of(input));
+    node->inputs.push_back(info_of(input));
+  }
+  node->function = std::move(function);
+  return node;
+}
+
+// Kept as aliases without history: a saved result would otherwise own its own node.
+void save(Node& node, const std::vector<Tensor>& tensors) {
+  if (tensors.empty()) return;
+  const AutogradRank& rank = autograd_rank();
+  node.saved.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    SavedTensor& entry = node.saved.emplace_back();
+    if (!tensor.defined()) continue;
+    if (rank.saved_hooks.empty()) {
+      entry.tensor = detach(tensor);
+      entry.version = tensor.storage()->version();
+    } else {
+      entry.hooks = rank.saved_hooks.back();
+      entry.packed = entry.hooks->pack(detach(tensor));
+    }
+  }
+}
+
+void attach(const Tensor& result, const NodePtr& node, int output) {
+  auto state = std::make_unique<GradState>();
+  state->node = node;
+  state->output = output;
+  result.impl().autograd = std::move(state);
+}
+
+bool is_one_of(const Tensor& tensor, const std::vector<Tensor>& others) {
+  for (const Tensor& other : others)
+    if (tensor.same_as(other)) return true;
+  return false;
+}
+
+bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
+  for (const Tensor& other : others)
+    if (other.defined() && needs_gradient(other) && other.storage() == tensor.storage()) return true;
+  return false;
+}
+
+}  // namespace
+
+std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
+                                std::vector<Tensor> saved, BackwardFunction function) {
+  if (!recording(inputs)) return results;
+  NodePtr node = make_node(name, inputs, std::move(function));
+  save(*node, saved);
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    Tensor& result = results[i];
+    node->outputs.push_back(info_of(result));
+    if (!result.defined() || !is_floating(result.dtype())) continue;
+    // An operation may give back its input untouched: the history must go on a tensor of its own.
+    if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);
+    const bool view = shares_storage(result, inputs);
+    attach(result, node, static_cast<int>(i));
+    grad_state(result)->is_view = view;
+  }
+  return results;
+}
+
+Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
+              BackwardFunction function) {
+  if (!recording(inputs)) return result;
+  LOCKSTEP_CHECK(is_floating(result.dtype()), name, " records a result of type ", name_of(result.dtype()));
+  NodePtr node = make_node(name, inputs, std::move(function));
+  save(*node, saved);
+  node->outputs.push_back(info_of(result));
+  if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);
+  const bool view = shares_storage(result, inputs);
+  attach(result, node, 0);
+  grad_state(result)->is_view = view;
+  return result;
+}
+
+void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
+                     BackwardFunction function) {
+  const bool records = recording(inputs);
+  if (records) {
+    const GradState* state = grad_state(tensor);
+    if (state && state->requires_grad && !state->node)
+      throw Error(str(name, ": ", tensor.name().empty() ? "a leaf" : tensor.name().c_str(),
+                      " requires a gradient and cannot be changed in place while recording"),
+                  "change it without gradients, or a copy of it");
+    if (state && state->is_view)
+      throw Error(str(name, ": a view of a recorded tensor cannot be changed in place while recording"),
+                  "use the operation that gives a new tensor");
+  }
+  tensor.bump_version();
+  if (!records) return;
+  NodePtr node = make_node(name, inputs, std::move(function));  // the edges lead to the history so far
+  save(*node, saved);
+  node->outputs.push_back(info_of(tensor));
+  attach(tensor, node, 0);
+}
+
+std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
+  if (!recording(tensors)) return tensors;
+  std::vector<Tensor> inputs;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!needs_gradient(tensors[i])) continue;
+    inputs.push_back(tensors[i]);
+    places.push_back(i);
+  }
+  NodePtr node =
+      make_node("watch_gradients", inputs,
+                [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
+                  Gradients all(count);
+                  Gradients onward(places.size());
+                  for (std::size_t k = 0; k < places.size(); ++k)
+                    if (at.has_grad(static_cast<int>(k))) all[places[k]] = onward[k] = at.grad(static_cast<int>(k));
+                  before(all);
+                  return onward;
+                });
+  for (std::size_t k = 0; k < inputs.size(); ++k) {
+    node->outputs.push_back(info_of(inputs[k]));
+    Tensor result = detach(inputs[k]);
+    attach(result, node, static_cast<int>(k));
+    tensors[places[k]] = std::move(result);
+  }
+  return tensors;
+}
+
+// ---- saved-tensor hooks ----
+SavedTensorHooksScope::SavedTensorHooksScope(SavedTensorHooks hooks) {
+  autograd_rank().saved_hooks.push_back(std::make_shared<const SavedTensorHooks>(std::move(hooks)));
+}
+SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.pop_back(); }
+
+}  // namespace lockstep
