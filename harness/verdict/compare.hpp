@@ -30,7 +30,7 @@ struct Operand {
 
 struct CompareOptions {
   Tolerance tolerance;
-  double of_largest = 0.0;      // adds of_largest * largest_expected to the tolerance
+  double of_largest = 0.0;      // adds of_largest * largest_expected to the tolerance, if that is finite
   double largest_expected = 0;  // max |expected| over the whole list the value belongs to
   bool bits = false;            // the same bits are required
 };
@@ -47,7 +47,10 @@ struct Comparison {
   std::string message;
 };
 
-// Types and sizes must agree (else not equal, with a message saying so); not-a-number equals nothing.
+// Types and sizes must agree (else not equal, with a message saying so); not-a-number equals nothing; an infinity
+// equals itself only. Equal when |actual - expected| <= atol + rtol * |expected| + of_largest * largest_expected
+// everywhere, or, with `bits`, when all bits are the same. Booleans are compared exactly, integers too unless a
+// tolerance is given. Throws Error for a tolerance that is negative or not finite.
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options);
 
 // Adds a comparison to the evidence (trivial ones apart; `bits` counts as required).

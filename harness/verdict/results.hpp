@@ -25,6 +25,7 @@ bool is_unexpected(Status status);
 struct Tolerance {
   double rtol = 0.0;
   double atol = 0.0;
+  double of_largest = 0.0;  // times the largest expected magnitude; in the results only when one was used
 };
 
 struct Evidence {
@@ -40,7 +41,8 @@ struct Evidence {
   std::int64_t errors_expected = 0;
 
   bool any() const { return comparisons + collectives_checked + orders_checked + errors_expected > 0; }
-  void add(const Evidence& other);  // sums; the larger difference; the looser tolerance
+  // Sums; the larger difference (not-a-number stays); the looser of each part of the tolerance.
+  void add(const Evidence& other);
 };
 
 // One row of `collectives`.

@@ -1,0 +1,359 @@
+#include "harness/verdict/judge.hpp"
+
+#include <algorithm>
+#include <csignal>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "engine/core/error.hpp"
+#include "harness/verdict/compare.hpp"
+
+namespace lockstep::verdict {
+
+namespace {
+
+constexpr std::string_view rank_status_names[static_cast<int>(RankStatus::count_)] = {
+    "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started"};
+
+// Ended by itself or by a signal, and nobody asked for it.
+bool is_crash(const RankOutcome& outcome) {
+  if (outcome.status == RankStatus::never_started) return true;
+  return (outcome.status == RankStatus::exited || outcome.status == RankStatus::killed) && !outcome.end_expected;
+}
+
+bool handed_in(const RankOutcome& outcome) {
+  return outcome.status == RankStatus::finished || outcome.status == RankStatus::failed ||
+         (outcome.status == RankStatus::exited && outcome.end_expected);
+}
+
+std::string_view signal_text(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+      return "SIGSEGV, an access to memory that is not its own";
+    case SIGBUS:
+      return "SIGBUS, memory behind a mapping is gone";
+    case SIGABRT:
+      return "SIGABRT, it gave up by itself";
+    case SIGFPE:
+      return "SIGFPE, an integer division that has no result";
+    case SIGILL:
+      return "SIGILL, an instruction that this processor lacks";
+    case SIGKILL:
+      return "SIGKILL; the system does this when memory runs out";
+    case SIGTERM:
+      return "SIGTERM";
+    case SIGINT:
+      return "SIGINT";
+    case SIGPIPE:
+      return "SIGPIPE";
+    default:
+      return "";
+  }
+}
+
+// A failure with what orders it among the others.
+struct Cause {
+  Failure failure;
+  RankStatus status;
+  std::size_t stage;
+};
+
+Failure failure_of_end(const RankOutcome& outcome, std::string message) {
+  Failure failure;
+  failure.check = outcome.last_step.step;
+  failure.file = outcome.last_step.file;
+  failure.line = outcome.last_step.line;
+  failure.column = outcome.last_step.column;
+  failure.rank = outcome.rank;
+  failure.time_ns = outcome.end_time_ns;
+  failure.message = std::move(message);
+  return failure;
+}
+
+std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
+  std::vector<Cause> causes;
+  for (std::size_t stage = 0; stage < stages.size(); ++stage) {
+    for (const RankOutcome& outcome : stages[stage].ranks) {
+      for (Failure failure : outcome.failures) {
+        if (failure.rank < 0) failure.rank = outcome.rank;
+        const RankStatus status =
+            outcome.status == RankStatus::unsupported ? RankStatus::unsupported : RankStatus::failed;
+        causes.push_back({std::move(failure), status, stage});
+      }
+      if (is_crash(outcome) || outcome.status == RankStatus::hung) {
+        causes.push_back({failure_of_end(outcome, describe_end(outcome)), outcome.status, stage});
+      } else if (outcome.status == RankStatus::unsupported && outcome.failures.empty()) {
+        causes.push_back({failure_of_end(outcome, outcome.detail), outcome.status, stage});
+      } else if (outcome.status == RankStatus::failed && outcome.failures.empty()) {
+        const std::string detail = outcome.detail.empty() ? "the rank failed and left no message" : outcome.detail;
+        causes.push_back({failure_of_end(outcome, detail), outcome.status, stage});
+      }
+    }
+  }
+  // An unknown time is no early one.
+  const auto when = [](const Failure& failure) {
+    return failure.time_ns > 0 ? failure.time_ns : std::numeric_limits<std::int64_t>::max();
+  };
+  std::stable_sort(causes.begin(), causes.end(), [&](const Cause& a, const Cause& b) {
+    return std::tuple(a.stage, a.failure.secondary, when(a.failure)) <
+           std::tuple(b.stage, b.failure.secondary, when(b.failure));
+  });
+  return causes;
+}
+
+// The first as the failure, the others as lines of `also`; ranks that say the same share a line.
+Failure first_with_others(const std::vector<Cause>& causes) {
+  Failure first = causes.front().failure;
+  std::vector<std::pair<std::string, std::vector<int>>> others;
+  for (std::size_t i = 1; i < causes.size(); ++i) {
+    const Failure& failure = causes[i].failure;
+    const auto same =
+        std::find_if(others.begin(), others.end(), [&](const auto& other) { return other.first == failure.message; });
+    if (same == others.end()) {
+      others.push_back({failure.message, {failure.rank}});
+    } else if (std::find(same->second.begin(), same->second.end(), failure.rank) == same->second.end()) {
+      same->second.push_back(failure.rank);
+    }
+  }
+  for (const auto& [message, ranks] : others) {
+    std::string who = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size(); ++i) who += str(i == 0 ? "" : ", ", ranks[i]);
+    first.also.push_back(str(who, ": ", message));
+  }
+  return first;
+}
+
+void fill_observations(CaseResult& row, const std::vector<StageOutcomes>& stages) {
+  for (const StageOutcomes& stage : stages) {
+    for (const RankOutcome& outcome : stage.ranks) row.evidence.add(outcome.evidence);
+    const std::vector<CollectiveCount> rows = merge_collectives(stage.ranks, stage.stage);
+    row.collectives.insert(row.collectives.end(), rows.begin(), rows.end());
+    const MemoryPeaks peaks = merge_memory(stage.ranks);
+    for (const auto& [purpose, bytes] : peaks) {
+      std::int64_t& largest = row.memory[purpose];
+      largest = std::max(largest, bytes);
+    }
+    if (!stage.stage.empty()) row.stage_memory.emplace_back(stage.stage, peaks);
+    // A later stage's record of a name replaces an earlier one; a rank that recorded nothing has null.
+    std::set<std::string> names;
+    for (const RankOutcome& outcome : stage.ranks) {
+      for (const auto& record : outcome.records) names.insert(record.first);
+    }
+    for (const std::string& name : names) row.records[name].assign(stage.ranks.size(), "null");
+    for (std::size_t i = 0; i < stage.ranks.size(); ++i) {
+      for (const auto& [name, json] : stage.ranks[i].records) row.records[name][i] = json;
+    }
+  }
+}
+
+// The first check that had to be reached and was not.
+const CheckSite* unreached_check(const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
+  std::set<std::string> reached;
+  for (const StageOutcomes& stage : stages) {
+    for (const RankOutcome& outcome : stage.ranks) {
+      reached.insert(outcome.checks_reached.begin(), outcome.checks_reached.end());
+    }
+  }
+  for (const CheckSite& site : expectation.checks) {
+    if (reached.count(site.id) == 0) return &site;
+  }
+  return nullptr;
+}
+
+std::string expectation_text(const ExpectedFailure& expected) {
+  std::string text = "a failure was expected (" + expected.reason + ")";
+  if (expected.line) text += str(" at line ", *expected.line);
+  if (expected.message) text += str(" with the message '", *expected.message, "'");
+  return text;
+}
+
+void judge_failure(CaseResult& row, const Expectation& expectation, const std::vector<Cause>& causes) {
+  row.failure = first_with_others(causes);
+  bool crash = false;
+  bool hang = false;
+  for (const Cause& cause : causes) {
+    crash = crash || cause.status == RankStatus::exited || cause.status == RankStatus::killed ||
+            cause.status == RankStatus::never_started;
+    hang = hang || cause.status == RankStatus::hung;
+  }
+  if (crash || hang) {
+    row.status = crash ? Status::CRASH : Status::HANG;
+  } else if (causes.front().status == RankStatus::unsupported) {
+    row.status = Status::UNSUPPORTED;
+    row.reason = row.failure->message;
+    row.failure.reset();
+  } else if (!expectation.failure) {
+    row.status = Status::FAIL;
+  } else if (is_expected(*row.failure, *expectation.failure)) {
+    row.status = Status::XFAIL;
+    row.reason = expectation.failure->reason;
+  } else {
+    row.status = Status::FAIL;
+    row.failure->message += str("\n  ", expectation_text(*expectation.failure), ", but this is another");
+  }
+}
+
+void judge_success(CaseResult& row, const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
+  if (const CheckSite* site = unreached_check(expectation, stages)) {
+    row.status = Status::INVALID;
+    Failure failure;
+    failure.check = site->place.step;
+    failure.file = site->place.file;
+    failure.line = site->place.line;
+    failure.column = site->place.column;
+    failure.message = "no rank reached this check, and no parameter rules it out";
+    row.failure = std::move(failure);
+  } else if (!row.evidence.any()) {
+    row.status = Status::INVALID;
+    Failure failure;
+    failure.message = row.evidence.trivial == 0
+                          ? std::string("the case gathered no evidence: it compared nothing and expected nothing")
+                          : str("the case gathered no evidence: ", row.evidence.trivial,
+                                row.evidence.trivial == 1 ? " comparison was trivial" : " comparisons were trivial",
+                                " (both sides all zero, sharing storage, or empty)");
+    row.failure = std::move(failure);
+  } else if (expectation.failure) {
+    row.status = Status::XPASS;
+    row.reason = expectation.failure->reason;
+  } else {
+    row.status = Status::PASS;
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(RankStatus status) {
+  LOCKSTEP_CHECK(status < RankStatus::count_, "rank status ", static_cast<int>(status));
+  return rank_status_names[static_cast<int>(status)];
+}
+
+CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
+  CaseResult row = std::move(blank);
+  row.failure.reset();
+  row.reason.clear();
+  const bool any_rank =
+      std::any_of(stages.begin(), stages.end(), [](const auto& stage) { return !stage.ranks.empty(); });
+  if (!any_rank) {
+    row.status = Status::MISSING;
+    row.reason = "no rank left a result";
+    return row;
+  }
+  fill_observations(row, stages);
+  const std::vector<Cause> causes = causes_in_order(stages);
+  if (causes.empty()) {
+    judge_success(row, expectation, stages);
+  } else {
+    judge_failure(row, expectation, causes);
+  }
+  return row;
+}
+
+std::vector<Failure> failures_by_cause(const std::vector<StageOutcomes>& stages) {
+  std::vector<Failure> failures;
+  for (Cause& cause : causes_in_order(stages)) failures.push_back(std::move(cause.failure));
+  return failures;
+}
+
+std::optional<Failure> first_failure(const std::vector<StageOutcomes>& stages) {
+  const std::vector<Cause> causes = causes_in_order(stages);
+  if (causes.empty()) return std::nullopt;
+  return first_with_others(causes);
+}
+
+bool is_expected(const Failure& failure, const ExpectedFailure& expected) {
+  if (expected.line) {
+    const int line = failure.scenario_line > 0 ? failure.scenario_line : failure.line;
+    if (line != *expected.line) return false;
+  }
+  return !expected.message || message_matches(failure.message, *expected.message);
+}
+
+std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& ranks, const std::string& stage) {
+  struct Merged {
+    CollectiveCount row;
+    std::vector<const CollectiveCount*> by_rank;  // null: this rank has no such row
+  };
+  const auto same_kind = [](const CollectiveCount& a, const CollectiveCount& b) {
+    return std::tie(a.family, a.operation, a.axis, a.group_size, a.phase) ==
+           std::tie(b.family, b.operation, b.axis, b.group_size, b.phase);
+  };
+  std::vector<const RankOutcome*> reporting;
+  for (const RankOutcome& outcome : ranks) {
+    if (handed_in(outcome)) reporting.push_back(&outcome);
+  }
+  std::vector<Merged> merged;
+  for (std::size_t i = 0; i < reporting.size(); ++i) {
+    for (const CollectiveCount& row : reporting[i]->collectives) {
+      auto at = std::find_if(merged.begin(), merged.end(), [&](const Merged& m) { return same_kind(m.row, row); });
+      if (at == merged.end()) {
+        merged.push_back({row, std::vector<const CollectiveCount*>(reporting.size(), nullptr)});
+        at = std::prev(merged.end());
+      }
+      at->by_rank[i] = &row;
+    }
+  }
+  std::vector<CollectiveCount> rows;
+  for (Merged& entry : merged) {
+    const bool agree = std::all_of(entry.by_rank.begin(), entry.by_rank.end(), [&](const CollectiveCount* row) {
+      return row != nullptr && row->count == entry.row.count && row->bytes == entry.row.bytes;
+    });
+    entry.row.stage = stage;
+    if (agree) {
+      entry.row.rank = -1;
+      rows.push_back(entry.row);
+      continue;
+    }
+    for (std::size_t i = 0; i < reporting.size(); ++i) {
+      if (entry.by_rank[i] == nullptr) continue;
+      rows.push_back(*entry.by_rank[i]);
+      rows.back().rank = reporting[i]->rank;
+      rows.back().stage = stage;
+    }
+  }
+  return rows;
+}
+
+MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks) {
+  MemoryPeaks peaks;
+  for (const RankOutcome& outcome : ranks) {
+    for (const auto& [purpose, bytes] : outcome.memory) {
+      std::int64_t& largest = peaks[purpose];
+      largest = std::max(largest, bytes);
+    }
+  }
+  return peaks;
+}
+
+std::string describe_end(const RankOutcome& outcome) {
+  std::string text = str("rank ", outcome.rank);
+  switch (outcome.status) {
+    case RankStatus::killed: {
+      text += str(" was ended by signal ", outcome.signal);
+      const std::string_view meaning = signal_text(outcome.signal);
+      if (!meaning.empty()) text += str(" (", meaning, ")");
+      break;
+    }
+    case RankStatus::exited:
+      text += str(" exited with code ", outcome.exit_code, " before it handed in its outcome");
+      break;
+    case RankStatus::hung:
+      text += " did not end in time and was ended";
+      break;
+    case RankStatus::never_started:
+      text += " could not be started";
+      break;
+    case RankStatus::finished:
+    case RankStatus::failed:
+    case RankStatus::unsupported:
+    case RankStatus::count_:
+      text += str(" ended as '", name_of(outcome.status), "'");
+      break;
+  }
+  if (!outcome.last_step.step.empty()) text += str(" in ", outcome.last_step.step);
+  if (!outcome.detail.empty()) text += str("; ", outcome.detail);
+  return text;
+}
+
+}  // namespace lockstep::verdict

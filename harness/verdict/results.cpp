@@ -1,0 +1,84 @@
+#include "harness/verdict/results.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::verdict {
+
+namespace {
+
+constexpr std::string_view status_names[num_statuses] = {"PASS",        "FAIL", "XFAIL", "XPASS",   "SKIP",
+                                                         "UNSUPPORTED", "HANG", "CRASH", "INVALID", "MISSING"};
+
+double larger_difference(double a, double b) {
+  if (std::isnan(a)) return a;
+  if (std::isnan(b)) return b;
+  return std::max(a, b);
+}
+
+}  // namespace
+
+std::string_view name_of(Status status) { return status_names[static_cast<int>(status)]; }
+
+Status status_from_name(std::string_view name) {
+  for (int i = 0; i < num_statuses; ++i) {
+    if (status_names[i] == name) return static_cast<Status>(i);
+  }
+  throw Error(str("no verdict is named '", name, "'"),
+              "the verdicts are PASS FAIL XFAIL XPASS SKIP UNSUPPORTED HANG CRASH INVALID MISSING");
+}
+
+bool is_unexpected(Status status) {
+  switch (status) {
+    case Status::FAIL:
+    case Status::XPASS:
+    case Status::HANG:
+    case Status::CRASH:
+    case Status::INVALID:
+    case Status::MISSING:
+      return true;
+    case Status::PASS:
+    case Status::XFAIL:
+    case Status::SKIP:
+    case Status::UNSUPPORTED:
+      return false;
+  }
+  return true;
+}
+
+void Evidence::add(const Evidence& other) {
+  comparisons += other.comparisons;
+  trivial += other.trivial;
+  elements += other.elements;
+  same_bits += other.same_bits;
+  bits_required += other.bits_required;
+  max_abs_difference = larger_difference(max_abs_difference, other.max_abs_difference);
+  loosest.rtol = std::max(loosest.rtol, other.loosest.rtol);
+  loosest.atol = std::max(loosest.atol, other.loosest.atol);
+  loosest.of_largest = std::max(loosest.of_largest, other.loosest.of_largest);
+  collectives_checked += other.collectives_checked;
+  orders_checked += other.orders_checked;
+  errors_expected += other.errors_expected;
+}
+
+std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results) {
+  std::map<std::string, int> counts;
+  for (const CaseResult& result : results) ++counts[std::string(name_of(result.status))];
+  return counts;
+}
+
+int exit_code_of(const std::vector<CaseResult>& results) {
+  bool executed = false;
+  bool unsupported = false;
+  for (const CaseResult& result : results) {
+    if (is_unexpected(result.status)) return 1;
+    executed = executed || result.status == Status::PASS || result.status == Status::XFAIL;
+    unsupported = unsupported || result.status == Status::UNSUPPORTED;
+  }
+  if (executed) return 0;
+  return unsupported ? 77 : 4;
+}
+
+}  // namespace lockstep::verdict

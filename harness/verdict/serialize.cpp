@@ -1,0 +1,223 @@
+#include "harness/verdict/serialize.hpp"
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::verdict {
+
+namespace {
+
+constexpr std::uint32_t magic = 0x314f524cu;  // "LRO1"
+constexpr std::size_t header_size = sizeof(std::uint32_t) + 2 * sizeof(std::uint64_t);
+
+[[noreturn]] void refuse(std::string_view what) {
+  throw Error(str("the outcome of a rank cannot be read: ", what), "the rank ended while it was handing it in");
+}
+
+std::uint64_t checksum(std::string_view bytes) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
+  return hash;
+}
+
+// Both directions share one list of the fields, visit() below: what is written is what is read, in one order.
+class Writer {
+ public:
+  static constexpr bool reading = false;
+
+  template <class T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void operator()(const T& value) { bytes_.append(reinterpret_cast<const char*>(&value), sizeof value); }
+  void operator()(const std::string& value) {
+    size(value.size());
+    bytes_ += value;
+  }
+  void size(std::uint64_t value) { (*this)(value); }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  std::string bytes_;
+};
+
+class Reader {
+ public:
+  static constexpr bool reading = true;
+
+  explicit Reader(std::string_view bytes) : rest_(bytes) {}
+  template <class T>
+  requires std::is_arithmetic_v<T> || std::is_enum_v<T>
+  void operator()(T& value) {
+    if constexpr (std::is_same_v<T, bool>) {
+      std::uint8_t byte = 0;
+      (*this)(byte);
+      if (byte > 1) refuse("a truth value is neither 0 nor 1");
+      value = byte != 0;
+    } else {
+      std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    }
+  }
+  void operator()(std::string& value) { value = take(size()); }
+  // How many entries follow: each takes a byte at least, so a wild number is refused before memory is asked for.
+  std::uint64_t size() {
+    std::uint64_t value = 0;
+    (*this)(value);
+    if (value > rest_.size()) refuse("it stops in the middle");
+    return value;
+  }
+  bool at_end() const { return rest_.empty(); }
+
+ private:
+  std::string_view take(std::size_t count) {
+    if (count > rest_.size()) refuse("it stops in the middle");
+    const std::string_view piece = rest_.substr(0, count);
+    rest_.remove_prefix(count);
+    return piece;
+  }
+  std::string_view rest_;
+};
+
+template <class Archive, class List, class Visit>
+void visit_list(Archive& archive, List& list, Visit&& visit_item) {
+  if constexpr (Archive::reading) {
+    const std::uint64_t count = archive.size();
+    list.clear();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      typename List::value_type item{};
+      visit_item(item);
+      list.push_back(std::move(item));
+    }
+  } else {
+    archive.size(list.size());
+    for (auto& item : list) visit_item(item);
+  }
+}
+
+template <class Archive, class Peaks>
+void visit_peaks(Archive& archive, Peaks& peaks) {
+  if constexpr (Archive::reading) {
+    const std::uint64_t count = archive.size();
+    for (std::uint64_t i = 0; i < count; ++i) {
+      std::string purpose;
+      archive(purpose);
+      archive(peaks[purpose]);
+    }
+  } else {
+    archive.size(peaks.size());
+    for (const auto& [purpose, bytes] : peaks) {
+      archive(purpose);
+      archive(bytes);
+    }
+  }
+}
+
+template <class Archive, class Place>
+void visit_place(Archive& archive, Place& place) {
+  archive(place.step);
+  archive(place.file);
+  archive(place.line);
+  archive(place.column);
+}
+
+template <class Archive, class TheEvidence>
+void visit_evidence(Archive& archive, TheEvidence& evidence) {
+  archive(evidence.comparisons);
+  archive(evidence.trivial);
+  archive(evidence.elements);
+  archive(evidence.same_bits);
+  archive(evidence.bits_required);
+  archive(evidence.max_abs_difference);
+  archive(evidence.loosest.rtol);
+  archive(evidence.loosest.atol);
+  archive(evidence.loosest.of_largest);
+  archive(evidence.collectives_checked);
+  archive(evidence.orders_checked);
+  archive(evidence.errors_expected);
+}
+
+template <class Archive, class TheFailure>
+void visit_failure(Archive& archive, TheFailure& failure) {
+  archive(failure.check);
+  archive(failure.file);
+  archive(failure.line);
+  archive(failure.column);
+  archive(failure.rank);
+  archive(failure.iteration);
+  archive(failure.message);
+  visit_list(archive, failure.also, [&](auto& text) { archive(text); });
+  archive(failure.time_ns);
+  archive(failure.secondary);
+  archive(failure.scenario_line);
+}
+
+template <class Archive, class Row>
+void visit_collective(Archive& archive, Row& row) {
+  archive(row.family);
+  archive(row.operation);
+  archive(row.axis);
+  archive(row.group_size);
+  archive(row.phase);
+  archive(row.count);
+  archive(row.bytes);
+  archive(row.rank);
+  archive(row.stage);
+}
+
+template <class Archive, class Outcome>
+void visit(Archive& archive, Outcome& outcome) {
+  archive(outcome.rank);
+  archive(outcome.status);
+  archive(outcome.end_expected);
+  archive(outcome.exit_code);
+  archive(outcome.signal);
+  archive(outcome.detail);
+  visit_place(archive, outcome.last_step);
+  archive(outcome.end_time_ns);
+  archive(outcome.seconds);
+  visit_evidence(archive, outcome.evidence);
+  visit_list(archive, outcome.failures, [&](auto& failure) { visit_failure(archive, failure); });
+  visit_list(archive, outcome.collectives, [&](auto& row) { visit_collective(archive, row); });
+  visit_peaks(archive, outcome.memory);
+  visit_list(archive, outcome.records, [&](auto& record) {
+    archive(record.first);
+    archive(record.second);
+  });
+  visit_list(archive, outcome.checks_reached, [&](auto& id) { archive(id); });
+}
+
+}  // namespace
+
+std::string to_bytes(const RankOutcome& outcome) {
+  Writer body;
+  visit(body, outcome);
+  const std::string payload = body.take();
+  Writer whole;
+  whole(magic);
+  whole(static_cast<std::uint64_t>(payload.size()));
+  whole(checksum(payload));
+  return whole.take() + payload;
+}
+
+RankOutcome outcome_from_bytes(std::string_view bytes) {
+  if (bytes.size() < header_size) refuse(str("only ", bytes.size(), " bytes came"));
+  std::uint32_t mark = 0;
+  std::uint64_t length = 0;
+  std::uint64_t sum = 0;
+  std::memcpy(&mark, bytes.data(), sizeof mark);
+  std::memcpy(&length, bytes.data() + sizeof mark, sizeof length);
+  std::memcpy(&sum, bytes.data() + sizeof mark + sizeof length, sizeof sum);
+  const std::string_view payload = bytes.substr(header_size);
+  if (mark != magic) refuse("it does not begin like one");
+  if (payload.size() != length) refuse(str(payload.size(), " bytes of ", length, " came"));
+  if (checksum(payload) != sum) refuse("its checksum differs");
+  Reader reader(payload);
+  RankOutcome outcome;
+  visit(reader, outcome);
+  if (!reader.at_end()) refuse("there is more in it than belongs to it");
+  if (static_cast<int>(outcome.status) < 0 || outcome.status >= RankStatus::count_) refuse("its status is unknown");
+  return outcome;
+}
+
+}  // namespace lockstep::verdict
