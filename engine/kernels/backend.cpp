@@ -1,0 +1,112 @@
+#include "engine/kernels/backend.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include <Kokkos_Core.hpp>
+#include <cblas.h>
+
+#include "engine/core/text.hpp"
+#include "engine/kernels/kokkos_launch.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+// Of the process, not of a rank: the libraries themselves are.
+std::mutex& start_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::atomic<bool> started{false};
+
+}  // namespace
+
+bool is_initialized() { return started.load(std::memory_order_acquire); }
+
+void initialize() {
+  if (is_initialized()) return;
+  const std::lock_guard lock(start_mutex());
+  if (is_initialized()) return;
+  if (!Kokkos::is_initialized()) {
+    Kokkos::InitArguments arguments;
+    arguments.num_threads = 1;
+    arguments.disable_warnings = true;
+    Kokkos::initialize(arguments);
+  }
+  openblas_set_num_threads(1);
+  started.store(true, std::memory_order_release);
+}
+
+void finalize() {
+  const std::lock_guard lock(start_mutex());
+  if (!is_initialized()) return;
+  started.store(false, std::memory_order_release);
+  Kokkos::finalize();
+}
+
+std::string backend_name() {
+  return str("Kokkos ", KOKKOS_VERSION / 10000, ".", KOKKOS_VERSION / 100 % 100, ".", KOKKOS_VERSION % 100, ", ",
+             HostBackend::name());
+}
+
+int blas_threads() { return openblas_get_num_threads(); }
+std::string blas_name() { return openblas_get_config(); }
+
+std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
+  initialize();
+  constexpr int n = 48;
+  constexpr std::size_t count = std::size_t{n} * n;
+  // Each thread has operands of its own, so that a mix-up between threads cannot go unseen.
+  struct Case {
+    std::vector<float> a = std::vector<float>(count), b = std::vector<float>(count), expected;
+    std::int64_t wrong = 0;
+  };
+  const auto multiply = [](const Case& of) {
+    std::vector<float> c(count, -1.0f);
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1.0f, of.a.data(), n, of.b.data(), n, 0.0f, c.data(),
+                n);
+    return c;
+  };
+  std::vector<Case> cases(static_cast<std::size_t>(num_threads));
+  std::uint32_t word = 12345;
+  for (Case& of : cases) {
+    for (std::vector<float>* operand : {&of.a, &of.b}) {
+      for (float& x : *operand) {
+        word = word * 1664525u + 1013904223u;
+        x = static_cast<float>(word >> 8) * 0x1p-23f - 1.0f;
+      }
+    }
+    of.expected = multiply(of);
+    // The product made alone is itself held against plain loops.
+    for (int i = 0; i < n; ++i) {
+      for (int j = 0; j < n; ++j) {
+        double sum = 0.0;
+        for (int k = 0; k < n; ++k)
+          sum += static_cast<double>(of.a[static_cast<std::size_t>(i * n + k)]) *
+                 static_cast<double>(of.b[static_cast<std::size_t>(j * n + k)]);
+        const double difference = sum - static_cast<double>(of.expected[static_cast<std::size_t>(i * n + j)]);
+        if (!(difference < 1e-4 && difference > -1e-4)) of.wrong = 1;
+      }
+    }
+  }
+  std::vector<std::thread> threads;
+  for (Case& of : cases) {
+    threads.emplace_back([&of, &multiply, products_per_thread] {
+      for (int i = 0; i < products_per_thread; ++i) {
+        const std::vector<float> c = multiply(of);
+        if (std::memcmp(c.data(), of.expected.data(), count * sizeof(float)) != 0) ++of.wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::int64_t wrong = 0;
+  for (const Case& of : cases) wrong += of.wrong;
+  return wrong;
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,126 @@
+#include "engine/kernels/gemm.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <type_traits>
+
+#include <cblas.h>
+
+#include "engine/core/error.hpp"
+#include "engine/kernels/backend.hpp"
+#include "engine/kernels/elementwise.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+// How the library is told of a matrix: rows one after the other (plain), or columns (transposed).
+struct Lay {
+  bool usable = false;
+  bool transposed = false;
+  std::int64_t leading = 1;
+};
+
+Lay lay_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
+  // A stride along a dim of one element is never used; what the library wants there is at least the other size.
+  if (rows == 1 && (column_stride == 1 || columns == 1)) return {true, false, std::max<std::int64_t>(1, columns)};
+  if (columns == 1 && row_stride == 1) return {true, false, 1};
+  if (column_stride == 1 && row_stride >= columns) return {true, false, row_stride};
+  if (columns == 1 && row_stride >= 1) return {true, false, row_stride};
+  if (row_stride == 1 && column_stride >= rows) return {true, true, column_stride};
+  if (rows == 1 && column_stride >= 1) return {true, true, column_stride};
+  return {};
+}
+
+Lay lay_of(const View& matrix) {
+  const int n = matrix.sizes.size();
+  return lay_of(matrix.sizes[n - 2], matrix.sizes[n - 1], matrix.strides[n - 2], matrix.strides[n - 1]);
+}
+
+template <class T>
+void product(T* out, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, Lay lay_a, const T* b, Lay lay_b,
+             bool add_to_out) {
+  const auto whole = [](std::int64_t size) {
+    LOCKSTEP_CHECK(size <= std::numeric_limits<blasint>::max(), "a product of ", size, " is past the library's range");
+    return static_cast<blasint>(size);
+  };
+  const auto transposed = [](Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; };
+  const T beta = add_to_out ? T(1) : T(0);
+  if constexpr (std::is_same_v<T, float>) {
+    cblas_sgemm(CblasRowMajor, transposed(lay_a), transposed(lay_b), whole(m), whole(n), whole(k), T(1), a,
+                whole(lay_a.leading), b, whole(lay_b.leading), beta, out, whole(n));
+  } else {
+    cblas_dgemm(CblasRowMajor, transposed(lay_a), transposed(lay_b), whole(m), whole(n), whole(k), T(1), a,
+                whole(lay_a.leading), b, whole(lay_b.leading), beta, out, whole(n));
+  }
+}
+
+template <class T>
+void matmul_of(const View& out, const View& a, const View& b) {
+  const int num_dims = out.sizes.size();
+  const std::int64_t m = out.sizes[num_dims - 2], n = out.sizes[num_dims - 1], k = a.sizes[num_dims - 1];
+  const Lay lay_a = lay_of(a), lay_b = lay_of(b);
+  LOCKSTEP_CHECK(lay_a.usable && lay_b.usable, "matmul of ", to_text(a.sizes), " with strides ", to_text(a.strides),
+                 " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
+  std::int64_t batches = 1;
+  for (int dim = 0; dim < num_dims - 2; ++dim) batches *= out.sizes[dim];
+  for (std::int64_t batch = 0; batch < batches; ++batch) {
+    std::int64_t rest = batch, at_a = 0, at_b = 0;
+    for (int dim = num_dims - 3; dim >= 0; --dim) {
+      const std::int64_t at = rest % out.sizes[dim];
+      rest /= out.sizes[dim];
+      at_a += at * a.strides[dim];
+      at_b += at * b.strides[dim];
+    }
+    product(static_cast<T*>(out.data) + batch * m * n, m, n, k, static_cast<const T*>(a.data) + at_a, lay_a,
+            static_cast<const T*>(b.data) + at_b, lay_b, false);
+  }
+}
+
+void require_host(Space space, const char* operation) {
+  if (space != Space::host)
+    throw UnsupportedError(str(operation, ": this build has no cuBLAS"), "build with the Cuda backend");
+  if (!is_initialized()) initialize();
+}
+
+template <class F>
+void dispatch_product(DType dtype, F&& f) {
+  if (dtype == DType::float32) return f.template operator()<float>();
+  LOCKSTEP_CHECK(dtype == DType::float64, "a product of ", name_of(dtype));
+  f.template operator()<double>();
+}
+
+}  // namespace
+
+bool is_product_operand(const View& matrix) { return lay_of(matrix).usable; }
+
+void matmul(Space space, const View& out, const View& a, const View& b) {
+  require_host(space, "matmul");
+  if (num_elements(out) == 0) return;
+  if (a.sizes.back() == 0) return fill(space, out, 0.0);
+  dispatch_product(out.dtype, [&]<class T>() { matmul_of<T>(out, a, b); });
+}
+
+void linear(Space space, const View& out, const View& x, const View& weight, const View* bias) {
+  require_host(space, "linear");
+  if (num_elements(out) == 0) return;
+  if (bias) {
+    View rows = *bias;
+    rows.sizes = out.sizes;
+    rows.strides = Dims{0, bias->strides[0]};
+    copy(space, out, rows);
+  } else if (x.sizes[1] == 0) {
+    fill(space, out, 0.0);
+  }
+  if (x.sizes[1] == 0) return;
+  dispatch_product(out.dtype, [&]<class T>() {
+    const Lay lay_x = lay_of(x);
+    const Lay lay_w = lay_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);
+    LOCKSTEP_CHECK(lay_x.usable && lay_w.usable, "linear of strides ", to_text(x.strides), " and ",
+                   to_text(weight.strides));
+    product(static_cast<T*>(out.data), out.sizes[0], out.sizes[1], x.sizes[1], static_cast<const T*>(x.data), lay_x,
+            static_cast<const T*>(weight.data), lay_w, bias != nullptr);
+  });
+}
+
+}  // namespace lockstep::kernels

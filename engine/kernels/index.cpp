@@ -1,0 +1,108 @@
+#include "engine/kernels/index.hpp"
+
+#include "engine/kernels/kokkos_launch.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+// A contiguous view around one dim: (outer, dim, inner).
+struct Around {
+  std::int64_t outer = 1;
+  std::int64_t size = 1;
+  std::int64_t inner = 1;
+};
+Around around(const View& view, int dim) {
+  Around result;
+  for (int i = 0; i < dim; ++i) result.outer *= view.sizes[i];
+  result.size = view.sizes[dim];
+  for (int i = dim + 1; i < view.sizes.size(); ++i) result.inner *= view.sizes[i];
+  return result;
+}
+
+void check_indices(const char* operation, const View& index, std::int64_t size) {
+  const auto* const at = static_cast<const std::int64_t*>(index.data);
+  for (std::int64_t i = 0; i < num_elements(index); ++i)
+    if (at[i] < 0 || at[i] >= size)
+      throw Error(str(operation, ": index ", at[i], " at position ", i, " is out of range for a dim of size ", size),
+                  str("give indices from 0 to ", size - 1));
+}
+
+template <class Word>
+struct SelectKernel {
+  Word* out;
+  const Word* a;
+  const std::int64_t* index;
+  Around from;
+  std::int64_t picked;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const std::int64_t outer = row / picked;
+    const std::int64_t inner = from.inner;
+    const Word* const x = a + (outer * from.size + index[row - outer * picked]) * inner;
+    Word* const to = out + row * inner;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < inner; ++i) to[i] = x[i];
+  }
+};
+
+// One piece of the inner elements of one outer: no two pieces write the same element.
+template <class T>
+struct AddKernel {
+  T* out;
+  const T* value;
+  const std::int64_t* index;
+  Around to;
+  std::int64_t picked;
+  std::int64_t pieces;
+  KOKKOS_FUNCTION void operator()(std::int64_t piece) const {
+    using C = ComputeType<T>;
+    const std::int64_t outer = piece / pieces;
+    const std::int64_t begin = (piece - outer * pieces) * tile;
+    const std::int64_t count = to.inner - begin < tile ? to.inner - begin : tile;
+    for (std::int64_t j = 0; j < picked; ++j) {
+      T* const into = out + (outer * to.size + index[j]) * to.inner + begin;
+      const T* const x = value + (outer * picked + j) * to.inner + begin;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < count; ++i)
+        into[i] = static_cast<T>(static_cast<C>(static_cast<C>(into[i]) + static_cast<C>(x[i])));
+    }
+  }
+};
+
+template <class Word>
+void select_words(Space space, const View& out, const View& a, int dim, const View& index) {
+  const Around from = around(a, dim);
+  const std::int64_t picked = num_elements(index);
+  run(space, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
+      SelectKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
+                         static_cast<const std::int64_t*>(index.data), from, picked});
+}
+
+}  // namespace
+
+void index_select(Space space, const View& out, const View& a, int dim, const View& index) {
+  check_indices("index_select", index, a.sizes[dim]);
+  switch (size_of(a.dtype)) {
+    case 1:
+      return select_words<std::uint8_t>(space, out, a, dim, index);
+    case 2:
+      return select_words<std::uint16_t>(space, out, a, dim, index);
+    case 4:
+      return select_words<std::uint32_t>(space, out, a, dim, index);
+    default:
+      return select_words<std::uint64_t>(space, out, a, dim, index);
+  }
+}
+
+void index_add(Space space, const View& to, int dim, const View& index, const View& value) {
+  check_indices("index_add_", index, to.sizes[dim]);
+  const Around shape = around(to, dim);
+  const std::int64_t pieces = num_tiles(shape.inner);
+  dispatch_all(to.dtype, [&]<class T>() {
+    run(space, "lockstep::index_add", shape.outer * pieces,
+        AddKernel<T>{static_cast<T*>(to.data), static_cast<const T*>(value.data),
+                     static_cast<const std::int64_t*>(index.data), shape, num_elements(index), pieces});
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,128 @@
+// For the sources of this folder only: element-wise kernels from one functor an operation.
+//
+//   struct Square {
+//     template <class T>
+//     KOKKOS_INLINE_FUNCTION T operator()(T x) const { return x * x; }
+//   };
+//   void square(Space space, const View& out, const View& a) { unary(space, "lockstep::square", out, a, Square{}); }
+//
+// The functor gets and gives the type that is computed in (float for the 16-bit types). Contiguous and strided operands
+// go through the same expression, so they give the same bits.
+#pragma once
+
+#include "engine/kernels/kokkos_launch.hpp"
+#include "engine/kernels/rows.hpp"
+
+namespace lockstep::kernels {
+
+// Where a piece of work lies: a stretch of one row, and its first element in each view.
+template <int N>
+struct Stretch {
+  std::int64_t begin;
+  std::int64_t count;
+  std::int64_t start[N];
+
+  KOKKOS_INLINE_FUNCTION Stretch(const Rows<N>& rows, std::int64_t index) {
+    const std::int64_t tiles_a_row = (rows.length + tile - 1) / tile;
+    std::int64_t row = index / tiles_a_row;
+    begin = (index - row * tiles_a_row) * tile;
+    count = rows.length - begin < tile ? rows.length - begin : tile;
+    for (int k = 0; k < N; ++k) start[k] = begin * rows.step[k];
+    for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
+      const std::int64_t at = row % rows.sizes[dim];
+      row /= rows.sizes[dim];
+      for (int k = 0; k < N; ++k) start[k] += at * rows.strides[k][dim];
+    }
+  }
+};
+template <int N>
+std::int64_t num_stretches(const Rows<N>& rows) {
+  return rows.num_rows * num_tiles(rows.length);
+}
+
+template <class Op, class R, class A>
+struct UnaryKernel {
+  Op op;
+  R* out;
+  const A* a;
+  Rows<2> rows;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const Stretch<2> at(rows, index);
+    const Op f = op;
+    R* const to = out + at.start[0];
+    const A* const x = a + at.start[1];
+    if (rows.unit) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < at.count; ++i) to[i] = static_cast<R>(f(static_cast<ComputeType<A>>(x[i])));
+    } else {
+      const std::int64_t s0 = rows.step[0], s1 = rows.step[1];
+      for (std::int64_t i = 0; i < at.count; ++i)
+        to[i * s0] = static_cast<R>(f(static_cast<ComputeType<A>>(x[i * s1])));
+    }
+  }
+};
+
+template <class Op, class T>
+struct BinaryKernel {
+  Op op;
+  T* out;
+  const T* a;
+  const T* b;
+  Rows<3> rows;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    using C = ComputeType<T>;
+    const Stretch<3> at(rows, index);
+    const Op f = op;
+    T* const to = out + at.start[0];
+    const T* const x = a + at.start[1];
+    const T* const y = b + at.start[2];
+    if (rows.unit) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < at.count; ++i) to[i] = static_cast<T>(f(static_cast<C>(x[i]), static_cast<C>(y[i])));
+    } else {
+      const std::int64_t s0 = rows.step[0], s1 = rows.step[1], s2 = rows.step[2];
+      for (std::int64_t i = 0; i < at.count; ++i)
+        to[i * s0] = static_cast<T>(f(static_cast<C>(x[i * s1]), static_cast<C>(y[i * s2])));
+    }
+  }
+};
+
+template <class R, class A, class Op>
+void run_unary(Space space, const char* label, const View& out, const View& a, Op op) {
+  const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
+  run(space, label, num_stretches(rows),
+      UnaryKernel<Op, R, A>{op, static_cast<R*>(out.data), static_cast<const A*>(a.data), rows});
+}
+template <class T, class Op>
+void run_binary(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
+  const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
+  run(space, label, num_stretches(rows),
+      BinaryKernel<Op, T>{op, static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const T*>(b.data),
+                          rows});
+}
+
+// The shared dispatch: all types, numbers without bool, or floating types.
+template <class F>
+void dispatch_numbers(DType dtype, F&& f) {
+  if (dtype == DType::int64) return f.template operator()<std::int64_t>();
+  if (dtype == DType::int32) return f.template operator()<std::int32_t>();
+  dispatch_floating(dtype, f);
+}
+template <class Op>
+void unary(Space space, const char* label, const View& out, const View& a, Op op) {
+  dispatch_numbers(a.dtype, [&]<class T>() { run_unary<T, T>(space, label, out, a, op); });
+}
+template <class Op>
+void unary_floating(Space space, const char* label, const View& out, const View& a, Op op) {
+  dispatch_floating(a.dtype, [&]<class T>() { run_unary<T, T>(space, label, out, a, op); });
+}
+template <class Op>
+void binary(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
+  dispatch_all(a.dtype, [&]<class T>() { run_binary<T>(space, label, out, a, b, op); });
+}
+template <class Op>
+void binary_floating(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
+  dispatch_floating(a.dtype, [&]<class T>() { run_binary<T>(space, label, out, a, b, op); });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,38 @@
+// For the sources of this folder only: the one way they start work on a backend. A functor is called with an index in
+// [0, count); what it is handed must be its own members (a device has no other way to see it).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <Kokkos_Core.hpp>
+
+#include "engine/core/error.hpp"
+#include "engine/kernels/backend.hpp"
+#include "engine/kernels/view.hpp"
+
+namespace lockstep::kernels {
+
+#ifdef KOKKOS_ENABLE_SERIAL
+using HostBackend = Kokkos::Serial;
+#else
+using HostBackend = Kokkos::DefaultHostExecutionSpace;
+#endif
+
+// Elements that one call of a functor handles: enough to vectorise over, and to be worth a call.
+inline constexpr std::int64_t tile = 4096;
+
+inline std::int64_t num_tiles(std::int64_t count) { return (count + tile - 1) / tile; }
+
+// `label` starts with "lockstep::", for profilers.
+template <class Functor>
+void run(Space space, const char* label, std::int64_t count, const Functor& functor) {
+  if (count <= 0) return;
+  if (space != Space::host)
+    throw UnsupportedError(str(label, ": this build has no Cuda backend"), "build against a Kokkos with Cuda");
+  if (!is_initialized()) [[unlikely]]
+    initialize();
+  Kokkos::parallel_for(label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count), functor);
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,135 @@
+#include "engine/kernels/optimizer.hpp"
+
+#include <cmath>
+
+#include "engine/kernels/kokkos_launch.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+template <class T>
+struct SgdKernel {
+  using C = ComputeType<T>;
+  T* parameter;
+  const T* grad;
+  T* buffer;
+  std::int64_t count;
+  C minus_lr, momentum, weight_decay;
+  bool decays, has_momentum, first_step;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t begin = index * tile;
+    const std::int64_t n = count - begin < tile ? count - begin : tile;
+    if (!has_momentum) return update<false, false>(begin, n);
+    if (first_step) return update<true, true>(begin, n);
+    update<true, false>(begin, n);
+  }
+
+  template <bool momentum_on, bool first>
+  KOKKOS_INLINE_FUNCTION void update(std::int64_t begin, std::int64_t n) const {
+    T* const p = parameter + begin;
+    const T* const gradient = grad + begin;
+    T* const buf = momentum_on ? buffer + begin : nullptr;
+    const C lr = minus_lr, mu = momentum, wd = weight_decay;
+    const bool decay = decays;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) {
+      const C x = static_cast<C>(p[i]);
+      const C raw = static_cast<C>(gradient[i]);
+      const C decayed = std::fma(wd, x, raw);
+      C g = decay ? decayed : raw;
+      if constexpr (momentum_on) {
+        if constexpr (!first) g = static_cast<C>(buf[i]) * mu + g;
+        buf[i] = static_cast<T>(g);
+      }
+      p[i] = static_cast<T>(std::fma(lr, g, x));
+    }
+  }
+};
+
+template <class T>
+struct AdamKernel {
+  using C = ComputeType<T>;
+  T* parameter;
+  const T* grad;
+  T* exp_avg;
+  T* exp_avg_sq;
+  std::int64_t count;
+  C one_minus_beta1, beta2, one_minus_beta2, minus_rate, root_c2, eps, weight_decay, shrink;
+  bool decays, shrinks;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t begin = index * tile;
+    const std::int64_t n = count - begin < tile ? count - begin : tile;
+    T* const p = parameter + begin;
+    const T* const gradient = grad + begin;
+    T* const ms = exp_avg + begin;
+    T* const vs = exp_avg_sq + begin;
+    const AdamKernel k = *this;  // the loop's numbers: nothing it writes can change them
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) {
+      const C before = static_cast<C>(p[i]);
+      const C shrunk = before * k.shrink;
+      const C x = k.shrinks ? shrunk : before;
+      const C raw = static_cast<C>(gradient[i]);
+      const C decayed = std::fma(k.weight_decay, x, raw);
+      const C g = k.decays ? decayed : raw;
+      const C m_before = static_cast<C>(ms[i]);
+      const C m = std::fma(k.one_minus_beta1, g - m_before, m_before);
+      const C v = std::fma(k.one_minus_beta2 * g, g, static_cast<C>(vs[i]) * k.beta2);
+      const C d = std::sqrt(v) / k.root_c2 + k.eps;
+      ms[i] = static_cast<T>(m);
+      vs[i] = static_cast<T>(v);
+      p[i] = static_cast<T>(x + (k.minus_rate * m) / d);
+    }
+  }
+};
+
+void check_alike(const char* operation, const View& parameter, const View& other) {
+  LOCKSTEP_CHECK(parameter.dtype == other.dtype && parameter.sizes == other.sizes && is_contiguous(parameter) &&
+                     is_contiguous(other),
+                 operation, ": ", to_text(parameter.sizes), " ", name_of(parameter.dtype), " with ",
+                 to_text(other.sizes), " ", name_of(other.dtype));
+}
+
+}  // namespace
+
+void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers) {
+  for (const SgdItem& item : items) {
+    check_alike("sgd", item.parameter, item.grad);
+    if (numbers.momentum != 0.0) check_alike("sgd", item.parameter, item.buffer);
+    const std::int64_t count = num_elements(item.parameter);
+    dispatch_floating(item.parameter.dtype, [&]<class T>() {
+      using C = ComputeType<T>;
+      run(space, "lockstep::sgd", num_tiles(count),
+          SgdKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
+                       static_cast<T*>(item.buffer.data), count, static_cast<C>(-numbers.lr),
+                       static_cast<C>(numbers.momentum), static_cast<C>(numbers.weight_decay),
+                       numbers.weight_decay != 0.0, numbers.momentum != 0.0, item.first_step});
+    });
+  }
+}
+
+void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbers) {
+  for (const AdamItem& item : items) {
+    for (const View* other : {&item.grad, &item.exp_avg, &item.exp_avg_sq}) check_alike("adam", item.parameter, *other);
+    const std::int64_t count = num_elements(item.parameter);
+    const double step = static_cast<double>(item.step);
+    const double c1 = 1.0 - std::pow(numbers.beta1, step);
+    const double c2 = 1.0 - std::pow(numbers.beta2, step);
+    dispatch_floating(item.parameter.dtype, [&]<class T>() {
+      using C = ComputeType<T>;
+      run(space, "lockstep::adam", num_tiles(count),
+          AdamKernel<T>{
+              static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
+              static_cast<T*>(item.exp_avg.data), static_cast<T*>(item.exp_avg_sq.data), count,
+              static_cast<C>(1.0 - numbers.beta1), static_cast<C>(numbers.beta2), static_cast<C>(1.0 - numbers.beta2),
+              static_cast<C>(-(numbers.lr / c1)), static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
+              static_cast<C>(numbers.weight_decay), static_cast<C>(1.0 - numbers.lr * numbers.weight_decay),
+              numbers.weight_decay != 0.0 && !numbers.decoupled, numbers.weight_decay != 0.0 && numbers.decoupled});
+    });
+  }
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,223 @@
+#include "engine/kernels/reduce.hpp"
+
+#include <type_traits>
+
+#include "engine/kernels/kokkos_elementwise.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+template <class T>
+using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeType<T>>;
+template <class C>
+using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
+
+// Sum of one block, count <= reduce_block.
+template <class T>
+KOKKOS_INLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
+  using C = SumType<T>;
+  C lane[reduce_lanes] = {};
+  const std::int64_t whole = count / reduce_lanes * reduce_lanes;
+  for (std::int64_t i = 0; i < whole; i += reduce_lanes)
+    for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[i + l]));
+  for (std::int64_t l = 0; l < count - whole; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[whole + l]));
+  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2)
+    for (std::int64_t l = 0; l < half; ++l) lane[l] += lane[l + half];
+  return lane[0];
+}
+
+// The total over blocks, rounded and divided.
+template <class R, class C>
+KOKKOS_INLINE_FUNCTION R finish(TotalType<C> total, double divisor) {
+  if constexpr (std::is_integral_v<C>) {
+    return static_cast<R>(total);
+  } else {
+    return static_cast<R>(static_cast<C>(total) / static_cast<C>(divisor));
+  }
+}
+
+// One result: its elements, wherever they lie.
+template <class R, class T>
+struct RowSum {
+  R* out;
+  const T* a;
+  Rows<2> kept;        // out and a over the dims that stay; every step is one result
+  Rows<1> reduced;     // a over the dims that go
+  std::int64_t count;  // elements of one result
+  double divisor;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    using C = SumType<T>;
+    std::int64_t row = kept.num_rows > 0 ? index / kept.length : 0;
+    const std::int64_t along = index - row * kept.length;
+    const T* x = a + along * kept.step[1];
+    for (int dim = kept.num_outer - 1; dim >= 0; --dim) {
+      x += row % kept.sizes[dim] * kept.strides[1][dim];
+      row /= kept.sizes[dim];
+    }
+    TotalType<C> total = 0;
+    for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
+      const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
+      if (reduced.num_outer == 0 && reduced.step[0] == 1) {
+        total += block_sum(x + begin, n);
+        continue;
+      }
+      T gathered[reduce_block];
+      for (std::int64_t i = 0; i < n;) {
+        // The rest of one inner stretch, or of the block.
+        std::int64_t outer = (begin + i) / reduced.length;
+        const std::int64_t at = begin + i - outer * reduced.length;
+        const T* from = x + at * reduced.step[0];
+        for (int dim = reduced.num_outer - 1; dim >= 0; --dim) {
+          from += outer % reduced.sizes[dim] * reduced.strides[0][dim];
+          outer /= reduced.sizes[dim];
+        }
+        const std::int64_t stop = n - i < reduced.length - at ? n - i : reduced.length - at;
+        for (std::int64_t j = 0; j < stop; ++j) gathered[i + j] = from[j * reduced.step[0]];
+        i += stop;
+      }
+      total += block_sum(gathered, n);
+    }
+    out[index] = finish<R, C>(total, divisor);
+  }
+};
+
+// Neighbouring results whose elements are neighbours too: lanes of vectors instead of lanes.
+template <class R, class T>
+struct ColumnSum {
+  static constexpr std::int64_t width = 64;
+  R* out;
+  const T* a;
+  Rows<2> kept;
+  Rows<1> reduced;
+  std::int64_t count;
+  double divisor;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    using C = SumType<T>;
+    const std::int64_t strips = (kept.length + width - 1) / width;
+    std::int64_t row = index / strips;
+    const std::int64_t begin = (index - row * strips) * width;
+    const std::int64_t columns = kept.length - begin < width ? kept.length - begin : width;
+    R* const to = out + row * kept.length + begin;
+    const T* x = a + begin;
+    for (int dim = kept.num_outer - 1; dim >= 0; --dim) {
+      x += row % kept.sizes[dim] * kept.strides[1][dim];
+      row /= kept.sizes[dim];
+    }
+    TotalType<C> total[width] = {};
+    C lane[reduce_lanes][width];
+    for (std::int64_t first = 0; first < count; first += reduce_block) {
+      const std::int64_t n = count - first < reduce_block ? count - first : reduce_block;
+      std::int64_t used = 1;  // the lanes past it are zero and change nothing
+      while (used < reduce_lanes && used < n) used *= 2;
+      for (std::int64_t l = 0; l < used; ++l)
+        for (std::int64_t c = 0; c < width; ++c) lane[l][c] = 0;
+      for (std::int64_t i = 0; i < n; ++i) {
+        std::int64_t outer = (first + i) / reduced.length;
+        const T* from = x + (first + i - outer * reduced.length) * reduced.step[0];
+        for (int dim = reduced.num_outer - 1; dim >= 0; --dim) {
+          from += outer % reduced.sizes[dim] * reduced.strides[0][dim];
+          outer /= reduced.sizes[dim];
+        }
+        C* const into = lane[i % reduce_lanes];
+        for (std::int64_t c = 0; c < columns; ++c) into[c] += static_cast<C>(static_cast<ComputeType<T>>(from[c]));
+      }
+      for (std::int64_t half = used / 2; half > 0; half /= 2)
+        for (std::int64_t l = 0; l < half; ++l)
+          for (std::int64_t c = 0; c < width; ++c) lane[l][c] += lane[l + half][c];
+      for (std::int64_t c = 0; c < width; ++c) total[c] += lane[0][c];
+    }
+    for (std::int64_t c = 0; c < columns; ++c) to[c] = finish<R, C>(total[c], divisor);
+  }
+};
+
+template <class T>
+struct SquaredDifferenceSum {
+  T* out;
+  const T* a;
+  const T* b;
+  std::int64_t count;
+  double divisor;
+  KOKKOS_FUNCTION void operator()(std::int64_t) const {
+    using C = ComputeType<T>;
+    double total = 0;
+    for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
+      const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
+      C squares[reduce_block];
+      for (std::int64_t i = 0; i < n; ++i) {
+        const C difference = static_cast<C>(a[begin + i]) - static_cast<C>(b[begin + i]);
+        squares[i] = difference * difference;
+      }
+      total += block_sum(squares, n);
+    }
+    *out = finish<T, C>(total, divisor);
+  }
+};
+
+template <class T>
+struct AllFinite {
+  bool* out;
+  const T* a;
+  Rows<1> rows;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    using C = ComputeType<T>;
+    const Stretch<1> at(rows, index);
+    C seen = 0;  // x - x is 0 for a finite x, and not a number for others
+    const T* const x = a + at.start[0];
+    for (std::int64_t i = 0; i < at.count; ++i) {
+      const C value = static_cast<C>(x[i * rows.step[0]]);
+      seen = value - value == C(0) ? seen : C(1);
+    }
+    if (seen != C(0)) *out = false;  // all that write, write the same
+  }
+};
+
+}  // namespace
+
+void sum(Space space, const View& out, const View& a, int num_reduced, double divisor) {
+  Dims kept_sizes, kept_strides, sizes, strides;
+  const int num_kept = a.sizes.size() - num_reduced;
+  for (int dim = 0; dim < a.sizes.size(); ++dim) {
+    (dim < num_kept ? kept_sizes : sizes).push_back(a.sizes[dim]);
+    (dim < num_kept ? kept_strides : strides).push_back(a.strides[dim]);
+  }
+  const std::int64_t results = lockstep::num_elements(kept_sizes);
+  const std::int64_t count = lockstep::num_elements(sizes);
+  if (results == 0) return;
+  const Dims out_strides = contiguous_strides(kept_sizes);
+  const Rows<2> kept = make_rows<2>(kept_sizes, {&out_strides, &kept_strides});
+  const Rows<1> reduced = make_rows<1>(sizes, {&strides});
+  const bool columns = results > 1 && kept.unit && kept.length >= 8 && !(reduced.num_outer == 0 && reduced.unit);
+  dispatch_all(a.dtype, [&]<class T>() {
+    using R = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
+    R* const to = static_cast<R*>(out.data);
+    const T* const from = static_cast<const T*>(a.data);
+    if (columns) {
+      const std::int64_t strips = (kept.length + ColumnSum<R, T>::width - 1) / ColumnSum<R, T>::width;
+      run(space, "lockstep::sum", kept.num_rows * strips, ColumnSum<R, T>{to, from, kept, reduced, count, divisor});
+    } else {
+      run(space, "lockstep::sum", results, RowSum<R, T>{to, from, kept, reduced, count, divisor});
+    }
+  });
+}
+
+void sum_squared_difference(Space space, const View& out, const View& a, const View& b, double divisor) {
+  dispatch_floating(a.dtype, [&]<class T>() {
+    run(space, "lockstep::sum_squared_difference", 1,
+        SquaredDifferenceSum<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const T*>(b.data),
+                                num_elements(a), divisor});
+  });
+}
+
+void all_finite(Space space, const View& out, const View& a) {
+  *static_cast<bool*>(out.data) = true;
+  const Rows<1> rows = make_rows<1>(a.sizes, {&a.strides});
+  dispatch_floating(a.dtype, [&]<class T>() {
+    run(space, "lockstep::all_finite", num_stretches(rows),
+        AllFinite<T>{static_cast<bool*>(out.data), static_cast<const T*>(a.data), rows});
+  });
+}
+
+}  // namespace lockstep::kernels
