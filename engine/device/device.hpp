@@ -54,10 +54,12 @@ class PurposeScope {
 
 class Runtime;       // everything a rank has of its devices (runtime.hpp)
 struct OrderShadow;  // what the order check remembers of a block
+struct PoolBlock;    // where a block lies in its pool
 class Stream;
 
 // A block of device memory. Freed, stream-ordered, when its last owner lets go: its bytes go back to the pool of the
-// stream that was current when it was taken, and the order check counts that as a write on that stream.
+// stream that was current when it was taken, and the order check counts that as a write on that stream. The last owner
+// may be a worker thread (a launch that captured it); the block is then taken back at the rank's next allocation.
 class Memory {
  public:
   ~Memory();
@@ -77,13 +79,15 @@ class Memory {
   Memory() = default;
   Device device_;
   std::byte* data_ = nullptr;
-  std::size_t bytes_ = 0;     // as asked for
-  std::size_t capacity_ = 0;  // as taken from the pool
+  std::size_t bytes_ = 0;  // as asked for; statistics count these
   Purpose purpose_ = Purpose::other;
   bool pinned_ = false;
   std::uint64_t id_ = 0;
+  PoolBlock* block_ = nullptr;
   Stream* home_ = nullptr;
-  Runtime* runtime_ = nullptr;
+  Runtime* runtime_ = nullptr;  // null once the rank's runtime is gone
+  Memory* previous_ = nullptr;  // the rank's living blocks, or its spare objects
+  Memory* next_ = nullptr;
   std::unique_ptr<OrderShadow> shadow_;
 };
 using MemoryPtr = std::shared_ptr<Memory>;

@@ -77,6 +77,7 @@ class Stream {
   int id() const { return id_; }  // within the rank; index of its entry in the order check's clocks
   std::string name() const;       // "cpu/compute"
   bool runs_inline() const { return inline_; }
+  bool runs_directly() const { return direct_; }  // inline, and nothing wraps the launches (order.hpp, set_poison)
 
   Event record();                 // an event that completes when what was launched so far has run
   void wait(const Event& event);  // what is launched from now on runs after the event
@@ -90,7 +91,8 @@ class Stream {
   Role role_ = Role::compute;
   int id_ = 0;
   bool inline_ = true;
-  std::unique_ptr<StreamState> state_;
+  bool direct_ = true;
+  std::shared_ptr<StreamState> state_;  // shared with events and with workers that wait for this stream
 
  public:
   ~Stream();
@@ -101,7 +103,7 @@ class Event {
  public:
   Event() = default;
   bool defined() const { return state_ != nullptr; }
-  bool done() const;         // never blocks
+  bool done() const;         // does not wait for the stream; on an inline one, finishes what was deferred before it
   void synchronize() const;  // the host waits, and from then on knows what the stream knew
 
  private:
@@ -134,18 +136,23 @@ struct LaunchDetail {
   // Order check, pointers; throws Error when an access is out of its block's range or on another device than the
   // stream's (cpu memory is allowed on a sim stream in copies only: `copy`).
   static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
-  static void enqueue(Stream& stream, const char* name, Pointers pointers, Body body);
-  static void flush(Stream& stream);  // finishes what was deferred on an inline stream
+  // Hands the body to the stream: to its worker, or (inline, poisoned) runs it now.
+  static void enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body body);
+  static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
+                    const Body& start, Body finish);  // inline streams
+  static void flush(Stream& stream);                  // finishes what was deferred on an inline stream
 };
 
+// `name` is kept for messages: a literal, or text that outlives the rank. Sizes are checked when the launch is issued;
+// the blocks themselves are not kept alive, as freeing is ordered by the stream (device.hpp, Memory).
 template <class F>
 void launch(Stream& stream, const char* name, std::span<const Access> accesses, F&& body) {
   Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
-  if (stream.runs_inline()) {
+  if (stream.runs_directly()) {
     LaunchDetail::flush(stream);
     body(static_cast<const Pointers&>(pointers));
   } else {
-    LaunchDetail::enqueue(stream, name, std::move(pointers), Body(std::forward<F>(body)));
+    LaunchDetail::enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)));
   }
 }
 template <class F>
@@ -153,12 +160,15 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
   launch(stream, name, std::span<const Access>(accesses.begin(), accesses.size()), std::forward<F>(body));
 }
 
-// A launch in two halves. Inline streams: `start` runs now (it must not block), `finish` at the next flush. Others:
-// both on the worker, one after the other.
+// A launch in two halves. Inline streams: `start` runs now (it must not block), `finish` at the next flush: before the
+// next launch on the stream, when it is synchronized, or when an event recorded on it after this is waited for or asked
+// whether it is done. Others: both on the worker, one after the other. What a rank never waited for is abandoned at its
+// end.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
 // Bytes from one block to another, between any two of cpu and sim, on `stream` (asynchronous on sim when the cpu side
-// is pinned; otherwise the host waits).
+// is pinned; otherwise the host waits). From or to cpu memory on a sim stream, the copy runs after what the cpu's
+// current stream has been given so far; who reads a pinned target on the cpu waits for an event of `stream` first.
 void copy_bytes(Stream& stream, const Access& to, const Access& from);
 // The host reads or writes `bytes` now: waits for the current stream of the block's device.
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes);

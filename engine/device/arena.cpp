@@ -1,0 +1,91 @@
+#include "engine/device/arena.hpp"
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::device {
+
+namespace {
+
+constexpr std::size_t page_bytes = 4096;
+// Between two areas nothing is mapped, so that running off the end of one faults.
+constexpr std::size_t guard_bytes = std::size_t{64} << 10;
+
+std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+// The thread sanitizer has about 1.4 TiB of addresses for everything.
+#if defined(__SANITIZE_THREAD__)
+constexpr std::size_t most_arena_bytes = std::size_t{1} << 30;
+#else
+constexpr std::size_t most_arena_bytes = ~std::size_t{0};
+#endif
+
+[[noreturn]] void refuse(const char* what, std::size_t bytes, int world_size) {
+  const int reason = errno;
+  throw Error(str("the shared memory of ", world_size, " ranks: ", what, " of ", bytes,
+                  " bytes failed: ", static_cast<const char*>(std::strerror(reason))),
+              "use fewer ranks or smaller arenas, or raise the limits of the machine (ulimit -v, ulimit -n, "
+              "vm.max_map_count, vm.overcommit_memory)");
+}
+
+}  // namespace
+
+std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, std::size_t arena_bytes,
+                                             std::size_t control_bytes) {
+  if (world_size < 1) {
+    throw Error(str("a world of ", world_size, " ranks cannot be made"), "give at least one rank");
+  }
+  const std::size_t arena = round_up(arena_bytes < most_arena_bytes ? arena_bytes : most_arena_bytes, page_bytes);
+  const std::size_t control = round_up(control_bytes, page_bytes);
+  const auto num_arenas = 2 * static_cast<std::size_t>(world_size);
+
+  std::unique_ptr<HostWorld> world(new HostWorld);
+  world->sharing_ = sharing;
+  world->total_ = num_arenas * (arena + guard_bytes) + control + guard_bytes;
+  void* base = ::mmap(nullptr, world->total_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) refuse("reserving", world->total_, world_size);
+  world->base_ = static_cast<std::byte*>(base);
+
+  // One sparse file holds all areas; the descriptor is not needed once they are mapped.
+  struct File {
+    int descriptor = -1;
+    ~File() {
+      if (descriptor >= 0) ::close(descriptor);
+    }
+  } file;
+  if (sharing == Sharing::processes) {
+    file.descriptor = ::memfd_create("lockstep-world", MFD_CLOEXEC);
+    if (file.descriptor < 0) refuse("the memory file", world->total_, world_size);
+    if (::ftruncate(file.descriptor, static_cast<off_t>(num_arenas * arena + control)) != 0) {
+      refuse("sizing the memory file", world->total_, world_size);
+    }
+  }
+  std::size_t at = 0, file_offset = 0;
+  const auto map_area = [&](std::size_t bytes) {
+    std::byte* place = world->base_ + at;
+    const int flags =
+        MAP_FIXED | MAP_NORESERVE | (sharing == Sharing::processes ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+    void* mapped =
+        ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor, static_cast<off_t>(file_offset));
+    if (mapped == MAP_FAILED) refuse("mapping", bytes, world_size);
+    at += bytes + guard_bytes;
+    file_offset += bytes;
+    return Area{place, bytes};
+  };
+  world->control_ = map_area(control);
+  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena));
+  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena));
+  return world;
+}
+
+HostWorld::~HostWorld() {
+  if (base_ != nullptr) ::munmap(base_, total_);
+}
+
+}  // namespace lockstep::device

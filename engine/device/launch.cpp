@@ -1,0 +1,199 @@
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+#include <utility>
+
+#include "engine/core/error.hpp"
+#include "engine/device/runtime.hpp"
+
+namespace lockstep::device {
+
+namespace {
+
+std::string text_of(const Access& access) {
+  return str(
+      "bytes ", access.offset, "..", access.offset + access.bytes, " of ",
+      access.memory->label.empty() ? str("a block of ", access.memory->bytes(), " bytes") : access.memory->label);
+}
+
+[[noreturn]] void refuse_range(const Stream& stream, const char* name, const Access& access) {
+  throw Error(str("launch `", name, "` on ", stream.name(), ": ", text_of(access), " lie outside the block of ",
+                  access.memory->bytes(), " bytes"),
+              "give a range inside the block");
+}
+
+[[noreturn]] void refuse_device(const Stream& stream, const char* name, const Access& access) {
+  throw Error(str("`", name, "` on ", stream.name(), ": an operand (", text_of(access), ") is on ",
+                  to_text(access.memory->device()), ", the others on ", to_text(stream.device())),
+              str("move it to ", to_text(stream.device()), " first"));
+}
+
+bool overlaps(const Access& a, const Access& b) {
+  return a.memory == b.memory && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
+}
+
+// Poison mode: what a launch only writes holds not-a-number before, what it only reads must stay.
+class PoisonGuard {
+ public:
+  PoisonGuard(const Stream& stream, const char* name, std::span<const Access> accesses)
+      : name_(name), stream_(stream.name()) {
+    for (std::size_t i = 0; i < accesses.size(); ++i) {
+      const Access& access = accesses[i];
+      bool alone = access.mode != Mode::update && access.bytes > 0;
+      for (const Access& other : accesses) alone = alone && (other.mode == access.mode || !overlaps(access, other));
+      if (alone) (access.mode == Mode::write ? written_ : kept_).push_back({i, access.bytes, text_of(access), {}});
+    }
+  }
+  void before(const Pointers& pointers) {
+    for (const Range& range : written_) std::memset(pointers.at(range.index), 0xff, range.bytes);
+    for (Range& range : kept_) range.copy.assign(pointers.at(range.index), pointers.at(range.index) + range.bytes);
+  }
+  void after(const Pointers& pointers) const {
+    for (const Range& range : kept_) {
+      if (std::memcmp(range.copy.data(), pointers.at(range.index), range.bytes) == 0) continue;
+      throw Error(str("launch `", name_, "` on ", stream_, " changed ", range.text, ", which it declares as read only"),
+                  "declare the access as write or update");
+    }
+  }
+
+ private:
+  struct Range {
+    std::size_t index;
+    std::size_t bytes;
+    std::string text;
+    std::vector<std::byte> copy;
+  };
+  const char* name_;
+  std::string stream_;
+  std::vector<Range> written_;
+  std::vector<Range> kept_;
+};
+
+}  // namespace
+
+Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
+  Pointers pointers;
+  StreamState& state = *stream.state_;
+  OrderCheck& order = state.runtime->order();
+  const bool check = order.on();
+  if (check) order.begin_launch(state.clock);
+  for (const Access& access : accesses) {
+    if (access.bytes == 0) {
+      pointers.push_back(nullptr);
+      continue;
+    }
+    Memory& memory = *access.memory;
+    if (access.offset > memory.bytes() || access.bytes > memory.bytes() - access.offset) [[unlikely]] {
+      refuse_range(stream, name, access);
+    }
+    if (memory.device() != stream.device_ && !(copy && memory.device().kind == Kind::cpu)) [[unlikely]] {
+      refuse_device(stream, name, access);
+    }
+    if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
+    pointers.push_back(PointerAccess::data(memory) + access.offset);
+  }
+  return pointers;
+}
+
+void LaunchDetail::flush(Stream& stream) {
+  StreamState& state = *stream.state_;
+  if (!state.deferred.empty()) [[unlikely]]
+    state.flush_deferred(state.num_deferred);
+}
+
+void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
+                           Body body) {
+  StreamState& state = *stream.state_;
+  if (state.runtime->poison()) {
+    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    body = [guard, inner = std::move(body)](const Pointers& p) {
+      guard->before(p);
+      inner(p);
+      guard->after(p);
+    };
+  }
+  if (stream.inline_) {
+    flush(stream);
+    body(pointers);
+    return;
+  }
+  StreamState::Item item;
+  item.body = std::move(body);
+  item.pointers = std::move(pointers);
+  state.push(std::move(item));
+}
+
+void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
+  Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
+  if (!stream.runs_inline()) {
+    LaunchDetail::enqueue(stream, name, accesses, std::move(pointers),
+                          [start = std::move(start), finish = std::move(finish)](const Pointers& p) {
+                            start(p);
+                            finish(p);
+                          });
+    return;
+  }
+  LaunchDetail::defer(stream, name, accesses, std::move(pointers), start, std::move(finish));
+}
+
+void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
+                         const Body& start, Body finish) {
+  StreamState& state = *stream.state_;
+  flush(stream);
+  if (state.runtime->poison()) {
+    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    guard->before(pointers);
+    finish = [guard, inner = std::move(finish)](const Pointers& p) {
+      inner(p);
+      guard->after(p);
+    };
+  }
+  start(pointers);
+  state.deferred.push_back({++state.num_deferred, std::move(finish), std::move(pointers)});
+}
+
+void copy_bytes(Stream& stream, const Access& to, const Access& from) {
+  if (to.bytes != from.bytes) {
+    throw Error(str("copy on ", stream.name(), ": ", from.bytes, " bytes do not fit ", to.bytes, " bytes"),
+                "give two ranges of one size");
+  }
+  if (to.bytes == 0) return;
+  const Access accesses[] = {{to.memory, to.offset, to.bytes, Mode::write},
+                             {from.memory, from.offset, from.bytes, Mode::read}};
+  const auto on_cpu = [](const Access& access) { return access.memory->device().kind == Kind::cpu; };
+  const bool crosses = stream.device().kind != Kind::cpu && (on_cpu(to) || on_cpu(from));
+  // What the cpu was given before this is done before a device's copy engine looks at its memory.
+  if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
+  Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
+  LaunchDetail::enqueue(stream, "copy", accesses, std::move(pointers),
+                        [bytes = to.bytes](const Pointers& p) { std::memmove(p.at(0), p.at(1), bytes); });
+  const auto holds_host = [&](const Access& access) { return on_cpu(access) && !access.memory->pinned(); };
+  if (crosses && (holds_host(to) || holds_host(from))) stream.synchronize();
+}
+
+void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes) {
+  if (bytes == 0) return;
+  Stream& stream = current_stream(from.device());
+  const Access accesses[] = {{&from, offset, bytes, Mode::read}};
+  const Pointers pointers = LaunchDetail::prepare(stream, "read_to_host", accesses, false);
+  stream.synchronize();
+  std::memcpy(to, pointers.at(0), bytes);
+}
+
+void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes) {
+  if (bytes == 0) return;
+  Stream& stream = current_stream(to.device());
+  const Access accesses[] = {{&to, offset, bytes, Mode::write}};
+  const Pointers pointers = LaunchDetail::prepare(stream, "write_from_host", accesses, false);
+  stream.synchronize();
+  std::memcpy(pointers.at(0), from, bytes);
+}
+
+void delay(Stream& stream, double milliseconds) {
+  launch(stream, "delay", {}, [milliseconds](const Pointers&) {
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+  });
+}
+
+}  // namespace lockstep::device

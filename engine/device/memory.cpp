@@ -1,0 +1,163 @@
+#include <algorithm>
+#include <utility>
+
+#include "engine/core/error.hpp"
+#include "engine/device/runtime.hpp"
+
+namespace lockstep::device {
+
+Memory::~Memory() = default;
+
+MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
+  if (device.kind == Kind::meta) {
+    throw Error(str("allocate: the meta device has shapes only, ", bytes, " bytes were asked for"),
+                "make the tensor on cpu or sim where values are needed");
+  }
+  if (pinned && device.kind != Kind::cpu) {
+    throw Error(str("allocate: pinned memory lies on cpu, not on ", to_text(device)), "ask for cpu");
+  }
+  if (any_returned_.load(std::memory_order_acquire)) [[unlikely]]
+    take_back_returned();
+  Stream& home = current_stream(device);
+  ++stats.num_allocations;
+
+  Memory* memory = spare_;
+  if (memory != nullptr) {
+    spare_ = memory->next_;
+  } else {
+    memory = new Memory;
+  }
+  if (bytes > 0) {
+    bool grew = false;
+    memory->block_ = home.state_->pool.take(bytes, grew);
+    if (memory->block_ == nullptr) {
+      memory->next_ = std::exchange(spare_, memory);
+      out_of_memory(device, bytes, of);
+    }
+    stats.num_pool_misses += grew;
+    memory->data_ = memory->block_->data;
+  }
+  memory->device_ = device;
+  memory->bytes_ = bytes;
+  memory->purpose_ = of;
+  memory->pinned_ = pinned;
+  memory->id_ = next_id_++;
+  memory->home_ = &home;
+  memory->runtime_ = this;
+  memory->previous_ = nullptr;
+  memory->next_ = living_;
+  if (living_ != nullptr) living_->previous_ = memory;
+  living_ = memory;
+  count(of, static_cast<std::int64_t>(bytes));
+  if (order_.on() && bytes > 0) order_.taken(home.state_->clock, shadow_of(*memory), bytes);
+  return MemoryPtr(memory, [](Memory* last) {
+    if (last->runtime_ != nullptr) {
+      last->runtime_->recycle(last);
+    } else {
+      delete last;
+    }
+  });
+}
+
+void Runtime::recycle(Memory* memory) {
+  if (RankContext::current_or_null() == context_) [[likely]]
+    return take_back(memory);
+  std::lock_guard lock(returned_mutex_);
+  returned_.push_back(memory);
+  any_returned_.store(true, std::memory_order_release);
+}
+
+void Runtime::take_back_returned() {
+  std::vector<Memory*> returned;
+  {
+    std::lock_guard lock(returned_mutex_);
+    returned.swap(returned_);
+    any_returned_.store(false, std::memory_order_relaxed);
+  }
+  for (Memory* memory : returned) take_back(memory);
+}
+
+void Runtime::take_back(Memory* memory) {
+  if (memory->block_ != nullptr) {
+    if (order_.on() && memory->shadow_) order_.freed(memory->home_->state_->clock, *memory->shadow_, *memory);
+    memory->home_->state_->pool.give_back(memory->block_);
+    memory->block_ = nullptr;
+    memory->data_ = nullptr;
+  }
+  if (memory->shadow_) memory->shadow_->records.clear();
+  count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
+  if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
+  if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;
+  if (living_ == memory) living_ = memory->next_;
+  memory->label.clear();
+  memory->next_ = spare_;
+  spare_ = memory;
+}
+
+void Runtime::count(Purpose of, std::int64_t bytes) {
+  const auto i = static_cast<std::size_t>(of);
+  stats.current[i] += bytes;
+  stats.current_total += bytes;
+  if (bytes <= 0) return;
+  stats.peak[i] = std::max(stats.peak[i], stats.current[i]);
+  stats.peak_total = std::max(stats.peak_total, stats.current_total);
+  for (MemoryWindow* window : windows) window->peak_ = std::max(window->peak_, current_bytes(window->mask_));
+}
+
+std::int64_t Runtime::current_bytes(unsigned purpose_mask) const {
+  std::int64_t sum = 0;
+  for (int i = 0; i < num_purposes; ++i) {
+    if ((purpose_mask >> i) & 1u) sum += stats.current[static_cast<std::size_t>(i)];
+  }
+  return sum;
+}
+
+void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
+  const Arena& arena = arena_of(device.kind);
+  std::array<std::int64_t, num_purposes> used{};
+  for (const Memory* memory = living_; memory != nullptr; memory = memory->next_) {
+    if (memory->device_.kind == device.kind) {
+      used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
+    }
+  }
+  std::string message =
+      str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
+          " were asked for; of ", arena.bytes(), " bytes the pools hold ", arena.taken(), ", in use are");
+  const char* separator = " ";
+  for (int i = 0; i < num_purposes; ++i) {
+    if (used[static_cast<std::size_t>(i)] == 0) continue;
+    message += str(separator, used[static_cast<std::size_t>(i)], " (", name_of(static_cast<Purpose>(i)), ")");
+    separator = ", ";
+  }
+  if (*separator == ' ') message += " 0";
+  throw Error(std::move(message), "shard more, free earlier, or give the world larger arenas");
+}
+
+MemoryPtr allocate(Device device, std::size_t bytes, bool pinned) {
+  Runtime& runtime = Runtime::current();
+  return runtime.allocate(device, bytes, runtime.purpose, pinned);
+}
+MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned) {
+  return Runtime::current().allocate(device, bytes, purpose, pinned);
+}
+
+PurposeScope::PurposeScope(Purpose purpose) : previous_(std::exchange(Runtime::current().purpose, purpose)) {}
+PurposeScope::~PurposeScope() { Runtime::current().purpose = previous_; }
+
+MemoryStats memory_stats() { return Runtime::current().stats; }
+
+void reset_peaks() {
+  MemoryStats& stats = Runtime::current().stats;
+  stats.peak = stats.current;
+  stats.peak_total = stats.current_total;
+}
+
+MemoryWindow::MemoryWindow(unsigned purpose_mask) : mask_(purpose_mask) {
+  Runtime& runtime = Runtime::current();
+  peak_ = runtime.current_bytes(mask_);
+  runtime.windows.push_back(this);
+}
+MemoryWindow::~MemoryWindow() { std::erase(Runtime::current().windows, this); }
+std::int64_t MemoryWindow::peak_bytes() const { return peak_; }
+
+}  // namespace lockstep::device

@@ -1,0 +1,208 @@
+#include "engine/device/pool.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include <sys/mman.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::device {
+
+namespace {
+constexpr std::size_t page_bytes = 4096;
+// A small case touches little; a large one grows in few steps.
+constexpr std::size_t first_chunk = std::size_t{64} << 10;
+constexpr std::size_t largest_chunk = std::size_t{8} << 20;
+
+void populate(std::byte* base, std::size_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  ::madvise(base, bytes, MADV_POPULATE_WRITE);  // where the kernel lacks it, pages come at first touch
+#else
+  (void)base;
+  (void)bytes;
+#endif
+}
+}  // namespace
+
+Arena Arena::map_private(std::size_t bytes) {
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) {
+    throw Error(str("reserving ", bytes, " bytes of addresses for a device's memory failed: ",
+                    static_cast<const char*>(std::strerror(errno))),
+                "raise the limit of address space (ulimit -v)");
+  }
+  Arena arena(HostWorld::Area{static_cast<std::byte*>(base), bytes});
+  arena.owned_ = true;
+  return arena;
+}
+
+Arena::~Arena() {
+  if (owned_) ::munmap(area_.base, area_.bytes);
+}
+
+Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }
+
+Arena& Arena::operator=(Arena&& other) noexcept {
+  std::swap(area_, other.area_);
+  std::swap(taken_, other.taken_);
+  std::swap(owned_, other.owned_);
+  return *this;
+}
+
+std::byte* Arena::take(std::size_t bytes) {
+  if (bytes > area_.bytes - taken_) return nullptr;
+  std::byte* base = area_.base + taken_;
+  taken_ += bytes;
+  populate(base, bytes);
+  return base;
+}
+
+Pool::Class Pool::class_of(std::size_t units) {
+  if (units < num_steps) return {0, static_cast<int>(units)};
+  const int level = std::bit_width(units) - 3;
+  return {level, static_cast<int>((units >> (level - 1)) & (num_steps - 1))};
+}
+
+std::size_t Pool::round_to_class(std::size_t units) {
+  if (units < 2 * num_steps) return units;
+  const std::size_t step = std::size_t{1} << (std::bit_width(units) - 4);
+  return (units + step - 1) & ~(step - 1);
+}
+
+PoolBlock* Pool::take(std::size_t bytes, bool& grew) {
+  grew = false;
+  if (bytes > arena_->bytes()) return nullptr;
+  const std::size_t units = round_to_class((bytes + alignment - 1) / alignment);
+  PoolBlock* block = find(units);
+  if (block == nullptr) {
+    grew = true;
+    block = grow(units * alignment);
+    if (block == nullptr) return nullptr;
+  }
+  remove(block);
+  const std::size_t rest = block->bytes - units * alignment;
+  if (rest > 0) {
+    PoolBlock* tail = new_block();
+    tail->data = block->data + units * alignment;
+    tail->bytes = rest;
+    tail->before = block;
+    tail->after = block->after;
+    if (tail->after != nullptr) tail->after->before = tail;
+    if (last_ == block) last_ = tail;
+    block->after = tail;
+    block->bytes = units * alignment;
+    insert(tail);
+  }
+  return block;
+}
+
+void Pool::give_back(PoolBlock* block) {
+  if (PoolBlock* before = block->before; before != nullptr && before->free) {
+    remove(before);
+    before->bytes += block->bytes;
+    before->after = block->after;
+    if (before->after != nullptr) before->after->before = before;
+    if (last_ == block) last_ = before;
+    drop_block(block);
+    block = before;
+  }
+  if (PoolBlock* after = block->after; after != nullptr && after->free) {
+    remove(after);
+    block->bytes += after->bytes;
+    block->after = after->after;
+    if (block->after != nullptr) block->after->before = block;
+    if (last_ == after) last_ = block;
+    drop_block(after);
+  }
+  insert(block);
+}
+
+PoolBlock* Pool::find(std::size_t units) {
+  const Class wanted = class_of(units);
+  const unsigned steps = steps_in_use_[static_cast<std::size_t>(wanted.level)] & (0xffu << wanted.step);
+  int level = wanted.level;
+  int step;
+  if (steps != 0) {
+    step = std::countr_zero(steps);
+  } else {
+    const std::uint64_t levels = levels_in_use_ & (~std::uint64_t{0} << (wanted.level + 1));
+    if (levels == 0) return nullptr;
+    level = std::countr_zero(levels);
+    step = std::countr_zero(static_cast<unsigned>(steps_in_use_[static_cast<std::size_t>(level)]));
+  }
+  return lists_[static_cast<std::size_t>(level)][static_cast<std::size_t>(step)];
+}
+
+PoolBlock* Pool::grow(std::size_t bytes) {
+  const auto whole_pages = [](std::size_t size) { return (size + page_bytes - 1) / page_bytes * page_bytes; };
+  // As much again as the pool has, so that the number of growths stays logarithmic.
+  std::size_t chunk = whole_pages(std::max(bytes, std::clamp(std::bit_floor(reserved_), first_chunk, largest_chunk)));
+  std::byte* data = arena_->take(chunk);
+  if (data == nullptr) {
+    chunk = whole_pages(bytes);
+    data = arena_->take(chunk);
+    if (data == nullptr) return nullptr;
+  }
+  reserved_ += chunk;
+  if (last_ != nullptr && last_->data + last_->bytes == data && last_->free) {
+    remove(last_);
+    last_->bytes += chunk;
+    insert(last_);
+    return last_;
+  }
+  PoolBlock* block = new_block();
+  block->data = data;
+  block->bytes = chunk;
+  if (last_ != nullptr && last_->data + last_->bytes == data) {
+    block->before = last_;
+    last_->after = block;
+  }
+  last_ = block;
+  insert(block);
+  return block;
+}
+
+void Pool::insert(PoolBlock* block) {
+  const Class at = class_of(block->bytes / alignment);
+  PoolBlock*& head = lists_[static_cast<std::size_t>(at.level)][static_cast<std::size_t>(at.step)];
+  block->free = true;
+  block->previous_free = nullptr;
+  block->next_free = head;
+  if (head != nullptr) head->previous_free = block;
+  head = block;
+  steps_in_use_[static_cast<std::size_t>(at.level)] |= static_cast<std::uint8_t>(1u << at.step);
+  levels_in_use_ |= std::uint64_t{1} << at.level;
+}
+
+void Pool::remove(PoolBlock* block) {
+  const Class at = class_of(block->bytes / alignment);
+  PoolBlock*& head = lists_[static_cast<std::size_t>(at.level)][static_cast<std::size_t>(at.step)];
+  if (block->previous_free != nullptr) block->previous_free->next_free = block->next_free;
+  if (block->next_free != nullptr) block->next_free->previous_free = block->previous_free;
+  if (head == block) head = block->next_free;
+  block->free = false;
+  block->previous_free = block->next_free = nullptr;
+  if (head == nullptr) {
+    std::uint8_t& steps = steps_in_use_[static_cast<std::size_t>(at.level)];
+    steps &= static_cast<std::uint8_t>(~(1u << at.step));
+    if (steps == 0) levels_in_use_ &= ~(std::uint64_t{1} << at.level);
+  }
+}
+
+PoolBlock* Pool::new_block() {
+  if (spare_ == nullptr) return &blocks_.emplace_back();
+  PoolBlock* block = spare_;
+  spare_ = block->next_free;
+  *block = PoolBlock{};
+  return block;
+}
+
+void Pool::drop_block(PoolBlock* block) {
+  block->next_free = spare_;
+  spare_ = block;
+}
+
+}  // namespace lockstep::device

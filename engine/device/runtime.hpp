@@ -1,0 +1,143 @@
+// Everything a rank has of its devices: arenas, pools, streams, statistics, order check (internal to engine/device).
+// A service of the rank's context; its functions run on the rank's own thread.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core/rank_context.hpp"
+#include "engine/device/arena.hpp"
+#include "engine/device/device.hpp"
+#include "engine/device/order_check.hpp"
+#include "engine/device/pool.hpp"
+#include "engine/device/stream.hpp"
+
+namespace lockstep::device {
+
+class Runtime;
+
+// The inside of a stream. Inline streams use the deferred part, the others the queue and its worker.
+struct StreamState {
+  explicit StreamState(Arena* arena) : pool(arena) {}
+
+  Runtime* runtime = nullptr;  // null once the rank's runtime is gone
+  Stream* stream = nullptr;
+  std::string name;
+  Pool pool;
+  StreamClock clock;
+
+  // Inline: second halves of deferred launches, in order.
+  struct Deferred {
+    std::uint64_t number = 0;
+    Body finish;
+    Pointers pointers;
+  };
+  std::deque<Deferred> deferred;
+  std::uint64_t num_deferred = 0;  // issued so far
+
+  // Others: numbered from 1; `completed` items have run. What is issued after `failed_at` is dropped.
+  struct Item {
+    Body body;
+    Pointers pointers;
+    std::shared_ptr<StreamState> awaited;  // a wait for item `number_awaited` of that stream, instead of a body
+    std::uint64_t number_awaited = 0;
+  };
+  std::mutex mutex;
+  std::condition_variable wake;      // the worker: there is something to do
+  std::condition_variable progress;  // others: something has run
+  std::deque<Item> queue;
+  std::uint64_t issued = 0;
+  std::uint64_t completed = 0;
+  int num_waiting = 0;
+  bool stop = false;
+  std::exception_ptr error;
+  std::uint64_t failed_at = 0;
+  std::thread worker;
+
+  void push(Item item);                      // host; throws the worker's error
+  void wait_for(std::uint64_t number);       // any thread; throws the error when it came at or before `number`
+  bool has_completed(std::uint64_t number);  // any thread
+  void flush_deferred(std::uint64_t up_to);  // host
+  void run_worker();
+};
+
+class Runtime {
+ public:
+  explicit Runtime(RankContext& context);
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+  static Runtime& current() { return RankContext::current().service<Runtime>(); }
+
+  Stream& stream(Device device, Role role);
+  Stream& current_stream(Device device) { return *state_of(device).current; }
+  Stream* exchange_current(Device device, Stream* stream);
+  void synchronize_all();
+
+  MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned);
+  // The last owner let go; any thread.
+  void recycle(Memory* memory);
+
+  OrderCheck& order() { return order_; }
+  void set_poison(bool on);
+  bool poison() const { return poison_; }
+  // The shadow of a block, made at first need.
+  static OrderShadow& shadow_of(Memory& memory);
+
+  Purpose purpose = Purpose::activation;  // of the innermost PurposeScope
+  MemoryStats stats;
+  std::vector<MemoryWindow*> windows;
+  std::int64_t current_bytes(unsigned purpose_mask) const;
+
+ private:
+  struct DeviceState {
+    Device device;
+    std::array<std::unique_ptr<Stream>, num_roles> streams;
+    Stream* current = nullptr;
+  };
+  DeviceState& state_of(Device device);
+  Arena& arena_of(Kind kind);
+  void take_back(Memory* memory);
+  void take_back_returned();
+  void count(Purpose of, std::int64_t bytes);
+  [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
+
+  RankContext* context_;
+  OrderCheck order_;
+  Arena cpu_arena_;
+  Arena sim_arena_;
+  std::vector<std::unique_ptr<DeviceState>> devices_;
+  bool poison_ = false;
+  std::uint64_t next_id_ = 1;
+  Memory* living_ = nullptr;
+  Memory* spare_ = nullptr;
+  std::mutex returned_mutex_;
+  std::vector<Memory*> returned_;  // let go by other threads
+  std::atomic<bool> any_returned_{false};
+};
+
+// The one door to a block's address, for launches alone.
+class PointerAccess {
+ public:
+  static std::byte* data(const Memory& memory) { return memory.data_; }
+  static OrderShadow& shadow(Memory& memory) { return Runtime::shadow_of(memory); }
+};
+
+struct Event::State {
+  std::shared_ptr<StreamState> stream;
+  std::uint64_t number = 0;  // of the last item issued before (worker), or the last deferred one (inline)
+  bool runs_inline = true;
+  Clocks known{};
+};
+
+}  // namespace lockstep::device

@@ -1,0 +1,164 @@
+#include "engine/device/stream.hpp"
+
+#include <array>
+#include <utility>
+
+#include "engine/core/error.hpp"
+#include "engine/device/runtime.hpp"
+
+namespace lockstep::device {
+
+namespace {
+constexpr std::array<std::string_view, num_roles> role_names = {"compute",        "copy_in",    "all_gather",
+                                                                "reduce_scatter", "all_reduce", "copy_out"};
+}
+
+std::string_view name_of(Role role) { return role_names[static_cast<std::size_t>(role)]; }
+
+// ---- the queue of a worker
+
+void StreamState::push(Item item) {
+  std::lock_guard lock(mutex);
+  if (error) std::rethrow_exception(error);
+  queue.push_back(std::move(item));
+  ++issued;
+  if (!worker.joinable()) {
+    worker = std::thread([this] { run_worker(); });
+  } else if (queue.size() == 1) {
+    wake.notify_one();
+  }
+}
+
+void StreamState::run_worker() {
+  std::unique_lock lock(mutex);
+  while (true) {
+    wake.wait(lock, [this] { return stop || !queue.empty(); });
+    if (stop) return;
+    const bool drop = error != nullptr;
+    std::exception_ptr failure;
+    {
+      Item item = std::move(queue.front());
+      queue.pop_front();
+      lock.unlock();
+      if (!drop) {
+        try {
+          if (item.awaited) {
+            item.awaited->wait_for(item.number_awaited);
+          } else {
+            item.body(item.pointers);
+          }
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      }
+    }  // what the body owned goes before anybody learns that it has run
+    lock.lock();
+    ++completed;
+    if (failure && !error) {
+      error = failure;
+      failed_at = completed;
+    }
+    if (num_waiting > 0) progress.notify_all();
+  }
+}
+
+void StreamState::wait_for(std::uint64_t number) {
+  std::unique_lock lock(mutex);
+  if (completed < number) {
+    ++num_waiting;
+    progress.wait(lock, [&] { return completed >= number || stop; });
+    --num_waiting;
+  }
+  if (error && failed_at <= number) std::rethrow_exception(error);
+}
+
+bool StreamState::has_completed(std::uint64_t number) {
+  std::lock_guard lock(mutex);
+  return completed >= number;
+}
+
+void StreamState::flush_deferred(std::uint64_t up_to) {
+  while (!deferred.empty() && deferred.front().number <= up_to) {
+    const Deferred next = std::move(deferred.front());
+    deferred.pop_front();  // before it runs: it may launch on this stream, or throw
+    next.finish(next.pointers);
+  }
+}
+
+// ---- streams
+
+Stream::~Stream() = default;
+
+std::string Stream::name() const { return str(to_text(device_), "/", name_of(role_)); }
+
+Event Stream::record() {
+  Event event;
+  event.state_ = std::make_shared<Event::State>();
+  event.state_->stream = state_;
+  event.state_->runs_inline = inline_;
+  event.state_->number = inline_ ? state_->num_deferred : state_->issued;
+  if (OrderCheck& order = state_->runtime->order(); order.on()) {
+    order.learn_from_host(state_->clock);
+    event.state_->known = state_->clock.known;
+  }
+  return event;
+}
+
+void Stream::wait(const Event& event) {
+  if (!event.defined() || event.state_->stream == state_) return;
+  const Event::State& awaited = *event.state_;
+  if (OrderCheck& order = state_->runtime->order(); order.on()) order.stream_learns(state_->clock, awaited.known);
+  if (awaited.runs_inline) {
+    awaited.stream->flush_deferred(awaited.number);
+  } else if (inline_) {
+    awaited.stream->wait_for(awaited.number);
+  } else if (awaited.number > 0) {
+    StreamState::Item item;
+    item.awaited = awaited.stream;
+    item.number_awaited = awaited.number;
+    state_->push(std::move(item));
+  }
+}
+
+void Stream::synchronize() {
+  if (inline_) {
+    state_->flush_deferred(state_->num_deferred);
+  } else {
+    state_->wait_for(state_->issued);
+  }
+  OrderCheck& order = state_->runtime->order();
+  if (order.on()) order.host_learns(state_->clock.known);
+}
+
+// ---- events
+
+bool Event::done() const {
+  if (!defined()) return true;
+  if (!state_->runs_inline) return state_->stream->has_completed(state_->number);
+  state_->stream->flush_deferred(state_->number);
+  return true;
+}
+
+void Event::synchronize() const {
+  if (!defined()) return;
+  if (state_->runs_inline) {
+    state_->stream->flush_deferred(state_->number);
+  } else {
+    state_->stream->wait_for(state_->number);
+  }
+  Runtime* runtime = state_->stream->runtime;
+  if (runtime != nullptr && runtime->order().on()) runtime->order().host_learns(state_->known);
+}
+
+// ---- the rank's streams
+
+Stream& stream(Device device, Role role) { return Runtime::current().stream(device, role); }
+Stream& current_stream(Device device) { return Runtime::current().current_stream(device); }
+
+StreamScope::StreamScope(Stream& stream)
+    : previous_(Runtime::current().exchange_current(stream.device(), &stream)), device_(stream.device()) {}
+StreamScope::~StreamScope() { Runtime::current().exchange_current(device_, previous_); }
+
+void synchronize_all() { Runtime::current().synchronize_all(); }
+
+}  // namespace lockstep::device
