@@ -9,6 +9,7 @@
 #pragma once
 
 #include <any>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -100,6 +101,7 @@ class Module : public std::enable_shared_from_this<Module> {
     std::any state;  // the API's own
   };
   std::map<std::string, Applied, std::less<>> applied;
+  std::string copy_refusal;  // set by an API whose modules cannot be copied: what clone_module says
 
  protected:
   // The method itself. Throws Error for an unknown method or wrong inputs.
@@ -108,6 +110,7 @@ class Module : public std::enable_shared_from_this<Module> {
  private:
   struct Hooks;
   Hooks& hooks();
+  Value call_hooked(Inputs inputs, std::string_view method);
   std::string type_;
   std::vector<std::string> forward_methods_{"forward"};
   std::shared_ptr<Hooks> hooks_;
@@ -140,6 +143,8 @@ void name_parameters(const ModulePtr& root);
 // Deep copy: structure, values, gradients, requires_grad, ties between parameters. Hooks and applied APIs are not
 // copied; throws Error for a module an API refuses to copy.
 ModulePtr clone_module(const ModulePtr& root);
+// Puts other values under a tensor, which stays the same tensor (ties, hooks and optimizers follow): sizes must agree.
+void swap_data(const Tensor& tensor, const Tensor& data);
 void set_training(const ModulePtr& root, bool training);
 void cast_module(const ModulePtr& root, DType dtype);  // floating parameters and buffers, gradients too
 void move_module(const ModulePtr& root, device::Device device);

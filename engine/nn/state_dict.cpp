@@ -1,0 +1,94 @@
+// State dicts of modules: every parameter and persistent buffer under its path, in registration order.
+#include <map>
+#include <set>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/nn/module.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::nn {
+
+namespace {
+
+// A place in the tree that a state dict names.
+struct Place {
+  std::string path;
+  Tensor* slot;
+  bool is_parameter;
+};
+
+void collect(const ModulePtr& module, const std::string& prefix, std::vector<Place>& found) {
+  for (ParameterSlot& slot : module->parameters)
+    if (slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, true});
+  for (BufferSlot& slot : module->buffers)
+    if (slot.persistent && slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, false});
+  for (const ChildSlot& child : module->children) collect(child.module, prefix + child.name + ".", found);
+}
+
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (const std::string& name : names) text += str(text.empty() ? "" : ", ", name);
+  return text;
+}
+
+// Puts the tensor itself in the slot, as a leaf that requires what the old one did.
+void assign_to(const Place& place, const Tensor& value) {
+  const Tensor& old = *place.slot;
+  Tensor made = detach(value);
+  made.set_name(old.name());
+  if (place.is_parameter && requires_grad(old)) set_requires_grad(made, true);
+  *place.slot = made;
+}
+
+}  // namespace
+
+StateDict state_dict(const ModulePtr& root) {
+  std::vector<Place> places;
+  collect(root, "", places);
+  StateDict state;
+  for (const Place& place : places) state.emplace_back(place.path, detach(*place.slot));
+  return state;
+}
+
+LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict, bool assign) {
+  std::vector<Place> places;
+  collect(root, "", places);
+  std::map<std::string, const Tensor*> given;
+  for (const auto& [name, tensor] : state) given[name] = &tensor;
+
+  LoadReport report;
+  std::vector<std::string> wrong_sizes;
+  std::set<std::string> known;
+  for (const Place& place : places) {
+    known.insert(place.path);
+    const auto found = given.find(place.path);
+    if (found == given.end())
+      report.missing.push_back(place.path);
+    else if (found->second->sizes() != place.slot->sizes())
+      wrong_sizes.push_back(
+          str(place.path, " (", to_text(found->second->sizes()), " into ", to_text(place.slot->sizes()), ")"));
+  }
+  for (const auto& [name, tensor] : state)
+    if (!known.count(name)) report.unexpected.push_back(name);
+
+  std::string problems;
+  if (strict && !report.missing.empty()) problems += str("; missing: ", listed(report.missing));
+  if (strict && !report.unexpected.empty()) problems += str("; unexpected: ", listed(report.unexpected));
+  if (!wrong_sizes.empty()) problems += str("; sizes differ: ", listed(wrong_sizes));
+  if (!problems.empty())
+    throw Error(str("load_state_dict into ", root->type(), problems),
+                "take the state dict of the same module, or load without strict");
+
+  const NoGrad no_grad;
+  for (const Place& place : places) {
+    const auto found = given.find(place.path);
+    if (found == given.end()) continue;
+    if (assign)
+      assign_to(place, *found->second);
+    else
+      raw::copy_(*place.slot, *found->second);
+  }
+  return report;
+}
+
+}  // namespace lockstep::nn

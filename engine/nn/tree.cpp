@@ -1,0 +1,185 @@
+// Walking a module tree, and what is done to all of it: copies, casts, moves.
+#include <set>
+#include <unordered_map>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/nn/module.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::nn {
+
+namespace {
+
+std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
+
+// Pre-order. `once`: a shared module under its first path only.
+void walk(const ModulePtr& module, const std::string& path, bool once, std::set<const Module*>& seen,
+          std::vector<NamedModule>& found) {
+  if (!seen.insert(module.get()).second && once) return;
+  found.push_back({path, module});
+  for (const ChildSlot& child : module->children) walk(child.module, joined(path, child.name), once, seen, found);
+}
+
+std::vector<NamedModule> all_paths(const ModulePtr& root) {
+  std::vector<NamedModule> found;
+  std::set<const Module*> seen;
+  walk(root, "", false, seen, found);
+  return found;
+}
+
+}  // namespace
+
+std::vector<NamedModule> named_modules(const ModulePtr& root) {
+  std::vector<NamedModule> found;
+  std::set<const Module*> seen;
+  walk(root, "", true, seen, found);
+  return found;
+}
+
+std::vector<NamedParameter> named_parameters(const ModulePtr& root, bool once) {
+  std::vector<NamedParameter> found;
+  std::set<const TensorImpl*> seen;
+  for (const auto& [path, module] : once ? named_modules(root) : all_paths(root))
+    for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
+      const auto& [name, tensor] = module->parameters[slot];
+      if (!tensor.defined()) continue;
+      if (once && !seen.insert(&tensor.impl()).second) continue;
+      found.push_back({joined(path, name), module, slot});
+    }
+  return found;
+}
+
+std::vector<NamedBuffer> named_buffers(const ModulePtr& root) {
+  std::vector<NamedBuffer> found;
+  std::set<const TensorImpl*> seen;
+  for (const auto& [path, module] : named_modules(root))
+    for (std::size_t slot = 0; slot < module->buffers.size(); ++slot) {
+      const BufferSlot& buffer = module->buffers[slot];
+      if (!buffer.tensor.defined() || !seen.insert(&buffer.tensor.impl()).second) continue;
+      found.push_back({joined(path, buffer.name), module, slot});
+    }
+  return found;
+}
+
+void name_parameters(const ModulePtr& root) {
+  for (const NamedParameter& parameter : named_parameters(root)) {
+    parameter.tensor().set_name(parameter.path);
+    parameter.tensor().storage()->owner = parameter.path;
+  }
+}
+
+// ---- copies ----
+namespace {
+
+class Cloner {
+ public:
+  ModulePtr module(const ModulePtr& from) {
+    if (ModulePtr& known = modules_[from.get()]) return known;
+    if (!from->copy_refusal.empty()) throw Error(from->copy_refusal);
+    ModulePtr made = from->clone_shell();
+    LOCKSTEP_CHECK(made->children.empty() && made->parameters.empty() && made->buffers.empty(), "clone_shell of ",
+                   from->type(), " is not empty");
+    modules_[from.get()] = made;
+    made->training = from->training;
+    for (const ParameterSlot& slot : from->parameters)
+      made->parameters.push_back({slot.name, tensor(slot.tensor, device::Purpose::parameter)});
+    for (const BufferSlot& slot : from->buffers)
+      made->buffers.push_back({slot.name, tensor(slot.tensor, device::Purpose::other), slot.persistent});
+    for (const ChildSlot& child : from->children) made->children.push_back({child.name, module(child.module)});
+    return made;
+  }
+
+ private:
+  Tensor tensor(const Tensor& from, device::Purpose purpose) {
+    if (!from.defined()) return {};
+    if (const auto known = tensors_.find(&from.impl()); known != tensors_.end()) return known->second;
+    if (!is_leaf(from))
+      throw Error(str("clone_module: ", from.name().empty() ? "a parameter" : from.name().c_str(), " is the result of ",
+                      grad_fn_name(from)),
+                  "copy the module while its parameters are leaves");
+    Tensor made = copy(from, purpose);
+    if (requires_grad(from)) set_requires_grad(made, true);
+    if (const Tensor gradient = grad(from); gradient.defined())
+      set_grad(made, copy(gradient, device::Purpose::gradient));
+    tensors_[&from.impl()] = made;
+    return made;
+  }
+  static Tensor copy(const Tensor& from, device::Purpose purpose) {
+    const device::PurposeScope scope(purpose);
+    Tensor made = raw::clone(detach(from));
+    made.set_name(from.name());
+    made.storage()->owner = from.storage()->owner;
+    made.impl().layout = from.impl().layout;
+    return made;
+  }
+
+  std::unordered_map<const Module*, ModulePtr> modules_;
+  std::unordered_map<const TensorImpl*, Tensor> tensors_;
+};
+
+// Every parameter, its gradient and every buffer, each once.
+void for_each_tensor(const ModulePtr& root, const std::function<void(const Tensor&, device::Purpose)>& visit) {
+  for (const NamedParameter& parameter : named_parameters(root)) {
+    visit(parameter.tensor(), device::Purpose::parameter);
+    const Tensor gradient = grad(parameter.tensor());
+    if (!gradient.defined()) continue;
+    // A gradient that others may hold (a view of a bucket) is replaced, not changed.
+    const Tensor replacement = detach(gradient);
+    set_grad(parameter.tensor(), Tensor());
+    visit(replacement, device::Purpose::gradient);
+    set_grad(parameter.tensor(), replacement);
+  }
+  for (const NamedBuffer& buffer : named_buffers(root)) visit(buffer.tensor(), device::Purpose::other);
+}
+
+}  // namespace
+
+ModulePtr clone_module(const ModulePtr& root) { return Cloner().module(root); }
+
+void swap_data(const Tensor& tensor, const Tensor& data) {
+  LOCKSTEP_CHECK(tensor.sizes() == data.sizes(), to_text(tensor.sizes()), " against ", to_text(data.sizes()));
+  TensorImpl& to = tensor.impl();
+  const TensorImpl& from = data.impl();
+  from.storage->owner = to.storage->owner;
+  to.storage = from.storage;
+  to.strides = from.strides;
+  to.offset = from.offset;
+  to.dtype = from.dtype;
+}
+
+void set_training(const ModulePtr& root, bool training) {
+  for (const NamedModule& entry : named_modules(root)) entry.module->training = training;
+}
+
+void cast_module(const ModulePtr& root, DType dtype) {
+  if (!is_floating(dtype))
+    throw Error(str("cast_module: ", name_of(dtype), " is no floating-point type"), "cast to a floating-point type");
+  const NoGrad no_grad;
+  for_each_tensor(root, [dtype](const Tensor& tensor, device::Purpose purpose) {
+    if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
+    const device::PurposeScope scope(purpose);
+    swap_data(tensor, raw::cast(detach(tensor), dtype));
+  });
+}
+
+void move_module(const ModulePtr& root, device::Device device) {
+  const NoGrad no_grad;
+  for_each_tensor(root, [device](const Tensor& tensor, device::Purpose purpose) {
+    if (tensor.device() == device) return;
+    const device::PurposeScope scope(purpose);
+    swap_data(tensor, raw::to_device(detach(tensor), device));
+  });
+}
+
+void zero_grad(const ModulePtr& root, bool set_to_none) {
+  for (const NamedParameter& parameter : named_parameters(root)) {
+    const Tensor gradient = grad(parameter.tensor());
+    if (!gradient.defined()) continue;
+    if (set_to_none)
+      set_grad(parameter.tensor(), Tensor());
+    else
+      raw::zero_(gradient);
+  }
+}
+
+}  // namespace lockstep::nn
