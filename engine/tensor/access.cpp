@@ -1,0 +1,39 @@
+// What a launch needs to know of a tensor: the bytes it lies in.
+#include "engine/core/error.hpp"
+#include "engine/tensor/tensor.hpp"
+
+namespace lockstep {
+
+namespace {
+
+struct Extent {
+  std::int64_t begin = 0;  // in elements of the storage
+  std::int64_t end = 0;
+};
+
+Extent extent_of(const Tensor& tensor) {
+  Extent extent{tensor.offset(), tensor.offset() + 1};
+  for (int dim = 0; dim < tensor.num_dims(); ++dim) {
+    if (tensor.sizes()[dim] == 0) return {tensor.offset(), tensor.offset()};
+    extent.end += (tensor.sizes()[dim] - 1) * tensor.strides()[dim];
+  }
+  return extent;
+}
+
+device::Access access_of(const Tensor& tensor, device::Mode mode) {
+  const Extent extent = extent_of(tensor);
+  if (extent.begin == extent.end) return {nullptr, 0, 0, mode};
+  const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
+  // Bytes between the elements belong to others: they are kept, so this is no plain write.
+  if (mode == device::Mode::write && extent.end - extent.begin != tensor.num_elements()) mode = device::Mode::update;
+  return {&tensor.storage()->memory(), static_cast<std::size_t>(extent.begin * element),
+          static_cast<std::size_t>((extent.end - extent.begin) * element), mode};
+}
+
+}  // namespace
+
+device::Access read(const Tensor& tensor) { return access_of(tensor, device::Mode::read); }
+device::Access write(const Tensor& tensor) { return access_of(tensor, device::Mode::write); }
+device::Access update(const Tensor& tensor) { return access_of(tensor, device::Mode::update); }
+
+}  // namespace lockstep

@@ -1,0 +1,189 @@
+// Tensors from nothing: uninitialised, constant, from host values, random.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/tensor/host.hpp"
+
+namespace lockstep {
+
+namespace {
+
+// A host value in the element type; a number that is not 0 is true.
+template <class T, class From>
+T convert(From value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value != From(0);
+  } else if constexpr (std::is_same_v<T, Half> || std::is_same_v<T, BFloat16>) {
+    return T(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+
+// Elements of type T made by `next` one after the other, then written to the tensor.
+template <class T, class F>
+void write_each(const Tensor& to, F&& next) {
+  const auto count = static_cast<std::size_t>(to.num_elements());
+  const auto elements = std::make_unique<T[]>(count);
+  for (std::size_t i = 0; i < count; ++i) elements[i] = next();
+  host::write_elements(to, elements.get());
+}
+
+template <class From>
+Tensor from_host(const std::vector<From>& values, const Dims& sizes, DType dtype, device::Device device) {
+  if (static_cast<std::int64_t>(values.size()) != num_elements(sizes)) {
+    throw Error(
+        str("from_values: ", values.size(), " values for sizes ", to_text(sizes), ", which hold ", num_elements(sizes)),
+        "give as many values as the sizes hold");
+  }
+  Tensor out = empty(sizes, dtype, device);
+  dispatch_all(dtype, [&]<class T>() {
+    auto next = values.begin();
+    write_each<T>(out, [&] { return convert<T>(*next++); });
+  });
+  return out;
+}
+
+Generator& generator() { return RankContext::current().generator(); }
+
+void require_floating(const char* operation, const Tensor& tensor) {
+  if (!is_floating(tensor.dtype())) {
+    throw Error(str(operation, ": ", describe(tensor), " is not of a floating-point type"),
+                "use randint, or a floating type");
+  }
+}
+
+}  // namespace
+
+Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned) {
+  for (int dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] < 0)
+      throw Error(str("empty: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0");
+  }
+  device::require_available(device.kind);
+  const std::size_t bytes = static_cast<std::size_t>(num_elements(sizes)) * size_of(dtype);
+  device::MemoryPtr memory;
+  if (device.kind != device::Kind::meta) memory = device::allocate(device, bytes, pinned);
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = std::make_shared<Storage>(device, bytes, std::move(memory));
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  impl->dtype = dtype;
+  return Tensor(std::move(impl));
+}
+
+Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(), like.device()); }
+
+Tensor full(const Dims& sizes, double value, DType dtype, device::Device device) {
+  Tensor out = empty(sizes, dtype, device);
+  const std::int64_t count = out.num_elements();
+  if (out.is_meta() || count == 0) return out;
+  dispatch_all(dtype, [&]<class T>() {
+    const T element = convert<T>(value);
+    device::launch(device::current_stream(device), "full", {write(out)},
+                   [element, count](const device::Pointers& p) { std::fill_n(p.as<T>(0), count, element); });
+  });
+  return out;
+}
+
+Tensor zeros(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 0.0, dtype, device); }
+Tensor ones(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 1.0, dtype, device); }
+
+Tensor arange(double start, double end, double step, DType dtype, device::Device device) {
+  if (step == 0.0 || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step) || (end - start) / step < 0) {
+    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " never ends"),
+                "give finite numbers and a step that leads from start to end");
+  }
+  const auto count = static_cast<std::int64_t>(std::ceil((end - start) / step));
+  Tensor out = empty({count}, dtype, device);
+  if (out.is_meta() || count == 0) return out;
+  dispatch_all(dtype, [&]<class T>() {
+    device::launch(device::current_stream(device), "arange", {write(out)}, [=](const device::Pointers& p) {
+      T* elements = p.as<T>(0);
+      for (std::int64_t i = 0; i < count; ++i) elements[i] = convert<T>(start + static_cast<double>(i) * step);
+    });
+  });
+  return out;
+}
+
+Tensor from_values(const std::vector<double>& values, const Dims& sizes, DType dtype, device::Device device) {
+  return from_host(values, sizes, dtype, device);
+}
+Tensor from_values(const std::vector<std::int64_t>& values, const Dims& sizes, DType dtype, device::Device device) {
+  return from_host(values, sizes, dtype, device);
+}
+
+void uniform_(const Tensor& tensor, double low, double high) {
+  require_floating("uniform", tensor);
+  if (tensor.is_meta()) return tensor.bump_version();  // nothing to fill, and nothing is drawn
+  const std::int64_t count = tensor.num_elements();
+  if (tensor.dtype() == DType::float64) {
+    std::vector<double> drawn(static_cast<std::size_t>(count));
+    generator().uniform(drawn.data(), count, low, high);
+    host::write_elements(tensor, drawn.data());
+  } else {
+    std::vector<float> drawn(static_cast<std::size_t>(count));
+    generator().uniform(drawn.data(), count, low, high);
+    auto next = drawn.begin();
+    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
+  }
+  tensor.bump_version();
+}
+
+void normal_(const Tensor& tensor, double mean, double std) {
+  require_floating("normal", tensor);
+  if (tensor.is_meta()) return tensor.bump_version();
+  if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give one from 0 up");
+  const std::int64_t count = tensor.num_elements();
+  const bool in_blocks = tensor.is_contiguous();
+  if (in_blocks && tensor.dtype() == DType::float32) {
+    std::vector<float> drawn(static_cast<std::size_t>(count));
+    generator().normal(drawn.data(), count, mean, std);
+    host::write_elements(tensor, drawn.data());
+  } else if (in_blocks && tensor.dtype() == DType::float64) {
+    std::vector<double> drawn(static_cast<std::size_t>(count));
+    generator().normal(drawn.data(), count, mean, std);
+    host::write_elements(tensor, drawn.data());
+  } else {
+    Generator& draws = generator();
+    dispatch_floating(tensor.dtype(), [&]<class T>() {
+      write_each<T>(tensor, [&] { return convert<T>(draws.normal_single() * std + mean); });
+    });
+  }
+  tensor.bump_version();
+}
+
+Tensor rand(const Dims& sizes, DType dtype, device::Device device) {
+  Tensor out = empty(sizes, dtype, device);
+  uniform_(out, 0.0, 1.0);
+  return out;
+}
+
+Tensor randn(const Dims& sizes, DType dtype, device::Device device) {
+  Tensor out = empty(sizes, dtype, device);
+  normal_(out, 0.0, 1.0);
+  return out;
+}
+
+Tensor randint(std::int64_t low, std::int64_t high, const Dims& sizes, DType dtype, device::Device device) {
+  Tensor out = empty(sizes, dtype, device);
+  if (out.is_meta()) return out;
+  Generator& draws = generator();
+  dispatch_all(dtype, [&]<class T>() { write_each<T>(out, [&] { return convert<T>(draws.integer(low, high)); }); });
+  return out;
+}
+
+Tensor randperm(std::int64_t count, device::Device device) {
+  if (count < 0) throw Error(str("randperm: ", count, " elements"), "give a count from 0 up");
+  Tensor out = empty({count}, DType::int64, device);
+  if (out.is_meta()) return out;
+  const std::vector<std::int64_t> order = generator().permutation(count);
+  host::write_elements(out, order.data());
+  return out;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,31 @@
+// Moving elements between the host and a tensor of any strides (internal to engine/tensor).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engine/tensor/tensor.hpp"
+
+namespace lockstep::host {
+
+// f(offset in elements from the tensor's first) for each element, in memory order of a contiguous tensor of its sizes.
+template <class F>
+void for_each_offset(const Dims& sizes, const Dims& strides, F&& f) {
+  const std::int64_t count = num_elements(sizes);
+  Dims index(sizes.size(), 0);
+  std::int64_t offset = 0;
+  for (std::int64_t i = 0; i < count; ++i) {
+    f(offset);
+    for (int dim = sizes.size() - 1; dim >= 0; --dim) {
+      offset += strides[dim];
+      if (++index[dim] < sizes[dim]) break;
+      offset -= index[dim] * strides[dim];
+      index[dim] = 0;
+    }
+  }
+}
+
+// `from` holds the tensor's elements, of its type, one after the other. Waits for the current stream. Bumps no version.
+void write_elements(const Tensor& to, const void* from);
+
+}  // namespace lockstep::host

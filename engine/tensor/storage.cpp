@@ -1,0 +1,38 @@
+#include "engine/tensor/storage.hpp"
+
+#include "engine/core/error.hpp"
+
+namespace lockstep {
+
+device::Memory& Storage::memory() const {
+  if (memory_) [[likely]]
+    return *memory_;
+  const std::string what = owner.empty() ? str("a storage of ", bytes_, " bytes") : str("`", owner, "`");
+  if (device_.kind == device::Kind::meta) {
+    throw Error(str(what, " is on the meta device: it has a shape and no values"),
+                "make the model on cpu or sim, or give it memory before it is used");
+  }
+  if (bytes_ == 0) {
+    throw Error(str(what, " on ", device::to_text(device_), " is empty and has no memory"), "leave empty tensors out");
+  }
+  throw Error(str("the memory of ", what, " on ", device::to_text(device_), " is released",
+                  state.empty() ? std::string() : str(" (", state, ")")),
+              "gather it before it is read");
+}
+
+void Storage::attach(device::MemoryPtr memory) {
+  LOCKSTEP_CHECK(memory != nullptr, "attaching nothing to `", owner, "`; release() lets go");
+  if (memory->device() != device_) {
+    throw Error(str("attaching memory on ", device::to_text(memory->device()), " to a storage on ",
+                    device::to_text(device_), owner.empty() ? std::string() : str(" (`", owner, "`)")),
+                "allocate it on the storage's device");
+  }
+  if (memory->bytes() < bytes_) {
+    throw Error(str("attaching ", memory->bytes(), " bytes to a storage of ", bytes_, " bytes",
+                    owner.empty() ? std::string() : str(" (`", owner, "`)")),
+                "allocate at least the storage's bytes");
+  }
+  memory_ = std::move(memory);
+}
+
+}  // namespace lockstep
