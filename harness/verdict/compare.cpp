@@ -292,6 +292,8 @@ std::string describe(const Findings& findings, const Side<T>& a, const Side<T>& 
   const auto percent = 100.0 * static_cast<double>(findings.num_off) / static_cast<double>(n);
   std::string text = fmt::format("{} of {} element{} ({:.3g} %) ", findings.num_off, n, n == 1 ? "" : "s", percent);
   const bool one = findings.num_off == 1;
+  const bool no_tolerance = options.tolerance.rtol == 0 && options.tolerance.atol == 0 && options.of_largest == 0;
+  const bool exact = std::is_same_v<T, std::uint8_t> || (!is_float<T> && no_tolerance);
   if (options.bits) {
     text += one ? "has other bits" : "have other bits";
     if (findings.num_beyond == 0) {
@@ -299,7 +301,7 @@ std::string describe(const Findings& findings, const Side<T>& a, const Side<T>& 
     } else {
       text += str(", ", findings.num_beyond, findings.num_beyond == 1 ? " is" : " are", " beyond ", tolerance);
     }
-  } else if (!is_float<T> && options.tolerance.rtol == 0 && options.tolerance.atol == 0 && options.of_largest == 0) {
+  } else if (exact) {
     text += one ? "differs, compared exactly" : "differ, compared exactly";
   } else {
     text += str(one ? "is" : "are", " beyond ", tolerance);

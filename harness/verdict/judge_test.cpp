@@ -1,0 +1,317 @@
+#include "harness/verdict/judge.hpp"
+
+#include <csignal>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep::verdict {
+namespace {
+
+using testing::ElementsAre;
+
+RankOutcome good(int rank) {
+  RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.evidence.comparisons = 1;
+  outcome.evidence.elements = 4;
+  outcome.checks_reached = {"a.yaml:9"};
+  return outcome;
+}
+
+Failure failure(std::string message, std::int64_t time, int line = 9) {
+  Failure f;
+  f.check = "expect_equal";
+  f.file = "a.yaml";
+  f.line = line;
+  f.column = 5;
+  f.message = std::move(message);
+  f.time_ns = time;
+  return f;
+}
+
+RankOutcome bad(int rank, std::vector<Failure> failures) {
+  RankOutcome outcome = good(rank);
+  outcome.status = RankStatus::failed;
+  outcome.failures = std::move(failures);
+  return outcome;
+}
+
+RankOutcome ended(int rank, RankStatus status, std::int64_t time) {
+  RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.status = status;
+  outcome.end_time_ns = time;
+  outcome.last_step = StepPlace{"backward", "a.yaml", 7, 3};
+  return outcome;
+}
+
+Expectation check_at(int line) {
+  return Expectation{{{"a.yaml:" + std::to_string(line), {"expect_equal", "a.yaml", line, 5}}}, {}};
+}
+
+CaseResult judge_ranks(std::vector<RankOutcome> ranks, Expectation expectation = check_at(9)) {
+  CaseResult blank;
+  blank.scenario = "compose/a";
+  blank.seconds = 0.5;
+  return judge(std::move(blank), expectation, {{"", std::move(ranks)}});
+}
+
+Expectation expecting_failure(std::optional<int> line = {}, std::optional<std::string> message = {}) {
+  Expectation expectation = check_at(9);
+  expectation.failure = ExpectedFailure{"known to differ", line, std::move(message)};
+  return expectation;
+}
+
+TEST(Judge, PassesWithEvidenceOfAllRanks) {
+  const CaseResult row = judge_ranks({good(0), good(1)});
+  EXPECT_EQ(row.status, Status::PASS);
+  EXPECT_EQ(row.evidence.comparisons, 2);
+  EXPECT_EQ(row.evidence.elements, 8);
+  EXPECT_FALSE(row.failure.has_value());
+  EXPECT_EQ(row.scenario, "compose/a");
+  EXPECT_EQ(row.seconds, 0.5);
+}
+
+TEST(Judge, OneRankIsEnoughToReachACheck) {
+  RankOutcome other = good(1);
+  other.checks_reached.clear();
+  EXPECT_EQ(judge_ranks({good(0), other}).status, Status::PASS);
+}
+
+TEST(Judge, ACheckThatNoRankReachedIsInvalid) {
+  const CaseResult row = judge_ranks({good(0), good(1)}, check_at(12));
+  EXPECT_EQ(row.status, Status::INVALID);
+  ASSERT_TRUE(row.failure.has_value());
+  EXPECT_EQ(row.failure->check, "expect_equal");
+  EXPECT_EQ(row.failure->line, 12);
+  EXPECT_EQ(row.failure->message, "no rank reached this check, and no parameter rules it out");
+}
+
+TEST(Judge, NoEvidenceIsInvalid) {
+  RankOutcome outcome = good(0);
+  outcome.evidence = Evidence{};
+  const CaseResult nothing = judge_ranks({outcome});
+  EXPECT_EQ(nothing.status, Status::INVALID);
+  EXPECT_EQ(nothing.failure->message, "the case gathered no evidence: it compared nothing and expected nothing");
+  outcome.evidence.trivial = 3;
+  const CaseResult trivial = judge_ranks({outcome});
+  EXPECT_EQ(trivial.status, Status::INVALID);
+  EXPECT_EQ(
+      trivial.failure->message,
+      "the case gathered no evidence: 3 comparisons were trivial (both sides all zero, sharing storage, or empty)");
+  // An expected failure makes it no better.
+  EXPECT_EQ(judge_ranks({outcome}, expecting_failure()).status, Status::INVALID);
+}
+
+TEST(Judge, TheFirstFailureInTimeIsTheCause) {
+  const CaseResult row = judge_ranks({bad(0, {failure("later", 200), failure("last", 300)}),
+                                      bad(1, {failure("first", 100)}), bad(2, {failure("later", 150)})});
+  EXPECT_EQ(row.status, Status::FAIL);
+  ASSERT_TRUE(row.failure.has_value());
+  EXPECT_EQ(row.failure->message, "first");
+  EXPECT_EQ(row.failure->rank, 1);
+  EXPECT_THAT(row.failure->also, ElementsAre("ranks 2, 0: later", "rank 0: last"));
+}
+
+TEST(Judge, AConsequenceIsNeverTheCause) {
+  Failure consequence = failure("rank 1 ended", 50);
+  consequence.secondary = true;
+  const CaseResult row = judge_ranks({bad(0, {consequence}), bad(1, {failure("values differ", 100)})});
+  EXPECT_EQ(row.failure->message, "values differ");
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 0: rank 1 ended"));
+  const CaseResult alone = judge_ranks({bad(0, {consequence}), good(1)});
+  EXPECT_EQ(alone.status, Status::FAIL);
+  EXPECT_EQ(alone.failure->message, "rank 1 ended");
+}
+
+TEST(Judge, AnUnknownTimeIsNoEarlyOne) {
+  const CaseResult row = judge_ranks({bad(0, {failure("when", 0)}), bad(1, {failure("known", 100)})});
+  EXPECT_EQ(row.failure->message, "known");
+}
+
+TEST(Judge, AFailedRankWithoutAMessageIsStillAFailure) {
+  const CaseResult row = judge_ranks({bad(0, {}), good(1)});
+  EXPECT_EQ(row.status, Status::FAIL);
+  EXPECT_EQ(row.failure->message, "the rank failed and left no message");
+}
+
+TEST(Judge, ASignalIsACrash) {
+  RankOutcome crash = ended(1, RankStatus::killed, 500);
+  crash.signal = SIGSEGV;
+  crash.detail = "its last collective was all_reduce 3";
+  Failure peer = failure("rank 1 is gone", 100);
+  peer.secondary = true;
+  const CaseResult row = judge_ranks({bad(0, {peer}), crash});
+  EXPECT_EQ(row.status, Status::CRASH);
+  EXPECT_EQ(row.failure->check, "backward");
+  EXPECT_EQ(row.failure->file, "a.yaml");
+  EXPECT_EQ(row.failure->line, 7);
+  EXPECT_EQ(row.failure->rank, 1);
+  EXPECT_EQ(row.failure->message,
+            "rank 1 was ended by signal 11 (SIGSEGV, an access to memory that is not its own) in backward; its last "
+            "collective was all_reduce 3");
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 0: rank 1 is gone"));
+}
+
+TEST(Judge, AnExitAndAStartThatFailedAreCrashes) {
+  RankOutcome exit = ended(0, RankStatus::exited, 5);
+  exit.exit_code = 3;
+  const CaseResult row = judge_ranks({exit, good(1)});
+  EXPECT_EQ(row.status, Status::CRASH);
+  EXPECT_EQ(row.failure->message, "rank 0 exited with code 3 before it handed in its outcome in backward");
+  RankOutcome never = ended(1, RankStatus::never_started, 5);
+  never.last_step = StepPlace{};
+  never.detail = "fork: no more processes";
+  const CaseResult unborn = judge_ranks({good(0), never});
+  EXPECT_EQ(unborn.status, Status::CRASH);
+  EXPECT_EQ(unborn.failure->message, "rank 1 could not be started; fork: no more processes");
+}
+
+TEST(Judge, AnEndThatTheScenarioAskedForIsNoCrash) {
+  RankOutcome killed = ended(1, RankStatus::killed, 5);
+  killed.end_expected = true;
+  killed.signal = SIGKILL;
+  EXPECT_EQ(judge_ranks({good(0), killed}).status, Status::PASS);
+  RankOutcome left = good(1);
+  left.status = RankStatus::exited;
+  left.end_expected = true;
+  EXPECT_EQ(judge_ranks({good(0), left}).status, Status::PASS);
+}
+
+TEST(Judge, ARankThatHadToBeEndedIsAHang) {
+  RankOutcome hung = ended(0, RankStatus::hung, 60);
+  hung.detail = "it waited 60 s in all_gather";
+  const CaseResult row = judge_ranks({hung, good(1)});
+  EXPECT_EQ(row.status, Status::HANG);
+  EXPECT_EQ(row.failure->message, "rank 0 did not end in time and was ended in backward; it waited 60 s in all_gather");
+  RankOutcome crash = ended(1, RankStatus::killed, 90);
+  crash.signal = SIGABRT;
+  EXPECT_EQ(judge_ranks({hung, crash}).status, Status::CRASH);
+  // An expected failure does not excuse either.
+  EXPECT_EQ(judge_ranks({hung, good(1)}, expecting_failure()).status, Status::HANG);
+  EXPECT_EQ(judge_ranks({good(0), crash}, expecting_failure()).status, Status::CRASH);
+}
+
+TEST(Judge, AMissingPartOfTheMachineIsUnsupported) {
+  RankOutcome lacks = ended(0, RankStatus::unsupported, 10);
+  lacks.detail = "this build has no cuda device";
+  Failure peer = failure("rank 0 left", 5);
+  peer.secondary = true;
+  const CaseResult row = judge_ranks({lacks, bad(1, {peer})});
+  EXPECT_EQ(row.status, Status::UNSUPPORTED);
+  EXPECT_EQ(row.reason, "this build has no cuda device");
+  EXPECT_FALSE(row.failure.has_value());
+  // A failure of its own that came first is not hidden by it.
+  EXPECT_EQ(judge_ranks({lacks, bad(1, {failure("values differ", 5)})}).status, Status::FAIL);
+}
+
+TEST(Judge, AnExpectedFailureIsXfailWithItsReason) {
+  const CaseResult row = judge_ranks({bad(0, {failure("2 of 6 elements", 1)})}, expecting_failure(9, "2 of*elements"));
+  EXPECT_EQ(row.status, Status::XFAIL);
+  EXPECT_EQ(row.reason, "known to differ");
+  EXPECT_EQ(row.failure->message, "2 of 6 elements");
+}
+
+TEST(Judge, AFailureElsewhereOrWithAnotherMessageStaysFail) {
+  const CaseResult elsewhere = judge_ranks({bad(0, {failure("2 of 6", 1, 14)})}, expecting_failure(9));
+  EXPECT_EQ(elsewhere.status, Status::FAIL);
+  EXPECT_EQ(elsewhere.failure->message,
+            "2 of 6\n  a failure was expected (known to differ) at line 9, but this is another");
+  const CaseResult other = judge_ranks({bad(0, {failure("sizes differ", 1)})}, expecting_failure({}, "2 of"));
+  EXPECT_EQ(other.status, Status::FAIL);
+  EXPECT_EQ(other.failure->message,
+            "sizes differ\n  a failure was expected (known to differ) with the message '2 of', but this is another");
+}
+
+TEST(Judge, AnExpectedFailureInARoutineIsFoundByTheLineThatCallsIt) {
+  Failure inside = failure("2 of 6", 1, 31);
+  inside.file = "lib/train_pair.yaml";
+  inside.scenario_line = 9;
+  EXPECT_EQ(judge_ranks({bad(0, {inside})}, expecting_failure(9)).status, Status::XFAIL);
+  EXPECT_EQ(judge_ranks({bad(0, {inside})}, expecting_failure(31)).status, Status::FAIL);
+}
+
+TEST(Judge, NoFailureWhereOneWasExpectedIsXpass) {
+  const CaseResult row = judge_ranks({good(0)}, expecting_failure());
+  EXPECT_EQ(row.status, Status::XPASS);
+  EXPECT_EQ(row.reason, "known to differ");
+}
+
+TEST(Judge, NothingLeftIsMissing) {
+  EXPECT_EQ(judge_ranks({}).status, Status::MISSING);
+  EXPECT_EQ(judge(CaseResult{}, Expectation{}, {}).status, Status::MISSING);
+}
+
+CollectiveCount row(std::string operation, std::int64_t count, std::int64_t bytes) {
+  return {"data_parallel", std::move(operation), "dp", 2, "backward", count, bytes, -1, ""};
+}
+
+TEST(MergeCollectives, OneRowWhereRanksAgree) {
+  RankOutcome a = good(0), b = good(1);
+  a.collectives = {row("all_reduce", 2, 176), row("broadcast", 1, 8)};
+  b.collectives = {row("broadcast", 1, 8), row("all_reduce", 2, 176)};
+  const auto rows = merge_collectives({a, b}, "");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].operation, "all_reduce");
+  EXPECT_EQ(rows[0].count, 2);
+  EXPECT_EQ(rows[0].bytes, 176);
+  EXPECT_EQ(rows[0].rank, -1);
+  EXPECT_EQ(rows[1].operation, "broadcast");
+}
+
+TEST(MergeCollectives, ARowEachWhereTheyDiffer) {
+  RankOutcome a = good(0), b = good(1), c = good(2);
+  a.collectives = {row("send", 1, 8), row("all_reduce", 2, 176)};
+  b.collectives = {row("receive", 1, 8), row("all_reduce", 2, 180)};
+  c.collectives = {row("all_reduce", 2, 176)};
+  const auto rows = merge_collectives({a, b, c}, "second");
+  std::vector<std::string> texts;
+  for (const auto& r : rows) {
+    EXPECT_EQ(r.stage, "second");
+    texts.push_back(r.operation + " " + std::to_string(r.rank) + " " + std::to_string(r.bytes));
+  }
+  EXPECT_THAT(texts,
+              ElementsAre("send 0 8", "all_reduce 0 176", "all_reduce 1 180", "all_reduce 2 176", "receive 1 8"));
+}
+
+TEST(MergeCollectives, ARankThatWasKilledDoesNotMakeOthersDiffer) {
+  RankOutcome a = good(0), b = ended(1, RankStatus::killed, 3);
+  a.collectives = {row("all_reduce", 2, 176)};
+  const auto rows = merge_collectives({a, b}, "");
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].rank, -1);
+}
+
+TEST(Judge, MemoryIsThePeakOverRanksAndStages) {
+  RankOutcome a = good(0), b = good(1), c = good(0);
+  a.memory = {{"parameter", 100}, {"peak_total", 300}};
+  b.memory = {{"parameter", 120}, {"peak_total", 250}, {"gathered", 7}};
+  c.memory = {{"parameter", 500}};
+  const CaseResult staged = judge(CaseResult{}, check_at(9), {{"save", {a, b}}, {"load", {c}}});
+  EXPECT_EQ(staged.memory, (MemoryPeaks{{"gathered", 7}, {"parameter", 500}, {"peak_total", 300}}));
+  ASSERT_EQ(staged.stage_memory.size(), 2u);
+  EXPECT_EQ(staged.stage_memory[0].first, "save");
+  EXPECT_EQ(staged.stage_memory[0].second.at("parameter"), 120);
+  EXPECT_EQ(staged.stage_memory[1].second, (MemoryPeaks{{"parameter", 500}}));
+  EXPECT_TRUE(judge(CaseResult{}, check_at(9), {{"", {a}}}).stage_memory.empty());
+}
+
+TEST(Judge, AnEarlierStageIsTheEarlierCause) {
+  const CaseResult row =
+      judge(CaseResult{}, check_at(9),
+            {{"save", {bad(0, {failure("save", 900)})}}, {"load", {bad(0, {failure("load", 100)})}}});
+  EXPECT_EQ(row.failure->message, "save");
+}
+
+TEST(Judge, RecordsAreAListWithOneEntryARank) {
+  RankOutcome a = good(0), b = good(1);
+  a.records = {{"losses", "[1.5]"}};
+  b.records = {{"losses", "[2.5]"}, {"extra", "true"}};
+  const CaseResult row = judge_ranks({a, b});
+  EXPECT_THAT(row.records.at("losses"), ElementsAre("[1.5]", "[2.5]"));
+  EXPECT_THAT(row.records.at("extra"), ElementsAre("null", "true"));
+}
+
+}  // namespace
+}  // namespace lockstep::verdict

@@ -1,0 +1,152 @@
+#include "harness/verdict/serialize.hpp"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::verdict {
+namespace {
+
+RankOutcome full() {
+  RankOutcome o;
+  o.rank = 3;
+  o.status = RankStatus::failed;
+  o.end_expected = true;
+  o.exit_code = -7;
+  o.signal = 9;
+  o.detail = std::string("a\0b\n", 4);
+  o.last_step = {"forward", "a.yaml", 12, 4};
+  o.end_time_ns = 123456789012345;
+  o.seconds = 0.1;
+  o.evidence = Evidence{1, 2, 3, 4, 5, std::numeric_limits<double>::infinity(), {1e-6, 1e-5, 0.25}, 6, 7, 8};
+  Failure failure;
+  failure.check = "expect_equal";
+  failure.file = "b.yaml";
+  failure.line = 9;
+  failure.column = 2;
+  failure.rank = 3;
+  failure.iteration = 4;
+  failure.message = "1 of 2 elements";
+  failure.also = {"x", ""};
+  failure.time_ns = 77;
+  failure.secondary = true;
+  failure.scenario_line = 8;
+  o.failures = {failure, Failure{}};
+  o.collectives = {{"user", "all_reduce", "dp", 2, "forward", 3, 4, 1, "load"}};
+  o.memory = {{"parameter", 5}, {"peak_total", 6}};
+  o.records = {{"losses", "[1]"}, {"again", "null"}};
+  o.checks_reached = {"a", "b"};
+  return o;
+}
+
+TEST(Serialize, ReadsBackEveryField) {
+  const RankOutcome a = full();
+  const RankOutcome b = outcome_from_bytes(to_bytes(a));
+  EXPECT_EQ(b.rank, 3);
+  EXPECT_EQ(b.status, RankStatus::failed);
+  EXPECT_TRUE(b.end_expected);
+  EXPECT_EQ(b.exit_code, -7);
+  EXPECT_EQ(b.signal, 9);
+  EXPECT_EQ(b.detail, a.detail);
+  EXPECT_EQ(b.last_step.step, "forward");
+  EXPECT_EQ(b.last_step.file, "a.yaml");
+  EXPECT_EQ(b.last_step.line, 12);
+  EXPECT_EQ(b.last_step.column, 4);
+  EXPECT_EQ(b.end_time_ns, a.end_time_ns);
+  EXPECT_EQ(b.seconds, 0.1);
+  EXPECT_EQ(b.evidence.comparisons, 1);
+  EXPECT_EQ(b.evidence.trivial, 2);
+  EXPECT_EQ(b.evidence.elements, 3);
+  EXPECT_EQ(b.evidence.same_bits, 4);
+  EXPECT_EQ(b.evidence.bits_required, 5);
+  EXPECT_TRUE(std::isinf(b.evidence.max_abs_difference));
+  EXPECT_EQ(b.evidence.loosest.rtol, 1e-6);
+  EXPECT_EQ(b.evidence.loosest.atol, 1e-5);
+  EXPECT_EQ(b.evidence.loosest.of_largest, 0.25);
+  EXPECT_EQ(b.evidence.collectives_checked, 6);
+  EXPECT_EQ(b.evidence.orders_checked, 7);
+  EXPECT_EQ(b.evidence.errors_expected, 8);
+  ASSERT_EQ(b.failures.size(), 2u);
+  EXPECT_EQ(b.failures[0].check, "expect_equal");
+  EXPECT_EQ(b.failures[0].file, "b.yaml");
+  EXPECT_EQ(b.failures[0].line, 9);
+  EXPECT_EQ(b.failures[0].column, 2);
+  EXPECT_EQ(b.failures[0].rank, 3);
+  EXPECT_EQ(b.failures[0].iteration, 4);
+  EXPECT_EQ(b.failures[0].message, "1 of 2 elements");
+  EXPECT_EQ(b.failures[0].also, (std::vector<std::string>{"x", ""}));
+  EXPECT_EQ(b.failures[0].time_ns, 77);
+  EXPECT_TRUE(b.failures[0].secondary);
+  EXPECT_EQ(b.failures[0].scenario_line, 8);
+  EXPECT_EQ(b.failures[1].rank, -1);
+  ASSERT_EQ(b.collectives.size(), 1u);
+  EXPECT_EQ(b.collectives[0].family, "user");
+  EXPECT_EQ(b.collectives[0].operation, "all_reduce");
+  EXPECT_EQ(b.collectives[0].axis, "dp");
+  EXPECT_EQ(b.collectives[0].group_size, 2);
+  EXPECT_EQ(b.collectives[0].phase, "forward");
+  EXPECT_EQ(b.collectives[0].count, 3);
+  EXPECT_EQ(b.collectives[0].bytes, 4);
+  EXPECT_EQ(b.collectives[0].rank, 1);
+  EXPECT_EQ(b.collectives[0].stage, "load");
+  EXPECT_EQ(b.memory, a.memory);
+  EXPECT_EQ(b.records, a.records);
+  EXPECT_EQ(b.checks_reached, a.checks_reached);
+  // The same bytes again: nothing is lost on the way.
+  EXPECT_EQ(to_bytes(b), to_bytes(a));
+}
+
+TEST(Serialize, AnEmptyOutcomeReadsBack) {
+  const RankOutcome b = outcome_from_bytes(to_bytes(RankOutcome{}));
+  EXPECT_EQ(b.status, RankStatus::finished);
+  EXPECT_TRUE(b.failures.empty());
+}
+
+TEST(Serialize, EveryTruncationIsRefused) {
+  const std::string bytes = to_bytes(full());
+  for (std::size_t length = 0; length < bytes.size(); ++length) {
+    EXPECT_THROW(outcome_from_bytes(std::string_view(bytes).substr(0, length)), Error) << length << " bytes";
+  }
+  EXPECT_THROW(outcome_from_bytes(bytes + "x"), Error);
+}
+
+TEST(Serialize, EveryAlteredByteIsRefused) {
+  const std::string bytes = to_bytes(full());
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    std::string altered = bytes;
+    altered[at] = static_cast<char>(altered[at] ^ 0x21);
+    EXPECT_THROW(outcome_from_bytes(altered), Error) << "byte " << at;
+  }
+}
+
+// Wild content behind a checksum that fits: refused, or read, but never more memory than the bytes justify.
+TEST(Serialize, WildContentWithARightChecksumIsRefusedOrRead) {
+  const std::string bytes = to_bytes(full());
+  const std::size_t header = 4 + 8 + 8;
+  std::mt19937 generator(7);
+  int refused = 0;
+  for (int round = 0; round < 5000; ++round) {
+    std::string altered = bytes;
+    for (int i = 0; i < 4; ++i)
+      altered[header + generator() % (bytes.size() - header)] = static_cast<char>(generator());
+    std::uint64_t hash = 0xcbf29ce484222325u;
+    for (std::size_t i = header; i < altered.size(); ++i) {
+      hash = (hash ^ static_cast<unsigned char>(altered[i])) * 0x100000001b3u;
+    }
+    std::memcpy(altered.data() + 12, &hash, sizeof hash);
+    try {
+      outcome_from_bytes(altered);
+    } catch (const Error&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 100);
+}
+
+}  // namespace
+}  // namespace lockstep::verdict
