@@ -1,0 +1,251 @@
+#include "harness/cli/app.hpp"
+
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/core.h>
+
+#include "engine/core/error.hpp"
+#include "harness/cli/bench.hpp"
+#include "harness/cli/doctor.hpp"
+#include "harness/cli/inspect_commands.hpp"
+#include "harness/cli/kill_matrix.hpp"
+#include "harness/cli/machine.hpp"
+#include "harness/cli/run_command.hpp"
+#include "harness/report/compare_runs.hpp"
+#include "harness/report/page.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+// What the subcommands share until one of them runs.
+struct Choices {
+  RunSettings run;
+  std::string launch;
+  std::string shard;
+  bool json = false;
+  std::string name, old_results, new_results, folder, output;
+  std::vector<std::string> files, defects;
+  BenchOptions bench;
+  int world_size = 0;
+  double timeout = 0.0;
+  bool no_order_check = false;
+  bool verbose = false, quiet = false;
+};
+
+void add_selection(CLI::App& command, Choices& choices) {
+  scenario::ExpandOptions& expand = choices.run.expand;
+  command.add_option("WHAT", choices.run.what,
+                     "names such as replicate/single_module (a * matches), files, folders; none: all");
+  command.add_option("--case", expand.only, "only the cases with these values: 'key=value,...'")
+      ->type_name("KEY=VALUE,...");
+  command.add_option("--set", expand.set, "override one of the scenario's parameters")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+  command.add_option("--world-size", choices.world_size, "run every case with so many ranks")
+      ->check(CLI::Range(1, 1024));
+  command.add_option("--launch", choices.launch, "process or thread ranks")
+      ->check(CLI::IsMember({"process", "thread"}));
+  command.add_option("--device", expand.device, "cpu, sim or cuda")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
+  command.add_option("--tag", expand.tags, "only scenarios with this tag")->allow_extra_args(false);
+  command.add_option("--shard", choices.shard, "the I-th of N parts of the cases")->type_name("I/N");
+  command.add_option("--timeout", choices.timeout, "seconds a case may take (60)")->check(CLI::PositiveNumber);
+}
+
+void add_execution(CLI::App& command, Choices& choices) {
+  RunSettings& run = choices.run;
+  command.add_option("--jobs", run.jobs, "cases at once (as many as cores)")->check(CLI::Range(1, 256));
+  command.add_option("--deadline", run.collective_deadline, "seconds a collective waits for its ranks (10)")
+      ->check(CLI::PositiveNumber);
+  command.add_flag("--no-order-check", choices.no_order_check, "do not look for accesses that nothing orders");
+}
+
+// "2/5" -> (2, 5).
+std::pair<int, int> parse_shard(const std::string& text) {
+  int index = 0, count = 0;
+  char rest = 0;
+  if (std::sscanf(text.c_str(), "%d/%d%c", &index, &count, &rest) != 2 || index < 1 || count < index) {
+    throw Error(str("--shard ", text, " is no part"), "write I/N with 1 <= I <= N, such as 1/4");
+  }
+  return {index, count};
+}
+
+void settle(Choices& choices) {
+  RunSettings& run = choices.run;
+  if (choices.world_size > 0) run.expand.world_size = choices.world_size;
+  if (choices.timeout > 0.0) run.expand.timeout = choices.timeout;
+  if (!choices.launch.empty()) {
+    run.expand.launch = choices.launch == "process" ? scenario::Launch::process : scenario::Launch::thread;
+  }
+  if (!choices.shard.empty()) run.expand.shard = parse_shard(choices.shard);
+  run.verbosity = choices.quiet ? -1 : choices.verbose ? 1 : 0;
+  run.order_check = !choices.no_order_check;
+}
+
+int kill_matrix_command(const Choices& choices) {
+  catch_interrupts();
+  scenario::Library library(scenarios_folder());
+  const std::vector<scenario::Case> cases = cases_of(library, choices.run);
+  KillMatrixOptions options;
+  options.defects = choices.defects;
+  options.results_file = choices.run.results;
+  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : num_cores();
+  options.run.order_check = choices.run.order_check;
+  options.run.collective_deadline = choices.run.collective_deadline;
+  return kill_matrix(library, cases, options);
+}
+
+int dispatch(const std::string& command, Choices& choices) {
+  settle(choices);
+  if (command == "run") return run_command(choices.run);
+  if (command == "list") return list_command(choices.run.what, choices.run.expand, choices.json);
+  if (command == "explain") return explain_command(choices.name);
+  if (command == "validate") return validate_command(choices.files);
+  if (command == "schema") return schema_command();
+  if (command == "reference") return reference_command();
+  if (command == "report") return report::write_page(reports_folder(), choices.old_results, choices.output);
+  if (command == "compare") return report::compare_command(choices.old_results, choices.new_results, choices.json);
+  if (command == "bench") return bench(choices.bench);
+  if (command == "defects") return defects_command(choices.json);
+  if (command == "kill-matrix") return kill_matrix_command(choices);
+  if (command == "explain-hang") return explain_hang_command(choices.folder);
+  return doctor();
+}
+
+void define_run(CLI::App& app, Choices& choices) {
+  CLI::App& run =
+      *app.add_subcommand("run",
+                          "Run scenarios.\n\nExamples:\n"
+                          "  lockstep run                                   all that come with the program\n"
+                          "  lockstep run 'replicate/*' --device sim\n"
+                          "  lockstep run replicate/single_module --case world_size=8,launch=thread\n"
+                          "  lockstep run my_scenario.yaml --set seed=7 --results out.jsonl --report out\n");
+  add_selection(run, choices);
+  add_execution(run, choices);
+  RunSettings& settings = choices.run;
+  run.add_option("--failed", settings.failed, "only what failed in this results file")->check(CLI::ExistingFile);
+  run.add_option("--repeat", settings.repeat, "run every case so many times")->check(CLI::Range(1, 1000000));
+  run.add_option("--run-timeout", settings.run_timeout, "seconds for the whole run")->check(CLI::PositiveNumber);
+  run.add_option("--results", settings.results, "write a results file (JSON lines)");
+  run.add_option("--junit", settings.junit, "write a JUnit file");
+  run.add_option("--report", settings.report, "write the HTML page into this folder");
+  run.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
+  run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
+  run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
+  run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));
+  run.add_flag("-v,--verbose", choices.verbose, "a line for every case, with its evidence");
+  run.add_flag("-q,--quiet", choices.quiet, "only what is unexpected, and the summary");
+}
+
+void define_inspection(CLI::App& app, Choices& choices) {
+  CLI::App& list =
+      *app.add_subcommand("list",
+                          "List scenarios, cases, what each mirrors, ranks.\n\nExamples:\n  lockstep list\n"
+                          "  lockstep list 'golden/*' --json\n");
+  add_selection(list, choices);
+  list.add_flag("--json", choices.json, "a JSON object a case");
+  CLI::App& explain =
+      *app.add_subcommand("explain",
+                          "Say what a scenario shows, its cases and steps, and what makes it fail.\n\nExamples:\n"
+                          "  lockstep explain replicate/single_module\n");
+  explain.add_option("NAME", choices.name, "a scenario's name or file")->required();
+  CLI::App& validate = *app.add_subcommand(
+      "validate",
+      "Parse and check scenario files without running them.\n\nExamples:\n"
+      "  lockstep validate my_scenario.yaml\n  lockstep validate            all that come with the program\n");
+  validate.add_option("FILE", choices.files, "files or names; none: all");
+  app.add_subcommand(
+      "schema",
+      "Print the JSON Schema (draft-07) of a scenario file.\n\nExamples:\n  lockstep schema > lockstep.schema.json\n");
+  app.add_subcommand(
+      "reference",
+      "Print the reference page of the scenario language.\n\nExamples:\n  lockstep reference > REFERENCE.md\n");
+}
+
+void define_results(CLI::App& app, Choices& choices) {
+  CLI::App& report = *app.add_subcommand("report",
+                                         "Make the HTML page from a results file.\n\nExamples:\n"
+                                         "  lockstep report build/report/results.jsonl -o page\n");
+  report.add_option("RESULTS", choices.old_results, "results file")->required();
+  report.add_option("-o,--output", choices.output, "folder of the page")->required();
+  CLI::App& compare =
+      *app.add_subcommand("compare",
+                          "Say what changed between two results files; exit 1 when something got worse.\n\nExamples:\n"
+                          "  lockstep compare main.jsonl branch.jsonl\n");
+  compare.add_option("OLD", choices.old_results, "results file before")->required();
+  compare.add_option("NEW", choices.new_results, "results file after")->required();
+  compare.add_flag("--json", choices.json, "JSON lines");
+  CLI::App& hang = *app.add_subcommand("explain-hang",
+                                       "Tell the story of a flight recorder dump.\n\nExamples:\n"
+                                       "  lockstep explain-hang build/report/dumps/case-1\n");
+  hang.add_option("FOLDER", choices.folder, "folder of the dump")->required();
+}
+
+void define_quality(CLI::App& app, Choices& choices) {
+  CLI::App& bench = *app.add_subcommand(
+      "bench",
+      "Measure collectives, training steps and kernels.\n\nExamples:\n  lockstep bench collectives\n"
+      "  lockstep bench steps --json\n");
+  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, kernels; none: all");
+  bench.add_flag("--json", choices.bench.json, "JSON lines");
+  bench.add_option("--rounds", choices.bench.rounds, "measurements of each")->check(CLI::Range(1, 1000000));
+  bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
+  bench.add_option("--only", choices.bench.only, "what has this in its name");
+  CLI::App& defects =
+      *app.add_subcommand("defects", "List the seeded defects.\n\nExamples:\n  lockstep defects --json\n");
+  defects.add_flag("--json", choices.json, "JSON lines");
+  CLI::App& matrix = *app.add_subcommand(
+      "kill-matrix",
+      "Run scenarios under each seeded defect and see that it is caught.\n\nExamples:\n"
+      "  lockstep kill-matrix\n  lockstep kill-matrix 'replicate/*' --only replicate_no_division\n");
+  add_selection(matrix, choices);
+  add_execution(matrix, choices);
+  matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
+  matrix.add_option("--results", choices.run.results, "write a line a defect (JSON lines)");
+  app.add_subcommand("doctor",
+                     "Say what was found on this machine and whether it works.\n\nExamples:\n  lockstep doctor\n");
+}
+
+}  // namespace
+
+int run_app(int argc, char** argv) {
+  CLI::App app(
+      "Lockstep: a conformance suite and reference engine for composable sharded training.\n\nExamples:\n"
+      "  lockstep run                          run every scenario\n"
+      "  lockstep explain replicate/single_module\n"
+      "  lockstep compare old.jsonl new.jsonl  gate a change\n",
+      "lockstep");
+  app.set_version_flag("--version", "lockstep " + version());
+  app.require_subcommand(1);
+  Choices choices;
+  choices.run.command.assign(argv, argv + argc);
+  define_run(app, choices);
+  define_inspection(app, choices);
+  define_results(app, choices);
+  define_quality(app, choices);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  try {
+    return dispatch(app.get_subcommands().front()->get_name(), choices);
+  } catch (const scenario::ScenarioError& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 2;
+  } catch (const InternalError& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+    return 3;
+  } catch (const Error& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+    return 2;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "lockstep: {}\n", error.what());
+    return 3;
+  }
+}
+
+}  // namespace lockstep::cli

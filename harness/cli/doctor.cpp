@@ -1,0 +1,120 @@
+#include "harness/cli/doctor.hpp"
+
+#include <cstdlib>
+#include <exception>
+#include <filesystem>
+#include <string>
+
+#include <fmt/core.h>
+#include <sys/utsname.h>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/kernels/backend.hpp"
+#include "harness/cli/machine.hpp"
+#include "harness/launch/environment.hpp"
+#include "harness/launch/launcher.hpp"
+#include "harness/report/page.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+class Findings {
+ public:
+  void fact(const std::string& what, const std::string& found) { fmt::print("  {:<18} {}\n", what, found); }
+  void check(const std::string& what, bool well, const std::string& found, const std::string& remedy) {
+    fmt::print("{} {:<18} {}\n", well ? "  " : "! ", what, found);
+    if (!well) {
+      fmt::print("  {:<18} remedy: {}\n", "", remedy);
+      ++num_problems_;
+    }
+  }
+  int num_problems() const { return num_problems_; }
+
+ private:
+  int num_problems_ = 0;
+};
+
+// Two ranks sum their numbers: the launch, the shared memory and the collectives work together.
+std::string sum_over_ranks(launch::Launch how) {
+  launch::LaunchOptions options;
+  options.world_size = 2;
+  options.launch = how;
+  options.timeout_seconds = 20.0;
+  const launch::LaunchResult result = launch::launch(options, [](int rank) {
+    verdict::RankOutcome outcome;
+    outcome.rank = rank;
+    const Tensor mine = full({3}, rank + 1, DType::float32, {});
+    comm::all_reduce(comm::world_group(), mine, comm::ReduceOp::sum);
+    if (item(slice(mine, 0, 0, 1)) != 3.0) outcome.detail = "the sum over two ranks is wrong";
+    return outcome;
+  });
+  std::string wrong;
+  for (const verdict::RankOutcome& outcome : result.outcomes) {
+    if (outcome.status != verdict::RankStatus::finished) wrong = verdict::describe_end(outcome);
+    for (const verdict::Failure& failure : outcome.failures) wrong = failure.message;
+    if (!outcome.detail.empty()) wrong = outcome.detail;
+  }
+  return wrong;
+}
+
+void check_launch(Findings& findings, const char* what, launch::Launch how) {
+  std::string wrong;
+  try {
+    wrong = sum_over_ranks(how);
+  } catch (const std::exception& error) {
+    wrong = error.what();
+  }
+  findings.check(what, wrong.empty(), wrong.empty() ? "two ranks started and summed" : wrong,
+                 "allow this user more processes (ulimit -u) and shared memory; see the message");
+}
+
+}  // namespace
+
+int doctor() {
+  Findings findings;
+  fmt::print("lockstep {}\n", version());
+  for (const auto& [name, value] : build_facts()) findings.fact(name, value);
+  for (const auto& [name, value] : machine_facts()) findings.fact(name, value);
+
+  // The ranks of this check fork from a process that has not opened the BLAS yet.
+  check_launch(findings, "process ranks", launch::Launch::process);
+  check_launch(findings, "thread ranks", launch::Launch::thread);
+
+  const int threads = kernels::blas_threads();
+  findings.check("BLAS threads", threads == 1, str(threads, " a rank"),
+                 "set OPENBLAS_NUM_THREADS=1 before the program starts");
+  const std::int64_t wrong = kernels::num_wrong_products();
+  findings.check(
+      "BLAS and threads", wrong == 0,
+      wrong == 0 ? std::string("8 threads multiply at once, all products right")
+                 : str(wrong, " wrong products of 8 threads at once"),
+      "install libopenblas-pthread-dev and build again; the serial flavour is not safe from several threads");
+
+  std::error_code ignored;
+  const auto space = std::filesystem::space(std::filesystem::temp_directory_path(ignored), ignored);
+  findings.check("temporary folder", !ignored && space.available > (std::uintmax_t{64} << 20),
+                 ignored ? ignored.message() : str(static_cast<std::int64_t>(space.available >> 20), " MiB free"),
+                 "set TMPDIR to a folder with at least 64 MiB free");
+  const std::int64_t memory = available_memory();
+  findings.check("memory available", memory > (std::int64_t{512} << 20), str(memory >> 20, " MiB"),
+                 "end other programs: cases need some 512 MiB");
+
+  std::string python;
+  try {
+    python = report::find_report_python();
+  } catch (const std::exception& error) {
+    findings.check("Python", false, error.what(),
+                   "apt-get install python3-matplotlib python3-jinja2, or set LOCKSTEP_PYTHON");
+  }
+  if (!python.empty()) findings.check("Python", true, python + ", with matplotlib and jinja2", "");
+
+  findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
+  findings.fact("launch variables", launch::describe_environment());
+  if (findings.num_problems() > 0) fmt::print("{} problem(s) found\n", findings.num_problems());
+  return findings.num_problems() == 0 ? 0 : 1;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,101 @@
+#include "harness/cli/kill_matrix.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <set>
+#include <utility>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+struct Catch {
+  std::string scenario;
+  std::string check;
+  friend auto operator<=>(const Catch&, const Catch&) = default;
+};
+
+class ArmedDefect {
+ public:
+  explicit ArmedDefect(Defect defect) { arm_defect(defect); }
+  ~ArmedDefect() { arm_defect(Defect::none); }
+  ArmedDefect(const ArmedDefect&) = delete;
+  ArmedDefect& operator=(const ArmedDefect&) = delete;
+};
+
+std::string kind_of_check(const std::string& check) {
+  if (check == "expect_collectives" || check == "expect_events") return "count";
+  if (check == "order") return "order";
+  if (check == "raises") return "message";
+  if (check == "expect" || check.rfind("expect_", 0) == 0) return "value";
+  return {};
+}
+
+}  // namespace
+
+std::string kind_shown_by(const verdict::CaseResult& row) {
+  // A failure that no longer comes: the check that had to find it has gone blind.
+  if (row.status == verdict::Status::XPASS) return "value";
+  if (row.status != verdict::Status::FAIL || !row.failure) return {};
+  return kind_of_check(row.failure->check);
+}
+
+int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases,
+                const KillMatrixOptions& options) {
+  std::ofstream results;
+  if (!options.results_file.empty()) {
+    results.open(options.results_file);
+    if (!results) throw Error(str("cannot write ", options.results_file), "name a file in a folder that exists");
+  }
+  bool clean = true;
+  const RunCasesOutcome plain = run_cases(library, cases, options.run, [&](const verdict::CaseResult& row) {
+    if (!verdict::is_unexpected(row.status)) return;
+    clean = false;
+    fmt::print("without any defect: {} {} [{}]: {}\n", verdict::name_of(row.status), row.scenario, row.case_id,
+               row.failure ? row.failure->message : row.reason);
+  });
+  if (plain.interrupted) return 130;
+
+  int num_caught = 0, num_asked = 0;
+  for (int i = 0; i < num_defects(); ++i) {
+    const DefectInfo& info = defect_table()[i];
+    const std::string name(info.name);
+    if (!options.defects.empty() &&
+        std::find(options.defects.begin(), options.defects.end(), name) == options.defects.end())
+      continue;
+    ++num_asked;
+    const ArmedDefect armed(info.defect);
+    RunCasesOptions run = options.run;
+    run.repro_suffix = " --defect " + name;
+    std::set<Catch> caught, others;
+    const RunCasesOutcome outcome = run_cases(library, cases, run, [&](const verdict::CaseResult& row) {
+      if (!verdict::is_unexpected(row.status)) return;
+      const std::string check = row.failure ? row.failure->check : std::string(verdict::name_of(row.status));
+      (kind_shown_by(row) == name_of(info.kind) ? caught : others).insert({row.scenario, check});
+    });
+    if (outcome.interrupted) return 130;
+    num_caught += caught.empty() ? 0 : 1;
+    fmt::print(
+        "{:<8} {:<28} {:<8} caught by {} check(s) of its kind, {} other(s){}\n", caught.empty() ? "MISSED" : "caught",
+        name, name_of(info.kind), caught.size(), others.size(),
+        caught.empty() ? std::string() : str("; first: ", caught.begin()->scenario, " (", caught.begin()->check, ")"));
+    std::fflush(stdout);
+    if (results) {
+      nlohmann::ordered_json row = {{"kind", "defect"}, {"name", name}, {"place", info.place}};
+      row["caught_by"] = nlohmann::ordered_json::array();
+      for (const Catch& one : caught) row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}});
+      results << row.dump() << '\n' << std::flush;
+    }
+  }
+  fmt::print("{} of {} defects caught; the run without any is {}\n", num_caught, num_asked,
+             clean ? "clean" : "NOT clean");
+  return clean && num_caught == num_asked && num_asked > 0 ? 0 : 1;
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,41 @@
+// Running expanded cases: launches them, several at once, and turns what the ranks leave into rows. `lockstep run` and
+// `lockstep kill-matrix` share it.
+//
+//   run_cases(library, cases, {.jobs = 2}, [&](const verdict::CaseResult& row) { writer.write(row); });
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "harness/scenario/expand.hpp"
+#include "harness/scenario/library.hpp"
+#include "harness/verdict/results.hpp"
+
+namespace lockstep::cli {
+
+struct RunCasesOptions {
+  int jobs = 1;
+  bool fail_fast = false;  // stop after the first unexpected result
+  bool order_check = true;
+  double collective_deadline = 10.0;
+  std::string repro_suffix;  // appended to each row's repro: " --defect NAME"
+  std::string dump_folder;   // where flight recorder dumps of hung, crashed and failed cases go; empty: none
+};
+
+struct RunCasesOutcome {
+  std::vector<verdict::CaseResult> results;  // in the order they ended; MISSING ones for what was not run
+  bool interrupted = false;                  // by SIGINT or SIGTERM
+};
+
+RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario::Case>& cases,
+                          const RunCasesOptions& options,
+                          const std::function<void(const verdict::CaseResult&)>& on_result);
+
+// SIGINT, SIGTERM and SIGALRM (the whole run's time-out) from now on end the run in order: cases under way are killed,
+// results so far are kept.
+void catch_interrupts();
+bool interrupted();
+bool out_of_time();
+
+}  // namespace lockstep::cli
