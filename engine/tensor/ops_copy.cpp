@@ -1,0 +1,100 @@
+// Copies, casts, moves between devices, fills.
+#include "engine/core/error.hpp"
+#include "engine/device/stream.hpp"
+#include "engine/kernels/elementwise.hpp"
+#include "engine/tensor/ops.hpp"
+#include "engine/tensor/ops_launch.hpp"
+
+namespace lockstep::raw {
+
+namespace {
+
+// Both contiguous, of one type and size, on different devices.
+void copy_across(const Tensor& to, const Tensor& from) {
+  if (to.is_meta() || to.num_elements() == 0) return;
+  if (from.is_meta())
+    throw Error(str("copy_: ", describe(from), " has no values to copy to ", describe(to)),
+                "give a source on a device that has memory");
+  using device::Kind;
+  const bool to_host = to.device().kind == Kind::cpu;
+  device::Stream& stream = device::current_stream(to_host ? from.device() : to.device());
+  device::Stream& other = device::current_stream(to_host ? to.device() : from.device());
+  stream.wait(other.record());
+  device::copy_bytes(stream, write(to), read(from));
+  other.wait(stream.record());  // whoever goes on with either operand there finds the copy made
+}
+
+}  // namespace
+
+Tensor contiguous(const Tensor& a) {
+  require_defined("contiguous", a);
+  return a.is_contiguous() ? a : clone(a);
+}
+
+Tensor clone(const Tensor& a) {
+  require_defined("clone", a);
+  const Tensor out = empty_like(a);
+  run_kernel("clone", kernels::copy, out, a);
+  return out;
+}
+
+Tensor reshape(const Tensor& a, const Dims& sizes) {
+  require_defined("reshape", a);
+  if (a.is_contiguous()) return view(a, sizes);
+  try {
+    return view(a, sizes);
+  } catch (const Error&) {
+    return view(clone(a), sizes);  // says what is wrong when the sizes do not fit at all
+  }
+}
+
+Tensor cast(const Tensor& a, DType dtype) {
+  require_defined("cast", a);
+  if (a.dtype() == dtype) return a;
+  const Tensor out = empty(a.sizes(), dtype, a.device());
+  run_kernel("cast", kernels::copy, out, a);
+  return out;
+}
+
+Tensor to_device(const Tensor& a, device::Device device) {
+  require_defined("to_device", a);
+  if (a.device() == device) return a;
+  const Tensor out = empty(a.sizes(), a.dtype(), device);
+  if (device.kind == device::Kind::meta) return out;
+  copy_across(out, contiguous(a));
+  return out;
+}
+
+void zero_(const Tensor& to) { fill_(to, 0.0); }
+
+void fill_(const Tensor& to, double value) {
+  require_defined("fill_", to);
+  run_kernel(
+      "fill_", [value](kernels::Space space, const kernels::View& out) { kernels::fill(space, out, value); }, to);
+  to.bump_version();
+}
+
+void copy_(const Tensor& to, const Tensor& from) {
+  require_defined("copy_", to);
+  require_defined("copy_", from);
+  if (!(broadcast_sizes(to.sizes(), from.sizes(), "copy_") == to.sizes()))
+    throw Error(str("copy_: ", to_text(from.sizes()), " does not broadcast to ", to_text(to.sizes())),
+                "give a source of at most the target's sizes");
+  require_no_repeats("copy_", to);
+  if (to.device() == from.device()) {
+    const Tensor source = apart_from(from, to);
+    run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
+  } else {
+    // The source in the target's type, the fewest bytes that way; a strided target gets it in two steps.
+    const Tensor source = contiguous(cast(from, to.dtype()));
+    if (to.is_contiguous() && source.sizes() == to.sizes()) {
+      copy_across(to, source);
+    } else if (!to.is_meta()) {
+      const Tensor there = to_device(source, to.device());
+      run_kernel("copy_", kernels::copy, to, there.sizes() == to.sizes() ? there : expand(there, to.sizes()));
+    }
+  }
+  to.bump_version();
+}
+
+}  // namespace lockstep::raw

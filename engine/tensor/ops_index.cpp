@@ -1,0 +1,92 @@
+// index_select, index_add_, cat.
+#include "engine/core/error.hpp"
+#include "engine/kernels/elementwise.hpp"
+#include "engine/kernels/index.hpp"
+#include "engine/tensor/ops.hpp"
+#include "engine/tensor/ops_launch.hpp"
+
+namespace lockstep::raw {
+
+namespace {
+
+Tensor checked_index(const char* name, const Tensor& a, const Tensor& index) {
+  require_same_device(name, a, index);
+  if (index.num_dims() > 1 || (index.dtype() != DType::int64 && index.dtype() != DType::int32))
+    throw Error(str(name, ": the index is ", describe(index)), "give one dim of int64");
+  return contiguous(cast(index, DType::int64));
+}
+
+}  // namespace
+
+Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
+  const Tensor at = checked_index("index_select", a, index);
+  const int on = normalize_dim(dim, a.num_dims(), "index_select");
+  Dims sizes = a.sizes();
+  sizes[on] = at.num_elements();
+  const Tensor out = empty(sizes, a.dtype(), a.device());
+  run_kernel(
+      "index_select",
+      [on](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& rows) {
+        kernels::index_select(space, to, from, on, rows);
+      },
+      out, contiguous(a), at);
+  return out;
+}
+
+void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value) {
+  const Tensor at = checked_index("index_add_", to, index);
+  require_same_device("index_add_", to, value);
+  const int on = normalize_dim(dim, to.num_dims(), "index_add_");
+  Dims sizes = to.sizes();
+  sizes[on] = at.num_elements();
+  if (!(value.sizes() == sizes))
+    throw Error(str("index_add_: the value is ", to_text(value.sizes()), ", not ", to_text(sizes)),
+                "give one row of the value an index");
+  require_no_repeats("index_add_", to);
+  if (to.is_meta() || value.num_elements() == 0) return to.bump_version();
+  const bool rounds = is_floating(to.dtype()) && size_of(to.dtype()) == 2;
+  if (rounds || !to.is_contiguous()) {
+    // Rounded once, after all rows that fall on one place have been added.
+    const Tensor whole = rounds ? cast(to, DType::float32) : clone(to);
+    index_add_(whole, on, at, value);
+    return copy_(to, whole);
+  }
+  run_update(
+      "index_add_",
+      [on](kernels::Space space, const kernels::View& sums, const kernels::View& rows, const kernels::View& from) {
+        kernels::index_add(space, sums, on, rows, from);
+      },
+      to, at, apart_from(contiguous(cast(value, to.dtype())), to));
+  to.bump_version();
+}
+
+Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+  if (tensors.empty()) throw Error("cat: no tensors given", "give at least one");
+  const Tensor& first = tensors.front();
+  require_defined("cat", first);
+  const int on = normalize_dim(dim, first.num_dims(), "cat");
+  DType dtype = first.dtype();
+  Dims sizes = first.sizes();
+  sizes[on] = 0;
+  for (const Tensor& tensor : tensors) {
+    require_same_device("cat", first, tensor);
+    dtype = promote(dtype, tensor.dtype());
+    Dims expected = first.sizes();
+    bool fits = tensor.num_dims() == first.num_dims();
+    if (fits) expected[on] = tensor.sizes()[on];
+    if (!fits || !(tensor.sizes() == expected))
+      throw Error(str("cat: ", to_text(tensor.sizes()), " does not fit to ", to_text(first.sizes()), " along dim ", on),
+                  "sizes may differ along that dim only");
+    sizes[on] += tensor.sizes()[on];
+  }
+  const Tensor out = empty(sizes, dtype, first.device());
+  std::int64_t at = 0;
+  for (const Tensor& tensor : tensors) {
+    const std::int64_t size = tensor.sizes()[on];
+    run_kernel("cat", kernels::copy, slice(out, on, at, at + size), tensor);
+    at += size;
+  }
+  return out;
+}
+
+}  // namespace lockstep::raw

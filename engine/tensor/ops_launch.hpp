@@ -1,0 +1,63 @@
+// For the ops*.cpp of this folder: from tensors to a kernel. One call names what is read and written, hands the views
+// over for the length of the launch, and does nothing on meta.
+//
+//   Tensor out = empty(a.sizes(), a.dtype(), a.device());
+//   run_kernel("sqrt", kernels::sqrt, out, a);
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <utility>
+
+#include "engine/device/stream.hpp"
+#include "engine/kernels/view.hpp"
+#include "engine/tensor/tensor.hpp"
+
+namespace lockstep::raw {
+
+inline kernels::View view_of(const Tensor& tensor) {
+  return {nullptr, tensor.dtype(), tensor.sizes(), tensor.strides()};
+}
+inline kernels::Space space_of(device::Device device) {
+  return device.kind == device::Kind::cuda ? kernels::Space::cuda : kernels::Space::host;
+}
+
+template <class Kernel, class... Operands>
+void run_kernel_at(const char* name, const Kernel& kernel, const device::Access& out_access, const Tensor& out,
+                   const Operands&... operands) {
+  constexpr std::size_t count = 1 + sizeof...(Operands);
+  const std::array<device::Access, count> accesses = {out_access, read(operands)...};
+  std::array<kernels::View, count> views = {view_of(out), view_of(operands)...};
+  device::launch(device::current_stream(out.device()), name, accesses,
+                 [kernel, views, space = space_of(out.device())](const device::Pointers& pointers) {
+                   std::array<kernels::View, count> at = views;
+                   for (std::size_t i = 0; i < count; ++i) at[i].data = pointers.at(i);
+                   [&]<std::size_t... i>(std::index_sequence<i...>) { kernel(space, at[i]...); }
+                   (std::make_index_sequence<count>());
+                 });
+}
+
+// kernel(space, out, operands...) writes all of `out`.
+template <class Kernel, class... Operands>
+void run_kernel(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
+  if (out.is_meta() || out.num_elements() == 0) return;
+  run_kernel_at(name, kernel, write(out), out, operands...);
+}
+// The same, where `out` is also read.
+template <class Kernel, class... Operands>
+void run_update(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
+  if (out.is_meta() || out.num_elements() == 0) return;
+  run_kernel_at(name, kernel, update(out), out, operands...);
+}
+
+// Checks that name the operation and what it was given.
+void require_same_device(const char* operation, const Tensor& a, const Tensor& b);
+void require_floating(const char* operation, const Tensor& a);
+void require_not_bool(const char* operation, const Tensor& a);
+void require_defined(const char* operation, const Tensor& a);
+// `to` and what is written into it share memory, but not element for element: then `from` as a copy, else itself.
+Tensor apart_from(const Tensor& from, const Tensor& to);
+// Whether two elements of `tensor` are one place in memory (an expanded dim).
+void require_no_repeats(const char* operation, const Tensor& tensor);
+
+}  // namespace lockstep::raw

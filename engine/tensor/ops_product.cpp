@@ -1,0 +1,117 @@
+// matmul and linear. The 16-bit types are multiplied in float32 and rounded once.
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+#include "engine/kernels/gemm.hpp"
+#include "engine/tensor/ops.hpp"
+#include "engine/tensor/ops_launch.hpp"
+
+namespace lockstep::raw {
+
+namespace {
+
+bool is_short(DType dtype) { return size_of(dtype) == 2; }
+
+// As the library can take it: in place, or a contiguous copy when no dim of the matrix has stride 1.
+Tensor product_operand(const Tensor& a) { return kernels::is_product_operand(view_of(a)) ? a : contiguous(a); }
+
+void require_product_types(const char* name, const Tensor& a, const Tensor& b) {
+  require_same_device(name, a, b);
+  require_floating(name, a);
+  require_floating(name, b);
+  if (a.dtype() != b.dtype())
+    throw Error(str(name, ": operands of different types: ", describe(a), " and ", describe(b)),
+                "cast one of them; products promote nothing");
+}
+
+[[noreturn]] void refuse_sizes(const char* name, const Tensor& a, const Tensor& b, const char* remedy) {
+  throw Error(str(name, ": inner sizes do not fit: ", to_text(a.sizes()), " x ", to_text(b.sizes())), remedy);
+}
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  require_product_types("matmul", a, b);
+  if (a.num_dims() == 0 || b.num_dims() == 0)
+    refuse_sizes("matmul", a, b, "a scalar has no inner dim: multiply with mul");
+  if (is_short(a.dtype())) return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), a.dtype());
+  // A vector is a matrix of one row, or one column, whose dim goes again at the end.
+  const bool row = a.num_dims() == 1, column = b.num_dims() == 1;
+  Tensor x = row ? unsqueeze(a, 0) : a;
+  Tensor y = column ? unsqueeze(b, 1) : b;
+  if (x.size(-1) != y.size(-2)) refuse_sizes("matmul", a, b, "transpose one of the operands");
+  const std::int64_t m = x.size(-2), k = x.size(-1), n = y.size(-1);
+
+  Dims batch_x, batch_y;
+  for (int dim = 0; dim < x.num_dims() - 2; ++dim) batch_x.push_back(x.sizes()[dim]);
+  for (int dim = 0; dim < y.num_dims() - 2; ++dim) batch_y.push_back(y.sizes()[dim]);
+  const Dims batch = broadcast_sizes(batch_x, batch_y, "matmul");
+  Dims out_sizes = batch;
+  if (!row) out_sizes.push_back(m);
+  if (!column) out_sizes.push_back(n);
+  const Tensor out = empty(out_sizes, a.dtype(), a.device());
+  if (out.is_meta() || out.num_elements() == 0) return out;
+
+  Dims full = batch;
+  full.push_back(m);
+  full.push_back(n);
+  Tensor result = view(out, full);
+  if (batch_y.empty() && !batch_x.empty()) {
+    // One right operand for all: the batches are more rows of one product.
+    x = contiguous(x);
+    const std::int64_t rows = num_elements(batch_x) * m;
+    x = view(x, Dims{rows, k});
+    result = view(out, Dims{rows, n});
+  } else {
+    x = product_operand(x);
+    y = product_operand(y);
+    Dims sizes_x = batch, sizes_y = batch;
+    for (std::int64_t size : {m, k}) sizes_x.push_back(size);
+    for (std::int64_t size : {k, n}) sizes_y.push_back(size);
+    if (!(x.sizes() == sizes_x)) x = expand(x, sizes_x);
+    if (!(y.sizes() == sizes_y)) y = expand(y, sizes_y);
+  }
+  run_kernel("matmul", kernels::matmul, result, product_operand(x), product_operand(y));
+  return out;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  require_product_types("linear", x, weight);
+  if (weight.num_dims() != 2 || x.num_dims() == 0 || x.size(-1) != weight.size(1))
+    refuse_sizes("linear", x, weight, "x is (..., in), the weight (out, in)");
+  if (bias) {
+    require_product_types("linear", x, *bias);
+    if (bias->num_dims() != 1 || bias->size(0) != weight.size(0))
+      throw Error(str("linear: bias ", to_text(bias->sizes()), " for a weight of ", to_text(weight.sizes())),
+                  str("the bias is (", weight.size(0), ")"));
+  }
+  if (is_short(x.dtype())) {
+    const Tensor wide_bias = bias ? cast(*bias, DType::float32) : Tensor();
+    return cast(linear(cast(x, DType::float32), cast(weight, DType::float32), bias ? &wide_bias : nullptr), x.dtype());
+  }
+  Dims out_sizes = x.sizes();
+  out_sizes[out_sizes.size() - 1] = weight.size(0);
+  const Tensor out = empty(out_sizes, x.dtype(), x.device());
+  if (out.is_meta() || out.num_elements() == 0) return out;
+  const std::int64_t rows = out.num_elements() / weight.size(0);
+  const Tensor flat = product_operand(x.num_dims() == 2 ? x : view(contiguous(x), Dims{rows, x.size(-1)}));
+  const Tensor flat_out = view(out, Dims{rows, weight.size(0)});
+  const Tensor w = product_operand(weight);
+  if (bias) {
+    run_kernel(
+        "linear",
+        [](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& by,
+           const kernels::View& plus) { kernels::linear(space, to, from, by, &plus); },
+        flat_out, flat, w, *bias);
+  } else {
+    run_kernel(
+        "linear",
+        [](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& by) {
+          kernels::linear(space, to, from, by, nullptr);
+        },
+        flat_out, flat, w);
+  }
+  return out;
+}
+
+}  // namespace lockstep::raw
