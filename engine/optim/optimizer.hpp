@@ -1,7 +1,7 @@
 // Optimizers over parameter groups. One pass over many tensors; the same bits as a tensor at a time and as PyTorch's
 // CPU formulas. State is keyed by parameter. Parameters without a gradient are left as they are.
 //
-//   auto adam = make_optimizer("Adam", {{parameters, options}});
+//   auto adam = make_optimizer("Adam", {group_of(nn::named_parameters(model), {.lr = 1e-2})});
 //   adam->step();
 #pragma once
 
@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/nn/module.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::optim {
@@ -63,6 +64,8 @@ class Optimizer {
     std::map<std::string, Tensor> tensors;
     std::int64_t step = 0;
   };
+  // The state of a parameter, created at first use.
+  ParameterState& state_of(const ParameterRef& parameter, const Tensor& tensor, const Options& options);
   virtual void create_state(const Tensor& parameter, ParameterState& state, const Options& options) = 0;
   // One step over a group: parameters with their gradients and states, all defined.
   struct Item {
@@ -76,6 +79,9 @@ class Optimizer {
   std::map<std::string, ParameterState> states_;
   std::vector<Hook> before_step_, after_step_;
 };
+
+// A group of a module's parameters, looked up in their slots at each step.
+Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options& options);
 
 // SGD or Adam; throws Error for an unknown type, an empty group, options out of range.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view type, std::vector<Group> groups);

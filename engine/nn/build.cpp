@@ -1,0 +1,75 @@
+#include "engine/nn/build.hpp"
+
+#include "engine/nn/arguments.hpp"
+#include "engine/nn/layers.hpp"
+#include "engine/nn/models.hpp"
+
+namespace lockstep::nn {
+
+std::vector<Builder> layer_builders() {
+  return {
+      {{"Linear",
+        {{"in", true, {}}, {"out", true, {}}, {"bias", false, true}},
+        false,
+        "x @ weight^T + bias, weight (out, in)"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         auto made = std::make_shared<Linear>(at.size("in"), at.size("out"), at.boolean("bias"));
+         made->create(options);
+         return made;
+       }},
+      {{"ReLU", {}, false, "max(x, 0)"},
+       [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<ReLU>(); }},
+      {{"Sequential", {}, true, "its modules one after the other, named 0, 1, ..."},
+       [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {
+         return std::make_shared<Sequential>(modules);
+       }},
+  };
+}
+
+namespace {
+
+// The same for every rank: what can be built does not change while a program runs.
+const std::vector<Builder>& table() {
+  static const std::vector<Builder> all = [] {
+    std::vector<Builder> joined = layer_builders();
+    for (Builder& builder : model_builders()) joined.push_back(std::move(builder));
+    return joined;
+  }();
+  return all;
+}
+
+const Builder* find(std::string_view name) {
+  for (const Builder& builder : table())
+    if (builder.info.name == name) return &builder;
+  return nullptr;
+}
+
+}  // namespace
+
+const std::vector<BuilderInfo>& builders() {
+  static const std::vector<BuilderInfo> infos = [] {
+    std::vector<BuilderInfo> all;
+    for (const Builder& builder : table()) all.push_back(builder.info);
+    return all;
+  }();
+  return infos;
+}
+
+bool has_builder(std::string_view name) { return find(name) != nullptr; }
+
+ModulePtr build(std::string_view name, const Inputs& arguments, const BuildOptions& options,
+                const std::vector<ModulePtr>& modules) {
+  const Builder* builder = find(name);
+  if (!builder) {
+    std::string known;
+    for (const Builder& each : table()) known += str(known.empty() ? "" : ", ", each.info.name);
+    throw Error(str("there is no module `", name, "` to build"), str("one of ", known));
+  }
+  if (!builder->info.variadic && !modules.empty())
+    throw Error(str(name, " takes no modules, ", modules.size(), " given"), "put them into a Sequential");
+  ModulePtr made = builder->make(Arguments(name, builder->info.arguments, arguments), options, modules);
+  name_parameters(made);
+  return made;
+}
+
+}  // namespace lockstep::nn

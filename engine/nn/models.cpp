@@ -1,0 +1,163 @@
+// The documents' models. Children are built, and draw their weights, in the order written.
+#include "engine/nn/models.hpp"
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/nn/layers.hpp"
+
+namespace lockstep::nn {
+
+namespace {
+
+using Modules = std::vector<ModulePtr>;
+
+ModulePtr linear(std::int64_t in, std::int64_t out, const BuildOptions& options, bool bias = true) {
+  auto made = std::make_shared<Linear>(in, out, bias);
+  made->create(options);
+  return made;
+}
+
+Tensor normal(const Dims& sizes, const BuildOptions& options, device::Purpose purpose) {
+  const device::PurposeScope scope(purpose);
+  return randn(sizes, options.dtype, options.device);
+}
+
+ModulePtr net(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("Net", [](Composed& m, const Inputs& inputs) {
+    return m.of("fc3", m.of("fc2", m.of("fc1", only_input(m, "forward", inputs))));
+  });
+  for (const char* name : {"fc1", "fc2", "fc3"}) made->add_child(name, linear(2, 2, options));
+  return made;
+}
+
+ModulePtr my_net(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("MyNet", [](Composed& m, const Inputs& inputs) -> Value {
+    static const std::vector<ArgumentInfo> declared = {{"x", true, {}}, {"kwarg", false, {}}};
+    const Arguments at("MyNet.forward", declared, inputs);
+    const Tensor& x = at.tensor("x");
+    return m.of("a", at["kwarg"].is_none() ? x : ops::matmul(x, at.tensor("kwarg")));
+  });
+  made->add_child("a", linear(2, 2, options));
+  return made;
+}
+
+ModulePtr unit_module(const BuildOptions& options) {
+  auto made = std::make_shared<Composed>("UnitModule", [](Composed& m, const Inputs& inputs) {
+    return m.of("l2", m.of("seq", m.of("l1", only_input(m, "forward", inputs))));
+  });
+  made->add_child("l1", linear(100, 100, options));
+  made->add_child("seq", std::make_shared<Sequential>(
+                             Modules{std::make_shared<ReLU>(), linear(100, 100, options), std::make_shared<ReLU>()}));
+  made->add_child("l2", linear(100, 100, options));
+  return made;
+}
+
+ModulePtr composite_model(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("CompositeModel", [](Composed& m, const Inputs& inputs) {
+    return m.of("l2", m.of("u2", m.of("u1", m.of("l1", only_input(m, "forward", inputs)))));
+  });
+  made->add_child("l1", linear(100, 100, options));
+  made->add_child("u1", unit_module(options));
+  made->add_child("u2", unit_module(options));
+  made->add_child("l2", linear(100, 100, options));
+  return made;
+}
+
+ModulePtr composite_param_model(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("CompositeParamModel", [](Composed& m, const Inputs& inputs) -> Value {
+    const Tensor x = m.of("u2", m.of("u1", m.of("l", only_input(m, "forward", inputs))));
+    return ops::matmul(x, m.parameter_slot("p")->tensor);
+  });
+  made->add_child("l", linear(100, 100, options));
+  made->add_child("u1", unit_module(options));
+  made->add_child("u2", unit_module(options));
+  made->add_parameter("p", normal({100, 100}, options, device::Purpose::parameter));
+  made->add_buffer("buffer", normal({100, 100}, options, device::Purpose::other));
+  return made;
+}
+
+ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, const BuildOptions& options) {
+  auto forward = [](Composed& m, const Inputs& inputs) -> Value {
+    const Tensor hidden = ops::relu(m.of("in_proj", only_input(m, "forward", inputs)));
+    const Tensor z = ops::relu(m.of("out_proj", hidden));
+    const BufferSlot* buffer = m.buffer_slot("buffer");
+    return buffer ? ops::add(z, buffer->tensor) : z;
+  };
+  auto reset = [](Composed& m) {
+    const NoGrad no_grad;
+    if (const BufferSlot* buffer = m.buffer_slot("buffer")) normal_(buffer->tensor, 0.0, 1.0);
+  };
+  auto made = std::make_shared<Composed>("MLP", forward, reset);
+  made->add_child("in_proj", linear(dim, mult * dim, options, bias));
+  made->add_child("out_proj", linear(mult * dim, dim, options, bias));
+  if (with_buffer) made->add_buffer("buffer", normal({dim}, options, device::Purpose::other));
+  return made;
+}
+
+ModulePtr mlp_stack(const Arguments& at, const BuildOptions& options, const Modules&) {
+  Modules parts;
+  for (const std::int64_t mult : {3, 4, 3}) parts.push_back(mlp(at.size("dim"), mult, true, false, options));
+  return std::make_shared<Sequential>(std::move(parts), "MLPStack");
+}
+
+ModulePtr multi_forward(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("MultiForwardModule", [](Composed& m, const Inputs& inputs) -> Value {
+    const Tensor& x = only_input(m, "forward", inputs);
+    const Tensor once = m.of("inner", x);
+    return m.of("outer", ops::add(once, m.of("inner", x)));
+  });
+  made->add_child("inner", linear(4, 4, options));
+  made->add_child("outer", linear(4, 5, options));
+  return made;
+}
+
+ModulePtr simple_model(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("SimpleModel", [](Composed& m, const Inputs& inputs) {
+    return m.of("net3", m.of("net2", m.of("relu", m.of("net1", only_input(m, "forward", inputs)))));
+  });
+  made->add_child("net1", linear(5, 8, options));
+  made->add_child("relu", std::make_shared<ReLU>());
+  made->add_child("net2", linear(8, 4, options));
+  made->add_child("net3", linear(4, 12, options));
+  return made;
+}
+
+ModulePtr mlp_module(const Arguments&, const BuildOptions& options, const Modules&) {
+  RankContext::current().generator().seed(5);  // it reseeds, so that all ranks draw the same weights
+  auto made = std::make_shared<Composed>("MLPModule", [](Composed& m, const Inputs& inputs) {
+    return m.of("net2", m.of("relu", m.of("net1", only_input(m, "forward", inputs))));
+  });
+  made->add_child("net1", linear(10, 16, options));
+  made->add_child("relu", std::make_shared<ReLU>());
+  made->add_child("net2", linear(16, 10, options));
+  return made;
+}
+
+}  // namespace
+
+std::vector<Builder> model_builders() {
+  return {
+      {{"Net", {}, false, "three Linear(2, 2) in a row: fc1, fc2, fc3"}, net},
+      {{"MyNet", {}, false, "Linear(2, 2) named a; x @ kwarg first when kwarg is given"}, my_net},
+      {{"UnitModule", {}, false, "l1, seq (ReLU, Linear, ReLU), l2, all of 100"},
+       [](const Arguments&, const BuildOptions& options, const Modules&) { return unit_module(options); }},
+      {{"CompositeModel", {}, false, "l1, two UnitModules u1 and u2, l2"}, composite_model},
+      {{"CompositeParamModel", {}, false, "l, two UnitModules, then a product with parameter p; a buffer aside"},
+       composite_param_model},
+      {{"MLP",
+        {{"dim", true, {}}, {"mult", false, 4}, {"bias", false, true}, {"buffer", false, false}},
+        false,
+        "in_proj, ReLU, out_proj, ReLU, and a buffer added when asked for"},
+       [](const Arguments& at, const BuildOptions& options, const Modules&) {
+         return mlp(at.size("dim"), at.size("mult"), at.boolean("bias"), at.boolean("buffer"), options);
+       }},
+      {{"MLPStack", {{"dim", true, {}}}, false, "three MLPs, the first and last three times as wide inside"},
+       mlp_stack},
+      {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum"}, multi_forward},
+      {{"SimpleModel", {}, false, "net1, relu, net2, net3: 5, 8, 4, 12 wide"}, simple_model},
+      {{"MLPModule", {}, false, "reseeds with 5; net1, relu, net2: 10, 16, 10 wide"}, mlp_module},
+  };
+}
+
+}  // namespace lockstep::nn

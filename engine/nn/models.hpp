@@ -1,0 +1,49 @@
+// Models whose forward is one short function over their children: the documents' models are such.
+//
+//   auto net = std::make_shared<Composed>("Net", [](Composed& m, const Inputs& in) { return m.child("fc1")->call(in);
+//   });
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/nn/arguments.hpp"
+#include "engine/nn/build.hpp"
+
+namespace lockstep::nn {
+
+class Composed : public Module {
+ public:
+  using Forward = std::function<Value(Composed&, const Inputs&)>;
+  using Reset = std::function<void(Composed&)>;
+  explicit Composed(std::string type, Forward forward, Reset reset = {})
+      : Module(std::move(type)), forward_(std::move(forward)), reset_(std::move(reset)) {}
+  void reset_parameters() override {
+    if (reset_) reset_(*this);
+  }
+  ModulePtr clone_shell() const override { return std::make_shared<Composed>(type(), forward_, reset_); }
+  // The output of a child for one tensor.
+  Tensor of(std::string_view name, const Tensor& x) { return child(name)->call(x).tensor(); }
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override {
+    require_forward(*this, method);
+    return forward_(*this, inputs);
+  }
+
+ private:
+  Forward forward_;
+  Reset reset_;
+};
+
+// One entry of the table behind build().
+struct Builder {
+  BuilderInfo info;
+  std::function<ModulePtr(const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&)> make;
+};
+std::vector<Builder> layer_builders();
+std::vector<Builder> model_builders();
+
+}  // namespace lockstep::nn

@@ -1,0 +1,59 @@
+#include "engine/optim/one_pass.hpp"
+
+#include <memory>
+
+#include "engine/device/stream.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::optim {
+
+void one_pass(
+    const char* name, std::vector<Operand> operands, std::size_t stride,
+    const std::function<void(const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows)>& body) {
+  const std::size_t num_rows = operands.size() / stride;
+  std::vector<std::pair<Tensor, Tensor>> copied_back;  // from a contiguous copy to the strided original
+  for (Operand& operand : operands) {
+    if (!operand.tensor.defined() || operand.tensor.is_contiguous()) continue;
+    Tensor copy = raw::contiguous(operand.tensor);
+    if (operand.written) copied_back.emplace_back(copy, operand.tensor);
+    operand.tensor = std::move(copy);
+  }
+  std::vector<bool> done(num_rows, false);
+  for (std::size_t first = 0; first < num_rows; ++first) {
+    if (done[first]) continue;
+    const device::Device device = operands[first * stride].tensor.device();
+    const DType dtype = operands[first * stride].tensor.dtype();
+    std::vector<std::size_t> rows;
+    std::vector<device::Access> accesses;
+    std::vector<kernels::View> views;
+    for (std::size_t row = first; row < num_rows; ++row) {
+      const Tensor& lead = operands[row * stride].tensor;
+      if (done[row] || !(lead.device() == device) || lead.dtype() != dtype) continue;
+      done[row] = true;
+      if (lead.is_meta() || lead.num_elements() == 0) continue;
+      rows.push_back(row);
+      for (std::size_t i = 0; i < stride; ++i) {
+        const auto& [tensor, written] = operands[row * stride + i];
+        if (!tensor.defined()) {
+          accesses.emplace_back();  // of no bytes: its pointer is null
+          views.emplace_back();
+          continue;
+        }
+        accesses.push_back(written ? update(tensor) : read(tensor));
+        views.push_back({nullptr, tensor.dtype(), tensor.sizes(), tensor.strides()});
+      }
+    }
+    if (rows.empty()) continue;
+    device::launch(device::current_stream(device), name, accesses,
+                   [views = std::move(views), rows = std::move(rows), body](const device::Pointers& pointers) {
+                     std::vector<kernels::View> filled = views;
+                     for (std::size_t i = 0; i < filled.size(); ++i) filled[i].data = pointers.at(i);
+                     body(filled, rows);
+                   });
+  }
+  for (const auto& [copy, original] : copied_back) raw::copy_(original, copy);
+  for (const Operand& operand : operands)
+    if (operand.written && operand.tensor.defined()) operand.tensor.bump_version();
+}
+
+}  // namespace lockstep::optim

@@ -1,0 +1,39 @@
+#include "engine/optim/sgd.hpp"
+
+#include "engine/kernels/optimizer.hpp"
+#include "engine/optim/one_pass.hpp"
+
+namespace lockstep::optim {
+
+void Sgd::create_state(const Tensor& parameter, ParameterState& state, const Options& options) {
+  if (options.momentum == 0) return;
+  Tensor buffer = zeros(parameter.sizes(), parameter.dtype(), parameter.device());
+  buffer.impl().layout = parameter.impl().layout;
+  state.tensors["momentum_buffer"] = std::move(buffer);
+}
+
+void Sgd::update(const std::vector<Item>& items, const Options& options) {
+  std::vector<Operand> operands;
+  std::vector<bool> first_step;
+  operands.reserve(items.size() * 3);
+  for (const Item& item : items) {
+    if (options.momentum != 0 && !item.state->tensors.count("momentum_buffer"))  // momentum was switched on later
+      create_state(item.parameter, *item.state, options);
+    operands.push_back({item.parameter, true});
+    operands.push_back({item.grad, false});
+    operands.push_back({options.momentum != 0 ? item.state->tensors.at("momentum_buffer") : Tensor(), true});
+    first_step.push_back(item.state->step == 0);
+    ++item.state->step;
+  }
+  const kernels::SgdNumbers numbers{options.lr, options.momentum, options.weight_decay};
+  one_pass("sgd", std::move(operands), 3,
+           [first_step, numbers](const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows) {
+             std::vector<kernels::SgdItem> batch;
+             batch.reserve(rows.size());
+             for (std::size_t i = 0; i < rows.size(); ++i)
+               batch.push_back({views[3 * i], views[3 * i + 1], views[3 * i + 2], first_step[rows[i]]});
+             kernels::sgd(kernels::Space::host, batch, numbers);
+           });
+}
+
+}  // namespace lockstep::optim

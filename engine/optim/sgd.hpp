@@ -1,0 +1,22 @@
+// Stochastic gradient descent with momentum and weight decay. State: momentum_buffer, when there is momentum.
+#pragma once
+
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/optim/optimizer.hpp"
+
+namespace lockstep::optim {
+
+class Sgd : public Optimizer {
+ public:
+  explicit Sgd(std::vector<Group> groups) : Optimizer(std::move(groups)) {}
+  std::string_view type() const override { return "SGD"; }
+
+ protected:
+  void create_state(const Tensor& parameter, ParameterState& state, const Options& options) override;
+  void update(const std::vector<Item>& items, const Options& options) override;
+};
+
+}  // namespace lockstep::optim
