@@ -27,7 +27,7 @@ targets=("$@")
 # The program alone builds on a machine without GoogleTest; the tests switch their declaration on.
 tests=OFF
 for target in "${targets[@]}"; do
-  [[ $target == lockstep ]] || tests=ON
+  [[ $target != tests && $target != *_tests ]] || tests=ON
 done
 declared="$(sed -n 's/^LOCKSTEP_TESTS:BOOL=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
 if [[ ! -e $folder/build.ninja || ($tests == ON && $declared != ON) ]]; then

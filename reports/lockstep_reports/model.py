@@ -1,0 +1,473 @@
+"""A run, its cases and their evidence as plain values.
+
+Made from the rows of a results file (`*_from`), where every field may be missing or of the wrong type: what cannot be
+understood becomes None, and is shown as absent. No function here guesses a value.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Iterable
+
+EXPECTED = ("PASS", "XFAIL", "SKIP", "UNSUPPORTED")
+UNEXPECTED = ("CRASH", "HANG", "FAIL", "INVALID", "XPASS", "MISSING")
+STATUSES = ("PASS", "FAIL", "XFAIL", "XPASS", "SKIP", "UNSUPPORTED", "HANG", "CRASH", "INVALID", "MISSING")
+
+MEANING = {
+    "PASS": "all checks held, with evidence",
+    "FAIL": "a check did not hold",
+    "XFAIL": "failed, as the scenario says it must",
+    "XPASS": "held, though the scenario says it must fail",
+    "SKIP": "left out, for the reason the scenario gives",
+    "UNSUPPORTED": "this machine or build lacks something",
+    "HANG": "ended by its timeout",
+    "CRASH": "a rank died unexpectedly",
+    "INVALID": "gathered no evidence",
+    "MISSING": "listed, but the run ended before it",
+}
+
+# From the worst to the mildest: what stands for several cases is the first of these among them.
+_WORST_FIRST = (*UNEXPECTED, "PASS", "XFAIL", "UNSUPPORTED", "SKIP")
+
+PURPOSES = ("parameter", "gradient", "gathered", "activation", "optimizer", "communication", "other")
+PHASES = ("forward", "backward", "optimizer", "other")
+
+
+def is_unexpected(status: str) -> bool:
+    """A verdict that is not known is not trusted."""
+    return status not in EXPECTED
+
+
+def worst(statuses: Iterable[str]) -> str | None:
+    found = set(statuses)
+    unknown = sorted(found - set(_WORST_FIRST))
+    return unknown[0] if unknown else next((status for status in _WORST_FIRST if status in found), None)
+
+
+# -- values of a row ---------------------------------------------------------------------------------------------------
+
+
+def text_of(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value if isinstance(value, str) else str(value)
+
+
+def number_of(value: Any) -> float | None:
+    """A number; also `nan`, `inf`, `-inf` as text, which is how the format writes what JSON cannot."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        try:
+            return float(value)
+        except OverflowError:
+            return None
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            return None
+    return None
+
+
+def count_of(value: Any) -> int | None:
+    number = number_of(value)
+    return int(number) if number is not None and math.isfinite(number) else None
+
+
+def _map(value: Any) -> dict:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list:
+    return value if isinstance(value, list) else []
+
+
+def same_bits(a: float, b: float) -> bool:
+    """Not-a-number equals nothing, and the two zeros differ."""
+    return not math.isnan(a) and not math.isnan(b) and struct.pack("<d", a) == struct.pack("<d", b)
+
+
+# -- the rows ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    version: str | None = None
+    started: str | None = None
+    command: list[str] = field(default_factory=list)
+    build: dict[str, str] = field(default_factory=dict)
+    machine: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Summary:
+    counts: dict[str, int]
+    seconds: float | None
+    exit_code: int | None
+
+
+@dataclass
+class Evidence:
+    comparisons: int = 0
+    trivial: int = 0
+    elements: int = 0
+    same_bits: int = 0
+    bits_required: int = 0
+    max_abs_difference: float | None = None
+    rtol: float | None = None
+    atol: float | None = None
+    of_largest: float | None = None
+    collectives_checked: int = 0
+    orders_checked: int = 0
+    errors_expected: int = 0
+
+    @property
+    def any(self) -> bool:
+        return self.comparisons + self.collectives_checked + self.orders_checked + self.errors_expected > 0
+
+    def add(self, other: "Evidence") -> None:
+        """Counts add up; of differences and tolerances the largest stays, and not-a-number above all."""
+        for name in _COUNTS:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        if other.comparisons or other.max_abs_difference:
+            self.max_abs_difference = _larger(self.max_abs_difference, other.max_abs_difference)
+        if other.comparisons:
+            for name in ("rtol", "atol", "of_largest"):
+                setattr(self, name, _larger(getattr(self, name), getattr(other, name)))
+
+
+_COUNTS = (
+    "comparisons trivial elements same_bits bits_required collectives_checked orders_checked errors_expected".split()
+)
+
+
+def _larger(a: float | None, b: float | None) -> float | None:
+    if a is None or b is None:
+        return b if a is None else a
+    if math.isnan(a) or math.isnan(b):
+        return math.nan
+    return max(a, b)
+
+
+@dataclass
+class Collective:
+    family: str
+    operation: str
+    axis: str
+    group_size: int | None
+    phase: str
+    count: int
+    bytes: int
+    rank: int | None
+    stage: str | None
+
+
+@dataclass
+class Failure:
+    check: str | None
+    file: str | None
+    line: int | None
+    column: int | None
+    rank: int | None
+    iteration: int | None
+    message: str | None
+    also: list[str]
+
+    @property
+    def place(self) -> str | None:
+        if not self.file:
+            return None
+        parts = [self.file]
+        if self.line:
+            parts.append(str(self.line))
+            if self.column:
+                parts.append(str(self.column))
+        return ":".join(parts)
+
+
+@dataclass
+class Curves:
+    """Losses by rank; of a rank that recorded none, an empty list."""
+
+    losses: list[list[float]]
+    reference: list[list[float]] | None
+
+    @property
+    def points(self) -> int:
+        return sum(len(rank) for rank in self.losses)
+
+    def compared(self) -> list[tuple[float, float]]:
+        """Pairs (loss, reference) of all ranks and iterations that both have."""
+        if self.reference is None:
+            return []
+        return [pair for ours, theirs in zip(self.losses, self.reference) for pair in zip(ours, theirs)]
+
+    @property
+    def num_same_bits(self) -> int:
+        return sum(same_bits(ours, theirs) for ours, theirs in self.compared())
+
+
+@dataclass
+class Case:
+    scenario: str
+    case: str
+    status: str
+    mirrors: int | None = None
+    params: dict[str, Any] = field(default_factory=dict)
+    world_size: int | None = None
+    launch: str | None = None
+    device: str | None = None
+    reason: str | None = None
+    seconds: float | None = None
+    evidence: Evidence | None = None
+    collectives: list[Collective] = field(default_factory=list)
+    memory: dict[str, int] = field(default_factory=dict)
+    records: dict[str, Any] = field(default_factory=dict)
+    failure: Failure | None = None
+    repro: str | None = None
+    index: int = 0
+
+    @property
+    def unexpected(self) -> bool:
+        return is_unexpected(self.status)
+
+    @property
+    def words(self) -> list[str]:
+        """The parts of the case's identity."""
+        return [word for word in self.case.split(",") if word]
+
+    @property
+    def curves(self) -> Curves | None:
+        losses = _by_rank(self.records.get("losses"))
+        if losses is None:
+            return None
+        return Curves(losses, _by_rank(self.records.get("reference_losses")))
+
+
+def _by_rank(value: Any) -> list[list[float]] | None:
+    ranks = [_numbers(rank) for rank in _list(value)]
+    return ranks if any(ranks) else None
+
+
+def _numbers(value: Any) -> list[float]:
+    """The numbers of a list, of lists in it too; what is none becomes not-a-number, so that places keep their index."""
+    if isinstance(value, list):
+        return [number for item in value for number in (_numbers(item) if isinstance(item, list) else [_or_nan(item)])]
+    number = number_of(value)
+    return [] if number is None else [number]
+
+
+def _or_nan(value: Any) -> float:
+    number = number_of(value)
+    return math.nan if number is None else number
+
+
+def run_from(row: dict) -> Run:
+    named = lambda value: {str(key): text_of(item) or "" for key, item in _map(value).items()}  # noqa: E731
+    return Run(
+        version=text_of(row.get("version")),
+        started=text_of(row.get("started")),
+        command=[str(word) for word in _list(row.get("command"))],
+        build=named(row.get("build")),
+        machine=named(row.get("machine")),
+    )
+
+
+def summary_from(row: dict) -> Summary:
+    counts = {str(status): count_of(number) or 0 for status, number in _map(row.get("counts")).items()}
+    return Summary(
+        {status: number for status, number in counts.items() if number},
+        number_of(row.get("seconds")),
+        count_of(row.get("exit_code")),
+    )
+
+
+def _evidence_from(value: Any) -> Evidence | None:
+    if not isinstance(value, dict):
+        return None
+    loosest = _map(value.get("loosest"))
+    return Evidence(
+        **{name: count_of(value.get(name)) or 0 for name in _COUNTS},
+        max_abs_difference=number_of(value.get("max_abs_difference")),
+        rtol=number_of(loosest.get("rtol")),
+        atol=number_of(loosest.get("atol")),
+        of_largest=number_of(loosest.get("of_largest")),
+    )
+
+
+def _collective_from(value: dict) -> Collective:
+    return Collective(
+        family=text_of(value.get("family")) or "",
+        operation=text_of(value.get("operation")) or "",
+        axis=text_of(value.get("axis")) or "",
+        group_size=count_of(value.get("group_size")),
+        phase=text_of(value.get("phase")) or "",
+        count=count_of(value.get("count")) or 0,
+        bytes=count_of(value.get("bytes")) or 0,
+        rank=count_of(value.get("rank")),
+        stage=text_of(value.get("stage")),
+    )
+
+
+def _failure_from(value: Any) -> Failure | None:
+    if not isinstance(value, dict):
+        return None
+    rank, iteration = count_of(value.get("rank")), count_of(value.get("iteration"))
+    return Failure(
+        check=text_of(value.get("check")),
+        file=text_of(value.get("file")),
+        line=count_of(value.get("line")),
+        column=count_of(value.get("column")),
+        rank=rank if rank is not None and rank >= 0 else None,
+        iteration=iteration if iteration is not None and iteration >= 0 else None,
+        message=text_of(value.get("message")),
+        also=[str(line) for line in _list(value.get("also"))],
+    )
+
+
+def case_from(row: dict) -> Case:
+    memory = {str(purpose): count_of(size) for purpose, size in _map(row.get("memory")).items()}
+    return Case(
+        scenario=text_of(row.get("scenario")) or "(no name)",
+        case=text_of(row.get("case")) or "",
+        status=text_of(row.get("status")) or "(no verdict)",
+        mirrors=count_of(row.get("mirrors")),
+        params=_map(row.get("params")),
+        world_size=count_of(row.get("world_size")),
+        launch=text_of(row.get("launch")),
+        device=text_of(row.get("device")),
+        reason=text_of(row.get("reason")),
+        seconds=number_of(row.get("seconds")),
+        evidence=_evidence_from(row.get("evidence")),
+        collectives=[_collective_from(item) for item in _list(row.get("collectives")) if isinstance(item, dict)],
+        memory={purpose: size for purpose, size in memory.items() if size is not None},
+        records=_map(row.get("records")),
+        failure=_failure_from(row.get("failure")),
+        repro=text_of(row.get("repro")),
+    )
+
+
+# -- added up ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Group:
+    """Cases that belong together, by scenario or by mirrored test."""
+
+    name: str
+    cases: list[Case] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return ordered_counts(case.status for case in self.cases)
+
+    @property
+    def status(self) -> str | None:
+        return worst(case.status for case in self.cases)
+
+    @property
+    def scenarios(self) -> list[str]:
+        return list(dict.fromkeys(case.scenario for case in self.cases))
+
+    @property
+    def seconds(self) -> float:
+        return sum(case.seconds for case in self.cases if case.seconds is not None and math.isfinite(case.seconds))
+
+    @property
+    def evidence(self) -> Evidence:
+        total = Evidence()
+        for case in self.cases:
+            if case.evidence:
+                total.add(case.evidence)
+        return total
+
+
+def ordered_counts(statuses: Iterable[str]) -> dict[str, int]:
+    """Unexpected verdicts first, then the others, each in its fixed order."""
+    counts = Counter(statuses)
+    known = [status for status in _WORST_FIRST if counts[status]]
+    unknown = sorted(status for status in counts if status not in _WORST_FIRST)
+    return {status: counts[status] for status in unknown + known}
+
+
+@dataclass
+class Results:
+    source: str
+    run: Run | None = None
+    cases: list[Case] = field(default_factory=list)
+    summary: Summary | None = None
+    cut_line: int | None = None  # the last line, when it ends too soon
+    unreadable_lines: list[int] = field(default_factory=list)
+    unknown_rows: list[int] = field(default_factory=list)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return ordered_counts(case.status for case in self.cases)
+
+    @property
+    def unexpected(self) -> list[Case]:
+        return [case for case in self.cases if case.unexpected]
+
+    def by_scenario(self) -> list[Group]:
+        groups: dict[str, Group] = {}
+        for case in self.cases:
+            groups.setdefault(case.scenario, Group(case.scenario)).cases.append(case)
+        return list(groups.values())
+
+    def mirroring(self, number: int, name: str) -> Group:
+        return Group(name, [case for case in self.cases if case.mirrors == number])
+
+    def reasons(self) -> list[tuple[str, str, list[Case]]]:
+        """(status, reason, cases) of what did not run or failed as expected."""
+        found: dict[tuple[str, str], list[Case]] = {}
+        for case in self.cases:
+            if case.status in ("SKIP", "UNSUPPORTED", "XFAIL"):
+                found.setdefault((case.status, case.reason or ""), []).append(case)
+        return [(status, reason, cases) for (status, reason), cases in found.items()]
+
+    def collective_totals(self) -> list[Collective]:
+        """By family, operation and phase over all cases, of rank 0 (a row without a rank holds for all)."""
+        totals: dict[tuple[str, str, str], Collective] = {}
+        for case in self.cases:
+            for row in case.collectives:
+                if row.rank not in (None, 0):
+                    continue
+                key = (row.family, row.operation, row.phase)
+                total = totals.setdefault(key, Collective(*key[:2], "", None, key[2], 0, 0, None, None))
+                total.count += row.count
+                total.bytes += row.bytes
+        order = {phase: place for place, phase in enumerate(PHASES)}
+        return sorted(totals.values(), key=lambda row: (row.family, row.operation, order.get(row.phase, len(order))))
+
+    def warnings(self) -> list[str]:
+        """What is odd about the file itself."""
+        found = []
+        if self.cut_line:
+            found.append(f"Line {self.cut_line}, the last, ends too soon: the run was cut while it was written.")
+        if self.unreadable_lines:
+            found.append(f"{_lines(self.unreadable_lines)} no JSON object and left out.")
+        if self.unknown_rows:
+            found.append(f"{_lines(self.unknown_rows)} of a kind this page does not know and left out.")
+        if not self.run:
+            found.append("The file has no row about the run: command, build and machine are unknown.")
+        if not self.summary:
+            found.append("The file has no summary: the run has not ended, or was cut.")
+        elif self.summary.counts != self.counts:
+            said = ", ".join(f"{number} {status}" for status, number in ordered_counts_of(self.summary.counts)) or "none"
+            found.append(f"The file's own summary counts differ from its cases: it says {said}.")
+        return found
+
+
+def ordered_counts_of(counts: dict[str, int]) -> list[tuple[str, int]]:
+    return list(ordered_counts(Counter(counts).elements()).items())
+
+
+def _lines(numbers: list[int]) -> str:
+    if len(numbers) == 1:
+        return f"Line {numbers[0]} is"
+    shown = ", ".join(str(number) for number in numbers[:5]) + (" ..." if len(numbers) > 5 else "")
+    return f"{len(numbers)} lines ({shown}) are"

@@ -1,0 +1,255 @@
+"""The page of a run: index.html as one text, with everything it needs inside."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from . import plots
+from .documents import DOCUMENTS, NUM_TESTS
+from .formats import NONE, format_bytes, format_count, format_difference, format_seconds, format_tolerance
+from .model import MEANING, PHASES, PURPOSES, STATUSES, Case, Evidence, Group, Results, is_unexpected
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+
+MAX_PLOTS = 24
+MAX_OPEN_FAILURES = 5
+MAX_MEMORY_BARS = 16
+NUM_SLOWEST = 10
+MAX_RECORD_CHARACTERS = 1200
+MAX_MESSAGE_CHARACTERS = 6000
+MAX_ALSO = 16
+
+
+@dataclass
+class TestRow:
+    number: int
+    group: Group
+
+
+@dataclass
+class DocumentSection:
+    title: str
+    about: str
+    rows: list[TestRow]
+
+    @property
+    def num_run(self) -> int:
+        return sum(bool(row.group.cases) for row in self.rows)
+
+
+@dataclass
+class LossFigure:
+    case: Case
+    svg: Markup
+    caption: str
+    num_ranks: int
+    has_reference: bool
+
+
+def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters.update(
+        bytes=format_bytes,
+        count=format_count,
+        seconds=format_seconds,
+        difference=format_difference,
+        cut=_cut,
+        kind=_kind,
+        search=_search_words,
+        value=_value,
+    )
+    environment.globals.update(
+        NONE=NONE,
+        MEANING=MEANING,
+        max_also=MAX_ALSO,
+        max_message=MAX_MESSAGE_CHARACTERS,
+        tolerance=_tolerance,
+        same_bits_of=_same_bits,
+        is_unexpected=is_unexpected,
+        purposes_of=_purposes,
+        phase_color=plots.phase_color,
+        purpose_color=plots.purpose_color,
+    )
+    cases_with_losses = [case for case in results.cases if case.curves]
+    totals = results.collective_totals()
+    heaviest = _heaviest(results)
+    documents = [
+        DocumentSection(
+            document.title,
+            document.about,
+            [TestRow(number, results.mirroring(number, name)) for number, name in document.tests.items()],
+        )
+        for document in DOCUMENTS
+    ]
+    return environment.get_template("index.html.j2").render(
+        results=results,
+        headline=headline(results),
+        total=Group("", results.cases),
+        statuses=STATUSES,
+        documents=documents,
+        num_tests=NUM_TESTS,
+        num_tests_run=sum(document.num_run for document in documents),
+        others=[group for group in results.by_scenario() if not any(_mirrors_a_test(case) for case in group.cases)],
+        max_open_failures=MAX_OPEN_FAILURES,
+        figures=[_loss_figure(case) for case in choose_for_plots(cases_with_losses, max_plots)],
+        num_with_losses=len(cases_with_losses),
+        totals=totals,
+        phases=[phase for phase in PHASES if any(row.phase == phase for row in totals)],
+        collectives_svg=plots.collectives_plot(totals) if totals else None,
+        purposes=PURPOSES,
+        heaviest=heaviest,
+        num_with_memory=sum(bool(case.memory) for case in results.cases),
+        memory_svg=plots.memory_plot([(_short_name(case), case) for case in heaviest]) if heaviest else None,
+        slowest=_slowest(results),
+        reasons=results.reasons(),
+        groups=results.by_scenario(),
+    )
+
+
+def headline(results: Results) -> tuple[str, str]:
+    """(tone, sentence): what the file says in one line, and no more than it says."""
+    number, bad = len(results.cases), len(results.unexpected)
+    if number == 0:
+        return "none", "No case in this file"
+    if bad:
+        return "bad", f"{bad} of {number} case{'s' * (number != 1)} came out unexpectedly"
+    if all(case.status in ("SKIP", "UNSUPPORTED") for case in results.cases):
+        return "none", "Nothing was executed: every case was left out"
+    if results.summary is None:
+        return "none", f"No unexpected result among the {number} case{'s' * (number != 1)} before the file ends"
+    if results.summary.exit_code not in (0, None):
+        return "bad", f"No unexpected result in {number} cases, but the run ended with exit code {results.summary.exit_code}"
+    return "good", f"All {number} cases as expected" if number != 1 else "The one case as expected"
+
+
+def choose_for_plots(cases: list[Case], at_most: int) -> list[Case]:
+    """Unexpected ones, then one a scenario, then the rest, as far as they fit; in the order of the file."""
+    chosen: dict[int, Case] = {}
+    seen: set[str] = set()
+    for case in cases:
+        if case.unexpected:
+            chosen[case.index] = case
+            seen.add(case.scenario)
+    for case in cases:
+        if case.scenario not in seen:
+            chosen.setdefault(case.index, case)
+            seen.add(case.scenario)
+    for case in cases:
+        chosen.setdefault(case.index, case)
+    return sorted(list(chosen.values())[: max(at_most, 0)], key=lambda case: case.index)
+
+
+def _loss_figure(case: Case) -> LossFigure:
+    curves = case.curves
+    assert curves is not None
+    parts = []
+    compared = curves.compared()
+    if compared:
+        same = curves.num_same_bits
+        differences = [abs(ours - theirs) for ours, theirs in compared]
+        if same == len(compared):
+            parts.append(f"same bits at all {same} points")
+        else:
+            finite = [value for value in differences if math.isfinite(value)]
+            parts.append(f"same bits at {same} of {len(compared)} points")
+            if finite:
+                parts.append(f"largest difference {format_difference(max(finite))}")
+        if len(compared) != curves.points:
+            parts.append(f"{curves.points - len(compared)} points have no reference")
+    elif curves.reference is None:
+        parts.append("no reference recorded")
+    not_finite = plots.num_not_finite(curves)
+    if not_finite:
+        parts.append(f"{not_finite} value{'s' * (not_finite != 1)} not finite, not drawn")
+    label = f"Losses of {case.scenario}, {case.case}"
+    return LossFigure(case, plots.loss_plot(curves, label), "; ".join(parts), len(curves.losses), bool(compared))
+
+
+def _heaviest(results: Results) -> list[Case]:
+    """The case with the highest peak of each scenario, the highest first."""
+    best: dict[str, Case] = {}
+    for case in results.cases:
+        peak = case.memory.get("peak_total")
+        if peak and peak > best.get(case.scenario, case).memory.get("peak_total", 0) - (case.scenario not in best):
+            best[case.scenario] = case
+    ordered = sorted(best.values(), key=lambda case: -case.memory["peak_total"])
+    return ordered[:MAX_MEMORY_BARS]
+
+
+def _slowest(results: Results) -> list[Case]:
+    timed = [case for case in results.cases if case.seconds is not None and math.isfinite(case.seconds) and case.seconds > 0]
+    return sorted(timed, key=lambda case: -(case.seconds or 0))[:NUM_SLOWEST]
+
+
+def _mirrors_a_test(case: Case) -> bool:
+    return case.mirrors is not None and 1 <= case.mirrors <= NUM_TESTS
+
+
+def _short_name(case: Case) -> str:
+    name = case.scenario if len(case.scenario) <= 44 else case.scenario[:43] + "\N{HORIZONTAL ELLIPSIS}"
+    return f"{name}  W={case.world_size}" if case.world_size else name
+
+
+# -- filters of the templates ------------------------------------------------------------------------------------------
+
+
+def _cut(text: str | None, at_most: int) -> str:
+    if text is None:
+        return ""
+    return text if len(text) <= at_most else f"{text[:at_most]} ... ({len(text) - at_most} more characters in the results file)"
+
+
+def _kind(status: str) -> str:
+    """The CSS class of a verdict; one for all that this page does not know."""
+    return status.lower() if status in STATUSES else "unknown"
+
+
+def _search_words(case: Case) -> str:
+    """What the filter box looks through. Its words with `=` or `:` are matched whole."""
+    words = [case.scenario, *case.words, case.status]
+    if case.mirrors is not None:
+        words.append(f"test:{case.mirrors}")
+    if case.unexpected:
+        words.append("is:unexpected")
+    return f" {' '.join(words)} ".lower()
+
+
+def _value(value: Any) -> str:
+    try:
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = str(value)
+    return _cut(text, MAX_RECORD_CHARACTERS)
+
+
+def _tolerance(evidence: Evidence | None) -> str:
+    if evidence is None or evidence.comparisons == 0:
+        return NONE
+    return format_tolerance(evidence.rtol, evidence.atol, evidence.of_largest)
+
+
+def _same_bits(evidence: Evidence | None) -> str:
+    """How many comparisons held bit for bit, of those made."""
+    if evidence is None or evidence.comparisons == 0:
+        return NONE
+    if evidence.same_bits == evidence.comparisons:
+        return "all"
+    return f"{format_count(evidence.same_bits)} of {format_count(evidence.comparisons)}"
+
+
+def _purposes(memory: dict[str, int]) -> list[tuple[str, int]]:
+    known = [(purpose, memory[purpose]) for purpose in PURPOSES if purpose in memory]
+    return known + [(name, size) for name, size in memory.items() if name not in PURPOSES and name != "peak_total"]

@@ -1,0 +1,244 @@
+"""Plots as inline SVG.
+
+Figures are drawn in placeholder colours that become the page's CSS variables, so that they follow its light and dark
+scheme, and every id gets a prefix of its own, so that many fit into one page. Texts stay texts.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import math
+import re
+from itertools import count
+from typing import Callable, Sequence
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+from markupsafe import Markup
+
+from .formats import format_bytes, format_count
+from .model import PHASES, PURPOSES, Case, Collective, Curves, same_bits
+
+NUM_SERIES = 8
+_INK, _GRID, _MUTED, _SURFACE = "#b20001", "#b20002", "#b20003", "#b20004"
+_SERIES = [f"#a1000{number}" for number in range(1, NUM_SERIES + 1)]
+_VARIABLES = {_INK: "--ink", _GRID: "--line", _MUTED: "--muted", _SURFACE: "--surface"} | {
+    color: f"--s{number}" for number, color in enumerate(_SERIES, start=1)
+}
+
+_STYLE = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lockstep",
+    "font.size": 9,
+    "axes.edgecolor": _GRID,
+    "axes.labelcolor": _MUTED,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 9,
+    "axes.titlecolor": _INK,
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "axes.formatter.limits": (-3, 5),
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": _GRID,
+    "ytick.color": _GRID,
+    "xtick.labelcolor": _MUTED,
+    "ytick.labelcolor": _MUTED,
+    "text.color": _INK,
+}
+
+_prefixes = count(1)
+# Beyond this a plot's own arithmetic (margins, ticks) would overflow.
+_LARGEST_PLOTTED = 1e300
+
+
+def _svg(figure: Figure, label: str) -> Markup:
+    buffer = io.StringIO()
+    FigureCanvasSVG(figure).print_svg(buffer, metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
+    # Its own size in points would fix it; the view box lets the page scale it.
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
+    text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(label, quote=True)}"', 1)
+    prefix = f"p{next(_prefixes)}-"
+    text = re.sub(r' id="(?=[^"])', f' id="{prefix}', text)
+    text = re.sub(r"url\(#", f"url(#{prefix}", text)
+    text = re.sub(r'xlink:href="#', f'xlink:href="#{prefix}', text)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var({variable})")
+    text = re.sub(r"\s*\n\s*", "\n", text)
+    return Markup(text)
+
+
+def _drawn(label: str, width: float, height: float, draw: Callable[[Figure], None]) -> Markup:
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        figure.patch.set_alpha(0)
+        draw(figure)
+        for axes in figure.axes:
+            axes.patch.set_alpha(0)
+        return _svg(figure, label)
+
+
+def _plain(text: str) -> str:
+    """No part of a label is a formula."""
+    return text.replace("$", r"\$")
+
+
+def _plottable(values: Sequence[float]) -> list[float]:
+    return [value if math.isfinite(value) and abs(value) < _LARGEST_PLOTTED else math.nan for value in values]
+
+
+def num_not_finite(curves: Curves) -> int:
+    lists = curves.losses + (curves.reference or [])
+    return sum(not math.isfinite(value) for values in lists for value in values)
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def loss_plot(curves: Curves, label: str) -> Markup:
+    """Losses by rank; over a reference, also what differs at each iteration, with the same bits marked."""
+    compared = curves.compared()
+
+    def draw(figure: Figure) -> None:
+        if not compared:
+            _draw_losses(figure.subplots(), curves, last=True)
+            return
+        above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2.3, 1]})
+        _draw_losses(above, curves, last=False)
+        _draw_differences(below, curves)
+
+    return _drawn(label, 5.0, 3.2 if compared else 2.3, draw)
+
+
+def _draw_losses(axes: Axes, curves: Curves, last: bool) -> None:
+    axes.set_ylabel("loss")
+    axes.grid(axis="y")
+    markers = max(map(len, curves.losses)) <= 40
+    for rank, values in enumerate(curves.reference or []):
+        axes.plot(_plottable(values), color=_SERIES[rank % NUM_SERIES], linewidth=5, alpha=0.3, solid_capstyle="round")
+    for rank, values in enumerate(curves.losses):
+        axes.plot(
+            _plottable(values),
+            color=_SERIES[rank % NUM_SERIES],
+            linewidth=1.3,
+            marker="o" if markers else None,
+            markersize=2.6,
+        )
+    _iterations(axes, named=last)
+
+
+def _draw_differences(axes: Axes, curves: Curves) -> None:
+    axes.set_ylabel("|difference|")
+    axes.grid(axis="y")
+    largest = 0.0
+    for rank, (ours, theirs) in enumerate(zip(curves.losses, curves.reference or [])):
+        color = _SERIES[rank % NUM_SERIES]
+        pairs = list(enumerate(zip(ours, theirs)))
+        same = [place for place, (a, b) in pairs if same_bits(a, b)]
+        other = [(place, abs(a - b)) for place, (a, b) in pairs if not same_bits(a, b)]
+        other = [(place, value) for place, value in other if math.isfinite(value) and value < _LARGEST_PLOTTED]
+        # Ranks stand side by side, or those with the same bits would hide each other.
+        shift = (rank - (len(curves.losses) - 1) / 2) * min(0.12, 0.6 / len(curves.losses))
+        axes.plot(
+            [place + shift for place in same], [0.0] * len(same), linestyle="none", marker="s", markersize=3.4,
+            markerfacecolor="none", markeredgecolor=color, markeredgewidth=0.9, clip_on=False, zorder=3,
+        )  # fmt: skip
+        axes.plot(
+            [place + shift for place, _ in other], [value for _, value in other], linestyle="none", marker="o",
+            markersize=3.4, color=color, clip_on=False, zorder=3,
+        )  # fmt: skip
+        largest = max([largest, *(value for _, value in other)])
+    axes.set_ylim(0, largest * 1.15 if largest > 0 else 1)
+    if largest == 0:
+        axes.set_yticks([0])
+    else:
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
+    _iterations(axes, named=True)
+
+
+def _iterations(axes: Axes, named: bool) -> None:
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.margins(x=0.03)
+    if named:
+        axes.set_xlabel("iteration")
+
+
+# -- bars --------------------------------------------------------------------------------------------------------------
+
+
+def _stacked(axes: Axes, rows: list[list[float]], colors: list[str]) -> None:
+    """Horizontal bars, the first row on top; rows[i][j] is the j-th part of the i-th bar."""
+    for part, color in enumerate(colors):
+        widths = [row[part] for row in rows]
+        lefts = [sum(row[:part]) for row in rows]
+        if any(widths):
+            # The thin edge in the page's own colour keeps neighbouring parts apart.
+            axes.barh(range(len(rows)), widths, left=lefts, height=0.62, color=color, edgecolor=_SURFACE, linewidth=0.6)
+    axes.set_ylim(len(rows) - 0.4, -0.6)
+    axes.grid(axis="x")
+    axes.tick_params(length=0)
+    axes.spines["left"].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def phase_color(phase: str) -> int:
+    """The number of the CSS variable --sN."""
+    return PHASES.index(phase) + 1 if phase in PHASES else NUM_SERIES
+
+
+def purpose_color(purpose: str) -> int:
+    return PURPOSES.index(purpose) + 1 if purpose in PURPOSES else NUM_SERIES
+
+
+def collectives_plot(totals: list[Collective]) -> Markup:
+    """How often each collective ran, and how many bytes it moved, by phase."""
+    bars = list(dict.fromkeys((row.family, row.operation) for row in totals))
+    phases = list(dict.fromkeys([*PHASES, *(row.phase for row in totals)]))
+
+    def parts(value: Callable[[Collective], int]) -> list[list[float]]:
+        return [
+            [sum(value(row) for row in totals if (row.family, row.operation, row.phase) == (*bar, phase)) for phase in phases]
+            for bar in bars
+        ]
+
+    def draw(figure: Figure) -> None:
+        left, right = figure.subplots(1, 2, sharey=True)
+        colors = [_SERIES[phase_color(phase) - 1] for phase in phases]
+        _stacked(left, parts(lambda row: row.count), colors)
+        _stacked(right, parts(lambda row: row.bytes), colors)
+        left.set_yticks(range(len(bars)), [_plain(f"{family}  {operation}") for family, operation in bars])
+        left.set_title("calls", loc="left")
+        right.set_title("bytes", loc="left")
+        left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
+        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+
+    return _drawn("Collectives by operation and phase: calls and bytes", 9.6, 0.9 + 0.26 * len(bars), draw)
+
+
+def memory_plot(cases: list[tuple[str, Case]]) -> Markup:
+    """Peaks by purpose of labelled cases; the mark is the peak of all purposes together."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        rows = [[case.memory.get(purpose, 0) for purpose in PURPOSES] for _, case in cases]
+        _stacked(axes, rows, [_SERIES[purpose_color(purpose) - 1] for purpose in PURPOSES])
+        for place, (_, case) in enumerate(cases):
+            peak = case.memory.get("peak_total")
+            if peak is not None:
+                axes.plot([peak, peak], [place - 0.42, place + 0.42], color=_INK, linewidth=1.6)
+        axes.set_yticks(range(len(cases)), [_plain(label) for label, _ in cases])
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+
+    return _drawn("Peak memory by purpose", 9.6, 0.6 + 0.28 * len(cases), draw)
