@@ -1,0 +1,107 @@
+#include "engine/device/pool.hpp"
+
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace lockstep::device {
+namespace {
+
+TEST(Pool, BlocksAreAlignedAndApart) {
+  Arena arena = Arena::map_private(std::size_t{1} << 26);
+  Pool pool(&arena);
+  std::mt19937 draws(7);
+  struct Taken {
+    PoolBlock* block;
+    std::size_t bytes;
+    int mark;
+  };
+  std::vector<Taken> taken;
+  int mark = 0;
+  for (int step = 0; step < 4000; ++step) {
+    if (taken.size() < 40 || draws() % 2 == 0) {
+      const std::size_t bytes = 1 + draws() % (draws() % 8 == 0 ? 200000 : 3000);
+      bool grew = false;
+      PoolBlock* block = pool.take(bytes, grew);
+      ASSERT_NE(block, nullptr);
+      ASSERT_GE(block->bytes, bytes);
+      ASSERT_EQ(reinterpret_cast<std::uintptr_t>(block->data) % Pool::alignment, 0u);
+      mark = (mark + 1) % 251;
+      std::memset(block->data, mark, bytes);
+      taken.push_back({block, bytes, mark});
+    } else {
+      const std::size_t at = draws() % taken.size();
+      const Taken gone = taken[at];
+      for (std::size_t i = 0; i < gone.bytes; i += 61) {
+        ASSERT_EQ(static_cast<int>(gone.block->data[i]), gone.mark) << "step " << step << ", seed 7";
+      }
+      pool.give_back(gone.block);
+      taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(at));
+    }
+  }
+  for (const Taken& rest : taken) pool.give_back(rest.block);
+  // All of it merges again: what was reserved in one piece can be had in one piece.
+  bool grew = true;
+  PoolBlock* half = pool.take(pool.reserved_bytes() / 2, grew);
+  ASSERT_NE(half, nullptr);
+  EXPECT_FALSE(grew);
+}
+
+TEST(Pool, ARepeatedStepDoesNotGrow) {
+  Arena arena = Arena::map_private(std::size_t{1} << 30);
+  Pool pool(&arena);
+  std::mt19937 draws(11);
+  std::vector<std::size_t> sizes;
+  for (int i = 0; i < 300; ++i) sizes.push_back(1 + draws() % 500000);
+  const auto step = [&] {
+    bool any = false, grew = false;
+    std::vector<PoolBlock*> blocks;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      blocks.push_back(pool.take(sizes[i], grew));
+      any = any || grew;
+      if (i % 3 == 2) {
+        pool.give_back(blocks[i - 1]);
+        blocks[i - 1] = nullptr;
+      }
+    }
+    for (PoolBlock* block : blocks) {
+      if (block != nullptr) pool.give_back(block);
+    }
+    return any;
+  };
+  EXPECT_TRUE(step());
+  const std::size_t reserved = pool.reserved_bytes();
+  for (int i = 0; i < 20; ++i) EXPECT_FALSE(step());
+  EXPECT_EQ(pool.reserved_bytes(), reserved);
+  std::size_t live = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) live += i % 3 == 1 ? 0 : sizes[i];
+  EXPECT_LT(static_cast<double>(reserved), 1.35 * static_cast<double>(live));
+}
+
+TEST(Pool, SmallCasesTouchLittle) {
+  Arena arena = Arena::map_private(std::size_t{1} << 26);
+  Pool pool(&arena);
+  bool grew = false;
+  for (int i = 0; i < 20; ++i) pool.take(1000, grew);
+  EXPECT_LE(arena.taken(), std::size_t{64} << 10);
+}
+
+TEST(Pool, GivesNullWhenTheArenaIsUsedUp) {
+  Arena arena = Arena::map_private(std::size_t{1} << 20);
+  Pool pool(&arena), other(&arena);
+  bool grew = false;
+  EXPECT_EQ(pool.take(std::size_t{1} << 40, grew), nullptr);
+  EXPECT_EQ(pool.take((std::size_t{1} << 20) + 1, grew), nullptr);
+  PoolBlock* all = pool.take(std::size_t{1} << 20, grew);
+  ASSERT_NE(all, nullptr);
+  EXPECT_TRUE(grew);
+  EXPECT_EQ(other.take(1, grew), nullptr);
+  pool.give_back(all);
+  EXPECT_NE(pool.take(std::size_t{1} << 19, grew), nullptr);
+  EXPECT_FALSE(grew);
+}
+
+}  // namespace
+}  // namespace lockstep::device
