@@ -1,0 +1,77 @@
+// The differentiable operations. Each runs the operation without gradients (engine/tensor/ops.hpp, same names, same
+// checks, types and bits) and records how it is differentiated; what backward does not read is not kept.
+//
+//   Tensor loss = ops::mean(ops::pow(ops::sub(ops::linear(x, weight, &bias), y), 2.0));
+//   backward({loss});
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "engine/autograd/autograd.hpp"
+
+namespace lockstep::ops {
+
+// Element-wise with broadcasting and type promotion (ops_arithmetic.cpp).
+Tensor add(const Tensor& a, const Tensor& b);
+Tensor sub(const Tensor& a, const Tensor& b);
+Tensor mul(const Tensor& a, const Tensor& b);
+Tensor div(const Tensor& a, const Tensor& b);
+Tensor add(const Tensor& a, double b);
+Tensor sub(const Tensor& a, double b);
+Tensor rsub(double a, const Tensor& b);  // a - b
+Tensor mul(const Tensor& a, double b);
+Tensor div(const Tensor& a, double b);
+Tensor rdiv(double a, const Tensor& b);  // a / b
+
+// Element-wise (ops_functions.cpp).
+Tensor neg(const Tensor& a);
+Tensor sqrt(const Tensor& a);
+Tensor rsqrt(const Tensor& a);
+Tensor exp(const Tensor& a);
+Tensor log(const Tensor& a);
+Tensor abs(const Tensor& a);
+Tensor relu(const Tensor& a);
+Tensor pow(const Tensor& a, double exponent);
+
+// Products (ops_product.cpp).
+Tensor matmul(const Tensor& a, const Tensor& b);
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias);  // bias may be null
+
+// Reductions and picking (ops_reduce.cpp).
+Tensor sum(const Tensor& a);
+Tensor sum(const Tensor& a, const Dims& dims, bool keep_dims);
+Tensor mean(const Tensor& a);
+Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims);
+Tensor mse_loss(const Tensor& input, const Tensor& target);
+Tensor index_select(const Tensor& a, int dim, const Tensor& index);
+
+// Views and copies (ops_shape.cpp). The views share memory with `a`, as those of engine/tensor do.
+Tensor view(const Tensor& a, const Dims& sizes);
+Tensor reshape(const Tensor& a, const Dims& sizes);
+Tensor flatten(const Tensor& a, int first_dim = 0, int last_dim = -1);  // both included
+Tensor transpose(const Tensor& a, int dim0, int dim1);
+Tensor permute(const Tensor& a, const Dims& order);
+Tensor slice(const Tensor& a, int dim, std::int64_t begin, std::int64_t end);
+Tensor select(const Tensor& a, int dim, std::int64_t index);
+Tensor expand(const Tensor& a, const Dims& sizes);
+Tensor squeeze(const Tensor& a, int dim);
+Tensor unsqueeze(const Tensor& a, int dim);
+Tensor cat(const std::vector<Tensor>& tensors, int dim);
+Tensor stack(const std::vector<Tensor>& tensors, int dim);
+Tensor cast(const Tensor& a, DType dtype);
+Tensor clone(const Tensor& a);
+Tensor contiguous(const Tensor& a);
+Tensor to_device(const Tensor& a, device::Device device);
+Tensor detach(const Tensor& a);
+
+// In place (ops_in_place.cpp): the tensor becomes the result of a new node. While recording, a leaf that requires a
+// gradient and a view of a recorded tensor are refused before anything is written.
+void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);
+void sub_(const Tensor& to, const Tensor& value);
+void mul_(const Tensor& to, const Tensor& value);
+void mul_(const Tensor& to, double value);
+void copy_(const Tensor& to, const Tensor& from);
+void zero_(const Tensor& to);
+
+}  // namespace lockstep::ops

@@ -1,0 +1,60 @@
+#include "engine/autograd/ops_gradients.hpp"
+
+namespace lockstep::ops {
+
+Tensor add(const Tensor& a, const Tensor& b) {
+  return record("add", raw::add(a, b), {a, b}, {}, [](const Backward& at) -> Gradients {
+    return {at.needs(0) ? fit(at, 0, at.grad()) : Tensor(), at.needs(1) ? fit(at, 1, at.grad()) : Tensor()};
+  });
+}
+
+Tensor sub(const Tensor& a, const Tensor& b) {
+  return record("sub", raw::sub(a, b), {a, b}, {}, [](const Backward& at) -> Gradients {
+    return {at.needs(0) ? fit(at, 0, at.grad()) : Tensor(), at.needs(1) ? raw::neg(fit(at, 1, at.grad())) : Tensor()};
+  });
+}
+
+Tensor mul(const Tensor& a, const Tensor& b) {
+  return record("mul", raw::mul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)}, [](const Backward& at) -> Gradients {
+    return {at.needs(0) ? fit(at, 0, raw::mul(at.grad(), at.saved(1))) : Tensor(),
+            at.needs(1) ? fit(at, 1, raw::mul(at.grad(), at.saved(0))) : Tensor()};
+  });
+}
+
+Tensor div(const Tensor& a, const Tensor& b) {
+  return record("div", raw::div(a, b), {a, b}, {kept_for(b, a), b}, [](const Backward& at) -> Gradients {
+    const Tensor divisor = at.saved(1);
+    Gradients grads(2);
+    if (at.needs(0)) grads[0] = fit(at, 0, raw::div(at.grad(), divisor));
+    if (at.needs(1))  // -grad * (a / b) / b
+      grads[1] = fit(at, 1, raw::neg(raw::mul(at.grad(), raw::div(raw::div(at.saved(0), divisor), divisor))));
+    return grads;
+  });
+}
+
+Tensor add(const Tensor& a, double b) {
+  return record("add", raw::add(a, b), {a}, {}, [](const Backward& at) -> Gradients { return {at.grad()}; });
+}
+Tensor sub(const Tensor& a, double b) {
+  return record("sub", raw::sub(a, b), {a}, {}, [](const Backward& at) -> Gradients { return {at.grad()}; });
+}
+Tensor rsub(double a, const Tensor& b) {
+  return record("rsub", raw::rsub(a, b), {b}, {},
+                [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
+}
+Tensor mul(const Tensor& a, double b) {
+  return record("mul", raw::mul(a, b), {a}, {},
+                [b](const Backward& at) -> Gradients { return {raw::mul(at.grad(), b)}; });
+}
+Tensor div(const Tensor& a, double b) {
+  return record("div", raw::div(a, b), {a}, {},
+                [b](const Backward& at) -> Gradients { return {raw::div(at.grad(), b)}; });
+}
+Tensor rdiv(double a, const Tensor& b) {
+  return record("rdiv", raw::rdiv(a, b), {b}, {b}, [a](const Backward& at) -> Gradients {
+    const Tensor divisor = at.saved(0);
+    return {raw::neg(raw::mul(at.grad(), raw::div(raw::rdiv(a, divisor), divisor)))};
+  });
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include "engine/autograd/ops_gradients.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+// (..., n) as (rows, n).
+Tensor as_rows(const Tensor& a) { return a.num_dims() == 2 ? a : raw::reshape(a, Dims{-1, a.size(-1)}); }
+Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
+
+}  // namespace
+
+Tensor matmul(const Tensor& a, const Tensor& b) {
+  return record("matmul", raw::matmul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)},
+                [](const Backward& at) -> Gradients {
+                  // A vector takes part as a matrix of one row, or one column.
+                  const bool row = at.sizes(0).size() == 1, column = at.sizes(1).size() == 1;
+                  Tensor grad = at.grad();
+                  if (column) grad = lockstep::unsqueeze(grad, -1);
+                  if (row) grad = lockstep::unsqueeze(grad, -2);
+                  Gradients grads(2);
+                  if (at.needs(0)) {
+                    const Tensor b_matrix = column ? lockstep::unsqueeze(at.saved(1), 1) : at.saved(1);
+                    Dims sizes = at.sizes(0);
+                    if (row) sizes.insert(0, 1);
+                    grads[0] = raw::reshape(raw::sum_to(raw::matmul(grad, transposed(b_matrix)), sizes), at.sizes(0));
+                  }
+                  if (at.needs(1)) {
+                    const Tensor a_matrix = row ? lockstep::unsqueeze(at.saved(0), 0) : at.saved(0);
+                    Dims sizes = at.sizes(1);
+                    if (column) sizes.push_back(1);
+                    // One right operand for all batches: their rows are summed inside one product.
+                    const Tensor product = sizes.size() == 2 && a_matrix.num_dims() > 2 && a_matrix.num_elements() > 0
+                                               ? raw::matmul(transposed(as_rows(a_matrix)), as_rows(grad))
+                                               : raw::matmul(transposed(a_matrix), grad);
+                    grads[1] = raw::reshape(raw::sum_to(product, sizes), at.sizes(1));
+                  }
+                  return grads;
+                });
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  std::vector<Tensor> inputs = {x, weight};
+  if (bias) inputs.push_back(*bias);
+  return record("linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},
+                [num_inputs = inputs.size()](const Backward& at) -> Gradients {
+                  Gradients grads(num_inputs);
+                  const Dims& weight_sizes = at.sizes(1);
+                  const Tensor rows = lockstep::view(
+                      raw::contiguous(at.grad()),
+                      Dims{num_elements(at.sizes(0)) / std::max<std::int64_t>(1, weight_sizes[1]), weight_sizes[0]});
+                  if (at.needs(0)) grads[0] = raw::matmul(at.grad(), at.saved(1));
+                  if (at.needs(1)) grads[1] = raw::matmul(transposed(rows), as_rows(at.saved(0)));
+                  if (num_inputs == 3 && at.needs(2)) grads[2] = raw::sum(rows, Dims{0}, false);
+                  return grads;
+                });
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,65 @@
+#include <algorithm>
+
+#include "engine/autograd/ops_gradients.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+// The sizes with 1 at the reduced dims: the form of a result that broadcasts back to the input.
+Dims kept_sizes(const Dims& sizes, const Dims& dims) {
+  Dims kept = sizes;
+  for (std::int64_t dim : dims)
+    if (!sizes.empty()) kept[normalize_dim(static_cast<int>(dim), sizes.size(), "sum")] = 1;
+  return kept;
+}
+
+// The gradient of a sum: that of the result at every element. A view, repeated in place.
+Tensor spread(const Backward& at, const Tensor& grad, const Dims& dims) {
+  return lockstep::expand(raw::reshape(grad, kept_sizes(at.sizes(0), dims)), at.sizes(0));
+}
+
+Dims all_dims(const Tensor& a) {
+  Dims dims;
+  for (int dim = 0; dim < a.num_dims(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+}  // namespace
+
+Tensor sum(const Tensor& a) {
+  return record("sum", raw::sum(a), {a}, {},
+                [](const Backward& at) -> Gradients { return {lockstep::expand(at.grad(), at.sizes(0))}; });
+}
+Tensor sum(const Tensor& a, const Dims& dims, bool keep_dims) {
+  return record("sum", raw::sum(a, dims, keep_dims), {a}, {},
+                [dims](const Backward& at) -> Gradients { return {spread(at, at.grad(), dims)}; });
+}
+
+Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims) {
+  return record("mean", raw::mean(a, dims, keep_dims), {a}, {}, [dims](const Backward& at) -> Gradients {
+    const std::int64_t results = std::max<std::int64_t>(1, num_elements(kept_sizes(at.sizes(0), dims)));
+    const double count = static_cast<double>(num_elements(at.sizes(0)) / results);
+    return {spread(at, raw::div(at.grad(), count), dims)};
+  });
+}
+Tensor mean(const Tensor& a) { return mean(a, all_dims(a), false); }
+
+Tensor mse_loss(const Tensor& input, const Tensor& target) {
+  return record(
+      "mse_loss", raw::mse_loss(input, target), {input, target}, {input, target}, [](const Backward& at) -> Gradients {
+        const double factor = 2.0 / static_cast<double>(num_elements(at.sizes(0)));
+        const Tensor grad = raw::mul(raw::mul(raw::sub(at.saved(0), at.saved(1)), factor), at.grad());
+        return {at.needs(0) ? fit(at, 0, grad) : Tensor(), at.needs(1) ? fit(at, 1, raw::neg(grad)) : Tensor()};
+      });
+}
+
+Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
+  return record("index_select", raw::index_select(a, dim, index), {a}, {index}, [dim](const Backward& at) -> Gradients {
+    const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
+    raw::index_add_(grad, dim, at.saved(0), at.grad());
+    return {grad};
+  });
+}
+
+}  // namespace lockstep::ops

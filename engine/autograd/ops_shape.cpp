@@ -1,0 +1,131 @@
+#include "engine/autograd/ops_gradients.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+// The derivative of whatever only renames elements.
+Gradients back_to_sizes(const Backward& at) { return {raw::reshape(at.grad(), at.sizes(0))}; }
+
+// The gradient of a part: zeros with the part's gradient in its place.
+template <class Part>
+Gradients into_zeros(const Backward& at, Part part) {
+  const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
+  raw::copy_(part(grad), at.grad());
+  return {grad};
+}
+
+}  // namespace
+
+Tensor view(const Tensor& a, const Dims& sizes) {
+  return record("view", lockstep::view(a, sizes), {a}, {}, back_to_sizes);
+}
+Tensor reshape(const Tensor& a, const Dims& sizes) {
+  return record("reshape", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
+}
+
+Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
+  const int first = normalize_dim(first_dim, a.num_dims(), "flatten");
+  const int last = normalize_dim(last_dim, a.num_dims(), "flatten");
+  if (first > last)
+    throw Error(str("flatten: dim ", first_dim, " comes after dim ", last_dim, " of ", to_text(a.sizes())),
+                "give the first dim first");
+  Dims sizes;
+  for (int dim = 0; dim < first; ++dim) sizes.push_back(a.sizes()[dim]);
+  std::int64_t merged = 1;
+  for (int dim = first; dim <= last && dim < a.num_dims(); ++dim) merged *= a.sizes()[dim];
+  sizes.push_back(merged);
+  for (int dim = last + 1; dim < a.num_dims(); ++dim) sizes.push_back(a.sizes()[dim]);
+  return record("flatten", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
+}
+
+Tensor transpose(const Tensor& a, int dim0, int dim1) {
+  return record("transpose", lockstep::transpose(a, dim0, dim1), {a}, {},
+                [dim0, dim1](const Backward& at) -> Gradients { return {lockstep::transpose(at.grad(), dim0, dim1)}; });
+}
+
+Tensor permute(const Tensor& a, const Dims& order) {
+  return record("permute", lockstep::permute(a, order), {a}, {}, [order](const Backward& at) -> Gradients {
+    Dims back(order.size(), 0);
+    for (int dim = 0; dim < order.size(); ++dim)
+      back[normalize_dim(static_cast<int>(order[dim]), order.size(), "permute")] = dim;
+    return {lockstep::permute(at.grad(), back)};
+  });
+}
+
+Tensor slice(const Tensor& a, int dim, std::int64_t begin, std::int64_t end) {
+  return record("slice", lockstep::slice(a, dim, begin, end), {a}, {}, [dim, begin, end](const Backward& at) {
+    return into_zeros(at, [&](const Tensor& grad) { return lockstep::slice(grad, dim, begin, end); });
+  });
+}
+
+Tensor select(const Tensor& a, int dim, std::int64_t index) {
+  return record("select", lockstep::select(a, dim, index), {a}, {}, [dim, index](const Backward& at) {
+    return into_zeros(at, [&](const Tensor& grad) { return lockstep::select(grad, dim, index); });
+  });
+}
+
+Tensor expand(const Tensor& a, const Dims& sizes) {
+  return record("expand", lockstep::expand(a, sizes), {a}, {},
+                [](const Backward& at) -> Gradients { return {raw::sum_to(at.grad(), at.sizes(0))}; });
+}
+
+Tensor squeeze(const Tensor& a, int dim) {
+  return record("squeeze", lockstep::squeeze(a, dim), {a}, {}, back_to_sizes);
+}
+Tensor unsqueeze(const Tensor& a, int dim) {
+  return record("unsqueeze", lockstep::unsqueeze(a, dim), {a}, {}, back_to_sizes);
+}
+
+Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+  return record(
+      "cat", raw::cat(tensors, dim), tensors, {}, [dim, count = static_cast<int>(tensors.size())](const Backward& at) {
+        Gradients grads(static_cast<std::size_t>(count));
+        const int on = normalize_dim(dim, at.sizes(0).size(), "cat");
+        std::int64_t begin = 0;
+        for (int i = 0; i < count; ++i) {
+          const std::int64_t end = begin + at.sizes(i)[on];
+          if (at.needs(i))
+            grads[static_cast<std::size_t>(i)] = raw::cast(lockstep::slice(at.grad(), on, begin, end), at.dtype(i));
+          begin = end;
+        }
+        return grads;
+      });
+}
+
+Tensor stack(const std::vector<Tensor>& tensors, int dim) {
+  if (tensors.empty()) throw Error("stack: no tensors given", "give at least one");
+  std::vector<Tensor> rows;
+  rows.reserve(tensors.size());
+  for (const Tensor& tensor : tensors) {
+    if (!(tensor.sizes() == tensors.front().sizes()))
+      throw Error(str("stack: ", to_text(tensor.sizes()), " and ", to_text(tensors.front().sizes()), " differ"),
+                  "give tensors of the same sizes");
+    rows.push_back(ops::unsqueeze(tensor, dim));
+  }
+  return cat(rows, dim);
+}
+
+Tensor cast(const Tensor& a, DType dtype) {
+  Tensor result = raw::cast(a, dtype);
+  if (!is_floating(dtype) || result.same_as(a)) return result;
+  return record("cast", result, {a}, {},
+                [](const Backward& at) -> Gradients { return {raw::cast(at.grad(), at.dtype(0))}; });
+}
+
+Tensor clone(const Tensor& a) {
+  return record("clone", raw::clone(a), {a}, {}, [](const Backward& at) -> Gradients { return {at.grad()}; });
+}
+Tensor contiguous(const Tensor& a) { return a.is_contiguous() ? a : clone(a); }
+
+Tensor to_device(const Tensor& a, device::Device device) {
+  Tensor result = raw::to_device(a, device);
+  if (result.same_as(a)) return result;
+  return record("to_device", result, {a}, {},
+                [](const Backward& at) -> Gradients { return {raw::to_device(at.grad(), at.device(0))}; });
+}
+
+Tensor detach(const Tensor& a) { return lockstep::detach(a); }
+
+}  // namespace lockstep::ops
