@@ -1,0 +1,49 @@
+// A mesh of ranks with the process groups of its axes, seen from one rank.
+//
+// Ranks make it together, each with the same arguments; making it communicates nothing. It is a value of its rank:
+// copies share nothing that changes.
+//
+//   DeviceMesh mesh({2, 4}, {"dp", "tp"});
+//   comm::all_reduce(mesh.group("dp"), gradient, comm::ReduceOp::mean);
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/layout/mesh_shape.hpp"
+
+namespace lockstep {
+
+class DeviceMesh {
+ public:
+  // All ranks of the world in order, the last axis running fastest; or the listed ones. Throws Error as MeshShape does,
+  // and when a rank does not exist, or this rank is not in the mesh.
+  explicit DeviceMesh(std::vector<int> sizes, std::vector<std::string> names = {});
+  DeviceMesh(std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks);
+  explicit DeviceMesh(layout::MeshShape shape);
+  // One axis over the whole world.
+  static DeviceMesh world(std::string name = "dp");
+
+  const layout::MeshShape& shape() const { return shape_; }
+  int num_axes() const { return shape_.num_axes(); }
+  int num_ranks() const { return shape_.num_ranks(); }
+  int size(std::string_view axis) const { return shape_.size(shape_.axis(axis)); }
+  const std::vector<int>& coordinates() const { return coordinates_; }  // of this rank
+  int coordinate(std::string_view axis) const { return coordinates_[static_cast<std::size_t>(shape_.axis(axis))]; }
+  // The submesh of these axes that this rank stands in.
+  DeviceMesh slice(const std::vector<std::string>& axes) const;
+
+  comm::ProcessGroup& group(int axis) const;  // the ranks along it through this rank
+  comm::ProcessGroup& group(std::string_view axis) const { return group(shape_.axis(axis)); }
+  comm::ProcessGroup& whole_group() const;  // all ranks of the mesh, in mesh order
+
+  friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) { return a.shape_ == b.shape_; }
+
+ private:
+  layout::MeshShape shape_;
+  std::vector<int> coordinates_;
+};
+
+}  // namespace lockstep
