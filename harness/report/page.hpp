@@ -6,14 +6,13 @@
 // matplotlib and jinja2 is taken. No shell is involved.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
 namespace lockstep::report {
 
-// Path of that Python, or nothing.
-std::optional<std::string> find_report_python();
+// Path of that Python; throws Error, with what was tried and the remedy, when there is none.
+std::string find_report_python();
 // Where it is looked for, in order.
 std::vector<std::string> python_candidates();
 

@@ -1,0 +1,160 @@
+#include "harness/report/junit.hpp"
+
+#include <map>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <pugixml.hpp>
+
+#include "harness/report/console.hpp"
+#include "harness/report/text.hpp"
+
+namespace lockstep::report {
+
+namespace {
+
+using verdict::CaseResult;
+using verdict::Status;
+
+enum class Outcome { passed, failed, error, skipped };
+
+Outcome outcome_of(Status status) {
+  switch (status) {
+    case Status::PASS:
+      return Outcome::passed;
+    case Status::FAIL:
+    case Status::XPASS:
+      return Outcome::failed;
+    case Status::SKIP:
+    case Status::UNSUPPORTED:
+    case Status::XFAIL:
+      return Outcome::skipped;
+    case Status::HANG:
+    case Status::CRASH:
+    case Status::INVALID:
+    case Status::MISSING:
+      break;
+  }
+  return Outcome::error;
+}
+
+// Three decimals and no exponent: what the schema takes as a time.
+std::string time_text(double seconds) { return fmt::format("{:.3f}", seconds > 0 && seconds < 1e9 ? seconds : 0.0); }
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+std::string short_message(const CaseResult& row) {
+  if (row.failure) return first_line(row.failure->message);
+  return row.reason.empty() ? std::string(verdict::name_of(row.status)) : row.reason;
+}
+
+void set(pugi::xml_node node, const char* name, const std::string& value) {
+  node.append_attribute(name) = xml_safe(value).c_str();
+}
+
+struct Totals {
+  int tests = 0;
+  int failures = 0;
+  int errors = 0;
+  int skipped = 0;
+  double seconds = 0.0;
+  void add(const CaseResult& row) {
+    ++tests;
+    const Outcome outcome = outcome_of(row.status);
+    failures += outcome == Outcome::failed ? 1 : 0;
+    errors += outcome == Outcome::error ? 1 : 0;
+    skipped += outcome == Outcome::skipped ? 1 : 0;
+    seconds += row.seconds > 0 ? row.seconds : 0.0;
+  }
+};
+
+void add_case(pugi::xml_node suite, const CaseResult& row, const std::string& name) {
+  pugi::xml_node node = suite.append_child("testcase");
+  set(node, "name", name);
+  set(node, "classname", row.scenario);
+  set(node, "time", time_text(row.seconds));
+  const Outcome outcome = outcome_of(row.status);
+  if (outcome == Outcome::passed) return;
+  if (outcome == Outcome::skipped) {
+    pugi::xml_node skipped = node.append_child("skipped");
+    set(skipped, "type", std::string(verdict::name_of(row.status)));
+    const std::string reason = row.reason.empty() ? short_message(row) : row.reason;
+    set(skipped, "message", row.status == Status::XFAIL ? "expected failure: " + reason : reason);
+    if (row.failure) skipped.append_child(pugi::node_pcdata).set_value(xml_safe(failure_text(row)).c_str());
+    return;
+  }
+  pugi::xml_node bad = node.append_child(outcome == Outcome::failed ? "failure" : "error");
+  set(bad, "type", std::string(verdict::name_of(row.status)));
+  set(bad, "message", short_message(row));
+  bad.append_child(pugi::node_pcdata).set_value(xml_safe(failure_text(row)).c_str());
+}
+
+}  // namespace
+
+std::string xml_safe(std::string_view text) {
+  const std::string valid = valid_utf8(text);
+  std::string out;
+  out.reserve(valid.size());
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(valid[i]);
+    if ((byte < 0x20 && valid[i] != '\n' && valid[i] != '\t') || byte == 0x7f) {
+      out += "\\x" + hex_byte(byte);
+    } else if (valid.compare(i, 3, "\xef\xbf\xbe") == 0 || valid.compare(i, 3, "\xef\xbf\xbf") == 0) {
+      out += "\xef\xbf\xbd";  // U+FFFE and U+FFFF are UTF-8, but no characters of XML
+      i += 2;
+    } else {
+      out += valid[i];
+    }
+  }
+  return out;
+}
+
+std::string junit_xml(const std::vector<CaseResult>& results, const std::string& started) {
+  // Suites in the order in which their scenarios came.
+  std::vector<std::string> order;
+  std::map<std::string, std::vector<const CaseResult*>> suites;
+  Totals all;
+  for (const CaseResult& row : results) {
+    auto& suite = suites[row.scenario];
+    if (suite.empty()) order.push_back(row.scenario);
+    suite.push_back(&row);
+    all.add(row);
+  }
+  pugi::xml_document document;
+  pugi::xml_node declaration = document.prepend_child(pugi::node_declaration);
+  declaration.append_attribute("version") = "1.0";
+  declaration.append_attribute("encoding") = "UTF-8";
+  pugi::xml_node root = document.append_child("testsuites");
+  set(root, "name", "lockstep");
+  set(root, "time", time_text(all.seconds));
+  set(root, "tests", str(all.tests));
+  set(root, "failures", str(all.failures));
+  set(root, "errors", str(all.errors));
+  for (const std::string& scenario : order) {
+    Totals totals;
+    for (const CaseResult* row : suites[scenario]) totals.add(*row);
+    pugi::xml_node suite = root.append_child("testsuite");
+    set(suite, "name", scenario);
+    set(suite, "tests", str(totals.tests));
+    set(suite, "failures", str(totals.failures));
+    set(suite, "errors", str(totals.errors));
+    set(suite, "skipped", str(totals.skipped));
+    set(suite, "time", time_text(totals.seconds));
+    if (!started.empty()) set(suite, "timestamp", started);
+    // The same case again (--repeat) gets a number, for names tell testcases apart.
+    std::map<std::string, int> seen;
+    for (const CaseResult* row : suites[scenario]) {
+      const int times = ++seen[row->case_id];
+      add_case(suite, *row, times == 1 ? row->case_id : str(row->case_id, " (", times, ")"));
+    }
+  }
+  std::ostringstream out;
+  document.save(out, "  ", pugi::format_default, pugi::encoding_utf8);
+  return out.str();
+}
+
+void write_junit(const std::string& path, const std::vector<CaseResult>& results, const std::string& started) {
+  write_whole_file(path, junit_xml(results, started));
+}
+
+}  // namespace lockstep::report

@@ -1,0 +1,265 @@
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "engine/core/error.hpp"
+#include "harness/report/results_file.hpp"
+#include "harness/report/text.hpp"
+
+namespace lockstep::report {
+
+namespace {
+
+constexpr std::string_view memory_keys[] = {"parameter", "gradient",      "gathered", "activation",
+                                            "optimizer", "communication", "other",    "peak_total"};
+
+// An object under construction: fields in the order they are added.
+class Fields {
+ public:
+  Fields& raw(std::string_view key, std::string_view json) {
+    text_ += str(text_.empty() ? "" : ",", json_text(key), ":", json);
+    return *this;
+  }
+  Fields& text(std::string_view key, std::string_view value) { return raw(key, json_text(value)); }
+  Fields& integer(std::string_view key, std::int64_t value) { return raw(key, str(value)); }
+  Fields& number(std::string_view key, double value) { return raw(key, json_number(value)); }
+  // null below `least`, where a value counts as unknown.
+  Fields& known(std::string_view key, std::int64_t value, std::int64_t least) {
+    return raw(key, value < least ? "null" : str(value));
+  }
+  std::string take() const { return str("{", text_, "}"); }
+
+ private:
+  std::string text_;
+};
+
+template <class List, class Render>
+std::string list_of(const List& list, Render&& render) {
+  std::string text;
+  for (const auto& item : list) text += str(text.empty() ? "" : ",", render(item));
+  return str("[", text, "]");
+}
+
+// A JSON text of another layer, on one line; what is no JSON becomes a text, so that the line stays whole.
+std::string embedded(const verdict::JsonText& json) {
+  if (!nlohmann::json::accept(json)) return json_text(json);
+  std::string line = json;
+  for (char& c : line) {
+    if (c == '\n' || c == '\r') c = ' ';  // outside of strings only, where they mean nothing
+  }
+  return line;
+}
+
+bool is_count(std::string_view text) {
+  return !text.empty() && text.size() < 18 && (text == "0" || text.front() != '0') &&
+         text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// Facts of the machine are texts in memory; counts among them (cores, memory) are numbers in the file.
+std::string facts(const std::map<std::string, std::string>& facts, bool counts) {
+  Fields fields;
+  for (const auto& [key, value] : facts) {
+    if (counts && is_count(value)) {
+      fields.raw(key, value);
+    } else {
+      fields.text(key, value);
+    }
+  }
+  return fields.take();
+}
+
+std::string evidence_json(const verdict::Evidence& evidence) {
+  Fields loosest;
+  loosest.number("rtol", evidence.loosest.rtol).number("atol", evidence.loosest.atol);
+  if (evidence.loosest.of_largest != 0) loosest.number("of_largest", evidence.loosest.of_largest);
+  return Fields()
+      .integer("comparisons", evidence.comparisons)
+      .integer("trivial", evidence.trivial)
+      .integer("elements", evidence.elements)
+      .integer("same_bits", evidence.same_bits)
+      .integer("bits_required", evidence.bits_required)
+      .number("max_abs_difference", evidence.max_abs_difference)
+      .raw("loosest", loosest.take())
+      .integer("collectives_checked", evidence.collectives_checked)
+      .integer("orders_checked", evidence.orders_checked)
+      .integer("errors_expected", evidence.errors_expected)
+      .take();
+}
+
+std::string collective_json(const verdict::CollectiveCount& row) {
+  Fields fields;
+  fields.text("family", row.family)
+      .text("operation", row.operation)
+      .text("axis", row.axis)
+      .integer("group_size", row.group_size)
+      .text("phase", row.phase)
+      .integer("count", row.count)
+      .integer("bytes", row.bytes);
+  if (row.rank >= 0) fields.integer("rank", row.rank);
+  if (!row.stage.empty()) fields.text("stage", row.stage);
+  return fields.take();
+}
+
+void add_peaks(Fields& fields, const verdict::MemoryPeaks& peaks) {
+  for (std::string_view key : memory_keys) {
+    const auto found = peaks.find(std::string(key));
+    if (found != peaks.end()) fields.integer(key, found->second);
+  }
+  for (const auto& [key, bytes] : peaks) {
+    if (std::find(std::begin(memory_keys), std::end(memory_keys), key) == std::end(memory_keys)) {
+      fields.integer(key, bytes);
+    }
+  }
+}
+
+std::string memory_json(const verdict::CaseResult& row) {
+  Fields fields;
+  add_peaks(fields, row.memory);
+  if (!row.stage_memory.empty()) {
+    Fields stages;
+    for (const auto& [stage, peaks] : row.stage_memory) {
+      Fields one;
+      add_peaks(one, peaks);
+      stages.raw(stage, one.take());
+    }
+    fields.raw("stages", stages.take());
+  }
+  return fields.take();
+}
+
+std::string failure_json(const verdict::Failure& failure) {
+  return Fields()
+      .text("check", failure.check)
+      .text("file", failure.file)
+      .known("line", failure.line, 1)
+      .known("column", failure.column, 1)
+      .known("rank", failure.rank, 0)
+      .known("iteration", failure.iteration, 0)
+      .text("message", failure.message)
+      .raw("also", list_of(failure.also, json_text))
+      .take();
+}
+
+}  // namespace
+
+std::string json_text(std::string_view text) {
+  std::string out = "\"";
+  const std::string valid = valid_utf8(text);
+  for (const char c : valid) {
+    const auto byte = static_cast<unsigned char>(c);
+    switch (c) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (byte < 0x20 || byte == 0x7f) {
+          out += str("\\u00", hex_byte(byte));
+        } else {
+          out += c;
+        }
+    }
+  }
+  return out + '"';
+}
+
+std::string json_number(double value) {
+  if (std::isnan(value)) return "\"nan\"";
+  if (std::isinf(value)) return value < 0 ? "\"-inf\"" : "\"inf\"";
+  std::string text = str(value);
+  // A point keeps it a floating-point number for every reader, and -0 itself.
+  if (text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string json_line(const verdict::RunInfo& run) {
+  return Fields()
+      .text("kind", "run")
+      .integer("schema", 1)
+      .text("version", run.version)
+      .text("started", run.started)
+      .raw("command", list_of(run.command, json_text))
+      .raw("build", facts(run.build, false))
+      .raw("machine", facts(run.machine, true))
+      .take();
+}
+
+std::string json_line(const verdict::CaseResult& row) {
+  Fields params;
+  for (const auto& [name, value] : row.params) params.raw(name, embedded(value));
+  Fields records;
+  for (const auto& [name, ranks] : row.records) records.raw(name, list_of(ranks, embedded));
+  Fields fields;
+  fields.text("kind", "case").text("scenario", row.scenario).text("case", row.case_id);
+  fields.raw("mirrors", row.mirrors ? str(*row.mirrors) : "null").raw("params", params.take());
+  fields.integer("world_size", row.world_size).text("launch", row.launch).text("device", row.device);
+  fields.text("status", verdict::name_of(row.status));
+  if (!row.reason.empty()) fields.text("reason", row.reason);
+  fields.number("seconds", row.seconds).raw("evidence", evidence_json(row.evidence));
+  fields.raw("collectives", list_of(row.collectives, collective_json)).raw("memory", memory_json(row));
+  fields.raw("records", records.take());
+  if (row.failure) fields.raw("failure", failure_json(*row.failure));
+  return fields.text("repro", row.repro).take();
+}
+
+std::string json_line(const verdict::Summary& summary) {
+  Fields counts;
+  for (const auto& [name, count] : summary.counts) counts.integer(name, count);
+  return Fields()
+      .text("kind", "summary")
+      .raw("counts", counts.take())
+      .number("seconds", summary.seconds)
+      .integer("exit_code", summary.exit_code)
+      .take();
+}
+
+ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {
+  make_parent_folder(path);
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
+  if (file_ < 0) {
+    throw Error(str("cannot write the results file ", path, ": ", std::strerror(errno)),
+                "give a path that can be written with --results");
+  }
+}
+
+ResultsWriter::~ResultsWriter() {
+  if (file_ >= 0) ::close(file_);
+}
+
+void ResultsWriter::write(const verdict::RunInfo& run) { write_line(json_line(run)); }
+void ResultsWriter::write(const verdict::CaseResult& row) { write_line(json_line(row)); }
+void ResultsWriter::write(const verdict::Summary& summary) { write_line(json_line(summary)); }
+
+void ResultsWriter::write_line(std::string line) {
+  line += '\n';
+  std::string_view rest = line;
+  while (!rest.empty()) {
+    const ssize_t written = ::write(file_, rest.data(), rest.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) {
+      throw Error(str("cannot write to the results file ", path_, ": ", std::strerror(errno)),
+                  "free space there or give another path with --results");
+    }
+    rest.remove_prefix(static_cast<std::size_t>(written));
+  }
+}
+
+}  // namespace lockstep::report
