@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -39,6 +40,7 @@ class Diagnostics {
   // Keeps the lines of a file, so that its diagnostics can show them.
   void add_source(const std::string& file, const std::string& text);
   void error(const Place& place, std::string message);
+  void add(const Diagnostic& item);  // unless it is there already
 
   bool empty() const { return items_.empty(); }
   const std::vector<Diagnostic>& items() const { return items_; }
@@ -48,6 +50,7 @@ class Diagnostics {
  private:
   std::map<std::string, std::vector<std::string>> lines_;
   std::vector<Diagnostic> items_;
+  std::set<std::string> seen_;
 };
 
 // A scenario wrong in itself: refused before anything is launched (exit code 2).

@@ -44,6 +44,11 @@ class Library {
  private:
   struct Entry;
   std::shared_ptr<Entry> entry(const std::string& name);
+  // A routine that a step names; `depth` of the routine that uses it grows, nullptr: a scenario uses it.
+  std::shared_ptr<const Routine> resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
+                                         int* depth);
+  std::shared_ptr<const Scenario> parse(const std::string& text, const std::string& file,
+                                        const std::string& expected_name, Diagnostics& diagnostics);
 
   std::string root_;
   std::map<std::string, std::shared_ptr<Entry>> routines_;

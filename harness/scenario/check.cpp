@@ -1,0 +1,551 @@
+// What must hold across a file: every name bound before it is used, every call known, no check without evidence.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/core/text.hpp"
+#include "harness/scenario/document_parser.hpp"
+
+namespace lockstep::scenario {
+
+namespace {
+
+// Names that stand for something before launch.
+const std::vector<std::string> launch_names = {"world_size", "launch", "device"};
+
+struct Scope {
+  std::set<std::string> fixed;         // known before launch: parameters, matrix names, some variables, types
+  std::set<std::string> known;         // all that can be used, `fixed` included
+  std::map<std::string, Place> later;  // every name that some step of the file binds
+  std::set<std::string> cannot_bind;   // parameters, matrix names, variables, types
+  bool in_hook = false;                // names are looked up when the hook runs
+};
+
+class Checker {
+ public:
+  Checker(const std::vector<OwnModel>& models, Diagnostics& diagnostics) : models_(models), diagnostics_(diagnostics) {}
+
+  void matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
+
+  Scope base_scope(const std::vector<std::string>& constants) const {
+    Scope scope;
+    for (std::string_view name : variables()) scope.known.emplace(name);
+    for (std::string_view name : type_names()) scope.fixed.emplace(name);
+    for (const std::string& name : launch_names) scope.fixed.insert(name);
+    for (const std::string& name : constants) scope.fixed.insert(name);
+    scope.known.insert(scope.fixed.begin(), scope.fixed.end());
+    scope.cannot_bind = scope.known;
+    return scope;
+  }
+
+  void steps(const Steps& list, Scope& scope) {
+    for (const Step& step : list) check_step(step, scope);
+  }
+
+  static void collect(const Steps& list, std::map<std::string, Place>& bound) {
+    for (const Step& step : list) {
+      const auto bind = [&](const std::string& name) { bound.try_emplace(name, step.place); };
+      if (step.verb == Verb::let || step.verb == Verb::forward) {
+        for (const NamedExpr& entry : step.entries) bound.try_emplace(entry.name, entry.place);
+      }
+      if (!step.as.empty()) bind(step.as);
+      for (const auto& [its, mine] : step.as_names) bind(mine);
+      for (const std::string& name : loop_names(step)) bind(name);
+      collect(step.steps, bound);
+      collect(step.otherwise, bound);
+      for (const Branch& branch : step.among) collect(branch.steps, bound);
+    }
+  }
+
+  void expression(const Expr& expr, const Scope& scope, const std::string& file, bool builds = false) {
+    file_ = &file;
+    check(expr, scope, builds);
+  }
+
+  // Before launch: constants and plain functions alone.
+  void constant(const Expr& expr, const Scope& scope, const std::string& file) {
+    for_each_node(expr, [&](const Expr& node) {
+      if (node.kind != ExprKind::call) return;
+      const bool plain = node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
+      if (!plain) {
+        diagnostics_.error(
+            Place{file, node.line, node.column},
+            str("`", to_text(*node.children[0]), "` cannot be called before launch; plain functions can"));
+      }
+    });
+    Scope before = scope;
+    before.known = scope.fixed;
+    expression(expr, before, file);
+  }
+
+  void own_models(const std::vector<std::string>& constants) {
+    for (const OwnModel& model : models_) own_model(model, constants);
+    for (const OwnModel& model : models_) {
+      std::vector<std::string> trail;
+      find_cycle(model, model, trail);
+    }
+  }
+
+ private:
+  void error(const Expr& expr, std::string message) {
+    diagnostics_.error(Place{*file_, expr.line, expr.column}, std::move(message));
+  }
+
+  static std::vector<std::string> loop_names(const Step& step) {
+    std::vector<std::string> names;
+    const auto take = [&](const Expr* expr) {
+      if (expr == nullptr) return;
+      for_each_node(*expr, [&](const Expr& node) {
+        if (node.kind == ExprKind::literal && node.value.is_text()) names.push_back(node.value.as_text());
+      });
+    };
+    if (step.verb == Verb::for_each) take(step.argument("name"));
+    if (step.verb == Verb::for_each || step.verb == Verb::repeat) take(step.argument("index"));
+    return names;
+  }
+
+  void bind(const std::string& name, const Place& place, Scope& scope) {
+    if (scope.cannot_bind.count(name) != 0) {
+      const bool fixed = std::find(variables().begin(), variables().end(), name) != variables().end();
+      const bool type = std::find(type_names().begin(), type_names().end(), name) != type_names().end();
+      diagnostics_.error(place, str("`", name, "` is a ",
+                                    fixed  ? "variable"
+                                    : type ? "type"
+                                           : "parameter or matrix name",
+                                    " and cannot be bound"));
+      return;
+    }
+    scope.known.insert(name);
+  }
+
+  void unknown(const std::string& name, const Place& place, const Scope& scope) {
+    const auto later = scope.later.find(name);
+    if (later != scope.later.end()) {
+      diagnostics_.error(place, str("`", name, "` is used before it is bound; line ", later->second.line, " binds it"));
+      return;
+    }
+    std::vector<std::string> known(scope.known.begin(), scope.known.end());
+    for (const auto& [other, where] : scope.later) known.push_back(other);
+    const std::string near = nearest_word(name, known);
+    diagnostics_.error(place, str("unknown name `", name, "`",
+                                  near.empty() ? "; no earlier step binds it" : str("; did you mean `", near, "`?")));
+  }
+
+  static bool is_known(const std::string& name, const Scope& scope) {
+    return scope.known.count(name) != 0 || (scope.in_hook && scope.later.count(name) != 0);
+  }
+
+  void check_step(const Step& step, Scope& scope) {
+    file_ = &step.place.file;
+    if (step.when != nullptr) check(*step.when, scope, false);
+    const VerbSpec& spec = spec_of(step.verb);
+    for (std::size_t i = 0; i < step.arguments.size(); ++i) {
+      if (step.arguments[i] != nullptr && step.given[i]) check_argument(*step.arguments[i], spec.arguments[i], scope);
+    }
+    const bool binds = step.verb == Verb::let || step.verb == Verb::forward;
+    for (const NamedExpr& entry : step.entries) {
+      const RoutineParameter* parameter = step.routine == nullptr ? nullptr : step.routine->parameter(entry.name);
+      ArgumentSpec typed;
+      typed.name = entry.name;
+      typed.type = parameter == nullptr ? ArgType::any : argument_type_of(parameter->type);
+      if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
+      if (binds) bind(entry.name, entry.place, scope);
+    }
+    if (step.raises) {
+      check(*step.raises->message, scope, false);
+      if (step.raises->when != nullptr) check(*step.raises->when, scope, false);
+      if (step.raises->within_ms != nullptr) check(*step.raises->within_ms, scope, false);
+    }
+    if (step.verb == Verb::expect && step.arguments[0] != nullptr) check_evidence(*step.arguments[0], scope);
+    for (const std::string& name : loop_names(step)) bind(name, step.place, scope);
+    if (step.verb == Verb::hook) {
+      hook(step, scope);
+    } else {
+      steps(step.steps, scope);
+      steps(step.otherwise, scope);
+      for (const Branch& branch : step.among) steps(branch.steps, scope);
+    }
+    file_ = &step.place.file;
+    if (!step.as.empty()) bind(step.as, step.place, scope);
+    for (const auto& [its, mine] : step.as_names) bind(mine, step.place, scope);
+  }
+
+  // A hook's own names are known within it alone; what it binds is known everywhere after.
+  void hook(const Step& step, Scope& scope) {
+    Scope inner = scope;
+    inner.in_hook = true;
+    for (std::string_view name : hook_names()) inner.known.emplace(name);
+    steps(step.steps, inner);
+    std::map<std::string, Place> bound;
+    collect(step.steps, bound);
+    for (const auto& [name, place] : bound) scope.known.insert(name);
+  }
+
+  void check_argument(const Expr& value, const ArgumentSpec& spec, const Scope& scope) {
+    switch (spec.type) {
+      case ArgType::path:
+      case ArgType::paths:
+        path(value, scope);
+        break;
+      case ArgType::name:
+      case ArgType::names:
+        // The names that `drop` forgets; loops bind theirs.
+        if (spec.name == "names") {
+          for_each_node(value, [&](const Expr& node) {
+            if (node.kind == ExprKind::literal && node.value.is_text() && !is_known(node.value.as_text(), scope)) {
+              unknown(node.value.as_text(), Place{*file_, node.line, node.column}, scope);
+            }
+          });
+        }
+        break;
+      default:
+        check(value, scope, spec.type == ArgType::module);
+    }
+  }
+
+  // The name in front of a path is bound; what follows is looked up in the model when the step runs.
+  void path(const Expr& value, const Scope& scope) {
+    if (value.kind == ExprKind::list) {
+      for (const ExprPtr& item : value.children) path(*item, scope);
+      return;
+    }
+    const Expr* first = &value;
+    if (value.kind == ExprKind::concat) {
+      for (const ExprPtr& piece : value.children) {
+        if (piece->kind != ExprKind::literal) check(*piece, scope, false);
+      }
+      first = value.children.front().get();
+    }
+    if (first->kind != ExprKind::literal || !first->value.is_text()) return;
+    const std::string& text = first->value.as_text();
+    const std::size_t end = text.find('.');
+    // `mo${x}.a` begins with a name that is not known yet.
+    if (end == std::string::npos && value.kind == ExprKind::concat) return;
+    const std::string name = text.substr(0, end);
+    if (name.find_first_of("*?[") != std::string::npos) {
+      error(*first, str("a path begins with a name: `", name, "` is a pattern"));
+    } else if (!is_known(name, scope)) {
+      unknown(name, Place{*file_, first->line, first->column}, scope);
+    }
+  }
+
+  void check(const Expr& expr, const Scope& scope, bool builds) {
+    switch (expr.kind) {
+      case ExprKind::name: {
+        if (is_known(expr.name, scope)) return;
+        if (find_function(expr.name) != nullptr) {
+          error(expr, str("`", expr.name, "` is a function; call it: `", expr.name, "(...)`"));
+        } else if (is_model(expr.name)) {
+          error(expr, str("`", expr.name, "` builds a module; call it: `", expr.name, "(...)`"));
+        } else {
+          unknown(expr.name, Place{*file_, expr.line, expr.column}, scope);
+        }
+        return;
+      }
+      case ExprKind::call:
+        call(expr, scope, builds);
+        return;
+      case ExprKind::attribute:
+        matrix_entry(expr);
+        break;
+      case ExprKind::list_of_each:
+      case ExprKind::map_of_each: {
+        const std::size_t list = expr.kind == ExprKind::list_of_each ? 1 : 2;
+        check(*expr.children[list], scope, false);
+        Scope inner = scope;
+        for (const std::string& name : expr.names) inner.known.insert(name);
+        for (std::size_t i = 0; i < expr.children.size(); ++i) {
+          if (i != list && expr.children[i] != nullptr) check(*expr.children[i], inner, builds);
+        }
+        return;
+      }
+      default:
+        break;
+    }
+    for (const ExprPtr& child : expr.children) {
+      if (child != nullptr) check(*child, scope, builds);
+    }
+  }
+
+  void call(const Expr& expr, const Scope& scope, bool builds) {
+    const Expr& callee = *expr.children[0];
+    if (callee.kind != ExprKind::name) {
+      check(callee, scope, false);
+    } else if (builds && is_model(callee.name)) {
+      model_call(expr, callee.name);
+    } else if (!is_known(callee.name, scope)) {
+      if (expr.function != Function::none) {
+        function_call(expr);
+      } else if (is_model(callee.name)) {
+        error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
+      } else {
+        unknown_call(callee, scope, builds);
+      }
+    }
+    for (std::size_t i = 1; i < expr.children.size(); ++i) check(*expr.children[i], scope, builds);
+  }
+
+  void unknown_call(const Expr& callee, const Scope& scope, bool builds) {
+    if (scope.later.count(callee.name) != 0) {
+      unknown(callee.name, Place{*file_, callee.line, callee.column}, scope);
+      return;
+    }
+    std::vector<std::string> known;
+    for (const FunctionSpec& spec : functions()) known.emplace_back(spec.name);
+    if (builds) {
+      for (const ModelSpec& spec : built_in_models()) known.emplace_back(spec.name);
+      for (const OwnModel& model : models_) known.push_back(model.name);
+    }
+    known.insert(known.end(), scope.known.begin(), scope.known.end());
+    const bool upper = callee.name[0] >= 'A' && callee.name[0] <= 'Z';
+    const std::string near = nearest_word(callee.name, known);
+    error(callee, str(upper && builds ? "unknown model `" : "unknown function `", callee.name, "`",
+                      near.empty() ? std::string() : str("; did you mean `", near, "`?")));
+  }
+
+  void function_call(const Expr& expr) {
+    const FunctionSpec& spec = spec_of(expr.function);
+    const int given = static_cast<int>(expr.num_positional());
+    int by_name = 0;
+    for (const std::string& keyword : expr.names) {
+      if (std::find(spec.keywords.begin(), spec.keywords.end(), keyword) == spec.keywords.end()) {
+        error(expr, str("unknown argument `", keyword, "` of ", spec.name, "()", suggestion(keyword, spec.keywords)));
+      }
+      const auto at = std::find(spec.names.begin(), spec.names.end(), keyword);
+      if (at == spec.names.end()) continue;
+      ++by_name;
+      if (at - spec.names.begin() < given) {
+        error(expr, str("the argument `", keyword, "` of ", spec.name, "() is given twice"));
+      }
+    }
+    if (spec.max_positional >= 0 && given + by_name > spec.max_positional) {
+      error(expr, str(spec.name, "(", spec.signature, ") takes at most ", spec.max_positional, " argument",
+                      spec.max_positional == 1 ? "" : "s", ", got ", given + by_name));
+    } else if (given + by_name < spec.min_positional) {
+      error(expr, str(spec.name, "(", spec.signature, ") needs at least ", spec.min_positional, " argument",
+                      spec.min_positional == 1 ? "" : "s", ", got ", given + by_name));
+    }
+  }
+
+  bool is_model(const std::string& name) const {
+    const std::vector<ModelSpec>& known = built_in_models();
+    return own(name) != nullptr ||
+           std::any_of(known.begin(), known.end(), [&](const ModelSpec& spec) { return spec.name == name; });
+  }
+
+  const OwnModel* own(const std::string& name) const {
+    for (const OwnModel& model : models_) {
+      if (model.name == name) return &model;
+    }
+    return nullptr;
+  }
+
+  // Arguments of a layer or model: in order, by name, none twice, none missing.
+  void model_call(const Expr& expr, const std::string& name) {
+    std::vector<std::pair<std::string, bool>> wanted;  // name, required
+    bool any_number = false;
+    if (const OwnModel* model = own(name)) {
+      for (const OwnArgument& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);
+    } else {
+      for (const ModelSpec& spec : built_in_models()) {
+        if (spec.name != name) continue;
+        for (std::string argument : spec.arguments) {
+          any_number = any_number || argument == "...";
+          const bool optional = argument.back() == '?';
+          if (optional) argument.pop_back();
+          if (argument != "...") wanted.emplace_back(argument, !optional);
+        }
+      }
+    }
+    std::vector<std::string> names;
+    for (const auto& [argument, required] : wanted) names.push_back(argument);
+    if (!any_number && expr.num_positional() > wanted.size()) {
+      error(expr, str(name, " takes at most ", wanted.size(), " arguments, got ", expr.num_positional()));
+    }
+    for (const std::string& keyword : expr.names) {
+      const auto at = std::find(names.begin(), names.end(), keyword);
+      if (at == names.end()) {
+        error(expr, str("unknown argument `", keyword, "` of ", name, suggestion(keyword, names)));
+      } else if (static_cast<std::size_t>(at - names.begin()) < expr.num_positional()) {
+        error(expr, str("the argument `", keyword, "` of ", name, " is given twice"));
+      }
+    }
+    for (std::size_t i = expr.num_positional(); i < wanted.size(); ++i) {
+      const bool given = std::find(expr.names.begin(), expr.names.end(), wanted[i].first) != expr.names.end();
+      if (wanted[i].second && !given) error(expr, str(name, " needs the argument `", wanted[i].first, "`"));
+    }
+  }
+
+  // `name.entry` of a labelled matrix: some label has it.
+  void matrix_entry(const Expr& expr) {
+    const Expr& of = *expr.children[0];
+    if (matrix_ == nullptr || of.kind != ExprKind::name) return;
+    for (const MatrixName& name : *matrix_) {
+      if (name.name != of.name || !name.labelled) continue;
+      std::vector<std::string> known;
+      for (const MatrixValue& value : name.values) {
+        if (value.value.find(expr.name) != nullptr) return;
+        for (const auto& [key, entry] : value.value.as_map()) known.push_back(key);
+      }
+      std::sort(known.begin(), known.end());
+      known.erase(std::unique(known.begin(), known.end()), known.end());
+      error(expr, str("`", name.name, "` has no entry `", expr.name, "`", suggestion(expr.name, known)));
+    }
+  }
+
+  // A condition of constants alone shows nothing about a run.
+  void check_evidence(const Expr& expr, const Scope& scope) {
+    if (expr.kind == ExprKind::list) {
+      for (const ExprPtr& item : expr.children) check_evidence(*item, scope);
+      if (expr.children.empty()) error(expr, "`expect` without a condition");
+      return;
+    }
+    bool constant = true;
+    std::set<std::string> own_names;
+    for_each_node(expr, [&](const Expr& node) { own_names.insert(node.names.begin(), node.names.end()); });
+    for_each_node(expr, [&](const Expr& node) {
+      if (node.kind == ExprKind::name) {
+        const bool called = find_function(node.name) != nullptr && !is_known(node.name, scope);
+        constant = constant && (called || scope.fixed.count(node.name) != 0 || own_names.count(node.name) != 0);
+      } else if (node.kind == ExprKind::call) {
+        constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
+      }
+    });
+    if (constant) error(expr, "a condition of constants alone: it holds or fails whatever the ranks do");
+  }
+
+  void own_model(const OwnModel& model, const std::vector<std::string>& constants) {
+    const std::string& file = model.place.file;
+    Scope scope = base_scope(constants);
+    for (const OwnArgument& argument : model.arguments) {
+      if (argument.default_value != nullptr) expression(*argument.default_value, scope, file);
+    }
+    for (const OwnArgument& argument : model.arguments) scope.known.insert(argument.name);
+    for (const NamedExpr& child : model.children) {
+      expression(*child.value, scope, file, true);
+      scope.known.insert(child.name);
+    }
+    for (const std::vector<NamedExpr>* part : {&model.parameters, &model.buffers}) {
+      for (const NamedExpr& entry : *part) {
+        expression(*entry.value, scope, file);
+        scope.known.insert(entry.name);
+      }
+    }
+    for (const OwnMethod& method : model.methods) {
+      for (const auto& [name, value] : method.options) expression(*value, scope, file);
+    }
+    for (const OwnMethod& method : model.methods) {
+      Scope inner = scope;
+      for (const OwnMethod& other : model.methods) inner.known.insert(other.name);
+      for (const std::string& name : method.inputs) inner.known.insert(name);
+      for (const auto& [name, value] : method.options) inner.known.insert(name);
+      for (const NamedExpr& entry : method.body) {
+        expression(*entry.value, inner, file);
+        inner.known.insert(entry.name);
+      }
+    }
+    for (const OwnMethod& method : model.methods) {
+      std::vector<std::string> trail;
+      find_cycle(model, method, trail);
+    }
+  }
+
+  // A model within itself, and a method that calls itself, would never end.
+  void find_cycle(const OwnModel& start, const OwnModel& at, std::vector<std::string>& trail) {
+    if (std::find(trail.begin(), trail.end(), at.name) != trail.end()) {
+      if (at.name == start.name) {
+        diagnostics_.error(start.place, str("the model `", start.name, "` is a part of itself"));
+      }
+      return;
+    }
+    trail.push_back(at.name);
+    for (const NamedExpr& child : at.children) {
+      for_each_node(*child.value, [&](const Expr& node) {
+        if (node.kind != ExprKind::call || node.children[0]->kind != ExprKind::name) return;
+        if (const OwnModel* next = own(node.children[0]->name)) find_cycle(start, *next, trail);
+      });
+    }
+    trail.pop_back();
+  }
+  void find_cycle(const OwnModel& model, const OwnMethod& at, std::vector<std::string>& trail) {
+    if (std::find(trail.begin(), trail.end(), at.name) != trail.end()) {
+      if (at.name == trail.front()) {
+        diagnostics_.error(at.place, str("the method `", at.name, "` of `", model.name, "` calls itself"));
+      }
+      return;
+    }
+    trail.push_back(at.name);
+    for (const NamedExpr& entry : at.body) {
+      for_each_node(*entry.value, [&](const Expr& node) {
+        if (node.kind != ExprKind::call || node.children[0]->kind != ExprKind::name) return;
+        if (const OwnMethod* next = model.method(node.children[0]->name)) find_cycle(model, *next, trail);
+      });
+    }
+    trail.pop_back();
+  }
+
+  const std::vector<OwnModel>& models_;
+  Diagnostics& diagnostics_;
+  const std::vector<MatrixName>* matrix_ = nullptr;
+  const std::string* file_ = nullptr;
+};
+
+}  // namespace
+
+void check_scenario(const Scenario& scenario, Diagnostics& diagnostics) {
+  Checker checker(scenario.models, diagnostics);
+  checker.matrix(scenario.matrix);
+  std::vector<std::string> constants;
+  for (const NamedLiteral& parameter : scenario.parameters) constants.push_back(parameter.name);
+  for (const MatrixName& name : scenario.matrix) {
+    if (std::find(constants.begin(), constants.end(), name.name) != constants.end()) {
+      diagnostics.error(name.place, str("`", name.name, "` is a parameter already"));
+    }
+    constants.push_back(name.name);
+  }
+  const Scope plain = checker.base_scope({});
+  const auto check_free = [&](const std::string& name, const Place& place) {
+    if (plain.known.count(name) == 0) return;
+    diagnostics.error(place, str("`", name, "` is a variable or type and cannot be a parameter or matrix name"));
+  };
+  for (const NamedLiteral& parameter : scenario.parameters) check_free(parameter.name, parameter.place);
+  for (const MatrixName& name : scenario.matrix) check_free(name.name, name.place);
+  Scope scope = checker.base_scope(constants);
+  for (const std::vector<Rule>* rules : {&scenario.skip, &scenario.expect_failure}) {
+    for (const Rule& rule : *rules) {
+      if (rule.when != nullptr) checker.constant(*rule.when, scope, scenario.file);
+    }
+  }
+  checker.own_models(constants);
+  for (const Stage& stage : scenario.stages) {
+    if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
+    // Fresh ranks: nothing but files lives on from the stage before.
+    Scope own = scope;
+    Checker::collect(stage.steps, own.later);
+    checker.steps(stage.steps, own);
+  }
+}
+
+void check_routine(const Routine& routine, Diagnostics& diagnostics) {
+  Checker checker(routine.models, diagnostics);
+  Scope scope = checker.base_scope({});
+  for (const RoutineParameter& parameter : routine.parameters) {
+    if (scope.cannot_bind.count(parameter.name) != 0) {
+      diagnostics.error(parameter.place, str("`", parameter.name, "` is a variable or type and cannot be a parameter"));
+    }
+  }
+  checker.own_models({});
+  for (const RoutineParameter& parameter : routine.parameters) {
+    scope.known.insert(parameter.name);
+    scope.cannot_bind.insert(parameter.name);
+  }
+  Checker::collect(routine.steps, scope.later);
+  checker.steps(routine.steps, scope);
+  for (const std::string& name : routine.gives) {
+    if (scope.known.count(name) == 0) {
+      diagnostics.error(routine.place, str("the routine gives `", name, "`, which no step binds"));
+    }
+  }
+}
+
+}  // namespace lockstep::scenario

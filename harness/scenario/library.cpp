@@ -1,0 +1,256 @@
+#include "harness/scenario/library.hpp"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+#include <sstream>
+
+#include "engine/core/text.hpp"
+#include "harness/scenario/document_parser.hpp"
+
+namespace lockstep::scenario {
+
+namespace fs = std::filesystem;
+
+struct Library::Entry {
+  std::shared_ptr<const Routine> routine;
+  Diagnostics diagnostics;
+  int depth = 1;  // of routines within, itself included
+};
+
+namespace {
+
+// Reads at most a byte more than may be, which is enough to refuse it.
+std::string read_text(const fs::path& path) {
+  std::error_code error;
+  if (fs::is_directory(path, error)) throw Error(str(path.string(), " is a folder"), "name a file");
+  std::ifstream stream(path, std::ios::binary);
+  if (!stream) throw Error(str("cannot read ", path.string()), "check the name and the permissions");
+  std::string text(limits::file_bytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<std::size_t>(stream.gcount()));
+  return text;
+}
+
+// `*` any characters, `?` one; across folders too.
+bool glob(std::string_view pattern, std::string_view text) {
+  if (pattern.empty()) return text.empty();
+  if (pattern[0] == '*') return glob(pattern.substr(1), text) || (!text.empty() && glob(pattern, text.substr(1)));
+  return !text.empty() && (pattern[0] == '?' || pattern[0] == text[0]) && glob(pattern.substr(1), text.substr(1));
+}
+
+std::vector<std::string> yaml_files(const fs::path& folder) {
+  std::vector<std::string> out;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; it != end; it.increment(error)) {
+    if (error) break;
+    if (it->is_regular_file(error) && it->path().extension() == ".yaml") out.push_back(it->path().string());
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+// The path below the root without its ending; empty when it lies elsewhere.
+std::string name_below(const fs::path& root, const fs::path& path) {
+  std::error_code error;
+  const fs::path below = fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(root, error));
+  if (below.empty() || *below.begin() == ".." || *below.begin() == ".") return {};
+  return (below.parent_path() / below.stem()).generic_string();
+}
+
+bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
+
+}  // namespace
+
+Library::Library(std::string root) : root_(std::move(root)) {}
+Library::~Library() = default;
+
+std::vector<std::string> Library::find(const std::vector<std::string>& what) const {
+  std::vector<std::string> out;
+  std::set<std::string> seen;
+  const auto add = [&](const std::string& path) {
+    std::error_code error;
+    if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
+  };
+  const std::vector<std::string> all = yaml_files(root_);
+  if (what.empty()) {
+    for (const std::string& path : all) {
+      if (!is_lib(name_below(root_, path))) add(path);
+    }
+    return out;
+  }
+  for (const std::string& wanted : what) {
+    std::vector<std::string> names;
+    bool found = false;
+    std::string pattern = wanted;
+    if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
+    for (const std::string& path : all) {
+      const std::string name = name_below(root_, path);
+      if (is_lib(name) && !is_lib(pattern)) continue;
+      names.push_back(name);
+      if (!glob(pattern, name)) continue;
+      add(path);
+      found = true;
+    }
+    if (found) continue;
+    std::error_code error;
+    // A folder: of the working directory, or of the root by its name.
+    for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
+      if (found || !fs::is_directory(folder, error)) continue;
+      for (const std::string& path : yaml_files(folder)) {
+        if (is_lib(name_below(root_, path)) && !is_lib(wanted + "/")) continue;
+        add(path);
+        found = true;
+      }
+      if (!found) throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
+    }
+    if (found) continue;
+    if (fs::exists(wanted, error)) {
+      add(wanted);
+      continue;
+    }
+    throw Error(str("no scenario `", wanted, "` under ", root_, suggestion(pattern, names)),
+                "`lockstep list` shows the names; a path of a file or folder is taken too");
+  }
+  return out;
+}
+
+namespace {
+
+// How places name the file: below the folder of scenarios by that folder's own name, else as it was given.
+std::string shown_name(const std::string& root, const std::string& path) {
+  const std::string name = name_below(root, path);
+  if (name.empty()) return path;
+  std::error_code error;
+  return str(fs::weakly_canonical(root, error).filename().string(), "/", name, fs::path(path).extension().string());
+}
+
+}  // namespace
+
+std::shared_ptr<Library::Entry> Library::entry(const std::string& name) {
+  const auto found = routines_.find(name);
+  if (found != routines_.end()) return found->second;
+  const fs::path path = fs::path(root_) / "lib" / (name + ".yaml");
+  std::error_code error;
+  if (name.find('/') != std::string::npos || !fs::is_regular_file(path, error)) return nullptr;
+  auto made = std::make_shared<Entry>();
+  const std::string file = shown_name(root_, path.string());
+  loading_.push_back(name);
+  try {
+    made->routine = parse_routine(read_text(path), file, name, made->diagnostics,
+                                  [&](const std::string& wanted, const Place& place) -> std::shared_ptr<const Routine> {
+                                    return resolve(wanted, place, made->diagnostics, &made->depth);
+                                  });
+  } catch (const Error& mistake) {
+    made->diagnostics.error(Place{file, 0, 0}, mistake.message());
+  }
+  loading_.pop_back();
+  routines_[name] = made;
+  return made;
+}
+
+std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
+                                                int* depth) {
+  const auto above = std::find(loading_.begin(), loading_.end(), name);
+  if (above != loading_.end()) {
+    std::string trail;
+    for (auto it = above; it != loading_.end(); ++it) trail += str(*it, " -> ");
+    diagnostics.error(place, str("routines must not use themselves: ", trail, name));
+    return nullptr;
+  }
+  // Bounds the reading itself; the exact depth is known below.
+  if (loading_.size() > static_cast<std::size_t>(limits::routine_depth)) {
+    diagnostics.error(place, str("routines are nested deeper than ", limits::routine_depth));
+    return nullptr;
+  }
+  const std::shared_ptr<Entry> found = entry(name);
+  if (found == nullptr) {
+    diagnostics.error(place, str("unknown routine `", name, "`", suggestion(name, routine_names())));
+    return nullptr;
+  }
+  for (const Diagnostic& item : found->diagnostics.items()) diagnostics.add(item);
+  const int own = depth == nullptr ? 0 : 1;
+  if (found->depth + own > limits::routine_depth) {
+    diagnostics.error(place, str("routines are nested deeper than ", limits::routine_depth));
+  }
+  if (depth != nullptr) *depth = std::max(*depth, found->depth + 1);
+  return found->routine;
+}
+
+std::shared_ptr<const Scenario> Library::parse(const std::string& text, const std::string& file,
+                                               const std::string& expected_name, Diagnostics& diagnostics) {
+  return parse_scenario(text, file, expected_name, diagnostics, [&](const std::string& name, const Place& place) {
+    return resolve(name, place, diagnostics, nullptr);
+  });
+}
+
+std::shared_ptr<const Scenario> Library::load(const std::string& path) {
+  Diagnostics diagnostics;
+  const std::string text = read_text(path);
+  std::shared_ptr<const Scenario> scenario = parse(text, shown_name(root_, path), name_below(root_, path), diagnostics);
+  if (!diagnostics.empty()) throw ScenarioError(diagnostics);
+  std::const_pointer_cast<Scenario>(scenario)->path = path;
+  return scenario;
+}
+
+std::shared_ptr<const Scenario> Library::load_text(const std::string& text, const std::string& file) {
+  Diagnostics diagnostics;
+  std::shared_ptr<const Scenario> scenario = parse(text, file, {}, diagnostics);
+  if (!diagnostics.empty()) throw ScenarioError(diagnostics);
+  return scenario;
+}
+
+Diagnostics Library::validate(const std::string& path) {
+  Diagnostics diagnostics;
+  std::string text;
+  try {
+    text = read_text(path);
+  } catch (const Error& mistake) {
+    diagnostics.error(Place{path, 0, 0}, mistake.message());
+    return diagnostics;
+  }
+  const std::string name = name_below(root_, path);
+  const std::string file = shown_name(root_, path);
+  if (is_lib(name) || (name.empty() && is_routine(text))) {
+    int depth = 1;
+    const std::string own = fs::path(path).stem().string();
+    loading_.push_back(own);
+    parse_routine(text, file, own, diagnostics, [&](const std::string& wanted, const Place& place) {
+      return resolve(wanted, place, diagnostics, &depth);
+    });
+    loading_.pop_back();
+  } else {
+    parse(text, file, name, diagnostics);
+  }
+  return diagnostics;
+}
+
+std::shared_ptr<const Routine> Library::routine(const std::string& name, Diagnostics& diagnostics) {
+  const std::shared_ptr<Entry> found = entry(name);
+  if (found == nullptr) return nullptr;
+  for (const Diagnostic& item : found->diagnostics.items()) diagnostics.add(item);
+  return found->routine;
+}
+
+void Library::add_routine(const std::string& name, const std::string& text) {
+  auto made = std::make_shared<Entry>();
+  loading_.push_back(name);
+  made->routine = parse_routine(text, str(name, ".yaml"), name, made->diagnostics,
+                                [&](const std::string& wanted, const Place& place) {
+                                  return resolve(wanted, place, made->diagnostics, &made->depth);
+                                });
+  loading_.pop_back();
+  if (!made->diagnostics.empty()) throw ScenarioError(made->diagnostics);
+  routines_[name] = made;
+}
+
+std::vector<std::string> Library::routine_names() const {
+  std::set<std::string> names;
+  for (const std::string& path : yaml_files(fs::path(root_) / "lib")) names.insert(fs::path(path).stem().string());
+  for (const auto& [name, entry] : routines_) names.insert(name);
+  return {names.begin(), names.end()};
+}
+
+}  // namespace lockstep::scenario

@@ -1,0 +1,397 @@
+#include "harness/scenario/vocabulary.hpp"
+
+#include <algorithm>
+#include <array>
+#include <iterator>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::scenario {
+
+namespace {
+
+struct VerbRow {
+  Verb id;
+  std::string_view name;
+  Group group;
+  Block block;
+  std::string_view signature;
+  std::string_view doc;
+};
+constexpr VerbRow verb_rows[] = {
+#define LOCKSTEP_VERB(id, name, group, block, signature, doc) \
+  {Verb::id, name, Group::group, Block::block, signature, doc},
+#include "harness/scenario/verbs.def"
+#undef LOCKSTEP_VERB
+};
+
+struct FunctionRow {
+  Function id;
+  std::string_view name;
+  FunctionKind kind;
+  std::string_view signature;
+  std::string_view doc;
+};
+constexpr FunctionRow function_rows[] = {
+#define LOCKSTEP_FUNCTION(id, name, kind, signature, doc) {Function::id, name, FunctionKind::kind, signature, doc},
+#include "harness/scenario/functions.def"
+#undef LOCKSTEP_FUNCTION
+};
+
+// A row more or less is meant: then say so here, and give the interpreter its case.
+static_assert(std::size(verb_rows) == 51, "verbs.def has changed: teach harness/run the verb, then change this count");
+static_assert(std::size(function_rows) == 65,
+              "functions.def has changed: teach harness/run the function, then change this count");
+
+template <class Rows>
+constexpr bool names_are_unique(const Rows& rows) {
+  for (std::size_t i = 0; i < std::size(rows); ++i) {
+    if (rows[i].doc.empty()) return false;
+    for (std::size_t j = i + 1; j < std::size(rows); ++j) {
+      if (rows[i].name == rows[j].name) return false;
+    }
+  }
+  return true;
+}
+static_assert(names_are_unique(verb_rows) && names_are_unique(function_rows), "a name twice, or one without a line");
+
+std::string_view trim(std::string_view text) {
+  while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
+  while (!text.empty() && text.back() == ' ') text.remove_suffix(1);
+  return text;
+}
+
+// Splits at commas outside brackets.
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> parts;
+  int depth = 0;
+  std::size_t start = 0;
+  for (std::size_t i = 0; i <= text.size(); ++i) {
+    if (i == text.size() || (text[i] == ',' && depth == 0)) {
+      if (!trim(text.substr(start, i - start)).empty()) parts.push_back(trim(text.substr(start, i - start)));
+      start = i + 1;
+    } else if (text[i] == '[' || text[i] == '{') {
+      ++depth;
+    } else if (text[i] == ']' || text[i] == '}') {
+      --depth;
+    }
+  }
+  return parts;
+}
+
+struct TypeName {
+  std::string_view name;
+  ArgType type;
+};
+constexpr TypeName type_table[] = {
+    {"any", ArgType::any},
+    {"int", ArgType::integer},
+    {"num", ArgType::number},
+    {"bool", ArgType::boolean},
+    {"list", ArgType::list},
+    {"map", ArgType::map},
+    {"tensor", ArgType::tensor},
+    {"tensors", ArgType::tensors},
+    {"mesh", ArgType::mesh},
+    {"optimizer", ArgType::optimizer},
+    {"observation", ArgType::observation},
+    {"dtype", ArgType::dtype},
+    {"module", ArgType::module},
+    {"counts", ArgType::counts},
+    {"path", ArgType::path},
+    {"paths", ArgType::paths},
+    {"word", ArgType::word},
+    {"words", ArgType::words},
+    {"text", ArgType::text},
+    {"choice", ArgType::choice},
+    {"name", ArgType::name},
+    {"names", ArgType::names},
+};
+
+ArgumentSpec parse_argument(std::string_view text) {
+  ArgumentSpec spec;
+  if (text.front() == '*') {
+    spec.alone = true;
+    text.remove_prefix(1);
+  }
+  const std::size_t colon = text.find(':');
+  LOCKSTEP_CHECK(colon != std::string_view::npos, "argument without type: ", text);
+  std::string_view name = trim(text.substr(0, colon));
+  std::string_view type = trim(text.substr(colon + 1));
+  const std::size_t equals = type.find('=');
+  if (equals != std::string_view::npos) {
+    spec.default_text = std::string(trim(type.substr(equals + 1)));
+    type = trim(type.substr(0, equals));
+  }
+  if (name.back() == '?') {
+    spec.optional = true;
+    name.remove_suffix(1);
+  }
+  spec.name = std::string(name);
+  if (type.find('|') != std::string_view::npos) {
+    spec.type = ArgType::choice;
+    for (std::size_t start = 0; start <= type.size();) {
+      const std::size_t end = std::min(type.find('|', start), type.size());
+      spec.choices.emplace_back(type.substr(start, end - start));
+      start = end + 1;
+    }
+    return spec;
+  }
+  for (const TypeName& entry : type_table) {
+    if (entry.name == type) {
+      spec.type = entry.type;
+      return spec;
+    }
+  }
+  throw InternalError("unknown argument type in the vocabulary: " + std::string(type));
+}
+
+VerbSpec parse_verb(const VerbRow& row) {
+  VerbSpec spec{row.id, row.name, row.group, row.block, row.signature, row.doc, {}, false, 0, {}};
+  std::string_view text = row.signature;
+  const std::size_t arrow = text.find("->");
+  if (arrow != std::string_view::npos) {
+    spec.result = std::string(trim(text.substr(arrow + 2)));
+    text = trim(text.substr(0, arrow));
+  }
+  if (text == "name: any, ...") {
+    spec.free_names = true;
+    return spec;
+  }
+  if (text.front() == '[') {
+    const std::size_t end = text.find(']');
+    spec.num_in_order = static_cast<int>(split(text.substr(1, end - 1)).size());
+    text = trim(text.substr(end + 1));
+  }
+  for (std::string_view part : split(text)) spec.arguments.push_back(parse_argument(part));
+  return spec;
+}
+
+FunctionSpec parse_function(const FunctionRow& row) {
+  FunctionSpec spec{row.id, row.name, row.kind, row.signature, row.doc, 0, 0, {}, {}};
+  for (std::string_view part : split(row.signature)) {
+    if (part.back() == '=') {
+      spec.keywords.emplace_back(part.substr(0, part.size() - 1));
+    } else if (part.ends_with("...")) {
+      ++spec.min_positional;
+      spec.max_positional = -1;
+      spec.names.emplace_back();
+    } else {
+      const bool optional = part.back() == '?';
+      if (optional) part.remove_suffix(1);
+      if (!optional) ++spec.min_positional;
+      if (spec.max_positional >= 0) ++spec.max_positional;
+      spec.names.emplace_back(part);
+      spec.keywords.emplace_back(part);
+    }
+  }
+  return spec;
+}
+
+}  // namespace
+
+std::string_view title_of(Group group) {
+  static constexpr std::array<std::string_view, num_groups> titles = {
+      "Set-up", "Models", "Parallel", "Training", "Collectives", "State", "Observation", "Faults", "Control", "Checks"};
+  return titles[static_cast<std::size_t>(group)];
+}
+
+std::string_view title_of(FunctionKind kind) {
+  static constexpr std::array<std::string_view, num_function_kinds> titles = {"Plain values", "New tensors",
+                                                                              "On tensors", "Of objects"};
+  return titles[static_cast<std::size_t>(kind)];
+}
+
+std::string_view name_of(ArgType type) {
+  for (const TypeName& entry : type_table) {
+    if (entry.type == type) return entry.name;
+  }
+  return "?";
+}
+
+bool is_literal(ArgType type) { return type >= ArgType::path; }
+bool takes_list(ArgType type) { return type == ArgType::paths || type == ArgType::words || type == ArgType::names; }
+
+const ArgumentSpec* VerbSpec::alone() const {
+  for (const ArgumentSpec& argument : arguments) {
+    if (argument.alone) return &argument;
+  }
+  return nullptr;
+}
+
+std::optional<std::size_t> VerbSpec::index_of(std::string_view argument) const {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].name == argument) return i;
+  }
+  return std::nullopt;
+}
+
+const std::vector<VerbSpec>& verbs() {
+  static const std::vector<VerbSpec> table = [] {
+    std::vector<VerbSpec> specs;
+    for (const VerbRow& row : verb_rows) specs.push_back(parse_verb(row));
+    return specs;
+  }();
+  return table;
+}
+
+const VerbSpec& spec_of(Verb verb) { return verbs()[static_cast<std::size_t>(verb)]; }
+std::string_view name_of(Verb verb) { return verb_rows[static_cast<std::size_t>(verb)].name; }
+
+const VerbSpec* find_verb(std::string_view name) {
+  for (const VerbSpec& spec : verbs()) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+const std::vector<FunctionSpec>& functions() {
+  static const std::vector<FunctionSpec> table = [] {
+    std::vector<FunctionSpec> specs;
+    for (const FunctionRow& row : function_rows) specs.push_back(parse_function(row));
+    return specs;
+  }();
+  return table;
+}
+
+const FunctionSpec& spec_of(Function function) {
+  LOCKSTEP_CHECK(function != Function::none, "no function");
+  return functions()[static_cast<std::size_t>(function) - 1];
+}
+std::string_view name_of(Function function) {
+  return function == Function::none ? std::string_view("?") : spec_of(function).name;
+}
+
+const FunctionSpec* find_function(std::string_view name) {
+  for (const FunctionSpec& spec : functions()) {
+    if (spec.name == name) return &spec;
+  }
+  return nullptr;
+}
+
+const std::vector<HookPointSpec>& hook_points() {
+  static const std::vector<HookPointSpec> table = {
+      {"before_forward", HookTarget::modules, "before a module's forward, after what the APIs do there"},
+      {"after_forward", HookTarget::modules, "after a module's forward, before what the APIs do there"},
+      {"before_backward", HookTarget::modules, "when the gradients of a module's outputs are there"},
+      {"after_backward", HookTarget::modules, "when the gradients of a module's inputs are there"},
+      {"before_all_reduce", HookTarget::modules, "before an all-reduce of gradients, in the stream that does it"},
+      {"after_gradient", HookTarget::parameters, "when a parameter's gradient has been accumulated"},
+      {"before_step", HookTarget::optimizer, "before an optimizer's step"},
+      {"after_step", HookTarget::optimizer, "after an optimizer's step"},
+  };
+  return table;
+}
+
+const std::vector<std::string_view>& hook_names() {
+  static const std::vector<std::string_view> names = {"module",       "parameter", "inputs",
+                                                      "named_inputs", "outputs",   "recomputing"};
+  return names;
+}
+
+const std::vector<AttributeSpec>& attributes() {
+  static const std::vector<AttributeSpec> table = {
+      {"tensor", "grad", "the gradient, none when absent"},
+      {"tensor", "dtype", "the element type, such as float32"},
+      {"tensor", "device", "'cpu', 'sim', 'cuda' or 'meta', without index"},
+      {"tensor", "shape", "a list of sizes"},
+      {"tensor", "numel", "number of elements"},
+      {"tensor", "bytes", "size of its elements in bytes"},
+      {"tensor", "name", "a parameter's name below its model"},
+      {"tensor", "requires_grad", "whether gradients are accumulated"},
+      {"tensor", "pinned", "whether it lies in pinned host memory"},
+      {"tensor", "storage", "the identity of its storage; equal for tensors that share it"},
+      {"tensor", "sharded", "whether it is a sharded tensor"},
+      {"tensor", "local", "this rank's shard of a sharded tensor"},
+      {"tensor", "mesh", "the mesh of a sharded tensor"},
+      {"tensor", "placements", "the placements of a sharded tensor, one an axis"},
+      {"mesh", "rank", "this rank's index within the mesh"},
+      {"mesh", "size", "number of ranks"},
+      {"mesh", "names", "the names of its axes"},
+      {"observation", "peak_bytes", "the peak of the memory observed, in bytes"},
+      {"observation", "seconds", "how long the window was open"},
+  };
+  return table;
+}
+
+const std::vector<std::string_view>& variables() {
+  static const std::vector<std::string_view> names = {"rank",         "world_size", "device",
+                                                      "device_index", "launch",     "all_ranks"};
+  return names;
+}
+
+const std::vector<std::string_view>& type_names() {
+  static const std::vector<std::string_view> names = {"float32", "float64", "float16", "bfloat16",
+                                                      "int64",   "int32",   "bool"};
+  return names;
+}
+
+const std::vector<ModelSpec>& built_in_models() {
+  static const std::vector<ModelSpec> table = {
+      {"Linear", {"in", "out", "bias?"}, "x @ weight^T + bias"},
+      {"Conv2d", {"in", "out", "kernel", "stride?", "padding?", "bias?"}, "two-dimensional convolution"},
+      {"Embedding", {"num", "dim"}, "rows of a table by index"},
+      {"LayerNorm", {"dim", "eps?", "bias?"}, "normalises the last dim; weight and bias"},
+      {"RMSNorm", {"dim", "eps?"}, "divides by the root mean square of the last dim"},
+      {"BatchNorm", {"num", "eps?", "momentum?"}, "normalises each channel over the batch"},
+      {"ReLU", {}, "max(x, 0)"},
+      {"GELU", {}, "the exact (erf) GELU"},
+      {"Dropout", {"p?"}, "drops elements in training"},
+      {"Sequential", {"..."}, "one after the other; children are named 0, 1, ..."},
+      {"Net", {}, "three Linear(2, 2)"},
+      {"MyNet", {}, "a Linear(2, 2) that takes an input by name"},
+      {"UnitModule", {}, "l1, seq (ReLU, Linear, ReLU), l2, all of width 100"},
+      {"CompositeModel", {}, "l1, two UnitModules, l2"},
+      {"CompositeParamModel", {}, "l, two UnitModules, a parameter p and a buffer of its own"},
+      {"SaveForwardInputsModule", {"cast_forward_inputs?"}, "a Linear(100, 100) that may cast its input"},
+      {"SaveForwardInputsModel", {"cast_forward_inputs?"}, "two SaveForwardInputsModules"},
+      {"MLP", {"dim", "mult?", "bias?", "buffer?"}, "in_proj, relu, out_proj, relu"},
+      {"MLPStack", {"dim", "seq_parallel?"}, "three MLPs, and with seq_parallel a LayerNorm"},
+      {"MultiForwardModule", {}, "its inner Linear runs twice in a forward"},
+      {"SimpleModel", {}, "three Linear layers with a relu"},
+      {"MLPModule", {}, "two Linear layers drawn from a seed of their own"},
+      {"VisionTransformer", {}, "patches by a Conv2d; forward_features and forward"},
+      {"ViTModel", {}, "a VisionTransformer used through forward_features, and a projector"},
+      {"Transformer",
+       {"n_layers?", "vocab_size?", "max_seq_len?", "dim?", "n_heads?", "dropout_p?", "use_attn_mask?", "weight_tying?",
+        "checkpoint_activations?"},
+       "a small causal Transformer over token indices"},
+  };
+  return table;
+}
+
+const std::vector<std::string>& families() {
+  static const std::vector<std::string> names = {"data_parallel", "tensor_parallel", "user", "start_up", "checkpoint"};
+  return names;
+}
+
+const std::vector<std::string>& collective_names() {
+  static const std::vector<std::string> names = {"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
+                                                 "broadcast",  "send",       "receive",        "gather",
+                                                 "scatter",    "barrier"};
+  return names;
+}
+
+const std::vector<std::string>& memory_purposes() {
+  static const std::vector<std::string> names = {"parameter", "gradient",      "gathered", "activation",
+                                                 "optimizer", "communication", "other"};
+  return names;
+}
+
+const std::vector<std::string>& routine_types() {
+  static const std::vector<std::string> names = {"any",   "integer", "number",    "boolean", "text", "tensor",
+                                                 "model", "modules", "optimizer", "mesh",    "list", "map"};
+  return names;
+}
+
+const std::vector<std::string>& step_modifiers() {
+  static const std::vector<std::string> names = {"as", "when", "raises", "steps", "else", "among", "with", "note"};
+  return names;
+}
+
+const std::vector<std::string>& devices() {
+  static const std::vector<std::string> names = {"cpu", "sim", "cuda"};
+  return names;
+}
+
+}  // namespace lockstep::scenario

@@ -1,0 +1,54 @@
+// A YAML text as a tree of nodes with exact places, or errors. Internal to this layer.
+//
+// Built from the parser's events, so that what yaml-cpp would let pass is seen: duplicate keys, cycles, alias bombs,
+// tags, merge keys, words that YAML 1.1 reads in its own way, nesting and size beyond the limits. Aliases become shared
+// nodes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/scenario/diagnostics.hpp"
+#include "harness/scenario/expression.hpp"
+
+namespace lockstep::scenario {
+
+struct YamlNode;
+using YamlPtr = std::shared_ptr<YamlNode>;
+
+struct YamlNode {
+  enum class Kind { null, scalar, list, map };
+  Kind kind = Kind::null;
+  Place place;
+  bool plain = false;    // a scalar without quotes, not a block
+  bool in_flow = false;  // within [] or {}
+  std::string text;      // of a scalar
+  std::vector<YamlPtr> items;
+  std::vector<std::pair<YamlPtr, YamlPtr>> entries;  // keys are scalars
+
+  bool is_scalar() const { return kind == Kind::scalar; }
+  bool is_list() const { return kind == Kind::list; }
+  bool is_map() const { return kind == Kind::map; }
+};
+
+// "a list", "a map", "nothing", "a text" ...
+std::string_view kind_text(const YamlNode& node);
+
+class YamlFile {
+ public:
+  // Never throws; errors go to `diagnostics`, and root() is null when the text is beyond use.
+  YamlFile(const std::string& text, const std::string& file, Diagnostics& diagnostics);
+  const YamlPtr& root() const { return root_; }
+
+  // A scalar's text with the place of each character, through quotes, escapes and folded lines.
+  SourceText source_of(const YamlNode& scalar) const;
+
+ private:
+  std::string text_;
+  std::vector<std::size_t> line_starts_;
+  YamlPtr root_;
+};
+
+}  // namespace lockstep::scenario
