@@ -180,7 +180,7 @@ void define_results(CLI::App& app, Choices& choices) {
   compare.add_flag("--json", choices.json, "JSON lines");
   CLI::App& hang = *app.add_subcommand("explain-hang",
                                        "Tell the story of a flight recorder dump.\n\nExamples:\n"
-                                       "  lockstep explain-hang build/report/dumps/case-1\n");
+                                       "  lockstep explain-hang build/report/results.jsonl.dumps/case-1\n");
   hang.add_option("FOLDER", choices.folder, "folder of the dump")->required();
 }
 

@@ -46,10 +46,12 @@ std::string folder_of(const char* name) {
 std::string version() { return LOCKSTEP_VERSION; }
 
 std::map<std::string, std::string> build_facts() {
+  const std::string backend = kernels::backend_name();  // "Kokkos 3.4.1, Serial"
+  const std::size_t comma = backend.find(", ");
   return {{"compiler", LOCKSTEP_COMPILER},
-          {"kokkos", kernels::kokkos_version()},
-          {"kokkos_backends", kernels::kokkos_backends()},
-          {"blas", kernels::blas_description()}};
+          {"kokkos", backend.substr(0, comma)},
+          {"kokkos_backends", comma == std::string::npos ? std::string() : backend.substr(comma + 2)},
+          {"blas", kernels::blas_name()}};
 }
 
 int num_cores() {
