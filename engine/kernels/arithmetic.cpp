@@ -1,5 +1,5 @@
 #include "engine/kernels/elementwise.hpp"
-#include "engine/kernels/kokkos_elementwise.hpp"
+#include "engine/kernels/kokkos_elementwise_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -11,7 +11,7 @@
 #include <cblas.h>
 
 #include "engine/core/text.hpp"
-#include "engine/kernels/kokkos_launch.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
 

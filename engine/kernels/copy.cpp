@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/kernels/elementwise.hpp"
-#include "engine/kernels/kokkos_elementwise.hpp"
+#include "engine/kernels/kokkos_elementwise_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -1,7 +1,7 @@
 #include <cmath>
 
 #include "engine/kernels/elementwise.hpp"
-#include "engine/kernels/kokkos_elementwise.hpp"
+#include "engine/kernels/kokkos_elementwise_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -1,6 +1,6 @@
 #include "engine/kernels/index.hpp"
 
-#include "engine/kernels/kokkos_launch.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "engine/kernels/kokkos_launch.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -2,7 +2,7 @@
 
 #include <type_traits>
 
-#include "engine/kernels/kokkos_elementwise.hpp"
+#include "engine/kernels/kokkos_elementwise_internal.hpp"
 
 namespace lockstep::kernels {
 

@@ -10,7 +10,7 @@
 // go through the same expression, so they give the same bits.
 #pragma once
 
-#include "engine/kernels/kokkos_launch.hpp"
+#include "engine/kernels/kokkos_launch_internal.hpp"
 #include "engine/kernels/rows.hpp"
 
 namespace lockstep::kernels {
