@@ -139,15 +139,23 @@ void normal_(const Tensor& tensor, double mean, double std) {
   if (tensor.is_meta()) return tensor.bump_version();
   if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give one from 0 up");
   const std::int64_t count = tensor.num_elements();
-  const bool in_blocks = tensor.is_contiguous();
-  if (in_blocks && tensor.dtype() == DType::float32) {
+  const bool in_blocks = tensor.is_contiguous() && count >= 16;
+  if (tensor.is_contiguous() && tensor.dtype() == DType::float32) {
     std::vector<float> drawn(static_cast<std::size_t>(count));
     generator().normal(drawn.data(), count, mean, std);
     host::write_elements(tensor, drawn.data());
-  } else if (in_blocks && tensor.dtype() == DType::float64) {
+  } else if (tensor.is_contiguous() && tensor.dtype() == DType::float64) {
     std::vector<double> drawn(static_cast<std::size_t>(count));
     generator().normal(drawn.data(), count, mean, std);
     host::write_elements(tensor, drawn.data());
+  } else if (in_blocks) {
+    // The 16-bit types draw block by block in float32, the last 16 elements once more when the blocks do not come out
+    // even; unlike float32, which draws for all elements first (seen in PyTorch 2.15).
+    std::vector<float> drawn(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i + 16 <= count; i += 16) generator().normal(drawn.data() + i, 16, mean, std);
+    if (count % 16 != 0) generator().normal(drawn.data() + count - 16, 16, mean, std);
+    auto next = drawn.begin();
+    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
   } else {
     Generator& draws = generator();
     dispatch_floating(tensor.dtype(), [&]<class T>() {
