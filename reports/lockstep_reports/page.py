@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from . import plots
 from .documents import DOCUMENTS, NUM_TESTS
@@ -19,6 +20,7 @@ from .model import MEANING, PHASES, PURPOSES, STATUSES, Case, Evidence, Group, R
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 MAX_PLOTS = 24
+MAX_FAILURES = 60
 MAX_OPEN_FAILURES = 5
 MAX_MEMORY_BARS = 16
 NUM_SLOWEST = 10
@@ -68,6 +70,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
         difference=format_difference,
         cut=_cut,
         kind=_kind,
+        breaks=_breaks,
         search=_search_words,
         value=_value,
     )
@@ -103,6 +106,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
         num_tests=NUM_TESTS,
         num_tests_run=sum(document.num_run for document in documents),
         others=[group for group in results.by_scenario() if not any(_mirrors_a_test(case) for case in group.cases)],
+        max_failures=MAX_FAILURES,
         max_open_failures=MAX_OPEN_FAILURES,
         figures=[_loss_figure(case) for case in choose_for_plots(cases_with_losses, max_plots)],
         num_with_losses=len(cases_with_losses),
@@ -212,6 +216,11 @@ def _cut(text: str | None, at_most: int) -> str:
     return text if len(text) <= at_most else f"{text[:at_most]} ... ({len(text) - at_most} more characters in the results file)"
 
 
+def _breaks(name: str) -> Markup:
+    """Lets a long name break after its underscores and slashes, rather than anywhere."""
+    return Markup(re.sub(r"(?<=[_/])(?=\w)", "<wbr>", str(escape(name))))
+
+
 def _kind(status: str) -> str:
     """The CSS class of a verdict; one for all that this page does not know."""
     return status.lower() if status in STATUSES else "unknown"
@@ -247,7 +256,7 @@ def _same_bits(evidence: Evidence | None) -> str:
         return NONE
     if evidence.same_bits == evidence.comparisons:
         return "all"
-    return f"{format_count(evidence.same_bits)} of {format_count(evidence.comparisons)}"
+    return format_count(evidence.same_bits)
 
 
 def _purposes(memory: dict[str, int]) -> list[tuple[str, int]]:

@@ -17,13 +17,14 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 from markupsafe import Markup
 
 from .formats import format_bytes, format_count
 from .model import PHASES, PURPOSES, Case, Collective, Curves, same_bits
 
 NUM_SERIES = 8
+MAX_LABEL_CHARACTERS = 56
 _INK, _GRID, _MUTED, _SURFACE = "#b20001", "#b20002", "#b20003", "#b20004"
 _SERIES = [f"#a1000{number}" for number in range(1, NUM_SERIES + 1)]
 _VARIABLES = {_INK: "--ink", _GRID: "--line", _MUTED: "--muted", _SURFACE: "--surface"} | {
@@ -75,6 +76,8 @@ def _svg(figure: Figure, label: str) -> Markup:
     text = re.sub(r'xlink:href="#', f'xlink:href="#{prefix}', text)
     for color, variable in _VARIABLES.items():
         text = text.replace(color, f"var({variable})")
+    # A hundredth of a point is finer than any screen; six digits of it make half the page.
+    text = re.sub(r' (?:d|x|y|transform)="[^"]*"', lambda match: re.sub(r"(\.\d\d)\d+", r"\1", match.group()), text)
     text = re.sub(r"\s*\n\s*", "\n", text)
     return Markup(text)
 
@@ -90,8 +93,9 @@ def _drawn(label: str, width: float, height: float, draw: Callable[[Figure], Non
 
 
 def _plain(text: str) -> str:
-    """No part of a label is a formula."""
-    return text.replace("$", r"\$")
+    """A label that cannot break a plot: no formula, nothing unprintable, not wider than the figure."""
+    shown = "".join(character if character.isprintable() else "?" for character in text[:MAX_LABEL_CHARACTERS])
+    return shown.replace("$", r"\$")
 
 
 def _plottable(values: Sequence[float]) -> list[float]:
@@ -114,11 +118,16 @@ def loss_plot(curves: Curves, label: str) -> Markup:
         if not compared:
             _draw_losses(figure.subplots(), curves, last=True)
             return
-        above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [2.3, 1]})
+        # Where nothing differs there is nothing to measure: a strip of marks is enough.
+        all_same = curves.num_same_bits == len(compared)
+        ratios = [5, 1] if all_same else [2.3, 1]
+        above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": ratios})
         _draw_losses(above, curves, last=False)
         _draw_differences(below, curves)
+        if all_same:
+            below.set_ylabel("")
 
-    return _drawn(label, 5.0, 3.2 if compared else 2.3, draw)
+    return _drawn(label, 3.9, 2.7 if compared else 2.0, draw)
 
 
 def _draw_losses(axes: Axes, curves: Curves, last: bool) -> None:
@@ -126,7 +135,7 @@ def _draw_losses(axes: Axes, curves: Curves, last: bool) -> None:
     axes.grid(axis="y")
     markers = max(map(len, curves.losses)) <= 40
     for rank, values in enumerate(curves.reference or []):
-        axes.plot(_plottable(values), color=_SERIES[rank % NUM_SERIES], linewidth=5, alpha=0.3, solid_capstyle="round")
+        axes.plot(_plottable(values), color=_SERIES[rank % NUM_SERIES], linewidth=4.5, alpha=0.28, solid_capstyle="round")
     for rank, values in enumerate(curves.losses):
         axes.plot(
             _plottable(values),
@@ -169,7 +178,7 @@ def _draw_differences(axes: Axes, curves: Curves) -> None:
 
 
 def _iterations(axes: Axes, named: bool) -> None:
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=7, integer=True))
     axes.margins(x=0.03)
     if named:
         axes.set_xlabel("iteration")
@@ -191,6 +200,14 @@ def _stacked(axes: Axes, rows: list[list[float]], colors: list[str]) -> None:
     axes.tick_params(length=0)
     axes.spines["left"].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
+
+
+def _byte_ticks(axes: Axes) -> None:
+    """Round numbers of KiB, MiB or GiB, where decimal ticks would give 38.1 MiB."""
+    largest = max(axes.get_xlim()[1], 1.0)
+    step = 2.0 ** max(0, math.floor(math.log2(largest / 3)))
+    axes.xaxis.set_major_locator(MultipleLocator(step))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
 
 
 def phase_color(phase: str) -> int:
@@ -222,7 +239,7 @@ def collectives_plot(totals: list[Collective]) -> Markup:
         left.set_title("calls", loc="left")
         right.set_title("bytes", loc="left")
         left.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_count(value)))
-        right.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+        _byte_ticks(right)
 
     return _drawn("Collectives by operation and phase: calls and bytes", 9.6, 0.9 + 0.26 * len(bars), draw)
 
@@ -239,6 +256,6 @@ def memory_plot(cases: list[tuple[str, Case]]) -> Markup:
             if peak is not None:
                 axes.plot([peak, peak], [place - 0.42, place + 0.42], color=_INK, linewidth=1.6)
         axes.set_yticks(range(len(cases)), [_plain(label) for label, _ in cases])
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+        _byte_ticks(axes)
 
     return _drawn("Peak memory by purpose", 9.6, 0.6 + 0.28 * len(cases), draw)
