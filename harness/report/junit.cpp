@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <pugixml.hpp>
 
+#include "engine/core/text.hpp"
 #include "harness/report/console.hpp"
 #include "harness/report/text.hpp"
 
