@@ -133,6 +133,11 @@ void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, 
     state.accumulator = nullptr;
 }
 
+bool has_accumulator(const Tensor& leaf) {
+  const GradState* state = grad_state(leaf);
+  return state && state->accumulator;
+}
+
 void accumulate_grad(const Tensor& leaf, const Tensor& grad) {
   check_gradient(leaf, grad, "accumulate_grad");
   GradState& state = make_grad_state(leaf);

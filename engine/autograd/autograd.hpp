@@ -115,6 +115,7 @@ void remove_hook(const Tensor& tensor, HookId id);
 // Takes the place of accumulation into grad(leaf): a parallel API decides what becomes of the gradient. Empty restores.
 // Post-accumulate hooks are then run by whoever accumulates, through run_post_accumulate_hooks.
 void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator);
+bool has_accumulator(const Tensor& leaf);
 void accumulate_grad(const Tensor& leaf, const Tensor& grad);  // grad(leaf) += grad, or becomes a copy of it
 void accumulate_grad(const Tensor& leaf, Tensor&& grad);       // takes `grad` over when nobody else holds it
 void run_post_accumulate_hooks(const Tensor& leaf);
@@ -129,6 +130,11 @@ std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<v
 // and versions).
 void backward(const std::vector<Tensor>& roots, const Gradients& grads = {}, bool retain_graph = false);
 bool in_backward();
+// Of the running backward (the innermost), 0 when none runs: another number each time backward() is called.
+std::uint64_t backward_id();
+// Whether an operation that the running backward is to run differentiates with respect to this leaf; it may still come
+// to no gradient.
+bool backward_reaches(const Tensor& leaf);
 // Runs once when the running backward (the innermost) has done its nodes, in order of queueing. Callbacks may queue
 // more.
 void queue_backward_callback(std::function<void()> callback);

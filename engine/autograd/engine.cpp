@@ -41,15 +41,20 @@ struct LeafTask {
   Incoming grad;
 };
 
-class Run {
+class Run : public RunningBackward {
  public:
   Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph);
   void run();
+  bool reaches(const TensorImpl* leaf) const override;
 
  private:
   void list_tasks();
   NodeTask& task_of(const Node& node);
-  LeafTask& task_of(const TensorImpl* leaf);
+  template <class Leaves>
+  static auto find_leaf(Leaves& leaves, const TensorImpl* leaf) {
+    return std::lower_bound(leaves.begin(), leaves.end(), leaf,
+                            [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
+  }
   void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
   void run_node(NodeTask& task);
   void finish_leaf(LeafTask& task);
@@ -126,9 +131,9 @@ NodeTask& Run::task_of(const Node& node) {
       [](const NodeTask& task, std::uint64_t sequence) { return task.node->sequence() > sequence; });
 }
 
-LeafTask& Run::task_of(const TensorImpl* leaf) {
-  return *std::lower_bound(leaves_.begin(), leaves_.end(), leaf,
-                           [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
+bool Run::reaches(const TensorImpl* leaf) const {
+  const auto found = find_leaf(leaves_, leaf);
+  return found != leaves_.end() && found->leaf.get() == leaf;
 }
 
 void Run::deliver(const Edge& edge, Tensor&& grad) {
@@ -138,7 +143,7 @@ void Run::deliver(const Edge& edge, Tensor&& grad) {
     if (task.grads.empty()) task.grads.resize(edge.node->outputs.size());
     task.grads[static_cast<std::size_t>(edge.output)].add(std::move(grad));
   } else if (edge.leaf) {
-    LeafTask& task = task_of(edge.leaf.get());
+    LeafTask& task = *find_leaf(leaves_, edge.leaf.get());
     if (grad.defined()) task.grad.add(std::move(grad));
     if (--task.pending == 0) finish_leaf(task);
   }
@@ -177,7 +182,7 @@ void Run::finish_leaf(LeafTask& task) {
   Tensor grad = std::move(task.grad.sum);
   if (!state.hooks.empty()) {
     const auto hooks = state.hooks;
-    for (const auto& [id, hook] : hooks)
+    for (const auto& [hook_id, hook] : hooks)
       if (Tensor changed = (*hook)(grad); changed.defined()) grad = std::move(changed);
   }
   if (const auto accumulator = state.accumulator) {
@@ -197,8 +202,9 @@ void Run::run() {
 // Registers the running backward with the rank while it lives.
 class RunningScope {
  public:
-  explicit RunningScope(std::vector<std::function<void()>>& callbacks) {
-    autograd_rank().running.push_back(&callbacks);
+  explicit RunningScope(RunningBackward& run) {
+    run.id = autograd_rank().next_backward++;
+    autograd_rank().running.push_back(&run);
   }
   ~RunningScope() { autograd_rank().running.pop_back(); }
   RunningScope(const RunningScope&) = delete;
@@ -210,22 +216,32 @@ class RunningScope {
 void backward(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) {
   const comm::PhaseScope phase(comm::Phase::backward);
   const NoGrad no_grad;
-  std::vector<std::function<void()>> callbacks;
-  const RunningScope running(callbacks);
-  Run(roots, grads, retain_graph).run();
-  for (std::size_t i = 0; i < callbacks.size(); ++i) {
-    const auto callback = std::move(callbacks[i]);  // it may queue more, which moves the list
+  Run run(roots, grads, retain_graph);
+  const RunningScope scope(run);
+  run.run();
+  for (std::size_t i = 0; i < run.callbacks.size(); ++i) {
+    const auto callback = std::move(run.callbacks[i]);  // it may queue more, which moves the list
     callback();
   }
 }
 
 bool in_backward() { return !autograd_rank().running.empty(); }
 
+std::uint64_t backward_id() {
+  const AutogradRank& rank = autograd_rank();
+  return rank.running.empty() ? 0 : rank.running.back()->id;
+}
+
+bool backward_reaches(const Tensor& leaf) {
+  const AutogradRank& rank = autograd_rank();
+  return !rank.running.empty() && rank.running.back()->reaches(&leaf.impl());
+}
+
 void queue_backward_callback(std::function<void()> callback) {
   AutogradRank& rank = autograd_rank();
   if (rank.running.empty())
     throw Error("queue_backward_callback: no backward is running", "queue it from a hook that backward calls");
-  rank.running.back()->push_back(std::move(callback));
+  rank.running.back()->callbacks.push_back(std::move(callback));
 }
 
 }  // namespace lockstep

@@ -99,6 +99,15 @@ inline bool needs_gradient(const Tensor& tensor) {
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
 
+// A backward under way, as others see it.
+class RunningBackward {
+ public:
+  virtual ~RunningBackward() = default;
+  virtual bool reaches(const TensorImpl* leaf) const = 0;
+  std::uint64_t id = 0;
+  std::vector<std::function<void()>> callbacks;
+};
+
 // What a rank owns of autograd.
 struct AutogradRank {
   explicit AutogradRank(RankContext&) {}
@@ -106,8 +115,8 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
-  // The running backwards, innermost last: each with its callbacks.
-  std::vector<std::vector<std::function<void()>>*> running;
+  std::uint64_t next_backward = 1;
+  std::vector<RunningBackward*> running;  // innermost last
 };
 inline AutogradRank& autograd_rank() { return RankContext::current().service<AutogradRank>(); }
 
