@@ -5,6 +5,7 @@
 //   std::string told = explain(stories);
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -32,6 +33,8 @@ struct RankStory {
   std::vector<RecordedCollective> collectives;  // oldest first
 };
 
+// Bytes of control area that a world of so many ranks is to be created with (sparse: only touched pages cost).
+std::size_t control_bytes(int world_size);
 // Before ranks start: lays out the control area. Must be called once a world by the launcher.
 void prepare_world(device::HostWorld& world);
 // Launcher side: a rank's process is gone, or the case ran out of time; wakes and ends every wait.

@@ -1,0 +1,221 @@
+// Every collective against arithmetic written plainly here: the fixed tree, bit for bit, as threads and as processes.
+#include <cmath>
+#include <limits>
+#include <random>
+
+#include <gtest/gtest.h>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/comm/test_ranks.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace testing_ranks;
+
+// ---- plain references ----
+
+// Values a rank brings, the same wherever they are computed.
+template <class T>
+std::vector<T> values_for(int rank, std::int64_t count) {
+  std::mt19937 engine(static_cast<unsigned>(7919 * rank + 17));
+  std::vector<T> values;
+  values.reserve(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto word = static_cast<std::int32_t>(engine());
+    if constexpr (std::is_same_v<T, std::uint8_t>)
+      values.push_back(static_cast<std::uint8_t>(word & 1));
+    else if constexpr (std::is_integral_v<T>)
+      values.push_back(static_cast<T>(word));
+    else
+      values.push_back(static_cast<T>(static_cast<float>(word) * 1.1920929e-9f));
+  }
+  return values;
+}
+
+template <class C>
+C combine(ReduceOp op, C a, C b) {
+  if constexpr (std::is_integral_v<C> && sizeof(C) >= 4) {
+    using U = std::make_unsigned_t<C>;
+    if (op == ReduceOp::sum) return static_cast<C>(static_cast<U>(a) + static_cast<U>(b));
+    if (op == ReduceOp::product) return static_cast<C>(static_cast<U>(a) * static_cast<U>(b));
+  }
+  switch (op) {
+    case ReduceOp::sum:
+    case ReduceOp::mean:
+      return static_cast<C>(a + b);
+    case ReduceOp::product:
+      return static_cast<C>(a * b);
+    case ReduceOp::max:
+      return a > b || a != a ? a : b;
+    case ReduceOp::min:
+      return a < b || a != a ? a : b;
+  }
+  return a;
+}
+
+// Level by level, neighbours in pairs, an odd one carried up.
+template <class C>
+C tree(ReduceOp op, std::vector<C>& level) {
+  for (std::size_t size = level.size(); size > 1; size = (size + 1) / 2) {
+    for (std::size_t i = 0; i + 1 < size; i += 2) level[i / 2] = combine(op, level[i], level[i + 1]);
+    if (size % 2 == 1) level[size / 2] = level[size - 1];
+  }
+  return level[0];
+}
+
+template <class T>
+std::vector<T> reduced(ReduceOp op, const std::vector<std::vector<T>>& inputs) {
+  using C = ComputeType<T>;
+  std::vector<T> out;
+  std::vector<C> level;
+  for (std::size_t i = 0; i < inputs[0].size(); ++i) {
+    level.clear();
+    for (const std::vector<T>& input : inputs) level.push_back(static_cast<C>(input[i]));
+    C result = tree(op, level);
+    if constexpr (std::is_floating_point_v<C>) {
+      if (op == ReduceOp::mean) result = result / static_cast<C>(inputs.size());
+    }
+    out.push_back(static_cast<T>(result));
+  }
+  return out;
+}
+
+template <class T>
+std::vector<T> joined(int size, std::int64_t count) {
+  std::vector<T> all;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::vector<T> part = values_for<T>(rank, count);
+    all.insert(all.end(), part.begin(), part.end());
+  }
+  return all;
+}
+
+template <class T>
+std::vector<T> part_of(const std::vector<T>& all, std::int64_t index, std::int64_t count) {
+  return std::vector<T>(all.begin() + index * count, all.begin() + (index + 1) * count);
+}
+
+// All operations of one size and type on the world group.
+template <class T>
+void check_all(int rank, int size, std::int64_t count, DType dtype, device::Device at) {
+  ProcessGroup& group = world_group();
+  const std::string where = str(" ", name_of(dtype), " count ", count, " W ", size);
+  const auto check = [&](const Tensor& tensor, const std::vector<T>& expected, const std::string& what) {
+    require(same_bits(values_of<T>(tensor), expected), what + where);
+  };
+  const Tensor output = empty({count * size}, dtype, at);
+  const Tensor part = empty({count}, dtype, at);
+  const std::vector<T> mine = values_for<T>(rank, count), mine_all = values_for<T>(rank, count * size);
+  std::vector<std::vector<T>> each, each_all;
+  for (int r = 0; r < size; ++r) {
+    each.push_back(values_for<T>(r, count));
+    each_all.push_back(values_for<T>(r, count * size));
+  }
+  std::vector<ReduceOp> ops;
+  if (dtype != DType::boolean) ops = {ReduceOp::sum, ReduceOp::product};
+  if (is_floating(dtype)) ops.push_back(ReduceOp::mean);
+  ops.push_back(ReduceOp::max);
+  ops.push_back(ReduceOp::min);
+  for (ReduceOp op : ops) {
+    const Tensor tensor = tensor_of(mine, dtype, at);
+    all_reduce(group, tensor, op);
+    check(tensor, reduced(op, each), str("all_reduce ", name_of(op)));
+    reduce_scatter(group, part, tensor_of(mine_all, dtype, at), op);
+    check(part, part_of(reduced(op, each_all), rank, count), str("reduce_scatter ", name_of(op)));
+  }
+  all_gather(group, output, tensor_of(mine, dtype, at));
+  check(output, joined<T>(size, count), "all_gather");
+
+  all_to_all(group, output, tensor_of(mine_all, dtype, at));
+  std::vector<T> expected;
+  for (int r = 0; r < size; ++r) {
+    const std::vector<T> piece = part_of(each_all[static_cast<std::size_t>(r)], rank, count);
+    expected.insert(expected.end(), piece.begin(), piece.end());
+  }
+  check(output, expected, "all_to_all");
+
+  const int root = size - 1;
+  const Tensor sent = tensor_of(mine, dtype, at);
+  broadcast(group, sent, root);
+  check(sent, each[static_cast<std::size_t>(root)], "broadcast");
+
+  const Tensor collected = empty({count * size}, dtype, at);
+  gather(group, rank == root ? collected : Tensor(), tensor_of(mine, dtype, at), root);
+  if (rank == root) check(collected, joined<T>(size, count), "gather");
+
+  scatter(group, part, rank == root ? tensor_of(mine_all, dtype, at) : Tensor(), root);
+  check(part, part_of(each_all[static_cast<std::size_t>(root)], rank, count), "scatter");
+}
+
+void check_types(int rank, int size, std::int64_t count, device::Device at = {}) {
+  check_all<float>(rank, size, count, DType::float32, at);
+  check_all<double>(rank, size, count, DType::float64, at);
+  check_all<Half>(rank, size, count, DType::float16, at);
+  check_all<BFloat16>(rank, size, count, DType::bfloat16, at);
+  check_all<std::int64_t>(rank, size, count, DType::int64, at);
+  check_all<std::int32_t>(rank, size, count, DType::int32, at);
+  check_all<std::uint8_t>(rank, size, count, DType::boolean, at);
+}
+
+void expect_fine(const std::vector<std::string>& failures) {
+  for (std::size_t rank = 0; rank < failures.size(); ++rank) EXPECT_EQ(failures[rank], "") << "rank " << rank;
+}
+
+class EachSize : public ::testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(World, EachSize, ::testing::Values(1, 2, 3, 4, 5, 8, 11));
+
+TEST_P(EachSize, ThreadsGiveTheTreesBits) {
+  const int size = GetParam();
+  expect_fine(run_ranks(size, Kind::threads, [&](int rank) {
+    for (std::int64_t count : {0, 1, 3, 17, 1000, 4099}) check_types(rank, size, count);
+  }));
+}
+
+TEST_P(EachSize, ProcessesGiveTheTreesBits) {
+  const int size = GetParam();
+  expect_fine(run_ranks(size, Kind::processes, [&](int rank) {
+    for (std::int64_t count : {0, 1, 17, 4099}) check_types(rank, size, count);
+  }));
+}
+
+// Past the sizes at which chunks, stores past the caches and several claimants come in: 1 MB and an odd rest.
+TEST_P(EachSize, LargeBuffersGiveTheTreesBits) {
+  const int size = GetParam();
+  const std::int64_t count = (std::int64_t{1} << 18) + 1;
+  std::vector<std::vector<float>> inputs;
+  for (int r = 0; r < size; ++r) inputs.push_back(values_for<float>(r, count * size));
+  const std::vector<float> sums = reduced(ReduceOp::sum, inputs), means = reduced(ReduceOp::mean, inputs);
+  for (const Kind kind : {Kind::threads, Kind::processes}) {
+    expect_fine(run_ranks(size, kind, [&](int rank) {
+      ProcessGroup& group = world_group();
+      const std::vector<float>& mine = inputs[static_cast<std::size_t>(rank)];
+      const Tensor whole = tensor_of(mine, DType::float32);
+      const Tensor part = empty({count}, DType::float32, {});
+      reduce_scatter(group, part, whole, ReduceOp::mean);
+      require(same_bits(values_of<float>(part), part_of(means, rank, count)), "reduce_scatter");
+      all_reduce(group, whole, ReduceOp::sum);
+      require(same_bits(values_of<float>(whole), sums), "all_reduce");
+      const Tensor output = empty({count * size}, DType::float32, {});
+      all_gather(group, output, part);
+      require(same_bits(values_of<float>(output), means), "all_gather");
+      all_to_all(group, output, tensor_of(mine, DType::float32));
+      std::vector<float> expected;
+      for (int r = 0; r < size; ++r) {
+        const std::vector<float> piece = part_of(inputs[static_cast<std::size_t>(r)], rank, count);
+        expected.insert(expected.end(), piece.begin(), piece.end());
+      }
+      require(same_bits(values_of<float>(output), expected), "all_to_all");
+      broadcast(group, output, 0);
+      expected.clear();
+      for (int r = 0; r < size; ++r) {
+        const std::vector<float> piece = part_of(inputs[static_cast<std::size_t>(r)], 0, count);
+        expected.insert(expected.end(), piece.begin(), piece.end());
+      }
+      require(same_bits(values_of<float>(output), expected), "broadcast");
+    }));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm

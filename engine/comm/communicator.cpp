@@ -1,0 +1,123 @@
+#include "engine/comm/communicator.hpp"
+
+#include <cstdlib>
+#include <numeric>
+
+#include "engine/comm/messages.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+constexpr std::size_t lone_bytes = std::size_t{4} << 20;
+}
+
+Communicator::Communicator(RankContext& context) : context_(&context), state_(std::make_shared<RankState>()) {
+  state_->rank = context.rank();
+  if (context.shared() != nullptr) {
+    state_->host = static_cast<const device::HostWorld*>(context.shared());
+    state_->world = &control_of(*state_->host);
+    LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
+                   context.world_size(), " in a world of ", state_->world->world_size);
+    return;
+  }
+  if (context.world_size() != 1)
+    throw Error(
+        str("rank ", context.rank(), " of ", context.world_size(), " has no shared memory to meet its peers in"),
+        "start the ranks with the launcher, or give each RankContext the HostWorld");
+  state_->lone_memory.reset(static_cast<std::byte*>(std::calloc(1, lone_bytes + 64)));
+  LOCKSTEP_CHECK(state_->lone_memory != nullptr, "no memory for a lone rank's communicator");
+  auto address = reinterpret_cast<std::uintptr_t>(state_->lone_memory.get());
+  std::byte* base = state_->lone_memory.get() + (64 - address % 64) % 64;
+  state_->world = &lay_out(base, lone_bytes, 1, false);
+}
+
+ProcessGroup& Communicator::group(const std::vector<int>& members, const std::string& axis) {
+  std::unique_ptr<ProcessGroup>& entry = groups_[{members, axis}];
+  if (entry) return *entry;
+  int me = -1;
+  std::set<int> seen;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    const int rank = members[i];
+    if (rank < 0 || rank >= context_->world_size() || !seen.insert(rank).second) {
+      groups_.erase({members, axis});
+      throw Error(str("a process group of ranks ", ranks_text(members), ": rank ", rank,
+                      rank < 0 || rank >= context_->world_size() ? str(" is not in a world of ", context_->world_size())
+                                                                 : std::string(" is named twice")),
+                  "name each rank of the group once");
+    }
+    if (rank == context_->rank()) me = static_cast<int>(i);
+  }
+  if (me < 0) {
+    groups_.erase({members, axis});
+    throw Error(str("rank ", context_->rank(), " asks for the process group ", ranks_text(members), " it is not in"),
+                "only members may ask for a group");
+  }
+  Meeting& meeting = meetings_[members];
+  if (meeting.control == nullptr) meeting.control = &find_or_insert_group(*state_->world, members, 0);
+  entry.reset(new ProcessGroup);
+  entry->rank_ = me;
+  entry->members_ = members;
+  entry->axis_ = axis;
+  entry->state_ = std::make_unique<GroupState>();
+  entry->state_->meeting = &meeting;
+  return *entry;
+}
+
+Meeting& Communicator::channel(ProcessGroup& group, int from, int to) {
+  Meeting& parent = Engine::meeting_of(group);
+  Meeting& channel = parent.channels[{from, to}];
+  if (channel.control == nullptr) {
+    const std::vector<int> ends{group.members()[static_cast<std::size_t>(from)],
+                                group.members()[static_cast<std::size_t>(to)]};
+    channel.control = &find_or_insert_group(*state_->world, ends, parent.control->id);
+  }
+  return channel;
+}
+
+void Communicator::count_waiter(const device::Stream& stream) {
+  if (!stream.runs_inline() && waiters_.insert(stream.id()).second) state_->world->num_waiters.fetch_add(1);
+}
+
+ProcessGroup::~ProcessGroup() = default;
+std::uint64_t ProcessGroup::sequence() const { return state_->meeting->sequence; }
+
+ProcessGroup& world_group() {
+  Communicator& communicator = Communicator::current();
+  std::vector<int> all(static_cast<std::size_t>(communicator.context().world_size()));
+  std::iota(all.begin(), all.end(), 0);
+  return communicator.group(all, "");
+}
+
+ProcessGroup& group_of(const std::vector<int>& world_ranks, const std::string& axis) {
+  return Communicator::current().group(world_ranks, axis);
+}
+
+const std::vector<LogEntry>& log() { return Communicator::current().log; }
+std::int64_t transport_bytes() { return Communicator::current().state()->transport_bytes.load(); }
+
+Phase current_phase() { return Communicator::current().phase; }
+PhaseScope::PhaseScope(Phase phase) : previous_(std::exchange(Communicator::current().phase, phase)) {}
+PhaseScope::~PhaseScope() { Communicator::current().phase = previous_; }
+
+void set_deadline(double seconds) {
+  if (!(seconds > 0)) throw Error(str("a deadline of ", seconds, " s"), "give a positive number of seconds");
+  Communicator::current().state()->deadline_ns = static_cast<std::int64_t>(seconds * 1e9);
+}
+
+void abort_all(const std::string& why) {
+  WorldControl& world = Communicator::current().world();
+  world.abort.claim_and_fill(why);
+  ring_all(world);
+}
+
+void announce_end(bool failed, const std::string& why) {
+  const RankState& state = *Communicator::current().state();
+  RankControl& control = state.control();
+  if (!why.empty()) control.why.claim_and_fill(why);
+  RankEnd none = RankEnd::none;
+  control.end.compare_exchange_strong(none, failed ? RankEnd::failed : RankEnd::ended);
+  ring_all(*state.world);
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,157 @@
+#include "engine/comm/control.hpp"
+
+#include <algorithm>
+#include <climits>
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+constexpr std::size_t align_up(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+std::uint64_t mix(std::uint64_t state, std::uint64_t value) {
+  state ^= value + 0x9e3779b97f4a7c15ull + (state << 6) + (state >> 2);
+  state = (state ^ (state >> 30)) * 0xbf58476d1ce4e5b9ull;
+  state = (state ^ (state >> 27)) * 0x94d049bb133111ebull;
+  return state ^ (state >> 31);
+}
+
+std::uint64_t digest(const std::vector<int>& members, std::uint64_t channel) {
+  std::uint64_t state = mix(channel, members.size());
+  for (int member : members) state = mix(state, static_cast<std::uint64_t>(member) + 1);
+  return state == 0 ? 1 : state;
+}
+
+bool is_same(const GroupControl& group, const std::vector<int>& members, std::uint64_t id, std::uint64_t channel) {
+  if (group.id != id || group.channel != channel || group.size != static_cast<int>(members.size())) return false;
+  for (int i = 0; i < group.size; ++i)
+    if (group.members()[i] != members[static_cast<std::size_t>(i)]) return false;
+  return true;
+}
+
+int num_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+}  // namespace
+
+template <std::size_t capacity>
+std::string OnceText<capacity>::read() const {
+  for (int tries = 0; tries < 200; ++tries) {
+    if (written.load(std::memory_order_acquire) == Written::yes) return text;
+    timespec pause{0, 500'000};
+    nanosleep(&pause, nullptr);
+  }
+  return any() ? "the reason was not told to the end" : "";
+}
+template struct OnceText<16384>;
+template struct OnceText<4096>;
+
+std::int64_t now_ns() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
+}
+
+std::size_t control_bytes_for(int world_size) {
+  const std::size_t fixed =
+      align_up(sizeof(WorldControl)) + static_cast<std::size_t>(world_size) * align_up(sizeof(RankControl));
+  return (fixed + (std::size_t{256} << 20) + 4095) / 4096 * 4096;
+}
+
+WorldControl& lay_out(std::byte* memory, std::size_t bytes, int world_size, bool processes) {
+  const std::size_t ranks = align_up(sizeof(WorldControl));
+  const std::size_t fixed = ranks + static_cast<std::size_t>(world_size) * align_up(sizeof(RankControl));
+  if (fixed + (std::size_t{1} << 20) > bytes)
+    throw Error(str("the control area of ", bytes, " bytes is too small for ", world_size, " ranks"),
+                str("create the world with at least ", control_bytes_for(world_size), " bytes of it"));
+  auto& world = *reinterpret_cast<WorldControl*>(memory);
+  world.world_size = world_size;
+  world.num_cores = num_cores();
+  world.processes = processes ? 1 : 0;
+  world.bytes = bytes;
+  world.ranks = ranks;
+  world.next_free.store(align_up(fixed));
+  world.num_waiters.store(world_size);
+  world.magic = world_magic;
+  return world;
+}
+
+WorldControl& control_of(const device::HostWorld& world) {
+  auto& control = *reinterpret_cast<WorldControl*>(world.control().base);
+  LOCKSTEP_CHECK(control.magic == world_magic, "prepare_world() has not laid out the control area of this world");
+  return control;
+}
+
+std::uint64_t allocate_control(WorldControl& world, std::size_t bytes) {
+  const std::uint64_t begin = world.next_free.fetch_add(align_up(bytes));
+  if (begin + align_up(bytes) > world.bytes) {
+    world.next_free.fetch_sub(align_up(bytes));
+    throw Error(str("the control area (", world.bytes, " bytes) is used up by groups and staging"),
+                "make fewer process groups");
+  }
+  return begin;
+}
+
+GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& members, std::uint64_t channel) {
+  const std::uint64_t id = digest(members, channel);
+  std::uint64_t mine = 0, mine_end = 0;
+  for (std::size_t probe = 0; probe < group_table_entries; ++probe) {
+    std::atomic<std::uint64_t>& entry = world.groups[(id + probe) % group_table_entries];
+    std::uint64_t offset = entry.load(std::memory_order_acquire);
+    if (offset == 0) {
+      if (mine == 0) {
+        const std::size_t head = align_up(sizeof(GroupControl) + members.size() * sizeof(std::int32_t));
+        const std::size_t slot_bytes = sizeof(Slot) + members.size() * sizeof(Line);
+        mine = allocate_control(world, head + ring_slots * slot_bytes);
+        mine_end = mine + align_up(head + ring_slots * slot_bytes);
+        GroupControl& group = world.group(mine);
+        group.id = id;
+        group.channel = channel;
+        group.size = static_cast<std::int32_t>(members.size());
+        group.slots = head;
+        group.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
+        for (std::size_t i = 0; i < members.size(); ++i) group.members()[i] = members[i];
+      }
+      if (entry.compare_exchange_strong(offset, mine)) return world.group(mine);
+    }
+    // Someone else's entry, now at `offset`.
+    if (is_same(world.group(offset), members, id, channel)) {
+      // Give the unused block back when nobody took memory since; its header alone was written.
+      if (mine != 0) {
+        std::byte* unused = world.at(mine);
+        std::fill(unused, unused + world.group(mine).slots, std::byte{0});
+        world.next_free.compare_exchange_strong(mine_end, mine);
+      }
+      return world.group(offset);
+    }
+  }
+  throw Error(str("more than ", group_table_entries, " process groups in one case"), "make fewer process groups");
+}
+
+void ring(Bell& bell) {
+  bell.rings.fetch_add(1, std::memory_order_seq_cst);
+  if (bell.sleepers.load(std::memory_order_seq_cst) != 0)
+    syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void ring_all(WorldControl& world) {
+  world.ends.fetch_add(1);
+  for (std::atomic<std::uint64_t>& entry : world.groups) {
+    const std::uint64_t offset = entry.load(std::memory_order_acquire);
+    if (offset == 0) continue;
+    GroupControl& group = world.group(offset);
+    for (std::uint64_t slot = 0; slot < ring_slots; ++slot) ring(group.slot(slot).bell);
+  }
+}
+
+}  // namespace lockstep::comm

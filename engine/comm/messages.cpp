@@ -1,0 +1,211 @@
+#include "engine/comm/messages.hpp"
+
+#include <utility>
+
+#include "engine/core/text.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+const Record* last_record(const RankControl& rank) {
+  const std::uint64_t count = rank.num_records.load(std::memory_order_acquire);
+  return count == 0 ? nullptr : &rank.records[(count - 1) % recorder_entries];
+}
+
+const Record& record_of_line(const Issued& issued, int member) {
+  const RankControl& rank = issued.rank->world->rank(issued.group->members()[member]);
+  return rank.records[issued.slot().lines()[member].record % recorder_entries];
+}
+
+std::string seconds_text(std::int64_t ns) {
+  const std::int64_t tenths = (ns + 50'000'000) / 100'000'000;
+  return tenths % 10 == 0 ? str(tenths / 10, " s") : str(tenths / 10, ".", tenths % 10, " s");
+}
+
+// "rank 2", "ranks 0, 1".
+std::string name_ranks(const std::vector<int>& ranks) {
+  const std::string list = ranks_text(ranks);
+  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2));
+}
+
+// Members that say the same are named together, in group order.
+class Sayings {
+ public:
+  void add(int rank, const std::string& what) {
+    for (auto& [text, ranks] : sayings_) {
+      if (text != what) continue;
+      ranks.push_back(rank);
+      return;
+    }
+    sayings_.emplace_back(what, std::vector<int>{rank});
+  }
+  std::string text(const char* verb) const {
+    std::string out;
+    for (const auto& [what, ranks] : sayings_) out += str(out.empty() ? "" : "; ", name_ranks(ranks), verb, what);
+    return out;
+  }
+  bool empty() const { return sayings_.empty(); }
+
+ private:
+  std::vector<std::pair<std::string, std::vector<int>>> sayings_;
+};
+
+std::string head(const Issued& issued) {
+  const Record& record = issued.record();
+  const char* axis = record.axis;
+  return str(issued.fingerprint.kind == exchange_kind ? std::string_view("exchange")
+                                                      : name_of(static_cast<Operation>(record.kind)),
+             " #", issued.sequence, " of group ", group_text(*issued.group),
+             axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
+}
+
+}  // namespace
+
+std::string ranks_text(const std::vector<int>& ranks) {
+  std::string out = "[";
+  for (std::size_t i = 0; i < ranks.size();) {
+    std::size_t end = i + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (i > 0) out += ", ";
+    if (end - i > 4) {
+      out += str(ranks[i], "-", ranks[end - 1]);
+    } else {
+      end = i + 1;
+      out += str(ranks[i]);
+    }
+    i = end;
+  }
+  return out + "]";
+}
+
+std::string group_text(const GroupControl& group) {
+  if (group.channel != 0) return str("[", group.members()[0], " -> ", group.members()[1], "]");
+  return ranks_text(std::vector<int>(group.members(), group.members() + group.size));
+}
+
+std::string call_text(const WorldControl& world, const Record& record) {
+  std::string out;
+  if (record.kind == exchange_kind) {
+    out = str("exchange of ", record.bytes, " bytes");
+  } else {
+    const auto kind = static_cast<Operation>(record.kind);
+    out = name_of(kind);
+    if (kind == Operation::all_reduce || kind == Operation::reduce_scatter)
+      out += str("(", name_of(static_cast<ReduceOp>(record.op)), ")");
+    if (kind != Operation::barrier) out += str(" of ", record.elements, " ", name_of(static_cast<DType>(record.dtype)));
+    const GroupControl& group = world.group(record.group);
+    if (kind == Operation::broadcast || kind == Operation::scatter) {
+      const bool known = record.root >= 0 && record.root < group.size;
+      out += str(" from rank ", known ? group.members()[record.root] : record.root);
+    } else if (kind == Operation::gather) {
+      const bool known = record.root >= 0 && record.root < group.size;
+      out += str(" to rank ", known ? group.members()[record.root] : record.root);
+    } else if (kind == Operation::send) {
+      out += str(" to rank ", group.members()[1]);
+    } else if (kind == Operation::receive) {
+      out += str(" from rank ", group.members()[0]);
+    }
+  }
+  if (record.owner[0] != '\0') out += str(" for ", static_cast<const char*>(record.owner));
+  if (record.scenario_line > 0) out += str(" at line ", record.scenario_line);
+  return out;
+}
+
+bool agreements_differ(const Issued& issued) {
+  const Line* lines = issued.slot().lines();
+  for (int member = 1; member < issued.group->size; ++member)
+    if (lines[member].fingerprint.agreement != lines[0].fingerprint.agreement) return true;
+  return false;
+}
+
+std::string mismatch_text(const Issued& issued) {
+  const Line* lines = issued.slot().lines();
+  const WorldControl& world = *issued.rank->world;
+  const Fingerprint& first = lines[0].fingerprint;
+  bool kind = false, dtype = false, op = false, root = false, count = false, agreement = false;
+  Sayings calls, agreements;
+  for (int member = 0; member < issued.group->size; ++member) {
+    const Fingerprint& other = lines[member].fingerprint;
+    kind |= other.kind != first.kind;
+    dtype |= other.dtype != first.dtype;
+    op |= other.op != first.op;
+    root |= other.root != first.root;
+    count |= other.count != first.count;
+    agreement |= other.agreement != first.agreement;
+    calls.add(issued.group->members()[member], call_text(world, record_of_line(issued, member)));
+  }
+  std::string what;
+  const auto differs = [&](bool yes, const char* name) {
+    if (yes) what += str(what.empty() ? "" : ", ", name);
+  };
+  differs(kind, "the operation");
+  if (!kind) {
+    differs(count, "the number of elements");
+    differs(dtype, "the type");
+    differs(op, "the reduction");
+    differs(root, "the root");
+    differs(agreement, "what they agreed on beside it");
+  }
+  std::string text = str(head(issued), ": its members do not agree on ", what, ": ", calls.text(" calls "));
+  if (agreement) {
+    for (int member = 0; member < issued.group->size; ++member) {
+      const int rank = issued.group->members()[member];
+      const RankControl& told = world.rank(rank);
+      if (told.agreement_of.load(std::memory_order_acquire) == issued.sequence + 1 &&
+          told.agreement_group == world.offset_of(issued.group) && told.agreement_text[0] != '\0')
+        agreements.add(rank, told.agreement_text);
+    }
+    if (!agreements.empty()) text += str(". ", agreements.text(": "));
+  }
+  return text + ". No data was moved";
+}
+
+std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t deadline_ns) {
+  const WorldControl& world = *issued.rank->world;
+  std::vector<int> missing;
+  Sayings waiting, last;
+  const std::int64_t now = now_ns();
+  for (int member = 0; member < issued.group->size; ++member) {
+    const int rank = issued.group->members()[member];
+    if (issued.has_arrived(member)) {
+      waiting.add(rank, call_text(world, record_of_line(issued, member)));
+      continue;
+    }
+    missing.push_back(rank);
+    const Record* record = last_record(world.rank(rank));
+    last.add(rank, record == nullptr ? std::string("no collective at all")
+                                     : str(call_text(world, *record), " (#", record->sequence, " of group ",
+                                           group_text(world.group(record->group)), ", ",
+                                           seconds_text(now - record->issued_ns), " ago)"));
+  }
+  const std::string in = str(" within ", seconds_text(deadline_ns));
+  if (for_what == Waiting::slot)
+    return str(head(issued), ": more than ", ring_slots,
+               " collectives of this group are under way, and some rank did not finish the oldest", in,
+               "; what the ranks called last: ", last.text(" "));
+  if (missing.empty())
+    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.text(" calls "));
+  return str(head(issued), ": ", name_ranks(missing), " did not arrive", in, ". Waiting: ", waiting.text(" in "),
+             ". Called last: ", last.text(" "));
+}
+
+std::string ended_text(const Issued& issued, int member) {
+  const WorldControl& world = *issued.rank->world;
+  const int rank = issued.group->members()[member];
+  const RankControl& control = world.rank(rank);
+  const RankEnd end = control.end.load();
+  const std::string why = control.why.read();
+  const Record* record = last_record(control);
+  std::string text = str(head(issued), ": rank ", rank);
+  if (end == RankEnd::ended) text += " has finished its steps without this call";
+  if (end == RankEnd::failed) text += " failed";
+  if (end == RankEnd::died) text += " died";
+  if (!why.empty()) text += str(": ", why);
+  text += str(". Rank ", issued.rank->rank, " waits in ", call_text(world, issued.record()));
+  text += record == nullptr ? str("; rank ", rank, " called no collective")
+                            : str("; rank ", rank, " called last: ", call_text(world, *record));
+  return text;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,255 @@
+#include "engine/comm/protocol.hpp"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "engine/comm/messages.hpp"
+#include "engine/comm/transport.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+constexpr std::int64_t busy_ns = 50'000;
+constexpr std::int64_t slice_ns = 100'000'000;
+constexpr std::int64_t told_ns = 1'000'000'000;  // how long members wait for each other's texts after a mismatch
+
+inline void pause_core() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+void sleep_on(Bell& bell, std::uint32_t seen) {
+  const timespec slice{0, slice_ns};
+  syscall(SYS_futex, &bell.rings, FUTEX_WAIT, seen, &slice, nullptr, 0);
+}
+
+bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
+  Slot& slot = issued.slot();
+  switch (for_what) {
+    case Waiting::slot:
+      return slot.generation.load(std::memory_order_acquire) == issued.generation();
+    case Waiting::arrivals:
+      return slot.stage.load(std::memory_order_acquire) != Stage::filling;
+    case Waiting::data:
+      return slot.stage.load(std::memory_order_acquire) == Stage::finished;
+    case Waiting::round:
+      return slot.rounds.load(std::memory_order_acquire) >= target;
+  }
+  return false;
+}
+
+// What ends a wait as an error, looked at before each sleep.
+void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t waited_ns) {
+  const RankState& rank = *issued.rank;
+  if (rank.world->abort.any()) throw CollectiveError(rank.world->abort.read());
+  // A worker of a stream that still waits when its rank has ended.
+  if (rank.control().end.load(std::memory_order_acquire) != RankEnd::none)
+    throw CollectiveError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
+  if (issued.group->poison.any()) throw CollectiveError(issued.group->poison.read());
+  for (int member = 0; member < issued.group->size; ++member) {
+    if (member == issued.me) continue;
+    const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
+    if (end == RankEnd::none) continue;
+    // An ended rank that has arrived did its part: whoever waits computes the chunks. A dead one may have taken a
+    // chunk with it.
+    const bool missing = for_what == Waiting::slot || (for_what == Waiting::arrivals && !issued.has_arrived(member)) ||
+                         (for_what == Waiting::round && end != RankEnd::ended) || end == RankEnd::died;
+    // What ended the wait may have come before the end of the member.
+    if (missing && !is_ready(issued, for_what, target)) fail(issued, ended_text(issued, member));
+  }
+  if (waited_ns > rank.deadline_ns.load()) fail(issued, deadline_text(issued, for_what, rank.deadline_ns.load()));
+}
+
+void open(Issued& issued) {
+  Slot& slot = issued.slot();
+  const Line* lines = slot.lines();
+  const int size = issued.group->size;
+  const bool is_exchange = lines[0].fingerprint.kind == exchange_kind;
+  std::uint32_t staged = is_exchange && size > 1 ? 1 : 0;
+  for (int member = 0; member < size; ++member) {
+    const Fingerprint &mine = lines[member].fingerprint, &first = lines[0].fingerprint;
+    if (mine.kind != first.kind || mine.dtype != first.dtype || mine.op != first.op || mine.root != first.root ||
+        (mine.count != first.count && !is_exchange) || mine.agreement != first.agreement) {
+      slot.stage.store(Stage::mismatch);
+      ring(slot.bell);
+      return;
+    }
+    staged |= lines[member].arrival.load(std::memory_order_relaxed) & 1;
+  }
+  slot.staged = staged;
+  if (staged == 0 && run_at_once(slot, size)) {
+    slot.stage.store(Stage::finished);
+  } else {
+    slot.stage.store(Stage::open);
+  }
+  ring(slot.bell);
+}
+
+// After a mismatch: members tell what their agreement stood for, then all throw the same text.
+[[noreturn]] void fail_mismatch(Issued& issued) {
+  Slot& slot = issued.slot();
+  if (agreements_differ(issued)) {
+    RankControl& mine = issued.rank->control();
+    std::string text;
+    if (issued.agreement_text) text = issued.agreement_text();
+    if (text.size() > sizeof mine.agreement_text - 1) text.resize(sizeof mine.agreement_text - 1);
+    text.copy(mine.agreement_text, text.size());
+    mine.agreement_text[text.size()] = '\0';
+    mine.agreement_group = issued.rank->world->offset_of(issued.group);
+    mine.agreement_of.store(issued.sequence + 1, std::memory_order_release);
+    slot.texts.fetch_add(1);
+    ring(slot.bell);
+    const std::int64_t start = now_ns();
+    while (slot.texts.load() < static_cast<std::uint32_t>(issued.group->size) && now_ns() - start < told_ns &&
+           !issued.group->poison.any()) {
+      const timespec pause{0, 200'000};
+      nanosleep(&pause, nullptr);
+    }
+  }
+  fail(issued, mismatch_text(issued));
+}
+
+void note_state(Issued& issued, CollectiveState state) {
+  if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number > recorder_entries)
+    return;
+  Record& record = issued.record();
+  if (state == CollectiveState::done || state == CollectiveState::failed) record.finished_ns = now_ns();
+  record.state.store(state, std::memory_order_release);
+}
+
+void leave(Issued& issued) {
+  Slot& slot = issued.slot();
+  const auto size = static_cast<std::uint32_t>(issued.group->size);
+  if (issued.counted) issued.rank->transport_bytes += slot.lines()[issued.me].moved.load(std::memory_order_relaxed);
+  if (slot.left.fetch_add(1) + 1 < size) return;
+  for (std::uint32_t member = 0; member < size; ++member)
+    slot.lines()[member].moved.store(0, std::memory_order_relaxed);
+  slot.arrived.store(0, std::memory_order_relaxed);
+  slot.next_chunk.store(0, std::memory_order_relaxed);
+  slot.done_chunks.store(0, std::memory_order_relaxed);
+  slot.left.store(0, std::memory_order_relaxed);
+  slot.texts.store(0, std::memory_order_relaxed);
+  slot.rounds.store(0, std::memory_order_relaxed);
+  slot.stage.store(Stage::filling, std::memory_order_relaxed);
+  slot.generation.fetch_add(1);
+  ring(slot.bell);
+}
+
+void run_once(Issued& issued) {
+  Slot& slot = issued.slot();
+  while (!issued.arrived.load(std::memory_order_relaxed) && !try_arrive(issued)) wait_until(issued, Waiting::slot);
+  note_state(issued, CollectiveState::waiting);
+  wait_until(issued, Waiting::arrivals);
+  Stage stage = slot.stage.load(std::memory_order_acquire);
+  if (stage == Stage::mismatch) fail_mismatch(issued);
+  if (stage == Stage::open) {
+    note_state(issued, CollectiveState::running);
+    if (slot.staged != 0) {
+      run_staged(issued);
+    } else {
+      if (run_chunks(slot, issued.group->size)) {
+        slot.stage.store(Stage::finished);
+        ring(slot.bell);
+      }
+      wait_until(issued, Waiting::data);
+    }
+  } else if (issued.exchanged != nullptr) {
+    (*issued.exchanged)[0] = *issued.exchange_input;  // alone in the group: nothing was staged
+  }
+  leave(issued);
+  note_state(issued, CollectiveState::done);
+}
+
+}  // namespace
+
+void wait_until(Issued& issued, Waiting for_what, std::uint64_t target) {
+  if (is_ready(issued, for_what, target)) return;
+  const WorldControl& world = *issued.rank->world;
+  Bell& bell = issued.slot().bell;
+  const bool spins = world.num_waiters.load(std::memory_order_relaxed) <= world.num_cores;
+  const std::int64_t start = now_ns();
+  while (now_ns() - start < busy_ns) {
+    if (spins) {
+      for (int i = 0; i < 32; ++i) {
+        if (is_ready(issued, for_what, target)) return;
+        pause_core();
+      }
+    } else {
+      sched_yield();
+      if (is_ready(issued, for_what, target)) return;
+    }
+  }
+  for (;;) {
+    const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
+    if (is_ready(issued, for_what, target)) return;
+    watch(issued, for_what, target, now_ns() - start);
+    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!is_ready(issued, for_what, target)) sleep_on(bell, seen);
+    bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  }
+}
+
+bool try_arrive(Issued& issued) {
+  Slot& slot = issued.slot();
+  if (slot.generation.load(std::memory_order_acquire) != issued.generation()) return false;
+  Line& line = slot.lines()[issued.me];
+  line.fingerprint = issued.fingerprint;
+  line.input = issued.input;
+  line.output = issued.output;
+  line.record = static_cast<std::uint32_t>(issued.record_number);
+  const std::uint32_t outside = lies_outside(issued) ? 1 : 0;
+  line.arrival.store((issued.generation() + 1) << 1 | outside, std::memory_order_release);
+  issued.arrived.store(true, std::memory_order_relaxed);
+  if (slot.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(issued.group->size))
+    open(issued);
+  return true;
+}
+
+void run(Issued& issued) {
+  if (!issued.ended.load(std::memory_order_acquire)) {
+    try {
+      run_once(issued);
+      issued.ended.store(true, std::memory_order_release);
+      return;
+    } catch (const CollectiveError& error) {
+      issued.failure = error.message();
+    } catch (const std::exception& error) {
+      // The peers wait for this rank's part: they must learn that it will not come.
+      issued.failure = error.what();
+      issued.group->poison.claim_and_fill(issued.failure);
+      ring_all(*issued.rank->world);
+    }
+    note_state(issued, CollectiveState::failed);
+    issued.ended.store(true, std::memory_order_release);
+  }
+  if (!issued.failure.empty()) throw CollectiveError(issued.failure);
+}
+
+bool is_finished(const Issued& issued) {
+  if (issued.ended.load(std::memory_order_acquire)) return true;
+  return issued.arrived.load() && issued.slot().stage.load(std::memory_order_acquire) == Stage::finished;
+}
+
+void check_usable(const RankState& rank, const GroupControl& group, const std::string& call) {
+  if (rank.world->abort.any()) throw CollectiveError(str(call, ": the case was aborted: ", rank.world->abort.read()));
+  if (group.poison.any()) {
+    throw CollectiveError(str(call, ": group ", group_text(group),
+                              " is unusable since an earlier collective of it failed: ", group.poison.read()));
+  }
+}
+
+void fail(Issued& issued, const std::string& text) {
+  issued.group->poison.claim_and_fill(text);
+  ring_all(*issued.rank->world);
+  throw CollectiveError(issued.group->poison.read());
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,255 @@
+#include "engine/comm/reduce.hpp"
+
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+constexpr std::int64_t block_elements = 1024;
+constexpr int wide = 8;  // inputs summed in registers
+
+struct Sum {
+  template <class C>
+  static C apply(C a, C b) {
+    return a + b;
+  }
+};
+struct Product {
+  template <class C>
+  static C apply(C a, C b) {
+    return a * b;
+  }
+};
+struct Max {
+  template <class C>
+  static C apply(C a, C b) {
+    if constexpr (std::is_floating_point_v<C>) return (a > b || a != a) ? a : b;
+    return a > b ? a : b;
+  }
+};
+struct Min {
+  template <class C>
+  static C apply(C a, C b) {
+    if constexpr (std::is_floating_point_v<C>) return (a < b || a != a) ? a : b;
+    return a < b ? a : b;
+  }
+};
+
+// bool is computed as a byte: false < true.
+template <class T>
+struct Stored {
+  using type = T;
+};
+template <>
+struct Stored<bool> {
+  using type = std::uint8_t;
+};
+
+// Integer sums wrap around without undefined behaviour.
+template <class C>
+struct Arithmetic {
+  using type = C;
+};
+template <>
+struct Arithmetic<std::int64_t> {
+  using type = std::uint64_t;
+};
+template <>
+struct Arithmetic<std::int32_t> {
+  using type = std::uint32_t;
+};
+
+// The tree over inputs first .. first + count, of element i: the left half is the largest power of two below count.
+template <int first, int count, class Op, class C, class T>
+inline C tree(const T* const* inputs, std::int64_t i) {
+  if constexpr (count == 1) {
+    return static_cast<C>(inputs[first][i]);
+  } else {
+    constexpr int left = static_cast<int>(std::bit_ceil(static_cast<unsigned>(count)) / 2);
+    return Op::template apply<C>(tree<first, left, Op, C, T>(inputs, i),
+                                 tree<first + left, count - left, Op, C, T>(inputs, i));
+  }
+}
+
+template <int count, class Op, class C, class T>
+void tree_block(C* __restrict__ out, const T* const* inputs, std::int64_t n) {
+  const T* local[count];
+  for (int i = 0; i < count; ++i) local[i] = inputs[i];
+  for (std::int64_t i = 0; i < n; ++i) out[i] = tree<0, count, Op, C, T>(local, i);
+}
+
+template <class Op, class C, class T>
+void tree_up_to_eight(C* out, const T* const* inputs, int count, std::int64_t n) {
+  switch (count) {
+    case 1:
+      return tree_block<1, Op, C, T>(out, inputs, n);
+    case 2:
+      return tree_block<2, Op, C, T>(out, inputs, n);
+    case 3:
+      return tree_block<3, Op, C, T>(out, inputs, n);
+    case 4:
+      return tree_block<4, Op, C, T>(out, inputs, n);
+    case 5:
+      return tree_block<5, Op, C, T>(out, inputs, n);
+    case 6:
+      return tree_block<6, Op, C, T>(out, inputs, n);
+    case 7:
+      return tree_block<7, Op, C, T>(out, inputs, n);
+    default:
+      return tree_block<8, Op, C, T>(out, inputs, n);
+  }
+}
+
+// More than eight: subtrees of eight, merged as a binary counter counts, give the same tree.
+template <class Op, class C, class T>
+void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
+  C partial[8][block_elements];
+  int depth = 0;
+  unsigned subtrees = 0;
+  const auto merge = [&] {
+    C* __restrict__ left = partial[depth - 2];
+    const C* __restrict__ right = partial[depth - 1];
+    for (std::int64_t i = 0; i < n; ++i) left[i] = Op::template apply<C>(left[i], right[i]);
+    --depth;
+  };
+  for (int first = 0; first < count; first += wide) {
+    const int here = count - first < wide ? count - first : wide;
+    LOCKSTEP_CHECK(depth < 8, "a sum over ", count, " ranks");
+    tree_up_to_eight<Op, C, T>(partial[depth++], inputs + first, here, n);
+    ++subtrees;
+    for (unsigned bit = subtrees; (bit & 1) == 0; bit >>= 1) merge();
+  }
+  while (depth > 1) merge();
+  std::memcpy(out, partial[0], static_cast<std::size_t>(n) * sizeof(C));
+}
+
+template <class T, class Op>
+void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+  using S = typename Stored<T>::type;
+  constexpr bool wraps = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product>;
+  using C = std::conditional_t<wraps, typename Arithmetic<ComputeType<S>>::type, ComputeType<S>>;
+  using L = std::conditional_t<std::is_same_v<ComputeType<S>, S>, C, S>;  // as loaded
+  constexpr int most = 64;
+  const L* few[most];
+  const L** inputs = few;
+  std::vector<const L*> many;
+  auto num_inputs = static_cast<int>(reduction.inputs.size());
+  if (num_inputs > most) {
+    many.resize(static_cast<std::size_t>(num_inputs));
+    inputs = many.data();
+  }
+  const bool adds = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
+  if (adds && num_inputs > 1 && defect_armed(Defect::sum_leaves_out_rank)) [[unlikely]]
+    --num_inputs;
+  for (std::int64_t at = begin; at < begin + count; at += block_elements) {
+    const std::int64_t n = begin + count - at < block_elements ? begin + count - at : block_elements;
+    for (int i = 0; i < num_inputs; ++i)
+      inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + at;
+    alignas(64) C result[block_elements];
+    if (num_inputs <= wide)
+      tree_up_to_eight<Op, C, L>(result, inputs, num_inputs, n);
+    else
+      tree_any<Op, C, L>(result, inputs, num_inputs, n);
+    if constexpr (std::is_floating_point_v<C>) {
+      if (reduction.divisor != 1) {
+        const C divisor = static_cast<C>(reduction.divisor);
+        for (std::int64_t i = 0; i < n; ++i) result[i] /= divisor;
+      }
+    }
+    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(S);
+    const std::size_t offset = static_cast<std::size_t>(at) * sizeof(S);
+    if constexpr (std::is_same_v<L, C>) {
+      for (std::byte* output : reduction.outputs)
+        copy(output + offset, reinterpret_cast<const std::byte*>(result), bytes, reduction.streams);
+    } else {
+      alignas(64) S rounded[block_elements];
+      for (std::int64_t i = 0; i < n; ++i) rounded[i] = static_cast<S>(result[i]);
+      for (std::byte* output : reduction.outputs)
+        copy(output + offset, reinterpret_cast<const std::byte*>(rounded), bytes, reduction.streams);
+    }
+  }
+}
+
+#if defined(__x86_64__)
+void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+  if (head >= bytes) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  std::memcpy(to, from, head);
+  to += head;
+  from += head;
+  bytes -= head;
+  constexpr std::size_t ahead = 2048;
+  const std::size_t lines = bytes / 64;
+  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_NTA);
+#if defined(__AVX512F__)
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+#elif defined(__AVX__)
+    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), b);
+#else
+    for (int i = 0; i < 4; ++i)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+#endif
+  }
+  std::memcpy(to, from, bytes % 64);
+  _mm_sfence();
+}
+#endif
+
+}  // namespace
+
+void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams) {
+  if (to == from || bytes == 0) return;
+#if defined(__x86_64__)
+  if (streams && bytes >= 256) {
+    copy_past_caches(to, from, bytes);
+    return;
+  }
+#endif
+  std::memcpy(to, from, bytes);
+}
+
+void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+  dispatch_all(reduction.dtype, [&]<class T>() {
+    switch (reduction.op) {
+      case ReduceOp::sum:
+      case ReduceOp::mean:
+        return reduce_typed<T, Sum>(reduction, begin, count);
+      case ReduceOp::product:
+        return reduce_typed<T, Product>(reduction, begin, count);
+      case ReduceOp::max:
+        return reduce_typed<T, Max>(reduction, begin, count);
+      case ReduceOp::min:
+        return reduce_typed<T, Min>(reduction, begin, count);
+    }
+  });
+}
+
+void check_reduction(DType dtype, ReduceOp op, const char* operation) {
+  if (dtype == DType::boolean && op != ReduceOp::max && op != ReduceOp::min)
+    throw Error(str(operation, ": bool has no ", name_of(op), " over ranks"),
+                "use max (any) or min (all), or cast to int64");
+  if (op == ReduceOp::mean && !is_floating(dtype))
+    throw Error(str(operation, ": the mean of ", name_of(dtype), " would not be of that type"),
+                "cast to a floating-point type, or use sum");
+}
+
+}  // namespace lockstep::comm

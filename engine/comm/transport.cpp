@@ -1,0 +1,192 @@
+#include "engine/comm/transport.hpp"
+
+#include <algorithm>
+#include <vector>
+
+#include "engine/comm/reduce.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+constexpr std::int64_t large_bytes = std::int64_t{1} << 20;
+constexpr std::int64_t large_chunk_bytes = std::int64_t{256} << 10;
+constexpr std::int64_t at_once_bytes = std::int64_t{16} << 10;
+
+Operation kind_of(const Fingerprint& fingerprint) { return static_cast<Operation>(fingerprint.kind); }
+
+// The members' buffers, as lists for reduce().
+struct Buffers {
+  Buffers(const Line* lines, int size) {
+    const auto count = static_cast<std::size_t>(size);
+    if (count > few) {
+      many_inputs.resize(count);
+      many_outputs.resize(count);
+      inputs = many_inputs.data();
+      outputs = many_outputs.data();
+    }
+    for (std::size_t i = 0; i < count; ++i) {
+      inputs[i] = lines[i].input;
+      outputs[i] = lines[i].output;
+    }
+  }
+  static constexpr std::size_t few = 16;
+  const std::byte* few_inputs[few];
+  std::byte* few_outputs[few];
+  std::vector<const std::byte*> many_inputs;
+  std::vector<std::byte*> many_outputs;
+  const std::byte** inputs = few_inputs;
+  std::byte** outputs = few_outputs;
+};
+
+// Elements [begin, end) of the collective's range.
+void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::int64_t end) {
+  const Fingerprint& what = lines[0].fingerprint;
+  const Operation kind = kind_of(what);
+  const auto dtype = static_cast<DType>(what.dtype);
+  const auto op = static_cast<ReduceOp>(what.op);
+  const std::size_t element = size_of(dtype);
+  const std::int64_t part = what.count;
+  const auto count = static_cast<std::size_t>(size);
+  const auto account = [&](int member, std::int64_t elements) {
+    lines[member].moved.fetch_add(elements * static_cast<std::int64_t>(element), std::memory_order_relaxed);
+  };
+  const auto account_all = [&](std::int64_t elements) {
+    for (int member = 0; member < size; ++member) account(member, elements);
+  };
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * element; };
+  switch (kind) {
+    case Operation::all_reduce: {
+      const Buffers buffers(lines, size);
+      reduce({dtype, op, {buffers.inputs, count}, {buffers.outputs, count}, op == ReduceOp::mean ? size : 1, false},
+             begin, end - begin);
+      account_all(end - begin);
+      return;
+    }
+    case Operation::broadcast:
+    case Operation::send:
+    case Operation::receive: {
+      const std::byte* from = lines[what.root].input + bytes(begin);
+      for (int member = 0; member < size; ++member)
+        if (member != what.root) copy(lines[member].output + bytes(begin), from, bytes(end - begin), cut.streams);
+      account_all(end - begin);
+      return;
+    }
+    case Operation::barrier:
+      return;
+    default:
+      break;
+  }
+  // The others work part by part.
+  const Buffers buffers(lines, kind == Operation::reduce_scatter ? size : 0);
+  for (std::int64_t at = begin; at < end;) {
+    const std::int64_t index = at / part;
+    const std::int64_t stop = std::min(end, (index + 1) * part);
+    const std::int64_t within = at - index * part, n = stop - at;
+    const auto member = static_cast<int>(index % size);
+    switch (kind) {
+      case Operation::all_gather:
+        for (int to = 0; to < size; ++to)
+          copy(lines[to].output + bytes(at), lines[member].input + bytes(within), bytes(n), cut.streams);
+        account_all(n);
+        break;
+      case Operation::reduce_scatter: {
+        // The output holds one part: shifted back so that both sides count elements from the same start.
+        std::byte* output = lines[member].output - bytes(index * part);
+        reduce({dtype, op, {buffers.inputs, count}, {&output, 1}, op == ReduceOp::mean ? size : 1, cut.streams}, at, n);
+        account_all(n);
+        break;
+      }
+      case Operation::all_to_all: {
+        const auto to = static_cast<int>(index / size);
+        copy(lines[to].output + bytes(member * part + within), lines[member].input + bytes(to * part + within),
+             bytes(n), cut.streams);
+        account(to, n);
+        break;
+      }
+      case Operation::gather:
+        copy(lines[what.root].output + bytes(at), lines[member].input + bytes(within), bytes(n), cut.streams);
+        account(what.root, n);
+        if (member != what.root) account(member, n);
+        break;
+      case Operation::scatter:
+        copy(lines[member].output + bytes(within), lines[what.root].input + bytes(at), bytes(n), cut.streams);
+        account(what.root, n);
+        if (member != what.root) account(member, n);
+        break;
+      default:
+        break;
+    }
+    at = stop;
+  }
+}
+
+std::int64_t num_parts(Operation kind, std::int64_t size) {
+  switch (kind) {
+    case Operation::all_gather:
+    case Operation::reduce_scatter:
+    case Operation::gather:
+    case Operation::scatter:
+      return size;
+    case Operation::all_to_all:
+      return size * size;
+    case Operation::barrier:
+      return 0;
+    default:
+      return 1;
+  }
+}
+
+}  // namespace
+
+Cut cut_of(const Fingerprint& fingerprint, int size) {
+  Cut cut;
+  if (fingerprint.kind == exchange_kind) return cut;
+  cut.total = fingerprint.count * num_parts(kind_of(fingerprint), size);
+  if (cut.total == 0) return cut;
+  const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)));
+  const std::int64_t bytes = cut.total * element;
+  std::int64_t chunk_bytes = bytes;
+  if (bytes >= large_bytes)
+    chunk_bytes = large_chunk_bytes;
+  else if (bytes > at_once_bytes)
+    chunk_bytes = (bytes / size + 63) / 64 * 64;
+  cut.chunk = std::max<std::int64_t>(chunk_bytes / element, 1024);
+  cut.num_chunks = (cut.total + cut.chunk - 1) / cut.chunk;
+  cut.streams = bytes >= large_bytes;
+  return cut;
+}
+
+bool run_at_once(Slot& slot, int size) {
+  const Cut cut = cut_of(slot.lines()[0].fingerprint, size);
+  if (cut.num_chunks > 1) return false;
+  const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(slot.lines()[0].fingerprint.dtype)));
+  if (cut.total * element > at_once_bytes) return false;
+  if (cut.total > 0) run_range(slot.lines(), size, cut, 0, cut.total);
+  return true;
+}
+
+bool run_chunks(Slot& slot, int size) {
+  const Cut cut = cut_of(slot.lines()[0].fingerprint, size);
+  bool finished = false;
+  for (;;) {
+    const auto chunk = static_cast<std::int64_t>(slot.next_chunk.fetch_add(1, std::memory_order_relaxed));
+    if (chunk >= cut.num_chunks) return finished;
+    run_range(slot.lines(), size, cut, chunk * cut.chunk, std::min(cut.total, (chunk + 1) * cut.chunk));
+    if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(cut.num_chunks))
+      finished = true;
+  }
+}
+
+bool lies_outside(const Issued& issued) {
+  if (issued.rank->world->processes == 0 || issued.rank->host == nullptr) return false;
+  const device::HostWorld& host = *issued.rank->host;
+  const int rank = issued.rank->rank;
+  const auto reachable = [&](const std::byte* pointer) {
+    return pointer == nullptr || host.cpu_arena(rank).contains(pointer) || host.sim_arena(rank).contains(pointer);
+  };
+  return !reachable(issued.input) || !reachable(issued.output);
+}
+
+}  // namespace lockstep::comm
