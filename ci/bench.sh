@@ -52,8 +52,9 @@ export OPENBLAS_NUM_THREADS=1
 for ((turn = 1; turn <= turns; ++turn)); do
   for group in "${groups[@]}"; do
     say "turn $turn of $turns: $group"
-    "$root/build/bin/lockstep" bench "$group" --json >>"$folder/turn-$turn-lockstep.jsonl"
-    "$peer" "$root/ci/peer_torch.py" "$group" >>"$folder/turn-$turn-torch.jsonl"
+    ours="$folder/turn-$turn-lockstep.jsonl"
+    "$root/build/bin/lockstep" bench "$group" --json >>"$ours"
+    "$peer" "$root/ci/peer_torch.py" "$group" --like "$ours" >>"$folder/turn-$turn-torch.jsonl"
   done
 done
 "$python" "$root/ci/bench_ratios.py" "$folder"

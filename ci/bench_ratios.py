@@ -18,7 +18,9 @@ Key = tuple[str, str, str]
 
 
 def key_of(row: dict) -> Key:
-    return row["group"], row["name"], " ".join(f"{name}={value}" for name, value in sorted(row["params"].items()))
+    # Lockstep's order check has no counterpart: what is compared is measured without it, and what has it stands apart.
+    params = {name: value for name, value in row["params"].items() if not (name == "order_check" and value is False)}
+    return row["group"], row["name"], " ".join(f"{name}={value}" for name, value in sorted(params.items()))
 
 
 def medians(file: Path) -> dict[Key, tuple[float, str]]:

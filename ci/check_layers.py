@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from includes import Include, includes_of, source_files  # noqa: E402
+from includes import SOURCE_FOLDERS, Include, includes_of, source_files  # noqa: E402
 
 ENGINE = [
     f"engine/{name}"
@@ -70,20 +70,19 @@ def is_internal(path: str) -> bool:
     return path.endswith("_internal.hpp") or "/detail/" in path
 
 
-def problem_of(path: str, include: Include) -> str | None:
+def problem_of(root: Path, path: str, include: Include) -> str | None:
     """What is wrong with an include line of the file at `path` (relative to the root), with the remedy; None when nothing."""
     layer = layer_of(path)
     if layer is None:
         return None
     target = include.target
 
-    if include.quoted:
+    if include.quoted and ((root / path).parent / target).exists() and layer_of(target) is None:
+        return f'"{target}" hides its layer; write the path from the root of the repository'
+    if include.quoted and target.split("/")[0] in SOURCE_FOLDERS:
         target_layer = layer_of(target)
         if target_layer is None:
-            return (
-                f'"{target}" is in no known layer; write the path from the root of the repository '
-                "(a new layer gets its place in ci/check_layers.py and CMakeLists.txt)"
-            )
+            return f"{target} is in no known layer; a new layer gets its place in ci/check_layers.py and CMakeLists.txt"
         if target_layer not in allowed(layer):
             if layer in NARROWED and ORDER.index(target_layer) < ORDER.index(layer):
                 return (
@@ -116,7 +115,7 @@ def check(root: Path) -> list[str]:
     for file in source_files(root):
         path = file.relative_to(root).as_posix()
         for include in includes_of(file.read_text(encoding="utf-8", errors="replace")):
-            problem = problem_of(path, include)
+            problem = problem_of(root, path, include)
             if problem:
                 problems.append(f"{path}:{include.line}: {problem}")
     return problems

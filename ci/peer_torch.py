@@ -3,6 +3,7 @@
 
     peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
     peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
+    peer_torch.py steps --like FILE         what the `lockstep bench --json` lines of a file measure, and nothing else
 
 World size 2, a process and one thread a rank, CPU, float32. A measurement is from the moment the last rank enters to the
 moment the last rank leaves (the clock is common to all processes of a machine), after warm-up; median, low and high are the
@@ -34,6 +35,13 @@ MODELS = {
     "tiny": dict(dim=16, layers=3, heads=4, vocab=1024, length=64, batch=3),
     "small": dict(dim=256, layers=4, heads=8, vocab=1024, length=128, batch=4),
     "medium": dict(dim=768, layers=4, heads=12, vocab=8192, length=256, batch=2),
+}
+
+# Stacks of MLP blocks; all overhead, something of both, all arithmetic.
+MLP_MODELS = {
+    "mlp_tiny": dict(dim=16, blocks=3, rows=8),
+    "mlp_small": dict(dim=256, blocks=4, rows=128),
+    "mlp_medium": dict(dim=768, blocks=4, rows=256),
 }
 
 
@@ -81,6 +89,37 @@ class Transformer(nn.Module):
         for layer in self.layers:
             hidden = layer(hidden)
         return self.output(self.norm(hidden)).float()
+
+
+class MlpBlock(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.in_proj, self.out_proj = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.relu(self.out_proj(functional.relu(self.in_proj(x))))
+
+
+class MlpStack(nn.Module):
+    def __init__(self, dim: int, blocks: int, rows: int):
+        super().__init__()
+        self.layers = nn.ModuleList(MlpBlock(dim) for _ in range(blocks))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
+    """The model, and what draws an input of it."""
+    if name in MLP_MODELS:
+        sizes = MLP_MODELS[name]
+        return MlpStack(**sizes), lambda: torch.randn(sizes["rows"], sizes["dim"])
+    if name in MODELS:
+        shape = MODELS[name]
+        return Transformer(**shape), lambda: torch.randint(0, shape["vocab"], (shape["batch"], shape["length"]))
+    raise SystemExit(f"peer_torch: unknown model '{name}'; known are {', '.join([*MODELS, *MLP_MODELS])}")
 
 
 def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
@@ -149,13 +188,12 @@ def run_collectives(rank: int, options: argparse.Namespace, say: Callable[[str],
 
 def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
     for model_name in options.models:
-        shape = MODELS[model_name]
         for name in options.only or STEPS:
             if name == "alone" and rank != 0:
                 dist.barrier()  # one rank measures, the other keeps off the machine
                 continue
             torch.manual_seed(42)
-            model: nn.Module = Transformer(**shape)
+            model, draw_input = build(model_name)
             if name == "replicate":
                 model = nn.parallel.DistributedDataParallel(model)
             elif name == "fully_shard":
@@ -170,14 +208,14 @@ def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]
                 raise SystemExit(f"peer_torch: unknown step '{name}'; known are {', '.join(STEPS)}")
             optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
             torch.manual_seed(42 + rank + 1)
-            inputs = [torch.randint(0, shape["vocab"], (shape["batch"], shape["length"])) for _ in range(NUM_BUFFERS)]
+            inputs = [draw_input() for _ in range(NUM_BUFFERS)]
 
             def step(i: int) -> None:
                 optimizer.zero_grad()
                 model(inputs[i]).sum().backward()
                 optimizer.step()
 
-            rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name]
+            rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name.removeprefix("mlp_")]
             seconds = time_calls(step, lambda i: None, rounds, max(3, rounds // 10), together=name != "alone")
             if name == "alone":
                 dist.barrier()
@@ -198,6 +236,18 @@ def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
     dist.destroy_process_group()
 
 
+def take_from(options: argparse.Namespace) -> None:
+    """Sets names, sizes and models to those of the lines of --like that PyTorch can measure too."""
+    with open(options.like, encoding="utf-8") as file:
+        rows = [row for row in map(json.loads, filter(str.strip, file)) if row.get("group") == options.what]
+    known = COLLECTIVES if options.what == "collectives" else STEPS
+    distinct = lambda values: list(dict.fromkeys(values))  # noqa: E731
+    options.only = distinct(row["name"] for row in rows if row["name"] in known)
+    options.bytes = distinct(row["params"]["bytes"] for row in rows if "bytes" in row["params"])
+    models = distinct(row["params"].get("model") for row in rows)
+    options.models = [name for name in models if name in MODELS or name in MLP_MODELS]
+
+
 def main(arguments: list[str]) -> int:
     words = lambda text: text.split(",")  # noqa: E731
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -206,7 +256,12 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--bytes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES)
     parser.add_argument("--models", type=words, default=list(MODELS))
     parser.add_argument("--only", type=words, default=[])
+    parser.add_argument("--like", metavar="FILE", help="lines of `lockstep bench --json`")
     options = parser.parse_args(arguments)
+    if options.like:
+        take_from(options)
+        if not options.only:
+            return 0
     # Both ranks run on this machine; without a name gloo asks the resolver for the host's, which may not know it.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"

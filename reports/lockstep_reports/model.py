@@ -226,6 +226,7 @@ class Case:
     evidence: Evidence | None = None
     collectives: list[Collective] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
+    stage_memory: dict[str, dict[str, int]] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
     repro: str | None = None
@@ -329,8 +330,13 @@ def _failure_from(value: Any) -> Failure | None:
     )
 
 
+def _peaks_from(value: Any) -> dict[str, int]:
+    peaks = {str(purpose): count_of(size) for purpose, size in _map(value).items()}
+    return {purpose: size for purpose, size in peaks.items() if size is not None}
+
+
 def case_from(row: dict) -> Case:
-    memory = {str(purpose): count_of(size) for purpose, size in _map(row.get("memory")).items()}
+    memory = _map(row.get("memory"))
     return Case(
         scenario=text_of(row.get("scenario")) or "(no name)",
         case=text_of(row.get("case")) or "",
@@ -344,7 +350,8 @@ def case_from(row: dict) -> Case:
         seconds=number_of(row.get("seconds")),
         evidence=_evidence_from(row.get("evidence")),
         collectives=[_collective_from(item) for item in _list(row.get("collectives")) if isinstance(item, dict)],
-        memory={purpose: size for purpose, size in memory.items() if size is not None},
+        memory=_peaks_from(memory),
+        stage_memory={str(stage): _peaks_from(peaks) for stage, peaks in _map(memory.get("stages")).items()},
         records=_map(row.get("records")),
         failure=_failure_from(row.get("failure")),
         repro=text_of(row.get("repro")),

@@ -55,6 +55,7 @@ _STYLE = {
 }
 
 _prefixes = count(1)
+_LOSS_WIDTH = 3.9
 # Beyond this a plot's own arithmetic (margins, ticks) would overflow.
 _LARGEST_PLOTTED = 1e300
 
@@ -82,9 +83,9 @@ def _svg(figure: Figure, label: str) -> Markup:
     return Markup(text)
 
 
-def _drawn(label: str, width: float, height: float, draw: Callable[[Figure], None]) -> Markup:
+def _drawn(label: str, width: float, height: float, draw: Callable[[Figure], None], layout: str | None = "constrained") -> Markup:
     with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout=layout)
         figure.patch.set_alpha(0)
         draw(figure)
         for axes in figure.axes:
@@ -115,6 +116,8 @@ def loss_plot(curves: Curves, label: str) -> Markup:
     compared = curves.compared()
 
     def draw(figure: Figure) -> None:
+        # Fixed margins: measuring every text of so many plots would take as long as drawing them.
+        figure.subplots_adjust(left=0.17, right=0.985, top=0.975, bottom=0.17 if compared else 0.23, hspace=0.14)
         if not compared:
             _draw_losses(figure.subplots(), curves, last=True)
             return
@@ -127,11 +130,11 @@ def loss_plot(curves: Curves, label: str) -> Markup:
         if all_same:
             below.set_ylabel("")
 
-    return _drawn(label, 3.9, 2.7 if compared else 2.0, draw)
+    return _drawn(label, _LOSS_WIDTH, 2.7 if compared else 2.0, draw, layout=None)
 
 
 def _draw_losses(axes: Axes, curves: Curves, last: bool) -> None:
-    axes.set_ylabel("loss")
+    _name_values(axes, "loss")
     axes.grid(axis="y")
     markers = max(map(len, curves.losses)) <= 40
     for rank, values in enumerate(curves.reference or []):
@@ -148,7 +151,7 @@ def _draw_losses(axes: Axes, curves: Curves, last: bool) -> None:
 
 
 def _draw_differences(axes: Axes, curves: Curves) -> None:
-    axes.set_ylabel("|difference|")
+    _name_values(axes, "difference")
     axes.grid(axis="y")
     largest = 0.0
     for rank, (ours, theirs) in enumerate(zip(curves.losses, curves.reference or [])):
@@ -175,6 +178,12 @@ def _draw_differences(axes: Axes, curves: Curves) -> None:
         axes.yaxis.set_major_locator(MaxNLocator(nbins=3))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.2g}"))
     _iterations(axes, named=True)
+
+
+def _name_values(axes: Axes, name: str) -> None:
+    """At one distance from the axis, however wide the numbers are."""
+    axes.set_ylabel(name)
+    axes.yaxis.set_label_coords(-0.155, 0.5)
 
 
 def _iterations(axes: Axes, named: bool) -> None:

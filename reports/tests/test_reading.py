@@ -133,3 +133,9 @@ def test_a_summary_that_disagrees_with_the_cases_is_named(tmp_path):
     rows[-1]["counts"] = {"PASS": 99}
     warnings = read_results(sample.write(tmp_path / "r.jsonl", rows)).warnings()
     assert any("99 PASS" in warning for warning in warnings)
+
+
+def test_memory_of_stages_stands_apart():
+    case = case_from({"memory": {"parameter": 8, "peak_total": 12, "stages": {"save": {"parameter": 4}, "load": {"parameter": 8}}}})
+    assert case.memory == {"parameter": 8, "peak_total": 12}
+    assert case.stage_memory == {"save": {"parameter": 4}, "load": {"parameter": 8}}
