@@ -492,7 +492,7 @@ class Checker {
 
 }  // namespace
 
-void check_scenario(const Scenario& scenario, Diagnostics& diagnostics) {
+void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics) {
   Checker checker(scenario.models, diagnostics);
   checker.matrix(scenario.matrix);
   std::vector<std::string> constants;
@@ -521,12 +521,13 @@ void check_scenario(const Scenario& scenario, Diagnostics& diagnostics) {
     if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
     // Fresh ranks: nothing but files lives on from the stage before.
     Scope own = scope;
+    own.known.insert(excused.begin(), excused.end());
     Checker::collect(stage.steps, own.later);
     checker.steps(stage.steps, own);
   }
 }
 
-void check_routine(const Routine& routine, Diagnostics& diagnostics) {
+void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics) {
   Checker checker(routine.models, diagnostics);
   Scope scope = checker.base_scope({});
   for (const RoutineParameter& parameter : routine.parameters) {
@@ -539,6 +540,7 @@ void check_routine(const Routine& routine, Diagnostics& diagnostics) {
     scope.known.insert(parameter.name);
     scope.cannot_bind.insert(parameter.name);
   }
+  scope.known.insert(excused.begin(), excused.end());
   Checker::collect(routine.steps, scope.later);
   checker.steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {

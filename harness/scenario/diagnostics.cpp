@@ -94,6 +94,7 @@ ScenarioError::ScenarioError(const Place& place, const std::string& message)
 
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
   // The limit keeps a hint from being a guess: one edit for short words, a third of the letters for long ones.
+  if (word.size() < 2) return {};
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);
   std::size_t best = limit + 1;
   std::string nearest;

@@ -65,7 +65,7 @@ class ScenarioError : public Error {
 };
 
 // The known word nearest to `word` by edit distance (a third of its length at most, at least one edit); empty when none
-// is near.
+// is near, and for a single letter.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 // "; did you mean `x`?", or "; known are a, b, c" when none is near and there are few, or empty.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);

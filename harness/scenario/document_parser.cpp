@@ -386,7 +386,7 @@ std::shared_ptr<Scenario> parse_scenario(const std::string& text, const std::str
   scenario->place = yaml.root()->place;
   Reader reader(yaml, diagnostics, routines);
   ScenarioReader(reader, *yaml.root(), *scenario).read(expected_name);
-  check_scenario(*scenario, diagnostics);
+  check_scenario(*scenario, reader.excused(), diagnostics);
   return scenario;
 }
 
@@ -431,7 +431,7 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
   } else {
     reader.error(root.place, "a routine needs `steps`");
   }
-  check_routine(*routine, diagnostics);
+  check_routine(*routine, reader.excused(), diagnostics);
   return routine;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 
 #include "harness/scenario/document.hpp"
@@ -23,7 +24,8 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
 bool is_routine(const std::string& text);
 
 // Names, calls and what must hold across steps (check.cpp).
-void check_scenario(const Scenario& scenario, Diagnostics& diagnostics);
-void check_routine(const Routine& routine, Diagnostics& diagnostics);
+// `excused`: names that count as bound, as the step that binds them could not be read.
+void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics);
+void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics);
 
 }  // namespace lockstep::scenario

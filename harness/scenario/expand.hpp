@@ -58,6 +58,7 @@ struct Case {
   std::optional<std::string> unsupported;  // what this build lacks
   std::optional<ExpectedFailure> expect_failure;
   double timeout = limits::timeout_seconds;
+  std::string overrides;  // options beyond --case and --set that `repro` needs: "--world-size 3"
 
   // Matrix values as the results show them: (name, JSON), labelled ones by their label.
   std::vector<std::pair<std::string, std::string>> params_json() const;

@@ -132,7 +132,7 @@ std::string mismatch(const Expr& value, ArgType type) {
 
 void Reader::check_keys(const YamlNode& map, const std::vector<std::string>& known, std::string_view where) {
   for (const auto& [key, value] : map.entries) {
-    if (std::find(known.begin(), known.end(), key->text) != known.end()) continue;
+    if (key->refused || std::find(known.begin(), known.end(), key->text) != known.end()) continue;
     error(key->place, str("unknown key `", key->text, "` in ", where, suggestion(key->text, known)));
   }
 }
@@ -146,23 +146,27 @@ const YamlNode* Reader::find(const YamlNode& map, std::string_view key) {
 
 bool Reader::require_map(const YamlNode& node, std::string_view what) {
   if (node.is_map()) return true;
+  if (node.refused) return false;
   error(node.place, str(what, " must be a map, got ", kind_text(node)));
   return false;
 }
 
 bool Reader::require_list(const YamlNode& node, std::string_view what) {
   if (node.is_list()) return true;
+  if (node.refused) return false;
   error(node.place, str(what, " must be a list, got ", kind_text(node)));
   return false;
 }
 
 std::optional<std::string> Reader::text(const YamlNode& node, std::string_view what) {
+  if (node.refused) return std::nullopt;
   if (node.is_scalar() && !node.text.empty()) return node.text;
   error(node.place, str(what, " must be a text, got ", node.is_scalar() ? "an empty one" : kind_text(node)));
   return std::nullopt;
 }
 
 std::optional<std::int64_t> Reader::integer(const YamlNode& node, std::string_view what) {
+  if (node.refused) return std::nullopt;
   if (node.is_scalar() && node.plain) {
     const std::optional<Literal> value = literal(node);
     if (!value) return std::nullopt;
@@ -174,6 +178,7 @@ std::optional<std::int64_t> Reader::integer(const YamlNode& node, std::string_vi
 }
 
 std::optional<double> Reader::number(const YamlNode& node, std::string_view what) {
+  if (node.refused) return std::nullopt;
   if (node.is_scalar() && node.plain) {
     const std::optional<Literal> value = literal(node);
     if (!value) return std::nullopt;
@@ -198,9 +203,10 @@ std::vector<std::string> Reader::texts(const YamlNode& node, std::string_view wh
 }
 
 std::optional<Literal> Reader::literal(const YamlNode& node) {
+  if (node.refused) return std::nullopt;
   switch (node.kind) {
     case YamlNode::Kind::null:
-      if (node.text.empty()) error(node.place, "a value is missing");
+      if (!node.refused) error(node.place, "a value is missing");
       return std::nullopt;
     case YamlNode::Kind::scalar:
       if (!node.plain) return Literal(node.text);
@@ -255,8 +261,9 @@ std::string Reader::name(const YamlNode& node, std::string_view what) {
 }
 
 ExprPtr Reader::expression(const YamlNode& node) {
+  if (node.refused) return nullptr;
   if (node.kind == YamlNode::Kind::null) {
-    if (node.text.empty()) error(node.place, "a value is missing");
+    if (!node.refused) error(node.place, "a value is missing");
     return nullptr;
   }
   if (node.is_scalar()) {
@@ -299,8 +306,9 @@ ExprPtr Reader::expression(const YamlNode& node) {
 }
 
 ExprPtr Reader::literal_text(const YamlNode& node, std::string_view what) {
+  if (node.refused) return nullptr;
   if (!node.is_scalar()) {
-    if (node.kind != YamlNode::Kind::null || node.text.empty()) {
+    if (!node.refused) {
       error(node.place, str(what, " must be a text, got ", kind_text(node)));
     }
     return nullptr;
@@ -349,9 +357,10 @@ ExprPtr Reader::literal_list(const YamlNode& node, const ArgumentSpec& spec) {
 }
 
 ExprPtr Reader::argument(const YamlNode& node, const ArgumentSpec& spec) {
+  if (node.refused) return nullptr;
   if (is_literal(spec.type)) {
     if (node.is_list() && takes_list(spec.type)) return literal_list(node, spec);
-    if (node.kind == YamlNode::Kind::null && node.text.empty()) {
+    if (node.kind == YamlNode::Kind::null && !node.refused) {
       error(node.place, str("`", spec.name, "` has no value"));
       return nullptr;
     }
@@ -366,7 +375,7 @@ ExprPtr Reader::argument(const YamlNode& node, const ArgumentSpec& spec) {
     }
     return value;
   }
-  if (node.kind == YamlNode::Kind::null && node.text.empty()) {
+  if (node.kind == YamlNode::Kind::null && !node.refused) {
     error(node.place, str("`", spec.name, "` has no value"));
     return nullptr;
   }
@@ -411,6 +420,16 @@ ExprPtr Reader::default_of(const ArgumentSpec& spec, const Place& place) {
     return parse_text(source);
   }
   return parse_expression(spec.default_text, place);
+}
+
+// The same reading as in files, of a text from the command line.
+Literal parse_literal(const std::string& text) {
+  Diagnostics diagnostics;
+  const YamlFile yaml(text, "value", diagnostics);
+  std::optional<Literal> value;
+  if (yaml.root() != nullptr) value = Reader(yaml, diagnostics, nullptr).literal(*yaml.root());
+  if (!diagnostics.empty()) throw Error(str("`", text, "` is no value: ", diagnostics.sorted().front().message));
+  return value.value_or(Literal());
 }
 
 }  // namespace lockstep::scenario

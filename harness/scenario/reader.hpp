@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,9 @@ class Reader {
   ExprPtr argument(const YamlNode& node, const ArgumentSpec& spec);
   ExprPtr default_of(const ArgumentSpec& spec, const Place& place);
 
+  // Names that some step would bind if it could be read.
+  const std::set<std::string>& excused() const { return excused_; }
+
   Steps steps(const YamlNode& node, std::string_view what);                // steps.cpp
   std::vector<OwnModel> models(const YamlNode& node);                      // models.cpp
   std::vector<RoutineParameter> routine_parameters(const YamlNode& node);  // document.cpp
@@ -69,9 +73,14 @@ class Reader {
   void own_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
 
+  void excuse(const YamlNode& step);
+  void excuse_bound(const Steps& list);
+  void excuse_names(const YamlNode& as);
+
   const YamlFile& yaml_;
   Diagnostics& diagnostics_;
   RoutineSource routines_;
+  std::set<std::string> excused_;
 };
 
 // What a routine's parameter of that type takes.

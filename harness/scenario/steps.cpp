@@ -87,6 +87,7 @@ std::optional<Step> Reader::step(const YamlNode& node) {
   }
   if (spec == nullptr) {
     if (unknown.empty()) error(node.place, "a step without a verb");
+    excuse(node);
     return std::nullopt;
   }
   Step step;
@@ -100,6 +101,31 @@ std::optional<Step> Reader::step(const YamlNode& node) {
   return step;
 }
 
+// What a step that cannot be read would have bound, so that its names cause no errors of their own.
+void Reader::excuse(const YamlNode& step) {
+  if (const YamlNode* as = find(step, "as")) excuse_names(*as);
+  for (std::string_view block : {"steps", "else"}) {
+    const YamlNode* inner = find(step, block);
+    if (inner != nullptr && inner->is_list()) excuse_bound(steps(*inner, "`steps`"));
+  }
+}
+
+void Reader::excuse_bound(const Steps& list) {
+  for (const Step& step : list) {
+    for (const NamedExpr& entry : step.entries) excused_.insert(entry.name);
+    for (const auto& [its, mine] : step.as_names) excused_.insert(mine);
+    if (!step.as.empty()) excused_.insert(step.as);
+    excuse_bound(step.steps);
+    excuse_bound(step.otherwise);
+    for (const Branch& branch : step.among) excuse_bound(branch.steps);
+  }
+}
+
+void Reader::excuse_names(const YamlNode& as) {
+  if (as.is_scalar()) excused_.insert(as.text);
+  for (const auto& [its, mine] : as.entries) excused_.insert(mine->text);
+}
+
 void Reader::read_arguments(Step& step, const VerbSpec& spec, const YamlNode& value) {
   const auto take = [&](std::size_t i, const YamlNode& node) {
     step.given[i] = true;
@@ -111,15 +137,17 @@ void Reader::read_arguments(Step& step, const VerbSpec& spec, const YamlNode& va
       error(value.place, str("`", spec.name, "` takes names and their expressions: {name: expression}"));
       return;
     }
+    bool torn = false;  // by a comma without quotes: what follows is no entry, but may hold names
     for (const auto& [key, node] : value.entries) {
+      if (torn) {
+        excused_.insert(key->text);
+        continue;
+      }
       NamedExpr entry{key->text, key->place, nullptr};
       check_name(entry.name, key->place);
       entry.value = expression(*node);
-      if (entry.value != nullptr) step.entries.push_back(std::move(entry));
-      if (step.entries.empty() || step.entries.back().name != key->text) {
-        // Torn apart by a comma without quotes: what follows is no entry.
-        if (node->in_flow && node->plain) break;
-      }
+      torn = entry.value == nullptr && node->in_flow && node->plain;
+      step.entries.push_back(std::move(entry));
     }
     return;
   }
@@ -217,6 +245,7 @@ void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& no
 void Reader::read_as(Step& step, const VerbSpec& spec, const YamlNode& node) {
   if (spec.result.empty()) {
     error(node.place, str("`", spec.name, "` gives nothing that `as` could name"));
+    excuse_names(node);
     return;
   }
   if (node.is_map()) {
@@ -263,7 +292,10 @@ void Reader::read_use(Step& step, const YamlNode& node) {
     return;
   }
   step.routine = routines_(named->value.as_text(), Place{step.place.file, named->line, named->column});
-  if (step.routine == nullptr) return;
+  if (step.routine == nullptr) {
+    if (as != nullptr) excuse_names(*as);
+    return;
+  }
   const Routine& routine = *step.routine;
 
   std::vector<std::string> known;

@@ -72,7 +72,7 @@ class TreeBuilder : public YAML::EventHandler {
     const std::string word = at < text_.size() ? text_.substr(at, end - at) : std::string();
     if (word == "~" || lower(word) == "null") {
       report(node->place, refusal(word));
-      node->text = word;
+      node->refused = true;
     }
     add(node, anchor);
   }
@@ -86,6 +86,10 @@ class TreeBuilder : public YAML::EventHandler {
     if (node->plain) {
       const std::string why = value == "<<" ? "merge keys (`<<`) are refused; write the entries out" : refusal(value);
       if (!why.empty()) report(node->place, why);
+      node->refused = !why.empty();
+    } else if (!is_closed(mark)) {
+      report(node->place, "the quote is not closed");
+      throw Stop();
     }
     add(node, anchor);
   }
@@ -133,6 +137,22 @@ class TreeBuilder : public YAML::EventHandler {
   };
 
   Place place_of(const YAML::Mark& mark) const { return Place{file_, mark.line + 1, mark.column + 1}; }
+
+  // yaml-cpp takes a quoted text that the end of the file cuts off.
+  bool is_closed(const YAML::Mark& mark) const {
+    std::size_t at = static_cast<std::size_t>(std::max(0, mark.pos));
+    if (at >= text_.size() || (text_[at] != '"' && text_[at] != '\'')) return true;
+    const char quote = text_[at];
+    for (++at; at < text_.size(); ++at) {
+      if (quote == '"' && text_[at] == '\\') {
+        ++at;
+      } else if (text_[at] == quote) {
+        if (quote == '"' || at + 1 >= text_.size() || text_[at + 1] != quote) return true;
+        ++at;
+      }
+    }
+    return false;
+  }
 
   void report(const Place& place, const std::string& message) {
     broken_ = true;
@@ -213,7 +233,7 @@ class TreeBuilder : public YAML::EventHandler {
       open.key = node;
     } else {
       // A missing value has no place of its own: show its key.
-      if (node->kind == YamlNode::Kind::null && node->text.empty()) node->place = open.key->place;
+      if (node->kind == YamlNode::Kind::null && !node->refused) node->place = open.key->place;
       open.node->entries.emplace_back(open.key, node);
       open.key = nullptr;
     }

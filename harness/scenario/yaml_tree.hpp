@@ -24,6 +24,7 @@ struct YamlNode {
   Place place;
   bool plain = false;    // a scalar without quotes, not a block
   bool in_flow = false;  // within [] or {}
+  bool refused = false;  // an error is reported already; what reads it says no more
   std::string text;      // of a scalar
   std::vector<YamlPtr> items;
   std::vector<std::pair<YamlPtr, YamlPtr>> entries;  // keys are scalars
