@@ -28,11 +28,11 @@ double Generator::uniform64() { return static_cast<double>(next64() & ((1ull << 
 
 void Generator::uniform(float* out, std::int64_t count, double low, double high) {
   const float from = static_cast<float>(low), to = static_cast<float>(high);
-  for (std::int64_t i = 0; i < count; ++i) out[i] = uniform32() * (to - from) + from;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = std::fma(uniform32(), to - from, from);
 }
 
 void Generator::uniform(double* out, std::int64_t count, double low, double high) {
-  for (std::int64_t i = 0; i < count; ++i) out[i] = uniform64() * (high - low) + low;
+  for (std::int64_t i = 0; i < count; ++i) out[i] = std::fma(uniform64(), high - low, low);
 }
 
 double Generator::normal_single() {

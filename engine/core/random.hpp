@@ -21,7 +21,7 @@ class Generator {
   float uniform32();       // [0, 1), 24 bits
   double uniform64();      // [0, 1), 53 bits
 
-  // Fill `count` elements in memory order: u * (high - low) + low.
+  // Fill `count` elements in memory order: u * (high - low) + low, fused, as PyTorch rounds it.
   void uniform(float* out, std::int64_t count, double low, double high);
   void uniform(double* out, std::int64_t count, double low, double high);
   // Normal samples; 16 or more contiguous float32/float64 elements take the block path, fewer the cached-pair path.
