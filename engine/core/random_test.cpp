@@ -46,9 +46,9 @@ TEST(Generator, UniformFloat32) {
   EXPECT_THAT(drawn, ElementsAre(0x1.c3b8ccp-1f, 0x1.d47b66p-1f, 0x1.880d7p-2f, 0x1.eb2a1cp-1f));
   generator.seed(42);
   generator.uniform(drawn, 3, -0.5, 0.25);
-  EXPECT_NEAR(drawn[0], 0x1.4b2a64p-3f, 0x1p-24);
-  EXPECT_NEAR(drawn[1], 0x1.7d7232p-3f, 0x1p-24);
-  EXPECT_NEAR(drawn[2], -0x1.b3ebd8p-3f, 0x1p-24);
+  EXPECT_EQ(drawn[0], 0x1.4b2a64p-3f);
+  EXPECT_EQ(drawn[1], 0x1.7d7232p-3f);
+  EXPECT_EQ(drawn[2], -0x1.b3ebd8p-3f);
 }
 
 TEST(Generator, UniformFloat64) {
