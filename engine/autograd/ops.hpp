@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "engine/autograd/autograd.hpp"
@@ -73,5 +74,13 @@ void mul_(const Tensor& to, const Tensor& value);
 void mul_(const Tensor& to, double value);
 void copy_(const Tensor& to, const Tensor& from);
 void zero_(const Tensor& to);
+
+// Every operation above. Each has an entry in the registry (op_registry.hpp), which does not compile when one has none.
+inline constexpr std::string_view operation_names[] = {
+    "add",      "sub",          "rsub",      "mul",     "div",     "rdiv",      "neg",     "sqrt",       "rsqrt",
+    "exp",      "log",          "abs",       "relu",    "pow",     "matmul",    "linear",  "sum",        "mean",
+    "mse_loss", "index_select", "view",      "reshape", "flatten", "transpose", "permute", "slice",      "select",
+    "expand",   "squeeze",      "unsqueeze", "cat",     "stack",   "cast",      "clone",   "contiguous", "to_device",
+    "detach",   "add_",         "sub_",      "mul_",    "copy_",   "zero_"};
 
 }  // namespace lockstep::ops

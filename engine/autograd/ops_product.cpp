@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "engine/autograd/ops_gradients.hpp"
 
 namespace lockstep::ops {
@@ -7,7 +5,12 @@ namespace lockstep::ops {
 namespace {
 
 // (..., n) as (rows, n).
-Tensor as_rows(const Tensor& a) { return a.num_dims() == 2 ? a : raw::reshape(a, Dims{-1, a.size(-1)}); }
+Tensor as_rows(const Tensor& a) {
+  if (a.num_dims() == 2) return a;
+  std::int64_t rows = 1;
+  for (int dim = 0; dim < a.num_dims() - 1; ++dim) rows *= a.sizes()[dim];
+  return raw::reshape(a, Dims{rows, a.size(-1)});
+}
 Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 
 }  // namespace
@@ -32,7 +35,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
                     Dims sizes = at.sizes(1);
                     if (column) sizes.push_back(1);
                     // One right operand for all batches: their rows are summed inside one product.
-                    const Tensor product = sizes.size() == 2 && a_matrix.num_dims() > 2 && a_matrix.num_elements() > 0
+                    const Tensor product = sizes.size() == 2 && a_matrix.num_dims() > 2
                                                ? raw::matmul(transposed(as_rows(a_matrix)), as_rows(grad))
                                                : raw::matmul(transposed(a_matrix), grad);
                     grads[1] = raw::reshape(raw::sum_to(product, sizes), at.sizes(1));
@@ -47,10 +50,7 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   return record("linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},
                 [num_inputs = inputs.size()](const Backward& at) -> Gradients {
                   Gradients grads(num_inputs);
-                  const Dims& weight_sizes = at.sizes(1);
-                  const Tensor rows = lockstep::view(
-                      raw::contiguous(at.grad()),
-                      Dims{num_elements(at.sizes(0)) / std::max<std::int64_t>(1, weight_sizes[1]), weight_sizes[0]});
+                  const Tensor rows = as_rows(at.grad());
                   if (at.needs(0)) grads[0] = raw::matmul(at.grad(), at.saved(1));
                   if (at.needs(1)) grads[1] = raw::matmul(transposed(rows), as_rows(at.saved(0)));
                   if (num_inputs == 3 && at.needs(2)) grads[2] = raw::sum(rows, Dims{0}, false);

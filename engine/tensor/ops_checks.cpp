@@ -30,6 +30,7 @@ void require_not_bool(const char* operation, const Tensor& a) {
 }
 
 void require_no_repeats(const char* operation, const Tensor& tensor) {
+  if (tensor.num_elements() == 0) return;
   for (int dim = 0; dim < tensor.num_dims(); ++dim) {
     if (tensor.strides()[dim] == 0 && tensor.sizes()[dim] > 1)
       throw Error(str(operation, ": cannot write ", describe(tensor), ", whose dim ", dim, " repeats one element"),

@@ -1,0 +1,365 @@
+// What every operation of the registry is held to, whatever it computes: the reference in float64, the derivative
+// against central differences, the same bits from other layouts, offsets and devices, the sizes alone on meta. Poison
+// is on throughout: a kernel that leaves an element of its result unwritten, or writes an input, is seen.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <regex>
+#include <set>
+#include <sstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/autograd/op_registry.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/device/order.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::ops {
+namespace {
+
+constexpr DType floating_types[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16};
+constexpr DType every_type[] = {DType::float32, DType::float64, DType::float16, DType::bfloat16,
+                                DType::int64,   DType::int32,   DType::boolean};
+const device::Device cpu = {device::Kind::cpu, 0};
+const device::Device sim = {device::Kind::sim, 0};
+const device::Device meta = {device::Kind::meta, 0};
+
+// Where the elements of an input lie.
+struct Layout {
+  enum Kind { contiguous, reversed_dims, gaps } kind = contiguous;
+  std::int64_t offset = 0;  // elements before the first
+};
+
+Tensor lay_out(const Tensor& values, Layout layout) {
+  const Dims& sizes = values.sizes();
+  Dims strides = contiguous_strides(sizes);
+  std::int64_t step = layout.kind == Layout::gaps ? 2 : 1;
+  if (layout.kind == Layout::gaps)
+    for (std::int64_t& stride : strides) stride *= step;
+  if (layout.kind == Layout::reversed_dims) {
+    for (int dim = 0; dim < sizes.size(); ++dim) {
+      strides[dim] = step;
+      step *= std::max<std::int64_t>(1, sizes[dim]);
+    }
+  }
+  const Tensor room = full({layout.offset + 2 * num_elements(sizes) + 1}, 1.0, values.dtype(), values.device());
+  const Tensor laid = as_strided(room, sizes, strides, layout.offset);
+  raw::copy_(laid, values);
+  return laid;
+}
+
+struct Result {
+  Dims sizes;
+  DType dtype;
+  std::vector<std::byte> bytes;
+  std::vector<std::vector<std::byte>> grads;
+};
+bool same_bits(const Result& a, const Result& b) {
+  return a.sizes == b.sizes && a.dtype == b.dtype && a.bytes == b.bytes && a.grads == b.grads;
+}
+
+class OpCases : public testing::TestWithParam<std::size_t> {
+ protected:
+  OpCases() : scope_(context_) {
+    device::set_poison(true);
+    device::set_order_check(true);
+  }
+  ~OpCases() override {
+    device::synchronize_all();
+    for (const device::OrderViolation& violation : device::order_violations()) ADD_FAILURE() << violation.message;
+  }
+
+  const OpCase& op() const { return op_registry()[GetParam()]; }
+
+  std::vector<Tensor> inputs_of(const OpVariant& variant, DType dtype, device::Device device) {
+    Generator generator;
+    generator.seed(7);
+    std::vector<Tensor> inputs;
+    for (const OpInput& input : variant.inputs) inputs.push_back(make_input(input, dtype, device, generator));
+    return inputs;
+  }
+
+  // The result and, for floating types, the gradients of sum(result * weights).
+  Result run(const OpVariant& variant, DType dtype, device::Device device, Layout layout) {
+    std::vector<Tensor> inputs = inputs_of(variant, dtype, device);
+    for (Tensor& input : inputs) {
+      if (!is_floating(input.dtype()) && input.dtype() != dtype) continue;  // an index
+      if (layout.kind != Layout::contiguous || layout.offset > 0) input = lay_out(input, layout);
+    }
+    const bool with_grads = is_floating(dtype) && op().differentiable;
+    if (with_grads)
+      for (const Tensor& input : inputs)
+        if (is_floating(input.dtype())) set_requires_grad(input, true);
+    const Tensor result = variant.run(inputs);
+    Result out{result.sizes(), result.dtype(), to_bytes(result), {}};
+    if (with_grads) {
+      backward({result}, {weights_for(result)});
+      for (const Tensor& input : inputs)
+        if (grad(input).defined()) out.grads.push_back(to_bytes(grad(input)));
+    }
+    return out;
+  }
+
+  static Tensor weights_for(const Tensor& result) {
+    std::vector<double> weights(static_cast<std::size_t>(result.num_elements()));
+    for (std::size_t i = 0; i < weights.size(); ++i) weights[i] = 0.5 + 0.25 * static_cast<double>(i % 5);
+    return from_values(weights, result.sizes(), result.dtype(), result.device());
+  }
+
+  RankContext context_{0, 1};
+  RankScope scope_;
+};
+
+TEST_P(OpCases, AgreesWithReference) {
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
+      const std::vector<Tensor> inputs = inputs_of(variant, dtype, cpu);
+      std::vector<Plain> plains;
+      for (const Tensor& input : inputs) plains.push_back({input.sizes(), to_doubles(input)});
+      const Plain expected = variant.reference(plains);
+      const Tensor result = variant.run(inputs);
+      ASSERT_EQ(to_text(result.sizes()), to_text(expected.sizes));
+      const std::vector<double> values = to_doubles(result);
+      ASSERT_EQ(values.size(), expected.values.size());
+      // An operation that gives another type rounds to the coarser of the two.
+      Tolerance tolerance = tolerance_of(op(), result.dtype());
+      if (is_floating(dtype) && is_floating(result.dtype()))
+        tolerance.relative = std::max(tolerance.relative, tolerance_of(op(), dtype).relative);
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        const double wanted =
+            result.dtype() == DType::boolean ? (expected.values[i] != 0.0 ? 1.0 : 0.0) : expected.values[i];
+        ASSERT_NEAR(values[i], wanted, tolerance.absolute + tolerance.relative * std::fabs(wanted)) << "element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, RefusesTypesItDoesNotTake) {
+  for (const DType dtype : every_type) {
+    if (takes(op(), dtype)) continue;
+    SCOPED_TRACE(name_of(dtype));
+    const std::vector<Tensor> inputs = inputs_of(op().variants[0], dtype, cpu);
+    try {
+      op().variants[0].run(inputs);
+      ADD_FAILURE() << "no error";
+    } catch (const Error& error) {
+      EXPECT_FALSE(error.remedy().empty()) << error.what();
+      EXPECT_THAT(error.message(), testing::HasSubstr(name_of(dtype) == "bool" ? "bool" : "int"));
+    }
+  }
+}
+
+TEST_P(OpCases, DerivativeAgreesWithCentralDifferences) {
+  for (const OpVariant& variant : op().variants) {
+    SCOPED_TRACE(variant.name);
+    std::vector<Tensor> inputs = inputs_of(variant, DType::float64, cpu);
+    std::int64_t elements = 0;
+    for (const Tensor& input : inputs) {
+      if (is_floating(input.dtype())) set_requires_grad(input, true);
+      elements += input.num_elements();
+    }
+    const Tensor result = variant.run(inputs);
+    ASSERT_EQ(requires_grad(result), op().differentiable);
+    if (!op().differentiable) continue;
+    const Tensor weights = weights_for(result);
+    backward({result}, {weights});
+    const NoGrad no_grad;
+    const auto loss = [&] {
+      const std::vector<double> values = to_doubles(variant.run(inputs));
+      const std::vector<double> factors = to_doubles(weights);
+      double sum = 0.0;
+      for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * factors[i];
+      return sum;
+    };
+    // A cast to a coarser type has no smooth differences; its step must be of that type's resolution.
+    const double h = result.dtype() == DType::float64 ? 1e-6 : 0x1p-6;
+    const std::int64_t stride = std::max<std::int64_t>(1, elements / 60);  // large inputs: some elements of them
+    for (std::size_t k = 0; k < inputs.size(); ++k) {
+      if (!is_floating(inputs[k].dtype())) continue;
+      const Tensor got = grad(inputs[k]);
+      ASSERT_TRUE(got.defined() || op().name == "zero_" || (op().name == "copy_" && k == 0)) << "input " << k;
+      const std::vector<double> values = to_doubles(inputs[k]);
+      const std::vector<double> grads = got.defined() ? to_doubles(got) : std::vector<double>(values.size(), 0.0);
+      ASSERT_EQ(grads.size(), values.size());
+      for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(stride)) {
+        std::vector<double> moved = values;
+        moved[i] = values[i] + h;
+        raw::copy_(inputs[k], from_values(moved, inputs[k].sizes(), DType::float64, cpu));
+        const double above = loss();
+        moved[i] = values[i] - h;
+        raw::copy_(inputs[k], from_values(moved, inputs[k].sizes(), DType::float64, cpu));
+        const double below = loss();
+        raw::copy_(inputs[k], from_values(values, inputs[k].sizes(), DType::float64, cpu));
+        const double slope = (above - below) / (2.0 * h);
+        const double tolerance = result.dtype() == DType::float64 ? 1e-7 : 1e-5;
+        ASSERT_NEAR(grads[i], slope, tolerance * std::max(1.0, std::fabs(slope))) << "input " << k << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, DerivativeInOtherTypesAgreesWithFloat64) {
+  if (!op().differentiable) return;
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : floating_types) {
+      if (dtype == DType::float64) continue;
+      SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
+      // The same values in both: those of the coarser type.
+      std::vector<Tensor> inputs = inputs_of(variant, dtype, cpu), wide;
+      for (const Tensor& input : inputs) {
+        if (!is_floating(input.dtype())) {
+          wide.push_back(input);
+          continue;
+        }
+        wide.push_back(raw::cast(input, DType::float64));
+        set_requires_grad(input, true);
+        set_requires_grad(wide.back(), true);
+      }
+      const Tensor result = variant.run(inputs), wide_result = variant.run(wide);
+      backward({result}, {weights_for(result)});
+      backward({wide_result}, {weights_for(wide_result)});
+      for (std::size_t k = 0; k < inputs.size(); ++k) {
+        if (!is_floating(inputs[k].dtype())) continue;
+        ASSERT_EQ(grad(inputs[k]).defined(), grad(wide[k]).defined());
+        if (!grad(inputs[k]).defined()) continue;
+        ASSERT_EQ(grad(inputs[k]).dtype(), dtype);
+        const std::vector<double> got = to_doubles(grad(inputs[k])), wanted = to_doubles(grad(wide[k]));
+        double largest = 0.0;
+        for (const double x : wanted) largest = std::max(largest, std::fabs(x));
+        const Tolerance tolerance = tolerance_of(op(), dtype);
+        for (std::size_t i = 0; i < wanted.size(); ++i)
+          ASSERT_NEAR(got[i], wanted[i], tolerance.absolute + 8.0 * tolerance.relative * largest)
+              << "input " << k << ", element " << i;
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, GivesSameBitsAtAnyOffset) {
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      const Result plain = run(variant, dtype, cpu, {});
+      for (std::int64_t offset = 0; offset < 18; ++offset) {
+        SCOPED_TRACE(str(variant.name, ", ", name_of(dtype), ", offset ", offset));
+        ASSERT_TRUE(same_bits(plain, run(variant, dtype, cpu, {Layout::contiguous, offset})));
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, TakesAnyLayout) {
+  if (!op().any_layout) return;
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      const Result plain = run(variant, dtype, cpu, {});
+      for (const Layout layout : {Layout{Layout::reversed_dims, 3}, Layout{Layout::gaps, 1}}) {
+        SCOPED_TRACE(
+            str(variant.name, ", ", name_of(dtype), layout.kind == Layout::gaps ? ", gaps" : ", reversed dims"));
+        const Result other = run(variant, dtype, cpu, layout);
+        if (op().layout_keeps_bits) {
+          ASSERT_TRUE(same_bits(plain, other));
+          continue;
+        }
+        ASSERT_EQ(to_text(plain.sizes), to_text(other.sizes));
+        dispatch_floating(dtype, [&]<class T>() {
+          const Tolerance tolerance = tolerance_of(op(), dtype);
+          const auto near = [&](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+            ASSERT_EQ(a.size(), b.size());
+            for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
+              T x, y;
+              std::memcpy(&x, a.data() + i * sizeof(T), sizeof(T));
+              std::memcpy(&y, b.data() + i * sizeof(T), sizeof(T));
+              const double wanted = static_cast<double>(static_cast<ComputeType<T>>(x));
+              ASSERT_NEAR(static_cast<double>(static_cast<ComputeType<T>>(y)), wanted,
+                          2.0 * (tolerance.absolute + tolerance.relative * std::fabs(wanted)));
+            }
+          };
+          near(plain.bytes, other.bytes);
+          ASSERT_EQ(plain.grads.size(), other.grads.size());
+          for (std::size_t k = 0; k < plain.grads.size(); ++k) near(plain.grads[k], other.grads[k]);
+        });
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, GivesSameBitsOnSim) {
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
+      ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {}), run(variant, dtype, sim, {})));
+      if (op().any_layout) {
+        ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {Layout::reversed_dims, 1}),
+                              run(variant, dtype, sim, {Layout::reversed_dims, 1})));
+      }
+    }
+  }
+}
+
+TEST_P(OpCases, GivesSizesOnMeta) {
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
+      const Tensor real = variant.run(inputs_of(variant, dtype, cpu));
+      std::vector<Tensor> inputs = inputs_of(variant, dtype, meta);
+      for (const Tensor& input : inputs)
+        if (is_floating(input.dtype())) set_requires_grad(input, true);
+      const Tensor result = variant.run(inputs);
+      ASSERT_TRUE(result.is_meta());
+      ASSERT_EQ(to_text(result.sizes()), to_text(real.sizes()));
+      ASSERT_EQ(result.dtype(), real.dtype());
+      if (!requires_grad(result)) continue;
+      backward({result}, {empty_like(result)});
+      for (const Tensor& input : inputs)
+        if (grad(input).defined()) {
+          ASSERT_EQ(to_text(grad(input).sizes()), to_text(input.sizes()));
+        }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, OpCases, testing::Range<std::size_t>(0, std::size(operation_names)),
+                         [](const testing::TestParamInfo<std::size_t>& of) {
+                           std::string name(operation_names[of.param]);
+                           return name.back() == '_' ? name + "in_place" : name;
+                         });
+
+TEST(OpRegistry, NamesEveryOperationOfTheHeader) {
+  std::ifstream file(LOCKSTEP_SOURCE_DIR "/engine/autograd/ops.hpp");
+  ASSERT_TRUE(file);
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string header = text.str();
+  const std::regex declaration(R"(\n(?:Tensor|void) (\w+)\()");
+  std::set<std::string> declared;
+  for (auto found = std::sregex_iterator(header.begin(), header.end(), declaration); found != std::sregex_iterator();
+       ++found)
+    declared.insert((*found)[1]);
+  const std::set<std::string> named(std::begin(operation_names), std::end(operation_names));
+  EXPECT_EQ(declared, named);
+  EXPECT_EQ(named.size(), std::size(operation_names)) << "a name stands twice";
+}
+
+TEST(OpRegistry, TimesOperations) {
+  RankContext context(0, 1);
+  const RankScope scope(context);
+  const std::vector<OpTiming> timings = time_operations(cpu, 5, "matmul");
+  ASSERT_EQ(timings.size(), 1u);
+  EXPECT_EQ(timings[0].name, "matmul");
+  EXPECT_GT(timings[0].low_us, 0.0);
+  EXPECT_LE(timings[0].low_us, timings[0].median_us);
+  EXPECT_LE(timings[0].median_us, timings[0].high_us);
+  EXPECT_GT(timings[0].gflops, 0.0);
+}
+
+}  // namespace
+}  // namespace lockstep::ops

@@ -1,0 +1,186 @@
+#include "engine/autograd/op_registry.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <iterator>
+
+#include "engine/autograd/op_registry_internal.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+constexpr OpCase (*entries[])() = {
+    add_case,      sub_case,          rsub_case,         mul_case,          div_case,           rdiv_case,
+    neg_case,      sqrt_case,         rsqrt_case,        exp_case,          log_case,           abs_case,
+    relu_case,     pow_case,          matmul_case,       linear_case,       sum_case,           mean_case,
+    mse_loss_case, index_select_case, view_case,         reshape_case,      flatten_case,       transpose_case,
+    permute_case,  slice_case,        select_case,       expand_case,       squeeze_case,       unsqueeze_case,
+    cat_case,      stack_case,        cast_case,         clone_case,        contiguous_case,    to_device_case,
+    detach_case,   add_in_place_case, sub_in_place_case, mul_in_place_case, copy_in_place_case, zero_in_place_case};
+static_assert(std::size(entries) == std::size(operation_names), "an operation has no entry, or an entry no operation");
+
+std::int64_t offset_of(const Dims& sizes, const Dims& index) {
+  std::int64_t offset = 0;
+  for (int dim = 0; dim < sizes.size(); ++dim) offset = offset * sizes[dim] + index[dim];
+  return offset;
+}
+
+}  // namespace
+
+const std::vector<OpCase>& op_registry() {
+  static const std::vector<OpCase> registry = [] {
+    std::vector<OpCase> made;
+    for (const auto entry : entries) made.push_back(entry());
+    for (std::size_t i = 0; i < made.size(); ++i)
+      LOCKSTEP_CHECK(made[i].name == operation_names[i], "entry ", made[i].name, " stands where ", operation_names[i],
+                     " belongs");
+    return made;
+  }();
+  return registry;
+}
+
+double Plain::at(const Dims& index) const { return values[static_cast<std::size_t>(offset_of(sizes, index))]; }
+
+double Plain::broadcast_at(const Dims& index) const {
+  Dims own(sizes.size(), 0);
+  for (int dim = 0; dim < sizes.size(); ++dim)
+    own[dim] = sizes[dim] == 1 ? 0 : index[dim + index.size() - sizes.size()];
+  return at(own);
+}
+
+Plain build(const Dims& sizes, const std::function<double(const Dims&)>& f) {
+  Plain out{sizes, {}};
+  const std::int64_t count = num_elements(sizes);
+  out.values.reserve(static_cast<std::size_t>(count));
+  Dims index(sizes.size(), 0);
+  for (std::int64_t i = 0; i < count; ++i) {
+    out.values.push_back(f(index));
+    for (int dim = sizes.size() - 1; dim >= 0 && ++index[dim] == sizes[dim]; --dim) index[dim] = 0;
+  }
+  return out;
+}
+
+Plain product(const Plain& a, const Plain& b) {
+  return build(Dims{a.sizes[0], b.sizes[1]}, [&](const Dims& at) {
+    double sum = 0.0;
+    for (std::int64_t k = 0; k < a.sizes[1]; ++k) sum += a.at({at[0], k}) * b.at({k, at[1]});
+    return sum;
+  });
+}
+
+Plain total(const Plain& a, const Dims& dims) {
+  const auto goes = [&](int dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); };
+  Dims kept, gone;
+  for (int dim = 0; dim < a.sizes.size(); ++dim) (goes(dim) ? gone : kept).push_back(a.sizes[dim]);
+  return build(kept, [&](const Dims& at) {
+    const Plain terms = build(gone, [&](const Dims& within) {
+      Dims index;
+      int next_kept = 0, next_gone = 0;
+      for (int dim = 0; dim < a.sizes.size(); ++dim) index.push_back(goes(dim) ? within[next_gone++] : at[next_kept++]);
+      return a.at(index);
+    });
+    double sum = 0.0;
+    for (const double term : terms.values) sum += term;
+    return sum;
+  });
+}
+
+Plain swapped(const Plain& a, int dim0, int dim1) {
+  Dims sizes = a.sizes;
+  std::swap(sizes[dim0], sizes[dim1]);
+  return build(sizes, [&](Dims at) {
+    std::swap(at[dim0], at[dim1]);
+    return a.at(at);
+  });
+}
+
+Tensor make_input(const OpInput& input, DType dtype, device::Device device, Generator& generator) {
+  if (!input.indices.empty()) return from_values(input.indices, input.sizes, DType::int64, device);
+  std::vector<double> values(static_cast<std::size_t>(num_elements(input.sizes)));
+  for (double& value : values) {
+    value = input.low + generator.uniform64() * (input.high - input.low);
+    if (std::fabs(value) < 0.1) value = value < 0.0 || input.high <= 0.0 ? -0.1 : 0.1;
+    if (!is_floating(dtype)) value = std::nearbyint(value * 3.0);
+    if (dtype == DType::boolean) value = value > 0.0 ? 1.0 : 0.0;
+  }
+  return from_values(values, input.sizes, dtype, device);
+}
+
+bool takes(const OpCase& op, DType dtype) {
+  if (is_floating(dtype)) return true;
+  return op.types == OpTypes::all || (op.types == OpTypes::numbers && dtype != DType::boolean);
+}
+
+Tolerance tolerance_of(const OpCase& op, DType dtype) {
+  double unit = 0.0;
+  switch (dtype) {
+    case DType::float64:
+      unit = 0x1p-50;
+      break;
+    case DType::float32:
+      unit = 0x1p-21;
+      break;
+    case DType::float16:
+      unit = 0x1.01p-11;  // half of the last place, and a little for the float32 before it
+      break;
+    case DType::bfloat16:
+      unit = 0x1.01p-8;
+      break;
+    default:
+      return {0.0, 0.0};
+  }
+  return {unit * op.tolerance, dtype == DType::float64 ? 1e-13 * op.tolerance : 1e-6 * op.tolerance};
+}
+
+std::vector<OpTiming> time_operations(device::Device device, int rounds, std::string_view only) {
+  using Clock = std::chrono::steady_clock;
+  std::vector<OpTiming> timings;
+  const NoGrad no_grad;
+  device::Stream& stream = device::current_stream(device);
+  for (const OpCase& op : op_registry()) {
+    if (!only.empty() && op.name != only) continue;
+    Generator generator;
+    generator.seed(1);
+    OpTiming& timing = timings.emplace_back();
+    timing.name = op.name;
+    timing.rounds = rounds;
+    Inputs inputs;
+    double bytes = 0.0;
+    for (const OpInput& input : op.timed.inputs) {
+      inputs.push_back(make_input(input, DType::float32, device, generator));
+      bytes += static_cast<double>(inputs.back().num_bytes());
+      timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(input.sizes));
+    }
+    Tensor result = op.timed.run(inputs);  // warms memory and caches
+    bytes += static_cast<double>(result.num_bytes());
+    // A round repeats a short operation until the clock is no part of what it measures.
+    int repeats = 1;
+    std::vector<double> times;
+    for (int round = 0; round < rounds + 1; ++round) {
+      stream.synchronize();
+      const auto begin = Clock::now();
+      for (int i = 0; i < repeats; ++i) result = op.timed.run(inputs);
+      stream.synchronize();
+      const double us = std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+      if (round == 0)
+        repeats = static_cast<int>(std::clamp(50.0 / std::max(us, 0.01), 1.0, 1000.0));
+      else
+        times.push_back(us / repeats);
+    }
+    std::sort(times.begin(), times.end());
+    const auto percentile = [&](double part) {
+      return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
+    };
+    timing.low_us = percentile(0.1);
+    timing.median_us = percentile(0.5);
+    timing.high_us = percentile(0.9);
+    timing.gbytes_per_s = bytes / (timing.median_us * 1e3);
+    timing.gflops = op.flops / (timing.median_us * 1e3);
+  }
+  return timings;
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,81 @@
+// The entries of the registry, one function each, and what their references are made of.
+#pragma once
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "engine/autograd/op_registry.hpp"
+
+namespace lockstep::ops {
+
+using Inputs = std::vector<Tensor>;
+using Plains = std::vector<Plain>;
+
+// ---- references ----
+template <class F>
+Plain map(const Plain& a, F f) {
+  Plain out = a;
+  for (double& value : out.values) value = f(value);
+  return out;
+}
+template <class F>
+Plain zip(const Plain& a, const Plain& b, F f) {
+  return build(broadcast_sizes(a.sizes, b.sizes, "reference"),
+               [&](const Dims& at) { return f(a.broadcast_at(at), b.broadcast_at(at)); });
+}
+// Of matrices: (m, k) x (k, n).
+Plain product(const Plain& a, const Plain& b);
+// Over the dims, which are not kept.
+Plain total(const Plain& a, const Dims& dims);
+inline Plain resized(Plain a, const Dims& sizes) {
+  a.sizes = sizes;
+  return a;
+}
+Plain swapped(const Plain& a, int dim0, int dim1);
+
+// ---- entries ----
+OpCase add_case();
+OpCase sub_case();
+OpCase rsub_case();
+OpCase mul_case();
+OpCase div_case();
+OpCase rdiv_case();
+OpCase neg_case();
+OpCase sqrt_case();
+OpCase rsqrt_case();
+OpCase exp_case();
+OpCase log_case();
+OpCase abs_case();
+OpCase relu_case();
+OpCase pow_case();
+OpCase matmul_case();
+OpCase linear_case();
+OpCase sum_case();
+OpCase mean_case();
+OpCase mse_loss_case();
+OpCase index_select_case();
+OpCase view_case();
+OpCase reshape_case();
+OpCase flatten_case();
+OpCase transpose_case();
+OpCase permute_case();
+OpCase slice_case();
+OpCase select_case();
+OpCase expand_case();
+OpCase squeeze_case();
+OpCase unsqueeze_case();
+OpCase cat_case();
+OpCase stack_case();
+OpCase cast_case();
+OpCase clone_case();
+OpCase contiguous_case();
+OpCase to_device_case();
+OpCase detach_case();
+OpCase add_in_place_case();
+OpCase sub_in_place_case();
+OpCase mul_in_place_case();
+OpCase copy_in_place_case();
+OpCase zero_in_place_case();
+
+}  // namespace lockstep::ops
