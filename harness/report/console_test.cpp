@@ -1,0 +1,214 @@
+#include "harness/report/console.hpp"
+
+#include <cstdlib>
+#include <sstream>
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::report {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using verdict::CaseResult;
+using verdict::Status;
+
+CaseResult passed() {
+  CaseResult row;
+  row.scenario = "compose/a";
+  row.case_id = "world_size=2";
+  row.status = Status::PASS;
+  row.seconds = 0.0214;
+  row.evidence.comparisons = 2;
+  row.evidence.elements = 10;
+  row.evidence.same_bits = 2;
+  row.evidence.collectives_checked = 1;
+  row.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 2048, -1, ""}};
+  row.memory = {{"peak_total", 4096}};
+  row.repro = "lockstep run compose/a";
+  return row;
+}
+
+CaseResult failed() {
+  CaseResult row = passed();
+  row.status = Status::FAIL;
+  row.failure = verdict::Failure{};
+  row.failure->check = "expect_equal";
+  row.failure->file = "scenarios/a.yaml";
+  row.failure->line = 12;
+  row.failure->column = 5;
+  row.failure->rank = 1;
+  row.failure->iteration = 3;
+  row.failure->message = "2 of 6 elements\n  first at (0, 1)";
+  row.failure->also = {"rank 0: the same"};
+  return row;
+}
+
+std::string shown(const CaseResult& row, ConsoleOptions options = {}) {
+  std::ostringstream out;
+  Console console(out, options);
+  console.begin(1);
+  console.finished(row);
+  return out.str();
+}
+
+TEST(Console, OneLineForACaseThatPassed) {
+  EXPECT_EQ(shown(passed()), "PASS        compose/a [world_size=2]  0.021 s\n");
+}
+
+TEST(Console, AFailureInFullWithPlaceAndHowToRunItAgain) {
+  EXPECT_EQ(shown(failed()),
+            "FAIL        compose/a [world_size=2]  0.021 s\n"
+            "  scenarios/a.yaml:12:5: expect_equal, rank 1, iteration 3\n"
+            "  2 of 6 elements\n"
+            "    first at (0, 1)\n"
+            "  also rank 0: the same\n"
+            "  again: lockstep run compose/a\n");
+}
+
+TEST(Console, AReasonOnTheLine) {
+  CaseResult row = passed();
+  row.status = Status::SKIP;
+  row.seconds = 0;
+  row.reason = "needs 4 ranks";
+  EXPECT_EQ(shown(row), "SKIP        compose/a [world_size=2]  needs 4 ranks\n");
+}
+
+TEST(Console, AnUnexpectedPassTellsWhatWasExpected) {
+  CaseResult row = passed();
+  row.status = Status::XPASS;
+  row.reason = "known to differ";
+  EXPECT_EQ(shown(row),
+            "XPASS       compose/a [world_size=2]  0.021 s\n"
+            "  a failure was expected, and none came: known to differ\n"
+            "  again: lockstep run compose/a\n");
+}
+
+TEST(Console, QuietShowsTheUnexpectedOnly) {
+  ConsoleOptions quiet;
+  quiet.verbosity = -1;
+  EXPECT_EQ(shown(passed(), quiet), "");
+  EXPECT_THAT(shown(failed(), quiet), HasSubstr("FAIL        compose/a"));
+}
+
+TEST(Console, VerboseShowsTheEvidence) {
+  ConsoleOptions verbose;
+  verbose.verbosity = 1;
+  EXPECT_EQ(shown(passed(), verbose),
+            "PASS        compose/a [world_size=2]  0.021 s\n"
+            "  2 comparisons of 10 elements, 2 with the same bits, 1 collective checked\n"
+            "  data_parallel/all_reduce x 2, 2 KiB, backward, group of 2 along dp\n"
+            "  memory peak 4 KiB\n");
+}
+
+TEST(Console, ColoursTheVerdict) {
+  ConsoleOptions color;
+  color.color = true;
+  EXPECT_THAT(shown(passed(), color), HasSubstr("\x1b[32mPASS       \x1b[0m compose/a"));
+  EXPECT_THAT(shown(failed(), color), HasSubstr("\x1b[1;31mFAIL       \x1b[0m compose/a"));
+  EXPECT_THAT(shown(failed()), Not(HasSubstr("\x1b")));
+}
+
+TEST(Console, MessagesDoNotSteerTheTerminal) {
+  CaseResult row = failed();
+  row.failure->message = "red \x1b[31m and \r back";
+  EXPECT_THAT(shown(row), HasSubstr("red \\x1b[31m and \\x0d back"));
+}
+
+TEST(Console, TheProgressLineIsWipedBeforeAnythingElse) {
+  ConsoleOptions progress;
+  progress.progress = true;
+  progress.width = 40;
+  std::ostringstream out;
+  Console console(out, progress);
+  console.begin(3);
+  EXPECT_EQ(out.str(), "[0/3]");
+  console.finished(failed());
+  EXPECT_THAT(out.str(), HasSubstr("[0/3]\r\x1b[KFAIL "));
+  EXPECT_THAT(out.str(), testing::EndsWith("\n[1/3] 1 unexpected compose/a [world_siz"));
+  console.note("a warning");
+  EXPECT_THAT(out.str(), HasSubstr("\r\x1b[Ka warning\n[1/3]"));
+  console.finished(passed());
+  console.finished(passed());
+  EXPECT_THAT(out.str(), testing::EndsWith("0.021 s\n"));
+}
+
+TEST(Console, EndsWithTheCounts) {
+  std::ostringstream out;
+  Console console(out, {});
+  console.begin(3);
+  console.finished(passed());
+  console.finished(failed());
+  CaseResult crash = failed();
+  crash.status = Status::CRASH;
+  console.finished(crash);
+  out.str("");
+  console.end(verdict::Summary{{{"PASS", 1}, {"FAIL", 1}, {"CRASH", 1}}, 12.25, 1}, "build/results.jsonl");
+  EXPECT_EQ(out.str(),
+            "\nunexpected results:\n"
+            "  FAIL compose/a [world_size=2]\n"
+            "  CRASH compose/a [world_size=2]\n"
+            "\n"
+            "PASS             1\n"
+            "FAIL             1\n"
+            "CRASH            1\n"
+            "cases            3  in 12.2 s\n"
+            "results: build/results.jsonl\n");
+}
+
+TEST(Console, TellsWhyNothingWasExecuted) {
+  std::ostringstream out;
+  Console console(out, {});
+  console.end(verdict::Summary{{{"UNSUPPORTED", 2}}, 0.5, 77});
+  EXPECT_THAT(out.str(), HasSubstr("nothing was executed: this machine lacks what the cases need\n"));
+}
+
+TEST(ConsoleOptions, AreQuietAboutColoursWhereNobodyLooks) {
+  int channel[2];
+  ASSERT_EQ(::pipe(channel), 0);
+  const ConsoleOptions automatic = console_options(channel[1], When::automatic, When::automatic, 0);
+  EXPECT_FALSE(automatic.color);
+  EXPECT_FALSE(automatic.progress);
+  const ConsoleOptions always = console_options(channel[1], When::always, When::always, 1);
+  EXPECT_TRUE(always.color);
+  EXPECT_TRUE(always.progress);
+  EXPECT_EQ(always.verbosity, 1);
+  ::close(channel[0]);
+  ::close(channel[1]);
+}
+
+TEST(ConsoleOptions, OnATerminalTheEnvironmentHasASay) {
+  const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
+  if (terminal < 0) GTEST_SKIP() << "no pseudo terminal";
+  ::grantpt(terminal);
+  ::unlockpt(terminal);
+  ::setenv("TERM", "xterm", 1);
+  ::unsetenv("NO_COLOR");
+  EXPECT_TRUE(console_options(terminal, When::automatic, When::automatic, 0).color);
+  EXPECT_TRUE(console_options(terminal, When::automatic, When::automatic, 0).progress);
+  EXPECT_FALSE(console_options(terminal, When::never, When::never, 0).color);
+  EXPECT_FALSE(console_options(terminal, When::never, When::never, 0).progress);
+  ::setenv("NO_COLOR", "1", 1);
+  EXPECT_FALSE(console_options(terminal, When::automatic, When::automatic, 0).color);
+  EXPECT_TRUE(console_options(terminal, When::always, When::automatic, 0).color);
+  ::unsetenv("NO_COLOR");
+  ::setenv("TERM", "dumb", 1);
+  EXPECT_FALSE(console_options(terminal, When::automatic, When::automatic, 0).color);
+  EXPECT_FALSE(console_options(terminal, When::automatic, When::automatic, 0).progress);
+  ::close(terminal);
+}
+
+TEST(WhenFromName, KnowsThreeWords) {
+  EXPECT_EQ(when_from_name("auto"), When::automatic);
+  EXPECT_EQ(when_from_name("always"), When::always);
+  EXPECT_EQ(when_from_name("never"), When::never);
+  EXPECT_THROW(when_from_name("Always"), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::report
