@@ -1,0 +1,300 @@
+#include "engine/parallel/reducer.hpp"
+
+#include <map>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+#include "engine/parallel/host_tensors.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+
+std::uint64_t digest(std::uint64_t seed, std::string_view text) {  // FNV-1a
+  std::uint64_t hash = seed ^ 14695981039346656037ull;
+  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
+  return (hash ^ 0xffu) * 1099511628211ull;
+}
+
+}  // namespace
+
+Reducer::Reducer(ReducerSettings settings, const std::vector<nn::NamedParameter>& parameters)
+    : settings_(std::move(settings)) {
+  for (const nn::NamedParameter& named : parameters) {
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.name = named.path;
+    parameter.owner = named.owner;
+    parameter.slot_in_owner = named.slot;
+  }
+  order_known_ = settings_.find_unused_parameters;
+}
+
+Reducer::~Reducer() { detach_all(); }
+
+void Reducer::detach_all() {
+  for (Parameter& parameter : parameters_)
+    if (parameter.tensor.defined()) set_accumulator(parameter.tensor, {});
+}
+
+// ---- parameters and buckets ----
+Tensor Reducer::in_slot(const Parameter& parameter) {
+  const auto owner = parameter.owner.lock();
+  LOCKSTEP_CHECK(owner != nullptr, "the module of ", parameter.name, " is gone");
+  return owner->parameters[parameter.slot_in_owner].tensor;
+}
+
+void Reducer::attach() {
+  detach_all();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    const Tensor tensor = in_slot(parameter);
+    if (has_accumulator(tensor))
+      throw Error(str("replicate: `", parameter.name, "` of ", settings_.owner,
+                      " is averaged by another replicated module already"),
+                  "replicate a module or its parents, not both, children first");
+    parameter.tensor = tensor;
+    // The tensor must not keep the reducer alive, which holds it.
+    set_accumulator(tensor, [weak = weak_from_this(), i](const Tensor& leaf, const Tensor& gradient) {
+      if (const auto reducer = weak.lock())
+        reducer->on_gradient(static_cast<int>(i), gradient);
+      else
+        accumulate_grad(leaf, gradient);
+    });
+  }
+  make_buckets(settings_.find_unused_parameters ? layout::plan_static_buckets(bucket_parameters(), settings_.limits)
+                                                : layout::plan_first_buckets(bucket_parameters()));
+}
+
+std::vector<layout::BucketParameter> Reducer::bucket_parameters() const {
+  std::vector<layout::BucketParameter> all;
+  for (const Parameter& parameter : parameters_) {
+    const Tensor& tensor = parameter.tensor;
+    const int kind = static_cast<int>(tensor.device().kind) * num_dtypes + static_cast<int>(tensor.dtype());
+    all.push_back({tensor.num_bytes(), kind});
+  }
+  return all;
+}
+
+void Reducer::make_buckets(const layout::Buckets& plan) {
+  buckets_.clear();
+  for (const std::vector<int>& members : plan) {
+    std::vector<Bucket::Slot> slots;
+    for (const int index : members) {
+      Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+      parameter.bucket = static_cast<int>(buckets_.size());
+      parameter.slot = static_cast<int>(slots.size());
+      slots.push_back({index, parameter.tensor.sizes(), 0, false, false});
+    }
+    const Tensor& first = parameters_[static_cast<std::size_t>(members.front())].tensor;
+    buckets_.emplace_back(std::move(slots), first.dtype(), first.device());
+  }
+}
+
+// The order of rank 0 holds for all: two small broadcasts, of the indices and of the sizes of the buckets.
+layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
+  std::vector<std::int64_t> indices, sizes;
+  for (const auto& bucket : mine) {
+    sizes.push_back(static_cast<std::int64_t>(bucket.size()));
+    indices.insert(indices.end(), bucket.begin(), bucket.end());
+  }
+  indices.push_back(static_cast<std::int64_t>(sizes.size()));
+  comm::Call call;
+  call.family = comm::Family::start_up;
+  call.owner = settings_.owner;
+  indices = broadcast_numbers(*settings_.whole, indices, call);
+  sizes.resize(static_cast<std::size_t>(indices.back()));
+  sizes = broadcast_numbers(*settings_.whole, sizes, call);
+  layout::Buckets agreed;
+  std::size_t next = 0;
+  for (const std::int64_t size : sizes) {
+    auto& bucket = agreed.emplace_back();
+    for (std::int64_t i = 0; i < size; ++i) bucket.push_back(static_cast<int>(indices[next++]));
+  }
+  return agreed;
+}
+
+void Reducer::prepare_forward(bool synchronize) {
+  synchronize_ = synchronize;
+  bool exchanged = false;
+  for (const Parameter& parameter : parameters_)
+    exchanged = exchanged || !parameter.tensor.defined() || !parameter.tensor.same_as(in_slot(parameter));
+  // A cast keeps the tensor and changes its type: the buckets must follow.
+  for (const Parameter& parameter : parameters_) {
+    if (exchanged || buckets_.empty()) break;
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+    exchanged = !bucket.fits(parameter.slot, parameter.tensor);
+  }
+  if (exchanged) {
+    attach();
+    ready_order_.clear();
+    order_known_ = settings_.find_unused_parameters;
+  }
+  if (!order_known_ && ready_order_.size() == parameters_.size() && !parameters_.empty()) {
+    make_buckets(agree_on_order(layout::plan_ready_buckets(bucket_parameters(), ready_order_, settings_.limits)));
+    order_known_ = true;
+  }
+}
+
+Averaging Reducer::averaging() const {
+  Averaging how;
+  how.groups = settings_.groups;
+  how.num_ranks = settings_.whole->size();
+  how.owner = settings_.owner;
+  how.before = before_all_reduce;
+  if (settings_.gradient_as_bucket_view) how.memory = device::Purpose::gradient;
+  return how;
+}
+
+// ---- during a backward ----
+void Reducer::arm() {
+  if (parameters_.empty() || (state_ == State::collecting && armed_in_ == backward_id())) return;
+  // Still collecting for another backward: that one failed, and what it left is dropped.
+  state_ = State::collecting;
+  armed_in_ = backward_id();
+  collect_for_sync_ = synchronize_;
+  next_bucket_ = 0;
+  for (Bucket& bucket : buckets_) bucket.reset();
+  if (!order_known_ && collect_for_sync_) ready_order_.clear();
+  queue_backward_callback([weak = weak_from_this(), id = armed_in_] {
+    const auto reducer = weak.lock();
+    if (reducer && reducer->armed_in_ == id) reducer->finish();
+  });
+  if (collect_for_sync_) settle_unreached();
+}
+
+// What this backward will not reach need not be waited for: gradients kept back take their place now, and where unused
+// parameters are looked for, nothing does.
+void Reducer::settle_unreached() {
+  for (Parameter& parameter : parameters_) {
+    if (backward_reaches(parameter.tensor)) continue;
+    Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+    if (parameter.pending.defined())
+      bucket.put(parameter.slot, parameter.pending, averaging());
+    else if (!settings_.find_unused_parameters)
+      continue;
+    bucket.settle(parameter.slot);
+  }
+  reduce_ready();
+}
+
+void Reducer::on_gradient(int index, const Tensor& gradient) {
+  arm();
+  Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+  if (!collect_for_sync_) {
+    if (parameter.pending.defined()) {
+      raw::add_(parameter.pending, gradient);
+    } else {
+      const device::PurposeScope purpose(device::Purpose::gradient);
+      parameter.pending = raw::clone(gradient);
+    }
+    return;
+  }
+  Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+  const bool left_out = defect_armed(Defect::replicate_reduces_early) && bucket.is_last_missing(parameter.slot);
+  if (!left_out) [[likely]] {
+    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging());
+    bucket.put(parameter.slot, gradient, averaging());
+  }
+  if (!order_known_) ready_order_.push_back(index);
+  bucket.settle(parameter.slot);
+  reduce_ready();
+}
+
+void Reducer::reduce_ready() {
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].state() == BucketState::ready)
+    reduce(buckets_[next_bucket_++]);
+}
+
+// The digest names the parameters in order and, where every one must have a gradient, which have.
+void Reducer::reduce(Bucket& bucket) {
+  if (defect_armed(Defect::replicate_bucket_not_sent) && &bucket == &buckets_.back()) [[unlikely]]
+    return;
+  std::uint64_t agreement = 1;
+  for (const Bucket::Slot& slot : bucket.slots()) {
+    agreement = digest(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
+    if (!settings_.find_unused_parameters && !slot.filled) agreement = digest(agreement, "without");
+  }
+  auto text = [this, slots = bucket.slots()] {
+    std::string with, without;
+    for (const Bucket::Slot& slot : slots) {
+      const std::string& name = parameters_[static_cast<std::size_t>(slot.parameter)].name;
+      std::string& list = slot.filled ? with : without;
+      list += str(list.empty() ? "" : ", ", name);
+    }
+    return str("gradients of ", settings_.owner, ": ", with.empty() ? "none" : with.c_str(),
+               without.empty() ? std::string() : str("; no gradient: ", without));
+  };
+  bucket.reduce(averaging(), agreement, std::move(text));
+}
+
+// ---- at the end of a backward ----
+void Reducer::finish() {
+  state_ = State::idle;
+  armed_in_ = 0;
+  if (!collect_for_sync_) return;
+  // What was reached and got nothing all the same is settled now, so that no rank waits for another in vain.
+  for (Parameter& parameter : parameters_) {
+    Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+    if (bucket.slots()[static_cast<std::size_t>(parameter.slot)].settled) continue;
+    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging());
+    bucket.settle(parameter.slot);
+  }
+  reduce_ready();
+  const std::vector<std::int64_t> users =
+      settings_.find_unused_parameters ? count_users() : std::vector<std::int64_t>();
+  for (Bucket& bucket : buckets_)
+    if (bucket.state() == BucketState::reducing) bucket.wait();
+  if (!settings_.find_unused_parameters) fail_on_missing();
+  take_results(users);
+}
+
+// On how many ranks each parameter has a gradient: one integer all_reduce.
+std::vector<std::int64_t> Reducer::count_users() {
+  std::vector<std::int64_t> used;
+  for (const Parameter& parameter : parameters_) {
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+    used.push_back(bucket.slots()[static_cast<std::size_t>(parameter.slot)].filled ? 1 : 0);
+  }
+  comm::Call call;
+  call.family = comm::Family::data_parallel;
+  call.owner = settings_.owner;
+  return sum_numbers(*settings_.whole, used, call);
+}
+
+void Reducer::fail_on_missing() const {
+  std::string missing;
+  for (const Parameter& parameter : parameters_) {
+    const Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
+    if (!bucket.slots()[static_cast<std::size_t>(parameter.slot)].filled)
+      missing += str(missing.empty() ? "" : ", ", parameter.name);
+  }
+  if (missing.empty() || defect_armed(Defect::replicate_reduces_early)) return;
+  throw Error(str("replicate: no rank had a gradient in this backward for these parameters of ", settings_.owner, ": ",
+                  missing),
+              "use them in the loss, freeze them, or set find_unused_parameters");
+}
+
+void Reducer::take_results(const std::vector<std::int64_t>& users) {
+  for (Bucket& bucket : buckets_) {
+    // A bucket that was never sent keeps what this rank put in it.
+    if (bucket.state() == BucketState::ready) bucket.skip_reduction(averaging());
+    for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
+      const int index = bucket.slots()[slot].parameter;
+      Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
+      parameter.pending = Tensor();
+      if (!users.empty() && users[static_cast<std::size_t>(index)] == 0) continue;
+      const Tensor mean = bucket.result(static_cast<int>(slot));
+      if (settings_.gradient_as_bucket_view && !grad(parameter.tensor).defined())
+        set_grad(parameter.tensor, mean);
+      else
+        accumulate_grad(parameter.tensor, mean);
+      run_post_accumulate_hooks(parameter.tensor);
+    }
+    bucket.reset();  // its memory lives on in gradients that are views of it
+  }
+}
+
+}  // namespace lockstep::parallel
