@@ -110,7 +110,9 @@ double difference_of(T a, T b) {
 
 template <class T>
 bool is_nan(T value) {
-  if constexpr (is_float<T>) {
+  if constexpr (std::is_same_v<T, Half>) {
+    return (value.bits & 0x7fffu) > 0x7c00u;
+  } else if constexpr (is_float<T>) {
     return std::isnan(static_cast<ComputeType<T>>(value));
   } else {
     return false;

@@ -15,7 +15,7 @@ namespace lockstep::verdict {
 namespace {
 
 constexpr std::string_view rank_status_names[static_cast<int>(RankStatus::count_)] = {
-    "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started"};
+    "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started", "invalid"};
 
 // Ended by itself or by a signal, and nobody asked for it.
 bool is_crash(const RankOutcome& outcome) {
@@ -25,7 +25,7 @@ bool is_crash(const RankOutcome& outcome) {
 
 bool handed_in(const RankOutcome& outcome) {
   return outcome.status == RankStatus::finished || outcome.status == RankStatus::failed ||
-         (outcome.status == RankStatus::exited && outcome.end_expected);
+         outcome.status == RankStatus::invalid || (outcome.status == RankStatus::exited && outcome.end_expected);
 }
 
 std::string_view signal_text(int signal) {
@@ -84,7 +84,8 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
       }
       if (is_crash(outcome) || outcome.status == RankStatus::hung) {
         causes.push_back({failure_of_end(outcome, describe_end(outcome)), outcome.status, stage});
-      } else if (outcome.status == RankStatus::unsupported && outcome.failures.empty()) {
+      } else if (outcome.status == RankStatus::invalid ||
+                 (outcome.status == RankStatus::unsupported && outcome.failures.empty())) {
         causes.push_back({failure_of_end(outcome, outcome.detail), outcome.status, stage});
       } else if (outcome.status == RankStatus::failed && outcome.failures.empty()) {
         const std::string detail = outcome.detail.empty() ? "the rank failed and left no message" : outcome.detail;
@@ -173,10 +174,14 @@ void judge_failure(CaseResult& row, const Expectation& expectation, const std::v
   row.failure = first_with_others(causes);
   bool crash = false;
   bool hang = false;
+  bool invalid = false;
+  bool failed = false;
   for (const Cause& cause : causes) {
     crash = crash || cause.status == RankStatus::exited || cause.status == RankStatus::killed ||
             cause.status == RankStatus::never_started;
     hang = hang || cause.status == RankStatus::hung;
+    invalid = invalid || cause.status == RankStatus::invalid;
+    failed = failed || (cause.status == RankStatus::failed && !cause.failure.secondary);
   }
   if (crash || hang) {
     row.status = crash ? Status::CRASH : Status::HANG;
@@ -184,6 +189,8 @@ void judge_failure(CaseResult& row, const Expectation& expectation, const std::v
     row.status = Status::UNSUPPORTED;
     row.reason = row.failure->message;
     row.failure.reset();
+  } else if (invalid && !failed) {
+    row.status = Status::INVALID;
   } else if (!expectation.failure) {
     row.status = Status::FAIL;
   } else if (is_expected(*row.failure, *expectation.failure)) {
@@ -347,6 +354,7 @@ std::string describe_end(const RankOutcome& outcome) {
     case RankStatus::finished:
     case RankStatus::failed:
     case RankStatus::unsupported:
+    case RankStatus::invalid:
     case RankStatus::count_:
       text += str(" ended as '", name_of(outcome.status), "'");
       break;

@@ -11,8 +11,9 @@
 //
 // Which verdict, in this order: CRASH when a rank ended by itself or by a signal that nobody asked for, HANG when one
 // had to be ended, UNSUPPORTED when the first cause is a missing part of the machine, FAIL when there is a failure,
-// INVALID when a check that had to be reached was reached by no rank or there is no evidence, else PASS. An expected
-// failure makes FAIL an XFAIL and PASS an XPASS; CRASH, HANG and INVALID it leaves alone.
+// INVALID when a rank says so, when a check that had to be reached was reached by no rank, or when there is no
+// evidence, else PASS. An expected failure makes FAIL an XFAIL and PASS an XPASS; CRASH, HANG and INVALID it leaves
+// alone. What is `secondary` never decides while something else can.
 #pragma once
 
 #include <optional>
@@ -32,6 +33,7 @@ enum class RankStatus {
   killed,         // ended by `signal`
   hung,           // did not end in time and was ended
   never_started,  // could not be started; `detail` says why
+  invalid,        // the scenario asked for what cannot be judged (a name whose step did not run); `detail` says what
   count_
 };
 std::string_view name_of(RankStatus status);

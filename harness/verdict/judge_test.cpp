@@ -206,6 +206,20 @@ TEST(Judge, AMissingPartOfTheMachineIsUnsupported) {
   EXPECT_EQ(judge_ranks({lacks, bad(1, {failure("values differ", 5)})}).status, Status::FAIL);
 }
 
+TEST(Judge, ARankThatCannotJudgeMakesTheCaseInvalidUnlessOneFailed) {
+  RankOutcome invalid = ended(0, RankStatus::invalid, 10);
+  invalid.detail = "'loss' is not bound: the step that binds it did not run";
+  Failure peer = failure("rank 0 left", 5);
+  peer.secondary = true;
+  const CaseResult row = judge_ranks({invalid, bad(1, {peer})});
+  EXPECT_EQ(row.status, Status::INVALID);
+  EXPECT_EQ(row.failure->message, "'loss' is not bound: the step that binds it did not run");
+  EXPECT_EQ(row.failure->line, 7);
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 1: rank 0 left"));
+  EXPECT_EQ(judge_ranks({invalid, good(1)}, expecting_failure()).status, Status::INVALID);
+  EXPECT_EQ(judge_ranks({invalid, bad(1, {failure("values differ", 50)})}).status, Status::FAIL);
+}
+
 TEST(Judge, AnExpectedFailureIsXfailWithItsReason) {
   const CaseResult row = judge_ranks({bad(0, {failure("2 of 6 elements", 1)})}, expecting_failure(9, "2 of*elements"));
   EXPECT_EQ(row.status, Status::XFAIL);
