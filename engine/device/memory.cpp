@@ -84,7 +84,7 @@ void Runtime::take_back(Memory* memory) {
     memory->block_ = nullptr;
     memory->data_ = nullptr;
   }
-  if (memory->shadow_) memory->shadow_->records.clear();
+  if (memory->shadow_) memory->shadow_->clear();
   count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
   if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
   if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;

@@ -10,7 +10,7 @@ namespace lockstep::device {
 
 namespace {
 constexpr std::size_t most_violations = 20;
-constexpr std::size_t prune_above = 128;
+constexpr std::size_t prune_every = 128;  // parts
 
 bool join(Clocks& into, const Clocks& what) {
   std::uint32_t news = 0;
@@ -56,16 +56,10 @@ void OrderCheck::host_learns(const Clocks& what) {
   if (join(host_, what)) ++host_version_;
 }
 
-void OrderCheck::refresh(OrderShadow& shadow) const {
-  if (shadow.generation == generation_) return;
-  shadow.records.clear();
-  shadow.generation = generation_;
-}
-
 void OrderCheck::taken(StreamClock& home, OrderShadow& shadow, std::size_t bytes) {
   learn_from_host(home);
   shadow.generation = generation_;
-  shadow.records.clear();
+  shadow.clear();
   AccessRecord record;
   record.end = bytes;
   record.count = home.known[static_cast<std::size_t>(home.id)];
@@ -73,15 +67,15 @@ void OrderCheck::taken(StreamClock& home, OrderShadow& shadow, std::size_t bytes
   record.writes = record.taking = true;
   record.scenario_line = context_->scenario_line;
   record.iteration = context_->iteration;
-  shadow.records.push_back(record);
+  shadow.whole.push_back(record);
 }
 
 void OrderCheck::freed(StreamClock& home, OrderShadow& shadow, const Memory& memory) {
   if (shadow.generation != generation_) return;
   learn_from_host(home);
-  for (const AccessRecord& earlier : shadow.records) {
+  const auto check = [&](const AccessRecord& earlier) {
     ++num_checked_;
-    if (earlier.count <= home.known[earlier.stream]) continue;
+    if (earlier.count <= home.known[earlier.stream]) return;
     AccessRecord later;
     later.end = memory.bytes();
     later.stream = static_cast<std::uint8_t>(home.id);
@@ -90,7 +84,9 @@ void OrderCheck::freed(StreamClock& home, OrderShadow& shadow, const Memory& mem
     later.scenario_line = context_->scenario_line;
     later.iteration = context_->iteration;
     report(earlier, later, true, memory);
-  }
+  };
+  std::for_each(shadow.whole.begin(), shadow.whole.end(), check);
+  std::for_each(shadow.parts.begin(), shadow.parts.end(), check);
 }
 
 void OrderCheck::begin_launch(StreamClock& clock) {
@@ -98,53 +94,84 @@ void OrderCheck::begin_launch(StreamClock& clock) {
   ++clock.known[static_cast<std::size_t>(clock.id)];
 }
 
+void OrderCheck::compare(const StreamClock& clock, const AccessRecord& earlier, const AccessRecord& now,
+                         const Memory& memory) {
+  if (!now.writes && !earlier.writes) return;
+  ++num_checked_;
+  if (earlier.stream != now.stream && earlier.count > clock.known[earlier.stream]) [[unlikely]] {
+    report(earlier, now, false, memory);
+  }
+}
+
 void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shadow, const Access& access) {
-  refresh(shadow);
-  const auto id = static_cast<std::uint8_t>(clock.id);
-  const bool writes = access.mode != Mode::read;
+  if (shadow.generation != generation_) {
+    shadow.clear();
+    shadow.generation = generation_;
+  }
+  const Memory& memory = *access.memory;
   AccessRecord now;
   now.begin = access.offset;
   now.end = access.offset + access.bytes;
-  now.count = clock.known[id];
-  now.stream = id;
-  now.writes = writes;
+  now.count = clock.known[static_cast<std::size_t>(clock.id)];
+  now.stream = static_cast<std::uint8_t>(clock.id);
+  now.writes = access.mode != Mode::read;
   now.name = name;
   now.scenario_line = context_->scenario_line;
   now.iteration = context_->iteration;
+  // Whoever comes after this access comes after what it covers: a write covers all, a read its own stream's reads.
+  const auto supersedes = [&now](const AccessRecord& earlier) {
+    return now.begin <= earlier.begin && now.end >= earlier.end &&
+           (now.writes || (!earlier.writes && earlier.stream == now.stream));
+  };
 
-  std::vector<AccessRecord>& records = shadow.records;
-  AccessRecord* place = nullptr;  // of a record that this one covers
-  for (std::size_t i = 0; i < records.size();) {
-    AccessRecord& earlier = records[i];
-    if (earlier.end <= now.begin || earlier.begin >= now.end) {
+  // Against accesses to the whole block.
+  const bool is_whole = access.offset == 0 && access.bytes == memory.bytes();
+  bool placed = false;
+  for (std::size_t i = 0; i < shadow.whole.size();) {
+    AccessRecord& earlier = shadow.whole[i];
+    compare(clock, earlier, now, memory);
+    if (!is_whole || !supersedes(earlier)) {
       ++i;
-      continue;
-    }
-    if (writes || earlier.writes) {
-      ++num_checked_;
-      if (earlier.stream != id && earlier.count > clock.known[earlier.stream]) [[unlikely]] {
-        report(earlier, now, false, *access.memory);
-      }
-    }
-    // Whoever comes after this access comes after what it covers: a write covers all, a read its own stream's reads.
-    const bool covers =
-        now.begin <= earlier.begin && now.end >= earlier.end && (writes || (!earlier.writes && earlier.stream == id));
-    if (!covers) {
-      ++i;
-    } else if (place == nullptr) {
-      place = &earlier;
+    } else if (!placed) {
+      earlier = now;
+      placed = true;
       ++i;
     } else {
-      earlier = records.back();
-      records.pop_back();
+      earlier = shadow.whole.back();
+      shadow.whole.pop_back();
     }
   }
-  if (place != nullptr) {
-    *place = now;
+  if (is_whole && !placed) shadow.whole.push_back(now);
+
+  // Against the parts that may reach into this one.
+  std::vector<AccessRecord>& parts = shadow.parts;
+  const auto starts_before = [](const AccessRecord& record, std::size_t place) { return record.begin < place; };
+  const std::size_t earliest = now.begin - std::min(now.begin, shadow.longest_part);
+  const auto first = std::lower_bound(parts.begin(), parts.end(), earliest, starts_before);
+  auto kept = first, next = first;
+  for (; next != parts.end() && next->begin < now.end; ++next) {
+    if (next->end > now.begin) {
+      compare(clock, *next, now, memory);
+      if (supersedes(*next)) continue;
+    }
+    if (kept != next) *kept = *next;
+    ++kept;
+  }
+  if (is_whole) {
+    parts.erase(kept, next);
+    if (parts.empty()) shadow.longest_part = 0;
     return;
   }
-  if (records.size() >= prune_above) prune(shadow);
-  records.push_back(now);
+  shadow.longest_part = std::max(shadow.longest_part, access.bytes);
+  const auto place = std::lower_bound(first, kept, now.begin, starts_before);
+  if (kept != next) {
+    std::move_backward(place, kept, kept + 1);
+    *place = now;
+    parts.erase(kept + 1, next);
+    return;
+  }
+  parts.insert(place, now);
+  if (parts.size() % prune_every == 0) prune(shadow);
 }
 
 void OrderCheck::prune(OrderShadow& shadow) const {
@@ -153,7 +180,7 @@ void OrderCheck::prune(OrderShadow& shadow) const {
   for (const StreamClock* stream : streams_) {
     for (std::size_t i = 0; i < common.size(); ++i) common[i] = std::min(common[i], stream->known[i]);
   }
-  std::erase_if(shadow.records, [&](const AccessRecord& record) { return record.count <= common[record.stream]; });
+  std::erase_if(shadow.parts, [&](const AccessRecord& record) { return record.count <= common[record.stream]; });
 }
 
 std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const {

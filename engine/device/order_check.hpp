@@ -43,9 +43,18 @@ struct AccessRecord {
   int iteration = -1;
 };
 
+// Accesses to the whole block apart from those to parts of it: a flat buffer has many parts, each looked up by place.
 struct OrderShadow {
-  std::vector<AccessRecord> records;
+  std::vector<AccessRecord> whole;
+  std::vector<AccessRecord> parts;  // in order of their begin
+  std::size_t longest_part = 0;
   std::uint64_t generation = 0;
+
+  void clear() {
+    whole.clear();
+    parts.clear();
+    longest_part = 0;
+  }
 };
 
 class OrderCheck {
@@ -71,7 +80,8 @@ class OrderCheck {
   std::int64_t num_checked() const { return num_checked_; }
 
  private:
-  void refresh(OrderShadow& shadow) const;
+  // Whether `now` conflicts with `earlier` unordered; reports it.
+  void compare(const StreamClock& clock, const AccessRecord& earlier, const AccessRecord& now, const Memory& memory);
   void prune(OrderShadow& shadow) const;
   void report(const AccessRecord& earlier, const AccessRecord& later, bool freeing, const Memory& memory);
   std::string describe(const AccessRecord& record, bool freeing) const;

@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <cstring>
+#include <random>
 #include <thread>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -223,6 +226,52 @@ TEST_P(OrderCheck, ManySlicesStayWatched) {
   touch(gather(), "reduce", flat, Mode::read, 1023 * 16, 16);
   ASSERT_THAT(order_violations(), SizeIs(1));
   EXPECT_THAT(order_violations()[0].message, HasSubstr("writing bytes 16368..16384"));
+}
+
+TEST_P(OrderCheck, AgreesWithAPlainListOfAllAccesses) {
+  // Random accesses and waits against a check that forgets nothing and compares everything, byte for byte.
+  struct Seen {
+    std::size_t begin, end;
+    int stream;
+    int count;
+    bool writes;
+  };
+  std::mt19937 draws(5);
+  int found = 0;
+  for (int round = 0; round < 300; ++round) {
+    const std::size_t before = order_violations().size();
+    if (before == 20) break;
+    synchronize_all();
+    const MemoryPtr memory = block(64);
+    memory->label = "round " + std::to_string(round);
+    Stream* streams[] = {&compute(), &gather(), &reduce()};
+    int known[3][3] = {};  // how far stream i knows stream j
+    std::vector<Seen> all;
+    bool conflict = false;
+    for (int step = 0; step < 12 && !conflict; ++step) {
+      const int on = static_cast<int>(draws() % 3);
+      if (draws() % 2 == 0) {
+        const int awaited = static_cast<int>(draws() % 3);
+        streams[on]->wait(streams[awaited]->record());
+        for (int i = 0; i < 3; ++i) known[on][i] = std::max(known[on][i], known[awaited][i]);
+        continue;
+      }
+      const std::size_t begin = draws() % 3 == 0 ? 0 : draws() % 60;
+      const std::size_t end = begin == 0 ? 64 : begin + 1 + draws() % (64 - begin);
+      const bool writes = draws() % 2 == 0;
+      ++known[on][on];
+      for (const Seen& seen : all) {
+        conflict = conflict || (seen.begin < end && begin < seen.end && (writes || seen.writes) && seen.stream != on &&
+                                seen.count > known[on][seen.stream]);
+      }
+      all.push_back({begin, end, on, known[on][on], writes});
+      touch(*streams[on], "step", memory, writes ? Mode::write : Mode::read, begin, end - begin);
+    }
+    ASSERT_EQ(order_violations().size() > before, conflict) << "round " << round << ", seed 5";
+    found += conflict;
+    for (Stream* stream : streams) stream->synchronize();
+  }
+  EXPECT_GT(found, 5);
 }
 
 TEST_P(OrderCheck, OffItSeesNothingAndOnAgainStartsAfresh) {

@@ -70,6 +70,8 @@ void StreamState::wait_for(std::uint64_t number) {
     --num_waiting;
   }
   if (error && failed_at <= number) std::rethrow_exception(error);
+  // Only at the end of the rank: whoever waits must not go on as if it had run.
+  if (completed < number) throw Error(str("stream ", name, " was given up before it ran what is waited for"));
 }
 
 bool StreamState::has_completed(std::uint64_t number) {
