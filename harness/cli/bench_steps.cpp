@@ -58,12 +58,14 @@ Timings time_steps(const StepModel& size, bool replicated, int rounds) {
     backward({loss});
     optimizer->step();
   };
+  comm::Call uncounted;
+  uncounted.family = comm::Family::uncounted;
   const auto time_one = [&](bool order_check) {
     device::set_order_check(order_check);
-    comm::barrier(comm::world_group(), {.family = comm::Family::uncounted});
+    comm::barrier(comm::world_group(), uncounted);
     const auto begin = std::chrono::steady_clock::now();
     step();
-    comm::barrier(comm::world_group(), {.family = comm::Family::uncounted});
+    comm::barrier(comm::world_group(), uncounted);
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   };
   Timings timings;
