@@ -16,10 +16,7 @@ class ScenarioReader {
       : reader_(reader), root_(root), scenario_(scenario) {}
 
   void read(const std::string& expected_name) {
-    reader_.check_keys(root_,
-                       {"scenario", "summary", "mirrors", "see", "ranks", "device", "parameters", "matrix", "skip",
-                        "expect_failure", "timeout", "tags", "bits", "plan", "models", "steps", "stages"},
-                       "a scenario");
+    reader_.check_keys(root_, names_of(scenario_keys()), "a scenario");
     scenario_.name = required_text("scenario");
     scenario_.summary = required_text("summary");
     if (!expected_name.empty() && !scenario_.name.empty() && scenario_.name != expected_name) {
@@ -404,7 +401,7 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
   routine->file = file;
   routine->place = root.place;
   Reader reader(yaml, diagnostics, routines);
-  reader.check_keys(root, {"routine", "summary", "parameters", "gives", "models", "steps"}, "a routine");
+  reader.check_keys(root, names_of(routine_keys()), "a routine");
   for (auto [name, target] : {std::pair<std::string_view, std::string*>("routine", &routine->name),
                               std::pair<std::string_view, std::string*>("summary", &routine->summary)}) {
     const YamlNode* node = Reader::find(root, name);

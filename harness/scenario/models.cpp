@@ -34,7 +34,7 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
   OwnModel model;
   model.name = name;
   model.place = key.place;
-  check_keys(node, {"arguments", "children", "parameters", "buffers", "forward", "methods"}, "a model");
+  check_keys(node, names_of(model_keys()), "a model");
   if (const YamlNode* arguments = find(node, "arguments");
       arguments != nullptr && require_map(*arguments, "`arguments`")) {
     for (const auto& [argument, value] : arguments->entries) {

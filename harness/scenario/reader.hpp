@@ -83,8 +83,6 @@ class Reader {
   std::set<std::string> excused_;
 };
 
-// What a routine's parameter of that type takes.
-ArgType argument_type_of(std::string_view routine_type);
 // Why a value known before running cannot be of the type; empty when it can.
 std::string mismatch(const Expr& value, ArgType type);
 

@@ -164,8 +164,22 @@ const std::vector<std::string>& families();          // data_parallel, ...
 const std::vector<std::string>& collective_names();  // all_reduce, ...
 const std::vector<std::string>& memory_purposes();   // parameter, ...
 const std::vector<std::string>& routine_types();     // any, integer, ...
-const std::vector<std::string>& step_modifiers();    // as, when, raises, steps, else, among, with, note
-const std::vector<std::string>& devices();           // cpu, sim, cuda
+// What a routine's parameter of that type takes as an argument.
+ArgType argument_type_of(std::string_view routine_type);
+const std::vector<std::string>& step_modifiers();  // as, when, raises, steps, else, among, with, note
+const std::vector<std::string>& devices();         // cpu, sim, cuda
+
+// Keys of a file, of a step and of an own model, with what they mean; `required` ones must be there.
+struct KeySpec {
+  std::string_view name;
+  bool required = false;
+  std::string_view doc;
+};
+const std::vector<KeySpec>& scenario_keys();
+const std::vector<KeySpec>& routine_keys();
+const std::vector<KeySpec>& model_keys();
+const std::vector<KeySpec>& modifier_keys();
+std::vector<std::string> names_of(const std::vector<KeySpec>& keys);
 
 namespace limits {
 inline constexpr std::size_t expression_characters = 1000;
