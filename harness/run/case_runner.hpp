@@ -25,8 +25,8 @@ struct CaseSpec {
 // Never throws. For a staged case `stage` picks the steps.
 verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage = 0);
 
-// What the verdict holds the outcomes against: the checks that some rank must reach (those that parameters rule out left
-// out, worked out before launch) and the failure that the scenario expects.
+// What the verdict holds the outcomes against: the checks that some rank must reach (those that parameters rule out
+// left out, worked out before launch) and the failure that the scenario expects.
 verdict::Expectation expectation_of(const CaseSpec& spec);
 
 }  // namespace lockstep::run

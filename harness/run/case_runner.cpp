@@ -1,0 +1,25 @@
+#include "harness/run/case_runner.hpp"
+
+#include "harness/run/interpreter.hpp"
+
+namespace lockstep::run {
+
+verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage) {
+  try {
+    Interpreter interpreter(spec, rank, stage);
+    return interpreter.run();
+  } catch (const std::exception& error) {
+    verdict::RankOutcome outcome;
+    outcome.rank = rank;
+    outcome.status = verdict::RankStatus::failed;
+    verdict::Failure failure;
+    failure.check = "run";
+    failure.file = spec.scenario ? spec.scenario->file : "";
+    failure.rank = rank;
+    failure.message = error.what();
+    outcome.failures.push_back(std::move(failure));
+    return outcome;
+  }
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,28 @@
+// Files of a case: .json values and .safetensors maps of tensors, in the case's own folder, or, with a leading `/`, for
+// reading only under the folder of scenarios. Neither `..` nor a link leads out of either.
+//
+// .safetensors: 8 bytes of length (little-endian), a JSON header {name: {dtype, shape, data_offsets}}, then the data.
+#pragma once
+
+#include <string>
+
+#include "harness/run/value.hpp"
+
+namespace lockstep::run {
+
+struct Folders {
+  std::string of_case;    // empty: the case has none
+  std::string scenarios;  // what `/` stands for
+};
+
+// The path in the file system. Throws Error for a path that leaves its folder, or a `/` path that is to be written.
+std::string resolve_path(const std::string& path, const Folders& folders, bool writing);
+
+Value read_file(const std::string& path, const Folders& folders, device::Device device);
+// A value as .json, a map of tensors as .safetensors.
+void write_file(const std::string& path, const Value& value, const Folders& folders);
+
+// JSON both ways; not-a-number and infinities are the texts "nan", "inf", "-inf" (as records are written).
+Value parse_json(const std::string& text);
+
+}  // namespace lockstep::run

@@ -1,0 +1,115 @@
+// The end of a case on a rank: what waited is judged, what the engine watched is read, what was seen is summed up.
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "engine/device/order.hpp"
+#include "harness/run/interpreter.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+bool any_across(const scenario::Steps& steps) {
+  return std::any_of(steps.begin(), steps.end(), [](const scenario::Step& step) {
+    if (step.verb == scenario::Verb::expect_across) return true;
+    if (any_across(step.steps) || any_across(step.otherwise)) return true;
+    if (step.routine && any_across(step.routine->steps)) return true;
+    return std::any_of(step.among.begin(), step.among.end(),
+                       [](const scenario::Branch& branch) { return any_across(branch.steps); });
+  });
+}
+
+}  // namespace
+
+bool Interpreter::case_has_checks_across() const { return any_across(scenario().stages.at(stage_).steps); }
+
+void Interpreter::finish() {
+  const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
+  try {
+    device::synchronize_all();
+  } catch (const std::exception& error) {
+    if (!announced_) fail_from(error);
+  }
+  checks_.judge(outcome_.evidence, fail_check);
+  if (case_has_checks_across()) {
+    if (announced_) {
+      // This rank's own failure says more than that its values could not be compared.
+      if (outcome_.status == verdict::RankStatus::exited) checks_.fail_across("this rank ended early", fail_check);
+    } else {
+      try {
+        checks_.judge_across(session_.rank, session_.world_size, outcome_.evidence, fail_check);
+      } catch (const CollectiveError& error) {
+        const std::string why = error.what();
+        checks_.fail_across(why,
+                            [this](const Site& site, std::string message) { fail(site, std::move(message), true); });
+      }
+    }
+  }
+  judge_order();
+  judge_transport();
+  summarise();
+}
+
+void Interpreter::judge_order() {
+  if (!spec_.order_check) return;
+  for (const device::OrderViolation& violation : device::order_violations()) {
+    Site site;
+    site.check = "order";
+    site.file = scenario().file;
+    site.line = violation.scenario_line;
+    site.scenario_line = violation.scenario_line;
+    site.iteration = violation.iteration;
+    site.time_ns = violation.time_ns;
+    fail(site, violation.message);
+  }
+}
+
+void Interpreter::judge_transport() {
+  if (session_.world_size < 2 || announced_) return;
+  std::int64_t logged = 0;
+  for (const comm::LogEntry& entry : comm::log())
+    if (entry.group_size > 1 && entry.operation != comm::Operation::barrier) logged += entry.bytes;
+  // A rank may leave its share of a small collective to a peer, so that only the sum over ranks says something.
+  std::int64_t all_logged = 0, all_moved = 0;
+  try {
+    for (const std::string& text : comm::exchange(comm::world_group(), str(logged, " ", comm::transport_bytes()))) {
+      all_logged += std::stoll(text);
+      all_moved += std::stoll(text.substr(text.find(' ')));
+    }
+  } catch (const CollectiveError&) {
+    return;  // a peer ended before: its outcome says why
+  }
+  if (all_logged == 0 || all_moved > 0) return;
+  Site site = current_;
+  site.check = "witness";
+  fail(site, str("the log holds collectives of ", all_logged, " bytes over all ranks, but the transport moved none"));
+}
+
+void Interpreter::summarise() {
+  using Row = std::tuple<comm::Family, comm::Operation, std::string, int, comm::Phase>;
+  std::map<Row, std::size_t> rows;
+  for (const comm::LogEntry& entry : comm::log()) {
+    if (entry.family == comm::Family::uncounted) continue;
+    const Row row{entry.family, entry.operation, entry.axis, entry.group_size, entry.phase};
+    const auto [at, added] = rows.emplace(row, outcome_.collectives.size());
+    if (added) {
+      verdict::CollectiveCount count;
+      count.family = name_of(entry.family);
+      count.operation = name_of(entry.operation);
+      count.axis = entry.axis;
+      count.group_size = entry.group_size;
+      count.phase = name_of(entry.phase);
+      outcome_.collectives.push_back(std::move(count));
+    }
+    verdict::CollectiveCount& count = outcome_.collectives[at->second];
+    count.count += 1;
+    count.bytes += entry.bytes;
+  }
+  const device::MemoryStats stats = device::memory_stats();
+  for (int i = 0; i < device::num_purposes; ++i)
+    outcome_.memory[std::string(name_of(static_cast<device::Purpose>(i)))] = stats.peak[static_cast<std::size_t>(i)];
+  outcome_.memory["peak_total"] = stats.peak_total;
+}
+
+}  // namespace lockstep::run

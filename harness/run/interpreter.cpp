@@ -1,0 +1,268 @@
+#include "harness/run/interpreter.hpp"
+
+#include <chrono>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/device/order.hpp"
+#include "engine/kernels/backend.hpp"
+#include "harness/run/evaluate.hpp"
+#include "harness/run/verbs.hpp"
+
+namespace lockstep::run {
+
+using scenario::Step;
+using scenario::Steps;
+
+namespace {
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
+
+// Whether a collective failed only because a peer had ended: the peer's own failure is the cause then.
+bool is_secondary(const std::exception& error) {
+  if (!dynamic_cast<const CollectiveError*>(&error)) return false;
+  const std::string text = error.what();
+  for (const std::string_view sign : {" failed", " died", " has ended", "the case was aborted"})
+    if (text.find(sign) != std::string::npos) return true;
+  return false;
+}
+
+// Puts a step's place back when a hook has run.
+class PlaceKeeper {
+ public:
+  PlaceKeeper(RankContext& context, Site& current)
+      : context_(context), current_(current), place_(context.place), line_(context.scenario_line), site_(current) {}
+  ~PlaceKeeper() {
+    context_.place = place_;
+    context_.scenario_line = line_;
+    current_ = site_;
+  }
+  PlaceKeeper(const PlaceKeeper&) = delete;
+  PlaceKeeper& operator=(const PlaceKeeper&) = delete;
+
+ private:
+  RankContext& context_;
+  Site& current_;
+  std::string place_;
+  int line_;
+  Site site_;
+};
+
+}  // namespace
+
+Interpreter::Interpreter(const CaseSpec& spec, int rank, std::size_t stage)
+    : spec_(spec), stage_(stage), context_(RankContext::current()) {
+  outcome_.rank = rank;
+}
+
+Interpreter::~Interpreter() {
+  // Hooks and frames hold each other through the modules between them.
+  if (file_frame_) file_frame_->names.clear();
+  for (const FramePtr& frame : held_) frame->names.clear();
+}
+
+void Interpreter::set_up() {
+  kernels::initialize();
+  session_.rank = context_.rank();
+  session_.world_size = context_.world_size();
+  session_.device = device::device_from_name(test_case().device);
+  device::require_available(session_.device.kind);
+  device::set_order_check(spec_.order_check);
+  comm::set_deadline(spec_.collective_deadline_seconds);
+  session_.all_ranks = std::make_shared<const DeviceMesh>(DeviceMesh::world());
+  Names& names = session_.variables;
+  names["rank"] = Value(session_.rank);
+  names["world_size"] = Value(session_.world_size);
+  names["device"] = Value(test_case().device);
+  names["device_index"] = Value(session_.device.index);
+  names["launch"] = Value(scenario::name_of(test_case().launch));
+  names["all_ranks"] = Value(session_.all_ranks);
+  for (std::string_view type : scenario::type_names()) names[std::string(type)] = Value(dtype_from_name(type));
+  for (const auto& [name, literal] : test_case().parameters) session_.parameters[name] = from_literal(literal);
+  for (const auto& [name, literal] : test_case().params) session_.parameters[name] = from_literal(literal);
+  file_frame_ = std::make_shared<Frame>();
+  file_frame_->session = &session_;
+  file_frame_->models = &scenario().models;
+  file_frame_->file = scenario().file;
+}
+
+verdict::RankOutcome Interpreter::run() {
+  const std::int64_t start = now_ns();
+  run_guarded();
+  outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
+  if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
+    outcome_.status = verdict::RankStatus::failed;
+  outcome_.last_step = {current_.check, current_.file, current_.line, current_.column};
+  outcome_.end_time_ns = now_ns();
+  return std::move(outcome_);
+}
+
+void Interpreter::run_guarded() {
+  bool ended = false;
+  try {
+    const NoGrad no_grad;
+    set_up();
+    run_steps(scenario().stages.at(stage_).steps, Scope{file_frame_});
+    ended = true;
+  } catch (const EarlyExit&) {
+    outcome_.status = verdict::RankStatus::exited;
+    outcome_.end_expected = true;
+  } catch (const UnsupportedError& error) {
+    outcome_.status = verdict::RankStatus::unsupported;
+    outcome_.detail = error.what();
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  if (!ended) {
+    // Peers that wait for this rank learn at once that it has gone.
+    const bool failed = !outcome_.failures.empty();
+    try {
+      comm::announce_end(failed, failed ? outcome_.failures.back().message : outcome_.detail);
+    } catch (const std::exception&) {
+      // Without a communicator there is nobody to tell.
+    }
+    announced_ = true;
+  }
+  try {
+    finish();
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  try {
+    if (!announced_) comm::announce_end(false, "");
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+}
+
+void Interpreter::fail_from(const std::exception& error) {
+  Site site = current_;
+  site.time_ns = now_ns();
+  std::string message = error.what();
+  if (dynamic_cast<const UnboundName*>(&error)) message += " (the case is INVALID)";
+  fail(site, std::move(message), is_secondary(error));
+}
+
+void Interpreter::fail(const Site& site, std::string message, bool secondary) {
+  // A failing check in a long loop would drown what came first.
+  constexpr std::size_t most_failures = 50;
+  if (outcome_.failures.size() >= most_failures) return;
+  verdict::Failure failure;
+  failure.check = site.check;
+  failure.file = site.file;
+  failure.line = site.line;
+  failure.column = site.column;
+  failure.rank = session_.rank;
+  failure.iteration = site.iteration;
+  failure.message = site.note.empty() ? std::move(message) : str(message, " [", site.note, "]");
+  failure.time_ns = site.time_ns;
+  failure.secondary = secondary;
+  failure.scenario_line = site.scenario_line;
+  outcome_.failures.push_back(std::move(failure));
+}
+
+Site Interpreter::site_of(const Step& step, const Scope& scope) const {
+  Site site;
+  site.check = scenario::name_of(step.verb);
+  site.file = step.place.file;
+  site.line = step.place.line;
+  site.column = step.place.column;
+  site.scenario_line = scope.frame->routine ? scope.frame->scenario_line : step.place.line;
+  site.iteration = context_.iteration;
+  site.time_ns = now_ns();
+  site.note = step.note;
+  return site;
+}
+
+void Interpreter::enter(const Step& step, const Scope& scope) {
+  current_ = site_of(step, scope);
+  context_.place = str(step.place.file, ":", step.place.line);
+  context_.scenario_line = current_.scenario_line;
+}
+
+void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
+  for (const Step& step : steps) run_step(step, scope);
+}
+
+void Interpreter::run_step(const Step& step, const Scope& scope) {
+  enter(step, scope);
+  if (step.when && !evaluate_condition(*step.when, scope)) return;
+  if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope)))
+    perform_expecting_error(step, scope);
+  else
+    perform(step, scope);
+}
+
+void Interpreter::perform(const Step& step, const Scope& scope) {
+  if (is_check(step.verb)) {
+    const std::string id = scope.frame->way + to_text(step.place);
+    if (reached_.insert(id).second) outcome_.checks_reached.push_back(id);
+  }
+  StepCall call{*this, step, scope};
+  Value result = run_verb(call);
+  if (!step.as.empty()) scope.frame->names[step.as] = std::move(result);
+}
+
+void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) {
+  const Site site = current_;
+  const std::string pattern = evaluate(*step.raises->message, scope).as_text("the message of `raises`");
+  const std::int64_t start = now_ns();
+  const int iteration = context_.iteration;
+  std::string message;
+  try {
+    perform(step, scope);
+    // What went wrong on a stream shows at the latest here.
+    device::synchronize_all();
+  } catch (const UnboundName&) {
+    throw;
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    message = error.what();
+  }
+  const double milliseconds = static_cast<double>(now_ns() - start) * 1e-6;
+  context_.iteration = iteration;
+  current_ = site;
+  if (message.empty()) return fail(site, str("raised nothing, though an error was expected: ", pattern));
+  if (!verdict::message_matches(message, pattern))
+    return fail(site, str("raised `", message, "`, which does not contain what was expected: ", pattern));
+  if (step.raises->within_ms) {
+    const double limit = evaluate(*step.raises->within_ms, scope).as_number("within_ms");
+    if (milliseconds > limit)
+      return fail(site, str("raised `", message, "` after ", static_cast<std::int64_t>(milliseconds),
+                            " ms, not within ", limit, " ms"));
+  }
+  outcome_.evidence.errors_expected += 1;
+}
+
+void Interpreter::run_iteration(const Steps& steps, const Scope& scope, std::int64_t iteration) {
+  const int outer = context_.iteration;
+  context_.iteration = static_cast<int>(iteration);
+  run_steps(steps, scope);
+  context_.iteration = outer;
+}
+
+void Interpreter::run_hook(const Steps& steps, const Scope& scope) {
+  const PlaceKeeper keeper(context_, current_);
+  const int iteration = context_.iteration;
+  const NoGrad no_grad;
+  run_steps(steps, scope);
+  context_.iteration = iteration;
+}
+
+void Interpreter::record(const std::string& name, verdict::JsonText json) {
+  for (auto& [own, text] : outcome_.records)
+    if (own == name) {
+      text = std::move(json);
+      return;
+    }
+  outcome_.records.emplace_back(name, std::move(json));
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,82 @@
+// The interpreter of one case on one rank: walks the steps, keeps the scopes, gathers evidence and failures. Verbs
+// (verbs.hpp) and checks (checks.hpp) work through it.
+//
+//   Interpreter interpreter(spec, rank, stage);
+//   verdict::RankOutcome outcome = interpreter.run();
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/core/rank_context.hpp"
+#include "harness/run/case_runner.hpp"
+#include "harness/run/checks.hpp"
+#include "harness/run/scope.hpp"
+
+namespace lockstep::run {
+
+// A rank that the scenario tells to return early.
+struct EarlyExit {};
+
+class Interpreter {
+ public:
+  Interpreter(const CaseSpec& spec, int rank, std::size_t stage);
+  ~Interpreter();
+  Interpreter(const Interpreter&) = delete;
+  Interpreter& operator=(const Interpreter&) = delete;
+
+  verdict::RankOutcome run();  // never throws
+
+  // ---- for verbs ----
+  void run_steps(const scenario::Steps& steps, const Scope& scope);
+  // The same from a hook: without recording gradients, and with the step that runs restored afterwards.
+  void run_hook(const scenario::Steps& steps, const Scope& scope);
+  void call_routine(const scenario::Step& step, const Scope& scope);
+  // Steps of a loop: sets the iteration that failures and collectives carry.
+  void run_iteration(const scenario::Steps& steps, const Scope& scope, std::int64_t iteration);
+
+  const CaseSpec& spec() const { return spec_; }
+  const scenario::Scenario& scenario() const { return *spec_.scenario; }
+  const scenario::Case& test_case() const { return *spec_.test_case; }
+  Session& session() { return session_; }
+  RankContext& context() { return context_; }
+  Checks& checks() { return checks_; }
+  verdict::Evidence& evidence() { return outcome_.evidence; }
+  void record(const std::string& name, verdict::JsonText json);
+  void keep(const FramePtr& frame) { held_.push_back(frame); }  // a hook refers to it: cleared at the end of the case
+
+  Site site_of(const scenario::Step& step, const Scope& scope) const;
+  void fail(const Site& site, std::string message, bool secondary = false);
+
+ private:
+  void run_step(const scenario::Step& step, const Scope& scope);
+  void perform(const scenario::Step& step, const Scope& scope);
+  void perform_expecting_error(const scenario::Step& step, const Scope& scope);
+  void enter(const scenario::Step& step, const Scope& scope);
+  void set_up();
+  void run_guarded();                           // the steps; what they throw becomes a failure
+  void fail_from(const std::exception& error);  // at the step that runs
+  void finish();                                // what is judged at the end of the case
+  void judge_order();
+  void judge_transport();
+  void summarise();
+  bool case_has_checks_across() const;
+
+  const CaseSpec& spec_;
+  std::size_t stage_ = 0;
+  RankContext& context_;
+  Session session_;
+  FramePtr file_frame_;
+  std::vector<FramePtr> held_;
+  verdict::RankOutcome outcome_;
+  Checks checks_;
+  std::unordered_set<std::string> reached_;
+  Site current_;  // of the step that runs
+  int depth_ = 0;
+  bool announced_ = false;
+};
+
+}  // namespace lockstep::run

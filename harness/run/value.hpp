@@ -1,0 +1,171 @@
+// What a name of a scenario stands for while a case runs: plain values, tensors, and the objects that verbs give.
+//
+//   Value v = Value::list({Value(1), Value(tensor)});
+//   v.items()[0].as_int("size");                    // throws Error saying what it is instead
+//
+// Plain values, lists and maps are immutable and shared; modules, optimizers, meshes and handles are references to the
+// object. A Value belongs to one rank.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/device/stream.hpp"
+#include "engine/mesh/device_mesh.hpp"
+#include "engine/nn/module.hpp"
+#include "engine/optim/optimizer.hpp"
+#include "engine/tensor/tensor.hpp"
+#include "harness/scenario/literal.hpp"
+
+namespace lockstep::run {
+
+class Value;
+struct Observation;  // observation.hpp
+
+// A key of a map: a text or an integer, never equal to one another.
+struct Key {
+  Key(std::string value) : text(std::move(value)) {}
+  Key(const char* value) : text(value) {}
+  explicit Key(std::int64_t value) : text(std::to_string(value)), integer(true) {}
+  std::string text;
+  bool integer = false;
+  friend bool operator==(const Key&, const Key&) = default;
+};
+
+using List = std::vector<Value>;
+using Map = std::vector<std::pair<Key, Value>>;  // in the order of writing; a key once
+
+using OptimizerPtr = std::shared_ptr<optim::Optimizer>;
+using MeshPtr = std::shared_ptr<const DeviceMesh>;
+
+// An asynchronous call under way, and what it gives once it is there.
+struct Handle {
+  comm::Work work;
+  std::shared_ptr<const Value> result;  // null for calls in place
+};
+
+// A method of a module, not yet called.
+struct Method {
+  nn::ModulePtr module;
+  std::string name;
+};
+
+// Which object a tensor's elements lie in; good for comparing only, and keeps nothing alive.
+struct Identity {
+  std::weak_ptr<const void> object;
+  friend bool operator==(const Identity& a, const Identity& b) {
+    return !a.object.owner_before(b.object) && !b.object.owner_before(a.object);
+  }
+};
+
+class Value {
+ public:
+  enum class Kind {
+    none,
+    boolean,
+    integer,
+    number,
+    text,
+    list,
+    map,
+    dtype,
+    tensor,
+    module,
+    optimizer,
+    mesh,
+    event,
+    handle,
+    observation,
+    method,
+    identity
+  };
+
+  Value() = default;  // none
+  explicit Value(bool value) : data_(value) {}
+  explicit Value(int value) : data_(std::int64_t{value}) {}
+  explicit Value(std::int64_t value) : data_(value) {}
+  explicit Value(double value) : data_(value) {}
+  explicit Value(std::string value) : data_(std::move(value)) {}
+  explicit Value(std::string_view value) : data_(std::string(value)) {}
+  explicit Value(const char* value) : data_(std::string(value)) {}
+  explicit Value(DType value) : data_(value) {}
+  explicit Value(Tensor value) : data_(std::move(value)) {}
+  explicit Value(nn::ModulePtr value) : data_(std::move(value)) {}
+  explicit Value(OptimizerPtr value) : data_(std::move(value)) {}
+  explicit Value(MeshPtr value) : data_(std::move(value)) {}
+  explicit Value(device::Event value) : data_(std::move(value)) {}
+  explicit Value(Handle value) : data_(std::move(value)) {}
+  explicit Value(std::shared_ptr<const Observation> value) : data_(std::move(value)) {}
+  explicit Value(Method value) : data_(std::move(value)) {}
+  explicit Value(Identity value) : data_(std::move(value)) {}
+  static Value list(List items);
+  static Value map(Map entries);
+  static Value texts(const std::vector<std::string>& items);
+
+  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  bool is(Kind kind_asked) const { return kind() == kind_asked; }
+  bool is_none() const { return is(Kind::none); }
+  bool is_number() const { return is(Kind::integer) || is(Kind::number); }
+  bool is_tensor() const { return is(Kind::tensor); }
+
+  // Each throws Error, naming `what` it was wanted for, when the value is of another kind. Numbers take integers too;
+  // tensor, list and map also take a handle and give its result.
+  bool as_bool(std::string_view what) const;
+  std::int64_t as_int(std::string_view what) const;
+  double as_number(std::string_view what) const;
+  const std::string& as_text(std::string_view what) const;
+  const List& as_list(std::string_view what) const;
+  const Map& as_map(std::string_view what) const;
+  DType as_dtype(std::string_view what) const;
+  const Tensor& as_tensor(std::string_view what) const;
+  const nn::ModulePtr& as_module(std::string_view what) const;
+  const OptimizerPtr& as_optimizer(std::string_view what) const;
+  const MeshPtr& as_mesh(std::string_view what) const;
+  const std::shared_ptr<const Observation>& as_observation(std::string_view what) const;
+  template <class T>
+  const T* get_if() const {
+    return std::get_if<T>(&data_);
+  }
+  // The entry of a map, or null.
+  const Value* find(const Key& key) const;
+
+ private:
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
+                            std::shared_ptr<const Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr,
+                            device::Event, Handle, std::shared_ptr<const Observation>, Method, Identity>;
+  explicit Value(Data data) : data_(std::move(data)) {}
+  [[noreturn]] void wrong_kind(std::string_view what, std::string_view wanted) const;
+  const Value& settled() const;  // the result of a handle, or the value itself
+  Data data_;
+};
+
+std::string_view name_of(Value::Kind kind);  // "a list", "an integer", for messages
+// What the value is and says, short: "3", "'sim'", "float32 (2, 3) on cpu", "a list of 4".
+std::string describe(const Value& value);
+
+// As `==` of the language: numbers by value, other kinds equal nothing but their own; lists and maps item by item (maps
+// whatever their order). A tensor may be compared with none only: anything else throws Error.
+bool equal(const Value& a, const Value& b);
+
+// Map with one entry more, or another value for a key it has.
+Map with_entry(const Map& map, const Key& key, Value value);
+
+Value from_literal(const scenario::Literal& literal);
+// For records, texts and files: tensors become nested lists of numbers. Throws Error for objects, and past
+// `limit` numbers of a tensor.
+scenario::Literal to_literal(const Value& value, std::int64_t limit);
+
+// As it stands in `${}`: texts bare, true, none, 0.01, [1,2]. Throws Error for what has no text.
+std::string to_text(const Value& value);
+
+// What goes into and comes out of modules. Objects travel opaquely.
+nn::Value to_nn(const Value& value);
+Value from_nn(const nn::Value& value);
+
+}  // namespace lockstep::run

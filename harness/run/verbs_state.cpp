@@ -1,0 +1,122 @@
+// state_dict, load_state_dict.
+#include "engine/autograd/autograd.hpp"
+#include "engine/optim/optimizer.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/verbs.hpp"
+
+namespace lockstep::run::verbs {
+
+namespace {
+
+// How tensors of a state dict are handed out.
+struct Form {
+  bool cpu = false;
+  bool keep = true;  // rank0_only leaves other ranks empty
+  Tensor operator()(const Tensor& tensor) const {
+    return cpu ? raw::to_device(tensor, device::Device{device::Kind::cpu, 0}) : tensor;
+  }
+};
+
+Map options_map(const optim::Options& options) {
+  Map map;
+  map.emplace_back("lr", Value(options.lr));
+  map.emplace_back("momentum", Value(options.momentum));
+  map.emplace_back("betas", Value::list({Value(options.beta1), Value(options.beta2)}));
+  map.emplace_back("eps", Value(options.eps));
+  map.emplace_back("weight_decay", Value(options.weight_decay));
+  map.emplace_back("fused", Value(options.fused));
+  return map;
+}
+
+Value of_module(const nn::ModulePtr& module, const Form& form) {
+  Map map;
+  for (const auto& [name, tensor] : nn::state_dict(module))
+    if (form.keep) map.emplace_back(name, Value(form(tensor)));
+  return Value::map(std::move(map));
+}
+
+// {state: {parameter: {key: tensor}}, groups: [{parameters: [name], lr: ..., ...}]}
+Value of_optimizer(const optim::Optimizer& optimizer, const Form& form) {
+  const optim::Optimizer::StateDict dict = optimizer.state_dict();
+  Map state;
+  for (const auto& [name, tensors] : dict.state) {
+    Map entries;
+    for (const auto& [key, tensor] : tensors) entries.emplace_back(key, Value(form(tensor)));
+    if (form.keep) state.emplace_back(name, Value::map(std::move(entries)));
+  }
+  List groups;
+  for (const auto& [names, options] : dict.groups) {
+    Map group;
+    group.emplace_back("parameters", Value::texts(names));
+    for (auto& entry : options_map(options)) group.push_back(std::move(entry));
+    if (form.keep) groups.push_back(Value::map(std::move(group)));
+  }
+  Map map;
+  map.emplace_back("state", Value::map(std::move(state)));
+  map.emplace_back("groups", Value::list(std::move(groups)));
+  return Value::map(std::move(map));
+}
+
+const Value& entry(const Value& map, const char* key) {
+  const Value* found = map.find(Key(key));
+  if (!found)
+    throw Error(str("the state of an optimizer has no `", key, "`"), "give what `state_dict` of an optimizer gave");
+  return *found;
+}
+
+void load_optimizer(optim::Optimizer& optimizer, const Value& state) {
+  optim::Optimizer::StateDict dict;
+  for (const auto& [name, tensors] : entry(state, "state").as_map("state")) {
+    std::map<std::string, Tensor> entries;
+    for (const auto& [key, tensor] : tensors.as_map(name.text)) entries[key.text] = tensor.as_tensor(key.text);
+    dict.state.emplace_back(name.text, std::move(entries));
+  }
+  for (const Value& group : entry(state, "groups").as_list("groups")) {
+    std::vector<std::string> names;
+    for (const Value& name : entry(group, "parameters").as_list("parameters")) names.push_back(name.as_text("a name"));
+    optim::Options options;
+    options.lr = entry(group, "lr").as_number("lr");
+    options.momentum = entry(group, "momentum").as_number("momentum");
+    const List& betas = entry(group, "betas").as_list("betas");
+    if (betas.size() != 2) throw Error(str("`betas` are two numbers, not ", betas.size()));
+    options.beta1 = betas[0].as_number("betas[0]");
+    options.beta2 = betas[1].as_number("betas[1]");
+    options.eps = entry(group, "eps").as_number("eps");
+    options.weight_decay = entry(group, "weight_decay").as_number("weight_decay");
+    options.fused = entry(group, "fused").as_bool("fused");
+    dict.groups.emplace_back(std::move(names), options);
+  }
+  optimizer.load_state_dict(dict);
+}
+
+}  // namespace
+
+Value state_dict(StepCall& call) {
+  const NoGrad no_grad;
+  const Value of = call.value("of");
+  Form form;
+  form.cpu = call.boolean("cpu");
+  form.keep = !call.boolean("rank0_only") || call.in.session().rank == 0;
+  call.boolean("full");  // plain tensors are whole as they are
+  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
+  return of_module(of.as_module("what state_dict is `of`"), form);
+}
+
+Value load_state_dict(StepCall& call) {
+  const NoGrad no_grad;
+  const Value into = call.value("into");
+  const Value state = call.value("state");
+  const bool strict = call.boolean("strict"), assign = call.boolean("assign");
+  if (const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>()) {
+    if (assign) throw Error("`assign` is of modules, not of optimizers");
+    load_optimizer(**optimizer, state);
+    return Value();
+  }
+  nn::StateDict dict;
+  for (const auto& [name, tensor] : state.as_map("state"))
+    dict.emplace_back(name.text, tensor.as_tensor(str("`", name.text, "` of the state")));
+  nn::load_state_dict(into.as_module("what load_state_dict goes `into`"), dict, strict, assign);
+  return Value();
+}
+
+}  // namespace lockstep::run::verbs
