@@ -108,6 +108,8 @@ struct GroupControl {
   std::int32_t size;
   std::uint32_t slot_bytes;
   std::uint64_t slots;  // offset from this structure
+  // The poison tells of a member's end, not of a disagreement or deadline; set before `poison` is announced.
+  std::atomic<std::uint32_t> poisoned_by_end;
   OnceText<16384> poison;
   std::int32_t* members() { return reinterpret_cast<std::int32_t*>(this + 1); }
   const std::int32_t* members() const { return reinterpret_cast<const std::int32_t*>(this + 1); }
@@ -141,6 +143,12 @@ struct alignas(64) RankControl {
   std::atomic<std::uint64_t> agreement_of;  // sequence + 1 of the mismatch that agreement_text belongs to
   std::uint64_t agreement_group;
   char agreement_text[4096];
+  // Where the rank is; written by it alone and read once it has ended or hangs.
+  struct {
+    char step[64];
+    char file[192];
+    std::int32_t line, column;
+  } place;
   std::atomic<std::uint64_t> num_records;
   Record records[recorder_entries];
 };

@@ -74,6 +74,12 @@ struct Meet {
 
 }  // namespace
 
+std::string last_words(const RankStory& story) {
+  if (story.collectives.empty()) return "before any collective";
+  const RecordedCollective& last = story.collectives.back();
+  return str(is_pending(last) ? "in " : "after ", tell(last));
+}
+
 std::string explain(const std::vector<RankStory>& stories) {
   std::string out = tell_ends(stories);
   std::map<Place, Meet> meets;

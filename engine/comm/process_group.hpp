@@ -21,6 +21,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/error.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/tensor/tensor.hpp"
 
@@ -47,6 +48,13 @@ std::string_view name_of(ReduceOp op);
 std::string_view name_of(Family family);
 std::string_view name_of(Phase phase);
 ReduceOp reduce_op_from_name(std::string_view name);
+
+// A collective failed because a peer ended, failed or died, or because the case was aborted: a consequence, the cause
+// is told elsewhere.
+class PeerEndedError : public CollectiveError {
+ public:
+  using CollectiveError::CollectiveError;
+};
 
 struct GroupState;
 

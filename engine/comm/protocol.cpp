@@ -46,14 +46,22 @@ bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
   return false;
 }
 
+[[noreturn]] void throw_poison(const GroupControl& group, const std::string& before = "") {
+  const std::string text = before + group.poison.read();
+  if (group.poisoned_by_end.load() != 0) throw PeerEndedError(text);
+  throw CollectiveError(text);
+}
+
 // What ends a wait as an error, looked at before each sleep.
 void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t waited_ns) {
   const RankState& rank = *issued.rank;
-  if (rank.world->abort.any()) throw CollectiveError(rank.world->abort.read());
+  if (rank.world->abort.any())
+    throw PeerEndedError(
+        str(call_text(*rank.world, issued.record()), ": the case was aborted: ", rank.world->abort.read()));
   // A worker of a stream that still waits when its rank has ended.
   if (rank.control().end.load(std::memory_order_acquire) != RankEnd::none)
-    throw CollectiveError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
-  if (issued.group->poison.any()) throw CollectiveError(issued.group->poison.read());
+    throw PeerEndedError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
+  if (issued.group->poison.any()) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
     if (member == issued.me) continue;
     const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
@@ -63,7 +71,7 @@ void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t 
     const bool missing = for_what == Waiting::slot || (for_what == Waiting::arrivals && !issued.has_arrived(member)) ||
                          (for_what == Waiting::round && end != RankEnd::ended) || end == RankEnd::died;
     // What ended the wait may have come before the end of the member.
-    if (missing && !is_ready(issued, for_what, target)) fail(issued, ended_text(issued, member));
+    if (missing && !is_ready(issued, for_what, target)) fail(issued, ended_text(issued, member), Cause::peer_ended);
   }
   if (waited_ns > rank.deadline_ns.load()) fail(issued, deadline_text(issued, for_what, rank.deadline_ns.load()));
 }
@@ -221,6 +229,7 @@ void run(Issued& issued) {
       return;
     } catch (const CollectiveError& error) {
       issued.failure = error.message();
+      issued.failed_by_end = dynamic_cast<const PeerEndedError*>(&error) != nullptr;
     } catch (const std::exception& error) {
       // The peers wait for this rank's part: they must learn that it will not come.
       issued.failure = error.what();
@@ -230,7 +239,9 @@ void run(Issued& issued) {
     note_state(issued, CollectiveState::failed);
     issued.ended.store(true, std::memory_order_release);
   }
-  if (!issued.failure.empty()) throw CollectiveError(issued.failure);
+  if (issued.failure.empty()) return;
+  if (issued.failed_by_end) throw PeerEndedError(issued.failure);
+  throw CollectiveError(issued.failure);
 }
 
 bool is_finished(const Issued& issued) {
@@ -239,17 +250,20 @@ bool is_finished(const Issued& issued) {
 }
 
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call) {
-  if (rank.world->abort.any()) throw CollectiveError(str(call, ": the case was aborted: ", rank.world->abort.read()));
-  if (group.poison.any()) {
-    throw CollectiveError(str(call, ": group ", group_text(group),
-                              " is unusable since an earlier collective of it failed: ", group.poison.read()));
-  }
+  if (rank.world->abort.any()) throw PeerEndedError(str(call, ": the case was aborted: ", rank.world->abort.read()));
+  if (group.poison.any())
+    throw_poison(group,
+                 str(call, ": group ", group_text(group), " is unusable since an earlier collective of it failed: "));
 }
 
-void fail(Issued& issued, const std::string& text) {
-  issued.group->poison.claim_and_fill(text);
+void fail(Issued& issued, const std::string& text, Cause cause) {
+  GroupControl& group = *issued.group;
+  if (group.poison.claim()) {
+    group.poisoned_by_end.store(cause == Cause::peer_ended ? 1 : 0);
+    group.poison.fill(text);
+  }
   ring_all(*issued.rank->world);
-  throw CollectiveError(issued.group->poison.read());
+  throw_poison(group);
 }
 
 }  // namespace lockstep::comm

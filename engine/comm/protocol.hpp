@@ -55,6 +55,7 @@ struct Issued {
   std::atomic<bool> arrived{false};
   std::atomic<bool> ended{false};
   std::string failure;  // why it failed; set before `ended`
+  bool failed_by_end = false;
 
   Slot& slot() const { return group->slot(sequence); }
   std::uint32_t generation() const { return static_cast<std::uint32_t>(sequence / ring_slots); }
@@ -75,7 +76,8 @@ bool is_finished(const Issued& issued);
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
 
 // Poisons the group (the first text wins), wakes its members, and throws what the poison says.
-[[noreturn]] void fail(Issued& issued, const std::string& text);
+enum class Cause { own, peer_ended };
+[[noreturn]] void fail(Issued& issued, const std::string& text, Cause cause = Cause::own);
 
 // Waits for the slot to be free, for all members to have arrived, for the data to be there, or for so many arrivals at
 // the meeting points of a staged collective. The end of a member that is missing, deadline, abort and poison end the

@@ -1,7 +1,9 @@
 #include "engine/comm/recorder.hpp"
 
 #include <algorithm>
+#include <cstring>
 
+#include "engine/comm/communicator.hpp"
 #include "engine/comm/control.hpp"
 #include "engine/core/error.hpp"
 
@@ -14,12 +16,24 @@ void prepare_world(device::HostWorld& world) {
 
 std::size_t control_bytes(int world_size) { return control_bytes_for(world_size); }
 
+void note_place(std::string_view step, std::string_view file, int line, int column) {
+  auto& place = Communicator::current().state()->control().place;
+  const auto copy_text = [](char* to, std::size_t capacity, std::string_view text) {
+    to[text.copy(to, capacity - 1)] = '\0';
+  };
+  copy_text(place.step, sizeof place.step, step);
+  copy_text(place.file, sizeof place.file, file);
+  place.line = line;
+  place.column = column;
+}
+
 void announce_death(device::HostWorld& world, int rank, const std::string& why) {
   WorldControl& control = control_of(world);
   LOCKSTEP_CHECK(rank >= 0 && rank < control.world_size, "rank ", rank, " of ", control.world_size);
   RankControl& dead = control.rank(rank);
-  dead.why.claim_and_fill(why);
   RankEnd none = RankEnd::none;
+  if (dead.end.load() != none) return;  // it had announced its end before its process went
+  dead.why.claim_and_fill(why);
   dead.end.compare_exchange_strong(none, RankEnd::died);
   ring_all(control);
 }
@@ -42,6 +56,11 @@ std::vector<RankStory> read_recorder(const device::HostWorld& world) {
     story.failed = end == RankEnd::failed;
     story.died = end == RankEnd::died;
     story.why = source.why.read();
+    // A hung rank may be writing: the ends of the texts are ours.
+    story.step.assign(source.place.step, strnlen(source.place.step, sizeof source.place.step - 1));
+    story.file.assign(source.place.file, strnlen(source.place.file, sizeof source.place.file - 1));
+    story.line = source.place.line;
+    story.column = source.place.column;
     const std::uint64_t count = source.num_records.load(std::memory_order_acquire);
     const std::uint64_t first = count > recorder_entries ? count - recorder_entries : 0;
     for (std::uint64_t i = first; i < count; ++i) {

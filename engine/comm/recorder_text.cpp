@@ -52,8 +52,11 @@ std::string to_text(const std::vector<RankStory>& stories) {
   for (const RankStory& story : stories) {
     json collectives = json::array();
     for (const RecordedCollective& collective : story.collectives) collectives.push_back(to_json(collective));
-    const json line = {{"rank", story.rank}, {"ended", story.ended}, {"failed", story.failed},
-                       {"died", story.died}, {"why", story.why},     {"collectives", std::move(collectives)}};
+    const json line = {{"rank", story.rank},     {"ended", story.ended},
+                       {"failed", story.failed}, {"died", story.died},
+                       {"why", story.why},       {"step", story.step},
+                       {"file", story.file},     {"line", story.line},
+                       {"column", story.column}, {"collectives", std::move(collectives)}};
     out += line.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
   }
   return out;
@@ -76,6 +79,10 @@ std::vector<RankStory> stories_from_text(const std::string& text) {
       story.failed = j.at("failed").get<bool>();
       story.died = j.at("died").get<bool>();
       story.why = j.at("why").get<std::string>();
+      story.step = j.at("step").get<std::string>();
+      story.file = j.at("file").get<std::string>();
+      story.line = j.at("line").get<int>();
+      story.column = j.at("column").get<int>();
       for (const json& collective : j.at("collectives")) story.collectives.push_back(collective_from_json(collective));
       stories.push_back(std::move(story));
     } catch (const json::exception& error) {

@@ -62,7 +62,9 @@ class Pool {
   std::unique_ptr<State> state_;
 };
 
-// A rank that a scenario tells to end early on purpose (`exit`): the outcome says so and the launcher expects it.
+// A rank that a scenario tells to end early on purpose (`exit`): hands in the outcome so far, marked as killed and
+// expected, and ends its process by SIGKILL. Throws Error on a rank that is a thread.
 [[noreturn]] void exit_rank_by_kill();
+[[noreturn]] void exit_rank_by_kill(verdict::RankOutcome so_far);
 
 }  // namespace lockstep::launch

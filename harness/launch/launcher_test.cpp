@@ -1,0 +1,353 @@
+#include "harness/launch/launcher.hpp"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <stdexcept>
+#include <thread>
+
+#include <dirent.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "harness/launch/environment.hpp"
+
+namespace lockstep::launch {
+namespace {
+
+using ::testing::HasSubstr;
+using verdict::RankOutcome;
+using verdict::RankStatus;
+
+RankOutcome fine(int rank) {
+  RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.evidence.comparisons = 10 + rank;
+  return outcome;
+}
+
+LaunchOptions options_for(int world_size, Launch launch) {
+  LaunchOptions options;
+  options.world_size = world_size;
+  options.launch = launch;
+  options.timeout_seconds = 20;
+  return options;
+}
+
+int num_open_files() {
+  int count = 0;
+  DIR* folder = opendir("/proc/self/fd");
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+bool has_children() { return waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
+
+[[noreturn]] void crash() {
+  raise(SIGSEGV);
+  std::abort();
+}
+
+class EachLaunch : public ::testing::TestWithParam<Launch> {};
+INSTANTIATE_TEST_SUITE_P(Launch, EachLaunch, ::testing::Values(Launch::process, Launch::thread),
+                         [](const auto& of) { return of.param == Launch::process ? "process" : "thread"; });
+
+TEST_P(EachLaunch, BringsEveryRanksOutcome) {
+  const LaunchResult result = launch(options_for(4, GetParam()), [](int rank) {
+    LOCKSTEP_CHECK(RankContext::current().rank() == rank && RankContext::current().world_size() == 4);
+    const std::vector<std::string> all = comm::exchange(comm::world_group(), str("rank ", rank));
+    RankOutcome outcome = fine(rank);
+    for (const std::string& each : all) outcome.checks_reached.push_back(each);
+    return outcome;
+  });
+  ASSERT_EQ(result.outcomes.size(), 4u);
+  for (int rank = 0; rank < 4; ++rank) {
+    const RankOutcome& outcome = result.outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(outcome.rank, rank);
+    EXPECT_EQ(outcome.status, RankStatus::finished);
+    EXPECT_EQ(outcome.evidence.comparisons, 10 + rank);
+    EXPECT_THAT(outcome.checks_reached, ::testing::ElementsAre("rank 0", "rank 1", "rank 2", "rank 3"));
+    EXPECT_TRUE(result.stories[static_cast<std::size_t>(rank)].ended);
+    ASSERT_EQ(result.stories[static_cast<std::size_t>(rank)].collectives.size(), 1u);
+  }
+  EXPECT_FALSE(has_children());
+}
+
+TEST_P(EachLaunch, LetsLargeOutcomesThrough) {
+  const std::string large(3'000'000, 'x');
+  const LaunchResult result = launch(options_for(3, GetParam()), [&](int rank) {
+    RankOutcome outcome = fine(rank);
+    outcome.records.emplace_back("text", str("\"", large, rank, "\""));
+    return outcome;
+  });
+  for (int rank = 0; rank < 3; ++rank) {
+    const RankOutcome& outcome = result.outcomes[static_cast<std::size_t>(rank)];
+    ASSERT_EQ(outcome.records.size(), 1u);
+    EXPECT_EQ(outcome.records[0].second, str("\"", large, rank, "\""));
+  }
+}
+
+TEST_P(EachLaunch, TurnsAnEscapedExceptionIntoAFailure) {
+  const LaunchResult result = launch(options_for(2, GetParam()), [](int rank) {
+    if (rank == 1) throw std::runtime_error("out of thin air");
+    comm::barrier(comm::world_group());
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::failed);
+  ASSERT_EQ(result.outcomes[1].failures.size(), 1u);
+  EXPECT_EQ(result.outcomes[1].failures[0].message, "out of thin air");
+  EXPECT_FALSE(result.outcomes[1].failures[0].secondary);
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::failed);
+  ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
+  EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("rank 1 failed: out of thin air"));
+  EXPECT_TRUE(result.outcomes[0].failures[0].secondary);
+  EXPECT_LT(result.seconds, 2.0);
+  EXPECT_TRUE(result.stories[1].failed);
+}
+
+TEST_P(EachLaunch, TellsWhatIsUnsupportedApart) {
+  const LaunchResult result =
+      launch(options_for(1, GetParam()), [](int) -> RankOutcome { throw UnsupportedError("no such device here"); });
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::unsupported);
+  EXPECT_THAT(result.outcomes[0].detail, HasSubstr("no such device here"));
+}
+
+TEST_P(EachLaunch, EndsWhatHangsAndSaysWhere) {
+  LaunchOptions options = options_for(2, GetParam());
+  options.timeout_seconds = 0.3;
+  options.collective_deadline_seconds = 100;
+  const LaunchResult result = launch(options, [](int rank) {
+    comm::note_place(rank == 0 ? "barrier" : "delay", "a.yaml", 7 + rank, 3);
+    if (rank == 0) comm::barrier(comm::world_group());
+    for (;;) pause();
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::hung);
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::hung);
+  EXPECT_EQ(result.outcomes[1].last_step.step, "delay");
+  EXPECT_EQ(result.outcomes[1].last_step.line, 8);
+  // Rank 0 could still tell that it was ended in its barrier.
+  ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
+  EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("the case ran out of its 0.3 s"));
+  EXPECT_LT(result.seconds, 3.0);
+  EXPECT_FALSE(has_children());
+}
+
+TEST(Launcher, NamesTheSignalOfACrashAndFreesThePeers) {
+  const LaunchResult result = launch(options_for(3, Launch::process), [](int rank) {
+    comm::note_place("forward", "b.yaml", 12, 5);
+    comm::barrier(comm::world_group());
+    if (rank == 2) crash();
+    comm::barrier(comm::world_group());
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[2].status, RankStatus::killed);
+  EXPECT_EQ(result.outcomes[2].signal, SIGSEGV);
+  EXPECT_FALSE(result.outcomes[2].end_expected);
+  EXPECT_EQ(result.outcomes[2].last_step.step, "forward");
+  EXPECT_EQ(result.outcomes[2].last_step.file, "b.yaml");
+  EXPECT_THAT(result.outcomes[2].detail, HasSubstr("after barrier"));
+  for (int rank : {0, 1}) {
+    ASSERT_EQ(result.outcomes[static_cast<std::size_t>(rank)].failures.size(), 1u);
+    EXPECT_THAT(result.outcomes[static_cast<std::size_t>(rank)].failures[0].message,
+                HasSubstr("rank 2 died: ended by signal 11 (SIGSEGV)"));
+  }
+  EXPECT_LT(result.seconds, 1.0);
+  EXPECT_TRUE(result.stories[2].died);
+}
+
+TEST(Launcher, TellsACrashOfThreadRanksForAllOfThem) {
+  const LaunchResult result = launch(options_for(2, Launch::thread), [](int rank) {
+    if (rank == 1) crash();
+    comm::barrier(comm::world_group());
+    return fine(rank);
+  });
+  for (const RankOutcome& outcome : result.outcomes) {
+    EXPECT_EQ(outcome.status, RankStatus::killed);
+    EXPECT_EQ(outcome.signal, SIGSEGV);
+  }
+}
+
+TEST(Launcher, TellsAnExitWithoutAnOutcome) {
+  const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
+    if (rank == 0) _exit(9);
+    return fine(rank);
+  });
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::exited);
+  EXPECT_EQ(result.outcomes[0].exit_code, 9);
+  EXPECT_FALSE(result.outcomes[0].end_expected);
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::finished);
+}
+
+TEST(Launcher, ExpectsAKillThatTheRankAnnounced) {
+  const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
+    RankOutcome outcome = fine(rank);
+    if (rank == 1) exit_rank_by_kill(outcome);
+    try {
+      comm::barrier(comm::world_group());
+    } catch (const comm::PeerEndedError& error) {
+      outcome.detail = error.message();
+    }
+    return outcome;
+  });
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::killed);
+  EXPECT_EQ(result.outcomes[1].signal, SIGKILL);
+  EXPECT_TRUE(result.outcomes[1].end_expected);
+  EXPECT_EQ(result.outcomes[1].evidence.comparisons, 11);
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::finished);
+  EXPECT_THAT(result.outcomes[0].detail, HasSubstr("rank 1 died: ended by signal 9 (SIGKILL)"));
+}
+
+TEST(Launcher, RefusesToKillAThread) {
+  const LaunchResult result = launch(options_for(1, Launch::thread), [](int) -> RankOutcome { exit_rank_by_kill(); });
+  ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
+  EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("launch the ranks as processes"));
+}
+
+TEST(Launcher, GivesRanksAnEmptyInputAndTakesTheirFolderAway) {
+  const std::string folder = str(::testing::TempDir(), "lockstep_launcher_test_", getpid());
+  LaunchOptions options = options_for(2, Launch::process);
+  options.folder = folder;
+  const LaunchResult result = launch(options, [&](int rank) {
+    RankOutcome outcome = fine(rank);
+    char byte;
+    LOCKSTEP_CHECK(::read(STDIN_FILENO, &byte, 1) == 0, "input was not empty");
+    std::ofstream(str(folder, "/rank", rank)) << "left over";
+    LOCKSTEP_CHECK(std::filesystem::exists(str(folder, "/rank", rank)));
+    return outcome;
+  });
+  EXPECT_EQ(result.outcomes[0].status, RankStatus::finished);
+  EXPECT_EQ(result.outcomes[1].status, RankStatus::finished);
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(Launcher, EndsWhatARankStarted) {
+  const LaunchResult result = launch(options_for(1, Launch::process), [&](int rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (;;) pause();
+    }
+    RankOutcome outcome = fine(rank);
+    outcome.exit_code = child;
+    return outcome;
+  });
+  ASSERT_GT(result.outcomes[0].exit_code, 0);
+  // An orphan ended by a signal vanishes as soon as it is collected by whoever inherits it.
+  bool gone = false;
+  for (int i = 0; i < 200 && !gone; ++i) {
+    std::ifstream stat(str("/proc/", result.outcomes[0].exit_code, "/stat"));
+    std::string pid, name, state;
+    gone = !(stat >> pid >> name >> state) || state == "Z" || state == "X";
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_TRUE(gone);
+}
+
+TEST(Launcher, LeavesNothingBehindAfterManyCases) {
+  launch(options_for(2, Launch::process), fine);
+  const int files = num_open_files();
+  for (int i = 0; i < 200; ++i) {
+    const Launch kind = i % 2 == 0 ? Launch::process : Launch::thread;
+    const LaunchResult result = launch(options_for(2, kind), [i](int rank) -> RankOutcome {
+      if (i % 10 == 4 && rank == 1) crash();
+      if (i % 10 == 6 && rank == 0) throw Error("once in a while");
+      return fine(rank);
+    });
+    ASSERT_EQ(result.outcomes.size(), 2u);
+  }
+  EXPECT_EQ(num_open_files(), files);
+  EXPECT_FALSE(has_children());
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find("lockstep-world"), std::string::npos) << line;
+}
+
+TEST(Pool, RunsCasesSideBySide) {
+  Pool pool(3);
+  const auto start = std::chrono::steady_clock::now();
+  for (int ticket = 0; ticket < 3; ++ticket) {
+    EXPECT_FALSE(pool.full());
+    pool.start(ticket, options_for(2, ticket == 1 ? Launch::thread : Launch::process), [ticket](int rank) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(200));
+      RankOutcome outcome = fine(rank);
+      outcome.exit_code = ticket;
+      return outcome;
+    });
+  }
+  EXPECT_TRUE(pool.full());
+  std::vector<int> tickets;
+  while (pool.num_running() > 0) {
+    const Pool::Finished finished = pool.next();
+    tickets.push_back(finished.ticket);
+    EXPECT_EQ(finished.result.outcomes[1].exit_code, finished.ticket);
+  }
+  std::sort(tickets.begin(), tickets.end());
+  EXPECT_EQ(tickets, (std::vector<int>{0, 1, 2}));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(550));
+}
+
+TEST(Pool, EndsEverythingOnInterrupt) {
+  Pool pool(2);
+  pool.start(5, options_for(2, Launch::process), [](int rank) {
+    if (rank == 0) return fine(rank);
+    for (;;) pause();
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  pool.kill_all();
+  const Pool::Finished finished = pool.next();
+  EXPECT_EQ(finished.ticket, 5);
+  EXPECT_EQ(finished.result.outcomes[0].status, RankStatus::finished);
+  EXPECT_EQ(finished.result.outcomes[1].status, RankStatus::killed);
+  EXPECT_EQ(finished.result.outcomes[1].detail, "interrupted");
+  EXPECT_FALSE(has_children());
+}
+
+TEST(Pool, LaunchesFast) {
+  const auto best_of = [](int world_size, Launch kind) {
+    double best = 1e9;
+    for (int i = 0; i < 10; ++i) best = std::min(best, launch(options_for(world_size, kind), fine).seconds);
+    return best * 1e3;
+  };
+  const double threads2 = best_of(2, Launch::thread), processes2 = best_of(2, Launch::process),
+               processes8 = best_of(8, Launch::process);
+  std::printf("launch: 2 threads %.2f ms, 2 processes %.2f ms, 8 processes %.2f ms\n", threads2, processes2,
+              processes8);
+  // Sanitizers make forks and mappings many times dearer.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  EXPECT_LT(threads2, 5.0);
+  EXPECT_LT(processes2, 20.0);
+  EXPECT_LT(processes8, 60.0);
+#endif
+}
+
+TEST(Environment, RecognisesLaunchers) {
+  const auto from = [](std::vector<std::pair<std::string, std::string>> variables) {
+    return recognise_environment([variables](const char* name) -> const char* {
+      for (const auto& [key, value] : variables)
+        if (key == name) return value.c_str();
+      return nullptr;
+    });
+  };
+  EXPECT_EQ(describe(from({})), "none");
+  EXPECT_EQ(describe(from({{"RANK", "1"},
+                           {"WORLD_SIZE", "4"},
+                           {"LOCAL_RANK", "1"},
+                           {"MASTER_ADDR", "node0"},
+                           {"MASTER_PORT", "29500"}})),
+            "torchrun: rank 1 of 4 (local rank 1), meeting at node0:29500");
+  EXPECT_EQ(describe(from({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})), "mpirun: rank 0 of 2");
+  EXPECT_EQ(describe(from({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}})),
+            "srun: rank 3 of 8 (local rank 1)");
+  EXPECT_EQ(describe(from({{"RANK", "4"}, {"WORLD_SIZE", "4"}})), "none");
+  EXPECT_EQ(describe(from({{"RANK", "one"}, {"WORLD_SIZE", "4"}})), "none");
+}
+
+}  // namespace
+}  // namespace lockstep::launch

@@ -1,0 +1,175 @@
+#include "harness/launch/worker.hpp"
+
+#include <cerrno>
+#include <cstdio>
+#include <mutex>
+#include <thread>
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include "engine/comm/control.hpp"
+#include "engine/comm/process_group.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "harness/verdict/serialize.hpp"
+
+namespace lockstep::launch {
+
+namespace {
+
+bool write_all(int pipe, const char* data, std::size_t bytes) {
+  while (bytes > 0) {
+    const ssize_t n = ::write(pipe, data, bytes);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return false;
+    data += n;
+    bytes -= static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+// The way out of the ranks of this process, shared by its threads.
+struct Outlet {
+  int pipe = -1;
+  bool threads = false;
+  std::mutex mutex;
+
+  void send(int rank, const verdict::RankOutcome& outcome) {
+    const std::string bytes = verdict::to_bytes(outcome);
+    FrameHead head;
+    head.rank = rank;
+    head.bytes = bytes.size();
+    std::lock_guard lock(mutex);
+    // Nobody reads any more when the launcher is gone; then this process is about to be ended as well.
+    if (write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head)) write_all(pipe, bytes.data(), bytes.size());
+  }
+};
+
+// The rank's way to its outlet, as a service of its context.
+struct OutletOfRank {
+  explicit OutletOfRank(RankContext& of) : context(&of) {}
+  RankContext* context;
+  Outlet* outlet = nullptr;
+};
+
+verdict::RankOutcome run_function(int rank, const RankFunction& function) {
+  try {
+    verdict::RankOutcome outcome = function(rank);
+    outcome.rank = rank;
+    return outcome;
+  } catch (...) {
+    return outcome_of_exception(rank);
+  }
+}
+
+void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, const RankFunction& function,
+              Outlet& outlet) {
+  const std::int64_t start = comm::now_ns();
+  RankContext context(rank, options.world_size, &world);
+  RankScope scope(context);
+  context.service<OutletOfRank>().outlet = &outlet;
+  comm::set_deadline(options.collective_deadline_seconds);
+  verdict::RankOutcome outcome = run_function(rank, function);
+  const bool failed = outcome.status != verdict::RankStatus::finished && !outcome.end_expected;
+  std::string why = outcome.failures.empty() ? outcome.detail : outcome.failures.front().message;
+  comm::announce_end(failed, failed ? why : "");
+  if (outcome.end_time_ns == 0) outcome.end_time_ns = comm::now_ns();
+  if (outcome.seconds == 0.0) outcome.seconds = static_cast<double>(comm::now_ns() - start) * 1e-9;
+  outlet.send(rank, outcome);
+}
+
+}  // namespace
+
+verdict::RankOutcome outcome_of_exception(int rank) {
+  verdict::RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.status = verdict::RankStatus::failed;
+  verdict::Failure failure;
+  failure.check = "rank";
+  failure.rank = rank;
+  failure.time_ns = comm::now_ns();
+  if (const RankContext* context = RankContext::current_or_null()) {
+    failure.line = context->scenario_line;
+    failure.iteration = context->iteration;
+  }
+  try {
+    throw;
+  } catch (const UnsupportedError& error) {
+    outcome.status = verdict::RankStatus::unsupported;
+    outcome.detail = error.what();
+    return outcome;
+  } catch (const comm::PeerEndedError& error) {
+    failure.message = error.what();
+    failure.secondary = true;
+  } catch (const std::exception& error) {
+    failure.message = error.what();
+  } catch (...) {
+    failure.message = "something that is not a std::exception was thrown";
+  }
+  outcome.failures.push_back(std::move(failure));
+  return outcome;
+}
+
+void become_child(int parent) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != parent) ::_exit(1);
+  ::setpgid(0, 0);
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM, SIGUSR1, SIGUSR2, SIGCHLD, SIGSEGV, SIGABRT})
+    ::signal(signal, SIG_DFL);
+  ::signal(SIGPIPE, SIG_IGN);
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  if (null >= 0) {
+    ::dup2(null, STDIN_FILENO);
+    ::close(null);
+  }
+}
+
+void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+               const RankFunction& function, int pipe) {
+  Outlet outlet;
+  outlet.pipe = pipe;
+  outlet.threads = options.launch == Launch::thread;
+  if (!outlet.threads) {
+    for (int rank : ranks) run_rank(rank, options, world, function, outlet);
+  } else {
+    std::vector<std::thread> threads;
+    for (int rank : ranks) {
+      threads.emplace_back([&, rank] {
+        char name[16];
+        std::snprintf(name, sizeof name, "rank %d", rank);
+        ::pthread_setname_np(::pthread_self(), name);
+        run_rank(rank, options, world, function, outlet);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  std::fflush(nullptr);
+  // No destructors of statics: they belong to the launcher, of which this process is a copy.
+  ::_exit(0);
+}
+
+void exit_rank_by_kill() { exit_rank_by_kill(verdict::RankOutcome{}); }
+
+void exit_rank_by_kill(verdict::RankOutcome so_far) {
+  RankContext& context = RankContext::current();
+  Outlet* outlet = context.service<OutletOfRank>().outlet;
+  if (outlet == nullptr || outlet->threads)
+    throw Error(str("rank ", context.rank(), " cannot be killed alone: it is a thread of a process"),
+                "launch the ranks as processes");
+  so_far.rank = context.rank();
+  so_far.status = verdict::RankStatus::killed;
+  so_far.signal = SIGKILL;
+  so_far.end_expected = true;
+  outlet->send(context.rank(), so_far);
+  std::fflush(nullptr);
+  for (;;) ::kill(::getpid(), SIGKILL);
+}
+
+}  // namespace lockstep::launch
