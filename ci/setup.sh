@@ -5,6 +5,7 @@
 #   ci/setup.sh --tests    and what the tests need
 #   ci/setup.sh --list     print the packages, one a line, and install nothing (with --tests: all of them)
 #
+# LOCKSTEP_SKIP_SETUP=1 installs and checks nothing: for machines that have the libraries from elsewhere.
 # Exit codes: 0 all there, 2 usage, 3 something is missing and cannot be installed (the command that would is printed).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -23,7 +24,7 @@ for argument in "$@"; do
     --tests) packages+=("${test_packages[@]}") ;;
     --list) list_only=true ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
@@ -38,8 +39,8 @@ if $list_only; then
   exit 0
 fi
 
+if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then exit 0; fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
-  if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then exit 0; fi
   {
     echo "setup: this is not Debian. Lockstep needs what these Debian 12 packages hold:"
     printf '  %s\n' "${packages[@]}"

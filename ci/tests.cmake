@@ -32,7 +32,7 @@ endif()
 lockstep_scenarios_test(cpu 1800 --device cpu)
 lockstep_scenarios_test(sim 2400 --device sim)
 # Cases that must fail, at the line and with the message they state: expect_failure makes them XFAIL, and the run 0.
-lockstep_scenarios_test(negative 600 negative)
+lockstep_scenarios_test(negative 600 "negative/*")
 lockstep_run_test(defects 3600 kill-matrix --results ${CMAKE_BINARY_DIR}/test-results/defects.jsonl)
 lockstep_run_test(doctor 120 doctor)
 
