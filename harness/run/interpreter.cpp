@@ -3,8 +3,11 @@
 #include <chrono>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/comm/recorder.hpp"
 #include "engine/device/order.hpp"
 #include "engine/kernels/backend.hpp"
+#include "engine/parallel/replicate.hpp"
+#include "harness/launch/launcher.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -21,15 +24,6 @@ std::int64_t now_ns() {
 }
 
 bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
-
-// Whether a collective failed only because a peer had ended: the peer's own failure is the cause then.
-bool is_secondary(const std::exception& error) {
-  if (!dynamic_cast<const CollectiveError*>(&error)) return false;
-  const std::string text = error.what();
-  for (const std::string_view sign : {" failed", " died", " has ended", "the case was aborted"})
-    if (text.find(sign) != std::string::npos) return true;
-  return false;
-}
 
 // Puts a step's place back when a hook has run.
 class PlaceKeeper {
@@ -114,14 +108,17 @@ void Interpreter::run_guarded() {
   } catch (const UnsupportedError& error) {
     outcome_.status = verdict::RankStatus::unsupported;
     outcome_.detail = error.what();
+  } catch (const UnboundName& error) {
+    outcome_.status = verdict::RankStatus::invalid;
+    outcome_.detail = error.what();
   } catch (const std::exception& error) {
     fail_from(error);
   }
   if (!ended) {
     // Peers that wait for this rank learn at once that it has gone.
-    const bool failed = !outcome_.failures.empty();
+    const bool failed = outcome_.status != verdict::RankStatus::exited;
     try {
-      comm::announce_end(failed, failed ? outcome_.failures.back().message : outcome_.detail);
+      comm::announce_end(failed, outcome_.failures.empty() ? outcome_.detail : outcome_.failures.back().message);
     } catch (const std::exception&) {
       // Without a communicator there is nobody to tell.
     }
@@ -142,9 +139,7 @@ void Interpreter::run_guarded() {
 void Interpreter::fail_from(const std::exception& error) {
   Site site = current_;
   site.time_ns = now_ns();
-  std::string message = error.what();
-  if (dynamic_cast<const UnboundName*>(&error)) message += " (the case is INVALID)";
-  fail(site, std::move(message), is_secondary(error));
+  fail(site, error.what(), dynamic_cast<const comm::PeerEndedError*>(&error) != nullptr);
 }
 
 void Interpreter::fail(const Site& site, std::string message, bool secondary) {
@@ -182,6 +177,7 @@ void Interpreter::enter(const Step& step, const Scope& scope) {
   current_ = site_of(step, scope);
   context_.place = str(step.place.file, ":", step.place.line);
   context_.scenario_line = current_.scenario_line;
+  comm::note_place(current_.check, current_.file, current_.line, current_.column);
 }
 
 void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
@@ -254,6 +250,33 @@ void Interpreter::run_hook(const Steps& steps, const Scope& scope) {
   const NoGrad no_grad;
   run_steps(steps, scope);
   context_.iteration = iteration;
+}
+
+void Interpreter::add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook) {
+  std::shared_ptr<std::vector<std::function<void()>>>& hooks = before_all_reduce_[module.get()];
+  if (hooks) {
+    hooks->push_back(std::move(hook));
+    return;
+  }
+  // The engine takes one function a module; later hooks join it.
+  auto list = std::make_shared<std::vector<std::function<void()>>>();
+  list->push_back(std::move(hook));
+  parallel::set_before_all_reduce(module, [list] {
+    for (const std::function<void()>& own : *list) own();
+  });
+  hooks = std::move(list);
+}
+
+void Interpreter::end_by_kill() {
+  try {
+    device::synchronize_all();
+    checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  outcome_.last_step = {current_.check, current_.file, current_.line, current_.column};
+  outcome_.end_time_ns = now_ns();
+  launch::exit_rank_by_kill(std::move(outcome_));
 }
 
 void Interpreter::record(const std::string& name, verdict::JsonText json) {

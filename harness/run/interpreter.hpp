@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -46,6 +48,9 @@ class Interpreter {
   Checks& checks() { return checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
   void record(const std::string& name, verdict::JsonText json);
+  // Before each all_reduce of a replicated module, on the stream that does the work; several hooks run in order.
+  void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
+  [[noreturn]] void end_by_kill();                              // hands in what is known so far, then dies of a signal
   void keep(const FramePtr& frame) { held_.push_back(frame); }  // a hook refers to it: cleared at the end of the case
 
   Site site_of(const scenario::Step& step, const Scope& scope) const;
@@ -74,8 +79,8 @@ class Interpreter {
   verdict::RankOutcome outcome_;
   Checks checks_;
   std::unordered_set<std::string> reached_;
+  std::map<const nn::Module*, std::shared_ptr<std::vector<std::function<void()>>>> before_all_reduce_;
   Site current_;  // of the step that runs
-  int depth_ = 0;
   bool announced_ = false;
 };
 

@@ -19,6 +19,12 @@ constexpr Implementation implementations[] = {
 
 Value run_verb(StepCall& call) { return implementations[static_cast<std::size_t>(call.step.verb)](call); }
 
+bool StepCall::given(std::string_view name) const {
+  const std::optional<std::size_t> index = scenario::spec_of(step.verb).index_of(name);
+  LOCKSTEP_CHECK(index.has_value(), scenario::name_of(step.verb), " has no argument ", name);
+  return *index < step.given.size() && step.given[*index];
+}
+
 const scenario::Expr& StepCall::expr(std::string_view name) const {
   const scenario::Expr* found = step.argument(name);
   if (!found) throw Error(str(scenario::name_of(step.verb), " needs `", name, "`"));

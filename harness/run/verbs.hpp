@@ -21,6 +21,7 @@ struct StepCall {
   const Scope& scope;
 
   bool has(std::string_view name) const { return step.argument(name) != nullptr; }
+  bool given(std::string_view name) const;                  // in the file, not by default
   const scenario::Expr& expr(std::string_view name) const;  // throws Error when it is missing
   Value value(std::string_view name) const;
   bool boolean(std::string_view name) const { return value(name).as_bool(name); }

@@ -2,7 +2,6 @@
 #include <chrono>
 #include <thread>
 
-#include "harness/launch/launcher.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run {
@@ -135,7 +134,7 @@ Value exit(StepCall& call) {
   if (call.text("how") == "early") throw EarlyExit();
   if (call.in.test_case().launch == scenario::Launch::thread)
     throw Error("a rank that is a thread cannot be killed alone", "let the scenario launch processes");
-  launch::exit_rank_by_kill();
+  call.in.end_by_kill();
 }
 
 }  // namespace verbs

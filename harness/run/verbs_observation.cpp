@@ -64,7 +64,10 @@ void hook_module(const nn::ModulePtr& module, const std::string& at, const HookB
   } else if (at == "after_backward") {
     module->add_post_backward([body, self](nn::Module& of) { body.run({{"module", self(of)}}); }, Place::user);
   } else if (at == "before_all_reduce") {
-    add_before_all_reduce(module, [body, self](nn::Module& of) { body.run({{"module", self(of)}}); });
+    // Held weakly: the module owns the hook.
+    body.in.add_before_all_reduce(module, [body, of = std::weak_ptr<nn::Module>(module)] {
+      body.run({{"module", Value(of.lock())}});
+    });
   } else {
     throw Error(str("`", at, "` does not go with `modules`"));
   }
