@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 #include <thread>
@@ -55,7 +56,25 @@ std::string backend_name() {
 }
 
 int blas_threads() { return openblas_get_num_threads(); }
-std::string blas_name() { return openblas_get_config(); }
+std::string blas_name() { return str("OpenBLAS for ", openblas_get_corename(), " (", openblas_get_config(), ")"); }
+
+std::vector<std::pair<std::string, std::string>> missing_blas_environment() {
+  std::vector<std::pair<std::string, std::string>> missing;
+  const char* const threads = std::getenv("OPENBLAS_NUM_THREADS");
+  if (threads == nullptr || std::strcmp(threads, "1") != 0) missing.emplace_back("OPENBLAS_NUM_THREADS", "1");
+#if defined(__x86_64__)
+  const std::string chosen = openblas_get_corename();
+  const bool fell_back = chosen == "Prescott" || chosen == "Generic" || chosen == "Core2" || chosen == "Nehalem";
+  if (fell_back && std::getenv("OPENBLAS_CORETYPE") == nullptr) {
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+      missing.emplace_back("OPENBLAS_CORETYPE", "SkylakeX");
+    else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+      missing.emplace_back("OPENBLAS_CORETYPE", "Haswell");
+  }
+#endif
+  return missing;
+}
 
 std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   initialize();

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace lockstep::kernels {
 
@@ -18,7 +20,11 @@ std::string backend_name();  // "Kokkos 3.4.1, Serial"
 // How many threads the BLAS would use for one product: 1, or ranks fight over cores. The library reads
 // OPENBLAS_NUM_THREADS before main; initialize() can only ask it to use one.
 int blas_threads();
-std::string blas_name();
+std::string blas_name();  // with the processor it chose its code for
+// What the environment lacks, as (variable, value), for the BLAS to run on one thread and with code for this processor:
+// an OpenBLAS that is older than the processor takes it for one of twenty years ago and is ten times slower. It reads
+// them before main: set these and execute the program again. Empty when all is well.
+std::vector<std::pair<std::string, std::string>> missing_blas_environment();
 
 // Multiplies on several threads at once and compares each product, bit for bit, with the same product made alone. Gives
 // the number of wrong ones: 0, or the BLAS found must not be used by ranks that are threads.

@@ -42,10 +42,57 @@ struct FillKernel {
   }
 };
 
+// Both sides have a dim that they walk one by one, but not the same one: square tiles go through a buffer, so that each
+// line of memory is fetched once.
+template <class Word>
+struct TransposeKernel {
+  static constexpr std::int64_t side = 32;
+  Word* out;
+  const Word* a;
+  Rows<2> rows;  // out steps by 1 along a row, a by 1 along the outer dim `across`
+  int across;
+  std::int64_t tiles_along, tiles_across;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const std::int64_t along = index % tiles_along * side;
+    index /= tiles_along;
+    const std::int64_t begin = index % tiles_across * side;
+    index /= tiles_across;
+    Word* to = out + along + begin * rows.strides[0][across];
+    const Word* from = a + along * rows.step[1] + begin;
+    for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
+      if (dim == across) continue;
+      const std::int64_t at = index % rows.sizes[dim];
+      index /= rows.sizes[dim];
+      to += at * rows.strides[0][dim];
+      from += at * rows.strides[1][dim];
+    }
+    const std::int64_t n = rows.length - along < side ? rows.length - along : side;
+    const std::int64_t m = rows.sizes[across] - begin < side ? rows.sizes[across] - begin : side;
+    Word buffer[side][side];
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t j = 0; j < m; ++j) buffer[i][j] = from[i * rows.step[1] + j];
+    for (std::int64_t j = 0; j < m; ++j)
+      for (std::int64_t i = 0; i < n; ++i) to[j * rows.strides[0][across] + i] = buffer[i][j];
+  }
+};
+
 // Equal types move as words of their size, so that no pattern of bits is changed.
 template <class Word>
 void move(Space space, const View& out, const View& a) {
-  run_unary<Word, Word>(space, "lockstep::copy", out, a, Same{});
+  const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
+  if (rows.step[0] == 1 && rows.step[1] > 1 && rows.length >= 8) {
+    for (int dim = 0; dim < rows.num_outer; ++dim) {
+      if (rows.strides[1][dim] != 1 || rows.sizes[dim] < 8) continue;
+      TransposeKernel<Word> kernel{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows, dim, 0, 0};
+      kernel.tiles_along = (rows.length + kernel.side - 1) / kernel.side;
+      kernel.tiles_across = (rows.sizes[dim] + kernel.side - 1) / kernel.side;
+      const std::int64_t others = rows.num_rows / rows.sizes[dim];
+      return run(space, "lockstep::transpose", others * kernel.tiles_along * kernel.tiles_across, kernel);
+    }
+  }
+  run(space, "lockstep::copy", num_stretches(rows),
+      UnaryKernel<Same, Word, Word>{Same{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
 }
 
 }  // namespace
