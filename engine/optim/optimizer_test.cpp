@@ -1,0 +1,270 @@
+#include "engine/optim/optimizer.hpp"
+
+#include <cmath>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/comm/process_group.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/nn/build.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::optim {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Optimizers : public ::testing::Test {
+ protected:
+  RankContext context{0, 1};
+  RankScope scope{context};
+  std::vector<Tensor> tensors;
+
+  // Parameters of odd sizes, so that blocks and tails of vectors are both met.
+  Group group(const Options& options, std::vector<std::int64_t> sizes = {1, 7, 1000}) {
+    Group made;
+    made.options = options;
+    for (const std::int64_t size : sizes) {
+      const Tensor tensor = randn({size}, DType::float32, {});
+      set_requires_grad(tensor, true);
+      made.parameters.push_back({str("p", tensors.size()), [tensor] { return tensor; }});
+      tensors.push_back(tensor);
+    }
+    return made;
+  }
+  void draw_gradients() {
+    for (const Tensor& tensor : tensors) set_grad(tensor, randn(tensor.sizes(), DType::float32, {}));
+  }
+};
+
+std::vector<float> floats(const Tensor& tensor) {
+  const auto doubles = to_doubles(tensor);
+  return {doubles.begin(), doubles.end()};
+}
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// The formulas of the specification, an element at a time.
+struct ReferenceAdam {
+  Options o;
+  std::vector<float> p, m, v;
+  int t = 0;
+  void step(const std::vector<float>& gradient) {
+    ++t;
+    const double c1 = 1 - std::pow(o.beta1, t), c2 = 1 - std::pow(o.beta2, t);
+    const auto rate = static_cast<float>(-(o.lr / c1));
+    const auto root = static_cast<float>(std::sqrt(c2));
+    for (std::size_t i = 0; i < p.size(); ++i) {
+      float g = gradient[i];
+      if (o.weight_decay != 0) g = std::fma(static_cast<float>(o.weight_decay), p[i], g);
+      m[i] = std::fma(static_cast<float>(1 - o.beta1), g - m[i], m[i]);
+      v[i] = v[i] * static_cast<float>(o.beta2);
+      v[i] = std::fma(static_cast<float>(1 - o.beta2) * g, g, v[i]);
+      const float d = std::sqrt(v[i]) / root + static_cast<float>(o.eps);
+      p[i] = p[i] + rate * m[i] / d;
+    }
+  }
+};
+
+TEST_F(Optimizers, AdamHasTheBitsOfItsFormulas) {
+  for (const double decay : {0.0, 0.1}) {
+    tensors.clear();
+    Options options;
+    options.lr = 1e-2;
+    options.weight_decay = decay;
+    const auto adam = make_optimizer("Adam", {group(options)});
+    std::vector<ReferenceAdam> references;
+    for (const Tensor& tensor : tensors) {
+      const std::vector<float> zero(static_cast<std::size_t>(tensor.num_elements()), 0.f);
+      references.push_back({options, floats(tensor), zero, zero});
+    }
+    for (int step = 0; step < 5; ++step) {
+      draw_gradients();
+      for (std::size_t i = 0; i < tensors.size(); ++i) references[i].step(floats(grad(tensors[i])));
+      adam->step();
+      for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(floats(tensors[i]), references[i].p) << step;
+    }
+  }
+}
+
+TEST_F(Optimizers, SgdHasTheBitsOfItsFormulas) {
+  Options options;
+  options.lr = 0.1;
+  options.momentum = 0.9;
+  options.weight_decay = 0.01;
+  const auto sgd = make_optimizer("SGD", {group(options)});
+  std::vector<std::vector<float>> p, buffer(tensors.size());
+  for (const Tensor& tensor : tensors) p.push_back(floats(tensor));
+  for (int step = 0; step < 4; ++step) {
+    draw_gradients();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const auto gradient = floats(grad(tensors[i]));
+      buffer[i].resize(p[i].size());
+      for (std::size_t k = 0; k < p[i].size(); ++k) {
+        const float g = std::fma(0.01f, p[i][k], gradient[k]);
+        buffer[i][k] = step == 0 ? g : buffer[i][k] * 0.9f + g;
+        p[i][k] = std::fma(-0.1f, buffer[i][k], p[i][k]);
+      }
+    }
+    sgd->step();
+    for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(floats(tensors[i]), p[i]) << step;
+  }
+}
+
+TEST_F(Optimizers, PlainSgdSubtracts) {
+  Options options;
+  options.lr = 0.5;
+  const auto sgd = make_optimizer("SGD", {group(options, {3})});
+  raw::fill_(detach(tensors[0]), 1.0);
+  set_grad(tensors[0], full({3}, 4.0, DType::float32, {}));
+  sgd->step();
+  EXPECT_THAT(to_doubles(tensors[0]), ElementsAre(-1, -1, -1));
+  EXPECT_TRUE(sgd->state_tensors().empty());
+}
+
+TEST_F(Optimizers, LeavesParametersWithoutGradientsAlone) {
+  const auto adam = make_optimizer("Adam", {group({}, {3, 3})});
+  const auto before = to_doubles(tensors[1]);
+  set_grad(tensors[0], ones({3}, DType::float32, {}));
+  adam->step();
+  EXPECT_EQ(to_doubles(tensors[1]), before);
+  EXPECT_EQ(adam->state_tensors().size(), 2u);
+  EXPECT_EQ(adam->state_tensors()[0].first, "p0/exp_avg");
+  // It starts at its own first step, later than the other.
+  set_grad(tensors[1], ones({3}, DType::float32, {}));
+  adam->step();
+  EXPECT_NEAR(to_doubles(tensors[1])[0], before[0] - 1e-3, 1e-6);
+}
+
+TEST_F(Optimizers, GroupsHaveTheirOwnOptions) {
+  Options fast, slow;
+  fast.lr = 1.0;
+  slow.lr = 0.25;
+  const Group first = group(fast, {1}), second = group(slow, {1});
+  const auto sgd = make_optimizer("SGD", {first, second});
+  for (const Tensor& tensor : tensors) {
+    raw::fill_(detach(tensor), 0.0);
+    set_grad(tensor, ones({1}, DType::float32, {}));
+  }
+  sgd->step();
+  EXPECT_EQ(item(tensors[0]), -1.0);
+  EXPECT_EQ(item(tensors[1]), -0.25);
+  sgd->zero_grad(false);
+  EXPECT_EQ(item(grad(tensors[0])), 0.0);
+  sgd->zero_grad();
+  EXPECT_FALSE(grad(tensors[1]).defined());
+}
+
+TEST_F(Optimizers, FollowsTheTensorInTheSlot) {
+  const nn::ModulePtr linear = nn::build("Linear", {{1, 1, false}, {}}, {});
+  Options options;
+  options.lr = 1.0;
+  const auto sgd = make_optimizer("SGD", {group_of(nn::named_parameters(linear), options)});
+  const Tensor other = full({1, 1}, 5.0, DType::float32, {});
+  linear->parameters[0].tensor = other;
+  set_grad(other, ones({1, 1}, DType::float32, {}));
+  sgd->step();
+  EXPECT_EQ(item(other), 4.0);
+}
+
+TEST_F(Optimizers, StateGoesThroughAStateDict) {
+  Options options;
+  options.lr = 0.05;
+  const auto one = make_optimizer("Adam", {group(options, {4, 5})});
+  draw_gradients();
+  one->step();
+  const Optimizer::StateDict saved = one->state_dict();
+  EXPECT_EQ(item(saved.state[0].second.at("step")), 1.0);
+
+  const std::vector<Tensor> originals = tensors;
+  Options others;
+  others.lr = 9.0;
+  Group copies;
+  copies.options = others;
+  for (std::size_t i = 0; i < originals.size(); ++i) {
+    const Tensor copy = raw::clone(detach(originals[i]));
+    set_requires_grad(copy, true);
+    copies.parameters.push_back({str("p", i), [copy] { return copy; }});
+  }
+  const auto two = make_optimizer("Adam", {copies});
+  two->init_state();
+  EXPECT_EQ(two->state_tensors().size(), 4u);
+  EXPECT_EQ(to_doubles(two->state_tensors()[0].second), std::vector<double>(4, 0.0));
+  two->load_state_dict(saved);
+  EXPECT_EQ(two->groups()[0].options.lr, 0.05);
+  draw_gradients();
+  for (std::size_t i = 0; i < originals.size(); ++i)
+    set_grad(copies.parameters[i].get(), raw::clone(grad(originals[i])));
+  one->step();
+  two->step();
+  for (std::size_t i = 0; i < originals.size(); ++i)
+    EXPECT_EQ(to_doubles(originals[i]), to_doubles(copies.parameters[i].get()));
+
+  auto wrong = saved;
+  wrong.state[0].second["momentum_buffer"] = ones({4}, DType::float32, {});
+  EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("`p0` has no state `momentum_buffer`"));
+  wrong = saved;
+  wrong.groups[0].first = {"p0", "q"};
+  EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("no parameter `p1`"));
+}
+
+TEST_F(Optimizers, HooksRunAroundTheStep) {
+  const auto sgd = make_optimizer("SGD", {group({}, {1})});
+  std::vector<std::string> order;
+  set_grad(tensors[0], ones({1}, DType::float32, {}));
+  const double before = item(tensors[0]);
+  sgd->add_before_step([&](Optimizer& o) {
+    EXPECT_EQ(&o, sgd.get());
+    EXPECT_EQ(comm::current_phase(), comm::Phase::optimizer);
+    EXPECT_EQ(item(tensors[0]), before);
+    order.push_back("before");
+  });
+  sgd->add_after_step([&](Optimizer&) {
+    EXPECT_NE(item(tensors[0]), before);
+    order.push_back("after");
+  });
+  sgd->step();
+  EXPECT_THAT(order, ElementsAre("before", "after"));
+  EXPECT_EQ(comm::current_phase(), comm::Phase::other);
+}
+
+TEST_F(Optimizers, UpdatesTensorsThatAreNotContiguous) {
+  const Tensor base = zeros({2, 3}, DType::float32, {});
+  const Tensor tensor = transpose(base, 0, 1);
+  set_requires_grad(tensor, true);
+  Options options;
+  options.lr = 1.0;
+  const auto sgd = make_optimizer("SGD", {{{{"t", [tensor] { return tensor; }}}, options}});
+  set_grad(tensor, from_values(std::vector<double>{1, 2, 3, 4, 5, 6}, {3, 2}, DType::float32, {}));
+  sgd->step();
+  EXPECT_THAT(to_doubles(tensor), ElementsAre(-1, -2, -3, -4, -5, -6));
+  EXPECT_THAT(to_doubles(base), ElementsAre(-1, -3, -5, -2, -4, -6));
+}
+
+TEST_F(Optimizers, RefusesWrongOptionsAndGroups) {
+  EXPECT_THAT(error_of([&] { make_optimizer("RMSprop", {group({})}); }), HasSubstr("no optimizer `RMSprop`"));
+  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {}); }), HasSubstr("no parameter groups"));
+  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {Group{}}); }), HasSubstr("a parameter group is empty"));
+  Options negative;
+  negative.lr = -1;
+  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {group(negative)}); }), HasSubstr("lr is -1"));
+  Options beta;
+  beta.beta2 = 1;
+  EXPECT_THAT(error_of([&] { make_optimizer("Adam", {group(beta)}); }), HasSubstr("beta2 is 1"));
+  Group twice = group({}, {1});
+  twice.parameters.push_back(twice.parameters[0]);
+  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {twice}); }), HasSubstr("in more than one place"));
+}
+
+}  // namespace
+}  // namespace lockstep::optim
