@@ -67,20 +67,22 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
     }
   }
   std::size_t at = 0, file_offset = 0;
-  const auto map_area = [&](std::size_t bytes) {
+  // Threads share the arenas as it is; the control area is shared even then, with the launcher that forked them.
+  const auto map_area = [&](std::size_t bytes, bool shared) {
     std::byte* place = world->base_ + at;
-    const int flags =
-        MAP_FIXED | MAP_NORESERVE | (sharing == Sharing::processes ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+    const int flags = MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE) |
+                      (sharing == Sharing::processes ? 0 : MAP_ANONYMOUS);
     void* mapped =
         ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor, static_cast<off_t>(file_offset));
     if (mapped == MAP_FAILED) refuse("mapping", bytes, world_size);
     at += bytes + guard_bytes;
-    file_offset += bytes;
+    if (sharing == Sharing::processes) file_offset += bytes;
     return Area{place, bytes};
   };
-  world->control_ = map_area(control);
-  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena));
-  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena));
+  const bool shared = sharing == Sharing::processes;
+  world->control_ = map_area(control, true);
+  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena, shared));
+  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena, shared));
   return world;
 }
 

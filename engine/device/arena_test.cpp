@@ -58,6 +58,19 @@ TEST(HostWorld, ProcessesSeeEachOthersPages) {
   EXPECT_EQ(world->control().base[5], std::byte{78});
 }
 
+TEST(HostWorld, TheLauncherSeesTheControlAreaOfThreadRanks) {
+  const auto world = HostWorld::create(2, Sharing::threads, 1 << 20, 1 << 16);
+  const pid_t child = ::fork();  // the ranks run as threads of a child
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    world->control().base[5] = std::byte{79};
+    ::_exit(0);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_EQ(world->control().base[5], std::byte{79});
+}
+
 TEST(HostWorld, TakesAHundredAndTwentyEightRanks) {
   const auto world = HostWorld::create(128, Sharing::processes);
   EXPECT_EQ(world->world_size(), 128);

@@ -98,6 +98,10 @@ using MemoryPtr = std::shared_ptr<Memory>;
 MemoryPtr allocate(Device device, std::size_t bytes, bool pinned = false);
 MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned = false);
 
+// From now on the block counts as of another purpose: a gradient that is kept, say, instead of copied. The peaks so far
+// stay.
+void repurpose(Memory& memory, Purpose purpose);
+
 // Bytes of the current rank on all devices together (purposes) or one.
 struct MemoryStats {
   std::array<std::int64_t, num_purposes> current{};

@@ -104,6 +104,15 @@ void Runtime::count(Purpose of, std::int64_t bytes) {
   for (MemoryWindow* window : windows) window->peak_ = std::max(window->peak_, current_bytes(window->mask_));
 }
 
+void Runtime::repurpose(Memory& memory, Purpose purpose) {
+  if (memory.purpose_ == purpose) return;
+  if (memory.runtime_ != nullptr) {
+    memory.runtime_->count(memory.purpose_, -static_cast<std::int64_t>(memory.bytes_));
+    memory.runtime_->count(purpose, static_cast<std::int64_t>(memory.bytes_));
+  }
+  memory.purpose_ = purpose;
+}
+
 std::int64_t Runtime::current_bytes(unsigned purpose_mask) const {
   std::int64_t sum = 0;
   for (int i = 0; i < num_purposes; ++i) {
@@ -140,6 +149,8 @@ MemoryPtr allocate(Device device, std::size_t bytes, bool pinned) {
 MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned) {
   return Runtime::current().allocate(device, bytes, purpose, pinned);
 }
+
+void repurpose(Memory& memory, Purpose purpose) { Runtime::repurpose(memory, purpose); }
 
 PurposeScope::PurposeScope(Purpose purpose) : previous_(std::exchange(Runtime::current().purpose, purpose)) {}
 PurposeScope::~PurposeScope() { Runtime::current().purpose = previous_; }

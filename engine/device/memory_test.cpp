@@ -86,6 +86,24 @@ TEST(Memory, CountsByPurpose) {
   EXPECT_EQ(peak(Purpose::parameter), 0);
 }
 
+TEST(Memory, CanBeRepurposed) {
+  OneRank rank;
+  MemoryWindow all, gradients(1u << static_cast<unsigned>(Purpose::gradient));
+  MemoryPtr block = allocate(cpu, 100);
+  repurpose(*block, Purpose::gradient);
+  EXPECT_EQ(block->purpose(), Purpose::gradient);
+  EXPECT_EQ(current(Purpose::activation), 0);
+  EXPECT_EQ(current(Purpose::gradient), 100);
+  EXPECT_EQ(peak(Purpose::activation), 100);
+  EXPECT_EQ(peak(Purpose::gradient), 100);
+  EXPECT_EQ(all.peak_bytes(), 100);
+  EXPECT_EQ(gradients.peak_bytes(), 100);
+  EXPECT_EQ(memory_stats().peak_total, 100);
+  block.reset();
+  EXPECT_EQ(current(Purpose::gradient), 0);
+  EXPECT_EQ(memory_stats().current_total, 0);
+}
+
 TEST(Memory, WindowsSeeThePeakOfTheirPurposes) {
   OneRank rank;
   const MemoryPtr before = allocate(cpu, 1, Purpose::gathered);

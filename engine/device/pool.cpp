@@ -17,12 +17,12 @@ constexpr std::size_t page_bytes = 4096;
 constexpr std::size_t first_chunk = std::size_t{64} << 10;
 constexpr std::size_t largest_chunk = std::size_t{8} << 20;
 
+// Huge pages for large chunks alone: a small one would have the kernel clear 2 MiB for it. All of this is advice; where
+// the kernel lacks it, pages come at first touch.
 void populate(std::byte* base, std::size_t bytes) {
+  ::madvise(base, bytes, bytes >= largest_chunk ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
-  ::madvise(base, bytes, MADV_POPULATE_WRITE);  // where the kernel lacks it, pages come at first touch
-#else
-  (void)base;
-  (void)bytes;
+  ::madvise(base, bytes, MADV_POPULATE_WRITE);
 #endif
 }
 }  // namespace

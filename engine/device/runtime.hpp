@@ -85,6 +85,7 @@ class Runtime {
   void synchronize_all();
 
   MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned);
+  static void repurpose(Memory& memory, Purpose purpose);
   // The last owner let go; any thread.
   void recycle(Memory* memory);
 
