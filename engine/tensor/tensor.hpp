@@ -96,6 +96,8 @@ void normal_(const Tensor& tensor, double mean, double std);
 
 // Views: no data moves. Errors name the operation, the sizes and what would work.
 Tensor view(const Tensor& tensor, const Dims& sizes);  // one size may be -1; the tensor must be viewable so
+// Whether view() can do it without moving data; throws Error when the sizes do not hold the tensor's elements at all.
+bool is_viewable_as(const Tensor& tensor, const Dims& sizes);
 Tensor transpose(const Tensor& tensor, int dim0, int dim1);
 Tensor permute(const Tensor& tensor, const Dims& order);
 Tensor slice(const Tensor& tensor, int dim, std::int64_t begin, std::int64_t end);  // clamped as Python's

@@ -101,6 +101,10 @@ Tensor view(const Tensor& tensor, const Dims& sizes) {
   return view_of(tensor, resolved, *strides, tensor.offset());
 }
 
+bool is_viewable_as(const Tensor& tensor, const Dims& sizes) {
+  return strides_for(tensor, resolve_sizes(tensor, sizes)).has_value();
+}
+
 Tensor transpose(const Tensor& tensor, int dim0, int dim1) {
   const int first = normalize_dim(dim0, tensor.num_dims(), "transpose");
   const int second = normalize_dim(dim1, tensor.num_dims(), "transpose");

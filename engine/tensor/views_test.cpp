@@ -71,6 +71,9 @@ TEST_F(Views, ViewOfStridedTensorsWhereNoDataMoves) {
   EXPECT_EQ(to_doubles(view(columns, {2, 2, 4})), to_doubles(columns));
   EXPECT_THAT(message_of([&] { view(columns, {16}); }), AllOf(HasSubstr("without moving data"), HasSubstr("reshape")));
   EXPECT_THROW(view(columns, {8, 2}), Error);
+  EXPECT_FALSE(is_viewable_as(columns, {8, 2}));
+  EXPECT_TRUE(is_viewable_as(columns, {4, -1, 2}));
+  EXPECT_THROW(is_viewable_as(columns, {3, 2}), Error);
   const Tensor turned = transpose(counting({2, 3, 4}), 0, 1);  // (3, 2, 4), strides (4, 12, 1)
   EXPECT_THROW(view(turned, {6, 4}), Error);
   EXPECT_EQ(to_doubles(view(turned, {3, 2, 2, 2})), to_doubles(turned));
