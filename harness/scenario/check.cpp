@@ -18,6 +18,8 @@ struct Scope {
   std::set<std::string> known;         // all that can be used, `fixed` included
   std::map<std::string, Place> later;  // every name that some step of the file binds
   std::set<std::string> cannot_bind;   // parameters, matrix names, variables, types
+  std::set<std::string> of_loops;      // bound by the loops around
+  std::set<std::string> barred;        // in a hook: those, which mean something else once it runs
   bool in_hook = false;                // names are looked up when the hook runs
 };
 
@@ -116,9 +118,16 @@ class Checker {
       return;
     }
     scope.known.insert(name);
+    scope.barred.erase(name);
   }
 
   void unknown(const std::string& name, const Place& place, const Scope& scope) {
+    if (scope.barred.count(name) != 0) {
+      diagnostics_.error(place, str("a hook looks `", name,
+                                    "` up when it runs, after the loop has moved on; bind another "
+                                    "name to its value with `let`"));
+      return;
+    }
     const auto later = scope.later.find(name);
     if (later != scope.later.end()) {
       diagnostics_.error(place, str("`", name, "` is used before it is bound; line ", later->second.line, " binds it"));
@@ -132,6 +141,7 @@ class Checker {
   }
 
   static bool is_known(const std::string& name, const Scope& scope) {
+    if (scope.barred.count(name) != 0) return false;
     return scope.known.count(name) != 0 || (scope.in_hook && scope.later.count(name) != 0);
   }
 
@@ -157,7 +167,11 @@ class Checker {
       if (step.raises->within_ms != nullptr) check(*step.raises->within_ms, scope, false);
     }
     if (step.verb == Verb::expect && step.arguments[0] != nullptr) check_evidence(*step.arguments[0], scope);
-    for (const std::string& name : loop_names(step)) bind(name, step.place, scope);
+    const std::set<std::string> around = scope.of_loops;
+    for (const std::string& name : loop_names(step)) {
+      bind(name, step.place, scope);
+      scope.of_loops.insert(name);
+    }
     if (step.verb == Verb::hook) {
       hook(step, scope);
     } else {
@@ -165,6 +179,7 @@ class Checker {
       steps(step.otherwise, scope);
       for (const Branch& branch : step.among) steps(branch.steps, scope);
     }
+    scope.of_loops = around;
     file_ = &step.place.file;
     if (!step.as.empty()) bind(step.as, step.place, scope);
     for (const auto& [its, mine] : step.as_names) bind(mine, step.place, scope);
@@ -174,6 +189,7 @@ class Checker {
   void hook(const Step& step, Scope& scope) {
     Scope inner = scope;
     inner.in_hook = true;
+    inner.barred.insert(scope.of_loops.begin(), scope.of_loops.end());
     for (std::string_view name : hook_names()) inner.known.emplace(name);
     steps(step.steps, inner);
     std::map<std::string, Place> bound;

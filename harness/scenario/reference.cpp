@@ -24,12 +24,11 @@ steps:
     as: model
   - replicate: model
   - seed: rank + 1
-  - forward: {loss: "sum(model(randn(5, 8)))"
-}
-- backward:loss - for_each:{name : p, in : parameters(model)} steps:-expect_across:{
-value:
-  p.grad, same : true
-}
+  - forward: {loss: "sum(model(randn(5, 8)))"}
+  - backward: loss
+  - for_each: {name: p, in: parameters(model)}
+    steps:
+      - expect_across: {value: p.grad, same: true}
 ```
 
 `lockstep run FILE` runs it, once for each world size. `lockstep validate FILE` checks it without running and shows every
@@ -131,9 +130,7 @@ Within its expressions the model's own names come first. Calling a child runs th
 models:
   Gated:
     arguments: {dim: required, scale: 1.0}
-    children: {inner: "Linear(dim, dim)",
-                           gate : "Linear(dim, dim)"
-}
+    children: {inner: "Linear(dim, dim)", gate: "Linear(dim, dim)"}
     parameters: {offset: "zeros(dim)"}
     methods:
       gated(x, factor=1): inner(x) * gate(x) * factor + offset
@@ -156,27 +153,26 @@ out, `= x` the default, `a|b` the words to choose from, and the arrow what `as` 
 written `barrier: {}`.
 )page";
 
-    constexpr std::string_view collectives_note = R"page(
+constexpr std::string_view collectives_note = R"page(
 `mesh` is the group they run in, and ranks are counted within it. With `async: true` a collective returns at once and gives
 a handle for `wait`.
 )page";
 
-    constexpr std::string_view hooks_part = R"page(
+constexpr std::string_view hooks_part = R"page(
 A hook goes with `modules`, `parameters` or `optimizer`, depending on where it runs:
 
 | at | goes with | runs |
 |---|---|---|
 )page";
 
-    constexpr std::string_view hooks_end = R"page(
+constexpr std::string_view hooks_end = R"page(
 Its steps may use `module`, `parameter`, `inputs`, `named_inputs`, `outputs` and `recomputing`. Names in it are looked up
 when it runs, so a hook made in a loop must not use what the loop binds. It runs innermost: after what the APIs do before a
 forward, and once more when the forward is recomputed.
 )page";
 
-    constexpr std::string_view control_note = R"page(
-`for_each` with several names takes each item apart: `for_each: {name: [key, value], in: "zip(ks, vs)"
-    }`. `choose` is
+constexpr std::string_view control_note = R"page(
+`for_each` with several names takes each item apart: `for_each: {name: [key, value], in: "zip(ks, vs)"}`. `choose` is
 written with its branches:
 
 ```yaml
@@ -222,12 +218,12 @@ How checks judge:
 ## Functions
 )page";
 
-    constexpr std::string_view routines_part = R"page(
+constexpr std::string_view routines_part = R"page(
 ## Attributes
 
 )page";
 
-    constexpr std::string_view attributes_end = R"page(
+constexpr std::string_view attributes_end = R"page(
 Of a module, an attribute is a child, parameter, buffer or method; children with numbers are `m.0` or `m[i]`. Of a mesh with
 named axes, the name of an axis is this rank's slice along it: `world.dp`, `world.dp.rank`, `world.dp.size`. Of a map, an
 attribute is an entry.
@@ -238,7 +234,7 @@ Steps that several scenarios share stand in `scenarios/lib/NAME.yaml`:
 
 )page";
 
-    constexpr std::string_view routines_end = R"page(
+constexpr std::string_view routines_end = R"page(
 ```yaml
 routine: average_gradients
 summary: Average every gradient over the ranks of a mesh, by hand.
@@ -259,7 +255,7 @@ Arguments are values, so inputs that change from one iteration to the next are g
 
 )page";
 
-    constexpr std::string_view yaml_part = R"page(
+constexpr std::string_view yaml_part = R"page(
 ## YAML
 
 Some things that YAML allows are refused, because they are easily read in two ways: the plain words `yes`, `no`, `on`, `off`,
@@ -275,154 +271,154 @@ there: `forward: {loss: "sum(model(x, y))"
 )page";
 
 std::string escaped(std::string_view text) {
-      std::string out;
-      for (char c : text) {
-        if (c == '|') out += '\\';
-        out += c;
+  std::string out;
+  for (char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
+}
+
+std::string keys_table(const std::vector<KeySpec>& keys, bool required) {
+  std::string out = "| key | meaning |\n|---|---|\n";
+  for (const KeySpec& key : keys) {
+    out += str("| `", key.name, "`", required && key.required ? " (required)" : "", " | ", escaped(key.doc), " |\n");
+  }
+  return out;
+}
+
+std::string argument_text(const ArgumentSpec& argument) {
+  std::string type(name_of(argument.type));
+  if (argument.type == ArgType::choice) {
+    type.clear();
+    for (const std::string& word : argument.choices) type += str(type.empty() ? "" : "|", word);
+  }
+  return str(argument.alone ? "*" : "", argument.name, argument.optional ? "?" : "", ": ", type,
+             argument.has_default() ? str(" = ", argument.default_text) : "");
+}
+
+std::string verbs_table(Group group) {
+  std::string out = "\n| verb | arguments | does |\n|---|---|---|\n";
+  for (const VerbSpec& spec : verbs()) {
+    if (spec.group != group) continue;
+    std::string arguments = spec.free_names ? "`name: any`, ..." : "";
+    for (const ArgumentSpec& argument : spec.arguments) {
+      arguments += str(arguments.empty() ? "" : ", ", "`", escaped(argument_text(argument)), "`");
+    }
+    if (spec.block == Block::required) arguments += "; `steps`";
+    if (spec.block == Block::with_else) arguments += "; `steps`, `else`?";
+    if (spec.block == Block::among) arguments += "; `among`";
+    if (spec.id == Verb::use) arguments += "; `with`";
+    if (!spec.result.empty()) arguments += str(" &rarr; ", spec.result);
+    out += str("| `", spec.name, "` | ", arguments, " | ", escaped(spec.doc), " |\n");
+  }
+  return out;
+}
+
+std::string argument_types() {
+  static constexpr std::pair<std::string_view, std::string_view> rows[] = {
+      {"any", "a value of any kind"},
+      {"int, num, bool", "an integer, a number, a condition"},
+      {"list, map", "a list, a map"},
+      {"tensor, tensors", "a tensor; one or a list of them"},
+      {"mesh, optimizer, observation, dtype", "what `mesh`, `optimizer` and `observe` name; a type such as float32"},
+      {"module", "an expression that builds a module: `MLP(8, mult=2)`"},
+      {"counts", "`{family: {operation: count}}`, the counts being expressions"},
+      {"path, paths", "literal: a module or parameter, or several; one path or a list"},
+      {"word, words, text, a\\|b", "literal"},
+      {"name, names", "literal, bound or looked up by the verb"},
+  };
+  std::string out = "\n| type | is |\n|---|---|\n";
+  for (const auto& [type, doc] : rows) out += str("| ", type, " | ", doc, " |\n");
+  return out;
+}
+
+std::string functions_tables() {
+  std::string out;
+  for (int kind = 0; kind < num_function_kinds; ++kind) {
+    out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n\n| function | gives |\n|---|---|\n");
+    for (const FunctionSpec& spec : functions()) {
+      if (spec.kind == static_cast<FunctionKind>(kind)) {
+        out += str("| `", spec.name, "(", spec.signature, ")` | ", escaped(spec.doc), " |\n");
       }
-      return out;
     }
-
-    std::string keys_table(const std::vector<KeySpec>& keys, bool required) {
-      std::string out = "| key | meaning |\n|---|---|\n";
-      for (const KeySpec& key : keys) {
-        out +=
-            str("| `", key.name, "`", required && key.required ? " (required)" : "", " | ", escaped(key.doc), " |\n");
-      }
-      return out;
+    if (static_cast<FunctionKind>(kind) == FunctionKind::factory) {
+      out +=
+          "\nSizes are given one by one or as a list. A new tensor lies on the case's device and is float32 "
+          "(integers are "
+          "int64) unless `device=` and `dtype=` say otherwise.\n";
     }
+  }
+  return out;
+}
 
-    std::string argument_text(const ArgumentSpec& argument) {
-      std::string type(name_of(argument.type));
-      if (argument.type == ArgType::choice) {
-        type.clear();
-        for (const std::string& word : argument.choices) type += str(type.empty() ? "" : "|", word);
-      }
-      return str(argument.alone ? "*" : "", argument.name, argument.optional ? "?" : "", ": ", type,
-                 argument.has_default() ? str(" = ", argument.default_text) : "");
+std::string hooks_table() {
+  std::string out(hooks_part);
+  static constexpr std::string_view targets[] = {"modules", "parameters", "optimizer"};
+  for (const HookPointSpec& point : hook_points()) {
+    out += str("| `", point.name, "` | `", targets[static_cast<int>(point.target)], "` | ", point.doc, " |\n");
+  }
+  return str(out, hooks_end);
+}
+
+std::string attributes_table() {
+  std::string out = "| of | attribute | is |\n|---|---|---|\n";
+  for (const AttributeSpec& attribute : attributes()) {
+    out += str("| ", attribute.of, " | `", attribute.name, "` | ", escaped(attribute.doc), " |\n");
+  }
+  return out;
+}
+
+std::string models_table() {
+  std::string out = "| module | is |\n|---|---|\n";
+  for (const ModelSpec& model : built_in_models()) {
+    std::string arguments;
+    for (const std::string& argument : model.arguments) arguments += str(arguments.empty() ? "" : ", ", argument);
+    out += str("| `", model.name, "(", arguments, ")` | ", escaped(model.doc), " |\n");
+  }
+  return out;
+}
+
+std::string words(const std::vector<std::string>& list) {
+  std::string out;
+  for (const std::string& word : list) out += str(out.empty() ? "`" : ", `", word, "`");
+  return out;
+}
+
+std::string limits_list() {
+  return str("- An expression: ", limits::expression_characters, " characters, ", limits::expression_depth,
+             " deep. A list: ", limits::list_items, " items.\n- A file: ", limits::file_bytes / 1024, " KiB, ",
+             limits::yaml_nodes, " nodes, ", limits::yaml_depth, " deep, ", limits::yaml_aliases,
+             " aliases.\n- A scenario: ", limits::cases, " cases. Routines: ", limits::routine_depth,
+             " deep.\n- A recorded value: ", limits::recorded_numbers, " numbers.\n");
+}
+
+}  // namespace
+
+std::string reference() {
+  std::string out = str(opening, keys_table(scenario_keys(), true), values_part);
+  std::string types;
+  for (std::string_view type : type_names()) types += str(types.empty() ? "" : " ", "`", type, "`");
+  out += str("| ", types, " | element types |\n");
+  out += str(names_part, models_table(), own_models_part, keys_table(model_keys(), false), own_models_example,
+             keys_table(modifier_keys(), false), verbs_part, argument_types());
+  for (int i = 0; i < num_groups; ++i) {
+    const Group group = static_cast<Group>(i);
+    out += str("\n### ", title_of(group), "\n", verbs_table(group));
+    if (group == Group::collectives) out += collectives_note;
+    if (group == Group::observation) {
+      out += str(hooks_table(), "\nPurposes of memory: ", words(memory_purposes()), ".\n");
     }
-
-    std::string verbs_table(Group group) {
-      std::string out = "\n| verb | arguments | does |\n|---|---|---|\n";
-      for (const VerbSpec& spec : verbs()) {
-        if (spec.group != group) continue;
-        std::string arguments = spec.free_names ? "`name: any`, ..." : "";
-        for (const ArgumentSpec& argument : spec.arguments) {
-          arguments += str(arguments.empty() ? "" : ", ", "`", escaped(argument_text(argument)), "`");
-        }
-        if (spec.block == Block::required) arguments += "; `steps`";
-        if (spec.block == Block::with_else) arguments += "; `steps`, `else`?";
-        if (spec.block == Block::among) arguments += "; `among`";
-        if (spec.id == Verb::use) arguments += "; `with`";
-        if (!spec.result.empty()) arguments += str(" &rarr; ", spec.result);
-        out += str("| `", spec.name, "` | ", arguments, " | ", escaped(spec.doc), " |\n");
-      }
-      return out;
+    if (group == Group::control) out += control_note;
+    if (group == Group::checks) {
+      out +=
+          str("\nFamilies of collectives: ", words(families()), "; `user` are those that a scenario calls itself.\n");
     }
+  }
+  out += str(checks_part, functions_tables(), routines_part, attributes_table(), attributes_end,
+             keys_table(routine_keys(), true), "\nTypes of parameters: ", words(routine_types()), ".\n", routines_end,
+             yaml_part.substr(1), limits_list());
+  return out;
+}
 
-    std::string argument_types() {
-      static constexpr std::pair<std::string_view, std::string_view> rows[] = {
-          {"any", "a value of any kind"},
-          {"int, num, bool", "an integer, a number, a condition"},
-          {"list, map", "a list, a map"},
-          {"tensor, tensors", "a tensor; one or a list of them"},
-          {"mesh, optimizer, observation, dtype",
-           "what `mesh`, `optimizer` and `observe` name; a type such as float32"},
-          {"module", "an expression that builds a module: `MLP(8, mult=2)`"},
-          {"counts", "`{family: {operation: count}}`, the counts being expressions"},
-          {"path, paths", "literal: a module or parameter, or several; one path or a list"},
-          {"word, words, text, a\\|b", "literal"},
-          {"name, names", "literal, bound or looked up by the verb"},
-      };
-      std::string out = "\n| type | is |\n|---|---|\n";
-      for (const auto& [type, doc] : rows) out += str("| ", type, " | ", doc, " |\n");
-      return out;
-    }
-
-    std::string functions_tables() {
-      std::string out;
-      for (int kind = 0; kind < num_function_kinds; ++kind) {
-        out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n\n| function | gives |\n|---|---|\n");
-        for (const FunctionSpec& spec : functions()) {
-          if (spec.kind == static_cast<FunctionKind>(kind)) {
-            out += str("| `", spec.name, "(", spec.signature, ")` | ", escaped(spec.doc), " |\n");
-          }
-        }
-        if (static_cast<FunctionKind>(kind) == FunctionKind::factory) {
-          out +=
-              "\nSizes are given one by one or as a list. A new tensor lies on the case's device and is float32 "
-              "(integers are "
-              "int64) unless `device=` and `dtype=` say otherwise.\n";
-        }
-      }
-      return out;
-    }
-
-    std::string hooks_table() {
-      std::string out(hooks_part);
-      static constexpr std::string_view targets[] = {"modules", "parameters", "optimizer"};
-      for (const HookPointSpec& point : hook_points()) {
-        out += str("| `", point.name, "` | `", targets[static_cast<int>(point.target)], "` | ", point.doc, " |\n");
-      }
-      return str(out, hooks_end);
-    }
-
-    std::string attributes_table() {
-      std::string out = "| of | attribute | is |\n|---|---|---|\n";
-      for (const AttributeSpec& attribute : attributes()) {
-        out += str("| ", attribute.of, " | `", attribute.name, "` | ", escaped(attribute.doc), " |\n");
-      }
-      return out;
-    }
-
-    std::string models_table() {
-      std::string out = "| module | is |\n|---|---|\n";
-      for (const ModelSpec& model : built_in_models()) {
-        std::string arguments;
-        for (const std::string& argument : model.arguments) arguments += str(arguments.empty() ? "" : ", ", argument);
-        out += str("| `", model.name, "(", arguments, ")` | ", escaped(model.doc), " |\n");
-      }
-      return out;
-    }
-
-    std::string words(const std::vector<std::string>& list) {
-      std::string out;
-      for (const std::string& word : list) out += str(out.empty() ? "`" : ", `", word, "`");
-      return out;
-    }
-
-    std::string limits_list() {
-      return str("- An expression: ", limits::expression_characters, " characters, ", limits::expression_depth,
-                 " deep. A list: ", limits::list_items, " items.\n- A file: ", limits::file_bytes / 1024, " KiB, ",
-                 limits::yaml_nodes, " nodes, ", limits::yaml_depth, " deep, ", limits::yaml_aliases,
-                 " aliases.\n- A scenario: ", limits::cases, " cases. Routines: ", limits::routine_depth,
-                 " deep.\n- A recorded value: ", limits::recorded_numbers, " numbers.\n");
-    }
-
-    }  // namespace
-
-    std::string reference() {
-      std::string out = str(opening, keys_table(scenario_keys(), true), values_part);
-      for (std::string_view type : type_names()) out += str("| `", type, "` | an element type |\n");
-      out += str(names_part, models_table(), own_models_part, keys_table(model_keys(), false), own_models_example,
-                 keys_table(modifier_keys(), false), verbs_part, argument_types());
-      for (int i = 0; i < num_groups; ++i) {
-        const Group group = static_cast<Group>(i);
-        out += str("\n### ", title_of(group), "\n", verbs_table(group));
-        if (group == Group::collectives) out += collectives_note;
-        if (group == Group::observation) {
-          out += str(hooks_table(), "\nPurposes of memory: ", words(memory_purposes()), ".\n");
-        }
-        if (group == Group::control) out += control_note;
-        if (group == Group::checks) {
-          out += str("\nFamilies of collectives: ", words(families()),
-                     "; `user` are those that a scenario calls itself.\n");
-        }
-      }
-      out += str(checks_part, functions_tables(), routines_part, attributes_table(), attributes_end,
-                 keys_table(routine_keys(), true), "\nTypes of parameters: ", words(routine_types()), ".\n",
-                 routines_end, yaml_part.substr(1), limits_list());
-      return out;
-    }
-
-    }  // namespace lockstep::scenario
+}  // namespace lockstep::scenario

@@ -168,7 +168,9 @@ void Reader::read_arguments(Step& step, const VerbSpec& spec, const YamlNode& va
   } else if (value.is_list() && spec.num_in_order > 0) {
     const std::size_t wanted = static_cast<std::size_t>(spec.num_in_order);
     if (value.items.size() != wanted) {
-      error(value.place, str("`", spec.name, "` as a list takes ", wanted, " items, got ", value.items.size()));
+      const bool torn = value.items.size() > wanted && value.in_flow;
+      error(value.place, str("`", spec.name, "` as a list takes ", wanted, " items, got ", value.items.size(),
+                             torn ? "; within [] an expression with a comma, bracket or brace must be quoted" : ""));
       return;
     }
     for (std::size_t i = 0; i < wanted; ++i) take(i, *value.items[i]);
