@@ -14,7 +14,12 @@ namespace lockstep::comm {
 
 namespace {
 
-constexpr std::int64_t busy_ns = 50'000;
+// How long to wait awake. Well beyond what waking a sleeper takes (30 to 60 us), else one late rank starts a cascade in
+// which everybody sleeps for everybody. While ranks fit the cores they spin at first; whoever they wait for may share
+// their core all the same, so after that they yield.
+constexpr std::int64_t spin_ns = 20'000;
+constexpr std::int64_t fitting_awake_ns = 200'000;
+constexpr std::int64_t crowded_awake_ns = 50'000;
 constexpr std::int64_t slice_ns = 100'000'000;
 constexpr std::int64_t told_ns = 1'000'000'000;  // how long members wait for each other's texts after a mismatch
 
@@ -182,18 +187,20 @@ void wait_until(Issued& issued, Waiting for_what, std::uint64_t target) {
   if (is_ready(issued, for_what, target)) return;
   const WorldControl& world = *issued.rank->world;
   Bell& bell = issued.slot().bell;
-  const bool spins = world.num_waiters.load(std::memory_order_relaxed) <= world.num_cores;
+  const bool fits = world.num_waiters.load(std::memory_order_relaxed) <= world.num_cores;
   const std::int64_t start = now_ns();
-  while (now_ns() - start < busy_ns) {
-    if (spins) {
-      for (int i = 0; i < 32; ++i) {
+  std::int64_t waited = 0;
+  if (fits) {
+    for (; waited < spin_ns; waited = now_ns() - start) {
+      for (int i = 0; i < 16; ++i) {
         if (is_ready(issued, for_what, target)) return;
         pause_core();
       }
-    } else {
-      sched_yield();
-      if (is_ready(issued, for_what, target)) return;
     }
+  }
+  for (; waited < (fits ? fitting_awake_ns : crowded_awake_ns); waited = now_ns() - start) {
+    sched_yield();
+    if (is_ready(issued, for_what, target)) return;
   }
   for (;;) {
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
