@@ -9,6 +9,13 @@ namespace lockstep::raw {
 
 namespace {
 
+// The dim counted from the front; a scalar has none.
+int dim_of(const char* name, const Tensor& a, int dim) {
+  if (a.num_dims() == 0)
+    throw Error(str(name, ": ", describe(a), " is a scalar and has no dim ", dim), "give it a dim with unsqueeze");
+  return normalize_dim(dim, a.num_dims(), name);
+}
+
 Tensor checked_index(const char* name, const Tensor& a, const Tensor& index) {
   require_same_device(name, a, index);
   if (index.num_dims() > 1 || (index.dtype() != DType::int64 && index.dtype() != DType::int32))
@@ -20,7 +27,7 @@ Tensor checked_index(const char* name, const Tensor& a, const Tensor& index) {
 
 Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
   const Tensor at = checked_index("index_select", a, index);
-  const int on = normalize_dim(dim, a.num_dims(), "index_select");
+  const int on = dim_of("index_select", a, dim);
   Dims sizes = a.sizes();
   sizes[on] = at.num_elements();
   const Tensor out = empty(sizes, a.dtype(), a.device());
@@ -36,7 +43,7 @@ Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
 void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value) {
   const Tensor at = checked_index("index_add_", to, index);
   require_same_device("index_add_", to, value);
-  const int on = normalize_dim(dim, to.num_dims(), "index_add_");
+  const int on = dim_of("index_add_", to, dim);
   Dims sizes = to.sizes();
   sizes[on] = at.num_elements();
   if (!(value.sizes() == sizes))
@@ -64,7 +71,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   if (tensors.empty()) throw Error("cat: no tensors given", "give at least one");
   const Tensor& first = tensors.front();
   require_defined("cat", first);
-  const int on = normalize_dim(dim, first.num_dims(), "cat");
+  const int on = dim_of("cat", first, dim);
   DType dtype = first.dtype();
   Dims sizes = first.sizes();
   sizes[on] = 0;
