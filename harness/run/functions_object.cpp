@@ -85,7 +85,9 @@ Value memory(const CallArguments& call) {
 Value counts(const CallArguments& call) {
   const Observation& seen = *call.at(0, "observation").as_observation("observation");
   Map map;
-  for (const auto& [key, count] : count_collectives(select(seen, CollectiveFilter{}), false))
+  CollectiveFilter all;
+  all.start_up = all.checkpoint = true;
+  for (const auto& [key, count] : count_collectives(select(seen, all), false))
     map.emplace_back(str(key.first, "/", key.second), Value(count));
   return Value::map(std::move(map));
 }

@@ -3,6 +3,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/functions.hpp"
@@ -264,16 +265,24 @@ Value mse_loss(const CallArguments& call) {
 
 namespace {
 
-[[noreturn]] void not_in_this_engine(const CallArguments& call) {
-  throw UnsupportedError(str(call.name(), ": this build's engine has no such operation"));
-}
+[[noreturn]] void not_in_this_engine() { throw Error("the engine has no such operation"); }
 
 }  // namespace
 
-Value gelu(const CallArguments& call) { not_in_this_engine(call); }
-Value softmax(const CallArguments& call) { not_in_this_engine(call); }
-Value dropout(const CallArguments& call) { not_in_this_engine(call); }
-Value cross_entropy(const CallArguments& call) { not_in_this_engine(call); }
+Value gelu(const CallArguments&) { not_in_this_engine(); }
+Value softmax(const CallArguments&) { not_in_this_engine(); }
+Value cross_entropy(const CallArguments&) { not_in_this_engine(); }
+
+// The mask is drawn on the host, one draw an element in memory order.
+Value dropout(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  const double p = call.at(1, "p").as_number("p");
+  if (!(p >= 0.0 && p < 1.0)) throw Error(str("a probability of ", p, ": it must be at least 0 and below 1"));
+  Generator& generator = RankContext::current().generator();
+  std::vector<double> mask(static_cast<std::size_t>(x.num_elements()));
+  for (double& keep : mask) keep = generator.keep(p) ? 1.0 / (1.0 - p) : 0.0;
+  return Value(ops::mul(x, from_values(mask, x.sizes(), x.dtype(), x.device())));
+}
 
 // ---- to the host ----
 Value item(const CallArguments& call) {

@@ -1,6 +1,7 @@
 #include "harness/run/interpreter.hpp"
 
 #include <chrono>
+#include <exception>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/comm/recorder.hpp"
@@ -25,12 +26,13 @@ std::int64_t now_ns() {
 
 bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
 
-// Puts a step's place back when a hook has run.
+// Puts a step's place back when a hook has run; what a hook threw stays at the hook's own step.
 class PlaceKeeper {
  public:
   PlaceKeeper(RankContext& context, Site& current)
       : context_(context), current_(current), place_(context.place), line_(context.scenario_line), site_(current) {}
   ~PlaceKeeper() {
+    if (std::uncaught_exceptions() > exceptions_) return;
     context_.place = place_;
     context_.scenario_line = line_;
     current_ = site_;
@@ -44,6 +46,7 @@ class PlaceKeeper {
   std::string place_;
   int line_;
   Site site_;
+  int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace
@@ -225,7 +228,7 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
   const double milliseconds = static_cast<double>(now_ns() - start) * 1e-6;
   context_.iteration = iteration;
   current_ = site;
-  if (message.empty()) return fail(site, str("raised nothing, though an error was expected: ", pattern));
+  if (message.empty()) return fail(site, str("no error came, though one was expected: ", pattern));
   if (!verdict::message_matches(message, pattern))
     return fail(site, str("raised `", message, "`, which does not contain what was expected: ", pattern));
   if (step.raises->within_ms) {

@@ -1,0 +1,87 @@
+// Running a scenario given as text within a test: alone on this thread, or with ranks from the launcher.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <unistd.h>
+
+#include "engine/core/rank_context.hpp"
+#include "harness/launch/launcher.hpp"
+#include "harness/run/case_runner.hpp"
+
+namespace lockstep::run::testing_support {
+
+struct TextOptions {
+  int world_size = 1;
+  std::string device = "cpu";
+  std::string launch = "thread";
+  std::string head;       // more keys of the file, each on its own line
+  std::string routines;   // "name\n---\ntext of the routine", or empty
+  std::size_t index = 0;  // which of the cases
+};
+
+struct Ran {
+  std::vector<verdict::RankOutcome> outcomes;
+  verdict::CaseResult result;
+  // "line: message" of each failure of a rank.
+  std::vector<std::string> failures(int rank = 0) const {
+    std::vector<std::string> texts;
+    for (const verdict::Failure& failure : outcomes.at(static_cast<std::size_t>(rank)).failures)
+      texts.push_back(str(failure.check, " ", failure.line, ": ", failure.message));
+    return texts;
+  }
+  const verdict::Evidence& evidence(int rank = 0) const { return outcomes.at(static_cast<std::size_t>(rank)).evidence; }
+};
+
+// `steps` begins in line 1 with "- ...": lines of failures are those of this text.
+inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) {
+  std::string text = steps;
+  if (!text.ends_with('\n')) text += '\n';
+  // The steps come first, so that their lines count from 2 ("steps:" is line 1).
+  text = str("steps:\n", text, "scenario: test/text\nsummary: A test.\nranks: {world_size: [", options.world_size,
+             "], launch: ", options.launch, "}\n", options.head);
+  static int counter = 0;
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / str("lockstep_run_test_", ::getpid(), "_", counter++);
+  std::filesystem::create_directories(folder / "scenarios" / "lib");
+  std::filesystem::create_directories(folder / "case");
+  scenario::Library library((folder / "scenarios").string());
+  if (!options.routines.empty()) {
+    const std::size_t cut = options.routines.find("\n---\n");
+    library.add_routine(options.routines.substr(0, cut), options.routines.substr(cut + 5));
+  }
+  const std::shared_ptr<const scenario::Scenario> scenario = library.load_text(text, "text.yaml");
+  scenario::ExpandOptions expand_options;
+  expand_options.device = options.device;
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, expand_options);
+  CaseSpec spec;
+  spec.scenario = scenario.get();
+  spec.test_case = &cases.at(options.index);
+  spec.library = &library;
+  spec.case_folder = (folder / "case").string();
+  spec.collective_deadline_seconds = 5;
+  Ran ran;
+  if (options.world_size == 1 && options.launch == "thread") {
+    RankContext context(0, 1);
+    RankScope scope(context);
+    ran.outcomes.push_back(run_case(spec, 0));
+  } else {
+    launch::LaunchOptions how;
+    how.world_size = options.world_size;
+    how.launch = options.launch == "thread" ? launch::Launch::thread : launch::Launch::process;
+    how.timeout_seconds = 30;
+    how.collective_deadline_seconds = 5;
+    ran.outcomes = launch::launch(how, [&](int rank) { return run_case(spec, rank); }).outcomes;
+  }
+  verdict::CaseResult blank;
+  blank.scenario = scenario->name;
+  blank.case_id = spec.test_case->id;
+  ran.result = verdict::judge(std::move(blank), expectation_of(spec), {{"", ran.outcomes}});
+  std::filesystem::remove_all(folder);
+  return ran;
+}
+
+}  // namespace lockstep::run::testing_support
