@@ -72,6 +72,8 @@ TEST_F(Autograd, TakesOverAGradientOnlyWhenNobodyElseHoldsIt) {
   const Tensor mine = constant({7, 8});
   backward({ops::mul(x, 1.0)}, {mine});
   EXPECT_NE(grad(x).storage(), mine.storage());
+  EXPECT_EQ(grad(x).storage()->memory().purpose(), device::Purpose::gradient);
+  EXPECT_EQ(mine.storage()->memory().purpose(), device::Purpose::activation);
 
   const Tensor y = leaf({1, 2});
   StoragePtr seen;
@@ -81,6 +83,7 @@ TEST_F(Autograd, TakesOverAGradientOnlyWhenNobodyElseHoldsIt) {
   seen.reset();
   accumulate_grad(y, std::move(own));
   EXPECT_EQ(grad(y).storage().get(), address);
+  EXPECT_EQ(grad(y).storage()->memory().purpose(), device::Purpose::gradient);
 
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({3, 4});

@@ -130,10 +130,13 @@ class Replicated {
   bool requires_gradient_sync = true;
 
  private:
-  Covered covered() const { return Collector(options_.ignored).collect(module_.lock()); }
-
   void start() {
-    std::vector<NamedParameter> parameters = covered().parameters;
+    const ModulePtr module = module_.lock();
+    std::vector<NamedParameter> parameters = Collector(options_.ignored).collect(module).parameters;
+    // Children may have been given to another API since: what holds is what is found now.
+    std::vector<std::string>& names = module->applied.find(replicate_name)->second.parameter_names;
+    names.clear();
+    for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
     start_up(mesh_.whole_group(), parameters, owner_);
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !requires_grad(parameter.tensor()); });
     ReducerSettings settings;
@@ -152,7 +155,8 @@ class Replicated {
   // the old memory instead of changing it: an earlier forward may have saved that for its backward.
   void broadcast_buffers() {
     std::vector<Tensor> buffers;
-    for (const nn::NamedBuffer& buffer : covered().buffers) buffers.push_back(buffer.tensor());
+    for (const nn::NamedBuffer& buffer : Collector(options_.ignored).collect(module_.lock()).buffers)
+      buffers.push_back(buffer.tensor());
     if (buffers.empty()) return;
     comm::Call call;
     call.family = comm::Family::data_parallel;

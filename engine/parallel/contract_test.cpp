@@ -1,0 +1,45 @@
+#include "engine/parallel/contract.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/rank_context.hpp"
+#include "engine/nn/build.hpp"
+
+namespace lockstep::parallel {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Contract, AnApiAppliesToAModuleOnce) {
+  RankContext context(0, 1);
+  const RankScope scope(context);
+  const nn::ModulePtr net = nn::build("Net", {}, {});
+  Application(net, "replicate").complete({{"n", 3}}, {"fc1.weight"}, {});
+  EXPECT_TRUE(is_applied(*net, "replicate"));
+  EXPECT_FALSE(is_applied(*net->child("fc1"), "replicate"));
+  EXPECT_EQ(net->applied.at("replicate").parameter_names, std::vector<std::string>{"fc1.weight"});
+  try {
+    Application(net, "replicate");
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("Each distinct composable distributed API can only be applied to a module once. "
+                          "replicate has already been applied to the following module: Net(\n  fc1: "
+                          "Linear\n  fc2: Linear\n  fc3: Linear\n)"));
+  }
+  Application(net, "activation_checkpoint").complete({}, {}, {});  // another one is fine
+}
+
+TEST(Contract, NamesAndOrderOfParametersMustStay) {
+  RankContext context(0, 1);
+  const RankScope scope(context);
+  const nn::ModulePtr net = nn::build("Net", {}, {});
+  const Application application(net, "something");
+  std::swap(net->children[0], net->children[1]);
+  EXPECT_THROW(application.complete({}, {}, {}), InternalError);
+  EXPECT_FALSE(is_applied(*net, "something"));
+}
+
+}  // namespace
+}  // namespace lockstep::parallel
