@@ -40,12 +40,7 @@ Tensor clone(const Tensor& a) {
 
 Tensor reshape(const Tensor& a, const Dims& sizes) {
   require_defined("reshape", a);
-  if (a.is_contiguous()) return view(a, sizes);
-  try {
-    return view(a, sizes);
-  } catch (const Error&) {
-    return view(clone(a), sizes);  // says what is wrong when the sizes do not fit at all
-  }
+  return a.is_contiguous() || is_viewable_as(a, sizes) ? view(a, sizes) : view(clone(a), sizes);
 }
 
 Tensor cast(const Tensor& a, DType dtype) {
