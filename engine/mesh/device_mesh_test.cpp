@@ -1,0 +1,65 @@
+#include "engine/mesh/device_mesh.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/comm/test_ranks.hpp"
+
+namespace lockstep {
+namespace {
+
+using comm::testing_ranks::Kind;
+using comm::testing_ranks::require;
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
+  const auto failures = comm::testing_ranks::run_ranks(8, Kind::threads, [](int rank) {
+    const DeviceMesh mesh({2, 2, 2}, {"pp", "dp", "tp"});
+    require(mesh.coordinates() == std::vector<int>({rank / 4, rank / 2 % 2, rank % 2}), "coordinates");
+    require(mesh.coordinate("dp") == rank / 2 % 2, "coordinate by name");
+    require(mesh.group("dp").members() == std::vector<int>({rank & ~2, rank | 2}), "ranks along dp");
+    require(mesh.group("dp").rank() == rank / 2 % 2, "rank within the group");
+    require(mesh.group("dp").axis() == "dp", "the group knows its axis");
+    require(&mesh.group("dp") == &mesh.group(1), "one group");
+    const DeviceMesh inner = mesh.slice({"dp", "tp"});
+    require(inner.num_ranks() == 4 && inner.size("tp") == 2, "slice");
+    require(&inner.group("tp") == &mesh.group("tp"), "a slice has the same groups");
+    require(inner.whole_group().members()[0] == rank / 4 * 4, "all ranks of the slice");
+    require(inner == mesh.slice({"dp", "tp"}), "equal");
+
+    // Sums along two axes, one after the other, reach the whole slice.
+    const Tensor value = full({1}, rank, DType::float32, {});
+    comm::all_reduce(mesh.group("tp"), value, comm::ReduceOp::sum);
+    comm::all_reduce(mesh.group("dp"), value, comm::ReduceOp::sum);
+    require(item(value) == (rank < 4 ? 6 : 22), "sum over the slice");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(DeviceMesh, RefusesRanksThatAreNotThere) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int rank) {
+    const auto error_of = [](std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks) {
+      try {
+        DeviceMesh(std::move(sizes), std::move(names), std::move(ranks));
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+      return std::string("no error");
+    };
+    const auto has = [](const std::string& text, const char* part) {
+      require(text.find(part) != std::string::npos, text);
+    };
+    has(error_of({2}, {"a"}, {0, 5}), "there is no rank 5 in a world of 2");
+    has(error_of({1}, {"a"}, {1 - rank}), rank == 0 ? "rank 0 is not in the mesh" : "rank 1 is not in the mesh");
+    has(error_of({2}, {"a"}, {1, 1}), "rank 1 stands in it twice");
+    has(error_of({2, 1}, {"a", "a"}, {0, 1}), "`a` is given twice");
+    has(error_of({3}, {"a"}, {0, 1}), "make 3 places for 2 ranks");
+    require(DeviceMesh({2}, {"a"}, {1, 0}).coordinates()[0] == 1 - rank, "ranks in the given order");
+    require(DeviceMesh::world().group("dp").size() == 2, "the world");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+}  // namespace
+}  // namespace lockstep
