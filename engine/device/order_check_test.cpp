@@ -198,6 +198,19 @@ TEST_P(OrderCheck, UsingABlockOnAnotherStreamNeedsAWaitForItsHome) {
   EXPECT_THAT(order_violations()[0].message, HasSubstr("taking the block from the pool of " + compute().name()));
 }
 
+TEST_P(OrderCheck, WhatTheHomeStreamLearnedComesWithTheBlock) {
+  MemoryPtr first = block();
+  touch(compute(), "linear", first, Mode::write);
+  gather().wait(compute().record());
+  reduce().wait(compute().record());  // before compute knows of the read that follows
+  touch(gather(), "all_gather", first, Mode::read);
+  compute().wait(gather().record());
+  first.reset();
+  const MemoryPtr second = allocate(device(), 64);  // the same bytes, which `all_gather` may still be reading
+  touch(reduce(), "reduce_scatter", second, Mode::write);
+  EXPECT_THAT(order_violations(), SizeIs(1));
+}
+
 TEST_P(OrderCheck, TheSamePairIsReportedOnce) {
   const MemoryPtr weight = block();
   for (int i = 0; i < 10; ++i) {
