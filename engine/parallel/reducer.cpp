@@ -156,6 +156,7 @@ void Reducer::arm() {
   armed_in_ = backward_id();
   collect_for_sync_ = synchronize_;
   next_bucket_ = 0;
+  averaging_ = averaging();
   for (Bucket& bucket : buckets_) bucket.reset();
   if (!order_known_ && collect_for_sync_) ready_order_.clear();
   queue_backward_callback([weak = weak_from_this(), id = armed_in_] {
@@ -172,7 +173,7 @@ void Reducer::settle_unreached() {
     if (backward_reaches(parameter.tensor)) continue;
     Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
     if (parameter.pending.defined())
-      bucket.put(parameter.slot, parameter.pending, averaging());
+      bucket.put(parameter.slot, parameter.pending, averaging_);
     else if (!settings_.find_unused_parameters)
       continue;
     bucket.settle(parameter.slot);
@@ -195,8 +196,8 @@ void Reducer::on_gradient(int index, const Tensor& gradient) {
   Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
   const bool left_out = defect_armed(Defect::replicate_reduces_early) && bucket.is_last_missing(parameter.slot);
   if (!left_out) [[likely]] {
-    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging());
-    bucket.put(parameter.slot, gradient, averaging());
+    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
+    bucket.put(parameter.slot, gradient, averaging_);
   }
   if (!order_known_) ready_order_.push_back(index);
   bucket.settle(parameter.slot);
@@ -227,7 +228,7 @@ void Reducer::reduce(Bucket& bucket) {
     return str("gradients of ", settings_.owner, ": ", with.empty() ? "none" : with.c_str(),
                without.empty() ? std::string() : str("; no gradient: ", without));
   };
-  bucket.reduce(averaging(), agreement, std::move(text));
+  bucket.reduce(averaging_, agreement, std::move(text));
 }
 
 // ---- at the end of a backward ----
@@ -239,7 +240,7 @@ void Reducer::finish() {
   for (Parameter& parameter : parameters_) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
     if (bucket.slots()[static_cast<std::size_t>(parameter.slot)].settled) continue;
-    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging());
+    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
     bucket.settle(parameter.slot);
   }
   reduce_ready();
@@ -280,7 +281,7 @@ void Reducer::fail_on_missing() const {
 void Reducer::take_results(const std::vector<std::int64_t>& users) {
   for (Bucket& bucket : buckets_) {
     // A bucket that was never sent keeps what this rank put in it.
-    if (bucket.state() == BucketState::ready) bucket.skip_reduction(averaging());
+    if (bucket.state() == BucketState::ready) bucket.skip_reduction(averaging_);
     for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
       const int index = bucket.slots()[slot].parameter;
       Parameter& parameter = parameters_[static_cast<std::size_t>(index)];

@@ -82,6 +82,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   std::vector<Parameter> parameters_;
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // buckets start strictly in sequence
+  Averaging averaging_;          // of the backward that is collected for
   State state_ = State::idle;
   std::uint64_t armed_in_ = 0;  // the backward it collects for
   bool synchronize_ = true;     // as the last forward said
