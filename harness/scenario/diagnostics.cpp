@@ -99,6 +99,12 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
   std::size_t best = limit + 1;
   std::string nearest;
   for (const std::string& candidate : known) {
+    // The start of a word, or a word and something more, is as near as one edit.
+    if (std::min(word.size(), candidate.size()) >= 3 && (candidate.starts_with(word) || word.starts_with(candidate))) {
+      if (best > 1) nearest = candidate;
+      best = std::min<std::size_t>(best, 1);
+      continue;
+    }
     const std::size_t longer = std::max(word.size(), candidate.size());
     if (longer - std::min(word.size(), candidate.size()) > limit) continue;
     // Edits: insert, delete, replace, exchange two neighbours.

@@ -62,6 +62,26 @@ std::string given(const Step& step, std::string_view name) {
   return value == nullptr ? std::string() : argument_text(*value, spec.arguments[index].type);
 }
 
+// The verb with its arguments alone.
+std::string call_text(const Step& step) {
+  const VerbSpec& spec = spec_of(step.verb);
+  std::string out(spec.name);
+  std::string separator = " ";
+  for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
+    if (!step.given[i] || step.arguments[i] == nullptr) continue;
+    const std::string value = argument_text(*step.arguments[i], spec.arguments[i].type);
+    const bool bare = spec.arguments[i].alone || static_cast<int>(i) < spec.num_in_order;
+    out += bare ? str(separator, value) : str(separator, spec.arguments[i].name, ": ", value);
+    separator = ", ";
+  }
+  if (step.verb == Verb::use) {
+    if (!step.entries.empty()) out += str(" with ", entries_text(step));
+  } else if (!step.entries.empty()) {
+    out += str(" ", entries_text(step));
+  }
+  return out;
+}
+
 class Explainer {
  public:
   explicit Explainer(std::string& out) : out_(out) {}
@@ -127,7 +147,7 @@ class Explainer {
 
   static std::string failure(const Step& step) {
     if (step.raises) {
-      return str("`", step_text(step), "` does not fail, or with another message than `",
+      return str("`", call_text(step), "` does not fail, or with another message than `",
                  argument_text(*step.raises->message, ArgType::text), "`");
     }
     switch (step.verb) {
@@ -239,21 +259,7 @@ std::string list_json(const std::vector<ListRow>& rows) {
 }
 
 std::string step_text(const Step& step) {
-  const VerbSpec& spec = spec_of(step.verb);
-  std::string out(spec.name);
-  std::string separator = " ";
-  for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
-    if (!step.given[i] || step.arguments[i] == nullptr) continue;
-    const std::string value = argument_text(*step.arguments[i], spec.arguments[i].type);
-    const bool bare = spec.arguments[i].alone || static_cast<int>(i) < spec.num_in_order;
-    out += bare ? str(separator, value) : str(separator, spec.arguments[i].name, ": ", value);
-    separator = ", ";
-  }
-  if (step.verb == Verb::use) {
-    if (!step.entries.empty()) out += str(" with ", entries_text(step));
-  } else if (!step.entries.empty()) {
-    out += str(" ", entries_text(step));
-  }
+  std::string out = call_text(step);
   if (!step.as.empty()) out += str(" -> ", step.as);
   if (!step.as_names.empty()) {
     out += str(" -> ", joined(step.as_names, ", ", [](const auto& names) {

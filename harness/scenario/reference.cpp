@@ -263,8 +263,7 @@ Some things that YAML allows are refused, because they are easily read in two wa
 that stand twice, aliases within what they stand for, and a second document in a file. Quoted, any of the words is a text.
 
 Within `{}` and `[]`, YAML ends a plain value at a comma, bracket or brace. An expression with one of these must be quoted
-there: `forward: {loss: "sum(model(x, y))"
-    }`. On a line of its own it need not be.
+there: `forward: {loss: "sum(model(x, y))"}`. On a line of its own it need not be.
 
 ## Limits
 
