@@ -12,7 +12,7 @@ namespace lockstep::comm {
 
 namespace {
 
-constexpr std::int64_t rotated_bytes = std::int64_t{64} << 20;
+constexpr std::int64_t rotated_bytes = std::int64_t{128} << 20;  // of all ranks together
 
 struct Buffers {
   Tensor input, output;
@@ -71,7 +71,8 @@ class Subject {
   }
 
   int num_sets() const {
-    return static_cast<int>(std::clamp<std::int64_t>(rotated_bytes / std::max<std::int64_t>(options_.bytes, 1), 2, 8));
+    const std::int64_t a_set = std::max<std::int64_t>(options_.bytes * group_.size(), 1);
+    return static_cast<int>(std::clamp<std::int64_t>(rotated_bytes / a_set, 2, 8));
   }
   const Call& call() const { return call_; }
 

@@ -16,7 +16,7 @@ struct BenchOptions {
   std::int64_t bytes = 1024;  // of the larger of a rank's input and output; rounded down to whole equal parts
   int rounds = 50;
   int warm_up = 5;
-  device::Device device;
+  device::Device device = {};
 };
 
 struct BenchTimings {

@@ -26,8 +26,13 @@ void copy_text(char* to, std::size_t capacity, const std::string& text) {
   to[size] = '\0';
 }
 
-device::Role role_of(Operation operation) {
+device::Role role_of(Operation operation, bool async) {
   switch (operation) {
+    // On the compute stream an asynchronous send would be waited for by the receive after it, and rings would lock.
+    case Operation::send:
+      return async ? device::Role::copy_out : device::Role::compute;
+    case Operation::receive:
+      return async ? device::Role::copy_in : device::Role::compute;
     case Operation::all_gather:
       return device::Role::all_gather;
     case Operation::reduce_scatter:
@@ -122,7 +127,8 @@ Work Engine::issue(const Plan& plan, const Call& call) {
   const Tensor& any = plan.output != nullptr ? *plan.output : *plan.input;
   const device::Device device = any.device();
   device::Stream& caller = device::current_stream(device);
-  device::Stream& stream = call.stream != nullptr ? *call.stream : device::stream(device, role_of(plan.operation));
+  device::Stream& stream =
+      call.stream != nullptr ? *call.stream : device::stream(device, role_of(plan.operation, call.async));
   if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
 

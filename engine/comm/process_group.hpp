@@ -105,13 +105,13 @@ class Work {
 struct Call {
   Family family = Family::user;
   bool async = false;  // false: the current stream has waited when the call returns
-  device::Stream* stream =
-      nullptr;        // where it runs; by default the all_gather, reduce_scatter or all_reduce stream of the
-                      // tensor's device (compute for the others), which waits for the current stream first
-  std::string owner;  // model.module, for log and messages
+  // Where it runs; by default the all_gather, reduce_scatter or all_reduce stream of the tensor's device, copy_out and
+  // copy_in for asynchronous sends and receives, compute for the others. It waits for the current stream first.
+  device::Stream* stream = nullptr;
+  std::string owner = {};  // model.module, for log and messages
   // Something more that all members must agree on (a digest), and what it stands for, told when they do not.
   std::uint64_t agreement = 0;
-  std::function<std::string()> agreement_text;
+  std::function<std::string()> agreement_text = {};
 };
 
 // Tensors are contiguous, of any type (all_reduce and reduce_scatter of bool: max and min only), of any size, 0

@@ -1,0 +1,304 @@
+// What goes wrong must be told, on every rank, soon, and with names.
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/comm/test_ranks.hpp"
+#include "engine/core/defects.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace testing_ranks;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+double seconds_of(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+Tensor floats(std::int64_t count, float value = 1.0f) {
+  return tensor_of(std::vector<float>(static_cast<std::size_t>(count), value), DType::float32);
+}
+
+class FailuresOfKind : public ::testing::TestWithParam<Kind> {
+ protected:
+  std::vector<std::string> run(int size, const Body& body, double deadline = 10.0) {
+    return run_ranks(size, GetParam(), body, deadline);
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Ranks, FailuresOfKind, ::testing::Values(Kind::threads, Kind::processes),
+                         [](const auto& of) { return of.param == Kind::threads ? "threads" : "processes"; });
+
+// ---- disagreements: before data moves, on every rank, with what each called
+
+TEST_P(FailuresOfKind, NamesBothOperations) {
+  const auto failures = run(3, [](int rank) {
+    RankContext::current().scenario_line = 10 + rank;
+    if (rank == 1)
+      broadcast(world_group(), floats(6), 0, {.owner = "fc2.weight"});
+    else
+      all_reduce(world_group(), floats(6), ReduceOp::sum, {.owner = "fc1.weight"});
+  });
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("all_reduce"), HasSubstr("do not agree on the operation"),
+                               HasSubstr("rank 1 calls broadcast of 6 float32 from rank 0 for fc2.weight at line 11"),
+                               HasSubstr("rank 0 calls all_reduce(sum) of 6 float32 for fc1.weight at line 10"),
+                               HasSubstr("rank 2 calls all_reduce(sum) of 6 float32 for fc1.weight at line 12")))
+        << failure;
+}
+
+TEST_P(FailuresOfKind, NamesSizesTypesReductionsAndRoots) {
+  const auto expect_all = [](const std::vector<std::string>& failures, const std::string& what, const std::string& a,
+                             const std::string& b) {
+    for (const std::string& failure : failures)
+      EXPECT_THAT(failure, AllOf(HasSubstr(what), HasSubstr(a), HasSubstr(b)));
+  };
+  // A small and a large one, which would take different ways were they not compared first.
+  expect_all(run(2, [](int rank) { all_reduce(world_group(), floats(rank == 0 ? 4 : 2'000'000), ReduceOp::sum); }),
+             "do not agree on the number of elements", "rank 0 calls all_reduce(sum) of 4 float32",
+             "rank 1 calls all_reduce(sum) of 2000000 float32");
+  expect_all(run(2,
+                 [](int rank) {
+                   const Tensor tensor = empty({4}, rank == 0 ? DType::float32 : DType::int32, {});
+                   all_reduce(world_group(), tensor, ReduceOp::sum);
+                 }),
+             "do not agree on the type", "4 float32", "4 int32");
+  expect_all(run(2, [](int rank) { all_reduce(world_group(), floats(4), rank == 0 ? ReduceOp::max : ReduceOp::sum); }),
+             "do not agree on the reduction", "rank 0 calls all_reduce(max)", "rank 1 calls all_reduce(sum)");
+  expect_all(run(2, [](int rank) { broadcast(world_group(), floats(4), rank); }), "do not agree on the root",
+             "from rank 0", "from rank 1");
+}
+
+TEST_P(FailuresOfKind, TellsWhatTheAgreementStoodFor) {
+  const auto failures = run(2, [](int rank) {
+    Call call;
+    call.agreement = static_cast<std::uint64_t>(40 + rank);
+    call.agreement_text = [rank] { return rank == 0 ? "gradients of a, b" : "gradients of a"; };
+    all_reduce(world_group(), floats(4), ReduceOp::mean, call);
+  });
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("what they agreed on beside it"), HasSubstr("rank 0: gradients of a, b"),
+                               HasSubstr("rank 1: gradients of a")));
+}
+
+TEST_P(FailuresOfKind, MovesNoDataOnAMismatch) {
+  const auto failures = run(2, [](int rank) {
+    const Tensor tensor = floats(8, 3.0f);
+    try {
+      all_reduce(world_group(), tensor, rank == 0 ? ReduceOp::sum : ReduceOp::product);
+    } catch (const CollectiveError&) {
+      require(same_bits(values_of<float>(tensor), std::vector<float>(8, 3.0f)), "the buffer was changed");
+      return;
+    }
+    throw Error("no error came");
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+TEST_P(FailuresOfKind, PoisonsTheGroupButNotOthers) {
+  const auto failures = run(4, [](int rank) {
+    ProcessGroup& pair = group_of(rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
+    std::string first;
+    try {
+      all_reduce(pair, floats(rank == 1 ? 5 : 4), ReduceOp::sum);
+    } catch (const CollectiveError& error) {
+      first = error.message();
+    }
+    require(first.empty() == (rank >= 2), "the mismatch was seen by the wrong ranks: " + first);
+    std::string second;
+    const double took = seconds_of([&] {
+      try {
+        barrier(pair);
+      } catch (const CollectiveError& error) {
+        second = error.message();
+      }
+    });
+    require(second.empty() == (rank >= 2), "a poisoned group went on: " + second);
+    if (rank < 2) {
+      require(second.find("is unusable since an earlier collective of it failed") != std::string::npos, second);
+      require(second.find("number of elements") != std::string::npos, second);
+      require(took < 0.5, "a poisoned group made its caller wait");
+    }
+    require(comm::exchange(world_group(), "x").size() == 4, "the world group still works");
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+// ---- ranks that do not come
+
+TEST_P(FailuresOfKind, NamesWhoDidNotArriveByTheDeadline) {
+  std::vector<std::string> failures;
+  const double took = seconds_of([&] {
+    failures = run(
+        3,
+        [](int rank) {
+          RankContext::current().scenario_line = 20;
+          barrier(world_group());
+          RankContext::current().scenario_line = 21 + rank;
+          if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+          all_reduce(world_group(), floats(4), ReduceOp::sum, {.owner = "head"});
+        },
+        0.2);
+  });
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("rank 2 did not arrive within 0.2 s"),
+                               HasSubstr("rank 0 in all_reduce(sum) of 4 float32 for head at line 21"),
+                               HasSubstr("Called last: rank 2 barrier at line 20 (#0 of group [0, 1, 2]")));
+  EXPECT_LT(took, 2.0);
+}
+
+TEST_P(FailuresOfKind, LearnsOfAnEndedRankAtOnce) {
+  std::vector<std::string> failures;
+  const double took = seconds_of([&] {
+    failures = run(3, [](int rank) {
+      if (rank == 1) return;
+      all_reduce(world_group(), floats(4), ReduceOp::sum);
+    });
+  });
+  EXPECT_EQ(failures[1], "");
+  for (int rank : {0, 2})
+    EXPECT_THAT(failures[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("rank 1 has finished its steps without this call"), HasSubstr("called no collective")));
+  EXPECT_LT(took, 2.0);
+}
+
+TEST_P(FailuresOfKind, LearnsOfAFailedRankAtOnceAndWhy) {
+  std::vector<std::string> failures;
+  const double took = seconds_of([&] {
+    failures = run(3, [](int rank) {
+      if (rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        throw Error("the dog ate the batch");
+      }
+      try {
+        all_reduce(world_group(), floats(4), ReduceOp::sum);
+      } catch (const PeerEndedError&) {
+        throw;
+      } catch (const std::exception& error) {
+        throw Error(std::string("not a PeerEndedError: ") + error.what());
+      }
+    });
+  });
+  for (int rank : {0, 2})
+    EXPECT_THAT(failures[static_cast<std::size_t>(rank)],
+                AllOf(HasSubstr("rank 1 failed: the dog ate the batch"), Not(HasSubstr("not a PeerEndedError"))));
+  EXPECT_LT(took, 2.0);
+}
+
+TEST(Failures, SurvivorsOfAKilledRankEndAtOnceAndTheRecorderTells) {
+  World world(3, Kind::processes);
+  std::vector<std::string> failures;
+  const double took = seconds_of([&] {
+    failures = run_ranks(world, [](int rank) {
+      RankContext::current().scenario_line = 30 + rank;
+      barrier(world_group());
+      if (rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        raise(SIGKILL);
+      }
+      all_gather(world_group(), empty({12}, DType::float32, {}), floats(4), {.owner = "block.3"});
+    });
+  });
+  EXPECT_EQ(failures[1], "signal 9");
+  for (int rank : {0, 2})
+    EXPECT_THAT(failures[static_cast<std::size_t>(rank)], HasSubstr("rank 1 died: ended by signal 9"));
+  EXPECT_LT(took, 2.0);
+
+  const std::vector<RankStory> stories = read_recorder(*world.host);
+  ASSERT_EQ(stories.size(), 3u);
+  EXPECT_TRUE(stories[1].died);
+  ASSERT_EQ(stories[1].collectives.size(), 1u);
+  EXPECT_EQ(stories[1].collectives[0].operation, "barrier");
+  EXPECT_EQ(stories[1].collectives[0].state, CollectiveState::done);
+  ASSERT_EQ(stories[0].collectives.size(), 2u);
+  EXPECT_EQ(stories[0].collectives[1].operation, "all_gather");
+  EXPECT_EQ(stories[0].collectives[1].owner, "block.3");
+  EXPECT_EQ(stories[0].collectives[1].bytes, 48);
+  EXPECT_EQ(stories[0].collectives[1].scenario_line, 30);
+  EXPECT_EQ(stories[0].collectives[1].state, CollectiveState::failed);
+  EXPECT_GE(stories[0].collectives[1].finished_ns, stories[0].collectives[1].issued_ns);
+  EXPECT_EQ(last_words(stories[1]), "after barrier at line 31 (#0 of group [0, 1, 2])");
+  const std::string told = explain(stories);
+  EXPECT_THAT(told, HasSubstr("Rank 1 died: ended by signal 9. It last called barrier at line 31"));
+  EXPECT_THAT(told, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
+  EXPECT_EQ(explain(stories_from_text(to_text(stories))), told);
+  EXPECT_THROW(stories_from_text("{\"rank\": }"), Error);
+}
+
+TEST_P(FailuresOfKind, AbortEndsEveryWait) {
+  std::vector<std::string> failures;
+  const double took = seconds_of([&] {
+    failures = run(3, [](int rank) {
+      if (rank == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        abort_all("enough is enough");
+      }
+      all_reduce(world_group(), floats(rank == 1 ? 4 : 4), ReduceOp::sum);
+    });
+  });
+  for (const std::string& failure : failures) EXPECT_THAT(failure, HasSubstr("the case was aborted: enough is enough"));
+  EXPECT_LT(took, 2.0);
+}
+
+// ---- arguments
+
+TEST(Failures, RefusesWhatCannotBe) {
+  const auto failures = run_ranks(2, Kind::threads, [](int rank) {
+    const auto refused = [](const std::function<void()>& call, const std::string& part) {
+      try {
+        call();
+      } catch (const Error& error) {
+        require(std::string(error.what()).find(part) != std::string::npos, str("other words: ", error.what()));
+        return;
+      }
+      throw Error(str("not refused: ", part));
+    };
+    ProcessGroup& group = world_group();
+    const Tensor whole = floats(4), part = floats(2);
+    refused([&] { all_reduce(group, empty({2}, DType::int64, {}), ReduceOp::mean); }, "mean of int64");
+    refused([&] { all_reduce(group, empty({2}, DType::boolean, {}), ReduceOp::sum); }, "bool has no sum");
+    refused([&] { all_gather(group, floats(5), part); }, "output has 5 elements");
+    refused([&] { all_gather(group, empty({4}, DType::float64, {}), part); }, "one type and device");
+    refused([&] { reduce_scatter(group, part, floats(5), ReduceOp::sum); }, "input has 5 elements");
+    refused([&] { all_to_all(group, floats(3), floats(3)); }, "do not split into 2");
+    refused([&] { all_gather(group, whole, slice(whole, 0, 1, 3)); }, "overlap");
+    refused([&] { all_reduce(group, transpose(view(whole, {2, 2}), 0, 1), ReduceOp::sum); }, "not contiguous");
+    refused([&] { broadcast(group, whole, 2); }, "rank 2 is not in a group of 2");
+    refused([&] { send(group, whole, rank); }, "this rank itself");
+    refused([&] { all_reduce(group, Tensor(), ReduceOp::sum); }, "no tensor");
+    refused([&] { group_of({0, 0, 1}); }, "named twice");
+    refused([&] { group_of({0, 7}); }, "not in a world of 2");
+    refused([&] { group_of({1 - rank}); }, "only members");
+    refused([&] { set_deadline(0); }, "positive");
+    refused([&] { reduce_op_from_name("median"); }, "unknown reduction");
+    // None of these has made the group unusable, nor counts.
+    require(log().empty() && group.sequence() == 0, "a refused call was counted");
+    barrier(group);
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+// ---- the seeded defect is seen in values
+
+TEST(Failures, ASumThatLeavesOutARankIsSeen) {
+  arm_defect(Defect::sum_leaves_out_rank);
+  const auto failures = run_ranks(3, Kind::threads, [](int rank) {
+    const Tensor tensor = floats(4, static_cast<float>(rank + 1));
+    all_reduce(world_group(), tensor, ReduceOp::sum);
+    require(values_of<float>(tensor)[0] == 6.0f, str("sum ", values_of<float>(tensor)[0]));
+  });
+  arm_defect(Defect::none);
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "sum 3");
+}
+
+}  // namespace
+}  // namespace lockstep::comm
