@@ -472,6 +472,26 @@ TEST(ReplicateRanks, AFailedBackwardDoesNotSpoilTheNext) {
             "");
 }
 
+TEST(ReplicateRanks, AModuleIsGoneWhenItsLastHolderLetsGo) {
+  EXPECT_EQ(run(2,
+                [](int) {
+                  std::weak_ptr<nn::Module> module, child;
+                  Tensor parameter;
+                  {
+                    const nn::ModulePtr model = built("Net", 5);
+                    replicate(model->child("fc1"));
+                    replicate(model);
+                    backward({loss_of(model, 1)});
+                    module = model;
+                    child = model->child("fc1");
+                    parameter = model->child("fc2")->parameters[0].tensor;
+                  }
+                  require(module.expired() && child.expired(), "reducers do not keep their modules alive");
+                  require(!has_accumulator(parameter), "nor their parameters bound");
+                }),
+            "");
+}
+
 TEST(ReplicateRanks, StateDictsKeepNamesAndValuesAndCopiesAreFree) {
   EXPECT_EQ(run(2,
                 [](int) {
