@@ -94,10 +94,16 @@ def test_wrong_usage_exits_with_2():
     assert lockstep("run", "--no-such-option").returncode == 2
     assert lockstep("no-such-command").returncode == 2
     assert lockstep("run", "--shard", "3/2").returncode == 2
+    assert lockstep("run", "--tag", "no_such_tag").returncode == 2
 
 
 def test_nothing_executed_exits_with_4(tmp_path):
-    assert lockstep("run", scenario(tmp_path, "tagged"), "--tag", "no_such_tag").returncode == 4
+    file, results = scenario(tmp_path, "left_out"), tmp_path / "results.jsonl"
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("steps:", "skip: [{when: world_size == 2, reason: needs three}]\nsteps:"), encoding="utf-8")
+    assert lockstep("run", file, "--results", results).returncode == 4
+    case = next(row for row in rows(results) if row["kind"] == "case")
+    assert case["status"] == "SKIP" and case["reason"] == "needs three"
 
 
 def test_list_and_schema_give_json():

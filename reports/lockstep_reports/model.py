@@ -419,6 +419,14 @@ class Results:
     def unexpected(self) -> list[Case]:
         return [case for case in self.cases if case.unexpected]
 
+    def unexpected_groups(self) -> list[list[Case]]:
+        """Unexpected cases of one scenario that failed with the same verdict at the same step: most likely one cause."""
+        groups: dict[tuple, list[Case]] = {}
+        for case in self.unexpected:
+            where = (case.failure.check, case.failure.place) if case.failure else None
+            groups.setdefault((case.scenario, case.status, where), []).append(case)
+        return list(groups.values())
+
     def by_scenario(self) -> list[Group]:
         groups: dict[str, Group] = {}
         for case in self.cases:

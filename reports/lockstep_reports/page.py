@@ -21,6 +21,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 MAX_PLOTS = 24
 MAX_FAILURES = 60
+MAX_SIBLINGS = 40
 MAX_OPEN_FAILURES = 5
 MAX_MEMORY_BARS = 16
 NUM_SLOWEST = 10
@@ -106,7 +107,9 @@ def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
         num_tests=NUM_TESTS,
         num_tests_run=sum(document.num_run for document in documents),
         others=[group for group in results.by_scenario() if not any(_mirrors_a_test(case) for case in group.cases)],
+        failures=results.unexpected_groups(),
         max_failures=MAX_FAILURES,
+        max_siblings=MAX_SIBLINGS,
         max_open_failures=MAX_OPEN_FAILURES,
         figures=[_loss_figure(case) for case in choose_for_plots(cases_with_losses, max_plots)],
         num_with_losses=len(cases_with_losses),

@@ -139,3 +139,17 @@ def test_memory_of_stages_stands_apart():
     case = case_from({"memory": {"parameter": 8, "peak_total": 12, "stages": {"save": {"parameter": 4}, "load": {"parameter": 8}}}})
     assert case.memory == {"parameter": 8, "peak_total": 12}
     assert case.stage_memory == {"save": {"parameter": 4}, "load": {"parameter": 8}}
+
+
+def test_what_failed_at_the_same_step_of_a_scenario_is_one_group():
+    from lockstep_reports.model import Results
+
+    def failed(scenario, line, status="FAIL"):
+        failure = {"check": "expect_equal", "file": "a.yaml", "line": line, "message": "differs"}
+        return case_from({"scenario": scenario, "status": status, "failure": failure})
+
+    cases = [failed("a", 3), failed("b", 3), failed("a", 4), failed("a", 3), failed("a", 3, "HANG"), failed("a", 3, "PASS")]
+    for index, case in enumerate(cases):
+        case.index = index
+    groups = Results("", cases=cases).unexpected_groups()
+    assert [[case.index for case in group] for group in groups] == [[0, 3], [1], [2], [4]]
