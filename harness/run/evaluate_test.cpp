@@ -18,6 +18,7 @@ class Evaluate : public ::testing::Test {
     frame_->session = &session_;
     session_.device = {device::Kind::cpu, 0};
     session_.variables["float32"] = Value(DType::float32);
+    session_.variables["bfloat16"] = Value(DType::bfloat16);
     session_.variables["rank"] = Value(0);
     frame_->names["n"] = Value(5);
     frame_->names["xs"] = Value::list({Value(1), Value(2), Value(3)});
@@ -51,7 +52,7 @@ TEST_F(Evaluate, FollowsTheBindingStrengthOfPython) {
   EXPECT_EQ(shown("not 1 == 2 and false or true"), "true");
   EXPECT_EQ(shown("1 if n > 4 else 2"), "1");
   EXPECT_EQ(shown("2 ** -1"), "0.5");
-  EXPECT_EQ(shown("-7.5 // 2"), "-4");
+  EXPECT_EQ(shown("-7.5 // 2"), "-4.0");
   EXPECT_EQ(shown("-7.5 % 2"), "0.5");
 }
 
@@ -143,10 +144,10 @@ TEST_F(Evaluate, PlainFunctionsGiveWhatTheySay) {
 
 TEST_F(Evaluate, TensorsHaveTheirAttributesAndArithmetic) {
   EXPECT_EQ(shown("[(ones(2, 3) * 2 + 1).shape, item(sum(ones(2, 3) * 2 + 1)), ones(2).numel, ones(2).bytes]"),
-            "[[2,3],18,2,8]");
+            "[[2,3],18.0,2,8]");
   EXPECT_EQ(shown("[to(ones(2), bfloat16).bytes]"), "[4]");
   EXPECT_EQ(shown("item(1 - full([1], 0.25)[0])"), "0.75");
-  EXPECT_EQ(shown("item(sum(tensor([[1, 2], [3, 4]]) @ tensor([[1.0], [1.0]])))").substr(0, 2), "10");
+  EXPECT_EQ(shown("item(sum(tensor([[1.0, 2], [3, 4]]) @ tensor([[1.0], [1.0]])))").substr(0, 2), "10");
   frame_->names["t"] = of("zeros(3)");
   EXPECT_EQ(shown("t.storage == t[0:2].storage"), "true");
   EXPECT_EQ(shown("t.storage == clone(t).storage"), "false");

@@ -34,10 +34,10 @@ TextOptions ranks(int world_size, const std::string& launch = "thread") {
 
 class Launches : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Launch, Launches, ::testing::Values("thread", "process"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& tested) { return tested.param; });
 
 TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - let: {x: "full([4], 1.0) * (rank + 1)", t: arange(4) + 4 * rank}
   - all_reduce: {tensor: x, op: sum}
   - expect_equal: [x, 3]
@@ -76,13 +76,13 @@ tensor:
     as: later
   - wait: later
   - expect_equal: [later, all]
-)",
+)yaml",
                             ranks(2, GetParam()));
-    EXPECT_PASS(ran);
-    }
+  EXPECT_PASS(ran);
+}
 
-    TEST_P(Launches, MeshesGiveTheirSlices) {
-      const Ran ran = run_steps(R"(
+TEST_P(Launches, MeshesGiveTheirSlices) {
+  const Ran ran = run_steps(R"yaml(
   - mesh: {shape: [2, 2], names: [dp, tp]}
     as: world
   - expect: [world.size == 4, world.rank == rank, world.dp.rank == rank // 2, world.tp.rank == rank % 2]
@@ -95,46 +95,46 @@ tensor:
   - mesh: [3]
     as: bad
     raises: a mesh of 3 ranks in a world of 4
-)",
-                                ranks(4, GetParam()));
-      EXPECT_PASS(ran);
-      EXPECT_EQ(ran.result.evidence.errors_expected, 4);
-    }
+)yaml",
+                            ranks(4, GetParam()));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.result.evidence.errors_expected, 4);
+}
 
 TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - let: {x: "arange(5) * (1 if rank == 0 else 2)"}
   - expect_across: {value: x}
   - expect_across: {value: "[1, 'a']"}
   - expect_across: {value: ones(2), same: false}
-)",
+)yaml",
                             ranks(2, GetParam()));
-EXPECT_EQ(ran.result.status, Status::FAIL);
-for (int rank : {0, 1}) {
-  ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
-  EXPECT_THAT(ran.failures(rank)[0],
-              AllOf(HasSubstr("expect_across 4: x of rank 0 and of rank 1 differ"), HasSubstr("4 of 5")));
-  EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expect_across 6: ones(2) of ranks 0 and 1 is the same"));
-}
+  EXPECT_EQ(ran.result.status, Status::FAIL);
+  for (int rank : {0, 1}) {
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    EXPECT_THAT(ran.failures(rank)[0],
+                AllOf(HasSubstr("expect_across 4: x of rank 0 and of rank 1 differ"), HasSubstr("4 of 5")));
+    EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expect_across 6: ones(2) of ranks 0 and 1 is the same"));
+  }
 }
 
 TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - expect_across: {value: ones(2)}
     when: rank == 0
   - expect: world_size == 2 and rank < 2
-)",
+)yaml",
                             ranks(2));
   EXPECT_EQ(ran.result.status, Status::FAIL);
   EXPECT_THAT(told(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
 }
 
 TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - let: {x: "[1, 2][rank + 1]"}
   - all_reduce: {tensor: ones(1), op: sum}
   - expect: rank >= 0
-)",
+)yaml",
                             ranks(2));
   EXPECT_EQ(ran.result.status, Status::FAIL);
   EXPECT_EQ(ran.result.failure->rank, 1);
@@ -143,19 +143,19 @@ TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
 }
 
 TEST(Ranks, MismatchesAreRaisedOnEveryRank) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - let: {x: ones(4 + rank)}
   - all_reduce: {tensor: x, op: sum}
     raises: {message: "rank 0*rank 1", within_ms: 4000}
   - expect_equal: [x, 1]
-)",
+)yaml",
                             ranks(2));
   EXPECT_PASS(ran);
   EXPECT_EQ(ran.result.evidence.errors_expected, 2);
 }
 
 TEST(Ranks, ReplicateAveragesAndIsCounted) {
-  const Ran ran = run_steps(R"(
+  const Ran ran = run_steps(R"yaml(
   - seed: 0
   - model: Net()
     as: plain
@@ -168,17 +168,19 @@ TEST(Ranks, ReplicateAveragesAndIsCounted) {
   - seed: 5
   - let: {x: "randn(2, 2)"}
   - observe: {}
-as : run steps : -forward : {loss : "sum(m(x[rank:rank + 1]))"} - backward : loss -
-                                                                             expect_collectives
-    : {during : run, phase : backward, exactly : {data_parallel : {all_reduce : 1}}} -
-      expect_collectives
-    : {during : run, phase : backward, bytes : {data_parallel : {all_reduce : 72}}, mesh : all_ranks, dtype : float32} -
-      forward : {loss : sum(plain(x)) / 2} -
-                backward : loss - expect_equal : [ m, plain ] - expect_across : {value : m.fc1.weight.grad} -
-                                                                                expect
-    : has(applied(m), 'replicate') and
-    applied(m).replicate.parameters ==
-        names(m) - set_flags : {modules : m, requires_gradient_sync : false} - observe : {}
+    as: run
+    steps:
+      - forward: {loss: "sum(m(x[rank:rank + 1]))"}
+      - backward: loss
+  - expect_collectives: {during: run, phase: backward, exactly: {data_parallel: {all_reduce: 1}}}
+  - expect_collectives: {during: run, phase: backward, bytes: {data_parallel: {all_reduce: 72}}, mesh: all_ranks, dtype: float32}
+  - forward: {loss: sum(plain(x)) / 2}
+  - backward: loss
+  - expect_equal: [m, plain]
+  - expect_across: {value: m.fc1.weight.grad}
+  - expect: has(applied(m), 'replicate') and applied(m).replicate.parameters == names(m)
+  - set_flags: {modules: m, requires_gradient_sync: false}
+  - observe: {}
     as: quiet
     steps:
       - forward: {loss: sum(m(x))}
@@ -186,15 +188,15 @@ as : run steps : -forward : {loss : "sum(m(x[rank:rank + 1]))"} - backward : los
   - expect_collectives: {during: quiet, total: 0}
   - replicate: m
     raises: only be applied to a module once
-)",
+)yaml",
                             ranks(2));
-    EXPECT_PASS(ran);
-    EXPECT_EQ(ran.evidence(0).collectives_checked, 3);
-    EXPECT_FALSE(ran.result.collectives.empty());
-    }
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence(0).collectives_checked, 3);
+  EXPECT_FALSE(ran.result.collectives.empty());
+}
 
-    TEST(Ranks, WrongCountsSayWhatWasSeen) {
-      const Ran ran = run_steps(R"(
+TEST(Ranks, WrongCountsSayWhatWasSeen) {
+  const Ran ran = run_steps(R"yaml(
   - let: {x: ones(3)}
   - observe: {}
     as: run
@@ -204,47 +206,47 @@ as : run steps : -forward : {loss : "sum(m(x[rank:rank + 1]))"} - backward : los
   - expect_collectives: {during: run, exactly: {user: {all_reduce: 2}, data_parallel: {all_reduce: 0}}}
   - expect_collectives: {during: run, total: 3}
   - expect: "counts(run) == {'user/all_reduce': 1, 'user/barrier': 1}"
-)",
-                                ranks(2));
-      for (int rank : {0, 1}) {
-        ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
-        EXPECT_THAT(ran.failures(rank)[0],
-                    AllOf(HasSubstr("user/all_reduce: expected 2, seen 1"),
-                          HasSubstr("user/barrier: expected 0, seen 1"), HasSubstr("for x (line 7)")));
-        EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expected 3 collectives, seen 2"));
-      }
-    }
+)yaml",
+                            ranks(2));
+  for (int rank : {0, 1}) {
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    EXPECT_THAT(ran.failures(rank)[0],
+                AllOf(HasSubstr("user/all_reduce: expected 2, seen 1"), HasSubstr("user/barrier: expected 0, seen 1"),
+                      HasSubstr("for x (line 7)")));
+    EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expected 3 collectives, seen 2"));
+  }
+}
 
-    TEST(Ranks, ExitsAreExpected) {
-      for (const std::string how : {"early", "kill"}) {
-        const Ran ran = run_steps(R"(
+TEST(Ranks, ExitsAreExpected) {
+  for (const std::string how : {"early", "kill"}) {
+    const Ran ran = run_steps(R"yaml(
   - let: {x: ones(2)}
   - all_reduce: {tensor: x, op: sum}
   - expect_equal: [x, 2]
-  - exit: )" + how + R"(
+  - exit: )yaml" + how + R"yaml(
     when: rank == 1
   - all_reduce: {tensor: x, op: sum}
     raises: {message: rank 1, within_ms: 3000}
-)",
-                                  ranks(2, "process"));
-        EXPECT_PASS(ran);
-        EXPECT_EQ(ran.result.evidence.errors_expected, 1) << how;
-      }
-    }
+)yaml",
+                              ranks(2, "process"));
+    EXPECT_PASS(ran);
+    EXPECT_EQ(ran.result.evidence.errors_expected, 1) << how;
+  }
+}
 
-    TEST(Ranks, AMissingWaitIsAnOrderFailure) {
-      const Ran ran = run_steps(R"(
+TEST(Ranks, AMissingWaitIsAnOrderFailure) {
+  const Ran ran = run_steps(R"yaml(
   - let: {x: ones(64)}
   - all_reduce: {tensor: x, op: sum, async: true}
     as: work
   - let: {y: x * 2}
   - wait: work
   - expect_equal: [x, 2]
-)",
-                                ranks(2));
-      EXPECT_EQ(ran.result.status, Status::FAIL) << told(ran);
-      EXPECT_EQ(ran.result.failure->check, "order") << told(ran);
-    }
+)yaml",
+                            ranks(2));
+  EXPECT_EQ(ran.result.status, Status::FAIL) << told(ran);
+  EXPECT_EQ(ran.result.failure->check, "order") << told(ran);
+}
 
-    }  // namespace
-    }  // namespace lockstep::run
+}  // namespace
+}  // namespace lockstep::run

@@ -19,6 +19,10 @@ constexpr Implementation implementations[] = {
 
 Value run_verb(StepCall& call) { return implementations[static_cast<std::size_t>(call.step.verb)](call); }
 
+bool StepCall::has(std::string_view name) const {
+  return scenario::spec_of(step.verb).index_of(name).has_value() && step.argument(name) != nullptr;
+}
+
 bool StepCall::given(std::string_view name) const {
   const std::optional<std::size_t> index = scenario::spec_of(step.verb).index_of(name);
   LOCKSTEP_CHECK(index.has_value(), scenario::name_of(step.verb), " has no argument ", name);

@@ -20,7 +20,7 @@ struct StepCall {
   const scenario::Step& step;
   const Scope& scope;
 
-  bool has(std::string_view name) const { return step.argument(name) != nullptr; }
+  bool has(std::string_view name) const;  // given, or with a default
   bool given(std::string_view name) const;                  // in the file, not by default
   const scenario::Expr& expr(std::string_view name) const;  // throws Error when it is missing
   Value value(std::string_view name) const;
@@ -32,6 +32,7 @@ struct StepCall {
   std::string text(std::string_view name) const { return value(name).as_text(name); }
   std::vector<std::string> words(std::string_view name) const;  // empty when missing
   Tensor tensor(std::string_view name) const { return value(name).as_tensor(name); }
+  List list(std::string_view name) const { return value(name).as_list(name); }
   MeshPtr mesh(std::string_view name = "mesh") const { return value(name).as_mesh(name); }
   std::vector<ModuleAt> modules(std::string_view name) const;  // of a path or paths; each once
   std::vector<TensorAt> parameters(std::string_view name) const;

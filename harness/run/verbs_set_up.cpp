@@ -22,14 +22,14 @@ Value seed(StepCall& call) {
 
 Value mesh(StepCall& call) {
   std::vector<int> sizes;
-  for (const Value& size : call.value("shape").as_list("shape")) {
+  for (const Value& size : call.list("shape")) {
     const std::int64_t ranks = size.as_int("a size of a mesh");
     if (ranks < 1 || ranks > 1'000'000) throw Error(str("a mesh axis of ", ranks, " ranks"));
     sizes.push_back(static_cast<int>(ranks));
   }
   std::vector<int> ranks;
   if (call.has("ranks"))
-    for (const Value& rank : call.value("ranks").as_list("ranks"))
+    for (const Value& rank : call.list("ranks"))
       ranks.push_back(static_cast<int>(rank.as_int("a rank of a mesh")));
   const std::vector<std::string> names = call.words("names");
   if (call.has("ranks")) return Value(std::make_shared<const DeviceMesh>(sizes, names, ranks));

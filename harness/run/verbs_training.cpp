@@ -63,8 +63,7 @@ optim::Group group_of(const Map& description, const optim::Options& defaults, co
       continue;
     }
     found = true;
-    const List& parameters =
-        value.is(Value::Kind::list) ? value.as_list("parameters") : *std::make_shared<const List>(List{value});
+    const List parameters = value.is(Value::Kind::list) ? value.as_list("parameters") : List{value};
     for (const Value& item : parameters) {
       const TensorAt at = home_of(item.as_tensor("a parameter of a group"), names);
       std::string name = at.path.empty() ? str("group", index, ".", group.parameters.size()) : at.path;
@@ -95,7 +94,7 @@ Value optimizer(StepCall& call) {
       group.parameters.push_back(reference_to(at, name_below(at.path, at.tensor())));
     groups.push_back(std::move(group));
   } else {
-    for (const Value& description : call.value("groups").as_list("groups"))
+    for (const Value& description : call.list("groups"))
       groups.push_back(group_of(description.as_map("a group"), options, call.scope.frame->names, groups.size()));
   }
   return Value(OptimizerPtr(optim::make_optimizer(call.text("type"), std::move(groups))));

@@ -1,10 +1,11 @@
 // What the language's vocabulary says of models must be what the engine builds.
+#include "harness/scenario/vocabulary.hpp"
+
 #include <algorithm>
 
 #include <gtest/gtest.h>
 
 #include "engine/nn/build.hpp"
-#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
 namespace {
@@ -18,7 +19,8 @@ TEST(Vocabulary, NamesTheModelsThatTheEngineBuilds) {
   }
   for (const nn::BuilderInfo& info : nn::builders()) {
     std::string text = str(info.name, "(");
-    for (const nn::ArgumentInfo& argument : info.arguments) text += str(argument.name, argument.required ? "" : "?", " ");
+    for (const nn::ArgumentInfo& argument : info.arguments)
+      text += str(argument.name, argument.required ? "" : "?", " ");
     built.push_back(text + (info.variadic ? "... )" : ")"));
   }
   std::sort(stated.begin(), stated.end());
