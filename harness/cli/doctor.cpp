@@ -83,9 +83,14 @@ int doctor() {
   check_launch(findings, "process ranks", launch::Launch::process);
   check_launch(findings, "thread ranks", launch::Launch::thread);
 
-  const int threads = kernels::blas_threads();
-  findings.check("BLAS threads", threads == 1, str(threads, " a rank"),
-                 "set OPENBLAS_NUM_THREADS=1 before the program starts");
+  std::string lacking, settings;
+  for (const auto& [name, value] : kernels::missing_blas_environment()) {
+    lacking += str(lacking.empty() ? "without " : ", ", name);
+    settings += str(settings.empty() ? "set " : ", ", name, "=", value);
+  }
+  findings.check("BLAS environment", lacking.empty(),
+                 lacking.empty() ? str(kernels::blas_threads(), " thread a rank, code for this processor") : lacking,
+                 settings + " before the program starts");
   const std::int64_t wrong = kernels::num_wrong_products();
   findings.check(
       "BLAS and threads", wrong == 0,

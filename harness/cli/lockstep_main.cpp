@@ -1,19 +1,19 @@
-// The program. The BLAS reads its number of threads before main, so when the environment does not say one thread, it is
-// set and the program starts itself anew, once.
+// The program. The BLAS reads its environment before main: where that does not ask for one thread and for code that
+// fits the processor, it is set and the program starts itself anew, once.
 
 #include <cstdlib>
-#include <string_view>
 
 #include <unistd.h>
 
+#include "engine/kernels/backend.hpp"
 #include "harness/cli/app.hpp"
 
 int main(int argc, char** argv) {
-  const char* threads = std::getenv("OPENBLAS_NUM_THREADS");
-  if ((!threads || std::string_view(threads) != "1") && !std::getenv("LOCKSTEP_RESTARTED")) {
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+  const auto missing = lockstep::kernels::missing_blas_environment();
+  if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {
+    for (const auto& [name, value] : missing) setenv(name.c_str(), value.c_str(), 1);
     setenv("LOCKSTEP_RESTARTED", "1", 1);
-    execv("/proc/self/exe", argv);  // only gives back when it failed; then the ranks ask the BLAS for one thread
+    execv("/proc/self/exe", argv);  // only gives back when it failed; doctor then says what is missing
   }
   unsetenv("LOCKSTEP_RESTARTED");
   return lockstep::cli::run_app(argc, argv);
