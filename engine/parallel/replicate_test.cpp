@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/device/order.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/parallel/replicate_testing.hpp"
 
@@ -18,11 +17,6 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 
 class Replicate : public ::testing::TestWithParam<int> {};
-
-Tensor loss_of(const nn::ModulePtr& module, std::uint64_t seed) {
-  const Tensor y = module->call(rows(seed, {3, 2})).tensor();
-  return ops::sum(ops::mul(y, y));
-}
 
 // Every setting gives the bits of the mean of plain gradients, over iterations with an optimizer.
 TEST_P(Replicate, GradientsAreTheMeanOfPlainOnesBitForBit) {
@@ -512,143 +506,6 @@ TEST(ReplicateRanks, StateDictsKeepNamesAndValuesAndCopiesAreFree) {
                   require(comm::log().size() == from, "and reduces nothing");
                 }),
             "");
-}
-
-TEST(ReplicateOptionsTest, DeviceIds) {
-  RankContext context(0, 1);
-  const RankScope scope(context);
-  const auto replicated = [](nn::Value device_id, const char* device) {
-    nn::BuildOptions build;
-    build.device = device::device_from_name(device);
-    const nn::ModulePtr model = nn::build("Net", {}, build);
-    ReplicateOptions options;
-    options.device_id = std::move(device_id);
-    replicate(model, options);
-    return model;
-  };
-  const auto ids = [](const nn::ModulePtr& model) { return model->applied.at("replicate").settings.at("device_ids"); };
-  EXPECT_TRUE(ids(replicated({}, "cpu")).is_none());
-  EXPECT_TRUE(ids(replicated("cpu", "cpu")).is_none());
-  EXPECT_EQ(*ids(replicated("sim:0", "sim:0")).items()[0].get_if<std::int64_t>(), 0);
-  EXPECT_EQ(*ids(replicated(0, "sim:0")).items()[0].get_if<std::int64_t>(), 0);
-  EXPECT_THAT(error_of([&] { replicated(nn::Value::list({0}), "cpu"); }),
-              HasSubstr("Expected device_id to be int or torch.device"));
-  EXPECT_THAT(error_of([&] { replicated("sim:0", "cpu"); }),
-              HasSubstr("device_id is sim:0, but `fc1.weight` is on cpu"));
-
-  const nn::ModulePtr model = replicated(0, "sim:0");
-  const device::Device sim = device::device_from_name("sim:0");
-  std::vector<device::Device> seen;
-  model->add_pre_forward(
-      [&](nn::Module&, nn::Inputs& inputs) {
-        for (const nn::Value& value : inputs.positional)
-          for (const Tensor& tensor : nn::tensors_of(value)) seen.push_back(tensor.device());
-        for (const auto& [name, value] : inputs.named)
-          for (const Tensor& tensor : nn::tensors_of(value)) seen.push_back(tensor.device());
-        inputs = nn::Inputs{{inputs.positional[0].items()[0]}, {}};
-      },
-      nn::Module::Place::user);
-  const Tensor x = ones({1, 2}, DType::float32, {});
-  model->call(nn::Inputs{{nn::Value::list({x, nn::Value::map({{"k", x}})})}, {{"named", x}}});
-  EXPECT_EQ(seen, std::vector<device::Device>(3, sim));
-}
-
-TEST(ReplicateOptionsTest, RefusesWhatIsAppliedAlready) {
-  RankContext context(0, 1);
-  const RankScope scope(context);
-  const nn::ModulePtr net = built("Net", 1);
-  replicate(net);
-  EXPECT_THAT(error_of([&] { replicate(net); }), HasSubstr("replicate has already been applied"));
-  const nn::ModulePtr sharded = built("Net", 1);
-  sharded->applied["fully_shard"] = {};
-  EXPECT_THAT(error_of([&] { replicate(sharded); }),
-              HasSubstr("Cannot apply `replicate()` on a Module already managed by `fully_shard`"));
-  const nn::ModulePtr mixed = built("Net", 1);
-  mixed->child("fc2")->applied["fully_shard"] = {};
-  replicate(mixed);
-  EXPECT_EQ(mixed->applied.at("replicate").parameter_names,
-            (std::vector<std::string>{"fc1.weight", "fc1.bias", "fc3.weight", "fc3.bias"}));
-  ReplicateOptions options;
-  options.bucket_cap_mb = 0.0;
-  EXPECT_THAT(error_of([&] { replicate(built("Net", 1), options); }), HasSubstr("bucket_cap_mb is 0"));
-}
-
-// A training of three steps on a device of the ranks, under the order check: the violations found, by rank.
-std::vector<std::string> violations_of_training(const char* device_name, bool as_view) {
-  std::vector<std::string> found(2, "did not end");
-  const std::string failure = run(2, [&](int rank) {
-    device::set_order_check(true);
-    device::set_poison(true);
-    nn::BuildOptions build;
-    build.device = device::device_from_name(device_name);
-    RankContext::current().generator().seed(5);
-    const nn::ModulePtr model = nn::build("Net", {}, build);
-    const nn::ModulePtr plain = built("Net", 5);
-    ReplicateOptions options;
-    options.gradient_as_bucket_view = as_view;
-    options.bucket_cap_mb = 1e-6;
-    replicate(model, options);
-    for (int step = 0; step < 3; ++step) {
-      nn::zero_grad(model);
-      const Tensor x = raw::to_device(rows(static_cast<std::uint64_t>(rank), {3, 2}), build.device);
-      const Tensor y = model->call(x).tensor();
-      backward({ops::sum(ops::mul(y, y))});
-    }
-    device::synchronize_all();
-    if (!defect_armed(Defect::replicate_wait_left_out)) {
-      const auto expected = mean_gradients(
-          plain, 2, [](const nn::ModulePtr& copy, int of) { return loss_of(copy, static_cast<std::uint64_t>(of)); });
-      require(differing_gradient(model, expected).empty(), differing_gradient(model, expected));
-      require(device::num_order_checks() > 0, "the check looked");
-    }
-    std::string& text = found[static_cast<std::size_t>(rank)];
-    text.clear();
-    for (const device::OrderViolation& violation : device::order_violations()) text += violation.message + "\n";
-  });
-  EXPECT_EQ(failure, "");
-  return found;
-}
-
-TEST(ReplicateRanks, IsOrderedOnEveryDevice) {
-  for (const char* device : {"cpu", "sim"})
-    for (const bool as_view : {false, true})
-      EXPECT_THAT(violations_of_training(device, as_view), Each("")) << device << as_view;
-}
-
-TEST(ReplicateRanks, AWaitLeftOutIsSeenByTheOrderCheck) {
-  for (const char* device : {"cpu", "sim"})
-    for (const bool as_view : {false, true}) {
-      arm_defect(Defect::replicate_wait_left_out);
-      const auto found = violations_of_training(device, as_view);
-      arm_defect(Defect::none);
-      EXPECT_THAT(found, Each(HasSubstr("all_reduce"))) << device << as_view;
-    }
-}
-
-TEST(ReplicateRanks, SeededDefectsChangeTheResult) {
-  // The number of ranks with wrong gradients, and the all_reduces of one of them.
-  const auto with = [](Defect defect) {
-    std::vector<int> wrong(2), reduced(2);
-    arm_defect(defect);
-    const std::string failure = run(2, [&](int rank) {
-      const nn::ModulePtr plain = built("Net", 5);
-      const nn::ModulePtr model = built("Net", 5);
-      replicate(model);
-      const auto expected = mean_gradients(
-          plain, 2, [](const nn::ModulePtr& copy, int of) { return loss_of(copy, static_cast<std::uint64_t>(of)); });
-      backward({loss_of(model, static_cast<std::uint64_t>(rank))});
-      wrong[static_cast<std::size_t>(rank)] = !differing_gradient(model, expected).empty();
-      reduced[static_cast<std::size_t>(rank)] = count(Operation::all_reduce, Family::data_parallel);
-    });
-    arm_defect(Defect::none);
-    EXPECT_EQ(failure, "");
-    return std::pair(wrong[0] + wrong[1], reduced[0]);
-  };
-  EXPECT_EQ(with(Defect::none), std::pair(0, 1));
-  EXPECT_EQ(with(Defect::replicate_no_division), std::pair(2, 1));
-  EXPECT_EQ(with(Defect::replicate_divides_twice), std::pair(2, 1));
-  EXPECT_EQ(with(Defect::replicate_reduces_early), std::pair(2, 1));
-  EXPECT_EQ(with(Defect::replicate_bucket_not_sent), std::pair(2, 0));
 }
 
 }  // namespace

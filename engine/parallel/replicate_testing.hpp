@@ -64,6 +64,11 @@ inline Tensor rows(std::uint64_t seed, const Dims& sizes) {
   return randn(sizes, DType::float32, {});
 }
 
+inline Tensor loss_of(const nn::ModulePtr& module, std::uint64_t seed) {
+  const Tensor y = module->call(rows(seed, {3, 2})).tensor();
+  return ops::sum(ops::mul(y, y));
+}
+
 // The gradients that `loss_of` gives on every rank's input, each made on a fresh copy of the module, summed in the
 // fixed order of the engine, pairwise over the ranks, and divided once.
 inline std::vector<std::vector<float>> mean_gradients(const nn::ModulePtr& module, int world_size,
