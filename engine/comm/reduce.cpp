@@ -17,8 +17,10 @@ namespace lockstep::comm {
 
 namespace {
 
-// What is summed before it is stored to the outputs; measured: less when more streams share the first cache.
-constexpr std::int64_t block_elements = 512;
+// What is summed before it is stored to the outputs; measured: long for stores past the caches, short when many streams
+// share the first cache.
+constexpr std::int64_t block_elements = 1024;
+constexpr std::int64_t block_elements_cached = 512;
 constexpr std::int64_t block_elements_of_many = 256;
 constexpr int wide = 8;  // inputs summed in registers
 
@@ -155,7 +157,9 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
   const bool adds = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
   if (adds && num_inputs > 1 && defect_armed(Defect::sum_leaves_out_rank)) [[unlikely]]
     --num_inputs;
-  const std::int64_t block = num_inputs <= 4 ? block_elements : block_elements_of_many;
+  const std::int64_t block = reduction.streams ? block_elements
+                             : num_inputs <= 4 ? block_elements_cached
+                                               : block_elements_of_many;
   for (std::int64_t at = begin; at < begin + count; at += block) {
     const std::int64_t n = begin + count - at < block ? begin + count - at : block;
     for (int i = 0; i < num_inputs; ++i)
