@@ -112,8 +112,7 @@ Value full(const CallArguments& call) {
   const Value& value = call.at(1, "value");
   if (const bool* flag = value.get_if<bool>())
     return Value(lockstep::full(checked(dims), *flag, dtype_for(call, DType::boolean), device_for(call)));
-  const DType usual = value.is(Value::Kind::integer) && !call.scope.building ? DType::int64 : floating_for(call);
-  return Value(lockstep::full(checked(dims), value.as_number("value"), dtype_for(call, usual), device_for(call)));
+  return Value(lockstep::full(checked(dims), value.as_number("value"), floating_for(call), device_for(call)));
 }
 
 Value full_like(const CallArguments& call) {
@@ -262,16 +261,6 @@ Value relu(const CallArguments& call) { return Value(ops::relu(call.tensor(0, "x
 Value mse_loss(const CallArguments& call) {
   return Value(ops::mse_loss(call.tensor(0, "x"), call.tensor(1, "target")));
 }
-
-namespace {
-
-[[noreturn]] void not_in_this_engine() { throw Error("the engine has no such operation"); }
-
-}  // namespace
-
-Value gelu(const CallArguments&) { not_in_this_engine(); }
-Value softmax(const CallArguments&) { not_in_this_engine(); }
-Value cross_entropy(const CallArguments&) { not_in_this_engine(); }
 
 // The mask is drawn on the host, one draw an element in memory order.
 Value dropout(const CallArguments& call) {

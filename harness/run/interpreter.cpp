@@ -26,6 +26,17 @@ std::int64_t now_ns() {
 
 bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
 
+// What a failed collective left on the streams would raise its error again at a later step.
+void drain_streams() {
+  for (int stream = 0; stream < device::num_roles; ++stream) {
+    try {
+      return device::synchronize_all();
+    } catch (const CollectiveError&) {
+      // Reported already: every member of the group has the same error.
+    }
+  }
+}
+
 // Puts a step's place back when a hook has run; what a hook threw stays at the hook's own step.
 class PlaceKeeper {
  public:
@@ -222,6 +233,9 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
     throw;
   } catch (const InternalError&) {
     throw;
+  } catch (const CollectiveError& error) {
+    message = error.what();
+    drain_streams();
   } catch (const Error& error) {
     message = error.what();
   }

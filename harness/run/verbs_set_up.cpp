@@ -29,8 +29,7 @@ Value mesh(StepCall& call) {
   }
   std::vector<int> ranks;
   if (call.has("ranks"))
-    for (const Value& rank : call.list("ranks"))
-      ranks.push_back(static_cast<int>(rank.as_int("a rank of a mesh")));
+    for (const Value& rank : call.list("ranks")) ranks.push_back(static_cast<int>(rank.as_int("a rank of a mesh")));
   const std::vector<std::string> names = call.words("names");
   if (call.has("ranks")) return Value(std::make_shared<const DeviceMesh>(sizes, names, ranks));
   std::int64_t product = 1;
