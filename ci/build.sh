@@ -24,6 +24,11 @@ folder="$(build_folder "$preset")"
 targets=("$@")
 ((${#targets[@]})) || targets=(lockstep)
 
+# Two builds at once in one folder would spoil each other's files: the second waits.
+mkdir -p "$folder"
+exec 9>"$folder/.build.lock"
+flock 9
+
 # The program alone builds on a machine without GoogleTest; the tests switch their declaration on.
 tests=OFF
 for target in "${targets[@]}"; do
@@ -32,7 +37,7 @@ done
 declared="$(sed -n 's/^LOCKSTEP_TESTS:BOOL=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
 if [[ ! -e $folder/build.ninja || ($tests == ON && $declared != ON) ]]; then
   say "configuring $preset"
-  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests >"${folder}.configure.log" 2>&1 || {
+  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests >"${folder}.configure.log" 2>&1 9>&- || {
     cat "${folder}.configure.log" >&2
     rm -f "${folder}.configure.log"
     exit 3
@@ -43,10 +48,10 @@ fi
 log="$folder/build.log"
 jobs="${LOCKSTEP_JOBS:-$(build_jobs)}"
 if [[ -t 2 ]]; then
-  ninja -C "$folder" -j "$jobs" "${targets[@]}" >&2
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" >&2 9>&-
 else
   # Nothing to read when all goes well; everything when it does not.
-  ninja -C "$folder" -j "$jobs" "${targets[@]}" >"$log" 2>&1 || {
+  ninja -C "$folder" -j "$jobs" "${targets[@]}" >"$log" 2>&1 9>&- || {
     cat "$log" >&2
     exit 3
   }
