@@ -109,6 +109,16 @@ void Runtime::synchronize_all() {
   }
 }
 
+void Runtime::clear_failures() {
+  for (auto& device : devices_) {
+    for (auto& stream : device->streams) {
+      if (!stream) continue;
+      stream->state_->clear_failure();
+      stream->synchronize();  // the host learns what the stream knew
+    }
+  }
+}
+
 void Runtime::set_poison(bool on) {
   poison_ = on;
   for (auto& device : devices_) {

@@ -69,6 +69,7 @@ struct StreamState {
   bool has_completed(std::uint64_t number);  // any thread
   void flush_deferred(std::uint64_t up_to);  // host
   void run_worker();
+  void clear_failure();  // host; what is queued runs or is dropped first
 };
 
 class Runtime {
@@ -83,6 +84,7 @@ class Runtime {
   Stream& current_stream(Device device) { return *state_of(device).current; }
   Stream* exchange_current(Device device, Stream* stream);
   void synchronize_all();
+  void clear_failures();
 
   MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned);
   static void repurpose(Memory& memory, Purpose purpose);

@@ -87,6 +87,22 @@ void StreamState::flush_deferred(std::uint64_t up_to) {
   }
 }
 
+void StreamState::clear_failure() {
+  while (!deferred.empty()) {
+    try {
+      flush_deferred(num_deferred);
+    } catch (...) {
+      // Told before; what failed is out of the queue.
+    }
+  }
+  std::unique_lock lock(mutex);
+  ++num_waiting;
+  progress.wait(lock, [&] { return completed >= issued || stop; });
+  --num_waiting;
+  error = nullptr;
+  failed_at = 0;
+}
+
 // ---- streams
 
 Stream::~Stream() = default;
@@ -162,5 +178,6 @@ StreamScope::StreamScope(Stream& stream)
 StreamScope::~StreamScope() { Runtime::current().exchange_current(device_, previous_); }
 
 void synchronize_all() { Runtime::current().synchronize_all(); }
+void clear_failures() { Runtime::current().clear_failures(); }
 
 }  // namespace lockstep::device

@@ -26,17 +26,6 @@ std::int64_t now_ns() {
 
 bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
 
-// What a failed collective left on the streams would raise its error again at a later step.
-void drain_streams() {
-  for (int stream = 0; stream < device::num_roles; ++stream) {
-    try {
-      return device::synchronize_all();
-    } catch (const CollectiveError&) {
-      // Reported already: every member of the group has the same error.
-    }
-  }
-}
-
 // Puts a step's place back when a hook has run; what a hook threw stays at the hook's own step.
 class PlaceKeeper {
  public:
@@ -235,11 +224,11 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
     throw;
   } catch (const CollectiveError& error) {
     message = error.what();
-    drain_streams();
   } catch (const Error& error) {
     message = error.what();
   }
   const double milliseconds = static_cast<double>(now_ns() - start) * 1e-6;
+  if (!message.empty()) device::clear_failures();
   context_.iteration = iteration;
   current_ = site;
   if (message.empty()) return fail(site, str("no error came, though one was expected: ", pattern));
