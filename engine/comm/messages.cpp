@@ -40,9 +40,12 @@ class Sayings {
     }
     sayings_.emplace_back(what, std::vector<int>{rank});
   }
-  std::string text(const char* verb) const {
+  std::string text(const char* verb) const { return text(verb, verb); }
+  // `verb_of_one` where a single rank does it.
+  std::string text(const char* verb, const char* verb_of_one) const {
     std::string out;
-    for (const auto& [what, ranks] : sayings_) out += str(out.empty() ? "" : "; ", name_ranks(ranks), verb, what);
+    for (const auto& [what, ranks] : sayings_)
+      out += str(out.empty() ? "" : "; ", name_ranks(ranks), ranks.size() == 1 ? verb_of_one : verb, what);
     return out;
   }
   bool empty() const { return sayings_.empty(); }
@@ -147,7 +150,7 @@ std::string mismatch_text(const Issued& issued) {
     differs(root, "the root");
     differs(agreement, "what they agreed on beside it");
   }
-  std::string text = str(head(issued), ": its members do not agree on ", what, ": ", calls.text(" calls "));
+  std::string text = str(head(issued), ": its members do not agree on ", what, ": ", calls.text(" call ", " calls "));
   if (agreement) {
     for (int member = 0; member < issued.group->size; ++member) {
       const int rank = issued.group->members()[member];
@@ -185,7 +188,7 @@ std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t d
                " collectives of this group are under way, and some rank did not finish the oldest", in,
                "; what the ranks called last: ", last.text(" "));
   if (missing.empty())
-    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.text(" calls "));
+    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.text(" call ", " calls "));
   return str(head(issued), ": ", name_ranks(missing), " did not arrive", in, ". Waiting: ", waiting.text(" in "),
              ". Called last: ", last.text(" "));
 }
