@@ -1,5 +1,7 @@
 #include "harness/run/case_runner.hpp"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -545,9 +547,11 @@ TEST(CaseRunner, RunsOnTheSimulatedAccelerator) {
 }
 
 TEST(CaseRunner, AnEmptyCaseIsQuick) {
-  run_steps("  - expect: rank == 0\n");
-  const Ran ran = run_steps("  - expect: rank == 0\n");
-  EXPECT_LT(ran.outcomes[0].seconds, 2e-3);
+  // The best of many, as the machine may be busy.
+  double best = 1.0;
+  for (int round = 0; round < 20; ++round)
+    best = std::min(best, run_steps("  - expect: rank == 0\n").outcomes[0].seconds);
+  EXPECT_LT(best, 1e-3);
 }
 
 }  // namespace
