@@ -25,7 +25,7 @@ void Adam::update(const std::vector<Item>& items, const Options& options) {
     steps.push_back(++item.state->step);
   }
   const kernels::AdamNumbers numbers{options.lr,  options.beta1,        options.beta2,
-                                     options.eps, options.weight_decay, false};
+                                     options.eps, options.weight_decay, decay_ == Decay::decoupled};
   one_pass("adam", std::move(operands), 4,
            [steps, numbers](const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows) {
              std::vector<kernels::AdamItem> batch;

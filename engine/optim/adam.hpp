@@ -1,4 +1,5 @@
-// Adam. State: step, exp_avg (first moment) and exp_avg_sq (second moment).
+// Adam and AdamW. State: step, exp_avg (first moment) and exp_avg_sq (second moment). They differ in weight decay: Adam
+// adds it to the gradient, AdamW shrinks the parameter before the update.
 #pragma once
 
 #include <string_view>
@@ -11,12 +12,17 @@ namespace lockstep::optim {
 
 class Adam : public Optimizer {
  public:
-  explicit Adam(std::vector<Group> groups) : Optimizer(std::move(groups)) {}
-  std::string_view type() const override { return "Adam"; }
+  enum class Decay { in_gradient, decoupled };
+  explicit Adam(std::vector<Group> groups, Decay decay = Decay::in_gradient)
+      : Optimizer(std::move(groups)), decay_(decay) {}
+  std::string_view type() const override { return decay_ == Decay::decoupled ? "AdamW" : "Adam"; }
 
  protected:
   void create_state(const Tensor& parameter, ParameterState& state, const Options& options) override;
   void update(const std::vector<Item>& items, const Options& options) override;
+
+ private:
+  Decay decay_;
 };
 
 }  // namespace lockstep::optim

@@ -170,7 +170,8 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view type, std::vector<Gro
   check_groups(type, groups);
   if (type == "SGD") return std::make_unique<Sgd>(std::move(groups));
   if (type == "Adam") return std::make_unique<Adam>(std::move(groups));
-  throw Error(str("there is no optimizer `", type, "`"), "SGD or Adam");
+  if (type == "AdamW") return std::make_unique<Adam>(std::move(groups), Adam::Decay::decoupled);
+  throw Error(str("there is no optimizer `", type, "`"), "SGD, Adam or AdamW");
 }
 
 Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options& options) {

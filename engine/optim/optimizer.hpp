@@ -22,9 +22,9 @@ namespace lockstep::optim {
 struct Options {
   double lr = 1e-3;
   double momentum = 0.0;                          // SGD
-  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // Adam
-  double weight_decay = 0.0;
-  bool fused = false;  // a request; the bits are the same
+  double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;  // Adam, AdamW
+  double weight_decay = 0.0;                      // AdamW shrinks the parameter, the others add it to the gradient
+  bool fused = false;                             // a request; the bits are the same
 };
 
 // A parameter as the optimizer sees it: looked up each step, as a parallel API may exchange the tensor in the slot.
@@ -83,7 +83,7 @@ class Optimizer {
 // A group of a module's parameters, looked up in their slots at each step.
 Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options& options);
 
-// SGD or Adam; throws Error for an unknown type, an empty group, options out of range.
+// SGD, Adam or AdamW; throws Error for an unknown type, an empty group, options out of range.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view type, std::vector<Group> groups);
 
 }  // namespace lockstep::optim

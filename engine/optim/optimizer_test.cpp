@@ -58,6 +58,7 @@ std::string error_of(const std::function<void()>& action) {
 struct ReferenceAdam {
   Options o;
   std::vector<float> p, m, v;
+  bool decoupled = false;
   int t = 0;
   void step(const std::vector<float>& gradient) {
     ++t;
@@ -66,7 +67,10 @@ struct ReferenceAdam {
     const auto root = static_cast<float>(std::sqrt(c2));
     for (std::size_t i = 0; i < p.size(); ++i) {
       float g = gradient[i];
-      if (o.weight_decay != 0) g = std::fma(static_cast<float>(o.weight_decay), p[i], g);
+      if (decoupled)
+        p[i] = p[i] * static_cast<float>(1 - o.lr * o.weight_decay);
+      else if (o.weight_decay != 0)
+        g = std::fma(static_cast<float>(o.weight_decay), p[i], g);
       m[i] = std::fma(static_cast<float>(1 - o.beta1), g - m[i], m[i]);
       v[i] = v[i] * static_cast<float>(o.beta2);
       v[i] = std::fma(static_cast<float>(1 - o.beta2) * g, g, v[i]);
@@ -76,25 +80,44 @@ struct ReferenceAdam {
   }
 };
 
-TEST_F(Optimizers, AdamHasTheBitsOfItsFormulas) {
-  for (const double decay : {0.0, 0.1}) {
-    tensors.clear();
-    Options options;
-    options.lr = 1e-2;
-    options.weight_decay = decay;
-    const auto adam = make_optimizer("Adam", {group(options)});
-    std::vector<ReferenceAdam> references;
-    for (const Tensor& tensor : tensors) {
-      const std::vector<float> zero(static_cast<std::size_t>(tensor.num_elements()), 0.f);
-      references.push_back({options, floats(tensor), zero, zero});
+TEST_F(Optimizers, AdamAndAdamWHaveTheBitsOfTheirFormulas) {
+  for (const bool decoupled : {false, true})
+    for (const double decay : {0.0, 0.1}) {
+      tensors.clear();
+      Options options;
+      options.lr = 1e-2;
+      options.weight_decay = decay;
+      const auto adam = make_optimizer(decoupled ? "AdamW" : "Adam", {group(options)});
+      EXPECT_EQ(adam->type(), decoupled ? "AdamW" : "Adam");
+      std::vector<ReferenceAdam> references;
+      for (const Tensor& tensor : tensors) {
+        const std::vector<float> zero(static_cast<std::size_t>(tensor.num_elements()), 0.f);
+        references.push_back({options, floats(tensor), zero, zero, decoupled});
+      }
+      for (int step = 0; step < 5; ++step) {
+        draw_gradients();
+        for (std::size_t i = 0; i < tensors.size(); ++i) references[i].step(floats(grad(tensors[i])));
+        adam->step();
+        for (std::size_t i = 0; i < tensors.size(); ++i)
+          EXPECT_EQ(floats(tensors[i]), references[i].p) << adam->type() << " decay " << decay << " step " << step;
+      }
     }
-    for (int step = 0; step < 5; ++step) {
-      draw_gradients();
-      for (std::size_t i = 0; i < tensors.size(); ++i) references[i].step(floats(grad(tensors[i])));
-      adam->step();
-      for (std::size_t i = 0; i < tensors.size(); ++i) EXPECT_EQ(floats(tensors[i]), references[i].p) << step;
-    }
+}
+
+TEST_F(Optimizers, DecoupledDecayIsOfEachGroupAndLeavesTheGradientAlone) {
+  Options strong, none;
+  strong.lr = none.lr = 0.5;
+  strong.weight_decay = 0.5;
+  const Group first = group(strong, {1}), second = group(none, {1});
+  const auto adam = make_optimizer("AdamW", {first, second});
+  for (const Tensor& tensor : tensors) {
+    raw::fill_(detach(tensor), 8.0);
+    set_grad(tensor, zeros({1}, DType::float32, {}));
   }
+  adam->step();
+  EXPECT_EQ(item(tensors[0]), 6.0);  // 8 * (1 - 0.5 * 0.5), and a gradient of 0 moves nothing
+  EXPECT_EQ(item(tensors[1]), 8.0);
+  EXPECT_EQ(item(grad(tensors[0])), 0.0);
 }
 
 TEST_F(Optimizers, SgdHasTheBitsOfItsFormulas) {

@@ -78,6 +78,7 @@ optim::Group group_of(const Map& description, const optim::Options& defaults, co
 
 Value optimizer(StepCall& call) {
   optim::Options options;
+  if (call.text("type") == "AdamW") options.weight_decay = 0.01;
   for (const char* key : {"lr", "momentum", "betas", "eps", "weight_decay", "fused"})
     if (call.has(key)) set_option(options, key, call.value(key));
   std::vector<optim::Group> groups;
