@@ -168,6 +168,7 @@ struct Scenario {
   std::string summary;
   std::string file;  // as places show it
   std::string path;  // where it was read from
+  std::string call;  // what `lockstep run` finds it by: its name, or the path of a file outside the library
   Place place;
   std::optional<Mirrors> mirrors;
   std::vector<std::string> see;

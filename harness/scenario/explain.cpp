@@ -312,9 +312,6 @@ std::string explain(const std::shared_ptr<const Scenario>& scenario, const Expan
   out += "\nIt fails when\n";
   for (const Stage& stage : scenario->stages) explainer.failures(stage.steps);
   if (scenario->bits == Bits::required) out += "  - float32 values that are compared do not agree in every bit\n";
-  out += scenario->unplanned_reason.empty()
-             ? "  - the collectives are not those that the plan worked out\n"
-             : str("  (its collectives are not planned: ", scenario->unplanned_reason, ")\n");
   out +=
       "  - a step fails, a rank ends, ranks disagree about a collective, two accesses to memory are in no order, or it "
       "takes longer than " +

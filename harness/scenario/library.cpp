@@ -191,7 +191,9 @@ std::shared_ptr<const Scenario> Library::load(const std::string& path) {
   const std::string text = read_text(path);
   std::shared_ptr<const Scenario> scenario = parse(text, shown_name(root_, path), name_below(root_, path), diagnostics);
   if (!diagnostics.empty()) throw ScenarioError(diagnostics);
-  std::const_pointer_cast<Scenario>(scenario)->path = path;
+  const auto found = std::const_pointer_cast<Scenario>(scenario);
+  found->path = path;
+  found->call = name_below(root_, path).empty() ? path : scenario->name;
   return scenario;
 }
 
