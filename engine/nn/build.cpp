@@ -13,12 +13,31 @@ std::vector<Builder> layer_builders() {
         false,
         "x @ weight^T + bias, weight (out, in)"},
        [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         auto made = std::make_shared<Linear>(at.size("in"), at.size("out"), at.boolean("bias"));
-         made->create(options);
-         return made;
+         return created<Linear>(options, at.size("in"), at.size("out"), at.boolean("bias"));
        }},
       {{"ReLU", {}, false, "max(x, 0)"},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<ReLU>(); }},
+      {{"LayerNorm",
+        {{"dim", true, {}}, {"bias", false, true}, {"eps", false, 1e-5}},
+        false,
+        "the last dim to mean 0 and variance 1, times weight, plus bias"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<LayerNorm>(options, at.size("dim"), at.boolean("bias"), at.number("eps"));
+       }},
+      {{"RMSNorm",
+        {{"dim", true, {}}, {"eps", false, 1e-6}},
+        false,
+        "the last dim over the root of its mean square, times weight"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<RmsNorm>(options, at.size("dim"), at.number("eps"));
+       }},
+      {{"Embedding",
+        {{"num_rows", true, {}}, {"dim", true, {}}},
+        false,
+        "rows of weight (num_rows, dim) by integers of any shape"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<Embedding>(options, at.size("num_rows"), at.size("dim"));
+       }},
       {{"Sequential", {}, true, "its modules one after the other, named 0, 1, ..."},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {
          return std::make_shared<Sequential>(modules);

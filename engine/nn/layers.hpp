@@ -1,9 +1,10 @@
 // The layers. Each is a module with its settings; parameters lie in its slots.
 //
-//   auto linear = std::make_shared<Linear>(16, 15, true);  linear->create(options);
+//   auto linear = created<Linear>(options, 16, 15, true);
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,54 @@ class ReLU : public Module {
   Value run(std::string_view method, const Inputs& inputs) override;
 };
 
+// Over the last dim, of size `dim`: to mean 0 and variance 1, then times weight (ones), plus bias (zeros).
+class LayerNorm : public Module {
+ public:
+  LayerNorm(std::int64_t dim, bool bias, double eps) : Module("LayerNorm"), dim_(dim), bias_(bias), eps_(eps) {}
+  void create(const BuildOptions& options);
+  void reset_parameters() override;
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  std::int64_t dim_;
+  bool bias_;
+  double eps_;
+};
+
+// Over the last dim: x / sqrt(mean(x^2) + eps), times weight (ones).
+class RmsNorm : public Module {
+ public:
+  RmsNorm(std::int64_t dim, double eps) : Module("RMSNorm"), dim_(dim), eps_(eps) {}
+  void create(const BuildOptions& options);
+  void reset_parameters() override;
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  std::int64_t dim_;
+  double eps_;
+};
+
+// Rows of weight (num_rows, dim), drawn normally, by integers of any shape.
+class Embedding : public Module {
+ public:
+  Embedding(std::int64_t num_rows, std::int64_t dim) : Module("Embedding"), num_rows_(num_rows), dim_(dim) {}
+  void create(const BuildOptions& options);
+  void reset_parameters() override;
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  std::int64_t num_rows_, dim_;
+};
+
 // Calls its children, named "0", "1", ..., one after the other: the first takes all inputs, the others one.
 class Sequential : public Module {
  public:
@@ -46,5 +95,13 @@ class Sequential : public Module {
  protected:
   Value run(std::string_view method, const Inputs& inputs) override;
 };
+
+// A layer with its parameters made and drawn: created<Linear>(options, 16, 15, true).
+template <class Layer, class... Settings>
+std::shared_ptr<Layer> created(const BuildOptions& options, Settings... settings) {
+  auto made = std::make_shared<Layer>(settings...);
+  made->create(options);
+  return made;
+}
 
 }  // namespace lockstep::nn

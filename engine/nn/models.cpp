@@ -13,9 +13,7 @@ namespace {
 using Modules = std::vector<ModulePtr>;
 
 ModulePtr linear(std::int64_t in, std::int64_t out, const BuildOptions& options, bool bias = true) {
-  auto made = std::make_shared<Linear>(in, out, bias);
-  made->create(options);
-  return made;
+  return created<Linear>(options, in, out, bias);
 }
 
 Tensor normal(const Dims& sizes, const BuildOptions& options, device::Purpose purpose) {

@@ -291,7 +291,7 @@ TEST(Document, ChecksTypesOfArguments) {
   EXPECT_EQ(short_errors_of_steps(model + "  - to: {model: m, dtype: \"'float64'\"}\n"),
             "t.yaml:7:28: `dtype`: expected a type such as float32, got the text 'float64'");
   EXPECT_EQ(short_errors_of_steps(model + "  - optimizer: {type: Adm, model: m, lr: 1}\n    as: o\n"),
-            "t.yaml:7:23: `type` cannot be `Adm`; it is one of SGD, Adam; did you mean `Adam`?");
+            "t.yaml:7:23: `type` cannot be `Adm`; it is one of SGD, Adam, AdamW; did you mean `Adam`?");
   EXPECT_EQ(short_errors_of_steps(model + "  - replicate: m..a\n"), "t.yaml:7:16: `m..a` is no path: an empty part");
   EXPECT_EQ(short_errors_of_steps(model + "  - replicate: \"m.[01\"\n"),
             "t.yaml:7:17: `m.[01` is no path: a `[` is not closed");

@@ -330,6 +330,11 @@ const std::vector<ModelSpec>& built_in_models() {
   static const std::vector<ModelSpec> table = {
       {"Linear", {"in", "out", "bias?"}, "x @ weight^T + bias; without bias when `bias=false`"},
       {"ReLU", {}, "max(x, 0) of each element"},
+      {"LayerNorm",
+       {"dim", "bias?", "eps?"},
+       "the last dim to mean 0 and variance 1, times weight, plus bias unless `bias=false`"},
+      {"RMSNorm", {"dim", "eps?"}, "the last dim over the root of its mean square, times weight"},
+      {"Embedding", {"num_rows", "dim"}, "rows of its weight by integers of any shape"},
       {"Sequential", {"..."}, "its modules one after the other, named 0, 1, ..."},
       {"Net", {}, "fc1, fc2, fc3: three Linear(2, 2)"},
       {"MyNet", {}, "a: a Linear(2, 2); x @ kwarg first when an input `kwarg` is given"},
