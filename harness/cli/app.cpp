@@ -5,6 +5,7 @@
 #include <vector>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <fmt/core.h>
 
 #include "engine/core/error.hpp"
@@ -226,6 +227,12 @@ int run_app(int argc, char** argv) {
   define_inspection(app, choices);
   define_results(app, choices);
   define_quality(app, choices);
+  std::vector<std::string> known;
+  for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
+  if (argc > 1 && argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
+    fmt::print(stderr, "lockstep: unknown command `{}`{}\n", argv[1], scenario::suggestion(argv[1], known));
+    return 2;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

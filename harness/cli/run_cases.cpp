@@ -124,7 +124,7 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
     outcome.results.push_back(std::move(row));
   };
   const auto collect_one = [&] {
-    launch::Pool::Finished finished = pool.next();
+    launch::Pool::Finished finished = pool.next(interrupted);
     Running& one = running.at(finished.ticket);
     const std::size_t stage = one.next_stage - 1;
     const auto& stages = one.test_case->stages;

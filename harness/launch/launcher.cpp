@@ -363,9 +363,14 @@ void Pool::start(int ticket, const LaunchOptions& options, RankFunction function
   state_->fork_children(added, function);
 }
 
-Pool::Finished Pool::next() {
+Pool::Finished Pool::next(const std::function<bool()>& stop) {
   LOCKSTEP_CHECK(!state_->cases.empty(), "no case runs");
+  bool stopped = false;
   for (;;) {
+    if (!stopped && stop && stop()) {
+      stopped = true;
+      kill_all();
+    }
     for (auto each = state_->cases.begin(); each != state_->cases.end(); ++each) {
       if ((*each)->running()) continue;
       const std::unique_ptr<Case> ended = std::move(*each);
