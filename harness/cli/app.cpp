@@ -1,11 +1,11 @@
 #include "harness/cli/app.hpp"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <vector>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <fmt/core.h>
 
 #include "engine/core/error.hpp"
@@ -227,9 +227,13 @@ int run_app(int argc, char** argv) {
   define_inspection(app, choices);
   define_results(app, choices);
   define_quality(app, choices);
+  if (argc <= 1) {
+    fmt::print("{}", app.help());
+    return 2;
+  }
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
-  if (argc > 1 && argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
+  if (argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
     fmt::print(stderr, "lockstep: unknown command `{}`{}\n", argv[1], scenario::suggestion(argv[1], known));
     return 2;
   }
