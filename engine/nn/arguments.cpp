@@ -76,7 +76,10 @@ bool Arguments::boolean(std::string_view name) const {
 }
 
 void require_forward(const Module& module, std::string_view method) {
-  if (method != "forward") throw Error(str(module.type(), " has no method `", method, "`"), "it has `forward` alone");
+  if (method == "forward") return;
+  std::string known;
+  for (const std::string& name : module.methods()) known += str(known.empty() ? "" : ", ", name);
+  throw Error(str(module.type(), " has no method `", method, "`"), str("it has ", known));
 }
 
 const Tensor& only_input(const Module& module, std::string_view method, const Inputs& inputs) {

@@ -38,6 +38,21 @@ std::vector<Builder> layer_builders() {
        [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
          return created<Embedding>(options, at.size("num_rows"), at.size("dim"));
        }},
+      {{"Dropout",
+        {{"p", false, 0.5}},
+        false,
+        "while training, drops elements and lets the others grow by 1 / (1 - p)"},
+       [](const Arguments& at, const BuildOptions&, const std::vector<ModulePtr>&) {
+         return std::make_shared<Dropout>(at.number("p"));
+       }},
+      {{"Conv2d",
+        {{"in", true, {}}, {"out", true, {}}, {"kernel", true, {}}, {"stride", true, {}}, {"bias", false, true}},
+        false,
+        "square windows side by side (the stride is the kernel), times weight, plus bias"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<Conv2d>(options, at.size("in"), at.size("out"), at.size("kernel"), at.size("stride"),
+                                at.boolean("bias"));
+       }},
       {{"Sequential", {}, true, "its modules one after the other, named 0, 1, ..."},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {
          return std::make_shared<Sequential>(modules);

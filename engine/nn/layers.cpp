@@ -4,6 +4,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/nn/arguments.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -15,6 +16,14 @@ void require_last_dim(const Module& module, const Tensor& x, std::int64_t dim) {
   if (x.num_dims() == 0 || x.size(-1) != dim)
     throw Error(str(module.type(), ".forward: an input of sizes ", to_text(x.sizes())),
                 str("the last dim must have size ", dim));
+}
+
+// The mask is drawn on the host, one draw an element in memory order, so that it does not depend on the device.
+Tensor dropped_out(const Tensor& x, double p) {
+  Generator& generator = RankContext::current().generator();
+  std::vector<double> mask(static_cast<std::size_t>(x.num_elements()));
+  for (double& factor : mask) factor = generator.keep(p) ? 1.0 / (1.0 - p) : 0.0;
+  return ops::mul(x, from_values(mask, x.sizes(), x.dtype(), x.device()));
 }
 
 }  // namespace
@@ -113,6 +122,53 @@ Value Embedding::run(std::string_view method, const Inputs& inputs) {
 }
 
 ModulePtr Embedding::clone_shell() const { return std::make_shared<Embedding>(num_rows_, dim_); }
+
+Dropout::Dropout(double p) : Module("Dropout"), p_(p) {
+  if (!(p >= 0.0 && p < 1.0)) throw Error(str("Dropout: p is ", p), "it must be at least 0 and below 1");
+}
+
+Value Dropout::run(std::string_view method, const Inputs& inputs) {
+  const Tensor& x = only_input(*this, method, inputs);
+  return training && p_ > 0.0 ? dropped_out(x, p_) : x;
+}
+
+ModulePtr Dropout::clone_shell() const { return std::make_shared<Dropout>(p_); }
+
+Conv2d::Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, bool bias)
+    : Module("Conv2d"), in_(in), out_(out), kernel_(kernel), bias_(bias) {
+  if (stride != kernel)
+    throw Error(str("Conv2d: a stride of ", stride, " for windows of ", kernel, " x ", kernel),
+                "windows lie side by side: give the stride that is the kernel");
+}
+
+void Conv2d::create(const BuildOptions& options) {
+  const device::PurposeScope purpose(device::Purpose::parameter);
+  add_parameter("weight", empty({out_, in_, kernel_, kernel_}, options.dtype, options.device));
+  add_parameter("bias", bias_ ? empty({out_}, options.dtype, options.device) : Tensor());
+  reset_parameters();
+}
+
+void Conv2d::reset_parameters() {
+  init_linear(lockstep::view(parameters[0].tensor, {out_, -1}),
+              parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
+}
+
+Value Conv2d::run(std::string_view method, const Inputs& inputs) {
+  const Tensor& x = only_input(*this, method, inputs);
+  if (x.num_dims() != 4 || x.size(1) != in_ || x.size(2) < kernel_ || x.size(3) < kernel_)
+    throw Error(str("Conv2d.forward: an input of sizes ", to_text(x.sizes())),
+                str("give (N, ", in_, ", H, W) with H and W at least ", kernel_));
+  const std::int64_t rows = x.size(2) / kernel_, columns = x.size(3) / kernel_;
+  const Tensor whole = ops::slice(ops::slice(x, 2, 0, rows * kernel_), 3, 0, columns * kernel_);
+  const Tensor windows =
+      ops::permute(ops::reshape(whole, {x.size(0), in_, rows, kernel_, columns, kernel_}), {0, 2, 4, 1, 3, 5});
+  const Tensor& bias = parameters[1].tensor;
+  const Tensor y = ops::linear(ops::reshape(windows, {x.size(0), rows, columns, in_ * kernel_ * kernel_}),
+                               ops::reshape(parameters[0].tensor, {out_, -1}), bias.defined() ? &bias : nullptr);
+  return ops::permute(y, {0, 3, 1, 2});
+}
+
+ModulePtr Conv2d::clone_shell() const { return std::make_shared<Conv2d>(in_, out_, kernel_, kernel_, bias_); }
 
 Sequential::Sequential(std::vector<ModulePtr> modules, std::string type) : Module(std::move(type)) {
   for (std::size_t i = 0; i < modules.size(); ++i) add_child(str(i), std::move(modules[i]));

@@ -86,6 +86,37 @@ class Embedding : public Module {
   std::int64_t num_rows_, dim_;
 };
 
+// While training, each element is dropped with probability p and the kept ones grow by 1 / (1 - p); otherwise x itself.
+class Dropout : public Module {
+ public:
+  explicit Dropout(double p);  // throws Error unless 0 <= p < 1
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  double p_;
+};
+
+// Windows of x (N, in, H, W) times weight (out, in, kernel, kernel), plus bias, both drawn uniformly within
+// 1 / sqrt(in * kernel^2), the weight first. Gives (N, out, H', W'). Windows lie side by side: the stride is the
+// kernel.
+class Conv2d : public Module {
+ public:
+  Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, bool bias);
+  void create(const BuildOptions& options);
+  void reset_parameters() override;
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  std::int64_t in_, out_, kernel_;
+  bool bias_;
+};
+
 // Calls its children, named "0", "1", ..., one after the other: the first takes all inputs, the others one.
 class Sequential : public Module {
  public:

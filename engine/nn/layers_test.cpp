@@ -114,6 +114,78 @@ TEST_F(Layers, EmbeddingIsDrawnNormallyAndDrawnAgain) {
   EXPECT_EQ(to_doubles(embedding->parameters[0].tensor), before);
 }
 
+TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
+  const ModulePtr dropout = make("Dropout", {{0.25}, {}});
+  Tensor x = ones({4, 50}, DType::float64, {});
+  set_requires_grad(x, true);
+  context.generator().seed(9);
+  const Tensor y = dropout->call(x).tensor();
+  context.generator().seed(9);
+  std::vector<double> expected(200);
+  for (double& value : expected) value = context.generator().keep(0.25) ? 1.0 / 0.75 : 0.0;
+  EXPECT_EQ(to_doubles(y), expected);
+  EXPECT_THAT(expected, ::testing::Contains(0.0));
+  backward({ops::sum(y)});
+  EXPECT_EQ(to_doubles(grad(x)), expected);  // the same mask
+  set_training(dropout, false);
+  EXPECT_TRUE(dropout->call(x).tensor().same_as(x));
+  EXPECT_TRUE(make("Dropout", {{0.0}, {}})->call(x).tensor().same_as(x));
+  EXPECT_THAT(error_of([&] { make("Dropout", {{1.0}, {}}); }), HasSubstr("p is 1"));
+}
+
+TEST_F(Layers, ConvolutionMultipliesWindows) {
+  const ModulePtr conv = make("Conv2d", {{2, 3, 2, 2}, {}});
+  const Tensor weight = conv->parameters[0].tensor;
+  EXPECT_EQ(weight.sizes(), (Dims{3, 2, 2, 2}));
+  const double bound = 1.0 / std::sqrt(8.0);
+  for (const double value : to_doubles(weight)) EXPECT_LE(std::abs(value), bound);
+  Tensor x = randn({2, 2, 4, 5}, DType::float64, {});  // the last column is in no window
+  set_requires_grad(x, true);
+  const Tensor y = conv->call(x).tensor();
+  ASSERT_EQ(y.sizes(), (Dims{2, 3, 2, 2}));
+  const auto in = to_doubles(x), w = to_doubles(weight), b = to_doubles(conv->parameters[1].tensor);
+  std::vector<double> expected;
+  for (std::size_t n = 0; n < 2; ++n)
+    for (std::size_t o = 0; o < 3; ++o)
+      for (std::size_t row = 0; row < 2; ++row)
+        for (std::size_t column = 0; column < 2; ++column) {
+          double sum = b[o];
+          for (std::size_t c = 0; c < 2; ++c)
+            for (std::size_t i = 0; i < 2; ++i)
+              for (std::size_t j = 0; j < 2; ++j)
+                sum += w[((o * 2 + c) * 2 + i) * 2 + j] * in[((n * 2 + c) * 4 + row * 2 + i) * 5 + column * 2 + j];
+          expected.push_back(sum);
+        }
+  EXPECT_THAT(to_doubles(y), Pointwise(DoubleNear(1e-12), expected));
+  backward({ops::sum(y)});
+  const auto gradient = to_doubles(grad(x));
+  EXPECT_NEAR(gradient[0], w[0] + w[8] + w[16], 1e-12);
+  EXPECT_EQ(gradient[4], 0.0);  // the last column
+  EXPECT_THAT(to_doubles(grad(conv->parameters[1].tensor)), ElementsAre(8, 8, 8));
+  EXPECT_THAT(error_of([&] { make("Conv2d", {{2, 3, 2, 1}, {}}); }), HasSubstr("give the stride that is the kernel"));
+  EXPECT_THAT(error_of([&] { conv->call(randn({2, 3, 4, 4}, DType::float64, {})); }), HasSubstr("give (N, 2, H, W)"));
+}
+
+TEST_F(Layers, VisionModelCallsTheMethodOfItsChild) {
+  const ModulePtr model = make("ViT", {}, DType::float32);
+  const ModulePtr vit = model->child("vit");
+  EXPECT_THAT(vit->methods(), ElementsAre("forward", "forward_features"));
+  const Tensor x = randn({1, 3, 28, 42}, DType::float32, {});
+  const Tensor patches = vit->call({{x}, {}}, "forward_features").tensor();
+  EXPECT_EQ(patches.sizes(), (Dims{1, 6, 1024}));
+  EXPECT_EQ(vit->call(x).tensor().sizes(), (Dims{1, 1024}));
+  EXPECT_EQ(to_doubles(vit->call(x).tensor()), to_doubles(ops::sum(patches, {1}, false)));
+  int calls = 0;
+  vit->add_pre_forward([&calls](Module&, Inputs&) { ++calls; });
+  EXPECT_EQ(to_doubles(model->call(x).tensor()), to_doubles(model->child("projector")->call(patches).tensor()));
+  EXPECT_EQ(calls, 0);
+  vit->register_forward_method("forward_features");
+  model->call(x);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(to_doubles(clone_module(model)->call(x).tensor()), to_doubles(model->call(x).tensor()));
+  EXPECT_THAT(error_of([&] { vit->call({{x}, {}}, "features"); }), HasSubstr("it has forward, forward_features"));
+}
+
 TEST_F(Layers, CopiesComputeTheSame) {
   const Tensor x = randn({3, 4}, DType::float64, {});
   for (const char* name : {"LayerNorm", "RMSNorm"}) {

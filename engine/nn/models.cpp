@@ -8,6 +8,25 @@
 
 namespace lockstep::nn {
 
+std::vector<std::string> Composed::methods() const {
+  std::vector<std::string> names = {"forward"};
+  for (const auto& [name, method] : others_) names.push_back(name);
+  return names;
+}
+
+ModulePtr Composed::clone_shell() const {
+  auto made = std::make_shared<Composed>(type(), forward_, reset_);
+  made->others_ = others_;
+  return made;
+}
+
+Value Composed::run(std::string_view method, const Inputs& inputs) {
+  for (const auto& [name, other] : others_)
+    if (name == method) return other(*this, inputs);
+  require_forward(*this, method);
+  return forward_(*this, inputs);
+}
+
 namespace {
 
 using Modules = std::vector<ModulePtr>;
@@ -132,6 +151,29 @@ ModulePtr mlp_module(const Arguments&, const BuildOptions& options, const Module
   return made;
 }
 
+// One patch of 14 x 14 a row of 1024: (N, 3, H, W) to (N, patches, 1024).
+Value patches_of(Composed& m, const Inputs& inputs) {
+  return ops::transpose(ops::flatten(m.child("patch_proj")->call(inputs).tensor(), 2), 1, 2);
+}
+
+ModulePtr vision_transformer(const BuildOptions& options) {
+  auto made = std::make_shared<Composed>("VisionTransformer", [](Composed& m, const Inputs& inputs) -> Value {
+    return ops::sum(m.call(inputs, "forward_features").tensor(), {1}, false);
+  });
+  made->add_method("forward_features", patches_of);
+  made->add_child("patch_proj", created<Conv2d>(options, 3, 1024, 14, 14, true));
+  return made;
+}
+
+ModulePtr vit(const Arguments&, const BuildOptions& options, const Modules&) {
+  auto made = std::make_shared<Composed>("ViT", [](Composed& m, const Inputs& inputs) {
+    return m.of("projector", m.child("vit")->call(inputs, "forward_features").tensor());
+  });
+  made->add_child("vit", vision_transformer(options));
+  made->add_child("projector", linear(1024, 256, options));
+  return made;
+}
+
 }  // namespace
 
 std::vector<Builder> model_builders() {
@@ -155,6 +197,9 @@ std::vector<Builder> model_builders() {
       {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum"}, multi_forward},
       {{"SimpleModel", {}, false, "net1, relu, net2, net3: 5, 8, 4, 12 wide"}, simple_model},
       {{"MLPModule", {}, false, "reseeds with 5; net1, relu, net2: 10, 16, 10 wide"}, mlp_module},
+      {{"VisionTransformer", {}, false, "patch_proj; forward_features gives patches of 1024, forward their sum"},
+       [](const Arguments&, const BuildOptions& options, const Modules&) { return vision_transformer(options); }},
+      {{"ViT", {}, false, "vit, a VisionTransformer, and a projector of its forward_features to 256"}, vit},
   };
 }
 

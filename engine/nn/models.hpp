@@ -7,6 +7,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/arguments.hpp"
@@ -20,22 +21,23 @@ class Composed : public Module {
   using Reset = std::function<void(Composed&)>;
   explicit Composed(std::string type, Forward forward, Reset reset = {})
       : Module(std::move(type)), forward_(std::move(forward)), reset_(std::move(reset)) {}
+  // Another method beside forward.
+  void add_method(std::string name, Forward method) { others_.emplace_back(std::move(name), std::move(method)); }
+  std::vector<std::string> methods() const override;
   void reset_parameters() override {
     if (reset_) reset_(*this);
   }
-  ModulePtr clone_shell() const override { return std::make_shared<Composed>(type(), forward_, reset_); }
+  ModulePtr clone_shell() const override;
   // The output of a child for one tensor.
   Tensor of(std::string_view name, const Tensor& x) { return child(name)->call(x).tensor(); }
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override {
-    require_forward(*this, method);
-    return forward_(*this, inputs);
-  }
+  Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
   Forward forward_;
   Reset reset_;
+  std::vector<std::pair<std::string, Forward>> others_;
 };
 
 // One entry of the table behind build().

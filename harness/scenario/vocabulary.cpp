@@ -335,6 +335,10 @@ const std::vector<ModelSpec>& built_in_models() {
        "the last dim to mean 0 and variance 1, times weight, plus bias unless `bias=false`"},
       {"RMSNorm", {"dim", "eps?"}, "the last dim over the root of its mean square, times weight"},
       {"Embedding", {"num_rows", "dim"}, "rows of its weight by integers of any shape"},
+      {"Dropout", {"p?"}, "while training, drops elements with probability p (0.5); the others grow by 1 / (1 - p)"},
+      {"Conv2d",
+       {"in", "out", "kernel", "stride", "bias?"},
+       "square windows side by side (the stride is the kernel), times weight, plus bias"},
       {"Sequential", {"..."}, "its modules one after the other, named 0, 1, ..."},
       {"Net", {}, "fc1, fc2, fc3: three Linear(2, 2)"},
       {"MyNet", {}, "a: a Linear(2, 2); x @ kwarg first when an input `kwarg` is given"},
@@ -348,6 +352,11 @@ const std::vector<ModelSpec>& built_in_models() {
       {"MultiForwardModule", {}, "inner: Linear(4, 4) twice, then outer: Linear(4, 5) of the sum"},
       {"SimpleModel", {}, "net1, relu, net2, net3: from 5 over 8 and 4 to 12"},
       {"MLPModule", {}, "net1, relu, net2: from 10 over 16 to 10, drawn from a seed of its own"},
+      {"VisionTransformer",
+       {},
+       "patch_proj: Conv2d(3, 1024, kernel=14, stride=14); its method forward_features gives patches of 1024, forward "
+       "their sum"},
+      {"ViT", {}, "vit: VisionTransformer, projector: Linear(1024, 256) of vit.forward_features"},
   };
   return table;
 }
