@@ -13,13 +13,15 @@ namespace lockstep::ops {
 namespace {
 
 constexpr OpCase (*entries[])() = {
-    add_case,      sub_case,          rsub_case,         mul_case,          div_case,           rdiv_case,
-    neg_case,      sqrt_case,         rsqrt_case,        exp_case,          log_case,           abs_case,
-    relu_case,     pow_case,          matmul_case,       linear_case,       sum_case,           mean_case,
-    mse_loss_case, index_select_case, view_case,         reshape_case,      flatten_case,       transpose_case,
-    permute_case,  slice_case,        select_case,       expand_case,       squeeze_case,       unsqueeze_case,
-    cat_case,      stack_case,        cast_case,         clone_case,        contiguous_case,    to_device_case,
-    detach_case,   add_in_place_case, sub_in_place_case, mul_in_place_case, copy_in_place_case, zero_in_place_case};
+    add_case,          sub_case,          rsub_case,         mul_case,           div_case,           rdiv_case,
+    neg_case,          sqrt_case,         rsqrt_case,        exp_case,           log_case,           abs_case,
+    relu_case,         pow_case,          matmul_case,       linear_case,        sum_case,           mean_case,
+    mse_loss_case,     index_select_case, gelu_case,         tanh_case,          sigmoid_case,       embedding_case,
+    layer_norm_case,   rms_norm_case,     softmax_case,      log_softmax_case,   cross_entropy_case, dropout_case,
+    attention_case,    view_case,         reshape_case,      flatten_case,       transpose_case,     permute_case,
+    slice_case,        select_case,       expand_case,       squeeze_case,       unsqueeze_case,     cat_case,
+    stack_case,        cast_case,         clone_case,        contiguous_case,    to_device_case,     detach_case,
+    add_in_place_case, sub_in_place_case, mul_in_place_case, copy_in_place_case, zero_in_place_case};
 static_assert(std::size(entries) == std::size(operation_names), "an operation has no entry, or an entry no operation");
 
 std::int64_t offset_of(const Dims& sizes, const Dims& index) {

@@ -47,6 +47,29 @@ Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims);
 Tensor mse_loss(const Tensor& input, const Tensor& target);
 Tensor index_select(const Tensor& a, int dim, const Tensor& index);
 
+// Activations, norms, embedding (ops_network.cpp).
+Tensor gelu(const Tensor& a);  // with erf
+Tensor tanh(const Tensor& a);
+Tensor sigmoid(const Tensor& a);
+// Rows of `weight` (n, d) at int64 indices of any sizes; gradients of a row used often are added in order of the
+// indices.
+Tensor embedding(const Tensor& weight, const Tensor& indices);
+// Over the last `num_dims` dims, whose sizes weight and bias have; null: none.
+Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
+Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
+
+// Softmax and what is built on it (ops_attention.cpp). Dropout draws one number an element, in memory order, from the
+// rank's generator on the host, whatever the device; what is kept is scaled by 1 / (1 - p).
+Tensor softmax(const Tensor& a, int dim);
+Tensor log_softmax(const Tensor& a, int dim);
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets);  // (rows, classes), int64 (rows); the mean
+Tensor dropout(const Tensor& a, double p, bool training = true);
+// softmax(q k^T / sqrt(d)) v over (..., queries, d), (..., keys, d), (..., keys, dv), of any strides. Causal: a query
+// sees the keys up to its own number; `mask` (bool, broadcasts to the scores; null: none): those where it is true; one
+// that sees none gives zeros. dropout_p acts on the probabilities and draws for all of them, also those masked away.
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = false, double dropout_p = 0.0,
+                 const Tensor* mask = nullptr);
+
 // Views and copies (ops_shape.cpp). The views share memory with `a`, as those of engine/tensor do.
 Tensor view(const Tensor& a, const Dims& sizes);
 Tensor reshape(const Tensor& a, const Dims& sizes);
@@ -77,10 +100,12 @@ void zero_(const Tensor& to);
 
 // Every operation above. Each has an entry in the registry (op_registry.hpp), which does not compile when one has none.
 inline constexpr std::string_view operation_names[] = {
-    "add",      "sub",          "rsub",      "mul",     "div",     "rdiv",      "neg",     "sqrt",       "rsqrt",
-    "exp",      "log",          "abs",       "relu",    "pow",     "matmul",    "linear",  "sum",        "mean",
-    "mse_loss", "index_select", "view",      "reshape", "flatten", "transpose", "permute", "slice",      "select",
-    "expand",   "squeeze",      "unsqueeze", "cat",     "stack",   "cast",      "clone",   "contiguous", "to_device",
-    "detach",   "add_",         "sub_",      "mul_",    "copy_",   "zero_"};
+    "add",        "sub",      "rsub",      "mul",          "div",           "rdiv",       "neg",       "sqrt",
+    "rsqrt",      "exp",      "log",       "abs",          "relu",          "pow",        "matmul",    "linear",
+    "sum",        "mean",     "mse_loss",  "index_select", "gelu",          "tanh",       "sigmoid",   "embedding",
+    "layer_norm", "rms_norm", "softmax",   "log_softmax",  "cross_entropy", "dropout",    "attention", "view",
+    "reshape",    "flatten",  "transpose", "permute",      "slice",         "select",     "expand",    "squeeze",
+    "unsqueeze",  "cat",      "stack",     "cast",         "clone",         "contiguous", "to_device", "detach",
+    "add_",       "sub_",     "mul_",      "copy_",        "zero_"};
 
 }  // namespace lockstep::ops

@@ -2,6 +2,7 @@
 
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/math_internal.hpp"
 
 namespace lockstep::kernels {
 
@@ -47,7 +48,7 @@ struct Rsqrt {
 struct Exp {
   template <class T>
   KOKKOS_INLINE_FUNCTION T operator()(T x) const {
-    return std::exp(x);
+    return math::exp(x);
   }
 };
 struct Log {

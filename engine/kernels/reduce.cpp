@@ -3,29 +3,11 @@
 #include <type_traits>
 
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/kokkos_sum_internal.hpp"
 
 namespace lockstep::kernels {
 
 namespace {
-
-template <class T>
-using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeType<T>>;
-template <class C>
-using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
-
-// Sum of one block, count <= reduce_block.
-template <class T>
-KOKKOS_INLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
-  using C = SumType<T>;
-  C lane[reduce_lanes] = {};
-  const std::int64_t whole = count / reduce_lanes * reduce_lanes;
-  for (std::int64_t i = 0; i < whole; i += reduce_lanes)
-    for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[i + l]));
-  for (std::int64_t l = 0; l < count - whole; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[whole + l]));
-  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2)
-    for (std::int64_t l = 0; l < half; ++l) lane[l] += lane[l + half];
-  return lane[0];
-}
 
 // The total over blocks, rounded and divided.
 template <class R, class C>

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstddef>
+#include <span>
 #include <utility>
 
 #include "engine/device/stream.hpp"
@@ -48,6 +49,37 @@ template <class Kernel, class... Operands>
 void run_update(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
   if (out.is_meta() || out.num_elements() == 0) return;
   run_kernel_at(name, kernel, update(out), out, operands...);
+}
+
+// For kernels whose operands may be missing, or that write several: kernel(space, views) with one view an operand, in
+// order, without data where the tensor is undefined. Does nothing on meta, and when `elements` is 0.
+struct Operand {
+  const Tensor& tensor;
+  device::Mode mode = device::Mode::read;
+};
+template <std::size_t count, class Kernel>
+void run_operands(const char* name, device::Device device, std::int64_t elements, const Operand (&operands)[count],
+                  const Kernel& kernel) {
+  if (device.kind == device::Kind::meta || elements == 0) return;
+  std::array<device::Access, count> accesses;
+  std::array<kernels::View, count> views;
+  std::array<int, count> places;
+  std::size_t used = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const Tensor& tensor = operands[i].tensor;
+    places[i] = tensor.defined() ? static_cast<int>(used) : -1;
+    if (!tensor.defined()) continue;
+    views[i] = view_of(tensor);
+    accesses[used] = read(tensor);
+    accesses[used++].mode = operands[i].mode;
+  }
+  device::launch(device::current_stream(device), name, std::span<const device::Access>(accesses.data(), used),
+                 [kernel, views, places, space = space_of(device)](const device::Pointers& pointers) {
+                   std::array<kernels::View, count> at = views;
+                   for (std::size_t i = 0; i < count; ++i)
+                     if (places[i] >= 0) at[i].data = pointers.at(static_cast<std::size_t>(places[i]));
+                   kernel(space, at);
+                 });
 }
 
 // Checks that name the operation and what it was given.

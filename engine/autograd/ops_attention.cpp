@@ -1,0 +1,49 @@
+#include "engine/autograd/ops_gradients.hpp"
+#include "engine/core/error.hpp"
+#include "engine/tensor/ops_network.hpp"
+
+namespace lockstep::ops {
+
+Tensor softmax(const Tensor& a, int dim) {
+  const Tensor result = raw::softmax(a, dim);
+  return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
+    return {raw::softmax_backward(at.grad(), at.saved(0), dim)};
+  });
+}
+Tensor log_softmax(const Tensor& a, int dim) {
+  const Tensor result = raw::log_softmax(a, dim);
+  return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
+    return {raw::log_softmax_backward(at.grad(), at.saved(0), dim)};
+  });
+}
+
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
+  const raw::ClassLoss loss = raw::cross_entropy(logits, targets);
+  return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
+                [](const Backward& at) -> Gradients {
+                  return {raw::cross_entropy_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2))};
+                });
+}
+
+Tensor dropout(const Tensor& a, double p, bool training) {
+  if (!(p >= 0.0 && p <= 1.0))
+    throw Error(str("dropout: a probability of ", p, " to drop an element"), "give one from 0 to 1");
+  if (!training || p == 0.0) return a;
+  const Tensor keep = raw::keep_mask(a.sizes(), p, a.device());
+  const double factor = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
+  return record("dropout", raw::keep_scaled(a, keep, factor), {a}, {keep}, [factor](const Backward& at) -> Gradients {
+    return {raw::keep_scaled(at.grad(), at.saved(0), factor)};
+  });
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
+  const raw::Attended attended = raw::attention(q, k, v, causal, dropout_p, mask);
+  return record("attention", attended.result, {q, k, v}, {q, k, v, attended.probabilities, attended.keep},
+                [causal, dropout_p](const Backward& at) -> Gradients {
+                  raw::AttentionGradients grads = raw::attention_backward(
+                      at.grad(), at.saved(0), at.saved(1), at.saved(2), at.saved(3), at.saved(4), causal, dropout_p);
+                  return {grads.q, grads.k, grads.v};
+                });
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,62 @@
+#include "engine/tensor/ops_network.hpp"
+
+#include "engine/autograd/ops_gradients.hpp"
+
+namespace lockstep::ops {
+
+Tensor gelu(const Tensor& a) {
+  return record("gelu", raw::gelu(a), {a}, {a},
+                [](const Backward& at) -> Gradients { return {raw::gelu_backward(at.grad(), at.saved(0))}; });
+}
+Tensor tanh(const Tensor& a) {
+  const Tensor result = raw::tanh(a);
+  return record("tanh", result, {a}, {result},
+                [](const Backward& at) -> Gradients { return {raw::tanh_backward(at.grad(), at.saved(0))}; });
+}
+Tensor sigmoid(const Tensor& a) {
+  const Tensor result = raw::sigmoid(a);
+  return record("sigmoid", result, {a}, {result},
+                [](const Backward& at) -> Gradients { return {raw::sigmoid_backward(at.grad(), at.saved(0))}; });
+}
+
+Tensor embedding(const Tensor& weight, const Tensor& indices) {
+  return record("embedding", raw::embedding(weight, indices), {weight}, {indices}, [](const Backward& at) -> Gradients {
+    return {raw::embedding_backward(at.grad(), at.saved(0), at.sizes(0))};
+  });
+}
+
+Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
+  const raw::Normed normed = raw::layer_norm(x, num_dims, weight, bias, eps);
+  std::vector<Tensor> inputs = {x};
+  if (weight) inputs.push_back(*weight);
+  if (bias) inputs.push_back(*bias);
+  return record(
+      "layer_norm", normed.result, inputs, {x, normed.mean, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
+      [num_dims, has_weight = weight != nullptr, has_bias = bias != nullptr](const Backward& at) -> Gradients {
+        const bool for_weight = has_weight && at.needs(1);
+        const bool for_bias = has_bias && at.needs(has_weight ? 2 : 1);
+        raw::NormGradients grads = raw::norm_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2), at.saved(3),
+                                                      num_dims, at.needs(0), for_weight, for_bias);
+        Gradients out = {grads.x};
+        if (has_weight) out.push_back(grads.weight);
+        if (has_bias) out.push_back(grads.bias);
+        return out;
+      });
+}
+
+Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps) {
+  const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
+  std::vector<Tensor> inputs = {x};
+  if (weight) inputs.push_back(*weight);
+  return record("rms_norm", normed.result, inputs, {x, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
+                [num_dims, has_weight = weight != nullptr](const Backward& at) -> Gradients {
+                  raw::NormGradients grads =
+                      raw::norm_backward(at.grad(), at.saved(0), Tensor(), at.saved(1), at.saved(2), num_dims,
+                                         at.needs(0), has_weight && at.needs(1), false);
+                  Gradients out = {grads.x};
+                  if (has_weight) out.push_back(grads.weight);
+                  return out;
+                });
+}
+
+}  // namespace lockstep::ops

@@ -1,0 +1,110 @@
+#include "engine/kernels/activations.hpp"
+
+#include "engine/kernels/kokkos_elementwise_internal.hpp"
+#include "engine/kernels/math_internal.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+constexpr double inverse_sqrt_2 = 0.70710678118654752440;
+constexpr double inverse_sqrt_2pi = 0.39894228040143267794;
+
+struct Gelu {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+    return T(0.5) * x * (T(1) + math::erf(x * T(inverse_sqrt_2)));
+  }
+};
+struct GeluBackward {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T grad, T x) const {
+    const T below = T(0.5) * (T(1) + math::erf(x * T(inverse_sqrt_2)));
+    const T density = math::exp(T(-0.5) * x * x) * T(inverse_sqrt_2pi);
+    return grad * (below + x * density);
+  }
+};
+struct Tanh {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+    return math::tanh(x);
+  }
+};
+struct TanhBackward {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+    return grad * (T(1) - result * result);
+  }
+};
+struct Sigmoid {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+    return math::sigmoid(x);
+  }
+};
+struct SigmoidBackward {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+    return grad * ((T(1) - result) * result);
+  }
+};
+struct Erf {
+  template <class T>
+  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+    return math::erf(x);
+  }
+};
+
+template <class T>
+struct KeepScaled {
+  T* out;
+  const T* a;
+  const bool* keep;
+  Rows<3> rows;
+  ComputeType<T> factor;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    using C = ComputeType<T>;
+    const Stretch<3> at(rows, index);
+    T* const to = out + at.start[0];
+    const T* const x = a + at.start[1];
+    const bool* const kept = keep + at.start[2];
+    const std::int64_t s0 = rows.step[0], s1 = rows.step[1], s2 = rows.step[2];
+    const C by = factor;
+    if (rows.unit) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < at.count; ++i) to[i] = static_cast<T>(kept[i] ? static_cast<C>(x[i]) * by : C(0));
+    } else {
+      for (std::int64_t i = 0; i < at.count; ++i)
+        to[i * s0] = static_cast<T>(kept[i * s2] ? static_cast<C>(x[i * s1]) * by : C(0));
+    }
+  }
+};
+
+}  // namespace
+
+void gelu(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::gelu", out, a, Gelu{}); }
+void gelu_backward(Space space, const View& out, const View& grad, const View& a) {
+  binary_floating(space, "lockstep::gelu_backward", out, grad, a, GeluBackward{});
+}
+void tanh(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::tanh", out, a, Tanh{}); }
+void tanh_backward(Space space, const View& out, const View& grad, const View& result) {
+  binary_floating(space, "lockstep::tanh_backward", out, grad, result, TanhBackward{});
+}
+void sigmoid(Space space, const View& out, const View& a) {
+  unary_floating(space, "lockstep::sigmoid", out, a, Sigmoid{});
+}
+void sigmoid_backward(Space space, const View& out, const View& grad, const View& result) {
+  binary_floating(space, "lockstep::sigmoid_backward", out, grad, result, SigmoidBackward{});
+}
+void erf(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::erf", out, a, Erf{}); }
+
+void keep_scaled(Space space, const View& out, const View& a, const View& keep, double factor) {
+  const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &keep.strides});
+  dispatch_floating(a.dtype, [&]<class T>() {
+    run(space, "lockstep::keep_scaled", num_stretches(rows),
+        KeepScaled<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const bool*>(keep.data),
+                      rows, static_cast<ComputeType<T>>(factor)});
+  });
+}
+
+}  // namespace lockstep::kernels

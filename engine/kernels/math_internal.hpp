@@ -1,0 +1,110 @@
+// For the sources of this folder only: exp, erf and tanh that vectorise. Built of additions, products and selections
+// alone (no fused product, no branch, no library), so an element gives the same bits alone and in a vector, at any
+// offset, on any processor. Errors in float: exp under 1 unit in the last place, erf and tanh under 2; math_test.cpp
+// holds them to it. In double exp is of the same kind; erf and tanh are the library's, whose loops do not vectorise.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include <Kokkos_Core.hpp>
+
+namespace lockstep::kernels::math {
+
+// e^x = 2^n e^r with |r| <= ln(2) / 2. Adding and taking off 1.5 * 2^23 rounds to the whole n and leaves it in the last
+// bits of the sum; 2^n comes in two factors, so that results below the normal numbers round once.
+KOKKOS_INLINE_FUNCTION float exp(float x) {
+  x = x > 89.0f ? 89.0f : x;
+  x = x < -104.0f ? -104.0f : x;
+  const float shifted = x * 0x1.715476p+0f + 0x1.8p+23f;
+  const float n = shifted - 0x1.8p+23f;
+  const float r = (x - n * 0x1.63p-1f) - n * -0x1.bd0106p-13f;
+  float q = 1.0f / 5040.0f;
+  q = q * r + 1.0f / 720.0f;
+  q = q * r + 1.0f / 120.0f;
+  q = q * r + 1.0f / 24.0f;
+  q = q * r + 1.0f / 6.0f;
+  q = q * r + 0.5f;
+  const float p = 1.0f + (r + r * r * q);
+  const std::int32_t whole = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, shifted) - 0x4b400000u);
+  const std::int32_t half = whole >> 1;
+  const float low = __builtin_bit_cast(float, static_cast<std::uint32_t>(half + 127) << 23);
+  const float high = __builtin_bit_cast(float, static_cast<std::uint32_t>(whole - half + 127) << 23);
+  return p * low * high;
+}
+
+KOKKOS_INLINE_FUNCTION double exp(double x) {
+  x = x > 710.0 ? 710.0 : x;
+  x = x < -746.0 ? -746.0 : x;
+  const double shifted = x * 0x1.71547652b82fep+0 + 0x1.8p+52;
+  const double n = shifted - 0x1.8p+52;
+  const double r = (x - n * 0x1.62e42feep-1) - n * 0x1.a39ef35793c76p-33;
+  double q = 1.0 / 6227020800.0;
+  q = q * r + 1.0 / 479001600.0;
+  q = q * r + 1.0 / 39916800.0;
+  q = q * r + 1.0 / 3628800.0;
+  q = q * r + 1.0 / 362880.0;
+  q = q * r + 1.0 / 40320.0;
+  q = q * r + 1.0 / 5040.0;
+  q = q * r + 1.0 / 720.0;
+  q = q * r + 1.0 / 120.0;
+  q = q * r + 1.0 / 24.0;
+  q = q * r + 1.0 / 6.0;
+  q = q * r + 0.5;
+  const double p = 1.0 + (r + r * r * q);
+  const std::int64_t whole =
+      static_cast<std::int64_t>(__builtin_bit_cast(std::uint64_t, shifted) - 0x4338000000000000u);
+  const std::int64_t half = whole >> 1;
+  const double low = __builtin_bit_cast(double, static_cast<std::uint64_t>(half + 1023) << 52);
+  const double high = __builtin_bit_cast(double, static_cast<std::uint64_t>(whole - half + 1023) << 52);
+  return p * low * high;
+}
+
+// Below 1 an odd polynomial; from there 1 - e^Q, where Q is a polynomial of log(erfc) around 2.5. Past 4 it is 1.
+KOKKOS_INLINE_FUNCTION float erf(float x) {
+  const float a = std::fabs(x);
+  const float t = x * x;
+  float small = -0x1.445f48p-17f;
+  small = small * t + 0x1.d88750p-14f;
+  small = small * t + -0x1.bccf66p-11f;
+  small = small * t + 0x1.562a60p-8f;
+  small = small * t + -0x1.b829c8p-6f;
+  small = small * t + 0x1.ce2f08p-4f;
+  small = small * t + -0x1.812746p-2f;
+  small = small * t + 0x1.06eba8p-3f;
+  const float u = (a > 4.0f ? 4.0f : a) - 2.5f;
+  float log_rest = 0x1.b77830p-20f;
+  log_rest = log_rest * u + -0x1.bec71ap-17f;
+  log_rest = log_rest * u + 0x1.442efcp-14f;
+  log_rest = log_rest * u + -0x1.b887c8p-12f;
+  log_rest = log_rest * u + 0x1.1bcf88p-9f;
+  log_rest = log_rest * u + -0x1.63d00cp-7f;
+  log_rest = log_rest * u + -0x1.e3460ap-1f;
+  log_rest = log_rest * u + -0x1.569252p+2f;
+  log_rest = log_rest * u + -0x1.f3a2dcp+2f;
+  const float large = std::copysign(1.0f - exp(log_rest), x);
+  return a < 1.0f ? x + x * small : x == x ? large : x;
+}
+KOKKOS_INLINE_FUNCTION double erf(double x) { return std::erf(x); }
+
+// Below 0.625 an odd polynomial; from there 1 - 2 / (e^2x + 1).
+KOKKOS_INLINE_FUNCTION float tanh(float x) {
+  const float a = std::fabs(x);
+  const float t = x * x;
+  float small = 0x1.2977d8p-9f;
+  small = small * t + -0x1.10bbf4p-7f;
+  small = small * t + 0x1.648e8ep-6f;
+  small = small * t + -0x1.ba0718p-5f;
+  small = small * t + 0x1.1110e4p-3f;
+  small = small * t + -0x1.555556p-2f;
+  const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
+  return std::copysign(a < 0.625f ? a + a * t * small : large, x);
+}
+KOKKOS_INLINE_FUNCTION double tanh(double x) { return std::tanh(x); }
+
+template <class T>
+KOKKOS_INLINE_FUNCTION T sigmoid(T x) {
+  return T(1) / (T(1) + exp(-x));
+}
+
+}  // namespace lockstep::kernels::math

@@ -1,0 +1,189 @@
+// Layer norm and RMS norm.
+#include <cmath>
+
+#include "engine/kernels/kokkos_sum_internal.hpp"
+#include "engine/kernels/normalize.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+template <class T>
+struct Norm {
+  using C = ComputeType<T>;
+  T* out;
+  C* means;
+  C* rstds;
+  const T* x;
+  const T* weight;
+  const T* bias;
+  std::int64_t length;
+  C eps;
+  bool centred;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const T* const from = x + row * length;
+    T* const to = out + row * length;
+    const T* const w = weight;
+    const T* const b = bias;
+    const std::int64_t n = length;
+    const C count = static_cast<C>(n);
+    C mean = C(0);
+    if (centred) {
+      mean = ordered_sum<C>(n, [from](std::int64_t i) { return static_cast<C>(from[i]); }) / count;
+      means[row] = mean;
+    }
+    const C squares = ordered_sum<C>(n, [from, mean](std::int64_t i) {
+      const C off = static_cast<C>(from[i]) - mean;
+      return off * off;
+    });
+    const C rstd = C(1) / std::sqrt(squares / count + eps);
+    rstds[row] = rstd;
+    if (w && b) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i)
+        to[i] = static_cast<T>((static_cast<C>(from[i]) - mean) * rstd * static_cast<C>(w[i]) + static_cast<C>(b[i]));
+    } else if (w) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i)
+        to[i] = static_cast<T>((static_cast<C>(from[i]) - mean) * rstd * static_cast<C>(w[i]));
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i)
+        to[i] = static_cast<T>((static_cast<C>(from[i]) - mean) * rstd + (b ? static_cast<C>(b[i]) : C(0)));
+    }
+  }
+};
+
+template <class T>
+struct NormBackward {
+  using C = ComputeType<T>;
+  T* out;
+  const T* grad;
+  const T* x;
+  const C* means;
+  const C* rstds;
+  const T* weight;
+  std::int64_t length;
+  bool centred;
+
+  // One row, where g(i) is the gradient of the normalised element.
+  template <class G>
+  KOKKOS_INLINE_FUNCTION void one_row(std::int64_t row, const G& g) const {
+    const T* const from = x + row * length;
+    T* const to = out + row * length;
+    const std::int64_t n = length;
+    const C count = static_cast<C>(n);
+    const C mean = centred ? means[row] : C(0), rstd = rstds[row];
+    const C along =
+        ordered_sum<C>(n, [&](std::int64_t i) { return g(i) * ((static_cast<C>(from[i]) - mean) * rstd); }) / count;
+    const C level = centred ? ordered_sum<C>(n, g) / count : C(0);
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i)
+      to[i] = static_cast<T>(rstd * (g(i) - level - (static_cast<C>(from[i]) - mean) * rstd * along));
+  }
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const T* const dy = grad + row * length;
+    const T* const w = weight;
+    if (w)
+      one_row(row, [dy, w](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(w[i]); });
+    else
+      one_row(row, [dy](std::int64_t i) { return static_cast<C>(dy[i]); });
+  }
+};
+
+// A strip of columns: the rows are added in the lanes of reduce.hpp.
+template <class T>
+struct NormWeights {
+  using C = ComputeType<T>;
+  static constexpr std::int64_t width = 32;
+  T* weight_grad;
+  T* bias_grad;
+  const T* grad;
+  const T* x;
+  const C* means;
+  const C* rstds;
+  std::int64_t length;
+  std::int64_t num_rows;
+
+  KOKKOS_FUNCTION void operator()(std::int64_t strip) const {
+    const std::int64_t begin = strip * width;
+    const std::int64_t columns = length - begin < width ? length - begin : width;
+    double weight_total[width] = {}, bias_total[width] = {};
+    C weight_lane[reduce_lanes][width], bias_lane[reduce_lanes][width];
+    for (std::int64_t first = 0; first < num_rows; first += reduce_block) {
+      const std::int64_t n = num_rows - first < reduce_block ? num_rows - first : reduce_block;
+      std::int64_t used = 1;  // the lanes past it are zero and change nothing
+      while (used < reduce_lanes && used < n) used *= 2;
+      for (std::int64_t l = 0; l < used; ++l)
+        for (std::int64_t c = 0; c < width; ++c) weight_lane[l][c] = bias_lane[l][c] = C(0);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t row = first + i;
+        const T* const dy = grad + row * length + begin;
+        const T* const from = x + row * length + begin;
+        const C mean = means ? means[row] : C(0), rstd = rstds[row];
+        C* const to_weight = weight_lane[i % reduce_lanes];
+        C* const to_bias = bias_lane[i % reduce_lanes];
+#pragma GCC ivdep
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const C g = static_cast<C>(dy[c]);
+          to_weight[c] += g * ((static_cast<C>(from[c]) - mean) * rstd);
+          to_bias[c] += g;
+        }
+      }
+      for (std::int64_t half = used / 2; half > 0; half /= 2)
+        for (std::int64_t l = 0; l < half; ++l)
+          for (std::int64_t c = 0; c < width; ++c) {
+            weight_lane[l][c] += weight_lane[l + half][c];
+            bias_lane[l][c] += bias_lane[l + half][c];
+          }
+      for (std::int64_t c = 0; c < width; ++c) {
+        weight_total[c] += weight_lane[0][c];
+        bias_total[c] += bias_lane[0][c];
+      }
+    }
+    for (std::int64_t c = 0; c < columns; ++c) {
+      if (weight_grad) weight_grad[begin + c] = static_cast<T>(static_cast<C>(weight_total[c]));
+      if (bias_grad) bias_grad[begin + c] = static_cast<T>(static_cast<C>(bias_total[c]));
+    }
+  }
+};
+
+template <class T>
+T* data_of(const View& view) {
+  return static_cast<T*>(view.data);
+}
+
+}  // namespace
+
+void norm(Space space, const NormRows& rows, const View& out, const View& mean, const View& rstd, const View& x,
+          const View& weight, const View& bias) {
+  dispatch_floating(x.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    run(space, "lockstep::norm", num_elements(rstd),
+        Norm<T>{data_of<T>(out), data_of<C>(mean), data_of<C>(rstd), data_of<const T>(x), data_of<const T>(weight),
+                data_of<const T>(bias), rows.length, static_cast<C>(rows.eps), rows.centred});
+  });
+}
+
+void norm_backward(Space space, const NormRows& rows, const View& out, const View& grad, const View& x,
+                   const View& mean, const View& rstd, const View& weight) {
+  dispatch_floating(x.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    run(space, "lockstep::norm_backward", num_elements(rstd),
+        NormBackward<T>{data_of<T>(out), data_of<const T>(grad), data_of<const T>(x), data_of<const C>(mean),
+                        data_of<const C>(rstd), data_of<const T>(weight), rows.length, rows.centred});
+  });
+}
+
+void norm_backward_weights(Space space, const NormRows& rows, const View& weight_grad, const View& bias_grad,
+                           const View& grad, const View& x, const View& mean, const View& rstd) {
+  dispatch_floating(x.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    const std::int64_t strips = (rows.length + NormWeights<T>::width - 1) / NormWeights<T>::width;
+    run(space, "lockstep::norm_backward_weights", strips,
+        NormWeights<T>{data_of<T>(weight_grad), data_of<T>(bias_grad), data_of<const T>(grad), data_of<const T>(x),
+                       data_of<const C>(mean), data_of<const C>(rstd), rows.length, num_elements(rstd)});
+  });
+}
+
+}  // namespace lockstep::kernels

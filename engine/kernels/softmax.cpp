@@ -1,0 +1,255 @@
+// Softmax, the probabilities of attention, the loss over classes.
+#include <limits>
+
+#include "engine/kernels/kokkos_sum_internal.hpp"
+#include "engine/kernels/math_internal.hpp"
+#include "engine/kernels/normalize.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+template <class T>
+struct Softmax {
+  T* out;
+  const T* a;
+  std::int64_t length;
+  bool logarithm;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    using C = ComputeType<T>;
+    const T* const x = a + row * length;
+    T* const to = out + row * length;
+    const std::int64_t n = length;
+    const C top = largest<C>(n, [x](std::int64_t i) { return static_cast<C>(x[i]); });
+    const C sum = ordered_sum<C>(n, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    if (logarithm) {
+      const C log_sum = std::log(sum);
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
+    } else {
+      const C part = C(1) / sum;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - top) * part);
+    }
+  }
+};
+
+template <class T>
+struct SoftmaxBackward {
+  T* out;
+  const T* grad;
+  const T* result;
+  std::int64_t length;
+  bool logarithm;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    using C = ComputeType<T>;
+    const T* const g = grad + row * length;
+    const T* const y = result + row * length;
+    T* const to = out + row * length;
+    const std::int64_t n = length;
+    if (logarithm) {
+      const C sum = ordered_sum<C>(n, [g](std::int64_t i) { return static_cast<C>(g[i]); });
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i)
+        to[i] = static_cast<T>(static_cast<C>(g[i]) - math::exp(static_cast<C>(y[i])) * sum);
+    } else {
+      const C dot = ordered_sum<C>(n, [g, y](std::int64_t i) { return static_cast<C>(g[i]) * static_cast<C>(y[i]); });
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(static_cast<C>(y[i]) * (static_cast<C>(g[i]) - dot));
+    }
+  }
+};
+
+template <class T>
+struct Probabilities {
+  T* scores;
+  T* dropped;
+  const bool* mask;
+  const bool* keep;
+  std::int64_t queries;
+  std::int64_t keys;
+  T scale;
+  T factor;
+  bool causal;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    T* const x = scores + row * keys;
+    const std::int64_t own = row % queries + 1;
+    const std::int64_t n = causal && own < keys ? own : keys;
+    const T by = scale;
+    const T none = -std::numeric_limits<T>::infinity();
+    if (mask) {
+      const bool* const allowed = mask + row * keys;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) x[i] = allowed[i] ? x[i] * by : none;
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) x[i] *= by;
+    }
+    const T top = largest<T>(n, [x](std::int64_t i) { return x[i]; });
+    if (top == none) {
+      for (std::int64_t i = 0; i < keys; ++i) x[i] = T(0);
+    } else {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) x[i] = math::exp(x[i] - top);
+      const T part = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) x[i] *= part;
+      for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);
+    }
+    if (!keep) return;
+    const bool* const kept = keep + row * keys;
+    T* const to = dropped + row * keys;
+    const T up = factor;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < keys; ++i) to[i] = kept[i] ? x[i] * up : T(0);
+  }
+};
+
+template <class T>
+struct ProbabilitiesBackward {
+  T* grad;
+  const T* probabilities;
+  const bool* keep;
+  std::int64_t queries;
+  std::int64_t keys;
+  T scale;
+  T factor;
+  bool causal;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    T* const g = grad + row * keys;
+    const T* const p = probabilities + row * keys;
+    const std::int64_t own = row % queries + 1;
+    const std::int64_t n = causal && own < keys ? own : keys;
+    if (keep) {
+      const bool* const kept = keep + row * keys;
+      const T up = factor;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) g[i] = kept[i] ? g[i] * up : T(0);
+    }
+    const T dot = ordered_sum<T>(n, [g, p](std::int64_t i) { return g[i] * p[i]; });
+    const T by = scale;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) g[i] = p[i] * (g[i] - dot) * by;
+    for (std::int64_t i = n; i < keys; ++i) g[i] = T(0);
+  }
+};
+
+template <class T>
+struct ClassLosses {
+  using C = ComputeType<T>;
+  C* losses;
+  C* log_sums;
+  const T* logits;
+  const std::int64_t* targets;
+  std::int64_t classes;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const T* const x = logits + row * classes;
+    const C top = largest<C>(classes, [x](std::int64_t i) { return static_cast<C>(x[i]); });
+    const C sum = ordered_sum<C>(classes, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    const C log_sum = std::log(sum);
+    losses[row] = log_sum - (static_cast<C>(x[targets[row]]) - top);
+    log_sums[row] = log_sum + top;
+  }
+};
+
+template <class T>
+struct ClassLossesBackward {
+  using C = ComputeType<T>;
+  T* out;
+  const T* logits;
+  const C* log_sums;
+  const std::int64_t* targets;
+  const T* grad;
+  std::int64_t classes;
+  C divisor;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const T* const x = logits + row * classes;
+    T* const to = out + row * classes;
+    const C by = static_cast<C>(*grad) / divisor;
+    const C log_sum = log_sums[row];
+    const std::int64_t n = classes;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - log_sum) * by);
+    const std::int64_t target = targets[row];
+    to[target] = static_cast<T>((math::exp(static_cast<C>(x[target]) - log_sum) - C(1)) * by);
+  }
+};
+
+template <class T, class V>
+T* data_of(const V& view) {
+  return static_cast<T*>(view.data);
+}
+
+template <class F>
+void dispatch_wide(DType dtype, F&& f) {
+  if (dtype == DType::float32) return f.template operator()<float>();
+  LOCKSTEP_CHECK(dtype == DType::float64, "scores of ", name_of(dtype));
+  f.template operator()<double>();
+}
+
+}  // namespace
+
+void softmax(Space space, const View& out, const View& a, bool logarithm) {
+  const std::int64_t length = a.sizes.empty() ? 1 : a.sizes.back();
+  dispatch_floating(a.dtype, [&]<class T>() {
+    run(space, "lockstep::softmax", num_elements(a) / length,
+        Softmax<T>{data_of<T>(out), data_of<const T>(a), length, logarithm});
+  });
+}
+
+void softmax_backward(Space space, const View& out, const View& grad, const View& result, bool logarithm) {
+  const std::int64_t length = out.sizes.empty() ? 1 : out.sizes.back();
+  dispatch_floating(out.dtype, [&]<class T>() {
+    run(space, "lockstep::softmax_backward", num_elements(out) / length,
+        SoftmaxBackward<T>{data_of<T>(out), data_of<const T>(grad), data_of<const T>(result), length, logarithm});
+  });
+}
+
+void attention_probabilities(Space space, const AttentionRows& rows, const View& scores, const View& dropped,
+                             const View& mask, const View& keep) {
+  const int n = scores.sizes.size();
+  const std::int64_t queries = scores.sizes[n - 2], keys = scores.sizes[n - 1];
+  dispatch_wide(scores.dtype, [&]<class T>() {
+    run(space, "lockstep::attention_probabilities", num_elements(scores) / keys,
+        Probabilities<T>{data_of<T>(scores), data_of<T>(dropped), data_of<const bool>(mask), data_of<const bool>(keep),
+                         queries, keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
+  });
+}
+
+void attention_backward(Space space, const AttentionRows& rows, const View& grad, const View& probabilities,
+                        const View& keep) {
+  const int n = grad.sizes.size();
+  const std::int64_t queries = grad.sizes[n - 2], keys = grad.sizes[n - 1];
+  dispatch_wide(grad.dtype, [&]<class T>() {
+    run(space, "lockstep::attention_backward", num_elements(grad) / keys,
+        ProbabilitiesBackward<T>{data_of<T>(grad), data_of<const T>(probabilities), data_of<const bool>(keep), queries,
+                                 keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
+  });
+}
+
+void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets) {
+  const std::int64_t classes = logits.sizes.back();
+  const auto* const target = data_of<const std::int64_t>(targets);
+  for (std::int64_t i = 0; i < num_elements(targets); ++i)
+    if (target[i] < 0 || target[i] >= classes)
+      throw Error(str("cross_entropy: target ", target[i], " of row ", i, " is none of ", classes, " classes"),
+                  str("give targets from 0 to ", classes - 1));
+  dispatch_floating(logits.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    run(space, "lockstep::class_losses", num_elements(targets),
+        ClassLosses<T>{data_of<C>(losses), data_of<C>(log_sums), data_of<const T>(logits), target, classes});
+  });
+}
+
+void class_losses_backward(Space space, const View& out, const View& logits, const View& log_sums, const View& targets,
+                           const View& grad, double divisor) {
+  dispatch_floating(logits.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    run(space, "lockstep::class_losses_backward", num_elements(targets),
+        ClassLossesBackward<T>{data_of<T>(out), data_of<const T>(logits), data_of<const C>(log_sums),
+                               data_of<const std::int64_t>(targets), data_of<const T>(grad), logits.sizes.back(),
+                               static_cast<C>(divisor)});
+  });
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,190 @@
+// Softmax, attention, dropout, the loss over classes.
+#include <cmath>
+#include <memory>
+
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/kernels/activations.hpp"
+#include "engine/kernels/normalize.hpp"
+#include "engine/tensor/host.hpp"
+#include "engine/tensor/ops.hpp"
+#include "engine/tensor/ops_launch.hpp"
+#include "engine/tensor/ops_network.hpp"
+
+namespace lockstep::raw {
+
+namespace {
+
+using device::Mode;
+
+DType compute_type(DType dtype) { return size_of(dtype) == 2 ? DType::float32 : dtype; }
+Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
+
+// With the dim at the end, where the kernels have their rows; a scalar is one row of one.
+int dim_of(const char* name, const Tensor& a, int dim) {
+  require_floating(name, a);
+  return a.num_dims() == 0 ? 0 : normalize_dim(dim, a.num_dims(), name);
+}
+Tensor to_last(const Tensor& a, int dim) {
+  return contiguous(a.num_dims() < 2 || dim == a.num_dims() - 1 ? a : lockstep::transpose(a, dim, -1));
+}
+Tensor from_last(const Tensor& rows, int dim) {
+  return rows.num_dims() < 2 || dim == rows.num_dims() - 1 ? rows : contiguous(lockstep::transpose(rows, dim, -1));
+}
+
+Tensor softmax_of(const char* name, bool logarithm, const Tensor& a, int dim) {
+  const int on = dim_of(name, a, dim);
+  const Tensor from = to_last(a, on);
+  const Tensor out = empty_like(from);
+  run_kernel(
+      name,
+      [logarithm](kernels::Space space, const kernels::View& to, const kernels::View& x) {
+        kernels::softmax(space, to, x, logarithm);
+      },
+      out, from);
+  return from_last(out, on);
+}
+Tensor softmax_backward_of(const char* name, bool logarithm, const Tensor& grad, const Tensor& result, int dim) {
+  const int on = dim_of(name, result, dim);
+  const Tensor g = to_last(grad, on), y = to_last(result, on);
+  const Tensor out = empty_like(y);
+  run_kernel(
+      name,
+      [logarithm](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& of) {
+        kernels::softmax_backward(space, to, from, of, logarithm);
+      },
+      out, g, y);
+  return from_last(out, on);
+}
+
+void require_probability(const char* name, double p) {
+  if (!(p >= 0.0 && p < 1.0) && p != 1.0)
+    throw Error(str(name, ": a probability of ", p, " to drop an element"), "give one from 0 to 1");
+}
+double kept_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
+
+}  // namespace
+
+Tensor softmax(const Tensor& a, int dim) { return softmax_of("softmax", false, a, dim); }
+Tensor log_softmax(const Tensor& a, int dim) { return softmax_of("log_softmax", true, a, dim); }
+Tensor softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
+  return softmax_backward_of("softmax_backward", false, grad, result, dim);
+}
+Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
+  return softmax_backward_of("log_softmax_backward", true, grad, result, dim);
+}
+
+ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets) {
+  require_floating("cross_entropy", logits);
+  require_same_device("cross_entropy", logits, targets);
+  if (logits.num_dims() != 2 || targets.num_dims() != 1 || targets.size(0) != logits.size(0) ||
+      targets.dtype() != DType::int64)
+    throw Error(str("cross_entropy: logits ", describe(logits), ", targets ", describe(targets)),
+                "give logits (rows, classes) and int64 targets (rows)");
+  if (logits.num_elements() == 0)
+    throw Error(str("cross_entropy: the mean over no row: ", describe(logits)), "give at least one row and one class");
+  const DType wide = compute_type(logits.dtype());
+  const Tensor losses = empty(targets.sizes(), wide, logits.device());
+  ClassLoss out{{}, empty(targets.sizes(), wide, logits.device())};
+  run_operands("cross_entropy", logits.device(), logits.num_elements(),
+               {{losses, Mode::write}, {out.log_sums, Mode::write}, {contiguous(logits)}, {contiguous(targets)}},
+               [](kernels::Space space, const auto& at) { kernels::class_losses(space, at[0], at[1], at[2], at[3]); });
+  out.result = cast(mean(losses), logits.dtype());
+  return out;
+}
+
+Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets) {
+  const Tensor out = empty_like(logits);
+  const double divisor = static_cast<double>(targets.num_elements());
+  run_kernel(
+      "cross_entropy_backward",
+      [divisor](kernels::Space space, const kernels::View& to, const kernels::View& x, const kernels::View& sums,
+                const kernels::View& at,
+                const kernels::View& by) { kernels::class_losses_backward(space, to, x, sums, at, by, divisor); },
+      out, contiguous(logits), log_sums, contiguous(targets), grad);
+  return out;
+}
+
+Tensor keep_mask(const Dims& sizes, double p, device::Device device) {
+  require_probability("dropout", p);
+  const Tensor out = empty(sizes, DType::boolean, device);
+  const auto count = static_cast<std::size_t>(out.num_elements());
+  if (out.is_meta() || count == 0) return out;
+  if (p == 1.0) {  // nothing is kept, and nothing drawn
+    fill_(out, 0.0);
+    return out;
+  }
+  const std::unique_ptr<bool[]> drawn(new bool[count]);
+  Generator& generator = RankContext::current().generator();
+  for (std::size_t i = 0; i < count; ++i) drawn[i] = generator.keep(p);
+  host::write_elements(out, drawn.get());
+  return out;
+}
+
+Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
+  require_floating("dropout", a);
+  require_same_device("dropout", a, keep);
+  const Tensor out = empty_like(a);
+  run_kernel(
+      "dropout",
+      [factor](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& kept) {
+        kernels::keep_scaled(space, to, from, kept, factor);
+      },
+      out, a, keep);
+  return out;
+}
+
+Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
+                   const Tensor* mask) {
+  require_floating("attention", q);
+  require_same_device("attention", q, k);
+  require_same_device("attention", q, v);
+  require_probability("attention", dropout_p);
+  bool fits = q.num_dims() >= 2 && k.num_dims() == q.num_dims() && v.num_dims() == q.num_dims() &&
+              q.size(-1) == k.size(-1) && k.size(-2) == v.size(-2) && k.dtype() == q.dtype() && v.dtype() == q.dtype();
+  for (int dim = 0; fits && dim < q.num_dims() - 2; ++dim)
+    fits = q.sizes()[dim] == k.sizes()[dim] && q.sizes()[dim] == v.sizes()[dim];
+  if (!fits)
+    throw Error(str("attention: q ", describe(q), ", k ", describe(k), ", v ", describe(v)),
+                "give (..., queries, d), (..., keys, d) and (..., keys, d of v) of one type");
+  const DType wide = compute_type(q.dtype());
+  Attended out;
+  out.probabilities = matmul(cast(q, wide), transposed(cast(k, wide)));
+  const Tensor& scores = out.probabilities;
+  if (dropout_p > 0.0) out.keep = keep_mask(scores.sizes(), dropout_p, q.device());
+  const Tensor dropped = out.keep.defined() ? empty_like(scores) : Tensor();
+  Tensor allowed;
+  if (mask) {
+    require_same_device("attention", q, *mask);
+    if (mask->dtype() != DType::boolean)
+      throw Error(str("attention: the mask is ", describe(*mask)), "give bool, true where a key may be seen");
+    allowed = contiguous(expand(*mask, scores.sizes()));
+  }
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  run_operands("attention", q.device(), scores.num_elements(),
+               {{scores, Mode::update}, {dropped, Mode::write}, {allowed}, {out.keep}},
+               [rows](kernels::Space space, const auto& at) {
+                 kernels::attention_probabilities(space, rows, at[0], at[1], at[2], at[3]);
+               });
+  out.result = cast(matmul(dropped.defined() ? dropped : scores, cast(v, wide)), q.dtype());
+  return out;
+}
+
+AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
+                                      const Tensor& probabilities, const Tensor& keep, bool causal, double dropout_p) {
+  const DType wide = probabilities.dtype(), dtype = q.dtype();
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  const Tensor g = cast(grad, wide);
+  AttentionGradients out;
+  const Tensor dropped = keep.defined() ? keep_scaled(probabilities, keep, rows.factor) : probabilities;
+  out.v = cast(matmul(transposed(dropped), g), dtype);
+  const Tensor scores = matmul(g, transposed(cast(v, wide)));  // the gradient of what multiplied v, then of the scores
+  run_operands(
+      "attention_backward", q.device(), scores.num_elements(), {{scores, Mode::update}, {probabilities}, {keep}},
+      [rows](kernels::Space space, const auto& at) { kernels::attention_backward(space, rows, at[0], at[1], at[2]); });
+  out.q = cast(matmul(scores, cast(k, wide)), dtype);
+  out.k = cast(matmul(transposed(scores), cast(q, wide)), dtype);
+  return out;
+}
+
+}  // namespace lockstep::raw
