@@ -42,7 +42,7 @@ if [[ -z ${LOCKSTEP_PEER_PYTHON:-} ]] && ! "$peer" -c 'import torch' 2>/dev/null
     echo "bench: python3-venv is missing: apt-get install python3-venv, or set LOCKSTEP_PEER_PYTHON" >&2
     exit 3
   }
-  "$peer" -m pip install --quiet torch numpy --index-url https://download.pytorch.org/whl/cpu --extra-index-url https://pypi.org/simple
+  "$peer" -m pip install --quiet torch numpy
 fi
 
 folder="$root/build/bench"
