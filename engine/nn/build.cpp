@@ -17,6 +17,8 @@ std::vector<Builder> layer_builders() {
        }},
       {{"ReLU", {}, false, "max(x, 0)"},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<ReLU>(); }},
+      {{"GELU", {}, false, "x / 2 * (1 + erf(x / sqrt(2)))"},
+       [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<Gelu>(); }},
       {{"LayerNorm",
         {{"dim", true, {}}, {"bias", false, true}, {"eps", false, 1e-5}},
         false,
@@ -67,6 +69,7 @@ const std::vector<Builder>& table() {
   static const std::vector<Builder> all = [] {
     std::vector<Builder> joined = layer_builders();
     for (Builder& builder : model_builders()) joined.push_back(std::move(builder));
+    for (Builder& builder : transformer_builders()) joined.push_back(std::move(builder));
     return joined;
   }();
   return all;

@@ -4,7 +4,6 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/nn/arguments.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -16,14 +15,6 @@ void require_last_dim(const Module& module, const Tensor& x, std::int64_t dim) {
   if (x.num_dims() == 0 || x.size(-1) != dim)
     throw Error(str(module.type(), ".forward: an input of sizes ", to_text(x.sizes())),
                 str("the last dim must have size ", dim));
-}
-
-// The mask is drawn on the host, one draw an element in memory order, so that it does not depend on the device.
-Tensor dropped_out(const Tensor& x, double p) {
-  Generator& generator = RankContext::current().generator();
-  std::vector<double> mask(static_cast<std::size_t>(x.num_elements()));
-  for (double& factor : mask) factor = generator.keep(p) ? 1.0 / (1.0 - p) : 0.0;
-  return ops::mul(x, from_values(mask, x.sizes(), x.dtype(), x.device()));
 }
 
 }  // namespace
@@ -58,6 +49,10 @@ Value ReLU::run(std::string_view method, const Inputs& inputs) { return ops::rel
 
 ModulePtr ReLU::clone_shell() const { return std::make_shared<ReLU>(); }
 
+Value Gelu::run(std::string_view method, const Inputs& inputs) { return ops::gelu(only_input(*this, method, inputs)); }
+
+ModulePtr Gelu::clone_shell() const { return std::make_shared<Gelu>(); }
+
 void LayerNorm::create(const BuildOptions& options) {
   const device::PurposeScope purpose(device::Purpose::parameter);
   add_parameter("weight", empty({dim_}, options.dtype, options.device));
@@ -74,11 +69,8 @@ void LayerNorm::reset_parameters() {
 Value LayerNorm::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   require_last_dim(*this, x, dim_);
-  const Tensor centered = ops::sub(x, ops::mean(x, {-1}, true));
-  const Tensor variance = ops::mean(ops::mul(centered, centered), {-1}, true);
-  const Tensor y = ops::mul(ops::mul(centered, ops::rsqrt(ops::add(variance, eps_))), parameters[0].tensor);
   const Tensor& bias = parameters[1].tensor;
-  return bias.defined() ? ops::add(y, bias) : y;
+  return ops::layer_norm(x, 1, &parameters[0].tensor, bias.defined() ? &bias : nullptr, eps_);
 }
 
 ModulePtr LayerNorm::clone_shell() const { return std::make_shared<LayerNorm>(dim_, bias_, eps_); }
@@ -97,8 +89,7 @@ void RmsNorm::reset_parameters() {
 Value RmsNorm::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   require_last_dim(*this, x, dim_);
-  const Tensor scale = ops::rsqrt(ops::add(ops::mean(ops::mul(x, x), {-1}, true), eps_));
-  return ops::mul(ops::mul(x, scale), parameters[0].tensor);
+  return ops::rms_norm(x, 1, &parameters[0].tensor, eps_);
 }
 
 ModulePtr RmsNorm::clone_shell() const { return std::make_shared<RmsNorm>(dim_, eps_); }
@@ -115,21 +106,18 @@ void Embedding::reset_parameters() {
 }
 
 Value Embedding::run(std::string_view method, const Inputs& inputs) {
-  const Tensor& rows = only_input(*this, method, inputs);
-  Dims sizes = rows.sizes();
-  sizes.push_back(dim_);
-  return ops::reshape(ops::index_select(parameters[0].tensor, 0, ops::reshape(rows, {-1})), sizes);
+  return ops::embedding(parameters[0].tensor, only_input(*this, method, inputs));
 }
 
 ModulePtr Embedding::clone_shell() const { return std::make_shared<Embedding>(num_rows_, dim_); }
 
 Dropout::Dropout(double p) : Module("Dropout"), p_(p) {
-  if (!(p >= 0.0 && p < 1.0)) throw Error(str("Dropout: p is ", p), "it must be at least 0 and below 1");
+  if (!(p >= 0.0 && p <= 1.0)) throw Error(str("Dropout: p is ", p), "it must be from 0 to 1");
 }
 
 Value Dropout::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
-  return training && p_ > 0.0 ? dropped_out(x, p_) : x;
+  return ops::dropout(x, p_, training);
 }
 
 ModulePtr Dropout::clone_shell() const { return std::make_shared<Dropout>(p_); }

@@ -38,6 +38,16 @@ class ReLU : public Module {
   Value run(std::string_view method, const Inputs& inputs) override;
 };
 
+// x / 2 * (1 + erf(x / sqrt(2))).
+class Gelu : public Module {
+ public:
+  Gelu() : Module("GELU") {}
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+};
+
 // Over the last dim, of size `dim`: to mean 0 and variance 1, then times weight (ones), plus bias (zeros).
 class LayerNorm : public Module {
  public:
@@ -89,7 +99,7 @@ class Embedding : public Module {
 // While training, each element is dropped with probability p and the kept ones grow by 1 / (1 - p); otherwise x itself.
 class Dropout : public Module {
  public:
-  explicit Dropout(double p);  // throws Error unless 0 <= p < 1
+  explicit Dropout(double p);  // throws Error unless 0 <= p <= 1
   ModulePtr clone_shell() const override;
 
  protected:

@@ -114,6 +114,13 @@ TEST_F(Layers, EmbeddingIsDrawnNormallyAndDrawnAgain) {
   EXPECT_EQ(to_doubles(embedding->parameters[0].tensor), before);
 }
 
+TEST_F(Layers, GeluWeighsByTheNormalDistribution) {
+  const auto y = to_doubles(make("GELU")->call(values({-1, 0, 2}, {3})).tensor());
+  EXPECT_NEAR(y[0], -0.5 * (1 + std::erf(-1 / std::sqrt(2.0))), 1e-14);
+  EXPECT_EQ(y[1], 0.0);
+  EXPECT_NEAR(y[2], 1 + std::erf(std::sqrt(2.0)), 1e-14);
+}
+
 TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
   const ModulePtr dropout = make("Dropout", {{0.25}, {}});
   Tensor x = ones({4, 50}, DType::float64, {});
@@ -130,7 +137,7 @@ TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
   set_training(dropout, false);
   EXPECT_TRUE(dropout->call(x).tensor().same_as(x));
   EXPECT_TRUE(make("Dropout", {{0.0}, {}})->call(x).tensor().same_as(x));
-  EXPECT_THAT(error_of([&] { make("Dropout", {{1.0}, {}}); }), HasSubstr("p is 1"));
+  EXPECT_THAT(error_of([&] { make("Dropout", {{1.5}, {}}); }), HasSubstr("p is 1.5"));
 }
 
 TEST_F(Layers, ConvolutionMultipliesWindows) {

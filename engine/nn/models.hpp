@@ -47,5 +47,6 @@ struct Builder {
 };
 std::vector<Builder> layer_builders();
 std::vector<Builder> model_builders();
+std::vector<Builder> transformer_builders();
 
 }  // namespace lockstep::nn

@@ -330,6 +330,7 @@ const std::vector<ModelSpec>& built_in_models() {
   static const std::vector<ModelSpec> table = {
       {"Linear", {"in", "out", "bias?"}, "x @ weight^T + bias; without bias when `bias=false`"},
       {"ReLU", {}, "max(x, 0) of each element"},
+      {"GELU", {}, "x / 2 * (1 + erf(x / sqrt(2))) of each element"},
       {"LayerNorm",
        {"dim", "bias?", "eps?"},
        "the last dim to mean 0 and variance 1, times weight, plus bias unless `bias=false`"},
@@ -352,6 +353,12 @@ const std::vector<ModelSpec>& built_in_models() {
       {"MultiForwardModule", {}, "inner: Linear(4, 4) twice, then outer: Linear(4, 5) of the sum"},
       {"SimpleModel", {}, "net1, relu, net2, net3: from 5 over 8 and 4 to 12"},
       {"MLPModule", {}, "net1, relu, net2: from 10 over 16 to 10, drawn from a seed of its own"},
+      {"Transformer",
+       {"n_layers?", "vocab_size?", "max_seq_len?", "dim?", "n_heads?", "dropout_p?", "use_attn_mask?",
+        "weight_tying?"},
+       "tok_embeddings, pos_embeddings, dropout, layers, norm, output: tokens (batch, sequence) to scores of each "
+       "word; "
+       "2 layers, 8 words, 16 places, dim 16, 4 heads, dropout 0.1, causal and tied unless given otherwise"},
       {"VisionTransformer",
        {},
        "patch_proj: Conv2d(3, 1024, kernel=14, stride=14); its method forward_features gives patches of 1024, forward "

@@ -1,0 +1,112 @@
+// The Transformer of the documents. Children are built, and draw their weights, in the order written.
+#include "engine/autograd/ops.hpp"
+#include "engine/nn/layers.hpp"
+#include "engine/nn/models.hpp"
+
+namespace lockstep::nn {
+
+namespace {
+
+struct Settings {
+  std::int64_t num_layers, vocab_size, max_seq_len, dim, num_heads;
+  double dropout;
+  bool causal, tied;
+};
+
+// (B, S, heads * width) to (B, heads, S, width); the number of heads is what there are, be it a part of all.
+Tensor split_heads(const Tensor& x, std::int64_t width) {
+  return ops::transpose(ops::view(x, {x.size(0), x.size(1), -1, width}), 1, 2);
+}
+
+ModulePtr attention(const Settings& settings, const BuildOptions& options) {
+  const std::int64_t dim = settings.dim, width = dim / settings.num_heads;
+  auto forward = [width, settings](Composed& m, const Inputs& inputs) -> Value {
+    const Tensor& x = only_input(m, "forward", inputs);
+    const Tensor queries = split_heads(m.of("wq", x), width);
+    const Tensor keys = split_heads(m.of("wk", x), width);
+    const Tensor values = split_heads(m.of("wv", x), width);
+    const double dropout = m.training ? settings.dropout : 0.0;
+    const Tensor heads = ops::transpose(ops::attention(queries, keys, values, settings.causal, dropout), 1, 2);
+    const Tensor joined = ops::reshape(heads, {heads.size(0), heads.size(1), heads.size(2) * width});
+    return m.of("resid_dropout", m.of("wo", joined));
+  };
+  auto made = std::make_shared<Composed>("Attention", forward);
+  for (const char* name : {"wq", "wk", "wv", "wo"}) made->add_child(name, created<Linear>(options, dim, dim, false));
+  made->add_child("resid_dropout", std::make_shared<Dropout>(settings.dropout));
+  return made;
+}
+
+ModulePtr feed_forward(const Settings& settings, const BuildOptions& options) {
+  auto made = std::make_shared<Composed>("FeedForward", [](Composed& m, const Inputs& inputs) {
+    return m.of("resid_dropout", m.of("w2", m.of("gelu", m.of("w1", only_input(m, "forward", inputs)))));
+  });
+  made->add_child("w1", created<Linear>(options, settings.dim, 4 * settings.dim, true));
+  made->add_child("gelu", std::make_shared<Gelu>());
+  made->add_child("w2", created<Linear>(options, 4 * settings.dim, settings.dim, true));
+  made->add_child("resid_dropout", std::make_shared<Dropout>(settings.dropout));
+  return made;
+}
+
+ModulePtr block(const Settings& settings, const BuildOptions& options) {
+  auto made = std::make_shared<Composed>("TransformerBlock", [](Composed& m, const Inputs& inputs) -> Value {
+    const Tensor& x = only_input(m, "forward", inputs);
+    const Tensor h = ops::add(x, m.of("attention", m.of("attention_norm", x)));
+    return ops::add(h, m.of("feed_forward", m.of("ffn_norm", h)));
+  });
+  made->add_child("attention_norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
+  made->add_child("attention", attention(settings, options));
+  made->add_child("ffn_norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
+  made->add_child("feed_forward", feed_forward(settings, options));
+  return made;
+}
+
+// tokens (B, S) to (B, S, vocab_size), always float32.
+Value predict(Composed& m, const Inputs& inputs) {
+  const Tensor& tokens = only_input(m, "forward", inputs);
+  if (tokens.num_dims() != 2)
+    throw Error(str("Transformer.forward: tokens of sizes ", to_text(tokens.sizes())), "give (batch, sequence)");
+  const Tensor places = arange(0, static_cast<double>(tokens.size(1)), 1, DType::int64, tokens.device());
+  const Tensor embedded = ops::add(m.of("tok_embeddings", tokens), m.of("pos_embeddings", places));
+  const Tensor h = m.of("layers", m.of("dropout", embedded));
+  return ops::cast(m.of("output", m.of("norm", h)), DType::float32);
+}
+
+ModulePtr transformer(const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+  const Settings settings = {
+      at.size("n_layers"), at.size("vocab_size"),  at.size("max_seq_len"),      at.size("dim"),
+      at.size("n_heads"),  at.number("dropout_p"), at.boolean("use_attn_mask"), at.boolean("weight_tying")};
+  if (settings.dim % settings.num_heads != 0)
+    throw Error(str("Transformer: dim is ", settings.dim, ", n_heads ", settings.num_heads),
+                "the heads must share the dim evenly");
+  auto made = std::make_shared<Composed>("Transformer", predict);
+  made->add_child("tok_embeddings", created<Embedding>(options, settings.vocab_size, settings.dim));
+  made->add_child("pos_embeddings", created<Embedding>(options, settings.max_seq_len, settings.dim));
+  made->add_child("dropout", std::make_shared<Dropout>(settings.dropout));
+  auto layers = std::make_shared<Sequential>();
+  for (std::int64_t i = 0; i < settings.num_layers; ++i) layers->add_child(str(i), block(settings, options));
+  made->add_child("layers", layers);
+  made->add_child("norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
+  made->add_child("output", created<Linear>(options, settings.dim, settings.vocab_size, false));
+  // The weight that the output drew gives way to the shared one.
+  if (settings.tied) made->child("output")->parameters[0].tensor = made->child("tok_embeddings")->parameters[0].tensor;
+  return made;
+}
+
+}  // namespace
+
+std::vector<Builder> transformer_builders() {
+  return {{{"Transformer",
+            {{"n_layers", false, 2},
+             {"vocab_size", false, 8},
+             {"max_seq_len", false, 16},
+             {"dim", false, 16},
+             {"n_heads", false, 4},
+             {"dropout_p", false, 0.1},
+             {"use_attn_mask", false, true},
+             {"weight_tying", false, true}},
+            false,
+            "tok_embeddings, pos_embeddings, dropout, layers, norm, output; the output shares the embedding's weight"},
+           transformer}};
+}
+
+}  // namespace lockstep::nn
