@@ -339,7 +339,7 @@ TEST(OpRegistry, NamesEveryOperationOfTheHeader) {
   std::stringstream text;
   text << file.rdbuf();
   const std::string header = text.str();
-  const std::regex declaration(R"(\n(?:Tensor|void) (\w+)\()");
+  const std::regex declaration(R"(\n(?:Tensor|void|std::vector<Tensor>) (\w+)\()");
   std::set<std::string> declared;
   for (auto found = std::sregex_iterator(header.begin(), header.end(), declaration); found != std::sregex_iterator();
        ++found)

@@ -58,6 +58,26 @@ Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
 Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
 
+// Over (batch, channels, ...), one mean a channel. Training: of the batch, and the running statistics (null: none) move
+// towards them by `momentum`, the variance with the divisor count - 1. Else: the running statistics.
+Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
+                  const Tensor* running_var, bool training, double momentum = 0.1, double eps = 1e-5);
+// x (batch, in, height, width), weight (out, in, height, width), bias (out) or null; stride, padding: (height, width).
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& stride = {1, 1},
+              const Dims& padding = {0, 0});
+
+// Comparisons and choices (ops_compare.cpp). Only where() has a derivative.
+Tensor eq(const Tensor& a, const Tensor& b);  // bool, as all six
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // condition bool; all broadcast
+Tensor max(const Tensor& a, int dim, bool keep_dim = false);
+Tensor min(const Tensor& a, int dim, bool keep_dim = false);
+Tensor argmax(const Tensor& a, int dim, bool keep_dim = false);  // int64, the first of equals
+
 // Softmax and what is built on it (ops_attention.cpp). Dropout draws one number an element, in memory order, from the
 // rank's generator on the host, whatever the device; what is kept is scaled by 1 / (1 - p).
 Tensor softmax(const Tensor& a, int dim);
@@ -81,6 +101,9 @@ Tensor select(const Tensor& a, int dim, std::int64_t index);
 Tensor expand(const Tensor& a, const Dims& sizes);
 Tensor squeeze(const Tensor& a, int dim);
 Tensor unsqueeze(const Tensor& a, int dim);
+// Views of `size` elements along the dim, the last of what is left; or of at most `count` parts by ceiling division.
+std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim);
+std::vector<Tensor> chunk(const Tensor& a, int count, int dim);
 Tensor cat(const std::vector<Tensor>& tensors, int dim);
 Tensor stack(const std::vector<Tensor>& tensors, int dim);
 Tensor cast(const Tensor& a, DType dtype);
@@ -99,13 +122,72 @@ void copy_(const Tensor& to, const Tensor& from);
 void zero_(const Tensor& to);
 
 // Every operation above. Each has an entry in the registry (op_registry.hpp), which does not compile when one has none.
-inline constexpr std::string_view operation_names[] = {
-    "add",        "sub",      "rsub",      "mul",          "div",           "rdiv",       "neg",       "sqrt",
-    "rsqrt",      "exp",      "log",       "abs",          "relu",          "pow",        "matmul",    "linear",
-    "sum",        "mean",     "mse_loss",  "index_select", "gelu",          "tanh",       "sigmoid",   "embedding",
-    "layer_norm", "rms_norm", "softmax",   "log_softmax",  "cross_entropy", "dropout",    "attention", "view",
-    "reshape",    "flatten",  "transpose", "permute",      "slice",         "select",     "expand",    "squeeze",
-    "unsqueeze",  "cat",      "stack",     "cast",         "clone",         "contiguous", "to_device", "detach",
-    "add_",       "sub_",     "mul_",      "copy_",        "zero_"};
+inline constexpr std::string_view operation_names[] = {"add",
+                                                       "sub",
+                                                       "rsub",
+                                                       "mul",
+                                                       "div",
+                                                       "rdiv",
+                                                       "neg",
+                                                       "sqrt",
+                                                       "rsqrt",
+                                                       "exp",
+                                                       "log",
+                                                       "abs",
+                                                       "relu",
+                                                       "pow",
+                                                       "matmul",
+                                                       "linear",
+                                                       "sum",
+                                                       "mean",
+                                                       "mse_loss",
+                                                       "index_select",
+                                                       "gelu",
+                                                       "tanh",
+                                                       "sigmoid",
+                                                       "embedding",
+                                                       "layer_norm",
+                                                       "rms_norm",
+                                                       "batch_norm",
+                                                       "conv2d",
+                                                       "eq",
+                                                       "ne",
+                                                       "lt",
+                                                       "le",
+                                                       "gt",
+                                                       "ge",
+                                                       "where",
+                                                       "max",
+                                                       "min",
+                                                       "argmax",
+                                                       "softmax",
+                                                       "log_softmax",
+                                                       "cross_entropy",
+                                                       "dropout",
+                                                       "attention",
+                                                       "view",
+                                                       "reshape",
+                                                       "flatten",
+                                                       "transpose",
+                                                       "permute",
+                                                       "slice",
+                                                       "select",
+                                                       "expand",
+                                                       "squeeze",
+                                                       "unsqueeze",
+                                                       "split",
+                                                       "chunk",
+                                                       "cat",
+                                                       "stack",
+                                                       "cast",
+                                                       "clone",
+                                                       "contiguous",
+                                                       "to_device",
+                                                       "detach",
+                                                       "add_",
+                                                       "sub_",
+                                                       "mul_",
+                                                       "copy_",
+                                                       "zero_"};
 
 }  // namespace lockstep::ops

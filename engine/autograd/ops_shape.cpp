@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/core/error.hpp"
 
@@ -76,6 +78,32 @@ Tensor squeeze(const Tensor& a, int dim) {
 }
 Tensor unsqueeze(const Tensor& a, int dim) {
   return record("unsqueeze", lockstep::unsqueeze(a, dim), {a}, {}, back_to_sizes);
+}
+
+std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
+  if (a.num_dims() == 0 || size < 1)
+    throw Error(str("split: of ", describe(a), " into parts of ", size),
+                "give a dim to split, and parts of at least 1");
+  const int on = normalize_dim(dim, a.num_dims(), "split");
+  std::vector<Tensor> parts;
+  std::int64_t at = 0;
+  do {
+    parts.push_back(lockstep::slice(a, on, at, at + size));
+    at += size;
+  } while (at < a.sizes()[on]);
+  const std::size_t count = parts.size();
+  return record_many("split", std::move(parts), {a}, {}, [on, count](const Backward& back) -> Gradients {
+    std::vector<Tensor> grads;
+    for (std::size_t i = 0; i < count; ++i) grads.push_back(back.grad(static_cast<int>(i)));
+    return {raw::cat(grads, on)};
+  });
+}
+
+std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
+  if (a.num_dims() == 0 || count < 1)
+    throw Error(str("chunk: of ", describe(a), " into ", count), "give a dim to split, and a count of at least 1");
+  const std::int64_t size = a.size(dim);
+  return split(a, std::max<std::int64_t>(1, (size + count - 1) / count), dim);
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {

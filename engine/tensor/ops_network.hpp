@@ -73,4 +73,27 @@ struct AttentionGradients {
 AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const Tensor& probabilities, const Tensor& keep, bool causal, double dropout_p);
 
+// ---- convolution ----
+// x (batch, in, height, width), weight (out, in, height, width), bias (out); stride and padding: (height, width).
+Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& stride, const Dims& padding);
+struct ConvolutionGradients {
+  Tensor x, weight, bias;  // those that were asked for
+};
+ConvolutionGradients conv2d_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Dims& stride,
+                                     const Dims& padding, bool for_x, bool for_weight, bool for_bias);
+
+// ---- comparisons (ops_compare.cpp) ----
+// Element-wise with broadcasting, in the promoted type; the result is bool.
+Tensor eq(const Tensor& a, const Tensor& b);
+Tensor ne(const Tensor& a, const Tensor& b);
+Tensor lt(const Tensor& a, const Tensor& b);
+Tensor le(const Tensor& a, const Tensor& b);
+Tensor gt(const Tensor& a, const Tensor& b);
+Tensor ge(const Tensor& a, const Tensor& b);
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // a where true, else b
+// Along a dim; what is no number is the largest, and the smallest. argmax: int64, the first of equals.
+Tensor max(const Tensor& a, int dim, bool keep_dim = false);
+Tensor min(const Tensor& a, int dim, bool keep_dim = false);
+Tensor argmax(const Tensor& a, int dim, bool keep_dim = false);
+
 }  // namespace lockstep::raw
