@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/json_text.hpp"
 #include "harness/verdict/results.hpp"
 
 namespace lockstep::report {
@@ -26,8 +27,6 @@ std::string json_line(const verdict::Summary& summary);
 
 // A JSON text (quotes included); bytes that are no UTF-8 become U+FFFD.
 std::string json_text(std::string_view text);
-// A JSON number, or "nan", "inf", "-inf" as texts.
-std::string json_number(double value);
 
 class ResultsWriter {
  public:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/json_text.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/text.hpp"
 
@@ -149,46 +150,7 @@ std::string failure_json(const verdict::Failure& failure) {
 
 }  // namespace
 
-std::string json_text(std::string_view text) {
-  std::string out = "\"";
-  const std::string valid = valid_utf8(text);
-  for (const char c : valid) {
-    const auto byte = static_cast<unsigned char>(c);
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (byte < 0x20 || byte == 0x7f) {
-          out += str("\\u00", hex_byte(byte));
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + '"';
-}
-
-std::string json_number(double value) {
-  if (std::isnan(value)) return "\"nan\"";
-  if (std::isinf(value)) return value < 0 ? "\"-inf\"" : "\"inf\"";
-  std::string text = str(value);
-  // A point keeps it a floating-point number for every reader, and -0 itself.
-  if (text.find_first_of(".e") == std::string::npos) text += ".0";
-  return text;
-}
+std::string json_text(std::string_view text) { return lockstep::json_text(valid_utf8(text)); }
 
 std::string json_line(const verdict::RunInfo& run) {
   return Fields()

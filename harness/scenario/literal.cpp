@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "engine/core/error.hpp"
+#include "engine/core/json_text.hpp"
 #include "engine/core/text.hpp"
 
 namespace lockstep::scenario {
@@ -129,7 +130,7 @@ std::string Literal::json() const {
     case Kind::number:
       return number_text(as_double(), true);
     case Kind::text:
-      return json_of(as_text());
+      return json_text(as_text());
     case Kind::list: {
       std::string out = "[";
       for (const Literal& item : as_list()) out += str(out.size() > 1 ? "," : "", item.json());
@@ -138,7 +139,7 @@ std::string Literal::json() const {
     case Kind::map: {
       std::string out = "{";
       for (const auto& [key, value] : as_map()) {
-        out += str(out.size() > 1 ? "," : "", json_of(key) + ":" + value.json());
+        out += str(out.size() > 1 ? "," : "", json_text(key) + ":" + value.json());
       }
       return out + "}";
     }
@@ -191,37 +192,6 @@ Literal literal_of_scalar(std::string_view text) {
   if (end != text.data() + text.size()) return Literal(std::string(text));
   if (error != std::errc()) throw Error(str("the number ", text, " does not fit in a double"));
   return Literal(value);
-}
-
-std::string json_of(std::string_view text) {
-  static constexpr char hex[] = "0123456789abcdef";
-  std::string out = "\"";
-  for (char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) < 0x20) {
-          out += str("\\u00", hex[(c >> 4) & 0xf], hex[c & 0xf]);
-        } else {
-          out += c;
-        }
-    }
-  }
-  return out + "\"";
 }
 
 }  // namespace lockstep::scenario

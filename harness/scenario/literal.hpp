@@ -73,7 +73,4 @@ Literal literal_of_scalar(std::string_view text);
 // The whole of YAML's flow form (`[1, 2]`, `{a: 1}`), for --set. Throws Error.
 Literal parse_literal(const std::string& text);
 
-// A JSON text of a string, quotes included.
-std::string json_of(std::string_view text);
-
 }  // namespace lockstep::scenario
