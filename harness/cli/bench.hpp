@@ -1,6 +1,6 @@
-// `lockstep bench`: collectives, training steps and kernels, measured on real ranks; a table for people or JSON lines.
-// Timings are medians with the 10th and 90th percentile; a measurement of ranks goes from the last rank in to the last
-// out.
+// `lockstep bench`: collectives, training steps, launching and kernels, measured on real ranks; a table for people or
+// JSON lines. Timings are medians with the 10th and 90th percentile; a measurement of ranks goes from the last rank in
+// to the last out.
 #pragma once
 
 #include <functional>
@@ -11,7 +11,7 @@
 namespace lockstep::cli {
 
 struct BenchOptions {
-  std::vector<std::string> groups;  // collectives, steps, kernels; empty: all
+  std::vector<std::string> groups;  // collectives, steps, launch, kernels; empty: all
   bool json = false;
   int rounds = 0;                // 0: as many as fit a second or so
   std::vector<int> world_sizes;  // empty: 2, and 8 for collectives
@@ -37,6 +37,7 @@ int bench(const BenchOptions& options);
 using EmitRow = std::function<void(const BenchRow&)>;
 void bench_collectives(const BenchOptions& options, const EmitRow& emit);
 void bench_steps(const BenchOptions& options, const EmitRow& emit);
+void bench_launch(const BenchOptions& options, const EmitRow& emit);
 void bench_kernels(const BenchOptions& options, const EmitRow& emit);
 
 }  // namespace lockstep::cli

@@ -55,7 +55,8 @@ class Pool {
     int ticket;
     LaunchResult result;
   };
-  // The next case that ends. `stop` is asked now, after a signal, and at least once a second; once it holds, all are ended.
+  // The next case that ends. `stop` is asked now, after a signal, and at least once a second; once it holds, all are
+  // ended.
   Finished next(const std::function<bool()>& stop = {});
   void kill_all();  // on interrupt: ends every case; their results come as killed
 

@@ -271,7 +271,6 @@ TEST(Launcher, LeavesNothingBehindAfterManyCases) {
 
 TEST(Pool, RunsCasesSideBySide) {
   Pool pool(3);
-  const auto start = std::chrono::steady_clock::now();
   for (int ticket = 0; ticket < 3; ++ticket) {
     EXPECT_FALSE(pool.full());
     pool.start(ticket, options_for(2, ticket == 1 ? Launch::thread : Launch::process), [ticket](int rank) {
@@ -290,7 +289,6 @@ TEST(Pool, RunsCasesSideBySide) {
   }
   std::sort(tickets.begin(), tickets.end());
   EXPECT_EQ(tickets, (std::vector<int>{0, 1, 2}));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(550));
 }
 
 TEST(Pool, EndsEverythingOnInterrupt) {
@@ -307,24 +305,6 @@ TEST(Pool, EndsEverythingOnInterrupt) {
   EXPECT_EQ(finished.result.outcomes[1].status, RankStatus::killed);
   EXPECT_EQ(finished.result.outcomes[1].detail, "interrupted");
   EXPECT_FALSE(has_children());
-}
-
-TEST(Pool, LaunchesFast) {
-  const auto best_of = [](int world_size, Launch kind) {
-    double best = 1e9;
-    for (int i = 0; i < 10; ++i) best = std::min(best, launch(options_for(world_size, kind), fine).seconds);
-    return best * 1e3;
-  };
-  const double threads2 = best_of(2, Launch::thread), processes2 = best_of(2, Launch::process),
-               processes8 = best_of(8, Launch::process);
-  std::printf("launch: 2 threads %.2f ms, 2 processes %.2f ms, 8 processes %.2f ms\n", threads2, processes2,
-              processes8);
-  // Sanitizers make forks and mappings many times dearer.
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_LT(threads2, 5.0);
-  EXPECT_LT(processes2, 20.0);
-  EXPECT_LT(processes8, 60.0);
-#endif
 }
 
 TEST(Environment, RecognisesLaunchers) {

@@ -20,7 +20,7 @@ struct StepCall {
   const scenario::Step& step;
   const Scope& scope;
 
-  bool has(std::string_view name) const;  // given, or with a default
+  bool has(std::string_view name) const;                    // given, or with a default
   bool given(std::string_view name) const;                  // in the file, not by default
   const scenario::Expr& expr(std::string_view name) const;  // throws Error when it is missing
   Value value(std::string_view name) const;

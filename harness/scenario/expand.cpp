@@ -307,7 +307,8 @@ std::vector<std::pair<std::string, std::string>> Case::params_json() const {
 }
 
 std::string Case::repro() const {
-  std::string out = str("lockstep run ", scenario->call.empty() ? scenario->name : shell_quoted(scenario->call), " --case ", shell_quoted(id));
+  std::string out = str("lockstep run ", scenario->call.empty() ? scenario->name : shell_quoted(scenario->call),
+                        " --case ", shell_quoted(id));
   for (const std::string& setting : set) out += str(" --set ", shell_quoted(setting));
   return out + overrides;
 }
