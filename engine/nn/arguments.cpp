@@ -53,12 +53,18 @@ const Tensor& Arguments::tensor(std::string_view name) const {
   return value.tensor();
 }
 
-std::int64_t Arguments::size(std::string_view name) const {
+std::int64_t Arguments::integer(std::string_view name) const {
   const Value& value = (*this)[name];
   const auto* integer = value.get_if<std::int64_t>();
   if (!integer) wrong(name, "an integer", value);
-  if (*integer < 1) throw Error(str(called_, ": argument `", name, "` is ", *integer), "sizes are at least 1");
+  if (*integer < 0) throw Error(str(called_, ": argument `", name, "` is ", *integer), "give 0 or more");
   return *integer;
+}
+
+std::int64_t Arguments::size(std::string_view name) const {
+  const std::int64_t size = integer(name);
+  if (size == 0) throw Error(str(called_, ": argument `", name, "` is 0"), "sizes are at least 1");
+  return size;
 }
 
 double Arguments::number(std::string_view name) const {

@@ -21,7 +21,8 @@ class Arguments {
 
   const Value& operator[](std::string_view name) const;
   const Tensor& tensor(std::string_view name) const;
-  std::int64_t size(std::string_view name) const;  // a positive integer
+  std::int64_t size(std::string_view name) const;     // a positive integer
+  std::int64_t integer(std::string_view name) const;  // 0 or more
   double number(std::string_view name) const;
   bool boolean(std::string_view name) const;
 

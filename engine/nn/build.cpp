@@ -47,13 +47,23 @@ std::vector<Builder> layer_builders() {
        [](const Arguments& at, const BuildOptions&, const std::vector<ModulePtr>&) {
          return std::make_shared<Dropout>(at.number("p"));
        }},
-      {{"Conv2d",
-        {{"in", true, {}}, {"out", true, {}}, {"kernel", true, {}}, {"stride", true, {}}, {"bias", false, true}},
-        false,
-        "square windows side by side (the stride is the kernel), times weight, plus bias"},
+      {{"BatchNorm", {{"dim", true, {}}}, false, "channels to mean 0 and variance 1, times weight, plus bias"},
        [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<Conv2d>(options, at.size("in"), at.size("out"), at.size("kernel"), at.size("stride"),
-                                at.boolean("bias"));
+         return created<BatchNorm>(options, at.size("dim"));
+       }},
+      {{"Conv2d",
+        {{"in", true, {}},
+         {"out", true, {}},
+         {"kernel", true, {}},
+         {"stride", false, 1},
+         {"padding", false, 0},
+         {"bias", false, true}},
+        false,
+        "square windows of an image times weight, plus bias"},
+       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         const Conv2d::Settings settings = {at.size("in"),     at.size("out"),        at.size("kernel"),
+                                            at.size("stride"), at.integer("padding"), at.boolean("bias")};
+         return created<Conv2d>(options, settings);
        }},
       {{"Sequential", {}, true, "its modules one after the other, named 0, 1, ..."},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {

@@ -122,41 +122,55 @@ Value Dropout::run(std::string_view method, const Inputs& inputs) {
 
 ModulePtr Dropout::clone_shell() const { return std::make_shared<Dropout>(p_); }
 
-Conv2d::Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, bool bias)
-    : Module("Conv2d"), in_(in), out_(out), kernel_(kernel), bias_(bias) {
-  if (stride != kernel)
-    throw Error(str("Conv2d: a stride of ", stride, " for windows of ", kernel, " x ", kernel),
-                "windows lie side by side: give the stride that is the kernel");
+void BatchNorm::create(const BuildOptions& options) {
+  {
+    const device::PurposeScope purpose(device::Purpose::parameter);
+    add_parameter("weight", empty({dim_}, options.dtype, options.device));
+    add_parameter("bias", empty({dim_}, options.dtype, options.device));
+  }
+  const device::PurposeScope purpose(device::Purpose::other);
+  add_buffer("running_mean", empty({dim_}, options.dtype, options.device));
+  add_buffer("running_var", empty({dim_}, options.dtype, options.device));
+  reset_parameters();
 }
+
+void BatchNorm::reset_parameters() {
+  const NoGrad no_grad;
+  raw::fill_(parameters[0].tensor, 1.0);
+  raw::zero_(parameters[1].tensor);
+  raw::zero_(buffers[0].tensor);
+  raw::fill_(buffers[1].tensor, 1.0);
+}
+
+Value BatchNorm::run(std::string_view method, const Inputs& inputs) {
+  const Tensor& x = only_input(*this, method, inputs);
+  return ops::batch_norm(x, &parameters[0].tensor, &parameters[1].tensor, &buffers[0].tensor, &buffers[1].tensor,
+                         training);
+}
+
+ModulePtr BatchNorm::clone_shell() const { return std::make_shared<BatchNorm>(dim_); }
 
 void Conv2d::create(const BuildOptions& options) {
   const device::PurposeScope purpose(device::Purpose::parameter);
-  add_parameter("weight", empty({out_, in_, kernel_, kernel_}, options.dtype, options.device));
-  add_parameter("bias", bias_ ? empty({out_}, options.dtype, options.device) : Tensor());
+  const auto& [in, out, kernel, stride, padding, bias] = settings_;
+  add_parameter("weight", empty({out, in, kernel, kernel}, options.dtype, options.device));
+  add_parameter("bias", bias ? empty({out}, options.dtype, options.device) : Tensor());
   reset_parameters();
 }
 
 void Conv2d::reset_parameters() {
-  init_linear(lockstep::view(parameters[0].tensor, {out_, -1}),
+  init_linear(lockstep::view(parameters[0].tensor, {settings_.out, -1}),
               parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
 }
 
 Value Conv2d::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
-  if (x.num_dims() != 4 || x.size(1) != in_ || x.size(2) < kernel_ || x.size(3) < kernel_)
-    throw Error(str("Conv2d.forward: an input of sizes ", to_text(x.sizes())),
-                str("give (N, ", in_, ", H, W) with H and W at least ", kernel_));
-  const std::int64_t rows = x.size(2) / kernel_, columns = x.size(3) / kernel_;
-  const Tensor whole = ops::slice(ops::slice(x, 2, 0, rows * kernel_), 3, 0, columns * kernel_);
-  const Tensor windows =
-      ops::permute(ops::reshape(whole, {x.size(0), in_, rows, kernel_, columns, kernel_}), {0, 2, 4, 1, 3, 5});
   const Tensor& bias = parameters[1].tensor;
-  const Tensor y = ops::linear(ops::reshape(windows, {x.size(0), rows, columns, in_ * kernel_ * kernel_}),
-                               ops::reshape(parameters[0].tensor, {out_, -1}), bias.defined() ? &bias : nullptr);
-  return ops::permute(y, {0, 3, 1, 2});
+  return ops::conv2d(x, parameters[0].tensor, bias.defined() ? &bias : nullptr, {settings_.stride, settings_.stride},
+                     {settings_.padding, settings_.padding});
 }
 
-ModulePtr Conv2d::clone_shell() const { return std::make_shared<Conv2d>(in_, out_, kernel_, kernel_, bias_); }
+ModulePtr Conv2d::clone_shell() const { return std::make_shared<Conv2d>(settings_); }
 
 Sequential::Sequential(std::vector<ModulePtr> modules, std::string type) : Module(std::move(type)) {
   for (std::size_t i = 0; i < modules.size(); ++i) add_child(str(i), std::move(modules[i]));

@@ -109,12 +109,11 @@ class Dropout : public Module {
   double p_;
 };
 
-// Windows of x (N, in, H, W) times weight (out, in, kernel, kernel), plus bias, both drawn uniformly within
-// 1 / sqrt(in * kernel^2), the weight first. Gives (N, out, H', W'). Windows lie side by side: the stride is the
-// kernel.
-class Conv2d : public Module {
+// Over (N, dim, ...), one mean a channel: while training of the batch, and the buffers running_mean and running_var
+// move a tenth of the way to it; otherwise theirs. Then times weight (ones), plus bias (zeros).
+class BatchNorm : public Module {
  public:
-  Conv2d(std::int64_t in, std::int64_t out, std::int64_t kernel, std::int64_t stride, bool bias);
+  explicit BatchNorm(std::int64_t dim) : Module("BatchNorm"), dim_(dim) {}
   void create(const BuildOptions& options);
   void reset_parameters() override;
   ModulePtr clone_shell() const override;
@@ -123,8 +122,27 @@ class Conv2d : public Module {
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
-  std::int64_t in_, out_, kernel_;
-  bool bias_;
+  std::int64_t dim_;
+};
+
+// Windows of x (N, in, H, W) times weight (out, in, kernel, kernel), plus bias, both drawn uniformly within
+// 1 / sqrt(in * kernel^2), the weight first. Gives (N, out, H', W').
+class Conv2d : public Module {
+ public:
+  struct Settings {
+    std::int64_t in, out, kernel, stride, padding;
+    bool bias;
+  };
+  explicit Conv2d(const Settings& settings) : Module("Conv2d"), settings_(settings) {}
+  void create(const BuildOptions& options);
+  void reset_parameters() override;
+  ModulePtr clone_shell() const override;
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override;
+
+ private:
+  Settings settings_;
 };
 
 // Calls its children, named "0", "1", ..., one after the other: the first takes all inputs, the others one.

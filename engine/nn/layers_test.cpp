@@ -141,36 +141,49 @@ TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
 }
 
 TEST_F(Layers, ConvolutionMultipliesWindows) {
-  const ModulePtr conv = make("Conv2d", {{2, 3, 2, 2}, {}});
+  const ModulePtr conv = make("Conv2d", {{2, 3, 2, 2, 1}, {}});
   const Tensor weight = conv->parameters[0].tensor;
   EXPECT_EQ(weight.sizes(), (Dims{3, 2, 2, 2}));
   const double bound = 1.0 / std::sqrt(8.0);
   for (const double value : to_doubles(weight)) EXPECT_LE(std::abs(value), bound);
-  Tensor x = randn({2, 2, 4, 5}, DType::float64, {});  // the last column is in no window
+  Tensor x = randn({2, 2, 4, 5}, DType::float64, {});  // 6 x 7 with the padding, whose last column is in no window
   set_requires_grad(x, true);
   const Tensor y = conv->call(x).tensor();
-  ASSERT_EQ(y.sizes(), (Dims{2, 3, 2, 2}));
+  ASSERT_EQ(y.sizes(), (Dims{2, 3, 3, 3}));
   const auto in = to_doubles(x), w = to_doubles(weight), b = to_doubles(conv->parameters[1].tensor);
   std::vector<double> expected;
   for (std::size_t n = 0; n < 2; ++n)
     for (std::size_t o = 0; o < 3; ++o)
-      for (std::size_t row = 0; row < 2; ++row)
-        for (std::size_t column = 0; column < 2; ++column) {
+      for (std::size_t row = 0; row < 3; ++row)
+        for (std::size_t column = 0; column < 3; ++column) {
           double sum = b[o];
           for (std::size_t c = 0; c < 2; ++c)
-            for (std::size_t i = 0; i < 2; ++i)
-              for (std::size_t j = 0; j < 2; ++j)
-                sum += w[((o * 2 + c) * 2 + i) * 2 + j] * in[((n * 2 + c) * 4 + row * 2 + i) * 5 + column * 2 + j];
+            for (std::size_t i = 2 * row; i < 2 * row + 2; ++i)
+              for (std::size_t j = 2 * column; j < 2 * column + 2; ++j)
+                if (i >= 1 && i <= 4 && j >= 1 && j <= 5)
+                  sum += w[((o * 2 + c) * 2 + i % 2) * 2 + j % 2] * in[((n * 2 + c) * 4 + i - 1) * 5 + j - 1];
           expected.push_back(sum);
         }
   EXPECT_THAT(to_doubles(y), Pointwise(DoubleNear(1e-12), expected));
   backward({ops::sum(y)});
-  const auto gradient = to_doubles(grad(x));
-  EXPECT_NEAR(gradient[0], w[0] + w[8] + w[16], 1e-12);
-  EXPECT_EQ(gradient[4], 0.0);  // the last column
-  EXPECT_THAT(to_doubles(grad(conv->parameters[1].tensor)), ElementsAre(8, 8, 8));
-  EXPECT_THAT(error_of([&] { make("Conv2d", {{2, 3, 2, 1}, {}}); }), HasSubstr("give the stride that is the kernel"));
-  EXPECT_THAT(error_of([&] { conv->call(randn({2, 3, 4, 4}, DType::float64, {})); }), HasSubstr("give (N, 2, H, W)"));
+  EXPECT_NEAR(to_doubles(grad(x))[0], w[3] + w[11] + w[19], 1e-12);  // the lower right of the first window
+  EXPECT_THAT(to_doubles(grad(conv->parameters[1].tensor)), ElementsAre(18, 18, 18));
+  EXPECT_EQ(named_parameters(make("Conv2d", {{2, 3, 2}, {{"bias", false}}})).size(), 1u);
+  EXPECT_THAT(error_of([&] { make("Conv2d", {{2, 3, 2, 1, -1}, {}}); }), HasSubstr("`padding` is -1"));
+}
+
+TEST_F(Layers, BatchNormKeepsRunningFigures) {
+  const ModulePtr norm = make("BatchNorm", {{2}, {}});
+  EXPECT_EQ(named_buffers(norm).size(), 2u);
+  const Tensor x = values({1, 10, 3, 20, 5, 60}, {3, 2});  // means 3 and 30, variances 8/3 and 1400/3
+  const double first = 2 / std::sqrt(8.0 / 3 + 1e-5), second = 10 / std::sqrt(1400.0 / 3 + 1e-5);
+  EXPECT_THAT(to_doubles(norm->call(x).tensor()),
+              Pointwise(DoubleNear(1e-12), std::vector<double>{-first, -2 * second, 0, -second, first, 3 * second}));
+  EXPECT_THAT(to_doubles(norm->buffers[0].tensor), Pointwise(DoubleNear(1e-12), std::vector<double>{0.3, 3}));
+  EXPECT_THAT(to_doubles(norm->buffers[1].tensor), Pointwise(DoubleNear(1e-12), std::vector<double>{1.3, 70.9}));
+  set_training(norm, false);
+  EXPECT_NEAR(to_doubles(norm->call(x).tensor())[0], 0.7 / std::sqrt(1.3 + 1e-5), 1e-12);
+  EXPECT_THAT(to_doubles(norm->buffers[0].tensor), Pointwise(DoubleNear(1e-12), std::vector<double>{0.3, 3}));
 }
 
 TEST_F(Layers, VisionModelCallsTheMethodOfItsChild) {

@@ -161,7 +161,7 @@ ModulePtr vision_transformer(const BuildOptions& options) {
     return ops::sum(m.call(inputs, "forward_features").tensor(), {1}, false);
   });
   made->add_method("forward_features", patches_of);
-  made->add_child("patch_proj", created<Conv2d>(options, 3, 1024, 14, 14, true));
+  made->add_child("patch_proj", created<Conv2d>(options, Conv2d::Settings{3, 1024, 14, 14, 0, true}));
   return made;
 }
 

@@ -3,7 +3,6 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/functions.hpp"
@@ -262,15 +261,16 @@ Value mse_loss(const CallArguments& call) {
   return Value(ops::mse_loss(call.tensor(0, "x"), call.tensor(1, "target")));
 }
 
-// The mask is drawn on the host, one draw an element in memory order.
-Value dropout(const CallArguments& call) {
+Value gelu(const CallArguments& call) { return Value(ops::gelu(call.tensor(0, "x"))); }
+Value softmax(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
-  const double p = call.at(1, "p").as_number("p");
-  if (!(p >= 0.0 && p < 1.0)) throw Error(str("a probability of ", p, ": it must be at least 0 and below 1"));
-  Generator& generator = RankContext::current().generator();
-  std::vector<double> mask(static_cast<std::size_t>(x.num_elements()));
-  for (double& keep : mask) keep = generator.keep(p) ? 1.0 / (1.0 - p) : 0.0;
-  return Value(ops::mul(x, from_values(mask, x.sizes(), x.dtype(), x.device())));
+  return Value(ops::softmax(x, x.num_dims() == 0 ? 0 : dim_at(call, 1, "dim", x, -1)));
+}
+Value cross_entropy(const CallArguments& call) {
+  return Value(ops::cross_entropy(call.tensor(0, "x"), call.tensor(1, "target")));
+}
+Value dropout(const CallArguments& call) {
+  return Value(ops::dropout(call.tensor(0, "x"), call.at(1, "p").as_number("p")));
 }
 
 // ---- to the host ----

@@ -40,7 +40,7 @@ constexpr FunctionRow function_rows[] = {
 
 // A row more or less is meant: then say so here, and give the interpreter its case.
 static_assert(std::size(verb_rows) == 51, "verbs.def has changed: teach harness/run the verb, then change this count");
-static_assert(std::size(function_rows) == 62,
+static_assert(std::size(function_rows) == 65,
               "functions.def has changed: teach harness/run the function, then change this count");
 
 template <class Rows>
@@ -337,9 +337,12 @@ const std::vector<ModelSpec>& built_in_models() {
       {"RMSNorm", {"dim", "eps?"}, "the last dim over the root of its mean square, times weight"},
       {"Embedding", {"num_rows", "dim"}, "rows of its weight by integers of any shape"},
       {"Dropout", {"p?"}, "while training, drops elements with probability p (0.5); the others grow by 1 / (1 - p)"},
+      {"BatchNorm",
+       {"dim"},
+       "channels to mean 0 and variance 1, times weight, plus bias; with running figures as buffers"},
       {"Conv2d",
-       {"in", "out", "kernel", "stride", "bias?"},
-       "square windows side by side (the stride is the kernel), times weight, plus bias"},
+       {"in", "out", "kernel", "stride?", "padding?", "bias?"},
+       "square windows of images (batch, in, height, width) times weight, plus bias"},
       {"Sequential", {"..."}, "its modules one after the other, named 0, 1, ..."},
       {"Net", {}, "fc1, fc2, fc3: three Linear(2, 2)"},
       {"MyNet", {}, "a: a Linear(2, 2); x @ kwarg first when an input `kwarg` is given"},
