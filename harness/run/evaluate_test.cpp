@@ -1,5 +1,7 @@
 #include "harness/run/evaluate.hpp"
 
+#include <cmath>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -155,6 +157,17 @@ TEST_F(Evaluate, TensorsHaveTheirAttributesAndArithmetic) {
   EXPECT_EQ(shown("[t.device, t.sharded, t.requires_grad]"), "[cpu,false,false]");
   EXPECT_THAT(error("t.shpae"), HasSubstr("did you mean `shape`"));
   EXPECT_THAT(error("t.mesh"), HasSubstr("sharded"));
+}
+
+TEST_F(Evaluate, FunctionsOfNetworksGiveWhatTheySay) {
+  const auto number = [this](const std::string& text) { return of(text).as_number("it"); };
+  EXPECT_NEAR(number("item(sum(gelu(tensor([-1.0, 0.0, 2.0]))))"), 1.7958444, 1e-6);  // -0.1586553 + 1.9544997
+  EXPECT_NEAR(number("item(softmax(tensor([0.0, log(3)]))[1])"), 0.75, 1e-7);
+  EXPECT_NEAR(number("item(softmax(tensor([[0.0, 1.0], [log(3), 1.0]]), 0)[1][0])"), 0.75, 1e-7);
+  EXPECT_NEAR(number("item(cross_entropy(tensor([[0.0, log(3)], [0.0, log(3)]]), tensor([1, 0])))"),
+              (std::log(4.0 / 3) + std::log(4.0)) / 2, 1e-6);
+  EXPECT_EQ(number("item(sum(dropout(ones(7), 0)))"), 7.0);
+  EXPECT_THAT(error("dropout(ones(7), 2)"), HasSubstr("a probability of 2"));
 }
 
 TEST_F(Evaluate, NamesWithoutValueMakeTheCaseInvalid) {
