@@ -12,13 +12,13 @@ constexpr double inverse_sqrt_2pi = 0.39894228040143267794;
 
 struct Gelu {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return T(0.5) * x * (T(1) + math::erf(x * T(inverse_sqrt_2)));
   }
 };
 struct GeluBackward {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T grad, T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T x) const {
     const T below = T(0.5) * (T(1) + math::erf(x * T(inverse_sqrt_2)));
     const T density = math::exp(T(-0.5) * x * x) * T(inverse_sqrt_2pi);
     return grad * (below + x * density);
@@ -26,31 +26,31 @@ struct GeluBackward {
 };
 struct Tanh {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return math::tanh(x);
   }
 };
 struct TanhBackward {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T result) const {
     return grad * (T(1) - result * result);
   }
 };
 struct Sigmoid {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return math::sigmoid(x);
   }
 };
 struct SigmoidBackward {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T result) const {
     return grad * ((T(1) - result) * result);
   }
 };
 struct Erf {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return math::erf(x);
   }
 };
@@ -72,10 +72,11 @@ struct KeepScaled {
     const C by = factor;
     if (rows.unit) {
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < at.count; ++i) to[i] = static_cast<T>(kept[i] ? static_cast<C>(x[i]) * by : C(0));
+      for (std::int64_t i = 0; i < at.count; ++i)
+        to[i] = static_cast<T>(math::select(kept[i], static_cast<C>(x[i]) * by, C(0)));
     } else {
       for (std::int64_t i = 0; i < at.count; ++i)
-        to[i * s0] = static_cast<T>(kept[i * s2] ? static_cast<C>(x[i * s1]) * by : C(0));
+        to[i * s0] = static_cast<T>(math::select(kept[i * s2], static_cast<C>(x[i * s1]) * by, C(0)));
     }
   }
 };

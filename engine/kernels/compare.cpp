@@ -46,6 +46,11 @@ struct CompareKernel {
     const T* const x = a + at.start[1];
     const T* const y = b + at.start[2];
     const std::int64_t s0 = rows.step[0], s1 = rows.step[1], s2 = rows.step[2];
+    if (rows.unit) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < at.count; ++i) to[i] = f(static_cast<C>(x[i]), static_cast<C>(y[i]));
+      return;
+    }
     for (std::int64_t i = 0; i < at.count; ++i) to[i * s0] = f(static_cast<C>(x[i * s1]), static_cast<C>(y[i * s2]));
   }
 };
@@ -74,9 +79,16 @@ struct WhereKernel {
     const Word* const x = a + at.start[2];
     const Word* const y = b + at.start[3];
     const std::int64_t s0 = rows.step[0], s1 = rows.step[1], s2 = rows.step[2], s3 = rows.step[3];
+    if (rows.unit) {
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < at.count; ++i) {
+        const Word mask = static_cast<Word>(Word(0) - static_cast<Word>(yes[i]));  // a choice would branch
+        to[i] = static_cast<Word>((x[i] & mask) | (y[i] & static_cast<Word>(~mask)));
+      }
+      return;
+    }
     for (std::int64_t i = 0; i < at.count; ++i) {
-      const Word first = x[i * s2], second = y[i * s3];
-      to[i * s0] = yes[i * s1] ? first : second;
+      to[i * s0] = yes[i * s1] ? x[i * s2] : y[i * s3];
     }
   }
 };

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include <Kokkos_Core.hpp>
 
@@ -32,6 +33,14 @@ void run(Space space, const char* label, std::int64_t count, const Functor& func
     throw UnsupportedError(str(label, ": this build has no Cuda backend"), "build against a Kokkos with Cuda");
   if (!is_initialized()) [[unlikely]]
     initialize();
+  // One thread and nobody who profiles: the loop itself. A label alone would cost an allocation, which is more than
+  // many of the kernels of a small model take.
+  if constexpr (std::is_same_v<HostBackend, Kokkos::Serial>) {
+    if (!Kokkos::Profiling::profileLibraryLoaded()) {
+      for (std::int64_t i = 0; i < count; ++i) functor(i);
+      return;
+    }
+  }
   Kokkos::parallel_for(label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count), functor);
 }
 

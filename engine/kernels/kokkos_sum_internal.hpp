@@ -13,37 +13,100 @@ using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeT
 template <class C>
 using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
 
+// The lanes added as a pairwise tree; unrolled, as it is much of the work on a short row.
+template <class C>
+KOKKOS_FORCEINLINE_FUNCTION C lane_tree(C (&lane)[reduce_lanes]) {
+  static_assert(reduce_lanes == 32);
+  const auto fold = [&lane](auto half) {
+    for (std::int64_t l = 0; l < half(); ++l) lane[l] += lane[l + half()];
+  };
+  fold(std::integral_constant<std::int64_t, 16>());
+  fold(std::integral_constant<std::int64_t, 8>());
+  fold(std::integral_constant<std::int64_t, 4>());
+  fold(std::integral_constant<std::int64_t, 2>());
+  fold(std::integral_constant<std::int64_t, 1>());
+  return lane[0];
+}
+
 // Sum of one block, count <= reduce_block.
 template <class T>
-KOKKOS_INLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
+KOKKOS_FORCEINLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
   using C = SumType<T>;
   C lane[reduce_lanes] = {};
   const std::int64_t whole = count / reduce_lanes * reduce_lanes;
   for (std::int64_t i = 0; i < whole; i += reduce_lanes)
     for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[i + l]));
   for (std::int64_t l = 0; l < count - whole; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[whole + l]));
-  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2)
-    for (std::int64_t l = 0; l < half; ++l) lane[l] += lane[l + half];
-  return lane[0];
+  return lane_tree(lane);
 }
+
+// A block that is padded, so that loops over it have no rest: by at most 31 elements past `count`.
+template <class C>
+struct PaddedBlock {
+  static_assert(reduce_block % reduce_lanes == 0);
+  C values[reduce_block];
+  std::int64_t count;
+  std::int64_t padded;
+
+  template <class T>
+  KOKKOS_FORCEINLINE_FUNCTION void load(const T* x, std::int64_t n, C pad) {
+    count = n;
+    padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
+    // The last lanes first, so that their number is fixed and the elements then lie over them.
+    C* const last = values + (padded > reduce_lanes ? padded - reduce_lanes : 0);
+    for (std::int64_t l = 0; l < reduce_lanes; ++l) values[l] = last[l] = pad;
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<C>(static_cast<ComputeType<T>>(x[i]));
+  }
+  template <class F>
+  KOKKOS_FORCEINLINE_FUNCTION void map(const F& f) {
+    for (std::int64_t i = 0; i < padded; i += reduce_lanes)
+      for (std::int64_t l = 0; l < reduce_lanes; ++l) values[i + l] = f(values[i + l]);
+  }
+  KOKKOS_FORCEINLINE_FUNCTION C largest() const {
+    C lane[reduce_lanes];
+    for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[l];
+    for (std::int64_t i = reduce_lanes; i < padded; i += reduce_lanes)
+      for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[i + l] > lane[l] ? values[i + l] : lane[l];
+    const auto fold = [&lane](auto half) {
+      for (std::int64_t l = 0; l < half(); ++l) lane[l] = lane[l + half()] > lane[l] ? lane[l + half()] : lane[l];
+    };
+    fold(std::integral_constant<std::int64_t, 16>());
+    fold(std::integral_constant<std::int64_t, 8>());
+    fold(std::integral_constant<std::int64_t, 4>());
+    fold(std::integral_constant<std::int64_t, 2>());
+    fold(std::integral_constant<std::int64_t, 1>());
+    return lane[0];
+  }
+  // As block_sum of the `count` elements: a lane that starts at zero is not changed by zeros.
+  KOKKOS_FORCEINLINE_FUNCTION C sum() {
+    for (std::int64_t i = count; i < padded; ++i) values[i] = C(0);
+    C lane[reduce_lanes] = {};
+    for (std::int64_t i = 0; i < padded; i += reduce_lanes)
+      for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += values[i + l];
+    return lane_tree(lane);
+  }
+};
 
 // The sum over i < count of f(i), in that order, rounded once from the float64 total to the type computed in.
 template <class C, class F>
-KOKKOS_INLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
+KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
   double total = 0.0;
-  C terms[reduce_block];
+  PaddedBlock<C> terms;
   for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
     const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
+    terms.count = n;
+    terms.padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) terms[i] = f(begin + i);
-    total += block_sum(terms, n);
+    for (std::int64_t i = 0; i < n; ++i) terms.values[i] = f(begin + i);
+    total += terms.sum();
   }
   return static_cast<C>(total);
 }
 
 // The largest of f(i) over i < count, count > 0; which lane sees it first does not change it.
 template <class C, class F>
-KOKKOS_INLINE_FUNCTION C largest(std::int64_t count, const F& f) {
+KOKKOS_FORCEINLINE_FUNCTION C largest(std::int64_t count, const F& f) {
   constexpr std::int64_t lanes = 16;
   C lane[lanes];
   const C first = f(0);

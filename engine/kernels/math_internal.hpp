@@ -1,7 +1,8 @@
 // For the sources of this folder only: exp, erf and tanh that vectorise. Built of additions, products and selections
 // alone (no fused product, no branch, no library), so an element gives the same bits alone and in a vector, at any
-// offset, on any processor. Errors in float: exp under 1 unit in the last place, erf and tanh under 2; math_test.cpp
-// holds them to it. In double exp is of the same kind; erf and tanh are the library's, whose loops do not vectorise.
+// offset, on any processor. Inlined by force: a call in it keeps a loop from being vectorised. Errors in float: exp
+// under 1 unit in the last place, erf and tanh under 2; math_test.cpp holds them to it. In double exp is of the same
+// kind; erf and tanh are the library's, whose loops do not vectorise.
 #pragma once
 
 #include <cmath>
@@ -11,9 +12,22 @@
 
 namespace lockstep::kernels::math {
 
+// yes ? a : b of values worked out already. Of bits, as a compiler would move the work into the branches of a choice,
+// and loops with branches over floating-point work do not vectorise.
+KOKKOS_FORCEINLINE_FUNCTION float select(bool yes, float a, float b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+}
+KOKKOS_FORCEINLINE_FUNCTION double select(bool yes, double a, double b) {
+  const std::uint64_t mask = 0u - static_cast<std::uint64_t>(yes);
+  return __builtin_bit_cast(
+      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+}
+
 // e^x = 2^n e^r with |r| <= ln(2) / 2. Adding and taking off 1.5 * 2^23 rounds to the whole n and leaves it in the last
 // bits of the sum; 2^n comes in two factors, so that results below the normal numbers round once.
-KOKKOS_INLINE_FUNCTION float exp(float x) {
+KOKKOS_FORCEINLINE_FUNCTION float exp(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
   const float shifted = x * 0x1.715476p+0f + 0x1.8p+23f;
@@ -33,7 +47,7 @@ KOKKOS_INLINE_FUNCTION float exp(float x) {
   return p * low * high;
 }
 
-KOKKOS_INLINE_FUNCTION double exp(double x) {
+KOKKOS_FORCEINLINE_FUNCTION double exp(double x) {
   x = x > 710.0 ? 710.0 : x;
   x = x < -746.0 ? -746.0 : x;
   const double shifted = x * 0x1.71547652b82fep+0 + 0x1.8p+52;
@@ -61,7 +75,7 @@ KOKKOS_INLINE_FUNCTION double exp(double x) {
 }
 
 // Below 1 an odd polynomial; from there 1 - e^Q, where Q is a polynomial of log(erfc) around 2.5. Past 4 it is 1.
-KOKKOS_INLINE_FUNCTION float erf(float x) {
+KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
   const float a = std::fabs(x);
   const float t = x * x;
   float small = -0x1.445f48p-17f;
@@ -83,12 +97,12 @@ KOKKOS_INLINE_FUNCTION float erf(float x) {
   log_rest = log_rest * u + -0x1.569252p+2f;
   log_rest = log_rest * u + -0x1.f3a2dcp+2f;
   const float large = std::copysign(1.0f - exp(log_rest), x);
-  return a < 1.0f ? x + x * small : x == x ? large : x;
+  return select(a < 1.0f, x + x * small, select(x == x, large, x));
 }
-KOKKOS_INLINE_FUNCTION double erf(double x) { return std::erf(x); }
+KOKKOS_FORCEINLINE_FUNCTION double erf(double x) { return std::erf(x); }
 
 // Below 0.625 an odd polynomial; from there 1 - 2 / (e^2x + 1).
-KOKKOS_INLINE_FUNCTION float tanh(float x) {
+KOKKOS_FORCEINLINE_FUNCTION float tanh(float x) {
   const float a = std::fabs(x);
   const float t = x * x;
   float small = 0x1.2977d8p-9f;
@@ -98,12 +112,12 @@ KOKKOS_INLINE_FUNCTION float tanh(float x) {
   small = small * t + 0x1.1110e4p-3f;
   small = small * t + -0x1.555556p-2f;
   const float large = 1.0f - 2.0f / (exp(2.0f * a) + 1.0f);
-  return std::copysign(a < 0.625f ? a + a * t * small : large, x);
+  return std::copysign(select(a < 0.625f, a + a * t * small, large), x);
 }
-KOKKOS_INLINE_FUNCTION double tanh(double x) { return std::tanh(x); }
+KOKKOS_FORCEINLINE_FUNCTION double tanh(double x) { return std::tanh(x); }
 
 template <class T>
-KOKKOS_INLINE_FUNCTION T sigmoid(T x) {
+KOKKOS_FORCEINLINE_FUNCTION T sigmoid(T x) {
   return T(1) / (T(1) + exp(-x));
 }
 

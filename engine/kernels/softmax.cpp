@@ -20,6 +20,7 @@ struct Softmax {
     const T* const x = a + row * length;
     T* const to = out + row * length;
     const std::int64_t n = length;
+    if (n <= reduce_block) return one_block(x, to);
     const C top = largest<C>(n, [x](std::int64_t i) { return static_cast<C>(x[i]); });
     const C sum = ordered_sum<C>(n, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
     if (logarithm) {
@@ -30,6 +31,25 @@ struct Softmax {
       const C part = C(1) / sum;
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - top) * part);
+    }
+  }
+  // The same on a copy of the row: each exponential is worked out once, and short rows have no rest.
+  KOKKOS_INLINE_FUNCTION void one_block(const T* x, T* to) const {
+    using C = ComputeType<T>;
+    PaddedBlock<C> block;
+    block.load(x, length, static_cast<C>(x[0]));
+    const C top = block.largest();
+    block.map([top](C value) { return math::exp(value - top); });
+    const C sum = block.sum();
+    const std::int64_t n = length;
+    if (logarithm) {
+      const C log_sum = std::log(sum);
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
+    } else {
+      const C part = C(1) / sum;
+#pragma GCC ivdep
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(block.values[i] * part);
     }
   }
 };
@@ -80,28 +100,45 @@ struct Probabilities {
     if (mask) {
       const bool* const allowed = mask + row * keys;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) x[i] = allowed[i] ? x[i] * by : none;
+      for (std::int64_t i = 0; i < n; ++i) x[i] = math::select(allowed[i], x[i] * by, none);
     } else {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) x[i] *= by;
     }
-    const T top = largest<T>(n, [x](std::int64_t i) { return x[i]; });
-    if (top == none) {
-      for (std::int64_t i = 0; i < keys; ++i) x[i] = T(0);
-    } else {
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) x[i] = math::exp(x[i] - top);
-      const T part = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
-#pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) x[i] *= part;
-      for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);
-    }
+    if (n <= reduce_block)
+      one_block(x, n);
+    else
+      whole_row(x, n);
+    for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);
     if (!keep) return;
     const bool* const kept = keep + row * keys;
     T* const to = dropped + row * keys;
     const T up = factor;
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < keys; ++i) to[i] = kept[i] ? x[i] * up : T(0);
+    for (std::int64_t i = 0; i < keys; ++i) to[i] = math::select(kept[i], x[i] * up, T(0));
+  }
+  // Scores become probabilities; zeros where none can be seen.
+  KOKKOS_INLINE_FUNCTION void whole_row(T* x, std::int64_t n) const {
+    const T top = largest<T>(n, [x](std::int64_t i) { return x[i]; });
+    if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) x[i] = math::exp(x[i] - top);
+    const T part = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) x[i] *= part;
+  }
+  KOKKOS_INLINE_FUNCTION void one_block(T* x, std::int64_t n) const {
+    PaddedBlock<T> block;
+    block.load(x, n, x[0]);
+    const T top = block.largest();
+    if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
+    block.map([top](T value) { return math::exp(value - top); });
+    const T part = T(1) / block.sum();
+#pragma GCC ivdep
+    for (std::int64_t i = 0; i < n; ++i) x[i] = block.values[i] * part;
+  }
+  KOKKOS_INLINE_FUNCTION static void zero(T* x, std::int64_t n) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = T(0);
   }
 };
 
@@ -124,7 +161,7 @@ struct ProbabilitiesBackward {
       const bool* const kept = keep + row * keys;
       const T up = factor;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) g[i] = kept[i] ? g[i] * up : T(0);
+      for (std::int64_t i = 0; i < n; ++i) g[i] = math::select(kept[i], g[i] * up, T(0));
     }
     const T dot = ordered_sum<T>(n, [g, p](std::int64_t i) { return g[i] * p[i]; });
     const T by = scale;
