@@ -21,19 +21,25 @@ namespace lockstep::cli {
 
 namespace {
 
-// Stacks of MLP blocks; sizes chosen so that tiny is all overhead and medium all arithmetic.
+// Transformers with tied weights and no dropout, trained by Adam on the sum of the output: tiny is all overhead, medium
+// all arithmetic. ci/peer_torch.py measures the same.
 struct StepModel {
   const char* name;
-  std::int64_t dim;
-  int num_blocks;
-  std::int64_t rows;
+  int dim, num_layers, num_heads, vocabulary, length, batch;
 };
-constexpr StepModel step_models[] = {{"mlp_tiny", 16, 3, 8}, {"mlp_small", 256, 4, 128}, {"mlp_medium", 768, 4, 256}};
+constexpr StepModel step_models[] = {
+    {"tiny", 16, 3, 4, 1024, 64, 3}, {"small", 256, 4, 8, 1024, 128, 4}, {"medium", 768, 4, 12, 8192, 256, 2}};
 
-nn::ModulePtr build_model(const StepModel& model) {
-  std::vector<nn::ModulePtr> blocks;
-  for (int i = 0; i < model.num_blocks; ++i) blocks.push_back(nn::build("MLP", {{model.dim}, {}}, {}));
-  return nn::build("Sequential", {}, {}, blocks);
+nn::ModulePtr build_model(const StepModel& size) {
+  return nn::build("Transformer",
+                   {{},
+                    {{"n_layers", size.num_layers},
+                     {"vocab_size", size.vocabulary},
+                     {"max_seq_len", size.length},
+                     {"dim", size.dim},
+                     {"n_heads", size.num_heads},
+                     {"dropout_p", 0.0}}},
+                   {});
 }
 
 // Steps in turn with and without the order check, so that a slow moment of the machine meets both.
@@ -51,7 +57,7 @@ Timings time_steps(const StepModel& size, bool replicated, int rounds) {
     parameters.push_back({parameter.path, [parameter] { return parameter.tensor(); }});
   }
   const auto optimizer = optim::make_optimizer("Adam", {{parameters, {.lr = 1e-4}}});
-  const Tensor x = randn({size.rows, size.dim}, DType::float32, {});
+  const Tensor x = randint(0, size.vocabulary, {size.batch, size.length}, DType::int64, {});
   const auto step = [&] {
     optimizer->zero_grad();
     const Tensor loss = ops::sum(model->call(x).tensor());
