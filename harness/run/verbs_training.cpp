@@ -1,5 +1,6 @@
-// optimizer, init_optimizer_state, forward, backward, step, zero_grad.
+// optimizer, init_optimizer_state, forward, backward, step, zero_grad, clip_grad_norm.
 #include "engine/autograd/autograd.hpp"
+#include "engine/optim/clip.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -137,6 +138,13 @@ Value zero_grad(StepCall& call) {
   else
     nn::zero_grad(of.as_module("what zero_grad is `of`"), set_to_none);
   return Value();
+}
+
+Value clip_grad_norm(StepCall& call) {
+  std::vector<Tensor> parameters;
+  for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
+    parameters.push_back(entry.tensor());
+  return Value(optim::clip_grad_norm(parameters, call.number("max_norm"), call.number("norm")));
 }
 
 }  // namespace lockstep::run::verbs
