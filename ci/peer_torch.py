@@ -37,13 +37,6 @@ MODELS = {
     "medium": dict(dim=768, layers=4, heads=12, vocab=8192, length=256, batch=2),
 }
 
-# Stacks of MLP blocks; all overhead, something of both, all arithmetic.
-MLP_MODELS = {
-    "mlp_tiny": dict(dim=16, blocks=3, rows=8),
-    "mlp_small": dict(dim=256, blocks=4, rows=128),
-    "mlp_medium": dict(dim=768, blocks=4, rows=256),
-}
-
 
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
@@ -91,35 +84,12 @@ class Transformer(nn.Module):
         return self.output(self.norm(hidden)).float()
 
 
-class MlpBlock(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.in_proj, self.out_proj = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return functional.relu(self.out_proj(functional.relu(self.in_proj(x))))
-
-
-class MlpStack(nn.Module):
-    def __init__(self, dim: int, blocks: int, rows: int):
-        super().__init__()
-        self.layers = nn.ModuleList(MlpBlock(dim) for _ in range(blocks))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for layer in self.layers:
-            x = layer(x)
-        return x
-
-
 def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """The model, and what draws an input of it."""
-    if name in MLP_MODELS:
-        sizes = MLP_MODELS[name]
-        return MlpStack(**sizes), lambda: torch.randn(sizes["rows"], sizes["dim"])
     if name in MODELS:
         shape = MODELS[name]
         return Transformer(**shape), lambda: torch.randint(0, shape["vocab"], (shape["batch"], shape["length"]))
-    raise SystemExit(f"peer_torch: unknown model '{name}'; known are {', '.join([*MODELS, *MLP_MODELS])}")
+    raise SystemExit(f"peer_torch: unknown model '{name}'; known are {', '.join(MODELS)}")
 
 
 def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
@@ -215,7 +185,7 @@ def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]
                 model(inputs[i]).sum().backward()
                 optimizer.step()
 
-            rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name.removeprefix("mlp_")]
+            rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name]
             seconds = time_calls(step, lambda i: None, rounds, max(3, rounds // 10), together=name != "alone")
             if name == "alone":
                 dist.barrier()
@@ -245,7 +215,7 @@ def take_from(options: argparse.Namespace) -> None:
     options.only = distinct(row["name"] for row in rows if row["name"] in known)
     options.bytes = distinct(row["params"]["bytes"] for row in rows if "bytes" in row["params"])
     models = distinct(row["params"].get("model") for row in rows)
-    options.models = [name for name in models if name in MODELS or name in MLP_MODELS]
+    options.models = [name for name in models if name in MODELS]
 
 
 def main(arguments: list[str]) -> int:
