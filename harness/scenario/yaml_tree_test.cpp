@@ -170,6 +170,7 @@ TEST(YamlTree, StandsDamagedTexts) {
     state = state * 1664525u + 1013904223u;
     return (state >> 8) % bound;
   };
+  constexpr std::string_view specials = "[]{}:,'\"\n \t&*!|>-?%@`#~";
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
     std::string text = sound;
@@ -180,7 +181,7 @@ TEST(YamlTree, StandsDamagedTexts) {
           text.erase(at, 1 + next(5));
           break;
         case 1:
-          text.insert(at, 1, "[]{}:,'\"\n \t&*!|>-?%@`#~"[next(25)]);
+          text.insert(at, 1, specials[next(static_cast<std::uint32_t>(specials.size()))]);
           break;
         case 2:
           text[at] = static_cast<char>(next(256));
