@@ -1,6 +1,7 @@
 // What launches, events, allocations and the making of a world cost. Not part of the library:
 //
-//   launch_bench            prints nanoseconds (median of rounds), with the order check off and on
+//   ninja -C build device_bench && build/bin/device_bench      prints nanoseconds (median of rounds), with the order
+//   check off and on
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

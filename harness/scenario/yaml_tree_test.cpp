@@ -1,6 +1,7 @@
 #include "harness/scenario/yaml_tree.hpp"
 
 #include <chrono>
+#include <string_view>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
