@@ -16,8 +16,9 @@ struct KillMatrixOptions {
 };
 
 // The kind of defect that a failing check shows: expect_equal -> value, expect_collectives -> count, order -> order,
-// raises -> message, ...; empty for what counts as no catch (a crash, a hang, a failure outside any check).
-std::string kind_shown_by(const verdict::CaseResult& row);
+// raises -> message, ...; of an XPASS that of the check that had to fail; empty for what counts as no catch (a crash, a
+// hang, a failure outside any check).
+std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& test_case);
 
 // 0 when each defect is caught by a check of its kind and the run without any is clean; 1 else; 130 when interrupted.
 int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases, const KillMatrixOptions& options);
