@@ -33,7 +33,9 @@ struct Inputs {
 
 struct ParameterSlot {
   std::string name;  // local: "weight"
-  Tensor tensor;     // undefined when the module goes without (bias = false)
+  Tensor tensor;     // what the module computes with; undefined when it goes without (bias = false)
+  Tensor sharded;    // of a sharded parameter: what is trained, whatever lies in `tensor` at the moment; else undefined
+  const Tensor& trained() const { return sharded.defined() ? sharded : tensor; }
 };
 struct BufferSlot {
   std::string name;
@@ -102,6 +104,9 @@ class Module : public std::enable_shared_from_this<Module> {
   };
   std::map<std::string, Applied, std::less<>> applied;
   std::string copy_refusal;  // set by an API whose modules cannot be copied: what clone_module says
+  // Set by an API that exchanges parameters: puts those of this module that last into its slots, before their state is
+  // read, replaced, cast or moved. settle() calls it for a whole tree.
+  std::function<void()> settle;
 
  protected:
   // The method itself. Throws Error for an unknown method or wrong inputs.
@@ -126,6 +131,7 @@ struct NamedParameter {
   ModulePtr owner;
   std::size_t slot = 0;
   const Tensor& tensor() const { return owner->parameters[slot].tensor; }
+  const Tensor& trained() const { return owner->parameters[slot].trained(); }
 };
 struct NamedBuffer {
   std::string path;
@@ -137,6 +143,7 @@ std::vector<NamedModule> named_modules(const ModulePtr& root);  // pre-order
 std::vector<NamedParameter> named_parameters(const ModulePtr& root,
                                              bool once = true);  // `once` false: every name of a shared one
 std::vector<NamedBuffer> named_buffers(const ModulePtr& root);
+void settle(const ModulePtr& root);
 // Gives every parameter tensor its path as name.
 void name_parameters(const ModulePtr& root);
 

@@ -43,6 +43,7 @@ void assign_to(const Place& place, const Tensor& value) {
 }  // namespace
 
 StateDict state_dict(const ModulePtr& root) {
+  settle(root);
   std::vector<Place> places;
   collect(root, "", places);
   StateDict state;
@@ -51,6 +52,7 @@ StateDict state_dict(const ModulePtr& root) {
 }
 
 LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict, bool assign) {
+  settle(root);
   std::vector<Place> places;
   collect(root, "", places);
   std::map<std::string, const Tensor*> given;

@@ -41,7 +41,7 @@ std::vector<NamedParameter> named_parameters(const ModulePtr& root, bool once) {
   std::set<const TensorImpl*> seen;
   for (const auto& [path, module] : once ? named_modules(root) : all_paths(root))
     for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
-      const auto& [name, tensor] = module->parameters[slot];
+      const auto& [name, tensor, sharded] = module->parameters[slot];
       if (!tensor.defined()) continue;
       if (once && !seen.insert(&tensor.impl()).second) continue;
       found.push_back({joined(path, name), module, slot});
@@ -59,6 +59,11 @@ std::vector<NamedBuffer> named_buffers(const ModulePtr& root) {
       found.push_back({joined(path, buffer.name), module, slot});
     }
   return found;
+}
+
+void settle(const ModulePtr& root) {
+  for (const NamedModule& entry : named_modules(root))
+    if (entry.module->settle) entry.module->settle();
 }
 
 void name_parameters(const ModulePtr& root) {
@@ -82,7 +87,7 @@ class Cloner {
     modules_[from.get()] = made;
     made->training = from->training;
     for (const ParameterSlot& slot : from->parameters)
-      made->parameters.push_back({slot.name, tensor(slot.tensor, device::Purpose::parameter)});
+      made->parameters.push_back({slot.name, tensor(slot.tensor, device::Purpose::parameter), {}});
     for (const BufferSlot& slot : from->buffers)
       made->buffers.push_back({slot.name, tensor(slot.tensor, device::Purpose::other), slot.persistent});
     for (const ChildSlot& child : from->children) made->children.push_back({child.name, module(child.module)});
@@ -154,6 +159,7 @@ void set_training(const ModulePtr& root, bool training) {
 void cast_module(const ModulePtr& root, DType dtype) {
   if (!is_floating(dtype))
     throw Error(str("cast_module: ", name_of(dtype), " is no floating-point type"), "cast to a floating-point type");
+  settle(root);
   const NoGrad no_grad;
   for_each_tensor(root, [dtype](const Tensor& tensor, device::Purpose purpose) {
     if (!is_floating(tensor.dtype()) || tensor.dtype() == dtype) return;
@@ -163,6 +169,7 @@ void cast_module(const ModulePtr& root, DType dtype) {
 }
 
 void move_module(const ModulePtr& root, device::Device device) {
+  settle(root);
   const NoGrad no_grad;
   for_each_tensor(root, [device](const Tensor& tensor, device::Purpose purpose) {
     if (tensor.device() == device) return;
@@ -173,10 +180,10 @@ void move_module(const ModulePtr& root, device::Device device) {
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {
   for (const NamedParameter& parameter : named_parameters(root)) {
-    const Tensor gradient = grad(parameter.tensor());
+    const Tensor gradient = grad(parameter.trained());
     if (!gradient.defined()) continue;
     if (set_to_none)
-      set_grad(parameter.tensor(), Tensor());
+      set_grad(parameter.trained(), Tensor());
     else
       raw::zero_(gradient);
   }

@@ -178,7 +178,7 @@ Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options&
   Group group;
   group.options = options;
   for (const nn::NamedParameter& parameter : parameters)
-    group.parameters.push_back({parameter.path, [parameter] { return parameter.tensor(); }});
+    group.parameters.push_back({parameter.path, [parameter] { return parameter.trained(); }});
   return group;
 }
 

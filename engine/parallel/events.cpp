@@ -1,0 +1,33 @@
+#include "engine/parallel/events.hpp"
+
+#include <utility>
+
+#include "engine/core/rank_context.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+struct EventLog {
+  explicit EventLog(RankContext&) {}
+  static constexpr std::size_t limit = 100000;
+  std::vector<ParallelEvent> entries;
+};
+EventLog& event_log() { return RankContext::current().service<EventLog>(); }
+}  // namespace
+
+std::string_view name_of(EventKind kind) {
+  static constexpr std::string_view names[] = {"unshard",      "reshard",      "reduce",        "pre_forward",
+                                               "post_forward", "pre_backward", "post_backward", "recompute",
+                                               "wait_event",   "wait_stream"};
+  static_assert(std::size(names) == num_event_kinds);
+  return names[static_cast<int>(kind)];
+}
+
+void note_event(EventKind kind, std::string owner) {
+  EventLog& log = event_log();
+  if (log.entries.size() < EventLog::limit) log.entries.push_back({kind, std::move(owner)});
+}
+
+const std::vector<ParallelEvent>& events() { return event_log().entries; }
+
+}  // namespace lockstep::parallel
