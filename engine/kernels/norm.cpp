@@ -91,11 +91,14 @@ struct NormBackward {
   }
 };
 
-// A strip of columns: the rows are added in the lanes of reduce.hpp.
+// A strip of columns, each with one accumulator to which the rows of a block are added in their order; over blocks the
+// total is a float64. The loop over columns is the one that vectorises: a column's own order stays as it is, and rows
+// taken four at a time are added one after the other.
 template <class T>
 struct NormWeights {
   using C = ComputeType<T>;
-  static constexpr std::int64_t width = 32;
+  static constexpr std::int64_t width = 128;
+  static constexpr std::int64_t rows_at_once = 4;
   T* weight_grad;
   T* bias_grad;
   const T* grad;
@@ -105,40 +108,47 @@ struct NormWeights {
   std::int64_t length;
   std::int64_t num_rows;
 
+  template <std::int64_t count>
+  KOKKOS_FORCEINLINE_FUNCTION void add_rows(std::int64_t row, std::int64_t begin, std::int64_t columns, C* to_weight,
+                                            C* to_bias) const {
+    const T* const dy = grad + row * length + begin;
+    const T* const from = x + row * length + begin;
+    const std::int64_t step = length;
+    C mean[count], rstd[count];
+    for (std::int64_t r = 0; r < count; ++r) {
+      mean[r] = means ? means[row + r] : C(0);
+      rstd[r] = rstds[row + r];
+    }
+#pragma GCC ivdep
+    for (std::int64_t c = 0; c < columns; ++c) {
+      C weight = to_weight[c], bias = to_bias[c];
+#pragma GCC unroll 4
+      for (std::int64_t r = 0; r < count; ++r) {
+        const C g = static_cast<C>(dy[r * step + c]);
+        weight += g * ((static_cast<C>(from[r * step + c]) - mean[r]) * rstd[r]);
+        bias += g;
+      }
+      to_weight[c] = weight;
+      to_bias[c] = bias;
+    }
+  }
+
   KOKKOS_FUNCTION void operator()(std::int64_t strip) const {
     const std::int64_t begin = strip * width;
     const std::int64_t columns = length - begin < width ? length - begin : width;
-    double weight_total[width] = {}, bias_total[width] = {};
-    C weight_lane[reduce_lanes][width], bias_lane[reduce_lanes][width];
+    double weight_total[width], bias_total[width];
+    C weight_sum[width], bias_sum[width];
+    for (std::int64_t c = 0; c < columns; ++c) weight_total[c] = bias_total[c] = 0.0;
     for (std::int64_t first = 0; first < num_rows; first += reduce_block) {
-      const std::int64_t n = num_rows - first < reduce_block ? num_rows - first : reduce_block;
-      std::int64_t used = 1;  // the lanes past it are zero and change nothing
-      while (used < reduce_lanes && used < n) used *= 2;
-      for (std::int64_t l = 0; l < used; ++l)
-        for (std::int64_t c = 0; c < width; ++c) weight_lane[l][c] = bias_lane[l][c] = C(0);
-      for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t row = first + i;
-        const T* const dy = grad + row * length + begin;
-        const T* const from = x + row * length + begin;
-        const C mean = means ? means[row] : C(0), rstd = rstds[row];
-        C* const to_weight = weight_lane[i % reduce_lanes];
-        C* const to_bias = bias_lane[i % reduce_lanes];
-#pragma GCC ivdep
-        for (std::int64_t c = 0; c < columns; ++c) {
-          const C g = static_cast<C>(dy[c]);
-          to_weight[c] += g * ((static_cast<C>(from[c]) - mean) * rstd);
-          to_bias[c] += g;
-        }
-      }
-      for (std::int64_t half = used / 2; half > 0; half /= 2)
-        for (std::int64_t l = 0; l < half; ++l)
-          for (std::int64_t c = 0; c < width; ++c) {
-            weight_lane[l][c] += weight_lane[l + half][c];
-            bias_lane[l][c] += bias_lane[l + half][c];
-          }
-      for (std::int64_t c = 0; c < width; ++c) {
-        weight_total[c] += weight_lane[0][c];
-        bias_total[c] += bias_lane[0][c];
+      const std::int64_t end = num_rows - first < reduce_block ? num_rows : first + reduce_block;
+      for (std::int64_t c = 0; c < columns; ++c) weight_sum[c] = bias_sum[c] = C(0);
+      std::int64_t row = first;
+      for (; row + rows_at_once <= end; row += rows_at_once)
+        add_rows<rows_at_once>(row, begin, columns, weight_sum, bias_sum);
+      for (; row < end; ++row) add_rows<1>(row, begin, columns, weight_sum, bias_sum);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        weight_total[c] += weight_sum[c];
+        bias_total[c] += bias_sum[c];
       }
     }
     for (std::int64_t c = 0; c < columns; ++c) {

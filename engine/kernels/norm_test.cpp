@@ -1,0 +1,68 @@
+// The gradients of a norm's weights against the order of summation that normalize.hpp states, bit for bit.
+#include <gtest/gtest.h>
+
+#include "engine/kernels/normalize.hpp"
+#include "engine/kernels/reduce.hpp"
+#include "engine/kernels/test_views.hpp"
+
+namespace lockstep::kernels {
+namespace {
+
+// Rounds each step, whatever the compiler would like to fuse.
+template <class T>
+T rounded(T value) {
+  const volatile T stored = value;
+  return stored;
+}
+
+template <class T>
+void check_weights(std::int64_t num_rows, std::int64_t length, bool centred) {
+  using C = ComputeType<T>;
+  const auto count = static_cast<std::size_t>(num_rows * length);
+  std::vector<T> grad = mixed_values<T>(count, 3), x = mixed_values<T>(count, 4);
+  std::vector<T> weight_grad(static_cast<std::size_t>(length)), bias_grad = weight_grad;
+  std::vector<C> means = mixed_values<C>(static_cast<std::size_t>(num_rows), 5);
+  std::vector<C> rstds = mixed_values<C>(static_cast<std::size_t>(num_rows), 6);
+  NormRows rows;
+  rows.length = length;
+  rows.centred = centred;
+  norm_backward_weights(Space::host, rows, view_of(weight_grad), centred ? view_of(bias_grad) : View{}, view_of(grad),
+                        view_of(x), centred ? view_of(means) : View{}, view_of(rstds));
+  for (std::int64_t column = 0; column < length; ++column) {
+    double weight_total = 0.0, bias_total = 0.0;
+    C weight = C(0), bias = C(0);
+    for (std::int64_t row = 0; row < num_rows; ++row) {
+      if (row % reduce_block == 0) {
+        weight_total += weight;
+        bias_total += bias;
+        weight = bias = C(0);
+      }
+      const auto i = static_cast<std::size_t>(row * length + column);
+      const auto r = static_cast<std::size_t>(row);
+      const C g = static_cast<C>(grad[i]);
+      const C off = centred ? rounded(static_cast<C>(x[i]) - means[r]) : static_cast<C>(x[i]);
+      weight = rounded(weight + rounded(g * rounded(off * rstds[r])));
+      bias = rounded(bias + g);
+    }
+    const auto c = static_cast<std::size_t>(column);
+    ASSERT_EQ(static_cast<C>(weight_grad[c]), static_cast<C>(static_cast<T>(static_cast<C>(weight_total + weight))))
+        << num_rows << " x " << length << ", column " << column;
+    if (centred) {
+      ASSERT_EQ(static_cast<C>(bias_grad[c]), static_cast<C>(static_cast<T>(static_cast<C>(bias_total + bias))))
+          << num_rows << " x " << length << ", column " << column;
+    }
+  }
+}
+
+TEST(NormWeights, AddTheRowsInTheirOrder) {
+  for (const std::int64_t num_rows : {1, 3, 4, 31, 1024, 1025, 2051})
+    for (const std::int64_t length : {1, 7, 128, 200}) {
+      check_weights<float>(num_rows, length, true);
+      check_weights<double>(num_rows, length, true);
+    }
+  check_weights<float>(1030, 130, false);
+  check_weights<BFloat16>(1030, 130, true);
+}
+
+}  // namespace
+}  // namespace lockstep::kernels
