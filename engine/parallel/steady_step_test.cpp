@@ -1,0 +1,83 @@
+// What a training step costs once it repeats: no new memory, and at its peak little beside what training must hold.
+#include <gtest/gtest.h>
+
+#include "engine/device/device.hpp"
+#include "engine/optim/optimizer.hpp"
+#include "engine/parallel/replicate_testing.hpp"
+
+namespace lockstep::parallel {
+namespace {
+
+using namespace testing;
+using device::memory_stats;
+using device::MemoryStats;
+using device::Purpose;
+
+std::int64_t current(Purpose purpose) { return memory_stats().current[static_cast<std::size_t>(purpose)]; }
+
+struct Setting {
+  int world_size = 1;
+  bool as_view = false;
+  bool set_to_none = true;
+};
+
+// Trains a Transformer with Adam for six steps; from the third on, requires that no pool grows, that every step after
+// it is like the last one to the byte, and that the peak stays near what must be held: parameters, their gradients, the
+// optimizer's state, and what forward saved for backward.
+void train(const Setting& setting) {
+  nn::Inputs arguments;
+  arguments.named = {{"n_layers", 3}, {"dim", 64}, {"vocab_size", 256}, {"max_seq_len", 32}, {"dropout_p", 0.0}};
+  const nn::ModulePtr model = built("Transformer", 3, arguments);
+  if (setting.world_size > 1) {
+    ReplicateOptions options;
+    options.gradient_as_bucket_view = setting.as_view;
+    options.bucket_cap_mb = 0.25;
+    replicate(model, options);
+  }
+  const auto adam = optim::make_optimizer("Adam", {optim::group_of(nn::named_parameters(model), {})});
+  MemoryStats before;
+  for (int step = 1; step <= 6; ++step) {
+    device::reset_peaks();
+    const Tensor tokens = randint(0, 256, {4, 32}, DType::int64, {});
+    adam->zero_grad(setting.set_to_none);
+    std::int64_t saved = 0;
+    {
+      const Tensor loss = ops::sum(model->call(tokens).tensor());
+      saved = current(Purpose::activation);
+      backward({loss});
+    }
+    const std::int64_t gradients = current(Purpose::gradient);
+    adam->step();
+    const MemoryStats now = memory_stats();
+    if (step >= 3) {
+      const std::string where = str("rank ", RankContext::current().rank(), ", step ", step, ": ");
+      require(now.num_pool_misses == before.num_pool_misses,
+              str(where, "the pools grew ", now.num_pool_misses - before.num_pool_misses, " times"));
+      require(step == 3 || (now.current == before.current && now.peak == before.peak),
+              str(where, "memory by purpose is not that of the step before"));
+      const std::int64_t parameters = current(Purpose::parameter), state = current(Purpose::optimizer);
+      require(parameters > 0 && gradients == parameters && state == 2 * parameters && saved > parameters,
+              str(where, "parameters ", parameters, ", gradients ", gradients, ", optimizer ", state, ", saved ", saved,
+                  " bytes: what the bound is made of is not what it should be"));
+      const std::int64_t held = parameters + gradients + state + saved;
+      require(static_cast<double>(now.peak_total) <= 1.15 * static_cast<double>(held),
+              str(where, "a peak of ", now.peak_total, " bytes where ", held, " must be held"));
+    }
+    before = now;
+  }
+}
+
+TEST(SteadyStep, TakesNoNewMemoryAndPeaksNearWhatItHolds) {
+  for (const int world_size : {1, 2})
+    for (const bool as_view : {false, true})
+      for (const bool set_to_none : {false, true})
+        EXPECT_EQ(run(world_size,
+                      [&](int) {
+                        train({world_size, as_view, set_to_none});
+                      }),
+                  "")
+            << "world_size " << world_size << ", as_view " << as_view << ", set_to_none " << set_to_none;
+}
+
+}  // namespace
+}  // namespace lockstep::parallel
