@@ -13,14 +13,47 @@ namespace lockstep {
 // New entries also get a row in defects.cpp; the table's length is checked at compile time.
 enum class Defect {
   none,
-  replicate_no_division,      // the mean forgets to divide
-  replicate_divides_twice,    // the mean divides by the world size twice
-  replicate_reduces_early,    // a bucket is reduced before its last gradient is in it
-  replicate_bucket_not_sent,  // the last bucket is never reduced
-  replicate_wait_left_out,    // the compute stream does not wait for the reduction
-  sum_leaves_out_rank,        // the last rank's part is missing from a sum
-  compare_always_equal,       // a comparison holds whatever it sees
-  compare_ignores_last,       // a comparison does not look at the last element
+  replicate_no_division,                    // the mean forgets to divide
+  replicate_divides_twice,                  // the mean divides by the world size twice
+  replicate_reduces_early,                  // a bucket is reduced before its last gradient is in it
+  replicate_bucket_not_sent,                // the last bucket is never reduced
+  replicate_wait_left_out,                  // the compute stream does not wait for the reduction
+  sum_leaves_out_rank,                      // the last rank's part is missing from a sum
+  compare_always_equal,                     // a comparison holds whatever it sees
+  compare_ignores_last,                     // a comparison does not look at the last element
+  checkpoint_random_state_not_restored,     // a recomputation draws other random numbers
+  checkpoint_keeps_activations,             // a checkpointed region keeps what it should recompute
+  checkpoint_recomputes_twice,              // a region is recomputed once more than needed
+  shard_no_division,                        // gradients of a sharded group are summed and not divided
+  shard_divides_twice,                      // gradients of a sharded group are divided twice
+  shard_divides_by_shard_axis,              // on a 2-d mesh gradients are divided by the size of the shard axis alone
+  shard_all_reduce_left_out,                // on a 2-d mesh the sum over the replicate axis is left out
+  shard_partial_sum_late,                   // partial sums of earlier microbatches are added after the all_reduce
+  shard_reshard_forgotten,                  // a group stays whole after its forward
+  shard_reshard_too_often,                  // a group that is to stay whole after its forward is resharded
+  shard_root_resharded,                     // the root is resharded after its forward
+  shard_padding_leaked,                     // parts are cut as if every rank held a whole one, padding and all
+  shard_gradient_overwritten,               // a second microbatch takes the place of the gradient of the first
+  shard_sync_flag_ignored,                  // gradients are reduced in every microbatch, whatever the flag says
+  shard_prefetch_wrong_group,               // backward prefetches the group after this one instead of the one before
+  shard_shared_reduced_twice,               // the gradient of a shared parameter counts once a slot
+  shard_frozen_reduced,                     // frozen parameters take part in the reduction
+  shard_cast_left_out,                      // parts are gathered in their own type, whatever the policy says
+  shard_optimizer_sees_whole,               // whole parameters stay in the slots that optimizers read
+  shard_stale_after_evaluation,             // parameters left whole by an evaluation are used again after a step
+  shard_accumulates_in_compute_type,        // unsynchronised gradients add up in the type of the forward
+  shard_gather_ignores_optimizer,           // gathers do not wait for the optimizer
+  shard_gather_ignores_copy_in,             // the gather does not wait for its input
+  shard_compute_ignores_gather,             // compute does not wait for the gather
+  shard_input_freed_early,                  // the input of a gather is freed without waiting for it
+  shard_output_freed_early,                 // the output of a gather is freed without waiting for the copy-out
+  shard_reduction_ignores_compute,          // the reduction does not wait for the gradients
+  shard_reduction_input_freed_early,        // the input of a reduction is freed without waiting for it
+  shard_all_reduce_ignores_reduce_scatter,  // the all_reduce does not wait for the reduce_scatter
+  shard_optimizer_ignores_reduction,        // compute does not wait for the reductions at the end of backward
+  shard_gather_ignores_kept_parts,          // the gather for backward does not wait for the parts that forward kept
+  shard_unshard_ignores_compute,            // a gather by hand does not wait for what wrote the parts
+  shard_host_ignores_offload,               // the host does not wait for gradients that are on their way to it
   count_
 };
 
