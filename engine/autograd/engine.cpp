@@ -202,13 +202,19 @@ void Run::run() {
 // Registers the running backward with the rank while it lives.
 class RunningScope {
  public:
-  explicit RunningScope(RunningBackward& run) {
+  explicit RunningScope(RunningBackward& run) : run_(run) {
     run.id = autograd_rank().next_backward++;
     autograd_rank().running.push_back(&run);
   }
-  ~RunningScope() { autograd_rank().running.pop_back(); }
+  ~RunningScope() {
+    autograd_rank().running.pop_back();
+    for (const auto& function : run_.at_end) function();
+  }
   RunningScope(const RunningScope&) = delete;
   RunningScope& operator=(const RunningScope&) = delete;
+
+ private:
+  RunningBackward& run_;
 };
 
 }  // namespace

@@ -34,16 +34,22 @@ Gradients Node::run(Gradients& grads) const {
 Tensor Node::unpack(int i) const {
   LOCKSTEP_CHECK(i >= 0 && static_cast<std::size_t>(i) < saved.size(), name_, " saved ", saved.size(),
                  " tensors and reads number ", i, freed_ ? " after they were freed" : "");
-  const SavedTensor& entry = saved[static_cast<std::size_t>(i)];
+  return unpack_saved(saved[static_cast<std::size_t>(i)], name_, i);
+}
+
+Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number) {
   if (entry.hooks) {
-    Tensor tensor = entry.hooks->unpack(entry.packed);
-    LOCKSTEP_CHECK(tensor.defined(), "unpacking a tensor saved by ", name_, " gave none");
+    // Held here: what unpacking runs may let the entry go.
+    const std::shared_ptr<const SavedTensorHooks> hooks = entry.hooks;
+    const PackedTensor packed = entry.packed;
+    Tensor tensor = hooks->unpack(packed);
+    LOCKSTEP_CHECK(tensor.defined(), "unpacking a tensor saved by ", operation, " gave none");
     return tensor;
   }
   if (entry.tensor.defined() && entry.tensor.storage()->version() != entry.version) {
     const Storage& storage = *entry.tensor.storage();
     throw Error(
-        str("backward of ", name_, ": tensor ", i, " that it saved",
+        str("backward of ", operation, ": tensor ", number, " that it saved",
             storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ", name_of(entry.tensor.dtype()),
             " ", to_text(entry.tensor.sizes()), ", was changed in place: it was at version ", entry.version,
             " and is at version ", storage.version()),

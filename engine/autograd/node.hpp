@@ -35,6 +35,10 @@ struct SavedTensor {
   PackedTensor packed;
   std::shared_ptr<const SavedTensorHooks> hooks;
 };
+// Through the hooks in force, as an alias without history. `operation` is for messages.
+SavedTensor save_tensor(const Tensor& tensor, const char* operation);
+// Throws Error when it was changed in place since; `number` counts what the operation saved.
+Tensor unpack_saved(const SavedTensor& saved, const char* operation, int number);
 
 using GradientHook = std::function<Tensor(const Tensor&)>;
 struct NodeHook {
@@ -106,6 +110,7 @@ class RunningBackward {
   virtual bool reaches(const TensorImpl* leaf) const = 0;
   std::uint64_t id = 0;
   std::vector<std::function<void()>> callbacks;
+  std::vector<std::function<void()>> at_end;  // run after all else, an exception or not; must not throw
 };
 
 // What a rank owns of autograd.
@@ -115,6 +120,8 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
+  const char* saving = "";  // the operation whose tensors are being saved, while hooks pack them
+  int recomputations = 0;   // of activation checkpoints, one in the other
   std::uint64_t next_backward = 1;
   std::vector<RunningBackward*> running;  // innermost last
 };

@@ -41,6 +41,22 @@ bool recording(const std::vector<Tensor>& inputs) {
   return false;
 }
 
+// An alias without history: a saved result would otherwise own its own node.
+SavedTensor save_tensor(const Tensor& tensor, const char* operation) {
+  SavedTensor entry;
+  if (!tensor.defined()) return entry;
+  AutogradRank& rank = autograd_rank();
+  if (rank.saved_hooks.empty()) {
+    entry.tensor = detach(tensor);
+    entry.version = tensor.storage()->version();
+  } else {
+    entry.hooks = rank.saved_hooks.back();
+    rank.saving = operation;
+    entry.packed = entry.hooks->pack(detach(tensor));
+  }
+  return entry;
+}
+
 namespace {
 
 NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardFunction function) {
@@ -55,22 +71,9 @@ NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardF
   return node;
 }
 
-// Kept as aliases without history: a saved result would otherwise own its own node.
 void save(Node& node, const std::vector<Tensor>& tensors) {
-  if (tensors.empty()) return;
-  const AutogradRank& rank = autograd_rank();
   node.saved.reserve(tensors.size());
-  for (const Tensor& tensor : tensors) {
-    SavedTensor& entry = node.saved.emplace_back();
-    if (!tensor.defined()) continue;
-    if (rank.saved_hooks.empty()) {
-      entry.tensor = detach(tensor);
-      entry.version = tensor.storage()->version();
-    } else {
-      entry.hooks = rank.saved_hooks.back();
-      entry.packed = entry.hooks->pack(detach(tensor));
-    }
-  }
+  for (const Tensor& tensor : tensors) node.saved.push_back(save_tensor(tensor, node.name()));
 }
 
 void attach(const Tensor& result, const NodePtr& node, int output) {

@@ -73,6 +73,7 @@ struct Module::Hooks {
   List<PreForward> pre_forward;
   List<PostForward> post_forward;
   List<std::function<void(Module&)>> pre_backward, post_backward;
+  CallWrapper inside_apis, outside_apis;
   HookHandle next = 1;
 
   template <class F>
@@ -114,6 +115,12 @@ void Module::remove_hook(HookHandle handle) {
   std::erase_if(hooks_->post_forward, has_handle);
   std::erase_if(hooks_->pre_backward, has_handle);
   std::erase_if(hooks_->post_backward, has_handle);
+}
+
+void Module::set_wrapper(Around where, CallWrapper wrapper) {
+  CallWrapper& slot = where == Around::inside_apis ? hooks().inside_apis : hooks().outside_apis;
+  if (slot) throw Error(str("the calls of ", type_, " are wrapped already"), "wrap a module once");
+  slot = std::move(wrapper);
 }
 
 // ---- calling ----
@@ -176,24 +183,42 @@ Value Module::call(Inputs inputs, std::string_view method) {
   const comm::PhaseScope scope(phase == comm::Phase::other ? comm::Phase::forward : phase);
   const bool hooked =
       hooks_ && std::find(forward_methods_.begin(), forward_methods_.end(), method) != forward_methods_.end();
-  return hooked ? call_hooked(std::move(inputs), method) : run(method, inputs);
+  if (!hooked) return run(method, inputs);
+  const CallWrapper wrapper = hooks_->outside_apis;
+  return wrapper ? wrapper(inputs, bound(&Module::call_hooked, method)) : call_hooked(std::move(inputs), method);
+}
+
+// A part of a call that can be run again later: it holds the module.
+std::function<Value(const Inputs&)> Module::bound(Value (Module::*part)(Inputs, std::string_view),
+                                                  std::string_view method) {
+  return [self = shared_from_this(), part, name = std::string(method)](const Inputs& inputs) {
+    return (*self.*part)(inputs, name);
+  };
 }
 
 Value Module::call_hooked(Inputs inputs, std::string_view method) {
   for (const auto& hook : Hooks::of(hooks_->pre_forward, Place::api)) hook(*this, inputs);
-  BackwardWatch outer(*this, Hooks::of(hooks_->pre_backward, Place::api), Hooks::of(hooks_->post_backward, Place::api));
-  if (!outer.empty()) outer.watch_inputs(inputs);
+  BackwardWatch watch(*this, Hooks::of(hooks_->pre_backward, Place::api), Hooks::of(hooks_->post_backward, Place::api));
+  if (!watch.empty()) watch.watch_inputs(inputs);
+
+  const CallWrapper wrapper = hooks_->inside_apis;
+  Value outputs = wrapper ? wrapper(inputs, bound(&Module::call_inside, method)) : call_inside(inputs, method);
+
+  for (const auto& hook : Hooks::of(hooks_->post_forward, Place::api)) hook(*this, inputs, outputs);
+  if (!watch.empty()) watch.watch_outputs(outputs);
+  return outputs;
+}
+
+Value Module::call_inside(Inputs inputs, std::string_view method) {
   for (const auto& hook : Hooks::of(hooks_->pre_forward, Place::user)) hook(*this, inputs);
-  BackwardWatch inner(*this, Hooks::of(hooks_->pre_backward, Place::user),
+  BackwardWatch watch(*this, Hooks::of(hooks_->pre_backward, Place::user),
                       Hooks::of(hooks_->post_backward, Place::user));
-  if (!inner.empty()) inner.watch_inputs(inputs);
+  if (!watch.empty()) watch.watch_inputs(inputs);
 
   Value outputs = run(method, inputs);
 
-  if (!inner.empty()) inner.watch_outputs(outputs);
+  if (!watch.empty()) watch.watch_outputs(outputs);
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::user)) hook(*this, inputs, outputs);
-  for (const auto& hook : Hooks::of(hooks_->post_forward, Place::api)) hook(*this, inputs, outputs);
-  if (!outer.empty()) outer.watch_outputs(outputs);
   return outputs;
 }
 

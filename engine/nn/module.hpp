@@ -95,6 +95,11 @@ class Module : public std::enable_shared_from_this<Module> {
   HookHandle add_pre_backward(std::function<void(Module&)> hook, Place place = Place::user);
   HookHandle add_post_backward(std::function<void(Module&)> hook, Place place = Place::user);
   void remove_hook(HookHandle handle);
+  // What an activation checkpoint puts around a call: `inner` runs all that lies inside, now or later. One a place:
+  // inside all hooks of APIs, around the user's hooks and the method; or around the whole call with all its hooks.
+  enum class Around { inside_apis, outside_apis };
+  using CallWrapper = std::function<Value(const Inputs& inputs, const std::function<Value(const Inputs&)>& inner)>;
+  void set_wrapper(Around where, CallWrapper wrapper);  // throws Error when there is one
 
   // ---- what parallel APIs applied here: name -> settings, with the names of the parameters they took ----
   struct Applied {
@@ -115,7 +120,9 @@ class Module : public std::enable_shared_from_this<Module> {
  private:
   struct Hooks;
   Hooks& hooks();
-  Value call_hooked(Inputs inputs, std::string_view method);
+  Value call_hooked(Inputs inputs, std::string_view method);  // hooks of APIs, and what they are around
+  Value call_inside(Inputs inputs, std::string_view method);  // hooks of users, and the method
+  std::function<Value(const Inputs&)> bound(Value (Module::*part)(Inputs, std::string_view), std::string_view method);
   std::string type_;
   std::vector<std::string> forward_methods_{"forward"};
   std::shared_ptr<Hooks> hooks_;
@@ -155,6 +162,8 @@ void swap_data(const Tensor& tensor, const Tensor& data);
 void set_training(const ModulePtr& root, bool training);
 void cast_module(const ModulePtr& root, DType dtype);  // floating parameters and buffers, gradients too
 void move_module(const ModulePtr& root, device::Device device);
+// Gives what is on the meta device memory, full of not-a-number (integers: zeros) until it is written.
+void materialize(const ModulePtr& root, device::Device device);
 void zero_grad(const ModulePtr& root, bool set_to_none = true);
 
 // ---- state dicts ----

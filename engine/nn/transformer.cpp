@@ -1,5 +1,6 @@
 // The Transformer of the documents. Children are built, and draw their weights, in the order written.
 #include "engine/autograd/ops.hpp"
+#include "engine/nn/checkpoint.hpp"
 #include "engine/nn/layers.hpp"
 #include "engine/nn/models.hpp"
 
@@ -10,7 +11,7 @@ namespace {
 struct Settings {
   std::int64_t num_layers, vocab_size, max_seq_len, dim, num_heads;
   double dropout;
-  bool causal, tied;
+  bool causal, tied, checkpointed;
 };
 
 // (B, S, heads * width) to (B, heads, S, width); the number of heads is what there are, be it a part of all.
@@ -60,6 +61,22 @@ ModulePtr block(const Settings& settings, const BuildOptions& options) {
   return made;
 }
 
+// Layers that are recomputed in backward, one region each.
+class CheckpointedLayers : public Sequential {
+ public:
+  ModulePtr clone_shell() const override { return std::make_shared<CheckpointedLayers>(); }
+
+ protected:
+  Value run(std::string_view method, const Inputs& inputs) override {
+    require_forward(*this, method);
+    Value x = only_input(*this, method, inputs);
+    for (const ChildSlot& layer : children)
+      x = checkpoint([module = layer.module](const Inputs& in) { return module->call(in); },
+                     Inputs{{std::move(x)}, {}});
+    return x;
+  }
+};
+
 // tokens (B, S) to (B, S, vocab_size), always float32.
 Value predict(Composed& m, const Inputs& inputs) {
   const Tensor& tokens = only_input(m, "forward", inputs);
@@ -72,9 +89,15 @@ Value predict(Composed& m, const Inputs& inputs) {
 }
 
 ModulePtr transformer(const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-  const Settings settings = {
-      at.size("n_layers"), at.size("vocab_size"),  at.size("max_seq_len"),      at.size("dim"),
-      at.size("n_heads"),  at.number("dropout_p"), at.boolean("use_attn_mask"), at.boolean("weight_tying")};
+  const Settings settings = {at.size("n_layers"),
+                             at.size("vocab_size"),
+                             at.size("max_seq_len"),
+                             at.size("dim"),
+                             at.size("n_heads"),
+                             at.number("dropout_p"),
+                             at.boolean("use_attn_mask"),
+                             at.boolean("weight_tying"),
+                             at.boolean("checkpoint_activations")};
   if (settings.dim % settings.num_heads != 0)
     throw Error(str("Transformer: dim is ", settings.dim, ", n_heads ", settings.num_heads),
                 "the heads must share the dim evenly");
@@ -82,7 +105,8 @@ ModulePtr transformer(const Arguments& at, const BuildOptions& options, const st
   made->add_child("tok_embeddings", created<Embedding>(options, settings.vocab_size, settings.dim));
   made->add_child("pos_embeddings", created<Embedding>(options, settings.max_seq_len, settings.dim));
   made->add_child("dropout", std::make_shared<Dropout>(settings.dropout));
-  auto layers = std::make_shared<Sequential>();
+  const std::shared_ptr<Sequential> layers =
+      settings.checkpointed ? std::make_shared<CheckpointedLayers>() : std::make_shared<Sequential>();
   for (std::int64_t i = 0; i < settings.num_layers; ++i) layers->add_child(str(i), block(settings, options));
   made->add_child("layers", layers);
   made->add_child("norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
@@ -103,7 +127,8 @@ std::vector<Builder> transformer_builders() {
              {"n_heads", false, 4},
              {"dropout_p", false, 0.1},
              {"use_attn_mask", false, true},
-             {"weight_tying", false, true}},
+             {"weight_tying", false, true},
+             {"checkpoint_activations", false, false}},
             false,
             "tok_embeddings, pos_embeddings, dropout, layers, norm, output; the output shares the embedding's weight"},
            transformer}};

@@ -1,0 +1,224 @@
+// A region, its slots and its recomputation.
+//
+// Every tensor that a node inside the region saves becomes a slot: the node owns it, the region only looks at it, so
+// that slots of nodes that are gone are not filled. The hooks on the nodes own the region.
+#include "engine/autograd/checkpoint.hpp"
+
+#include <algorithm>
+
+#include "engine/autograd/node.hpp"
+#include "engine/core/defects.hpp"
+
+namespace lockstep {
+
+namespace {
+
+class Region;
+
+struct Slot {
+  std::size_t number = 0;  // counted in the order of saving
+  TensorInfo info;
+  const char* operation = "";
+  SavedTensor filled;  // by a recomputation, until it is read
+};
+
+// Ends a recomputation that has all it needs. Not an Error: nothing on the way up may take it for one.
+struct EnoughRecomputed {
+  const Region* region;
+};
+
+class Region : public std::enable_shared_from_this<Region> {
+ public:
+  Region(std::function<void(const std::vector<Tensor>&)> again, const std::vector<Tensor>& inputs,
+         CheckpointOptions options)
+      : again_(std::move(again)), options_(std::move(options)) {
+    inputs_.reserve(inputs.size());
+    for (const Tensor& input : inputs) {
+      inputs_.push_back(save_tensor(input, "checkpoint"));
+      needs_gradient_.push_back(needs_gradient(input));
+    }
+    if (options_.preserve_random_state) random_ = RankContext::current().generator().state();
+  }
+
+  // What the nodes of the forward save through.
+  SavedTensorHooks forward_hooks() {
+    return {
+        [self = shared_from_this()](const Tensor& tensor) { return self->add_slot(tensor); },
+        [self = shared_from_this()](const PackedTensor& slot) { return self->read(*static_cast<Slot*>(slot.get())); }};
+  }
+
+ private:
+  PackedTensor add_slot(const Tensor& tensor) {
+    auto slot = std::make_shared<Slot>();
+    slot->number = slots_.size();
+    slot->info = info_of(tensor);
+    slot->operation = autograd_rank().saving;
+    if (defect_armed(Defect::checkpoint_keeps_activations)) [[unlikely]]
+      kept_.push_back(tensor);
+    slots_.push_back(slot);
+    return slot;
+  }
+
+  Tensor read(Slot& slot) {
+    if (filled_in_ != backward_id()) clear();
+    if (!slot.filled.tensor.defined()) recompute();
+    LOCKSTEP_CHECK(slot.filled.tensor.defined(), "tensor ", slot.number, " saved by ", slot.operation);
+    // Read once a backward: the memory goes with the node that reads it.
+    const SavedTensor filled = std::move(slot.filled);
+    slot.filled = {};
+    return unpack_saved(filled, slot.operation, static_cast<int>(slot.number));
+  }
+
+  void recompute();
+  void run_again(std::size_t num_wanted);
+  void check(std::size_t num_saved, std::size_t num_wanted) const;
+  void clear() {
+    for (const auto& weak : slots_)
+      if (const auto slot = weak.lock()) slot->filled = {};
+    infos_.clear();
+  }
+  std::string title() const {
+    return options_.name.empty() ? "checkpoint: " : str("checkpoint of ", options_.name, ": ");
+  }
+
+  std::function<void(const std::vector<Tensor>&)> again_;
+  CheckpointOptions options_;
+  std::vector<SavedTensor> inputs_;
+  std::vector<bool> needs_gradient_;
+  std::optional<Generator::State> random_;
+  std::vector<std::weak_ptr<Slot>> slots_;
+  std::vector<TensorInfo> infos_;  // of the recomputation, in order of saving
+  std::vector<Tensor> kept_;       // nothing, but for a seeded defect
+  std::uint64_t filled_in_ = 0;    // the backward that the filled slots belong to
+};
+
+// The generator as it was at the forward, and back.
+class RandomStateScope {
+ public:
+  explicit RandomStateScope(const std::optional<Generator::State>& state) {
+    if (!state || defect_armed(Defect::checkpoint_random_state_not_restored)) return;
+    Generator& generator = RankContext::current().generator();
+    before_ = generator.state();
+    generator.set_state(*state);
+  }
+  ~RandomStateScope() {
+    if (before_) RankContext::current().generator().set_state(*before_);
+  }
+  RandomStateScope(const RandomStateScope&) = delete;
+  RandomStateScope& operator=(const RandomStateScope&) = delete;
+
+ private:
+  std::optional<Generator::State> before_;
+};
+
+class RecomputationScope {
+ public:
+  RecomputationScope() { ++autograd_rank().recomputations; }
+  ~RecomputationScope() { --autograd_rank().recomputations; }
+  RecomputationScope(const RecomputationScope&) = delete;
+  RecomputationScope& operator=(const RecomputationScope&) = delete;
+};
+
+void Region::recompute() {
+  clear();
+  filled_in_ = backward_id();
+  AutogradRank& rank = autograd_rank();
+  if (!rank.running.empty())
+    rank.running.back()->at_end.push_back([weak = weak_from_this()] {
+      if (const auto region = weak.lock()) region->clear();
+    });
+  std::size_t num_wanted = slots_.size();  // up to the last one that a node still owns
+  while (num_wanted > 0 && slots_[num_wanted - 1].expired()) --num_wanted;
+  try {
+    run_again(num_wanted);
+    if (defect_armed(Defect::checkpoint_recomputes_twice)) [[unlikely]]
+      run_again(num_wanted);
+    check(infos_.size(), num_wanted);
+  } catch (...) {
+    clear();
+    throw;
+  }
+}
+
+void Region::run_again(std::size_t num_wanted) {
+  infos_.clear();
+  // What outer regions hold of the inputs is unpacked first: it may run them again.
+  std::vector<Tensor> inputs;
+  inputs.reserve(inputs_.size());
+  for (std::size_t i = 0; i < inputs_.size(); ++i) {
+    const Tensor saved = unpack_saved(inputs_[i], "checkpoint", static_cast<int>(i));
+    Tensor input = saved.defined() ? detach(saved) : Tensor();
+    if (needs_gradient_[i]) set_requires_grad(input, true);
+    inputs.push_back(std::move(input));
+  }
+  const RecomputationScope scope;
+  const RandomStateScope random(random_);
+  if (options_.before_recomputing) options_.before_recomputing();
+  const GradMode recording(true);
+  const SavedTensorHooksScope hooks(
+      {[this, num_wanted](const Tensor& tensor) -> PackedTensor {
+         const std::size_t number = infos_.size();
+         infos_.push_back(info_of(tensor));
+         if (number < num_wanted)
+           if (const auto slot = slots_[number].lock()) {
+             slot->filled.tensor = tensor;
+             slot->filled.version = tensor.storage()->version();
+           }
+         if (number + 1 == num_wanted) throw EnoughRecomputed{this};
+         // A backward within the function itself reads it through the second hook.
+         return std::make_shared<Tensor>(tensor);
+       },
+       [](const PackedTensor& packed) { return *static_cast<const Tensor*>(packed.get()); }});
+  try {
+    again_(inputs);
+  } catch (const EnoughRecomputed& enough) {
+    if (enough.region != this) throw;
+  }
+}
+
+void Region::check(std::size_t num_saved, std::size_t num_wanted) const {
+  if (num_saved < num_wanted)
+    throw Error(
+        str(title(),
+            "A different number of tensors was saved during the original forward and recomputation. The forward "
+            "saved ",
+            slots_.size(), ", of which the first ", num_wanted, " are needed, the recomputation ", num_saved),
+        "let the function do the same operations both times");
+  if (options_.determinism == DeterminismCheck::none) return;
+  std::string differences;
+  for (std::size_t i = 0; i < num_wanted; ++i) {
+    const auto slot = slots_[i].lock();
+    if (!slot) continue;
+    const TensorInfo& before = slot->info;
+    const TensorInfo& now = infos_[i];
+    if (before.sizes == now.sizes && before.dtype == now.dtype && before.device == now.device) continue;
+    auto text = [](const TensorInfo& info) {
+      return str(name_of(info.dtype), " ", to_text(info.sizes), " on ", to_text(info.device));
+    };
+    differences += str("\n  tensor ", i, ", saved by ", slot->operation, ": ", text(before), " in the forward, ",
+                       text(now), " in the recomputation");
+  }
+  if (differences.empty()) return;
+  throw Error(
+      str(title(), "Recomputed values for the following tensors have different metadata than during the forward pass.",
+          differences),
+      "let the function do the same operations, on inputs and parameters of the same sizes and types, both times");
+}
+
+}  // namespace
+
+void run_checkpointed(const std::function<void()>& first, std::function<void(const std::vector<Tensor>&)> again,
+                      const std::vector<Tensor>& inputs, const CheckpointOptions& options) {
+  if (!grad_enabled()) {  // nothing is saved
+    first();
+    return;
+  }
+  const auto region = std::make_shared<Region>(std::move(again), inputs, options);
+  const SavedTensorHooksScope hooks(region->forward_hooks());
+  first();
+}
+
+bool recomputing() { return recomputation_depth() > 0; }
+int recomputation_depth() { return autograd_rank().recomputations; }
+
+}  // namespace lockstep

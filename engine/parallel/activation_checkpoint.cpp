@@ -1,0 +1,27 @@
+#include "engine/parallel/activation_checkpoint.hpp"
+
+#include "engine/nn/checkpoint.hpp"
+#include "engine/parallel/contract.hpp"
+#include "engine/parallel/events.hpp"
+
+namespace lockstep::parallel {
+
+void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpointOptions& options) {
+  const Application application(module, activation_checkpoint_name);
+  CheckpointOptions region;
+  region.preserve_random_state = options.preserve_random_state;
+  region.determinism = options.determinism;
+  region.name = options.name.empty() ? module->type() : options.name;
+  region.before_recomputing = [name = region.name] { note_event(EventKind::recompute, name); };
+  const bool composable = options.form == CheckpointForm::composable;
+  module->set_wrapper(composable ? nn::Module::Around::inside_apis : nn::Module::Around::outside_apis,
+                      [region](const nn::Inputs& inputs, const std::function<nn::Value(const nn::Inputs&)>& inner) {
+                        return nn::checkpoint(inner, inputs, region);
+                      });
+  application.complete({{"form", composable ? "composable" : "wrapper"},
+                        {"preserve_random_state", options.preserve_random_state},
+                        {"determinism_check", options.determinism == DeterminismCheck::metadata ? "default" : "none"}},
+                       {}, {});
+}
+
+}  // namespace lockstep::parallel
