@@ -1,6 +1,7 @@
 #include "engine/layout/placement.hpp"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/core/error.hpp"
 
@@ -38,14 +39,65 @@ std::string ShardedLayout::text() const {
   return str(lockstep::to_text(sizes), " as ", to_text(placements), " on ", mesh.text());
 }
 
+namespace {
+
+bool in_one_order(PartialOp a, PartialOp b) {
+  const auto adds = [](PartialOp op) { return op == PartialOp::sum || op == PartialOp::mean; };
+  return a == b || (adds(a) && adds(b));
+}
+
+// What the axes after `axis` cut this dim into.
+int later_parts(const ShardedLayout& layout, std::size_t axis, int dim) {
+  int parts = 1;
+  for (std::size_t later = axis + 1; later < layout.placements.size(); ++later)
+    if (layout.placements[later].is_shard(dim)) parts *= layout.mesh.size(static_cast<int>(later));
+  return parts;
+}
+
+}  // namespace
+
 void check(const ShardedLayout& layout) {
   if (static_cast<int>(layout.placements.size()) != layout.mesh.num_axes())
     throw Error(str("placements ", to_text(layout.placements), " on a mesh ", layout.mesh.text()),
                 "give one placement an axis");
-  for (const Placement& placement : layout.placements)
+  const Placement* first_partial = nullptr;
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    const Placement& placement = layout.placements[axis];
     if (placement.is_shard() && (placement.dim < 0 || placement.dim >= layout.sizes.size()))
       throw Error(str(to_text(placement), " of a tensor of sizes ", lockstep::to_text(layout.sizes)),
                   "shard a dim that the tensor has");
+    if (placement.kind == Placement::Kind::strided_shard) {
+      const int parts = later_parts(layout, axis, placement.dim);
+      if (placement.split_factor < 1 || placement.split_factor % parts != 0)
+        throw Error(str(to_text(placement), " in ", to_text(layout.placements), " on a mesh ", layout.mesh.text(),
+                        ": the later axes cut the dim into ", parts),
+                    "let the split factor be a multiple of that");
+    }
+    if (!placement.is_partial()) continue;
+    if (!first_partial) first_partial = &placement;
+    if (!in_one_order(first_partial->op, placement.op))
+      throw Error(str(to_text(*first_partial), " and ", to_text(placement), " in one layout: which is reduced first?"),
+                  "use one operation, or sum and mean");
+  }
+}
+
+ShardedLayout with_placements(const ShardedLayout& layout, std::vector<Placement> placements) {
+  ShardedLayout made{layout.mesh, std::move(placements), layout.sizes};
+  check(made);
+  return made;
+}
+
+bool has_partial(const ShardedLayout& layout) {
+  return std::any_of(layout.placements.begin(), layout.placements.end(),
+                     [](const Placement& placement) { return placement.is_partial(); });
+}
+
+std::shared_ptr<const ShardedLayout> gradient_layout(const std::shared_ptr<const ShardedLayout>& layout) {
+  if (!layout || !has_partial(*layout)) return layout;
+  auto whole = std::make_shared<ShardedLayout>(*layout);
+  for (Placement& placement : whole->placements)
+    if (placement.is_partial()) placement = replicate();
+  return whole;
 }
 
 std::int64_t chunk_length(std::int64_t size, int parts) { return (size + parts - 1) / parts; }
@@ -56,42 +108,92 @@ Chunk chunk(std::int64_t size, int parts, int index) {
   return {begin, std::min(size, begin + length) - begin};
 }
 
-namespace {
-
-// The axes in the order in which they cut: those with a strided shard after the later axes of the same dim.
-std::vector<int> cutting_order(const ShardedLayout& layout) {
-  std::vector<int> order, strided;
-  for (int axis = 0; axis < layout.mesh.num_axes(); ++axis) {
-    const bool late = layout.placements[static_cast<std::size_t>(axis)].kind == Placement::Kind::strided_shard;
-    (late ? strided : order).push_back(axis);
+std::vector<Cut> cuts(const ShardedLayout& layout) {
+  std::vector<Cut> made, strided;
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
+    const Placement& placement = layout.placements[axis];
+    const int number = static_cast<int>(axis);
+    if (placement.kind == Placement::Kind::shard) made.push_back({number, placement.dim, 1});
+    if (placement.kind == Placement::Kind::strided_shard)
+      strided.push_back({number, placement.dim, placement.split_factor / later_parts(layout, axis, placement.dim)});
   }
-  order.insert(order.end(), strided.rbegin(), strided.rend());
-  return order;
+  made.insert(made.end(), strided.rbegin(), strided.rend());
+  return made;
 }
 
-struct Part {
-  Dims sizes, offsets;
-};
+std::vector<Chunk> cut_ranges(std::int64_t length, int parts, int index, int pieces) {
+  std::vector<Chunk> ranges;
+  for (int piece = 0; piece < pieces; ++piece) {
+    const Chunk whole = chunk(length, pieces, piece);
+    const Chunk part = chunk(whole.length, parts, index);
+    if (part.length > 0) ranges.push_back({whole.begin + part.begin, part.length});
+  }
+  return ranges;
+}
 
-Part part_of(const ShardedLayout& layout, int rank) {
+std::int64_t total_length(const std::vector<Chunk>& ranges) {
+  std::int64_t total = 0;
+  for (const Chunk& range : ranges) total += range.length;
+  return total;
+}
+
+Dims local_sizes(const ShardedLayout& layout, int rank) {
   check(layout);
   const std::vector<int> coordinates = layout.mesh.coordinates_of(rank);
-  Part part{layout.sizes, layout.sizes};
-  for (std::int64_t& offset : part.offsets) offset = 0;
-  for (const int axis : cutting_order(layout)) {
-    const Placement& placement = layout.placements[static_cast<std::size_t>(axis)];
-    if (!placement.is_shard()) continue;
-    const Chunk cut =
-        chunk(part.sizes[placement.dim], layout.mesh.size(axis), coordinates[static_cast<std::size_t>(axis)]);
-    part.offsets[placement.dim] += cut.begin;
-    part.sizes[placement.dim] = cut.length;
+  Dims sizes = layout.sizes;
+  for (const Cut& cut : cuts(layout)) {
+    const int at = coordinates[static_cast<std::size_t>(cut.axis)];
+    sizes[cut.dim] = cut.pieces == 1
+                         ? chunk(sizes[cut.dim], layout.mesh.size(cut.axis), at).length
+                         : total_length(cut_ranges(sizes[cut.dim], layout.mesh.size(cut.axis), at, cut.pieces));
   }
-  return part;
+  return sizes;
+}
+
+Dims local_offsets(const ShardedLayout& layout, int rank) {
+  Dims offsets = layout.sizes;
+  for (int dim = 0; dim < offsets.size(); ++dim) {
+    const std::vector<Chunk> ranges = global_ranges(layout, rank, dim);
+    if (!ranges.empty()) offsets[dim] = ranges.front().begin;
+  }
+  return offsets;
+}
+
+namespace {
+
+// The elements [wanted.begin, wanted.begin + wanted.length) of what `held` lists, as ranges of what it lists them from.
+void take(const std::vector<Chunk>& held, Chunk wanted, std::vector<Chunk>& out) {
+  std::int64_t passed = 0;
+  for (const Chunk& range : held) {
+    const std::int64_t begin = std::max(wanted.begin, passed);
+    const std::int64_t end = std::min(wanted.begin + wanted.length, passed + range.length);
+    if (begin < end) {
+      const Chunk part{range.begin + begin - passed, end - begin};
+      if (!out.empty() && out.back().begin + out.back().length == part.begin)
+        out.back().length += part.length;
+      else
+        out.push_back(part);
+    }
+    passed += range.length;
+  }
 }
 
 }  // namespace
 
-Dims local_sizes(const ShardedLayout& layout, int rank) { return part_of(layout, rank).sizes; }
-Dims local_offsets(const ShardedLayout& layout, int rank) { return part_of(layout, rank).offsets; }
+std::vector<Chunk> global_ranges(const ShardedLayout& layout, int rank, int dim) {
+  check(layout);
+  const std::vector<int> coordinates = layout.mesh.coordinates_of(rank);
+  std::vector<Chunk> held;
+  if (layout.sizes[dim] > 0) held.push_back({0, layout.sizes[dim]});
+  for (const Cut& cut : cuts(layout)) {
+    if (cut.dim != dim) continue;
+    std::vector<Chunk> left;
+    for (const Chunk& wanted : cut_ranges(total_length(held), layout.mesh.size(cut.axis),
+                                          coordinates[static_cast<std::size_t>(cut.axis)], cut.pieces))
+      take(held, wanted, left);
+    held = std::move(left);
+  }
+  return held;
+}
 
 }  // namespace lockstep::layout
