@@ -1,4 +1,5 @@
 // Walking a module tree, and what is done to all of it: copies, casts, moves.
+#include <cmath>
 #include <set>
 #include <unordered_map>
 
@@ -175,6 +176,16 @@ void move_module(const ModulePtr& root, device::Device device) {
     if (tensor.device() == device) return;
     const device::PurposeScope scope(purpose);
     swap_data(tensor, raw::to_device(detach(tensor), device));
+  });
+}
+
+void materialize(const ModulePtr& root, device::Device device) {
+  settle(root);
+  const NoGrad no_grad;
+  for_each_tensor(root, [device](const Tensor& tensor, device::Purpose purpose) {
+    if (!tensor.is_meta()) return;
+    const device::PurposeScope scope(purpose);
+    swap_data(tensor, full(tensor.sizes(), is_floating(tensor.dtype()) ? std::nan("") : 0.0, tensor.dtype(), device));
   });
 }
 

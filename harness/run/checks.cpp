@@ -5,6 +5,8 @@
 #include <cstring>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/host_values.hpp"
 
@@ -12,30 +14,57 @@ namespace lockstep::run {
 
 namespace {
 
-Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
-  if (tensor.is_meta()) throw Error(str(label, " is ", describe(tensor), " and has no values to compare"));
-  const device::PurposeScope purpose(device::Purpose::other);
-  const NoGrad no_grad;
-  return Snapshot{label, raw::clone(tensor), Value(), tensor.storage().get(), tensor.offset()};
-}
-
 Snapshot plain(const std::string& label, Value value) {
   return Snapshot{label, Tensor(), std::move(value), nullptr, 0};
 }
 
+// Of a sharded tensor, the part of this rank.
+Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
+  if (tensor.is_meta()) throw Error(str(label, " is ", describe(tensor), " and has no values to compare"));
+  const device::PurposeScope purpose(device::Purpose::other);
+  const NoGrad no_grad;
+  return Snapshot{label, raw::clone(local_tensor(tensor)), Value(), tensor.storage().get(), tensor.offset()};
+}
+
 std::string entry_label(const std::string& label, const Key& key) { return str(label, "['", key.text, "']"); }
 
-void snapshot_module(const std::string& label, const nn::ModulePtr& module, bool gradients,
-                     std::vector<Snapshot>& out) {
+// What of a module is compared: what lies in its slots, and the gradients of what is trained.
+struct Item {
+  std::string label;
+  Tensor tensor;  // undefined: no gradient
+};
+
+std::vector<Item> items_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
+  std::vector<Item> items;
   for (const nn::NamedParameter& entry : nn::named_parameters(module)) {
     const std::string name = str(label, ".", entry.path);
-    out.push_back(snapshot_of(name, entry.tensor()));
-    if (!gradients) continue;
-    const Tensor gradient = grad(entry.tensor());
-    out.push_back(gradient.defined() ? snapshot_of(name + ".grad", gradient) : plain(name + ".grad", Value()));
+    items.push_back({name, entry.tensor()});
+    if (gradients) items.push_back({name + ".grad", grad(entry.trained())});
   }
   for (const nn::NamedBuffer& entry : nn::named_buffers(module))
-    out.push_back(snapshot_of(str(label, ".", entry.path), entry.tensor()));
+    items.push_back({str(label, ".", entry.path), entry.tensor()});
+  return items;
+}
+
+std::string layout_text(const Tensor& tensor) {
+  return tensor.is_sharded() ? tensor.impl().layout->text() : str("whole, of sizes ", to_text(tensor.sizes()));
+}
+
+void refuse_partial(const std::string& label, const Tensor& tensor) {
+  if (!tensor.is_sharded()) return;
+  for (const layout::Placement& placement : tensor.impl().layout->placements)
+    if (placement.is_partial())
+      throw Error(str(label, " is ", layout_text(tensor), ": a partial value is no value to compare"),
+                  "redistribute it first");
+}
+
+// What of a whole tensor this rank holds under a layout: a view.
+Tensor part_of(const Tensor& whole, const layout::ShardedLayout& layout) {
+  const int rank = RankContext::current().rank();
+  const Dims sizes = layout::local_sizes(layout, rank), offsets = layout::local_offsets(layout, rank);
+  Tensor part = whole;
+  for (int dim = 0; dim < sizes.size(); ++dim) part = slice(part, dim, offsets[dim], offsets[dim] + sizes[dim]);
+  return part;
 }
 
 // Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
@@ -55,6 +84,8 @@ class Pairing {
       walk_lists(la, a.as_list(la), lb, b.as_list(lb));
     } else if (a.is(Kind::map) && b.is(Kind::map)) {
       walk_maps(la, a.as_map(la), lb, b.as_map(lb));
+    } else if (a.is_tensor() && b.is_tensor()) {
+      walk_tensors(la, *a.get_if<Tensor>(), lb, *b.get_if<Tensor>());
     } else if ((a.is_tensor() || a.is_number()) && (b.is_tensor() || b.is_number())) {
       pairs.emplace_back(leaf(la, a), leaf(lb, b));
     } else if (a.kind() != b.kind() || !comparable(a)) {
@@ -73,6 +104,20 @@ class Pairing {
   }
   void differ(std::string text) {
     if (mismatch.empty()) mismatch = std::move(text);
+  }
+
+  // A sharded tensor and a whole one: on the elements that this rank holds.
+  void walk_tensors(const std::string& la, const Tensor& a, const std::string& lb, const Tensor& b) {
+    refuse_partial(la, a);
+    refuse_partial(lb, b);
+    const LayoutPtr& left = a.impl().layout;
+    const LayoutPtr& right = b.impl().layout;
+    const bool fits = left && right ? *left == *right
+                      : left        ? left->sizes == b.sizes()
+                                    : !right || right->sizes == a.sizes();
+    if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
+    pairs.emplace_back(snapshot_of(la, right && !left ? part_of(a, *right) : a),
+                       snapshot_of(lb, left && !right ? part_of(b, *left) : b));
   }
 
   void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {
@@ -105,15 +150,13 @@ class Pairing {
       if (i >= mine.size() || i >= theirs.size() || mine[i] != theirs[i])
         return differ(str("name ", i, " of ", la, " is ", i < mine.size() ? mine[i] : "missing", ", of ", lb, " ",
                           i < theirs.size() ? theirs[i] : "missing"));
-    std::vector<Snapshot> x, y;
-    snapshot_module(la, a, gradients_, x);
-    snapshot_module(lb, b, gradients_, y);
+    const std::vector<Item> x = items_of(la, a, gradients_), y = items_of(lb, b, gradients_);
     for (std::size_t i = 0; i < x.size(); ++i) {
-      if (x[i].copy.defined() != y[i].copy.defined()) {
-        const bool first = x[i].copy.defined();
+      if (x[i].tensor.defined() != y[i].tensor.defined()) {
+        const bool first = x[i].tensor.defined();
         differ(str((first ? x : y)[i].label, " is there, ", (first ? y : x)[i].label, " is none"));
-      } else if (x[i].copy.defined()) {
-        pairs.emplace_back(std::move(x[i]), std::move(y[i]));
+      } else if (x[i].tensor.defined()) {
+        walk_tensors(x[i].label, x[i].tensor, y[i].label, y[i].tensor);
       }
     }
   }
@@ -128,7 +171,9 @@ void take_snapshots(const std::string& label, const Value& value, bool gradients
     return take_snapshots(label, *handle->result, gradients, out);
   switch (value.kind()) {
     case Value::Kind::module:
-      return snapshot_module(label, *value.get_if<nn::ModulePtr>(), gradients, out);
+      for (const Item& item : items_of(label, *value.get_if<nn::ModulePtr>(), gradients))
+        out.push_back(item.tensor.defined() ? snapshot_of(item.label, item.tensor) : plain(item.label, Value()));
+      return;
     case Value::Kind::list: {
       std::size_t i = 0;
       out.push_back(plain(label + " (items)", Value(static_cast<std::int64_t>(value.as_list(label).size()))));

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/core/text.hpp"
+#include "harness/scenario/diagnostics.hpp"
 
 namespace lockstep::run {
 
@@ -39,6 +42,66 @@ std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, 
   }
   if (entries.size() > limit) text += str(" and ", entries.size() - limit, " more");
   return text;
+}
+
+namespace {
+
+struct Owners {
+  explicit Owners(RankContext&) {}
+  std::map<std::string, std::vector<std::vector<std::weak_ptr<nn::Module>>>> by_name;
+};
+
+Owners& owners() { return RankContext::current().service<Owners>(); }
+
+std::string below(const nn::ModulePtr& model, const nn::Module* module) {
+  for (const nn::NamedModule& entry : nn::named_modules(model))
+    if (entry.module.get() == module) return entry.path.empty() ? "(root)" : entry.path;
+  return {};
+}
+
+// The paths of these modules below the model, joined; empty when one of them is elsewhere.
+std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak_ptr<nn::Module>>& modules) {
+  std::string text;
+  for (const std::weak_ptr<nn::Module>& module : modules) {
+    const nn::ModulePtr alive = module.lock();
+    const std::string path = alive ? below(model, alive.get()) : std::string();
+    if (path.empty()) return {};
+    text += str(text.empty() ? "" : "+", path);
+  }
+  return text;
+}
+
+}  // namespace
+
+void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules) {
+  owners().by_name[owner].emplace_back(modules.begin(), modules.end());
+}
+
+std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
+                       const std::string& model_name) {
+  std::string owner = event.owner;
+  if (model) {
+    const auto noted = owners().by_name.find(event.owner);
+    if (noted != owners().by_name.end()) {
+      for (const auto& modules : noted->second)
+        if (std::string path = joined_below(model, modules); !path.empty()) owner = std::move(path);
+    } else if (owner == model_name) {
+      owner = "(root)";
+    } else if (owner.starts_with(model_name + ".")) {
+      owner.erase(0, model_name.size() + 1);
+    }
+  }
+  return str(name_of(event.kind), " ", owner);
+}
+
+parallel::EventKind event_kind(const std::string& name) {
+  std::vector<std::string> known;
+  for (int i = 0; i < parallel::num_event_kinds; ++i) {
+    const auto kind = static_cast<parallel::EventKind>(i);
+    if (name_of(kind) == name) return kind;
+    known.emplace_back(name_of(kind));
+  }
+  throw Error(str("unknown kind of event `", name, "`", scenario::suggestion(name, known)));
 }
 
 }  // namespace lockstep::run

@@ -1,5 +1,5 @@
-// A window over steps on one rank: which collectives it issued, its peak memory, how long it took. Opened and closed by
-// `observe`; expect_collectives and counts() look into it afterwards.
+// A window over steps on one rank: which collectives it issued, what the parallel APIs did, its peak memory, how long
+// it took. Opened and closed by `observe`; expect_collectives, expect_events and counts() look into it afterwards.
 #pragma once
 
 #include <cstddef>
@@ -11,11 +11,14 @@
 #include <vector>
 
 #include "engine/comm/process_group.hpp"
+#include "engine/nn/module.hpp"
+#include "engine/parallel/events.hpp"
 
 namespace lockstep::run {
 
 struct Observation {
   std::vector<comm::LogEntry> collectives;
+  std::vector<parallel::ParallelEvent> events;
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;
 };
@@ -36,5 +39,16 @@ CollectiveCounts count_collectives(const std::vector<const comm::LogEntry*>& ent
 
 // "data_parallel/all_reduce of 24 bytes for net.fc1 (line 12)", at most `limit` of them, then how many more.
 std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, std::size_t limit);
+
+// ---- events ----
+// Verbs give the engine the path of a module as the name of what they apply, and note here which modules that was: a
+// routine may have called the model by another name than the check does.
+void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules);
+
+// "unshard layers.0": the kind, and the owner as its path below the model, `(root)` for the model itself, several
+// joined by `+`. Without a model, or for what is not below it, the owner's own name.
+std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model, const std::string& model_name);
+// Throws Error for an unknown kind, with the nearest known one.
+parallel::EventKind event_kind(const std::string& name);
 
 }  // namespace lockstep::run

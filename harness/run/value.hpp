@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -48,6 +49,13 @@ using MeshPtr = std::shared_ptr<const DeviceMesh>;
 struct Handle {
   comm::Work work;
   std::shared_ptr<const Value> result;  // null for calls in place
+  std::function<void()> finish{};       // of calls that are more than one collective: waits for all they do
+  void wait() const {
+    if (finish)
+      finish();
+    else
+      work.wait();
+  }
 };
 
 // A method of a module, not yet called.

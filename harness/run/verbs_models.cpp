@@ -1,4 +1,4 @@
-// model, copy, to, set_training, set_requires_grad, set_parameter, set_gradient, assign.
+// model, copy, to, to_empty, reset_parameters, set_training, set_requires_grad, set_parameter, set_gradient, assign.
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/tensor/ops.hpp"
@@ -87,6 +87,19 @@ Value to(StepCall& call) {
     device::require_available(device.kind);
     nn::move_module(target.module, device);
   }
+  return Value();
+}
+
+Value to_empty(StepCall& call) {
+  const device::Device device = device::device_from_name(call.text("device"));
+  device::require_available(device.kind);
+  nn::materialize(call.module("model").module, device);
+  return Value();
+}
+
+Value reset_parameters(StepCall& call) {
+  const NoGrad no_grad;
+  for (const ModuleAt& found : call.modules("modules")) found.module->reset_parameters();
   return Value();
 }
 

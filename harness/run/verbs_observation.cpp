@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/parallel/fully_shard.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -63,11 +64,16 @@ void hook_module(const nn::ModulePtr& module, const std::string& at, const HookB
     module->add_pre_backward([body, self](nn::Module& of) { body.run({{"module", self(of)}}); }, Place::user);
   } else if (at == "after_backward") {
     module->add_post_backward([body, self](nn::Module& of) { body.run({{"module", self(of)}}); }, Place::user);
-  } else if (at == "before_all_reduce") {
+  } else if (at == "before_all_gather" || at == "before_reduce_scatter" || at == "before_all_reduce") {
     // Held weakly: the module owns the hook.
-    body.in.add_before_all_reduce(module, [body, of = std::weak_ptr<nn::Module>(module)] {
-      body.run({{"module", Value(of.lock())}});
-    });
+    auto run = [body, of = std::weak_ptr<nn::Module>(module)] { body.run({{"module", Value(of.lock())}}); };
+    if (at == "before_all_reduce" && !parallel::is_fully_sharded(module))
+      return body.in.add_before_all_reduce(module, std::move(run));
+    using parallel::ShardPoint;
+    const ShardPoint point = at == "before_all_gather"       ? ShardPoint::before_all_gather
+                             : at == "before_reduce_scatter" ? ShardPoint::before_reduce_scatter
+                                                             : ShardPoint::before_all_reduce;
+    parallel::add_shard_hook(module, point, std::move(run));
   } else {
     throw Error(str("`", at, "` does not go with `modules`"));
   }
@@ -80,7 +86,7 @@ Value observe(StepCall& call) {
   for (const std::string& purpose : call.words("memory"))
     mask |= 1u << static_cast<unsigned>(device::purpose_from_name(purpose));
   const device::MemoryWindow window(mask ? mask : (1u << device::num_purposes) - 1);
-  const std::size_t first = comm::log().size();
+  const std::size_t first = comm::log().size(), first_event = parallel::events().size();
   const auto start = std::chrono::steady_clock::now();
   call.in.run_steps(call.step.steps, call.scope);
   auto seen = std::make_shared<Observation>();
@@ -88,6 +94,8 @@ Value observe(StepCall& call) {
   seen->peak_bytes = window.peak_bytes();
   const std::vector<comm::LogEntry>& log = comm::log();
   seen->collectives.assign(log.begin() + static_cast<std::ptrdiff_t>(first), log.end());
+  const std::vector<parallel::ParallelEvent>& events = parallel::events();
+  seen->events.assign(events.begin() + static_cast<std::ptrdiff_t>(first_event), events.end());
   return Value(std::shared_ptr<const Observation>(std::move(seen)));
 }
 

@@ -175,6 +175,13 @@ class Explainer {
         return str("the collectives of `", given(step, "during"), "`", phase.empty() ? "" : str(" in ", phase),
                    " are not ", what);
       }
+      case Verb::expect_events: {
+        std::string what;
+        for (std::string_view part : {"exactly", "in_order", "never"}) {
+          if (!given(step, part).empty()) what += str(what.empty() ? "" : ", ", part, " ", given(step, part));
+        }
+        return str("the events of `", given(step, "during"), "` are not ", what);
+      }
       default:
         return {};
     }

@@ -358,7 +358,18 @@ void Reader::check_rules(const Step& step, const VerbSpec& spec) {
       if (count({"dtype", "device"}) == 0) error(step.place, "`to` needs `dtype` or `device`");
       break;
     case Verb::set_flags:
-      if (count({"requires_gradient_sync"}) == 0) error(step.place, "`set_flags` sets nothing: it needs a flag");
+      if (count({"requires_gradient_sync", "requires_all_reduce", "is_last_backward", "reshard_after_backward",
+                 "reshard_after_forward", "reduce_divide_factor"}) == 0) {
+        error(step.place, "`set_flags` sets nothing: it needs a flag");
+      }
+      break;
+    case Verb::prefetch:
+      if (count({"forward", "backward"}) == 0) error(step.place, "`prefetch` needs `forward` or `backward`");
+      break;
+    case Verb::expect_events:
+      if (count({"exactly", "in_order", "never"}) == 0) {
+        error(step.place, "`expect_events` needs `exactly`, `in_order` or `never`");
+      }
       break;
     case Verb::expect_collectives:
       if (count({"exactly", "total", "bytes"}) == 0) {

@@ -39,8 +39,8 @@ constexpr FunctionRow function_rows[] = {
 };
 
 // A row more or less is meant: then say so here, and give the interpreter its case.
-static_assert(std::size(verb_rows) == 52, "verbs.def has changed: teach harness/run the verb, then change this count");
-static_assert(std::size(function_rows) == 65,
+static_assert(std::size(verb_rows) == 63, "verbs.def has changed: teach harness/run the verb, then change this count");
+static_assert(std::size(function_rows) == 67,
               "functions.def has changed: teach harness/run the function, then change this count");
 
 template <class Rows>
@@ -275,6 +275,9 @@ const std::vector<HookPointSpec>& hook_points() {
       {"after_forward", HookTarget::modules, "after a module's forward, before what the APIs do there"},
       {"before_backward", HookTarget::modules, "when the gradients of a module's outputs are there"},
       {"after_backward", HookTarget::modules, "when the gradients of a module's inputs are there"},
+      {"before_all_gather", HookTarget::modules, "before a group's gather, in the stream that does it"},
+      {"before_reduce_scatter", HookTarget::modules,
+       "before a group's gradients are reduced, in the stream that does it"},
       {"before_all_reduce", HookTarget::modules, "before an all-reduce of gradients, in the stream that does it"},
       {"after_gradient", HookTarget::parameters, "when a parameter's gradient has been accumulated"},
       {"before_step", HookTarget::optimizer, "before an optimizer's step"},
