@@ -4,17 +4,32 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/mesh/redistribute.hpp"
+#include "engine/tensor/ops.hpp"
 
 namespace lockstep {
+
+namespace {
+
+void require_sharded(const char* operation, const Tensor& tensor) {
+  if (!tensor.is_sharded())
+    throw Error(str(operation, ": ", describe(tensor), " is a plain tensor"), "distribute it over a mesh first");
+}
+
+Tensor with_layout(const Tensor& local, LayoutPtr layout) {
+  const Tensor result = alias(local);
+  result.impl().layout = std::move(layout);
+  return result;
+}
+
+}  // namespace
 
 Tensor make_sharded(const Tensor& local, LayoutPtr layout) {
   const Dims wanted = layout::local_sizes(*layout, RankContext::current().rank());
   if (local.sizes() != wanted)
     throw Error(str("a local part of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
                 str("on this rank the part is ", to_text(wanted)));
-  const Tensor result = alias(local);
-  result.impl().layout = std::move(layout);
-  return result;
+  return with_layout(local, std::move(layout));
 }
 
 Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
@@ -23,9 +38,66 @@ Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
 
 Tensor local_tensor(const Tensor& tensor) {
   if (!tensor.is_sharded()) return tensor;
-  const Tensor local = alias(tensor);
-  local.impl().layout = nullptr;
-  return local;
+  return with_layout(tensor, nullptr);
+}
+
+Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout) {
+  if (!(whole.sizes() == layout.sizes))
+    throw Error(str("the part of ", describe(whole), " under ", layout.text()), "give a tensor of these sizes");
+  if (layout::has_partial(layout))
+    throw Error(str("the part of a tensor under ", layout.text(), ": a partial value holds no elements of the whole"),
+                "redistribute it first");
+  Tensor part = whole;
+  for (int dim = 0; dim < whole.num_dims(); ++dim)
+    part = take_ranges(part, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
+  return part;
+}
+
+Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
+  if (whole.is_sharded())
+    throw Error(str("distribute: ", describe_sharded(whole), " is sharded already"),
+                "redistribute it, or distribute its full_tensor()");
+  const auto replicated = std::make_shared<const layout::ShardedLayout>(
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
+  const Tensor made = redistribute(with_layout(whole, replicated), placements);
+  // It owns its memory, and no more than it needs.
+  return made.storage() == whole.storage() ? with_layout(raw::clone(local_tensor(made)), made.impl().layout) : made;
+}
+
+layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
+                                      const Dims* sizes) {
+  layout::ShardedLayout made{mesh.shape(), placements, sizes ? *sizes : local.sizes()};
+  layout::check(made);
+  if (!sizes)
+    for (const layout::Cut& cut : layout::cuts(made)) made.sizes[cut.dim] *= mesh.shape().size(cut.axis);
+  return made;
+}
+
+Tensor redistribute(const Tensor& tensor, const LayoutPtr& to) {
+  require_sharded("redistribute", tensor);
+  const LayoutPtr& from = tensor.impl().layout;
+  if (from == to || *from == *to) return tensor;
+  return with_layout(run_redistribute(local_tensor(tensor), *from, *to), to);
+}
+
+Tensor redistribute(const Tensor& tensor, const Placements& placements) {
+  require_sharded("redistribute", tensor);
+  return redistribute(tensor, std::make_shared<const layout::ShardedLayout>(
+                                  layout::with_placements(*tensor.impl().layout, placements)));
+}
+
+Tensor full_tensor(const Tensor& tensor) {
+  if (!tensor.is_sharded()) return tensor;
+  return local_tensor(redistribute(tensor, Placements(tensor.impl().layout->placements.size())));
+}
+
+const Dims& global_sizes(const Tensor& tensor) {
+  return tensor.is_sharded() ? tensor.impl().layout->sizes : tensor.sizes();
+}
+
+std::string describe_sharded(const Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_sharded()) return describe(tensor);
+  return str(name_of(tensor.dtype()), " ", tensor.impl().layout->text(), ", on ", device::to_text(tensor.device()));
 }
 
 }  // namespace lockstep
