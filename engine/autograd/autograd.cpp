@@ -161,6 +161,11 @@ void accumulate_grad(const Tensor& leaf, Tensor&& grad) {
   make_grad_state(leaf).grad = std::move(grad);
 }
 
+bool has_post_accumulate_hooks(const Tensor& leaf) {
+  const GradState* state = grad_state(leaf);
+  return state && !state->post_accumulate.empty();
+}
+
 void run_post_accumulate_hooks(const Tensor& leaf) {
   const GradState* state = grad_state(leaf);
   if (!state || state->post_accumulate.empty()) return;

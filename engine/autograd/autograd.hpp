@@ -119,6 +119,7 @@ bool has_accumulator(const Tensor& leaf);
 void accumulate_grad(const Tensor& leaf, const Tensor& grad);  // grad(leaf) += grad, or becomes a copy of it
 void accumulate_grad(const Tensor& leaf, Tensor&& grad);       // takes `grad` over when nobody else holds it
 void run_post_accumulate_hooks(const Tensor& leaf);
+bool has_post_accumulate_hooks(const Tensor& leaf);
 // Identity operations that tell when backward reaches them. `before`: when the gradients of these tensors are complete
 // (called once, with one gradient a tensor, undefined for those that got none; not at all when none got one). Gives the
 // tensors to go on with; those that need no gradient are the given ones.

@@ -1,0 +1,37 @@
+#include "engine/parallel/shard_context.hpp"
+
+#include "engine/core/defects.hpp"
+
+namespace lockstep::parallel {
+
+void GatherBuffers::free(const ShardStreams& streams) {
+  // The input was taken on the copy-in stream and read by the gather, the output taken on the gather's stream and read
+  // by the copy-out, which ran after both.
+  if (!defect_armed(Defect::shard_input_freed_early)) [[likely]]
+    streams.copy_in.wait(copied_out);
+  if (!defect_armed(Defect::shard_output_freed_early)) [[likely]]
+    streams.all_gather.wait(copied_out);
+  input = output = Tensor();
+  work = comm::Work();
+}
+
+void ReductionInput::free() {
+  if (!defect_armed(Defect::shard_reduction_input_freed_early)) [[likely]]
+    work.wait();
+  flat = Tensor();
+  work = comm::Work();
+}
+
+void ShardContext::free_gather_buffers(const ShardStreams& streams) {
+  if (!gathered) return;
+  gathered->free(streams);
+  gathered.reset();
+}
+
+void ShardContext::free_reduction_input() {
+  if (!reduction) return;
+  reduction->free();
+  reduction.reset();
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,18 @@
+// Copies between whole parameters and the flat buffers of gathers and reductions, on the current stream.
+#pragma once
+
+#include "engine/layout/flat_shards.hpp"
+#include "engine/tensor/tensor.hpp"
+
+namespace lockstep::parallel {
+
+// Parameter `index` of the plan out of a gathered buffer, or its gradient into one, casting where the types differ.
+void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
+              const layout::FlatShards& flat, std::size_t index);
+void copy_in(const Tensor& gathered, const Tensor& full, const layout::CutParameter& cut,
+             const layout::FlatShards& flat, std::size_t index);
+// Zeroes what copy_in() leaves out.
+void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const layout::FlatShards& flat,
+                  std::size_t index);
+
+}  // namespace lockstep::parallel

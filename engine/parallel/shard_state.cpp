@@ -1,0 +1,252 @@
+#include "engine/parallel/shard_state.hpp"
+
+#include <algorithm>
+#include <any>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+#include "engine/parallel/contract.hpp"
+#include "engine/parallel/events.hpp"
+
+namespace lockstep::parallel {
+
+ShardStatePtr shard_state_of(const nn::Module& module) {
+  const auto found = module.applied.find(fully_shard_name);
+  return found == module.applied.end() ? nullptr : std::any_cast<ShardStatePtr>(found->second.state);
+}
+
+ShardState::ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptions& options, device::Device device,
+                       std::shared_ptr<ShardGroup> group)
+    : context(group ? group->context : std::make_shared<ShardContext>()),
+      modules_(modules.begin(), modules.end()),
+      precision_(options.mixed_precision),
+      device_(device),
+      owner_(options.name),
+      group_(std::move(group)) {}
+
+namespace {
+
+void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor&)>& replace) {
+  for (nn::Value& value : inputs.positional) value = nn::map_tensors(value, replace);
+  for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, replace);
+}
+
+}  // namespace
+
+// ---- the root ----
+void ShardState::make_root() {
+  is_root_ = true;
+  if (modules_.size() > 1)
+    throw Error(str("fully_shard: ", owner_, " are several modules in one group, and the first that runs"),
+                "shard a module around them, and run that");
+  const nn::ModulePtr root = modules_.front().lock();
+  std::vector<std::string> on_meta;
+  for (const nn::NamedModule& entry : nn::named_modules(root)) {
+    const ShardStatePtr state = shard_state_of(*entry.module);
+    if (!state) continue;
+    if (std::find(context->states.begin(), context->states.end(), state.get()) != context->states.end()) continue;
+    if (state.get() != this && state->is_initialized_)
+      throw Error(str("fully_shard: `", entry.path, "` of ", owner_, " ran before this root did"),
+                  "run a forward of the root module first");
+    context->states.push_back(state.get());
+    if (state->group_)
+      for (std::string& name : state->group_->names_on_meta()) on_meta.push_back(std::move(name));
+  }
+  if (!on_meta.empty()) {
+    context->states.clear();
+    is_root_ = false;
+    std::string names;
+    for (const std::string& name : on_meta) names += str(names.empty() ? "" : ", ", name);
+    throw Error(str("FSDP parameters should be materialized from meta device before training, but the following were "
+                    "still on meta device: [",
+                    names, "]"),
+                "give the module storage and load or draw its values");
+  }
+  for (ShardState* state : context->states) {
+    state->is_initialized_ = true;
+    state->context = context;
+    if (!state->group_) continue;
+    state->group_->context = context;
+    if (state->group_->state() == GroupState::sharded) state->group_->adopt_slots();
+  }
+  if (!group_) return;
+  group_->is_root = true;
+  group_->set_reshard_after_forward(ReshardAfterForward::of(false));  // backward would gather it again at once
+}
+
+// A forward or backward that threw leaves states in the middle: the next forward of the root starts anew.
+void ShardState::recover() {
+  for (ShardState* state : context->states) {
+    state->phase_ = Phase::idle;
+    state->modules_to_run_.clear();
+    if (state->group_) state->group_->forget_backward();
+  }
+  context->forward_order.clear();
+  context->forward_root = nullptr;
+}
+
+void ShardState::enter_as_root(nn::Inputs& inputs) {
+  if (!is_initialized_) make_root();
+  if (in_backward()) return;  // recomputes: what is needed was written long ago
+  if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
+  if (context->forward_root) return;
+  context->forward_root = this;
+  // What the optimizer wrote is there before anything is gathered; the gather itself waits for its copy-in.
+  const bool waits = !defect_armed(Defect::shard_gather_ignores_optimizer);
+  device::Stream& copy_in = device::stream(device_, device::Role::copy_in);
+  if (context->post_optim_event) {
+    note_event(EventKind::wait_event, owner_);
+    if (waits) copy_in.wait(*context->post_optim_event);
+    context->post_optim_event.reset();
+  } else {
+    note_event(EventKind::wait_stream, owner_);
+    if (waits) copy_in.wait(device::current_stream(device_).record());
+  }
+  if (device_.kind != device::Kind::sim && device_.kind != device::Kind::cuda) return;
+  replace_tensors(inputs, [this](const Tensor& tensor) {
+    return tensor.device() == device_ ? tensor : ops::to_device(tensor, device_);
+  });
+}
+
+void ShardState::set_is_last_backward(bool value) { context->is_last_backward = value; }
+
+// ---- forward ----
+void ShardState::pre_forward(nn::Inputs& inputs) {
+  if (phase_ == Phase::backward) {
+    if (in_backward()) return;
+    recover();
+  }
+  const bool is_first = modules_to_run_.empty();
+  if (is_first) {
+    phase_ = Phase::forward;
+    enter_as_root(inputs);
+    for (const auto& module : modules_)
+      if (const auto alive = module.lock(); alive && modules_.size() > 1) modules_to_run_.insert(alive.get());
+  }
+  if (precision_.cast_forward_inputs && precision_.param)
+    replace_tensors(inputs, [this](const Tensor& tensor) {
+      return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.param) : tensor;
+    });
+  if (!is_first) return;
+  note_event(EventKind::pre_forward, owner_);
+  if (group_) {
+    group_->begin_unshard();
+    group_->finish_unshard(!in_backward());
+    watch_inputs(inputs);
+  }
+  for (const auto& next : forward_prefetch)
+    if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
+}
+
+void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
+  if (phase_ == Phase::backward) return;
+  modules_to_run_.erase(&module);
+  if (!modules_to_run_.empty()) return watch_outputs(outputs);
+  if (group_) {
+    group_->reshard_after_forward();
+    group_->positions.push_back(context->forward_order.size());
+    context->forward_order.push_back(group_.get());
+  }
+  note_event(EventKind::post_forward, owner_);
+  watch_outputs(outputs);
+  phase_ = Phase::idle;
+  if (context->forward_root == this) {
+    context->free_gather_buffers(ShardStreams(device_));
+    context->forward_root = nullptr;
+  }
+  if (precision_.output)
+    outputs = nn::map_tensors(outputs, [this](const Tensor& tensor) {
+      return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.output) : tensor;
+    });
+}
+
+void ShardState::watch_inputs(nn::Inputs& inputs) {
+  if (!grad_enabled()) return;
+  nn::Value all =
+      nn::Value::list({nn::Value::list(std::move(inputs.positional)), nn::Value::map(std::move(inputs.named))});
+  const std::vector<Tensor> watched = watch_gradients(nn::tensors_of(all), [weak = weak_from_this()](const Gradients&) {
+    if (const auto state = weak.lock()) state->post_backward();
+  });
+  all = nn::with_tensors(all, watched);
+  inputs.positional = all.items()[0].items();
+  inputs.named = all.items()[1].entries();
+}
+
+void ShardState::watch_outputs(nn::Value& outputs) {
+  if (!grad_enabled()) return;
+  const std::vector<Tensor> watched =
+      watch_gradients(nn::tensors_of(outputs), [weak = weak_from_this()](const Gradients&) {
+        if (const auto state = weak.lock()) state->pre_backward();
+      });
+  outputs = nn::with_tensors(outputs, watched);
+}
+
+// ---- backward ----
+void ShardState::queue_end_of_backward() {
+  if (context->callback_in == backward_id()) return;
+  context->callback_in = backward_id();
+  queue_backward_callback([weak = std::weak_ptr(context)] {
+    const auto at = weak.lock();
+    if (!at) return;
+    at->callback_in = 0;
+    const bool is_last = at->is_last_backward;
+    const std::vector<ShardState*> states = at->states;
+    for (ShardState* state : states) state->end_of_backward(is_last);
+    if (!is_last) return;
+    at->forward_order.clear();
+    at->free_reduction_input();
+    if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->device_));
+  });
+}
+
+void ShardState::pre_backward() {
+  queue_end_of_backward();
+  if (phase_ == Phase::backward && modules_.size() > 1) return;  // another of its modules was reached before
+  phase_ = Phase::backward;
+  note_event(EventKind::pre_backward, owner_);
+  if (group_) {
+    group_->begin_unshard();
+    group_->finish_unshard();
+    if (backward_prefetch.empty()) prefetch_previous();
+  }
+  for (const auto& next : backward_prefetch)
+    if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
+}
+
+void ShardState::prefetch_previous() {
+  if (group_->positions.empty()) return;  // a backward over a graph that was kept
+  std::size_t position = group_->positions.back();
+  group_->positions.pop_back();
+  const bool wrong = defect_armed(Defect::shard_prefetch_wrong_group);
+  if (wrong ? position + 1 >= context->forward_order.size() : position == 0) return;
+  context->forward_order[wrong ? position + 1 : position - 1]->begin_unshard();
+}
+
+void ShardState::post_backward() {
+  if (phase_ != Phase::backward) return;
+  phase_ = Phase::idle;
+  note_event(EventKind::post_backward, owner_);
+  if (!group_) return;
+  // Freed before the reduction takes memory.
+  if (group_->reshard_after_backward && group_->state() == GroupState::unsharded) group_->reshard();
+  group_->take_gradients(false);
+}
+
+void ShardState::end_of_backward(bool is_last) {
+  if (phase_ == Phase::backward) post_backward();
+  if (group_) {
+    if (group_->state() == GroupState::unsharded && group_->reshard_after_backward) group_->reshard();
+    if (group_->has_gradients()) group_->take_gradients(true);
+  }
+  phase_ = Phase::idle;
+  modules_to_run_.clear();
+  if (!group_ || !is_last) return;
+  group_->drop_unused_gather();
+  group_->wait_for_reduction();
+  group_->positions.clear();
+}
+
+}  // namespace lockstep::parallel

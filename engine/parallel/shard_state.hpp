@@ -1,0 +1,65 @@
+// What a call of fully_shard leaves on its modules: the hooks that drive the group through forwards and backwards.
+//
+//   phase       entered                                     left
+//   idle        at first, and after each use                forward (pre-forward), backward (pre-backward)
+//   forward     the first of its modules is entered         idle (the last of them is left)
+//   backward    backward reaches the outputs of a forward   idle (it has left the inputs, or has ended)
+//
+// A forward that runs while the state is in its own backward recomputes, and changes nothing.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/parallel/shard_group.hpp"
+
+namespace lockstep::parallel {
+
+class ShardState : public std::enable_shared_from_this<ShardState> {
+ public:
+  ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptions& options, device::Device device,
+             std::shared_ptr<ShardGroup> group);
+
+  // The group of its parameters; null when all of them belong to others.
+  const std::shared_ptr<ShardGroup>& group() const { return group_; }
+  const std::string& owner() const { return owner_; }
+  std::shared_ptr<ShardContext> context;
+
+  void pre_forward(nn::Inputs& inputs);
+  void post_forward(const nn::Module& module, nn::Value& outputs);
+  // At the end of the backwards below this root, for each state.
+  void end_of_backward(bool is_last);
+
+  std::vector<std::weak_ptr<ShardState>> forward_prefetch, backward_prefetch;
+  void set_is_last_backward(bool value);
+
+ private:
+  enum class Phase { idle, forward, backward };
+  void make_root();
+  void enter_as_root(nn::Inputs& inputs);
+  void recover();
+  void watch_inputs(nn::Inputs& inputs);
+  void watch_outputs(nn::Value& outputs);
+  void pre_backward();
+  void post_backward();
+  void queue_end_of_backward();
+  void prefetch_previous();
+
+  std::vector<std::weak_ptr<nn::Module>> modules_;
+  MixedPrecision precision_;
+  device::Device device_;
+  std::string owner_;
+  std::shared_ptr<ShardGroup> group_;
+  Phase phase_ = Phase::idle;
+  bool is_initialized_ = false;
+  bool is_root_ = false;
+  std::set<const nn::Module*> modules_to_run_;
+};
+
+using ShardStatePtr = std::shared_ptr<ShardState>;
+ShardStatePtr shard_state_of(const nn::Module& module);  // null when it is not sharded
+
+}  // namespace lockstep::parallel
