@@ -35,8 +35,8 @@ enum class DeterminismCheck {
 struct CheckpointOptions {
   bool preserve_random_state = true;  // the recomputation draws the numbers of the forward
   DeterminismCheck determinism = DeterminismCheck::metadata;
-  std::string name;                          // for messages
-  std::function<void()> before_recomputing;  // runs at the start of each recomputation
+  std::string name{};                          // for messages
+  std::function<void()> before_recomputing{};  // runs at the start of each recomputation
 };
 
 // Runs `first` now, keeping no saved tensor; `again` is called with the region's inputs (aliases without history that

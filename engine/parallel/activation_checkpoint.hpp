@@ -29,7 +29,7 @@ struct ActivationCheckpointOptions {
   CheckpointForm form = CheckpointForm::composable;
   bool preserve_random_state = true;
   DeterminismCheck determinism = DeterminismCheck::metadata;
-  std::string name;  // for events and messages; the module's type unless given
+  std::string name{};  // for events and messages; the module's type unless given
 };
 
 // Of forward and of methods registered as such. Throws Error when it was applied to the module, in either form.
