@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/host_values.hpp"
@@ -58,15 +57,6 @@ void refuse_partial(const std::string& label, const Tensor& tensor) {
                   "redistribute it first");
 }
 
-// What of a whole tensor this rank holds under a layout: a view.
-Tensor part_of(const Tensor& whole, const layout::ShardedLayout& layout) {
-  const int rank = RankContext::current().rank();
-  const Dims sizes = layout::local_sizes(layout, rank), offsets = layout::local_offsets(layout, rank);
-  Tensor part = whole;
-  for (int dim = 0; dim < sizes.size(); ++dim) part = slice(part, dim, offsets[dim], offsets[dim] + sizes[dim]);
-  return part;
-}
-
 // Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
 class Pairing {
  public:
@@ -116,8 +106,8 @@ class Pairing {
                       : left        ? left->sizes == b.sizes()
                                     : !right || right->sizes == a.sizes();
     if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
-    pairs.emplace_back(snapshot_of(la, right && !left ? part_of(a, *right) : a),
-                       snapshot_of(lb, left && !right ? part_of(b, *left) : b));
+    pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
+                       snapshot_of(lb, left && !right ? local_part(b, *left) : b));
   }
 
   void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {

@@ -1,7 +1,7 @@
 // observe, hook, record_event, record.
 #include <chrono>
 
-#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/checkpoint.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/run/verbs.hpp"
@@ -39,8 +39,7 @@ Value named_of(const nn::Inputs& inputs) {
 void hook_module(const nn::ModulePtr& module, const std::string& at, const HookBody& body) {
   using Place = nn::Module::Place;
   const auto self = [](nn::Module& of) { return Value(of.shared_from_this()); };
-  // A forward that runs while a backward does is a recomputation.
-  const auto recomputing = [] { return Value(in_backward()); };
+  const auto recomputing = [] { return Value(lockstep::recomputing()); };
   if (at == "before_forward") {
     module->add_pre_forward(
         [body, self, recomputing](nn::Module& of, nn::Inputs& inputs) {

@@ -1,5 +1,6 @@
 // state_dict, load_state_dict.
 #include "engine/autograd/autograd.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
@@ -10,10 +11,17 @@ namespace {
 
 // How tensors of a state dict are handed out.
 struct Form {
+  bool full = false;
   bool cpu = false;
   bool keep = true;  // rank0_only leaves other ranks empty
+  // Whole tensors are gathered by all ranks, also by those that keep nothing and get an undefined one.
   Tensor operator()(const Tensor& tensor) const {
-    return cpu ? raw::to_device(tensor, device::Device{device::Kind::cpu, 0}) : tensor;
+    const Tensor handed = full ? full_tensor(tensor) : tensor;
+    if (!keep) return {};
+    const device::Device host{device::Kind::cpu, 0};
+    if (!cpu || handed.device() == host) return handed;
+    const Tensor local = raw::to_device(local_tensor(handed), host);
+    return handed.is_sharded() ? make_sharded(local, handed.impl().layout) : local;
   }
 };
 
@@ -30,8 +38,10 @@ Map options_map(const optim::Options& options) {
 
 Value of_module(const nn::ModulePtr& module, const Form& form) {
   Map map;
-  for (const auto& [name, tensor] : nn::state_dict(module))
-    if (form.keep) map.emplace_back(name, Value(form(tensor)));
+  for (const auto& [name, tensor] : nn::state_dict(module)) {
+    Tensor handed = form(tensor);
+    if (form.keep) map.emplace_back(name, Value(std::move(handed)));
+  }
   return Value::map(std::move(map));
 }
 
@@ -41,7 +51,10 @@ Value of_optimizer(const optim::Optimizer& optimizer, const Form& form) {
   Map state;
   for (const auto& [name, tensors] : dict.state) {
     Map entries;
-    for (const auto& [key, tensor] : tensors) entries.emplace_back(key, Value(form(tensor)));
+    for (const auto& [key, tensor] : tensors) {
+      Tensor handed = form(tensor);
+      if (form.keep) entries.emplace_back(key, Value(std::move(handed)));
+    }
     if (form.keep) state.emplace_back(name, Value::map(std::move(entries)));
   }
   List groups;
@@ -97,7 +110,7 @@ Value state_dict(StepCall& call) {
   Form form;
   form.cpu = call.boolean("cpu");
   form.keep = !call.boolean("rank0_only") || call.in.session().rank == 0;
-  call.boolean("full");  // plain tensors are whole as they are
+  form.full = call.boolean("full");
   if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
   return of_module(of.as_module("what state_dict is `of`"), form);
 }

@@ -10,7 +10,7 @@ namespace {
 
 optim::ParameterRef reference_to(const TensorAt& at, std::string name) {
   if (!at.owner) return {std::move(name), [tensor = at.alone] { return tensor; }};
-  return {std::move(name), [owner = at.owner, slot = at.slot] { return owner->parameters[slot].tensor; }};
+  return {std::move(name), [owner = at.owner, slot = at.slot] { return owner->parameters[slot].trained(); }};
 }
 
 // The path below the model, which is the name in the optimizer's state.
@@ -26,7 +26,8 @@ TensorAt home_of(const Tensor& tensor, const Names& names) {
     const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
     if (!module) continue;
     for (nn::NamedParameter& entry : nn::named_parameters(*module))
-      if (entry.tensor().same_as(tensor)) return {entry.path, entry.owner, entry.slot, false, {}};
+      if (entry.tensor().same_as(tensor) || entry.trained().same_as(tensor))
+        return {entry.path, entry.owner, entry.slot, false, {}};
   }
   return {tensor.name(), nullptr, 0, false, tensor};
 }
