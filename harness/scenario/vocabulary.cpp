@@ -360,11 +360,12 @@ const std::vector<ModelSpec>& built_in_models() {
       {"SimpleModel", {}, "net1, relu, net2, net3: from 5 over 8 and 4 to 12"},
       {"MLPModule", {}, "net1, relu, net2: from 10 over 16 to 10, drawn from a seed of its own"},
       {"Transformer",
-       {"n_layers?", "vocab_size?", "max_seq_len?", "dim?", "n_heads?", "dropout_p?", "use_attn_mask?",
-        "weight_tying?"},
+       {"n_layers?", "vocab_size?", "max_seq_len?", "dim?", "n_heads?", "dropout_p?", "use_attn_mask?", "weight_tying?",
+        "checkpoint_activations?"},
        "tok_embeddings, pos_embeddings, dropout, layers, norm, output: tokens (batch, sequence) to scores of each "
        "word; "
-       "2 layers, 8 words, 16 places, dim 16, 4 heads, dropout 0.1, causal and tied unless given otherwise"},
+       "2 layers, 8 words, 16 places, dim 16, 4 heads, dropout 0.1, causal and tied unless given otherwise; with "
+       "checkpoint_activations each layer is recomputed in backward"},
       {"VisionTransformer",
        {},
        "patch_proj: Conv2d(3, 1024, kernel=14, stride=14); its method forward_features gives patches of 1024, forward "
