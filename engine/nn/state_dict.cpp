@@ -14,14 +14,14 @@ namespace {
 struct Place {
   std::string path;
   Tensor* slot;
-  bool is_parameter;
+  ParameterSlot* parameter;  // null for a buffer
 };
 
 void collect(const ModulePtr& module, const std::string& prefix, std::vector<Place>& found) {
   for (ParameterSlot& slot : module->parameters)
-    if (slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, true});
+    if (slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, &slot});
   for (BufferSlot& slot : module->buffers)
-    if (slot.persistent && slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, false});
+    if (slot.persistent && slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, nullptr});
   for (const ChildSlot& child : module->children) collect(child.module, prefix + child.name + ".", found);
 }
 
@@ -36,8 +36,9 @@ void assign_to(const Place& place, const Tensor& value) {
   const Tensor& old = *place.slot;
   Tensor made = detach(value);
   made.set_name(old.name());
-  if (place.is_parameter && requires_grad(old)) set_requires_grad(made, true);
+  if (place.parameter && requires_grad(old)) set_requires_grad(made, true);
   *place.slot = made;
+  if (place.parameter && place.parameter->sharded.defined()) place.parameter->sharded = made;
 }
 
 }  // namespace

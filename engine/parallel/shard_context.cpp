@@ -22,6 +22,13 @@ void ReductionInput::free() {
   work = comm::Work();
 }
 
+std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
+  std::vector<std::shared_ptr<ShardState>> living;
+  for (const auto& state : states)
+    if (auto alive = state.lock()) living.push_back(std::move(alive));
+  return living;
+}
+
 void ShardContext::free_gather_buffers(const ShardStreams& streams) {
   if (!gathered) return;
   gathered->free(streams);

@@ -46,15 +46,16 @@ struct ReductionInput {
 };
 
 struct ShardContext {
-  std::vector<ShardState*> states;  // below the root, in pre-order
-  ShardState* forward_root = nullptr;
-  std::vector<ShardGroup*> forward_order;  // of the forwards since the last backward
+  std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
+  const ShardState* forward_root = nullptr;              // of the forward that runs
+  std::vector<std::weak_ptr<ShardGroup>> forward_order;  // of the forwards since the last backward
   std::optional<device::Event> post_optim_event;
   bool is_last_backward = true;
   std::uint64_t callback_in = 0;  // the backward whose end it waits for
   std::optional<GatherBuffers> gathered;
   std::optional<ReductionInput> reduction;
 
+  std::vector<std::shared_ptr<ShardState>> living_states() const;
   void free_gather_buffers(const ShardStreams& streams);
   void free_reduction_input();
 };

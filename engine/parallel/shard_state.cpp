@@ -44,14 +44,15 @@ void ShardState::make_root() {
                 "shard a module around them, and run that");
   const nn::ModulePtr root = modules_.front().lock();
   std::vector<std::string> on_meta;
+  std::set<const ShardState*> seen;
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const ShardStatePtr state = shard_state_of(*entry.module);
     if (!state) continue;
-    if (std::find(context->states.begin(), context->states.end(), state.get()) != context->states.end()) continue;
+    if (!seen.insert(state.get()).second) continue;
     if (state.get() != this && state->is_initialized_)
       throw Error(str("fully_shard: `", entry.path, "` of ", owner_, " ran before this root did"),
                   "run a forward of the root module first");
-    context->states.push_back(state.get());
+    context->states.push_back(state);
     if (state->group_)
       for (std::string& name : state->group_->names_on_meta()) on_meta.push_back(std::move(name));
   }
@@ -65,7 +66,7 @@ void ShardState::make_root() {
                     names, "]"),
                 "give the module storage and load or draw its values");
   }
-  for (ShardState* state : context->states) {
+  for (const ShardStatePtr& state : context->living_states()) {
     state->is_initialized_ = true;
     state->context = context;
     if (!state->group_) continue;
@@ -79,7 +80,7 @@ void ShardState::make_root() {
 
 // A forward or backward that threw leaves states in the middle: the next forward of the root starts anew.
 void ShardState::recover() {
-  for (ShardState* state : context->states) {
+  for (const ShardStatePtr& state : context->living_states()) {
     state->phase_ = Phase::idle;
     state->modules_to_run_.clear();
     if (state->group_) state->group_->forget_backward();
@@ -148,7 +149,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
   if (group_) {
     group_->reshard_after_forward();
     group_->positions.push_back(context->forward_order.size());
-    context->forward_order.push_back(group_.get());
+    context->forward_order.push_back(group_);
   }
   note_event(EventKind::post_forward, owner_);
   watch_outputs(outputs);
@@ -193,8 +194,8 @@ void ShardState::queue_end_of_backward() {
     if (!at) return;
     at->callback_in = 0;
     const bool is_last = at->is_last_backward;
-    const std::vector<ShardState*> states = at->states;
-    for (ShardState* state : states) state->end_of_backward(is_last);
+    const auto states = at->living_states();
+    for (const ShardStatePtr& state : states) state->end_of_backward(is_last);
     if (!is_last) return;
     at->forward_order.clear();
     at->free_reduction_input();
@@ -218,11 +219,11 @@ void ShardState::pre_backward() {
 
 void ShardState::prefetch_previous() {
   if (group_->positions.empty()) return;  // a backward over a graph that was kept
-  std::size_t position = group_->positions.back();
+  const std::size_t position = group_->positions.back();
   group_->positions.pop_back();
   const bool wrong = defect_armed(Defect::shard_prefetch_wrong_group);
   if (wrong ? position + 1 >= context->forward_order.size() : position == 0) return;
-  context->forward_order[wrong ? position + 1 : position - 1]->begin_unshard();
+  if (const auto group = context->forward_order[wrong ? position + 1 : position - 1].lock()) group->begin_unshard();
 }
 
 void ShardState::post_backward() {
