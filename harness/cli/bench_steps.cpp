@@ -1,5 +1,6 @@
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "engine/device/order.hpp"
 #include "engine/nn/build.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
 #include "harness/cli/bench.hpp"
 #include "harness/launch/launcher.hpp"
@@ -42,85 +44,110 @@ nn::ModulePtr build_model(const StepModel& size) {
                    {});
 }
 
-// Steps in turn with and without the order check, so that a slow moment of the machine meets both.
-struct Timings {
-  std::vector<double> plain, checked;  // ms
+// What is timed: a model trained one way on all ranks of a launch.
+struct Trainee {
+  std::string name;  // alone, replicate, fully_shard, hsdp
+  nn::ModulePtr model;
+  std::unique_ptr<optim::Optimizer> optimizer;
+  std::vector<double> plain, checked;  // ms, without and with the order check
 };
 
-Timings time_steps(const StepModel& size, bool replicated, int rounds) {
-  RankContext& context = RankContext::current();
-  context.generator().seed(42);
-  const nn::ModulePtr model = build_model(size);
-  if (replicated) parallel::replicate(model, {});
-  std::vector<optim::ParameterRef> parameters;
-  for (const nn::NamedParameter& parameter : nn::named_parameters(model)) {
-    parameters.push_back({parameter.path, [parameter] { return parameter.tensor(); }});
+Trainee make_trainee(const StepModel& size, const std::string& name) {
+  RankContext::current().generator().seed(42);
+  Trainee trainee{name, build_model(size), nullptr, {}, {}};
+  if (name == "replicate") parallel::replicate(trainee.model, {});
+  if (name == "fully_shard" || name == "hsdp") {
+    parallel::FullyShardOptions options;
+    if (name == "hsdp") options.mesh = DeviceMesh({2, RankContext::current().world_size() / 2}, {"replicate", "shard"});
+    for (const nn::ChildSlot& layer : trainee.model->child("layers")->children) {
+      options.name = "layers." + layer.name;
+      parallel::fully_shard({layer.module}, options);
+    }
+    options.name = "root";
+    parallel::fully_shard({trainee.model}, options);
   }
-  const auto optimizer = optim::make_optimizer("Adam", {{parameters, {.lr = 1e-4}}});
+  optim::Options adam;
+  adam.lr = 1e-4;
+  trainee.optimizer = optim::make_optimizer("Adam", {optim::group_of(nn::named_parameters(trainee.model), adam)});
+  return trainee;
+}
+
+// Everything in turn, with and without the order check, so that a slow moment of the machine meets all.
+std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::string>& names, int rounds) {
+  std::vector<Trainee> trainees;
+  for (const std::string& name : names) trainees.push_back(make_trainee(size, name));
   const Tensor x = randint(0, size.vocabulary, {size.batch, size.length}, DType::int64, {});
-  const auto step = [&] {
-    optimizer->zero_grad();
-    const Tensor loss = ops::sum(model->call(x).tensor());
-    backward({loss});
-    optimizer->step();
-  };
   comm::Call uncounted;
   uncounted.family = comm::Family::uncounted;
-  const auto time_one = [&](bool order_check) {
+  const auto time_one = [&](const Trainee& trainee, bool order_check) {
     device::set_order_check(order_check);
     comm::barrier(comm::world_group(), uncounted);
     const auto begin = std::chrono::steady_clock::now();
-    step();
+    trainee.optimizer->zero_grad();
+    backward({ops::sum(trainee.model->call(x).tensor())});
+    trainee.optimizer->step();
     comm::barrier(comm::world_group(), uncounted);
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   };
-  Timings timings;
-  for (int i = 0; i < 5; ++i) time_one(i % 2 == 0);
-  for (int i = 0; i < rounds; ++i) {
-    timings.plain.push_back(time_one(false));
-    timings.checked.push_back(time_one(true));
-  }
+  for (const Trainee& trainee : trainees)
+    for (int i = 0; i < 5; ++i) time_one(trainee, i % 2 == 0);
+  for (int i = 0; i < rounds; ++i)
+    for (Trainee& trainee : trainees) {
+      trainee.plain.push_back(time_one(trainee, false));
+      trainee.checked.push_back(time_one(trainee, true));
+    }
   device::set_order_check(false);
-  return timings;
+  return trainees;
+}
+
+void bench_launch(const StepModel& model, const std::vector<std::string>& names, int world_size, int rounds,
+                  const EmitRow& emit) {
+  launch::LaunchOptions how;
+  how.world_size = world_size;
+  how.timeout_seconds = 300.0;
+  const launch::LaunchResult result = launch::launch(how, [&](int rank) {
+    verdict::RankOutcome outcome;
+    outcome.rank = rank;
+    for (const Trainee& trainee : time_steps(model, names, rounds)) {
+      outcome.records.emplace_back(trainee.name, nlohmann::json(trainee.plain).dump());
+      outcome.records.emplace_back(trainee.name + " checked", nlohmann::json(trainee.checked).dump());
+    }
+    return outcome;
+  });
+  const verdict::RankOutcome& first = result.outcomes.front();
+  if (first.status != verdict::RankStatus::finished || first.records.size() != 2 * names.size())
+    throw Error(str("steps of ", model.name, " on ", world_size, " ranks: ",
+                    first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
+  for (std::size_t i = 0; i < first.records.size(); ++i) {
+    BenchRow row = summarise("steps", names[i / 2].c_str(), "ms",
+                             nlohmann::json::parse(first.records[i].second).get<std::vector<double>>());
+    row.params = {{"model", str("\"", model.name, "\"")},
+                  {"world_size", str(world_size)},
+                  {"order_check", i % 2 == 1 ? "true" : "false"}};
+    emit(row);
+  }
 }
 
 }  // namespace
 
+// `only` names a model, or ways to train.
 void bench_steps(const BenchOptions& options, const EmitRow& emit) {
-  const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{2} : options.world_sizes;
+  const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{1, 2} : options.world_sizes;
+  const auto wanted = [&](const StepModel& model, const std::string& name) {
+    return options.only.empty() || name.find(options.only) != std::string::npos ||
+           std::string(model.name).find(options.only) != std::string::npos;
+  };
   for (const StepModel& model : step_models) {
-    for (const char* name : {"alone", "replicate"}) {
-      if (!options.only.empty() && std::string(name).find(options.only) == std::string::npos &&
-          std::string(model.name).find(options.only) == std::string::npos) {
-        continue;
+    const int rounds = options.rounds > 0 ? options.rounds : (model.dim < 100 ? 400 : model.dim < 500 ? 60 : 12);
+    for (const int world_size : world_sizes) {
+      std::vector<std::string> names;
+      for (const char* name : {"alone", "replicate", "fully_shard", "hsdp"}) {
+        const bool is_alone = std::string(name) == "alone";
+        const bool fits = is_alone ? world_size == 1 : world_size > 1;
+        const bool has_mesh = std::string(name) != "hsdp" || (world_size >= 4 && world_size % 2 == 0);
+        if (fits && has_mesh && wanted(model, name)) names.emplace_back(name);
       }
-      const bool replicated = std::string(name) == "replicate";
-      for (const int world_size : replicated ? world_sizes : std::vector<int>{1}) {
-        const int rounds = options.rounds > 0 ? options.rounds : (model.dim < 100 ? 400 : model.dim < 500 ? 80 : 20);
-        launch::LaunchOptions how;
-        how.world_size = world_size;
-        how.timeout_seconds = 300.0;
-        const launch::LaunchResult result = launch::launch(how, [&](int rank) {
-          verdict::RankOutcome outcome;
-          outcome.rank = rank;
-          const Timings timings = time_steps(model, replicated, rounds);
-          outcome.records.emplace_back("plain", nlohmann::json(timings.plain).dump());
-          outcome.records.emplace_back("checked", nlohmann::json(timings.checked).dump());
-          return outcome;
-        });
-        const verdict::RankOutcome& first = result.outcomes.front();
-        if (first.status != verdict::RankStatus::finished || first.records.size() != 2) {
-          throw Error(str("steps ", name, " ", model.name, ": ",
-                          first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
-        }
-        for (const auto& [record, json] : first.records) {
-          BenchRow row = summarise("steps", name, "ms", nlohmann::json::parse(json).get<std::vector<double>>());
-          row.params = {{"model", str("\"", model.name, "\"")},
-                        {"world_size", str(world_size)},
-                        {"order_check", record == "checked" ? "true" : "false"}};
-          emit(row);
-        }
-      }
+      if (!names.empty()) bench_launch(model, names, world_size, rounds, emit);
     }
   }
 }
