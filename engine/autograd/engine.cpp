@@ -8,6 +8,7 @@
 
 #include "engine/autograd/node.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep {
@@ -24,7 +25,9 @@ struct Incoming {
     } else if (owned) {
       raw::add_(sum, grad);
     } else {
+      const auto layout = sum.impl().layout;  // raw operations know local parts only
       sum = raw::add(sum, grad);
+      sum.impl().layout = layout;
       owned = true;
     }
   }
@@ -79,15 +82,20 @@ Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_g
                   "compute it with gradients on, from tensors that require one");
     Tensor grad = grads.empty() ? Tensor() : grads[i];
     if (!grad.defined()) {
-      if (root.num_elements() != 1)
-        throw Error(str("backward: root ", i, " of sizes ", to_text(root.sizes()),
+      if (num_elements(global_sizes(root)) != 1)
+        throw Error(str("backward: root ", i, " of sizes ", to_text(global_sizes(root)),
                         " is no scalar and its gradient is not given"),
                     "sum it, or give the gradient of it");
       grad = ones(root.sizes(), root.dtype(), root.device());
+      grad.impl().layout = layout::gradient_layout(root.impl().layout);
     } else if (grad.sizes() != root.sizes() || grad.dtype() != root.dtype()) {
       throw Error(str("backward: the gradient given for root ", i, " is ", name_of(grad.dtype()), " ",
                       to_text(grad.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
                   "give one of the root's type and sizes");
+    } else if (!same_layout(grad.impl().layout, layout::gradient_layout(root.impl().layout))) {
+      throw Error(str("backward: the gradient given for root ", i, " is ", describe_sharded(grad), ", the root is ",
+                      describe_sharded(root)),
+                  "give one that lies as the root does, whole where the root is partial");
     }
     root_edges_.push_back(edge_of(root));
     root_grads_.push_back(std::move(grad));

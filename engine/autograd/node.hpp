@@ -26,6 +26,7 @@ struct TensorInfo {
   Dims sizes;
   DType dtype = DType::float32;
   device::Device device;
+  std::shared_ptr<const layout::ShardedLayout> layout;  // of its gradient; null for plain tensors
 };
 
 // A tensor kept for backward: itself with the version it had, or what the hooks made of it.
@@ -100,6 +101,9 @@ inline bool needs_gradient(const Tensor& tensor) {
   const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
   return state && (state->requires_grad || state->node);
 }
+// Whether two layouts are one; null: both plain.
+bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
+                 const std::shared_ptr<const layout::ShardedLayout>& b);
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
 

@@ -1,16 +1,23 @@
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::ops {
 
 Tensor softmax(const Tensor& a, int dim) {
+  if (is_sharded(a)) [[unlikely]]
+    return by_rule(a, sharding::along("softmax", *a.impl().layout, dim, sharding::Dim::stays),
+                   [=](const Tensor& x) { return softmax(x, dim); });
   const Tensor result = raw::softmax(a, dim);
   return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
     return {raw::softmax_backward(at.grad(), at.saved(0), dim)};
   });
 }
 Tensor log_softmax(const Tensor& a, int dim) {
+  if (is_sharded(a)) [[unlikely]]
+    return by_rule(a, sharding::along("log_softmax", *a.impl().layout, dim, sharding::Dim::stays),
+                   [=](const Tensor& x) { return log_softmax(x, dim); });
   const Tensor result = raw::log_softmax(a, dim);
   return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
     return {raw::log_softmax_backward(at.grad(), at.saved(0), dim)};
@@ -18,6 +25,7 @@ Tensor log_softmax(const Tensor& a, int dim) {
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
+  require_plain("cross_entropy", logits, targets);
   const raw::ClassLoss loss = raw::cross_entropy(logits, targets);
   return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
                 [](const Backward& at) -> Gradients {
@@ -29,6 +37,7 @@ Tensor dropout(const Tensor& a, double p, bool training) {
   if (!(p >= 0.0 && p <= 1.0))
     throw Error(str("dropout: a probability of ", p, " to drop an element"), "give one from 0 to 1");
   if (!training || p == 0.0) return a;
+  require_plain("dropout", a);
   const Tensor keep = raw::keep_mask(a.sizes(), p, a.device());
   const double factor = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
   return record("dropout", raw::keep_scaled(a, keep, factor), {a}, {keep}, [factor](const Backward& at) -> Gradients {
@@ -37,6 +46,7 @@ Tensor dropout(const Tensor& a, double p, bool training) {
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
+  require_plain("attention", q, k, v, mask);
   const raw::Attended attended = raw::attention(q, k, v, causal, dropout_p, mask);
   return record("attention", attended.result, {q, k, v}, {q, k, v, attended.probabilities, attended.keep},
                 [causal, dropout_p](const Backward& at) -> Gradients {

@@ -1,11 +1,13 @@
 // conv2d and batch_norm.
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::ops {
 
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& stride, const Dims& padding) {
+  require_plain("conv2d", x, weight, bias);
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
   return record("conv2d", raw::conv2d(x, weight, bias, stride, padding), inputs, {x, weight},
@@ -40,6 +42,7 @@ void move_towards(const Tensor& running, const Tensor& value, double momentum) {
 // Of other operations: a channel is a row of layer_norm once it lies in one piece.
 Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
                   const Tensor* running_var, bool training, double momentum, double eps) {
+  require_plain("batch_norm", x, weight, bias, running_mean, running_var);
   if (!x.defined() || x.num_dims() < 2 || !is_floating(x.dtype()))
     throw Error(str("batch_norm: of ", x.defined() ? describe(x) : "no tensor"),
                 "give a floating-point tensor (batch, channels, ...)");

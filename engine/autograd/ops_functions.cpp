@@ -1,19 +1,26 @@
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 
 namespace lockstep::ops {
 
 Tensor neg(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("neg", a, Keeps::sums, [](const Tensor& x) { return neg(x); });
   return record("neg", raw::neg(a), {a}, {}, [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
 }
 
 // Where the result tells the derivative, the result is kept and not the input.
 Tensor sqrt(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("sqrt", a, Keeps::nothing, [](const Tensor& x) { return sqrt(x); });
   const Tensor result = raw::sqrt(a);
   return record("sqrt", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::div(at.grad(), raw::mul(at.saved(0), 2.0))}; });
 }
 
 Tensor rsqrt(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("rsqrt", a, Keeps::nothing, [](const Tensor& x) { return rsqrt(x); });
   const Tensor result = raw::rsqrt(a);
   return record("rsqrt", result, {a}, {result}, [](const Backward& at) -> Gradients {
     return {raw::mul(raw::mul(at.grad(), raw::pow(at.saved(0), 3.0)), -0.5)};
@@ -21,28 +28,38 @@ Tensor rsqrt(const Tensor& a) {
 }
 
 Tensor exp(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("exp", a, Keeps::nothing, [](const Tensor& x) { return exp(x); });
   const Tensor result = raw::exp(a);
   return record("exp", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::mul(at.grad(), at.saved(0))}; });
 }
 
 Tensor log(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("log", a, Keeps::nothing, [](const Tensor& x) { return log(x); });
   return record("log", raw::log(a), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::div(at.grad(), at.saved(0))}; });
 }
 
 Tensor abs(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("abs", a, Keeps::nothing, [](const Tensor& x) { return abs(x); });
   return record("abs", raw::abs(a), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::mul(at.grad(), raw::sign(at.saved(0)))}; });
 }
 
 Tensor relu(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("relu", a, Keeps::nothing, [](const Tensor& x) { return relu(x); });
   const Tensor result = raw::relu(a);
   return record("relu", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::relu_backward(at.grad(), at.saved(0))}; });
 }
 
 Tensor pow(const Tensor& a, double exponent) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("pow", a, Keeps::nothing, [=](const Tensor& x) { return pow(x, exponent); });
   return record("pow", raw::pow(a, exponent), {a}, {a}, [exponent](const Backward& at) -> Gradients {
     if (exponent == 0.0) return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also where a is 0
     return {raw::mul(at.grad(), raw::mul(raw::pow(at.saved(0), exponent - 1.0), exponent))};

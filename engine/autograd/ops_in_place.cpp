@@ -1,5 +1,6 @@
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 
 namespace lockstep::ops {
 
@@ -15,6 +16,8 @@ void require_writable(const char* name, const Tensor& to, const std::vector<Tens
 }  // namespace
 
 void add_(const Tensor& to, const Tensor& value, double alpha) {
+  if (any_sharded(to, value)) [[unlikely]]
+    require_in_place("add_", to, value, Keeps::sums);
   require_writable("add_", to, {to, value});
   raw::add_(to, value, alpha);
   record_in_place("add_", to, {to, value}, {}, [alpha](const Backward& at) -> Gradients {
@@ -26,6 +29,8 @@ void add_(const Tensor& to, const Tensor& value, double alpha) {
 }
 
 void sub_(const Tensor& to, const Tensor& value) {
+  if (any_sharded(to, value)) [[unlikely]]
+    require_in_place("sub_", to, value, Keeps::sums);
   require_writable("sub_", to, {to, value});
   raw::sub_(to, value);
   record_in_place("sub_", to, {to, value}, {}, [](const Backward& at) -> Gradients {
@@ -34,6 +39,8 @@ void sub_(const Tensor& to, const Tensor& value) {
 }
 
 void mul_(const Tensor& to, const Tensor& value) {
+  if (any_sharded(to, value)) [[unlikely]]
+    require_in_place("mul_", to, value, Keeps::nothing);
   require_writable("mul_", to, {to, value});
   // The value from before is kept as a copy, as is a value that lies in the memory that is written.
   const bool records = recording({to, value});
@@ -48,6 +55,8 @@ void mul_(const Tensor& to, const Tensor& value) {
 }
 
 void mul_(const Tensor& to, double value) {
+  if (is_sharded(to)) [[unlikely]]
+    require_in_place("mul_", to, Keeps::sums);
   require_writable("mul_", to, {to});
   raw::mul_(to, value);
   record_in_place("mul_", to, {to}, {},
@@ -55,6 +64,8 @@ void mul_(const Tensor& to, double value) {
 }
 
 void copy_(const Tensor& to, const Tensor& from) {
+  if (any_sharded(to, from)) [[unlikely]]
+    require_in_place("copy_", to, from, Keeps::all);
   require_writable("copy_", to, {to, from});
   raw::copy_(to, from);
   record_in_place("copy_", to, {to, from}, {}, [](const Backward& at) -> Gradients {
@@ -64,6 +75,8 @@ void copy_(const Tensor& to, const Tensor& from) {
 }
 
 void zero_(const Tensor& to) {
+  if (is_sharded(to)) [[unlikely]]
+    require_in_place("zero_", to, Keeps::all);
   require_writable("zero_", to, {to});
   raw::zero_(to);
   record_in_place("zero_", to, {to}, {}, [](const Backward&) -> Gradients { return {Tensor()}; });

@@ -1,31 +1,40 @@
 #include "engine/tensor/ops_network.hpp"
 
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 
 namespace lockstep::ops {
 
 Tensor gelu(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("gelu", a, Keeps::nothing, [](const Tensor& x) { return gelu(x); });
   return record("gelu", raw::gelu(a), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::gelu_backward(at.grad(), at.saved(0))}; });
 }
 Tensor tanh(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("tanh", a, Keeps::nothing, [](const Tensor& x) { return tanh(x); });
   const Tensor result = raw::tanh(a);
   return record("tanh", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::tanh_backward(at.grad(), at.saved(0))}; });
 }
 Tensor sigmoid(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("sigmoid", a, Keeps::nothing, [](const Tensor& x) { return sigmoid(x); });
   const Tensor result = raw::sigmoid(a);
   return record("sigmoid", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::sigmoid_backward(at.grad(), at.saved(0))}; });
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
+  require_plain("embedding", weight, indices);
   return record("embedding", raw::embedding(weight, indices), {weight}, {indices}, [](const Backward& at) -> Gradients {
     return {raw::embedding_backward(at.grad(), at.saved(0), at.sizes(0))};
   });
 }
 
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
+  require_plain("layer_norm", x, weight, bias);
   const raw::Normed normed = raw::layer_norm(x, num_dims, weight, bias, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
@@ -45,6 +54,7 @@ Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Ten
 }
 
 Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps) {
+  require_plain("rms_norm", x, weight);
   const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);

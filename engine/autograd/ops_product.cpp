@@ -1,4 +1,5 @@
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 
 namespace lockstep::ops {
 
@@ -16,6 +17,7 @@ Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
+  require_plain("matmul", a, b);
   return record("matmul", raw::matmul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)},
                 [](const Backward& at) -> Gradients {
                   // A vector takes part as a matrix of one row, or one column.
@@ -45,6 +47,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  require_plain("linear", x, weight, bias);
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
   return record("linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 
 namespace lockstep::ops {
 
@@ -19,33 +20,35 @@ Tensor spread(const Backward& at, const Tensor& grad, const Dims& dims) {
   return lockstep::expand(raw::reshape(grad, kept_sizes(at.sizes(0), dims)), at.sizes(0));
 }
 
-Dims all_dims(const Tensor& a) {
-  Dims dims;
-  for (int dim = 0; dim < a.num_dims(); ++dim) dims.push_back(dim);
-  return dims;
-}
-
 }  // namespace
 
 Tensor sum(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return sum_on_sharded(a, all_dims_of(a), false);
   return record("sum", raw::sum(a), {a}, {},
                 [](const Backward& at) -> Gradients { return {lockstep::expand(at.grad(), at.sizes(0))}; });
 }
 Tensor sum(const Tensor& a, const Dims& dims, bool keep_dims) {
+  if (is_sharded(a)) [[unlikely]]
+    return sum_on_sharded(a, dims, keep_dims);
   return record("sum", raw::sum(a, dims, keep_dims), {a}, {},
                 [dims](const Backward& at) -> Gradients { return {spread(at, at.grad(), dims)}; });
 }
 
 Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims) {
+  if (is_sharded(a)) [[unlikely]]
+    return mean_on_sharded(a, dims, keep_dims);
   return record("mean", raw::mean(a, dims, keep_dims), {a}, {}, [dims](const Backward& at) -> Gradients {
     const std::int64_t results = std::max<std::int64_t>(1, num_elements(kept_sizes(at.sizes(0), dims)));
     const double count = static_cast<double>(num_elements(at.sizes(0)) / results);
     return {spread(at, raw::div(at.grad(), count), dims)};
   });
 }
-Tensor mean(const Tensor& a) { return mean(a, all_dims(a), false); }
+Tensor mean(const Tensor& a) { return mean(a, all_dims_of(a), false); }
 
 Tensor mse_loss(const Tensor& input, const Tensor& target) {
+  if (any_sharded(input, target)) [[unlikely]]
+    return mean(pow(sub(input, target), 2.0));
   return record(
       "mse_loss", raw::mse_loss(input, target), {input, target}, {input, target}, [](const Backward& at) -> Gradients {
         const double factor = 2.0 / static_cast<double>(num_elements(at.sizes(0)));
@@ -55,6 +58,7 @@ Tensor mse_loss(const Tensor& input, const Tensor& target) {
 }
 
 Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
+  require_plain("index_select", a, index);
   return record("index_select", raw::index_select(a, dim, index), {a}, {index}, [dim](const Backward& at) -> Gradients {
     const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
     raw::index_add_(grad, dim, at.saved(0), at.grad());

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/autograd/ops_gradients.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::ops {
@@ -21,13 +22,16 @@ Gradients into_zeros(const Backward& at, Part part) {
 }  // namespace
 
 Tensor view(const Tensor& a, const Dims& sizes) {
+  require_plain("view", a);
   return record("view", lockstep::view(a, sizes), {a}, {}, back_to_sizes);
 }
 Tensor reshape(const Tensor& a, const Dims& sizes) {
+  require_plain("reshape", a);
   return record("reshape", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
 }
 
 Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
+  require_plain("flatten", a);
   const int first = normalize_dim(first_dim, a.num_dims(), "flatten");
   const int last = normalize_dim(last_dim, a.num_dims(), "flatten");
   if (first > last)
@@ -43,11 +47,20 @@ Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
 }
 
 Tensor transpose(const Tensor& a, int dim0, int dim1) {
+  if (is_sharded(a)) [[unlikely]] {
+    Dims order = all_dims_of(a);
+    std::swap(order[normalize_dim(dim0, a.num_dims(), "transpose")],
+              order[normalize_dim(dim1, a.num_dims(), "transpose")]);
+    return ops::permute(a, order);
+  }
   return record("transpose", lockstep::transpose(a, dim0, dim1), {a}, {},
                 [dim0, dim1](const Backward& at) -> Gradients { return {lockstep::transpose(at.grad(), dim0, dim1)}; });
 }
 
 Tensor permute(const Tensor& a, const Dims& order) {
+  if (is_sharded(a)) [[unlikely]]
+    return by_rule(a, sharding::permute(*a.impl().layout, order),
+                   [&](const Tensor& x) { return ops::permute(x, order); });
   return record("permute", lockstep::permute(a, order), {a}, {}, [order](const Backward& at) -> Gradients {
     Dims back(order.size(), 0);
     for (int dim = 0; dim < order.size(); ++dim)
@@ -57,30 +70,38 @@ Tensor permute(const Tensor& a, const Dims& order) {
 }
 
 Tensor slice(const Tensor& a, int dim, std::int64_t begin, std::int64_t end) {
+  require_plain("slice", a);
   return record("slice", lockstep::slice(a, dim, begin, end), {a}, {}, [dim, begin, end](const Backward& at) {
     return into_zeros(at, [&](const Tensor& grad) { return lockstep::slice(grad, dim, begin, end); });
   });
 }
 
 Tensor select(const Tensor& a, int dim, std::int64_t index) {
+  require_plain("select", a);
   return record("select", lockstep::select(a, dim, index), {a}, {}, [dim, index](const Backward& at) {
     return into_zeros(at, [&](const Tensor& grad) { return lockstep::select(grad, dim, index); });
   });
 }
 
 Tensor expand(const Tensor& a, const Dims& sizes) {
+  require_plain("expand", a);
   return record("expand", lockstep::expand(a, sizes), {a}, {},
                 [](const Backward& at) -> Gradients { return {raw::sum_to(at.grad(), at.sizes(0))}; });
 }
 
 Tensor squeeze(const Tensor& a, int dim) {
+  require_plain("squeeze", a);
   return record("squeeze", lockstep::squeeze(a, dim), {a}, {}, back_to_sizes);
 }
 Tensor unsqueeze(const Tensor& a, int dim) {
+  if (is_sharded(a)) [[unlikely]]
+    return by_rule(a, sharding::unsqueeze(*a.impl().layout, dim),
+                   [=](const Tensor& x) { return ops::unsqueeze(x, dim); });
   return record("unsqueeze", lockstep::unsqueeze(a, dim), {a}, {}, back_to_sizes);
 }
 
 std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
+  require_plain("split", a);
   if (a.num_dims() == 0 || size < 1)
     throw Error(str("split: of ", describe(a), " into parts of ", size),
                 "give a dim to split, and parts of at least 1");
@@ -100,6 +121,7 @@ std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
 }
 
 std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
+  require_plain("chunk", a);
   if (a.num_dims() == 0 || count < 1)
     throw Error(str("chunk: of ", describe(a), " into ", count), "give a dim to split, and a count of at least 1");
   const std::int64_t size = a.size(dim);
@@ -107,6 +129,7 @@ std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
+  require_all_plain("cat", tensors);
   return record(
       "cat", raw::cat(tensors, dim), tensors, {}, [dim, count = static_cast<int>(tensors.size())](const Backward& at) {
         Gradients grads(static_cast<std::size_t>(count));
@@ -123,6 +146,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
+  require_all_plain("stack", tensors);
   if (tensors.empty()) throw Error("stack: no tensors given", "give at least one");
   std::vector<Tensor> rows;
   rows.reserve(tensors.size());
@@ -136,6 +160,8 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
 }
 
 Tensor cast(const Tensor& a, DType dtype) {
+  if (is_sharded(a) && a.dtype() != dtype) [[unlikely]]
+    return on_sharded("cast", a, Keeps::sums, [=](const Tensor& x) { return cast(x, dtype); });
   Tensor result = raw::cast(a, dtype);
   if (!is_floating(dtype) || result.same_as(a)) return result;
   return record("cast", result, {a}, {},
@@ -143,11 +169,15 @@ Tensor cast(const Tensor& a, DType dtype) {
 }
 
 Tensor clone(const Tensor& a) {
+  if (is_sharded(a)) [[unlikely]]
+    return on_sharded("clone", a, Keeps::all, [](const Tensor& x) { return clone(x); });
   return record("clone", raw::clone(a), {a}, {}, [](const Backward& at) -> Gradients { return {at.grad()}; });
 }
 Tensor contiguous(const Tensor& a) { return a.is_contiguous() ? a : clone(a); }
 
 Tensor to_device(const Tensor& a, device::Device device) {
+  if (is_sharded(a) && !(a.device() == device)) [[unlikely]]
+    return on_sharded("to_device", a, Keeps::all, [=](const Tensor& x) { return to_device(x, device); });
   Tensor result = raw::to_device(a, device);
   if (result.same_as(a)) return result;
   return record("to_device", result, {a}, {},

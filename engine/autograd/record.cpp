@@ -1,5 +1,6 @@
 // Recording: from an operation's results, inputs and saved tensors to a node of the tape.
 #include "engine/autograd/node.hpp"
+#include "engine/layout/placement.hpp"
 
 namespace lockstep {
 
@@ -18,7 +19,12 @@ Edge edge_of(const Tensor& tensor) {
 
 TensorInfo info_of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  return {tensor.sizes(), tensor.dtype(), tensor.device()};
+  return {tensor.sizes(), tensor.dtype(), tensor.device(), layout::gradient_layout(tensor.impl().layout)};
+}
+
+bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
+                 const std::shared_ptr<const layout::ShardedLayout>& b) {
+  return a == b || (a && b && *a == *b);
 }
 
 Tensor detach(const Tensor& tensor) {

@@ -1,0 +1,121 @@
+#include "engine/autograd/ops_on_sharded.hpp"
+
+#include <memory>
+
+#include "engine/autograd/ops.hpp"
+#include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+LayoutPtr shared(const sharding::ShardedLayout& layout) {
+  return std::make_shared<const sharding::ShardedLayout>(layout);
+}
+
+const sharding::ShardedLayout& layout_of(const Tensor& a) { return *a.impl().layout; }
+
+std::string described(const std::vector<Tensor>& operands) {
+  std::string text;
+  for (const Tensor& operand : operands)
+    if (operand.defined())
+      text += str(text.empty() ? "" : " and ", operand.is_sharded() ? "a sharded operand, " : "a plain operand, ",
+                  describe_sharded(operand));
+  return text;
+}
+
+bool mixes(const std::vector<Tensor>& operands) {
+  bool plain = false, sharded = false;
+  for (const Tensor& operand : operands) (is_sharded(operand) ? sharded : plain) = true;
+  return plain && sharded;
+}
+
+void require_unmixed(const char* name, const std::vector<Tensor>& operands) {
+  if (mixes(operands))
+    throw Error(str(name, ": ", described(operands)),
+                "distribute the plain one over the mesh, or take full_tensor or the local part of the sharded one");
+}
+
+}  // namespace
+
+void refuse_sharded(const char* name, const std::vector<Tensor>& operands) {
+  throw Error(str(name, ": there is no rule for sharded tensors: ", described(operands)),
+              mixes(operands)
+                  ? "distribute the plain ones for an operation that has a rule, or take full_tensor or the "
+                    "local part of the sharded ones"
+                  : "take full_tensor or the local part");
+}
+
+void require_all_plain(const char* name, const std::vector<Tensor>& operands) {
+  for (const Tensor& operand : operands)
+    if (is_sharded(operand)) refuse_sharded(name, operands);
+}
+
+Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f) {
+  return from_local(f(to_local(ops::redistribute(a, shared(rule.operand)))), shared(rule.result));
+}
+
+Tensor on_sharded(const char*, const Tensor& a, Keeps keeps, const OnLocal& f) {
+  if (keeps == Keeps::all || !layout::has_partial(layout_of(a))) return from_local(f(to_local(a)), a.impl().layout);
+  const sharding::ShardedLayout where = sharding::reduced(layout_of(a), keeps);
+  return by_rule(a, {where, where}, f);
+}
+
+Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keeps, const OnLocals& f) {
+  require_unmixed(name, {a, b});
+  if (layout_of(a) == layout_of(b) && !layout::has_partial(layout_of(a)))
+    return from_local(f(to_local(a), to_local(b)), a.impl().layout);
+  const sharding::Binary rule = sharding::elementwise(name, layout_of(a), layout_of(b), keeps);
+  return from_local(f(to_local(ops::redistribute(a, shared(rule.a)), shared(rule.a_grad)),
+                      to_local(ops::redistribute(b, shared(rule.b)), shared(rule.b_grad))),
+                    shared(rule.result));
+}
+
+Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  require_unmixed("where", {condition, a, b});
+  if (!(layout_of(condition) == layout_of(a)) || !(layout_of(a) == layout_of(b)) || layout::has_partial(layout_of(a)))
+    throw Error(str("where: ", described({condition, a, b})), "redistribute them to one layout, nothing of it partial");
+  return from_local(where(to_local(condition), to_local(a), to_local(b)), a.impl().layout);
+}
+
+Dims all_dims_of(const Tensor& a) {
+  Dims dims;
+  for (int dim = 0; dim < a.num_dims(); ++dim) dims.push_back(dim);
+  return dims;
+}
+
+Tensor sum_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
+  return by_rule(a, sharding::sum(layout_of(a), dims, keep_dims), [&](const Tensor& x) {
+    return dims.size() == x.num_dims() && !keep_dims ? sum(x) : sum(x, dims, keep_dims);
+  });
+}
+
+// The local sums over the count of the whole.
+Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
+  double count = 1.0;
+  for (const std::int64_t dim : dims)
+    count *= static_cast<double>(
+        layout_of(a).sizes[normalize_dim(static_cast<int>(dim), layout_of(a).sizes.size(), "mean")]);
+  return div(sum_on_sharded(a, dims, keep_dims), count);
+}
+
+void require_in_place(const char* name, const Tensor& to, Keeps keeps) {
+  if (recording({to}))
+    throw Error(str(name, ": ", describe_sharded(to), " cannot be changed in place while recording"),
+                "use the operation that gives a new tensor, or change it without gradients");
+  if (!(sharding::reduced(layout_of(to), keeps) == layout_of(to)))
+    throw Error(str(name, ": in place on ", describe_sharded(to), ", whose parts are no values of their own"),
+                "redistribute it first");
+}
+
+void require_in_place(const char* name, const Tensor& to, const Tensor& value, Keeps keeps) {
+  require_unmixed(name, {to, value});
+  if (!(layout_of(to) == layout_of(value)))
+    throw Error(str(name, ": in place on ", described({to, value})),
+                "redistribute the second to the layout of the first");
+  if (recording({value})) require_in_place(name, value, Keeps::all);
+  require_in_place(name, to, keeps);
+}
+
+}  // namespace lockstep::ops

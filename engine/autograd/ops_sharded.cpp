@@ -1,0 +1,102 @@
+#include "engine/autograd/ops_sharded.hpp"
+
+#include <memory>
+
+#include "engine/core/error.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::ops {
+
+namespace {
+
+Tensor with_layout(const Tensor& local, const LayoutPtr& layout) {
+  const Tensor made = alias(local);
+  made.impl().layout = layout;
+  return made;
+}
+
+// What the gradient is multiplied by: a mean over n ranks passes 1/n of its gradient to each.
+double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedLayout& to) {
+  double factor = 1.0;
+  for (std::size_t axis = 0; axis < from.placements.size(); ++axis) {
+    const auto is_mean = [axis](const layout::ShardedLayout& layout) {
+      return layout.placements[axis].is_partial() && layout.placements[axis].op == layout::PartialOp::mean;
+    };
+    const double ranks = from.mesh.size(static_cast<int>(axis));
+    if (is_mean(from) && !is_mean(to)) factor /= ranks;
+    if (!is_mean(from) && is_mean(to)) factor *= ranks;
+  }
+  return factor;
+}
+
+void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
+  if (!recording({a})) return;
+  for (const layout::ShardedLayout* layout : {a.impl().layout.get(), &to})
+    for (const layout::Placement& placement : layout->placements)
+      if (placement.is_partial() && placement.op != layout::PartialOp::sum && placement.op != layout::PartialOp::mean)
+        throw Error(str("redistribute: ", describe_sharded(a), " to ", layout::to_text(to.placements), ": ",
+                        layout::to_text(placement), " has no derivative"),
+                    "redistribute it without recording, or use a sum");
+}
+
+}  // namespace
+
+Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
+  if (local.is_sharded())
+    throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local part");
+  return record("from_local", make_sharded(local, layout), {local}, {},
+                [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
+}
+
+Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements, const Dims* sizes) {
+  return from_local(local,
+                    std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes)));
+}
+
+Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.impl().layout)); }
+
+Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
+  if (!a.is_sharded()) return a;
+  return record("to_local", local_tensor(a), {a}, {},
+                [gradient, wanted = layout::gradient_layout(a.impl().layout)](const Backward& at) -> Gradients {
+                  return {lockstep::redistribute(with_layout(at.grad(), gradient), wanted)};
+                });
+}
+
+Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
+  const LayoutPtr from = a.impl().layout;
+  if (from && (from == to || *from == *to)) return a;
+  if (from) require_differentiable(a, *to);
+  return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
+    const Tensor grad = lockstep::redistribute(at.grad(), layout::gradient_layout(from));
+    const double factor = gradient_factor(*from, *to);
+    if (factor == 1.0) return {grad};
+    return {with_layout(raw::mul(local_tensor(grad), factor), grad.impl().layout)};
+  });
+}
+
+Tensor redistribute(const Tensor& a, const Placements& placements) {
+  if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // which says that it is plain
+  return ops::redistribute(
+      a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.impl().layout, placements)));
+}
+
+Tensor full_tensor(const Tensor& a) {
+  if (!a.is_sharded()) return a;
+  return to_local(ops::redistribute(a, Placements(a.impl().layout->placements.size())));
+}
+
+Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
+  const Tensor made = lockstep::distribute(whole, mesh, placements);
+  if (!recording({whole})) return made;
+  const auto replicated = std::make_shared<const layout::ShardedLayout>(
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
+  const LayoutPtr to = made.impl().layout;
+  return record("distribute", made, {whole}, {}, [replicated, to](const Backward& at) -> Gradients {
+    const Tensor grad = local_tensor(lockstep::redistribute(at.grad(), replicated));
+    const double factor = gradient_factor(*replicated, *to);
+    return {factor == 1.0 ? grad : raw::mul(grad, factor)};
+  });
+}
+
+}  // namespace lockstep::ops

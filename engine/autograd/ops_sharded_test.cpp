@@ -1,0 +1,335 @@
+// Operations on sharded tensors against the same ones on whole tensors: values, gradients, collectives; and that no
+// operation drops a layout.
+#include "engine/autograd/ops_sharded.hpp"
+
+#include <cmath>
+#include <functional>
+#include <map>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/autograd/op_registry.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/comm/test_ranks.hpp"
+#include "engine/core/error.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep {
+namespace {
+
+using comm::testing_ranks::Kind;
+using comm::testing_ranks::require;
+using layout::partial;
+using layout::PartialOp;
+using layout::replicate;
+using layout::shard;
+using layout::strided_shard;
+using ::testing::Each;
+
+std::string error_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const InternalError& error) {
+    return str("internal: ", error.what());
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+void require_error(const std::function<void()>& action, const std::string& part) {
+  const std::string text = error_of(action);
+  require(text.find(part) != std::string::npos, str("`", part, "` is not in: ", text));
+}
+
+void require_close(const Tensor& a, const Tensor& b, const std::string& what) {
+  require(a.sizes() == b.sizes(), str(what, ": ", describe(a), " and ", describe(b)));
+  const std::vector<double> x = to_doubles(a), y = to_doubles(b);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    require(std::fabs(x[i] - y[i]) <= 1e-12 * (1.0 + std::fabs(y[i])), str(what, ": ", x[i], " for ", y[i]));
+}
+
+Tensor values(const Dims& sizes, double start = 0.3) {
+  std::vector<double> all;
+  for (std::int64_t i = 0; i < num_elements(sizes); ++i)
+    all.push_back(start + 0.37 * static_cast<double>(i % 7) - 0.11 * static_cast<double>(i % 3));
+  return from_values(all, sizes, DType::float64, {});
+}
+
+int count_since(std::size_t position, comm::Operation operation, comm::Phase phase) {
+  int count = 0;
+  for (std::size_t i = position; i < comm::log().size(); ++i)
+    count += comm::log()[i].operation == operation && comm::log()[i].phase == phase;
+  return count;
+}
+
+using Function = std::function<Tensor(const Tensor& a, const Tensor& b)>;
+const std::vector<std::pair<const char*, Function>> functions = {
+    {"add", [](const Tensor& a, const Tensor& b) { return ops::add(a, b); }},
+    {"sub", [](const Tensor& a, const Tensor& b) { return ops::sub(ops::mul(a, 3.0), ops::sub(b, 0.5)); }},
+    {"mul", [](const Tensor& a, const Tensor& b) { return ops::mul(ops::add(a, 1.0), b); }},
+    {"div", [](const Tensor& a, const Tensor& b) { return ops::div(ops::rsub(1.0, a), ops::rdiv(2.0, b)); }},
+    {"functions",
+     [](const Tensor& a, const Tensor& b) {
+       return ops::add(ops::exp(ops::neg(a)), ops::add(ops::log(ops::abs(b)), ops::sqrt(ops::pow(a, 2.0))));
+     }},
+    {"activations",
+     [](const Tensor& a, const Tensor& b) {
+       return ops::add(ops::relu(ops::gelu(a)), ops::mul(ops::tanh(b), ops::sigmoid(ops::rsqrt(a))));
+     }},
+    {"same tensor twice", [](const Tensor& a, const Tensor& b) { return ops::mul(ops::mul(a, a), b); }},
+    {"copies",
+     [](const Tensor& a, const Tensor& b) {
+       return ops::cast(ops::cast(ops::add(ops::clone(a), ops::contiguous(b)), DType::float32), DType::float64);
+     }},
+    {"transpose", [](const Tensor& a, const Tensor& b) { return ops::transpose(ops::mul(a, b), 0, 1); }},
+    {"where", [](const Tensor& a, const Tensor& b) { return ops::where(ops::gt(a, b), a, ops::mul(b, 2.0)); }},
+    {"unsqueeze", [](const Tensor& a, const Tensor& b) { return ops::unsqueeze(ops::mul(a, b), -2); }},
+    {"mse_loss", [](const Tensor& a, const Tensor& b) { return ops::mse_loss(a, b); }},
+    {"mean of a dim", [](const Tensor& a, const Tensor& b) { return ops::mean(ops::mul(a, b), Dims{0}, true); }},
+    {"sum of a dim",
+     [](const Tensor& a, const Tensor& b) { return ops::pow(ops::sum(ops::mul(a, b), Dims{-1}, false), 2.0); }},
+    {"scaled by a sum", [](const Tensor& a, const Tensor& b) { return ops::div(b, ops::sum(a)); }},
+};
+
+// One function of two sharded leaves against the same of whole ones.
+void compare(const DeviceMesh& mesh, const Placements& placements, const Dims& sizes, const char* name,
+             const Function& f) {
+  const std::string what = str(name, " of ", to_text(sizes), " as ", layout::to_text(placements));
+  Tensor whole[2] = {values(sizes), values(sizes, 0.7)}, sharded[2];
+  for (int i = 0; i < 2; ++i) {
+    sharded[i] = distribute(whole[i], mesh, placements);
+    set_requires_grad(whole[i], true);
+    set_requires_grad(sharded[i], true);
+  }
+  const Tensor expected = f(whole[0], whole[1]), result = f(sharded[0], sharded[1]);
+  require(result.is_sharded(), str(what, ": the result is plain"));
+  require_close(detach(ops::full_tensor(result)), expected, what);
+  backward({ops::sum(ops::mul(expected, expected))});
+  const Tensor loss = ops::sum(ops::mul(result, result));
+  require(loss.is_sharded(), "a sum is sharded");
+  backward({loss});
+  for (int i = 0; i < 2; ++i) {
+    const Tensor gradient = grad(sharded[i]);
+    require(gradient.defined() && gradient.is_sharded(), str(what, ": no sharded gradient"));
+    require(*gradient.impl().layout == *layout::gradient_layout(sharded[i].impl().layout), str(what, ": its layout"));
+    require_close(full_tensor(gradient), grad(whole[i]), str(what, ": gradient"));
+  }
+}
+
+TEST(OpsSharded, AgreeWithThoseOnWholeTensors) {
+  const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
+    const DeviceMesh mesh({2, 2}, {"dp", "tp"});
+    for (const Placements& placements :
+         {Placements{shard(0), replicate()}, Placements{shard(0), shard(1)}, Placements{strided_shard(0, 2), shard(0)},
+          Placements{replicate(), replicate()}, Placements{replicate(), shard(1)}})
+      for (const Dims& sizes : {Dims{5, 3}, Dims{4, 4}, Dims{1, 3}})
+        for (const auto& [name, f] : functions) compare(mesh, placements, sizes, name, f);
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OpsSharded, PartialValuesStayAsLongAsTheyCan) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"tp"});
+    const Tensor whole = values({5, 2});
+    const Tensor a = distribute(whole, mesh, {shard(0)});
+    const std::size_t position = comm::log().size();
+    const Tensor total = ops::sum(ops::mul(a, a));
+    require(total.impl().layout->placements == Placements{partial()}, "a sum over a cut dim is partial");
+    require(total.impl().layout->sizes == Dims(), "and a scalar");
+    const Tensor twice = ops::sub(ops::mul(ops::neg(total), -3.0), ops::div(total, 1.0));
+    require(twice.impl().layout->placements == Placements{partial()}, "linear operations keep it so");
+    require(comm::log().size() == position, "nothing was sent");
+    const Tensor norm = ops::sqrt(total);
+    require(norm.impl().layout->placements == Placements{replicate()}, "a root needs the value");
+    require(comm::log().size() == position + 1 && comm::log().back().operation == comm::Operation::all_reduce,
+            "which is one all_reduce");
+    require_close(detach(full_tensor(norm)), raw::sqrt(raw::sum(raw::mul(whole, whole))), "norm");
+    require_close(detach(full_tensor(twice)), raw::mul(raw::sum(raw::mul(whole, whole)), 2.0), "twice");
+    // A number goes to the value, not to every part of it.
+    require_close(full_tensor(ops::add(total, 1.0)), raw::add(raw::sum(raw::mul(whole, whole)), 1.0), "plus 1");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// Backward of each redistribution: values against the derivative of the identity, and what it costs.
+TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
+  const auto failures = comm::testing_ranks::run_ranks(3, Kind::threads, [](int rank) {
+    const DeviceMesh mesh({3}, {"tp"});
+    const Tensor weights = values({4, 5}, 1.5);
+    using comm::Operation;
+    struct Way {
+      layout::Placement from, to;
+      std::vector<Operation> forward, backward;
+    };
+    const std::vector<Way> ways = {
+        {shard(0), replicate(), {Operation::all_gather}, {}},
+        {replicate(), shard(1), {}, {Operation::all_gather}},
+        {shard(0), shard(1), {Operation::all_to_all}, {Operation::all_to_all}},
+        {partial(), replicate(), {Operation::all_reduce}, {}},
+        {partial(), shard(0), {Operation::reduce_scatter}, {Operation::all_gather}},
+        {partial(PartialOp::mean), shard(1), {Operation::reduce_scatter}, {Operation::all_gather}},
+        {replicate(), partial(), {}, {}},
+        {replicate(), partial(PartialOp::mean), {}, {}},
+    };
+    for (const Way& way : ways) {
+      const std::string what = str(layout::to_text(way.from), " to ", layout::to_text(way.to));
+      // A leaf that is the local part, so that its gradient is that of what this rank put in.
+      const Tensor local = raw::clone(local_tensor(distribute(values({4, 5}), mesh, {way.from})));
+      set_requires_grad(local, true);
+      const Dims sizes{4, 5};
+      const Tensor start = ops::from_local(local, mesh, {way.from}, &sizes);
+      std::size_t position = comm::log().size();
+      const Tensor end = ops::redistribute(start, {way.to});
+      std::vector<Operation> seen;
+      const auto collect = [&] {
+        seen.clear();
+        for (std::size_t i = position; i < comm::log().size(); ++i) {
+          require(comm::log()[i].family == comm::Family::tensor_parallel, "family");
+          seen.push_back(comm::log()[i].operation);
+        }
+      };
+      collect();
+      require(seen == way.forward, str(what, ": forward"));
+      // The loss is sum(whole * weights), each element counted once however it lies.
+      Tensor gradient = distribute(weights, mesh, {way.to.is_partial() ? replicate() : way.to});
+      if (way.to == partial(PartialOp::mean))
+        gradient = make_sharded(raw::div(local_tensor(gradient), 3.0), gradient.impl().layout);
+      position = comm::log().size();
+      backward({end}, {gradient});
+      collect();
+      require(seen == way.backward, str(what, ": backward"));
+      Tensor expected = way.from.is_partial() ? weights : local_tensor(distribute(weights, mesh, {way.from}));
+      if (way.from == partial(PartialOp::mean)) expected = raw::div(expected, 3.0);
+      require_close(grad(local), expected, str(what, " rank ", rank));
+    }
+    const Tensor largest = distribute(weights, mesh, {partial(PartialOp::max)});
+    set_requires_grad(largest, true);
+    require_error([&] { ops::redistribute(largest, {replicate()}); }, "Partial(max) has no derivative");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OpsSharded, GradientsAccumulateShardedAndMustLieAsTheTensorDoes) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int rank) {
+    const DeviceMesh mesh({2}, {"dp"});
+    const Tensor whole = values({3, 2}), other = values({3, 2}, 2.0);
+    set_requires_grad(whole, true);
+    const Tensor a = ops::distribute(whole, mesh, {shard(0)});
+    require(!is_leaf(a), "recorded");
+    std::size_t position = comm::log().size();
+    backward({ops::sum(ops::mul(ops::full_tensor(a), other))});
+    require(count_since(position, comm::Operation::all_gather, comm::Phase::backward) == 1, "of the whole: one gather");
+    require_close(grad(whole), other, "gradient of the whole");
+
+    const Tensor leaf = distribute(detach(whole), mesh, {shard(0)});
+    set_requires_grad(leaf, true);
+    for (int pass = 0; pass < 2; ++pass) backward({ops::sum(ops::mul(ops::full_tensor(leaf), other))});
+    require(grad(leaf).is_sharded() && grad(leaf).sizes() == Dims({2 - rank, 2}), "a sharded gradient");
+    require_close(full_tensor(grad(leaf)), raw::mul(other, 2.0), "twice");
+    position = comm::log().size();
+    accumulate_grad(leaf, grad(leaf));
+    require(comm::log().size() == position, "no communication");
+    require_close(full_tensor(grad(leaf)), raw::mul(other, 4.0), "and again");
+
+    require_error([&] { set_grad(leaf, local_tensor(grad(leaf))); }, "which is float64 (3, 2) as (Shard(0)) on dp 2");
+    set_grad(leaf, Tensor());
+    require(!grad(leaf).defined(), "removed");
+    set_grad(leaf, distribute(other, mesh, {shard(0)}));
+    require_close(full_tensor(grad(leaf)), other, "set");
+    const Tensor column = ops::mul(leaf, 1.0);
+    require_error([&] { backward({column}, {local_tensor(column)}); }, "one that lies as the root does");
+    require_error([&] { backward({ops::sum(leaf, Dims{0}, false)}); }, "is no scalar");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OpsSharded, InPlaceOnTensorsOfOneLayout) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"dp"});
+    const Tensor whole = values({3, 2}), other = values({3, 2}, 2.0);
+    const Tensor a = distribute(whole, mesh, {shard(0)}), b = distribute(other, mesh, {shard(0)});
+    ops::add_(a, b, 2.0);
+    ops::mul_(a, b);
+    ops::sub_(a, b);
+    ops::mul_(a, 0.5);
+    const Tensor expected = raw::mul(raw::sub(raw::mul(raw::add(whole, raw::mul(other, 2.0)), other), other), 0.5);
+    require_close(full_tensor(a), expected, "changed in place");
+    ops::copy_(a, b);
+    require_close(full_tensor(a), other, "copied");
+    ops::zero_(a);
+    require(to_doubles(full_tensor(a)) == std::vector<double>(6, 0.0), "zeroed");
+    require(a.is_sharded(), "still sharded");
+    require_error([&] { ops::copy_(a, other); }, "copy_: a sharded operand, float64 (3, 2) as (Shard(0)) on dp 2");
+    require_error([&] { ops::copy_(a, other); }, "distribute the plain one");
+    require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the first");
+    const Tensor parts = distribute(other, mesh, {partial()});
+    require_error([&] { ops::mul_(parts, parts); }, "redistribute it first");
+    set_requires_grad(a, true);
+    require_error([&] { ops::zero_(a); }, "while recording");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OpsSharded, RefusesWhatDoesNotGoTogether) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"tp"}), other_mesh({2}, {"dp"});
+    const Tensor whole = values({4, 2});
+    const Tensor a = distribute(whole, mesh, {shard(0)}), b = distribute(whole, mesh, {shard(1)});
+    require_error([&] { ops::add(a, whole); },
+                  "add: a sharded operand, float64 (4, 2) as (Shard(0)) on tp 2, on cpu and a plain operand, float64 "
+                  "(4, 2) on cpu (distribute the plain one over the mesh, or take full_tensor or the local part");
+    require_error([&] { ops::mul(whole, a); }, "mul: a plain operand");
+    require_error([&] { ops::sub(a, b); }, "redistribute one of them to the layout of the other");
+    require_error([&] { ops::sub(a, distribute(whole, other_mesh, {shard(0)})); }, "on dp 2");
+    require_error([&] { ops::matmul(a, whole); }, "matmul: there is no rule for sharded tensors: a sharded operand");
+    require_error([&] { ops::softmax(a, 0); }, "softmax: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
+    require(ops::softmax(a, 1).is_sharded(), "along the whole dim");
+    require_error([&] { ops::select(a, 0, 0); }, "select: there is no rule");
+    require_error([&] { ops::cat({whole, a}, 0); }, "cat: there is no rule");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// Every operation of the registry either gives a sharded result or refuses by name.
+TEST(OpsSharded, NoOperationDropsALayout) {
+  RankContext context{0, 1};
+  RankScope scope(context);
+  const DeviceMesh mesh({1}, {"dp"});
+  int num_results = 0, num_refused = 0;
+  for (const ops::OpCase& op : ops::op_registry()) {
+    for (const ops::OpVariant& variant : op.variants)
+      for (const layout::Placement& placement : {shard(0), replicate(), partial()}) {
+        Generator generator;
+        generator.seed(3);
+        std::vector<Tensor> inputs;
+        bool fits = true;
+        for (const ops::OpInput& input : variant.inputs) {
+          const Tensor plain = ops::make_input(input, DType::float32, {}, generator);
+          fits = fits && !(placement.is_shard() && plain.num_dims() == 0);
+          if (fits) inputs.push_back(distribute(plain, mesh, {placement}));
+        }
+        if (!fits) continue;
+        std::string error;
+        try {
+          const Tensor result = variant.run(inputs);
+          EXPECT_TRUE(result.is_sharded()) << op.name << ", " << variant.name << ", " << to_text(placement);
+          ++num_results;
+        } catch (const InternalError& broken) {
+          ADD_FAILURE() << op.name << ": " << broken.what();
+        } catch (const Error& refused) {
+          EXPECT_THAT(refused.what(),
+                      ::testing::AnyOf(::testing::HasSubstr("as (Shard("), ::testing::HasSubstr("(Replicate)"),
+                                       ::testing::HasSubstr("(Partial(sum))")))
+              << op.name << ", " << variant.name;
+          ++num_refused;
+        }
+      }
+  }
+  EXPECT_GT(num_results, 60);
+  EXPECT_GT(num_refused, 60);
+}
+
+}  // namespace
+}  // namespace lockstep
