@@ -1,0 +1,52 @@
+// Collectives as the plan speaks of them, and the comparison of those that were planned with those that were seen.
+//
+//   Tally planned = tally(planner.collectives()), seen = tally(from_the_log);
+//   for (const Difference& found : differences(planned, seen)) fail(found.text);
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace lockstep::plan {
+
+// One collective of one rank. Families, operations and phases go by the names of the results file.
+struct Collective {
+  std::string family;
+  std::string operation;
+  std::string axis;  // of the mesh, "" for a group over several
+  int group_size = 0;
+  std::string phase;
+  std::string owner;  // the path that the module was given to the API by
+  int line = 0;       // of the scenario's own file
+  std::int64_t bytes = 0;
+  bool bytes_are_least = false;  // it carries more than that, and how much nobody promises
+};
+
+// How many of one kind, together.
+struct Row {
+  std::string family, operation, axis, phase, owner;
+  int group_size = 0;
+  int line = 0;
+  std::int64_t count = 0;
+  std::int64_t bytes = 0;
+  bool bytes_are_least = false;
+  bool same_kind(const Row& other) const;
+};
+// What rows tell apart: `lines` the steps that issued them, `owners` the modules.
+struct Grain {
+  bool lines = true;
+  bool owners = true;
+};
+std::vector<Row> tally(const std::vector<Collective>& collectives, Grain grain = {});
+
+struct Difference {
+  std::string text;  // "data_parallel/all_gather over dp of 4 in backward for model.0 (line 12): planned 2 of 512 ..."
+  int line = 0;
+};
+std::vector<Difference> differences(const std::vector<Row>& planned, const std::vector<Row>& seen);
+
+// A table for people, a line a row.
+std::string table(const std::vector<Row>& rows);
+
+}  // namespace lockstep::plan

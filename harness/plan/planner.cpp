@@ -1,0 +1,111 @@
+#include "harness/plan/planner.hpp"
+
+#include <functional>
+#include <utility>
+
+namespace lockstep::plan {
+
+Issue Planner::issue() {
+  return [this](Collective one) {
+    one.phase = where_.phase;
+    one.line = where_.line;
+    collectives_.push_back(std::move(one));
+  };
+}
+
+Planner::Planner() : shards_(facts_, issue()) {}
+
+// ---- who owns what ----
+// Below `root`, but for what is ignored, sharded, or replicated on its own.
+ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleId>& ignored) const {
+  ReplicatePlan::Covered covered;
+  std::set<ModuleId> modules = ignored;
+  std::set<TensorId> tensors;
+  const std::function<void(ModuleId)> visit = [&](ModuleId id) {
+    if (!modules.insert(id).second || shards_.has(id)) return;
+    if (id != root && replicated_.count(id) > 0) return;
+    const ModuleFacts& module = facts_.module(id);
+    for (const NamedTensor& parameter : module.parameters)
+      if (tensors.insert(parameter.id).second) covered.parameters.push_back(parameter.id);
+    for (const NamedTensor& buffer : module.buffers) covered.buffers.push_back(buffer.id);
+    for (const ModuleId child : module.children) visit(child);
+  };
+  visit(root);
+  return covered;
+}
+
+// Post-order, each once.
+std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vector<ModuleId>& modules,
+                                                                  const Ignored& ignored) const {
+  std::vector<std::pair<std::string, TensorId>> managed;
+  std::set<ModuleId> seen = ignored.modules;
+  std::set<TensorId> tensors = ignored.parameters;
+  const std::set<ModuleId> tops(modules.begin(), modules.end());
+  const std::function<void(ModuleId)> visit = [&](ModuleId id) {
+    if (!seen.insert(id).second || replicated_.count(id) > 0 || shards_.has(id)) return;
+    const ModuleFacts& module = facts_.module(id);
+    for (const ModuleId child : module.children) visit(child);
+    for (const NamedTensor& parameter : module.parameters)
+      if (tensors.insert(parameter.id).second && !shards_.owns(parameter.id))
+        managed.emplace_back(parameter.name, parameter.id);
+  };
+  for (const ModuleId top : modules) visit(top);
+  return managed;
+}
+
+void Planner::replicate(ModuleId module, ReplicateChoices choices) {
+  const std::set<ModuleId> ignored = choices.ignored;
+  replicated_.try_emplace(
+      module, std::move(choices), [this, module, ignored] { return covered_by(module, ignored); }, facts_, issue());
+}
+
+void Planner::fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored) {
+  std::vector<TensorId> parameters;
+  for (const auto& [name, id] : managed_by(modules, ignored)) parameters.push_back(id);
+  shards_.add_group(modules, parameters, std::move(choices));
+}
+
+void Planner::set_flags(ModuleId module, const FlagChange& flags, bool recurse) {
+  const std::vector<ModuleId> all = recurse ? facts_.pre_order(module) : std::vector<ModuleId>{module};
+  for (const ModuleId id : all) {
+    shards_.change(id, flags);
+    const auto replicated = replicated_.find(id);
+    if (replicated != replicated_.end() && flags.requires_gradient_sync)
+      replicated->second.set_gradient_sync(*flags.requires_gradient_sync);
+  }
+}
+
+// ---- events ----
+bool Planner::enter(ModuleId module, Call call) {
+  const auto replicated = replicated_.find(module);
+  if (replicated != replicated_.end() && !call.recomputing) replicated->second.enter(call.recording);
+  return shards_.has(module) && shards_.enter(module, call.recomputing) && call.recording;
+}
+
+bool Planner::leave(ModuleId module, Call call) {
+  const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing);
+  if (!call.recording || call.recomputing) return false;
+  return of_group || replicated_.count(module) > 0;
+}
+
+void Planner::backward_reaches(ModuleId module) {
+  if (const auto at = replicated_.find(module); at != replicated_.end()) at->second.backward_reaches();
+  if (shards_.has(module)) shards_.backward_reaches(module);
+}
+
+void Planner::backward_leaves(ModuleId module) {
+  if (shards_.has(module)) shards_.backward_leaves(module);
+}
+
+void Planner::gradient(TensorId parameter) {
+  for (auto& [module, replicated] : replicated_)
+    if (replicated.owns(parameter)) replicated.gradient(parameter);
+  if (shards_.owns(parameter)) shards_.gradient(parameter);
+}
+
+void Planner::end_backward() {
+  for (auto& [module, replicated] : replicated_) replicated.end_backward();
+  shards_.end_backward();
+}
+
+}  // namespace lockstep::plan

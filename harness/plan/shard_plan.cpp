@@ -1,0 +1,233 @@
+#include "harness/plan/shard_plan.hpp"
+
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::plan {
+
+// ---- what is applied ----
+void ShardPlan::add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters,
+                          ShardChoices choices) {
+  const std::size_t number = groups_.size();
+  Group& added = groups_.emplace_back();
+  added.modules = modules;
+  added.parameters = parameters;
+  added.choices = std::move(choices);
+  for (const ModuleId module : modules) group_of_[module] = number;
+  for (const TensorId parameter : parameters) owner_of_[parameter] = number;
+}
+
+void ShardPlan::change(ModuleId module, const FlagChange& flags) {
+  if (!has(module)) return;
+  Group& group = groups_[number(module)];
+  if (flags.requires_gradient_sync) group.sync = group.all_reduce = *flags.requires_gradient_sync;
+  if (flags.requires_all_reduce) group.all_reduce = *flags.requires_all_reduce;
+  if (flags.is_last_backward) group.last_backward = *flags.is_last_backward;
+  if (flags.reshard_after_backward) group.reshard_after_backward = *flags.reshard_after_backward;
+  if (flags.reshard_after_forward) group.choices.reshard_after_forward = *flags.reshard_after_forward;
+}
+
+void ShardPlan::set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
+  std::vector<std::size_t>& list = groups_[number(module)].forward_prefetch;
+  list.clear();
+  for (const ModuleId one : next) list.push_back(number(one));
+}
+
+void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
+  auto& list = groups_[number(module)].backward_prefetch;
+  list.emplace();
+  for (const ModuleId one : next) list->push_back(number(one));
+}
+
+// ---- gathers ----
+void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes) {
+  Collective one;
+  one.family = "data_parallel";
+  one.operation = operation;
+  one.axis = axis.name;
+  one.group_size = axis.size;
+  one.owner = group.choices.owner;
+  one.bytes = bytes;
+  issue_(std::move(one));
+}
+
+// Of the whole parameters, each padded so that all ranks hold parts of one size.
+std::int64_t ShardPlan::whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const {
+  std::int64_t bytes = 0;
+  for (const TensorId id : tensors) {
+    const TensorFacts& tensor = facts_.tensor(id);
+    const auto other = group.choices.dims.find(id);
+    const int dim = other == group.choices.dims.end() ? 0 : other->second;
+    const std::int64_t parts = group.choices.shard.size;
+    Dims padded = tensor.sizes;
+    padded[dim] = (padded[dim] + parts - 1) / parts * parts;
+    DType dtype = group.choices.param && is_floating(tensor.dtype) ? *group.choices.param : tensor.dtype;
+    if (reduced && group.choices.reduce) dtype = *group.choices.reduce;
+    bytes += bytes_of(padded, dtype);
+  }
+  return bytes;
+}
+
+bool ShardPlan::is_stale(const Group& group) const {
+  return std::any_of(group.parameters.begin(), group.parameters.end(), [&](TensorId id) {
+    const auto at = group.gathered.find(id);
+    return at == group.gathered.end() || at->second != facts_.tensor(id).version;
+  });
+}
+
+void ShardPlan::gather(std::size_t number, bool ahead) {
+  Group& group = groups_[number];
+  if (group.parameters.empty()) return;
+  const bool stale = is_stale(group);
+  if (group.state == State::whole && !stale) return;
+  if (group.state == State::ahead) {
+    if (!ahead) group.state = State::whole;
+    return;
+  }
+  Axis axis = group.choices.shard;
+  if (group.state == State::kept_among && !stale) axis.size = group.choices.reshard_after_forward.ranks;
+  const std::set<TensorId> all(group.parameters.begin(), group.parameters.end());
+  issue(group, "all_gather", axis, whole_bytes(group, all, false));
+  for (const TensorId id : group.parameters) group.gathered[id] = facts_.tensor(id).version;
+  group.state = ahead ? State::ahead : State::whole;
+}
+
+void ShardPlan::put_back_after_forward(Group& group) {
+  const Reshard& how = group.choices.reshard_after_forward;
+  const bool among_one = how.kind == Reshard::Kind::among && how.ranks == 1;
+  if (group.is_root || how.kind == Reshard::Kind::no || among_one || group.state != State::whole) return;
+  const bool few = how.kind == Reshard::Kind::among && how.ranks < group.choices.shard.size;
+  group.state = few ? State::kept_among : State::sharded;
+}
+
+void ShardPlan::unshard(ModuleId module, bool async) {
+  if (has(module)) gather(number(module), async);
+}
+
+void ShardPlan::reshard(ModuleId module) {
+  if (has(module)) groups_[number(module)].state = State::sharded;
+}
+
+void ShardPlan::settle(ModuleId root) {
+  for (const ModuleId module : facts_.pre_order(root)) reshard(module);
+}
+
+// ---- forward ----
+ShardPlan::Context& ShardPlan::context_of(std::size_t group) {
+  return contexts_[static_cast<std::size_t>(groups_[group].context)];
+}
+
+// The group whose forward runs first is the root of all groups below it.
+void ShardPlan::begin(std::size_t root) {
+  const int context = static_cast<int>(contexts_.size());
+  contexts_.push_back({root, {}, 0, false});
+  groups_[root].is_root = true;
+  for (const ModuleId top : groups_[root].modules)
+    for (const ModuleId module : facts_.pre_order(top))
+      if (has(module)) groups_[number(module)].context = context;
+}
+
+bool ShardPlan::enter(ModuleId module, bool recomputing) {
+  const std::size_t at = number(module);
+  if (recomputing) {
+    if (!groups_[at].in_backward) gather(at);
+    return false;
+  }
+  if (groups_[at].context < 0) begin(at);
+  context_of(at).depth += 1;
+  const bool first = groups_[at].entered.empty();
+  groups_[at].entered.insert(module);
+  if (!first) return false;
+  gather(at);
+  for (const std::size_t next : groups_[at].forward_prefetch) gather(next, true);
+  return true;
+}
+
+bool ShardPlan::leave(ModuleId module, bool recomputing) {
+  const std::size_t at = number(module);
+  Group& group = groups_[at];
+  if (recomputing) {
+    if (!group.in_backward) put_back_after_forward(group);
+    return false;
+  }
+  Context& context = context_of(at);
+  context.depth -= 1;
+  group.left.insert(module);
+  if (group.left.size() < group.modules.size()) return false;
+  group.entered.clear();
+  group.left.clear();
+  group.positions.push_back(context.order.size());
+  context.order.push_back(at);
+  put_back_after_forward(group);
+  return true;
+}
+
+// ---- backward ----
+void ShardPlan::backward_reaches(ModuleId module) {
+  const std::size_t at = number(module);
+  if (groups_[at].context < 0) return;
+  Context& context = context_of(at);
+  context.backward_runs = true;
+  if (std::exchange(groups_[at].in_backward, true)) return;
+  gather(at);
+  Group& group = groups_[at];
+  if (group.backward_prefetch) {
+    for (const std::size_t next : *group.backward_prefetch) gather(next, true);
+  } else if (!group.positions.empty()) {
+    const std::size_t position = group.positions.back();
+    group.positions.pop_back();
+    if (position > 0) gather(context.order[position - 1], true);
+  }
+}
+
+void ShardPlan::backward_leaves(ModuleId module) {
+  Group& group = groups_[number(module)];
+  if (!std::exchange(group.in_backward, false)) return;
+  if (group.reshard_after_backward) group.state = State::sharded;
+}
+
+void ShardPlan::gradient(TensorId parameter) {
+  const std::size_t at = owner_of_.at(parameter);
+  groups_[at].fresh.insert(parameter);
+  if (groups_[at].context >= 0) context_of(at).backward_runs = true;
+}
+
+void ShardPlan::reduce(Group& group) {
+  std::set<TensorId> ready = std::exchange(group.kept, {});
+  ready.merge(group.fresh);
+  group.fresh.clear();
+  if (!group.sync) {
+    group.kept = std::move(ready);
+    return;
+  }
+  if (!ready.empty()) issue(group, "reduce_scatter", group.choices.shard, whole_bytes(group, ready, true));
+  if (!group.choices.replicate) return;
+  group.partial.merge(ready);
+  if (!group.all_reduce || group.partial.empty()) return;
+  issue(group, "all_reduce", *group.choices.replicate,
+        whole_bytes(group, group.partial, true) / group.choices.shard.size);
+  group.partial.clear();
+}
+
+void ShardPlan::end_backward() {
+  for (std::size_t index = 0; index < contexts_.size(); ++index) {
+    Context& context = contexts_[index];
+    if (!std::exchange(context.backward_runs, false)) continue;
+    const bool last = groups_[context.root].last_backward;
+    for (Group& group : groups_) {
+      if (group.context != static_cast<int>(index)) continue;
+      // Whose inputs needed no gradient is served now.
+      group.in_backward = false;
+      group.entered.clear();
+      group.left.clear();
+      if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+      if (group.state == State::ahead && last) group.state = State::sharded;
+      reduce(group);
+      if (last) group.positions.clear();
+    }
+    if (last) context.order.clear();
+  }
+}
+
+}  // namespace lockstep::plan

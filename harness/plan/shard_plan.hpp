@@ -1,0 +1,122 @@
+// The collectives of all groups that fully_shard made, worked out from events: an independent reading of what it
+// promises, as a small state machine a group.
+//
+//   state         holds                                  a forward or backward that needs it
+//   sharded       its part of each parameter             gathers over the shard axis
+//   ahead         a gather was issued, nobody used it    uses that one
+//   kept_among    parts shared by n consecutive ranks    gathers among those
+//   whole         the whole parameters                   gathers nothing, unless its parts have changed since
+//
+// A group is gathered before its module's forward and backward, is put back after them as its options say, and reduces
+// once in a backward what its parameters got.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "harness/plan/collectives.hpp"
+#include "harness/plan/facts.hpp"
+#include "harness/plan/replicate_plan.hpp"
+
+namespace lockstep::plan {
+
+struct Reshard {
+  enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: yes, but not at the root
+  int ranks = 0;
+};
+
+struct ShardChoices {
+  std::string owner;
+  Axis shard;
+  std::optional<Axis> replicate;
+  Reshard reshard_after_forward;
+  std::optional<DType> param, reduce;
+  std::map<TensorId, int> dims;  // of parameters that are not cut along dim 0
+};
+
+struct FlagChange {
+  std::optional<bool> requires_gradient_sync, requires_all_reduce, is_last_backward, reshard_after_backward;
+  std::optional<Reshard> reshard_after_forward;
+};
+
+class ShardPlan {
+ public:
+  ShardPlan(const Facts& facts, Issue issue) : facts_(facts), issue_(std::move(issue)) {}
+
+  // One group of these modules and parameters.
+  void add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters, ShardChoices choices);
+  bool has(ModuleId module) const { return group_of_.count(module) > 0; }
+  bool owns(TensorId parameter) const { return owner_of_.count(parameter) > 0; }
+  void change(ModuleId module, const FlagChange& flags);
+  void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
+  void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
+
+  // ---- events; of modules that have a group ----
+  // A call begins and ends; `recomputing`: within a backward. Of several modules the first that is entered and the last
+  // that is left count: true for these.
+  bool enter(ModuleId module, bool recomputing);
+  bool leave(ModuleId module, bool recomputing);
+  void backward_reaches(ModuleId module);
+  void backward_leaves(ModuleId module);
+  void gradient(TensorId parameter);
+  void end_backward();
+  void unshard(ModuleId module, bool async);
+  void reshard(ModuleId module);
+  void settle(ModuleId root);  // a state dict, a load, a cast: the groups below show their parts again
+  bool empty() const { return groups_.empty(); }
+
+ private:
+  enum class State { sharded, ahead, kept_among, whole };
+  struct Group {
+    std::vector<ModuleId> modules;
+    std::vector<TensorId> parameters;
+    ShardChoices choices;
+    State state = State::sharded;
+    std::map<TensorId, std::uint64_t> gathered;  // versions of the parts at the last gather
+    int context = -1;                            // from the first forward of its root on
+    bool is_root = false;
+    bool sync = true, all_reduce = true, last_backward = true, reshard_after_backward = true;
+    std::vector<std::size_t> forward_prefetch;
+    std::optional<std::vector<std::size_t>> backward_prefetch;
+    // of the forward
+    std::set<ModuleId> entered;  // of its modules, in the call that is under way
+    std::set<ModuleId> left;
+    std::vector<std::size_t> positions;  // in the order of forwards
+    // of the backward
+    bool in_backward = false;
+    std::set<TensorId> fresh;    // gradients of this backward
+    std::set<TensorId> kept;     // whole gradients of backwards without synchronisation
+    std::set<TensorId> partial;  // sums over the shard axis that wait for the replicate axis
+  };
+
+  // What the groups below one root share.
+  struct Context {
+    std::size_t root = 0;
+    std::vector<std::size_t> order;  // groups as their forwards ended
+    int depth = 0;                   // of forwards of groups, one within the other
+    bool backward_runs = false;
+  };
+
+  std::size_t number(ModuleId module) const { return group_of_.at(module); }
+  Context& context_of(std::size_t group);
+  void begin(std::size_t root);
+  bool is_stale(const Group& group) const;
+  void gather(std::size_t number, bool ahead = false);
+  void put_back_after_forward(Group& group);
+  void reduce(Group& group);
+  std::int64_t whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
+  void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
+
+  const Facts& facts_;
+  Issue issue_;
+  std::vector<Group> groups_;
+  std::vector<Context> contexts_;
+  std::map<ModuleId, std::size_t> group_of_;
+  std::map<TensorId, std::size_t> owner_of_;
+};
+
+}  // namespace lockstep::plan
