@@ -1,4 +1,5 @@
-// Each step moves equal parts, padded to the largest, in buffers that lie one part after the other.
+// Each step moves equal parts, padded to the largest, in buffers that lie one part after the other. On meta there are
+// only shapes, and nothing is sent.
 #include "engine/mesh/redistribute.hpp"
 
 #include <algorithm>
@@ -138,11 +139,11 @@ class Executor {
     const Tensor mine = padded(local_, cut.dim, part);
     if (cut.dim == 0 && cut.pieces == 1 && part * n == length) {  // they come to lie as they belong
       const Tensor whole = empty(sizes, local_.dtype(), local_.device());
-      comm::all_gather(mesh_.group(cut.axis), whole, mine, call());
+      if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), whole, mine, call());
       local_ = whole;
     } else {
       const Tensor all = buffer(n, mine.sizes(), local_, false);
-      comm::all_gather(mesh_.group(cut.axis), all, mine, call());
+      if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), all, mine, call());
       const Tensor whole = empty(sizes, local_.dtype(), local_.device());
       for (int index = 0; index < n; ++index) place(whole, cut, index, select(all, 0, index));
       local_ = whole;
@@ -165,7 +166,7 @@ class Executor {
 
   void reduce(const RedistributeStep& step) {
     const Tensor whole = raw::clone(local_);
-    comm::all_reduce(mesh_.group(step.axis), whole, reduce_op(step.reduce), call());
+    if (!local_.is_meta()) comm::all_reduce(mesh_.group(step.axis), whole, reduce_op(step.reduce), call());
     local_ = whole;
   }
 
@@ -174,7 +175,8 @@ class Executor {
     const std::int64_t part = largest(local_.sizes()[cut.dim], cut);
     const std::int64_t mine = part_length(local_.sizes()[cut.dim], cut, own(cut.axis));
     const Tensor out = empty(with_size(local_.sizes(), cut.dim, part), local_.dtype(), local_.device());
-    comm::reduce_scatter(mesh_.group(cut.axis), out, dealt(cut, part), reduce_op(step.reduce), call());
+    const Tensor all = dealt(cut, part);
+    if (!local_.is_meta()) comm::reduce_scatter(mesh_.group(cut.axis), out, all, reduce_op(step.reduce), call());
     local_ = mine == part ? out : raw::clone(slice(out, cut.dim, 0, mine));
     cuts_.push_back(cut);
   }
@@ -194,7 +196,7 @@ class Executor {
                        piece.sizes()[made.dim]),
                  piece);
     }
-    comm::all_to_all(mesh_.group(undone.axis), got, sent, call());
+    if (!local_.is_meta()) comm::all_to_all(mesh_.group(undone.axis), got, sent, call());
     const Tensor whole = empty(with_size(with_size(local_.sizes(), undone.dim, old_length), made.dim, mine),
                                local_.dtype(), local_.device());
     for (int index = 0; index < n; ++index)

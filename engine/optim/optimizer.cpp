@@ -5,6 +5,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/optim/adam.hpp"
 #include "engine/optim/sgd.hpp"
 #include "engine/tensor/ops.hpp"
@@ -131,6 +132,11 @@ void Optimizer::load_state_dict(const StateDict& dict) {
           throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` of sizes ",
                           to_text(tensor.sizes()), " into ", to_text(slot->second.sizes())),
                       "load the state of the same model");
+        const auto &mine = slot->second.impl().layout, &given_layout = tensor.impl().layout;
+        if (mine != given_layout && !(mine && given_layout && *mine == *given_layout))
+          throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` is ",
+                          describe_sharded(tensor), ", the optimizer's is ", describe_sharded(slot->second)),
+                      "distribute or redistribute it first");
         raw::copy_(slot->second, tensor);
       }
     }
