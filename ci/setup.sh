@@ -13,7 +13,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=(
   g++ cmake ninja-build
   libtrilinos-kokkos-dev libopenblas-pthread-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev libspdlog-dev
-  libpugixml-dev
+  libpugixml-dev libxxhash-dev
   python3-matplotlib python3-jinja2
 )
 test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format)

@@ -126,6 +126,63 @@ def test_compare_exits_with_1_when_something_got_worse(tmp_path):
     assert worse.returncode == 1 and "same" in worse.stdout
 
 
+TRAINED = """\
+scenario: trained
+summary: Three steps on two ranks, and one value that a parameter of the scenario moves on rank 1 before the second.
+ranks: {world_size: [2], launch: [process, thread]}
+parameters: {bump: 0.0}
+steps:
+  - seed: 1
+  - model: Sequential(Linear(4, 5), ReLU(), Linear(5, 3))
+    as: net
+  - replicate: net
+  - optimizer: {type: SGD, model: net, lr: 0.1}
+    as: optimizer
+  - seed: 2 + rank
+  - repeat: {times: 3, index: i}
+    steps:
+      - if: i == 1 and rank == 1
+        steps:
+          - assign: {to: net.2.bias, value: "net.2.bias + bump * tensor([0, 1, 0])"}
+      - zero_grad: optimizer
+      - forward: {loss: "mean(net(randn(6, 4)) * net(ones(6, 4)))"}
+      - backward: loss
+      - step: optimizer
+  - expect: all([p.grad != none for p in parameters(net)])
+"""
+
+
+def test_compare_trace_names_the_first_value_that_differs(tmp_path):
+    file = tmp_path / "trained.yaml"
+    file.write_text(TRAINED, encoding="utf-8")
+
+    def traced(name: str, *more: object) -> Path:
+        ran = lockstep("run", file, "--trace-bits", tmp_path / name, *more)
+        assert ran.returncode == 0, ran.stdout + ran.stderr
+        return tmp_path / name
+
+    plain = traced("plain")
+    # The same bits again, as threads, and on the simulated device.
+    for name, more in {"again": (), "threads": ("--launch", "thread"), "sim": ("--device", "sim")}.items():
+        same = lockstep("compare", "--trace", plain, traced(name, *more))
+        assert same.returncode == 0 and "0 cases differ" in same.stdout, name
+    moved = lockstep("compare", "--trace", plain, traced("moved", "--set", "bump=0.25"))
+    assert moved.returncode == 1
+    assert "rank 1, record 23: iteration 1, forward of net.2, float32 (6, 3)" in moved.stdout
+    assert moved.stdout.count("differs ") == 2  # each launch
+    # A difference in a gradient alone: the hash of one record is another.
+    victim = next(iter(sorted((tmp_path / "again").glob("case-1.*rank-0.jsonl"))))
+    lines = victim.read_text(encoding="utf-8").splitlines()
+    at = next(i for i, line in enumerate(lines) if '"gradient"' in line and '"net.0.weight"' in line)
+    lines[at] = lines[at][:-3] + ('0"}' if lines[at][-3] != "0" else '1"}')
+    victim.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    told = json.loads(lockstep("compare", "--trace", plain, tmp_path / "again", "--json").stdout)
+    (difference,) = told["differences"]
+    assert (difference["rank"], difference["record"], difference["before"]["what"]) == (0, at - 1, "gradient")
+    assert difference["before"]["path"] == "net.0.weight" and told["exit_code"] == 1
+    assert lockstep("compare", "--trace", plain, tmp_path / "nothing").returncode == 2
+
+
 @pytest.mark.parametrize("launch", ["process", "thread"])
 def test_a_case_that_hangs_is_ended_by_its_timeout(tmp_path, launch):
     """One rank waits for a peer that never comes: HANG, well before a CI's own limit."""

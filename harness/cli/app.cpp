@@ -16,6 +16,7 @@
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_command.hpp"
 #include "harness/report/compare_runs.hpp"
+#include "harness/report/compare_traces.hpp"
 #include "harness/report/page.hpp"
 
 namespace lockstep::cli {
@@ -28,6 +29,7 @@ struct Choices {
   std::string launch;
   std::string shard;
   bool json = false;
+  bool trace = false;
   std::string name, old_results, new_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
@@ -108,6 +110,8 @@ int dispatch(const std::string& command, Choices& choices) {
   if (command == "schema") return schema_command();
   if (command == "reference") return reference_command();
   if (command == "report") return report::write_page(reports_folder(), choices.old_results, choices.output);
+  if (command == "compare" && choices.trace)
+    return report::compare_traces_command(choices.old_results, choices.new_results, choices.json);
   if (command == "compare") return report::compare_command(choices.old_results, choices.new_results, choices.json);
   if (command == "bench") return bench(choices.bench);
   if (command == "defects") return defects_command(choices.json);
@@ -134,6 +138,10 @@ void define_run(CLI::App& app, Choices& choices) {
   run.add_option("--junit", settings.junit, "write a JUnit file");
   run.add_option("--report", settings.report, "write the HTML page into this folder");
   run.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
+  run.add_option(
+         "--trace-bits", settings.trace_bits,
+         "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
+      ->type_name("FOLDER");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));
@@ -172,12 +180,15 @@ void define_results(CLI::App& app, Choices& choices) {
                                          "  lockstep report build/report/results.jsonl -o page\n");
   report.add_option("RESULTS", choices.old_results, "results file")->required();
   report.add_option("-o,--output", choices.output, "folder of the page")->required();
-  CLI::App& compare =
-      *app.add_subcommand("compare",
-                          "Say what changed between two results files; exit 1 when something got worse.\n\nExamples:\n"
-                          "  lockstep compare main.jsonl branch.jsonl\n");
-  compare.add_option("OLD", choices.old_results, "results file before")->required();
-  compare.add_option("NEW", choices.new_results, "results file after")->required();
+  CLI::App& compare = *app.add_subcommand(
+      "compare",
+      "Say what changed between two results files; exit 1 when something got worse.\n\nExamples:\n"
+      "  lockstep compare main.jsonl branch.jsonl\n"
+      "  lockstep compare --trace bits-here bits-there    the first output or gradient that differs\n");
+  compare.add_option("OLD", choices.old_results, "results file before; with --trace a folder of run --trace-bits")
+      ->required();
+  compare.add_option("NEW", choices.new_results, "results file after; with --trace another such folder")->required();
+  compare.add_flag("--trace", choices.trace, "compare bits: name the first output or gradient that differs");
   compare.add_flag("--json", choices.json, "JSON lines");
   CLI::App& hang = *app.add_subcommand("explain-hang",
                                        "Tell the story of a flight recorder dump.\n\nExamples:\n"

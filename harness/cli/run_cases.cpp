@@ -176,6 +176,8 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
                 .case_folder = one.folder->path(),
                 .order_check = options.order_check,
                 .collective_deadline_seconds = options.collective_deadline};
+    if (!options.trace_folder.empty())
+      one.spec.trace_bits = (std::filesystem::path(options.trace_folder) / str("case-", i + 1)).string();
     one.row = std::move(row);
     start_stage(pool, static_cast<int>(i), one, options);
     while (pool.full()) collect_one();

@@ -20,6 +20,7 @@ struct RunCasesOptions {
   bool order_check = true;
   double collective_deadline = 10.0;
   std::string repro_suffix;  // appended to each row's repro: " --defect NAME"
+  std::string trace_folder;  // where the bits of every case are kept, as hashes; empty: nowhere
   std::string dump_folder;   // where flight recorder dumps of hung, crashed and failed cases go; empty: none
 };
 

@@ -18,6 +18,7 @@
 #include "engine/core/error.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
+#include "harness/report/compare_traces.hpp"
 #include "harness/report/console.hpp"
 #include "harness/report/junit.hpp"
 #include "harness/report/page.hpp"
@@ -103,6 +104,8 @@ int run_command(const RunSettings& settings) {
     std::filesystem::remove_all(dump_folder, ignored);  // of an earlier run
   }
 
+  if (!settings.trace_bits.empty()) report::clear_traces(settings.trace_bits);
+
   report::Console console(std::cout,
                           report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
                                                   report::when_from_name(settings.progress), settings.verbosity));
@@ -116,6 +119,7 @@ int run_command(const RunSettings& settings) {
   options.collective_deadline = settings.collective_deadline;
   options.repro_suffix = settings.defect.empty() ? "" : " --defect " + settings.defect;
   options.dump_folder = dump_folder;
+  options.trace_folder = settings.trace_bits;
   console.begin(static_cast<int>(cases.size()));
   const RunCasesOutcome outcome = run_cases(library, cases, options, [&](const verdict::CaseResult& row) {
     if (writer) writer->write(row);

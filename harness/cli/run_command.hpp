@@ -21,6 +21,7 @@ struct RunSettings {
   std::string junit;
   std::string report;
   std::string defect;
+  std::string trace_bits;  // folder for hashes of outputs and gradients
   bool fail_fast = false;
   bool order_check = true;
   std::string color = "auto";

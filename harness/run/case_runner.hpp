@@ -20,6 +20,7 @@ struct CaseSpec {
   std::string case_folder;                     // the case's own folder for files it writes
   bool order_check = true;
   double collective_deadline_seconds = 10.0;
+  std::string trace_bits{};  // where this case's trace goes (trace_bits.hpp), without what ends the name; empty: none
 };
 
 // Never throws. For a staged case `stage` picks the steps.

@@ -49,6 +49,7 @@ void Interpreter::finish() {
   judge_order();
   judge_transport();
   summarise();
+  write_trace_bits();
 }
 
 void Interpreter::judge_order() {
@@ -75,6 +76,13 @@ void Interpreter::judge_transport() {
   Site site = current_;
   site.check = "witness";
   fail(site, str("the log holds collectives of ", logged, " bytes on this rank, but the transport moved ", moved));
+}
+
+void Interpreter::write_trace_bits() const {
+  if (!trace_bits_) return;
+  const scenario::Stage& stage = scenario().stages.at(stage_);
+  trace_bits_->write(str(spec_.trace_bits, ".stage-", stage_, ".rank-", session_.rank, ".jsonl"),
+                     {scenario().name, test_case().id, stage.name, session_.rank, session_.world_size});
 }
 
 void Interpreter::summarise() {

@@ -103,6 +103,7 @@ void Interpreter::set_up() {
 
 verdict::RankOutcome Interpreter::run() {
   const std::int64_t start = now_ns();
+  if (!spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
   run_guarded();
   outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
   if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
@@ -222,6 +223,7 @@ void Interpreter::perform(const Step& step, const Scope& scope) {
   }
   StepCall call{*this, step, scope};
   Value result = run_verb(call);
+  if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
   if (!step.as.empty()) scope.frame->names[step.as] = std::move(result);
 }
 
@@ -294,6 +296,7 @@ void Interpreter::add_before_all_reduce(const nn::ModulePtr& module, std::functi
 void Interpreter::end_by_kill() {
   try {
     device::synchronize_all();
+    write_trace_bits();
     checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
   } catch (const std::exception& error) {
     fail_from(error);

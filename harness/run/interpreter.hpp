@@ -17,6 +17,7 @@
 #include "harness/run/case_runner.hpp"
 #include "harness/run/checks.hpp"
 #include "harness/run/scope.hpp"
+#include "harness/run/trace_bits.hpp"
 
 namespace lockstep::run {
 
@@ -68,6 +69,7 @@ class Interpreter {
   void judge_order();
   void judge_transport();
   void summarise();
+  void write_trace_bits() const;
   bool case_has_checks_across() const;
 
   const CaseSpec& spec_;
@@ -81,6 +83,7 @@ class Interpreter {
   std::unordered_set<std::string> reached_;
   std::map<const nn::Module*, std::shared_ptr<std::vector<std::function<void()>>>> before_all_reduce_;
   Site current_;  // of the step that runs
+  std::unique_ptr<TraceBits> trace_bits_;  // null when none was asked for
   bool announced_ = false;
 };
 

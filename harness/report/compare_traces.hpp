@@ -1,0 +1,80 @@
+// The first output or gradient in which two runs differ: `lockstep compare --trace A B`, of two folders that
+// `lockstep run --trace-bits` left.
+//
+//   TraceComparison found = compare_traces(read_traces("here"), read_traces("there"));
+//   std::cout << to_text(found);
+//   return found.exit_code();
+//
+// A file of a folder is one rank of one stage of one case: a line of JSON that says so, then one a record in the order
+// in which the rank came to them, then one with their number. `what` is forward, recompute, backward (the gradient of
+// an output) or gradient (of a parameter, after a backward). Cases are paired by scenario and values; one that has no
+// partner so is paired with one of another launch or device, as bits must not depend on these.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace lockstep::report {
+
+struct TraceRecord {
+  std::string what;
+  std::string path;  // model.layers.0
+  int part = 0;      // which of several outputs
+  int iteration = -1;
+  int line = 0;  // of the scenario
+  std::string type;
+  std::vector<std::int64_t> sizes;
+  std::string hash;                                   // empty: the rank failed before it could be taken
+  bool same_bits_as(const TraceRecord& other) const;  // all but the line, which an edit of the file moves
+};
+struct RankTrace {
+  std::string scenario;
+  std::string case_id;
+  std::string stage;
+  int rank = 0;
+  int world_size = 1;
+  std::vector<TraceRecord> records;
+};
+
+// Of the files in a folder, in the order of their names. Throws Error for a folder without traces, and with path:line
+// for a file that is none or was cut.
+std::vector<RankTrace> read_traces(const std::string& folder);
+RankTrace parse_trace(std::string_view text, const std::string& path);
+// Removes the traces of an earlier run from a folder that may not exist yet; other files stay. Throws Error.
+void clear_traces(const std::string& folder);
+
+// Where two runs of a case part: on the rank that parts first, counted in records.
+struct TraceDifference {
+  std::string scenario;
+  std::string case_before, case_after;
+  std::string stage;
+  int rank = 0;
+  std::size_t index = 0;              // of the record
+  std::optional<TraceRecord> before;  // missing where that run has no such record
+  std::optional<TraceRecord> after;
+  std::size_t num_before = 0;  // records of the rank
+  std::size_t num_after = 0;
+  std::vector<std::pair<int, std::size_t>> also;  // other ranks that part, and at which record
+};
+struct TraceComparison {
+  std::vector<TraceDifference> differences;  // one a case and stage
+  std::vector<std::string> unpaired;         // cases that only the first run has: they count as different
+  std::vector<std::string> extra;            // cases that only the second has: told
+  int num_cases = 0;                         // compared
+  std::size_t num_records = 0;
+  int exit_code() const { return differences.empty() && unpaired.empty() ? 0 : 1; }
+};
+
+// Throws Error when no record of the two can be compared.
+TraceComparison compare_traces(const std::vector<RankTrace>& before, const std::vector<RankTrace>& after);
+std::string to_text(const TraceComparison& comparison);
+std::string to_json(const TraceComparison& comparison);
+
+// Reads both, prints to standard output, gives the exit code 0 or 1.
+int compare_traces_command(const std::string& before, const std::string& after, bool json);
+
+}  // namespace lockstep::report

@@ -1,0 +1,167 @@
+#include "harness/report/compare_traces.hpp"
+
+#include <filesystem>
+#include <fstream>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+#include <unistd.h>
+
+#include "engine/core/error.hpp"
+#include "engine/core/text.hpp"
+
+namespace lockstep::report {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Pair;
+using testing::SizeIs;
+
+TraceRecord record(const std::string& what, const std::string& path, const std::string& hash, int iteration = 0) {
+  return {what, path, 0, iteration, 7, "float32", {2, 3}, hash};
+}
+
+RankTrace trace(int rank, std::vector<TraceRecord> records,
+                const std::string& case_id = "world_size=2,launch=process,device=cpu") {
+  return {"net", case_id, "", rank, 2, std::move(records)};
+}
+
+std::vector<TraceRecord> usual() {
+  return {record("forward", "model.fc1", "a1"), record("forward", "model", "a2"), record("backward", "model", "a3"),
+          record("gradient", "model.fc1.weight", "a4")};
+}
+
+TEST(CompareTraces, FindsNothingBetweenEqualOnes) {
+  const std::vector<RankTrace> one = {trace(0, usual()), trace(1, usual())};
+  const TraceComparison found = compare_traces(one, one);
+  EXPECT_EQ(found.exit_code(), 0);
+  EXPECT_EQ(found.num_cases, 1);
+  EXPECT_EQ(found.num_records, 8u);
+  EXPECT_THAT(to_text(found), HasSubstr("1 cases compared, 8 records; 0 cases differ"));
+}
+
+TEST(CompareTraces, NamesTheRankThatPartsFirst) {
+  std::vector<TraceRecord> late = usual(), early = usual();
+  late[3].hash = "b4";
+  early[1].hash = "b2";
+  early[2].hash = "b3";
+  const TraceComparison found =
+      compare_traces({trace(0, usual()), trace(1, usual())}, {trace(0, late), trace(1, early)});
+  EXPECT_EQ(found.exit_code(), 1);
+  ASSERT_THAT(found.differences, SizeIs(1));
+  EXPECT_EQ(found.differences[0].rank, 1);
+  EXPECT_EQ(found.differences[0].index, 1u);
+  EXPECT_EQ(found.differences[0].before->path, "model");
+  EXPECT_THAT(found.differences[0].also, ElementsAre(Pair(0, 3u)));
+  EXPECT_THAT(to_text(found),
+              AllOf(HasSubstr("net [world_size=2,launch=process,device=cpu]"),
+                    HasSubstr("rank 1, record 2: iteration 0, forward of model, float32 (2, 3), line 7"),
+                    HasSubstr("hash a2 and b2"), HasSubstr("1 records before it agree, of 4"),
+                    HasSubstr("also rank 0 at record 4")));
+  const auto json = nlohmann::json::parse(to_json(found));
+  EXPECT_EQ(json["differences"][0]["rank"], 1);
+  EXPECT_EQ(json["differences"][0]["after"]["hash"], "b2");
+  EXPECT_EQ(json["exit_code"], 1);
+}
+
+TEST(CompareTraces, TellsWhatOnlyOneRunDid) {
+  std::vector<TraceRecord> other = usual(), shorter = usual();
+  other[2] = record("recompute", "model.fc1", "a3");
+  EXPECT_THAT(to_text(compare_traces({trace(0, usual())}, {trace(0, other)})),
+              AllOf(HasSubstr("the runs did not do the same"),
+                    HasSubstr("first:  iteration 0, backward, gradient of the output of model"),
+                    HasSubstr("second: iteration 0, recompute of model.fc1")));
+  shorter.pop_back();
+  EXPECT_THAT(to_text(compare_traces({trace(0, usual())}, {trace(0, shorter)})),
+              AllOf(HasSubstr("only the first run has it: iteration 0, gradient of model.fc1.weight"),
+                    HasSubstr("3 records before it agree, of 4 and 3")));
+  // A rank that is missing on one side differs at its first record.
+  const TraceComparison missing = compare_traces({trace(0, usual()), trace(1, usual())}, {trace(0, usual())});
+  ASSERT_THAT(missing.differences, SizeIs(1));
+  EXPECT_EQ(missing.differences[0].rank, 1);
+  EXPECT_EQ(missing.differences[0].index, 0u);
+}
+
+TEST(CompareTraces, LinesThatMovedAreNoDifference) {
+  std::vector<TraceRecord> moved = usual();
+  for (TraceRecord& one : moved) one.line += 3;
+  EXPECT_EQ(compare_traces({trace(0, usual())}, {trace(0, moved)}).exit_code(), 0);
+}
+
+TEST(CompareTraces, PairsCasesAcrossLaunchesAndDevices) {
+  std::vector<TraceRecord> changed = usual();
+  changed[0].hash = "b1";
+  const RankTrace process = trace(0, usual());
+  const RankTrace thread = trace(0, usual(), "world_size=2,launch=thread,device=cpu");
+  const RankTrace sim = trace(0, changed, "world_size=2,launch=thread,device=sim");
+  const RankTrace larger = trace(0, usual(), "world_size=4,launch=process,device=cpu");
+  EXPECT_EQ(compare_traces({process}, {thread}).exit_code(), 0);
+  EXPECT_EQ(compare_traces({process}, {sim}).exit_code(), 1);
+  // The same values come before other launches.
+  EXPECT_EQ(compare_traces({process, thread}, {sim, thread, process}).exit_code(), 0);
+  EXPECT_THAT(compare_traces({process}, {sim, process}).extra,
+              ElementsAre("net [world_size=2,launch=thread,device=sim]"));
+  const TraceComparison gone = compare_traces({process, larger}, {process});
+  EXPECT_THAT(gone.unpaired, ElementsAre("net [world_size=4,launch=process,device=cpu]"));
+  EXPECT_EQ(gone.exit_code(), 1);
+  EXPECT_THROW(compare_traces({larger}, {process}), Error);  // nothing to compare is no agreement
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    parse_trace(text, "x.jsonl");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(ReadTraces, ReadsWhatARankWroteAndRefusesTheRest) {
+  const std::string head =
+      "{\"kind\":\"trace\",\"scenario\":\"net\",\"case\":\"world_size=1\",\"stage\":\"save\",\"rank\":0,\"world_size\":"
+      "1}\n";
+  const std::string line =
+      "{\"what\":\"forward\",\"path\":\"m\",\"part\":1,\"iteration\":-1,\"line\":3,\"type\":\"float64\",\"sizes\":[],"
+      "\"hash\":\"00ff\"}\n";
+  const std::string end = "{\"kind\":\"end\",\"records\":1}\n";
+  const RankTrace read = parse_trace(head + line + end, "x.jsonl");
+  EXPECT_EQ(read.scenario, "net");
+  EXPECT_EQ(read.stage, "save");
+  ASSERT_THAT(read.records, SizeIs(1));
+  EXPECT_EQ(read.records[0].hash, "00ff");
+  EXPECT_EQ(read.records[0].part, 1);
+  EXPECT_THAT(error_of(head + line), HasSubstr("was cut after 2 lines"));
+  EXPECT_THAT(error_of(head + end), HasSubstr("records are missing"));
+  EXPECT_THAT(error_of(line + end), HasSubstr("x.jsonl:1"));
+  EXPECT_THAT(error_of(head + "{" + line + end), HasSubstr("x.jsonl:2"));
+}
+
+TEST(ReadTraces, KeepsOtherFilesAndSortsByNumber) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(testing::TempDir()) / str("lockstep_traces_", ::getpid());
+  fs::remove_all(folder);
+  clear_traces(folder.string());  // makes it
+  EXPECT_THROW(read_traces(folder.string()), Error);
+  const auto put = [&](const std::string& name, const std::string& scenario) {
+    std::ofstream(folder / name) << str("{\"kind\":\"trace\",\"scenario\":\"", scenario,
+                                        "\",\"case\":\"\",\"stage\":\"\",\"rank\":0,\"world_size\":1}\n"
+                                        "{\"kind\":\"end\",\"records\":0}\n");
+  };
+  put("case-10.stage-0.rank-0.jsonl", "ten");
+  put("case-2.stage-0.rank-0.jsonl", "two");
+  std::ofstream(folder / "notes.txt") << "mine";
+  const std::vector<RankTrace> traces = read_traces(folder.string());
+  ASSERT_THAT(traces, SizeIs(2));
+  EXPECT_EQ(traces[0].scenario, "two");
+  EXPECT_EQ(traces[1].scenario, "ten");
+  clear_traces(folder.string());
+  EXPECT_TRUE(fs::exists(folder / "notes.txt"));
+  EXPECT_THROW(read_traces(folder.string()), Error);
+  fs::remove_all(folder);
+}
+
+}  // namespace
+}  // namespace lockstep::report
