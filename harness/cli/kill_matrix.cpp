@@ -37,16 +37,28 @@ std::string kind_of_check(const std::string& check) {
   return {};
 }
 
-// The check that stands at a line of the file: `raises` where the step has one, else its verb; empty when no step
-// stands there.
-std::string check_at(const scenario::Steps& steps, int line) {
+// The step that stands at a line of the file, null when none does.
+const scenario::Step* step_at(const scenario::Steps& steps, int line) {
   for (const scenario::Step& step : steps) {
-    if (step.place.line == line) return step.raises ? std::string("raises") : std::string(scenario::name_of(step.verb));
+    if (step.place.line == line) return &step;
     for (const scenario::Steps* inner : {&step.steps, &step.otherwise}) {
-      if (std::string found = check_at(*inner, line); !found.empty()) return found;
+      if (const scenario::Step* found = step_at(*inner, line)) return found;
     }
   }
-  return {};
+  return nullptr;
+}
+const scenario::Step* step_at(const scenario::Case& test_case, int line) {
+  for (const scenario::Stage& stage : test_case.scenario->stages) {
+    if (const scenario::Step* found = step_at(stage.steps, line)) return found;
+  }
+  return nullptr;
+}
+
+// A condition on bytes: it reads the peak of a window, or what is in use.
+bool is_about_memory(const scenario::Step& step) {
+  if (step.verb != scenario::Verb::expect || step.raises || !step.argument("that")) return false;
+  const std::string condition = to_text(*step.argument("that"));
+  return condition.find(".peak_bytes") != std::string::npos || condition.find("memory(") != std::string::npos;
 }
 
 }  // namespace
@@ -55,13 +67,15 @@ std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& 
   // A failure that no longer comes: the check that had to find it has gone blind.
   if (row.status == verdict::Status::XPASS) {
     if (!test_case.expect_failure || !test_case.expect_failure->line) return {};
-    for (const scenario::Stage& stage : test_case.scenario->stages) {
-      const std::string check = check_at(stage.steps, *test_case.expect_failure->line);
-      if (!check.empty()) return kind_of_check(check);
-    }
-    return {};
+    const scenario::Step* step = step_at(test_case, *test_case.expect_failure->line);
+    if (!step) return {};
+    return kind_of_check(step->raises ? std::string("raises") : std::string(scenario::name_of(step->verb)));
   }
   if (row.status != verdict::Status::FAIL || !row.failure) return {};
+  if (row.failure->check == "expect" && row.failure->scenario_line == 0) {
+    const scenario::Step* step = step_at(test_case, row.failure->line);
+    if (step && is_about_memory(*step)) return "memory";
+  }
   return kind_of_check(row.failure->check);
 }
 

@@ -16,8 +16,8 @@ struct KillMatrixOptions {
 };
 
 // The kind of defect that a failing check shows: expect_equal -> value, expect_collectives -> count, order -> order,
-// raises -> message, ...; of an XPASS that of the check that had to fail; empty for what counts as no catch (a crash, a
-// hang, a failure outside any check).
+// raises -> message, an expect that reads bytes in use -> memory, ...; of an XPASS that of the check that had to fail;
+// empty for what counts as no catch (a crash, a hang, a failure outside any check).
 std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& test_case);
 
 // 0 when each defect is caught by a check of its kind and the run without any is clean; 1 else; 130 when interrupted.
