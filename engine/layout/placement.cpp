@@ -1,6 +1,7 @@
 #include "engine/layout/placement.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <utility>
 
 #include "engine/core/error.hpp"
@@ -27,6 +28,30 @@ std::string to_text(const Placement& placement) {
       return str("Partial(", ops[static_cast<int>(placement.op)], ")");
   }
   return "";
+}
+
+Placement placement_from_text(std::string_view text) {
+  const auto refuse = [text]() {
+    return Error(str("`", text, "` is no placement"), "shard(dim), replicate() or partial(op) gives one");
+  };
+  const auto integer = [&refuse](std::string_view digits) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    if (error != std::errc() || end != digits.data() + digits.size()) throw refuse();
+    return value;
+  };
+  if (text == "Replicate") return replicate();
+  const std::size_t open = text.find('(');
+  if (open == std::string_view::npos || text.back() != ')') throw refuse();
+  const std::string_view kind = text.substr(0, open), inner = text.substr(open + 1, text.size() - open - 2);
+  if (kind == "Shard") return shard(integer(inner));
+  const std::size_t comma = inner.find(", ");
+  if (kind == "StridedShard" && comma != std::string_view::npos)
+    return strided_shard(integer(inner.substr(0, comma)), integer(inner.substr(comma + 2)));
+  if (kind == "Partial")
+    for (const PartialOp op : {PartialOp::sum, PartialOp::mean, PartialOp::max, PartialOp::min, PartialOp::product})
+      if (text == to_text(partial(op))) return partial(op);
+  throw refuse();
 }
 
 std::string to_text(const std::vector<Placement>& placements) {

@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/core/shape.hpp"
@@ -43,6 +44,7 @@ Placement strided_shard(int dim, int split_factor);
 Placement partial(PartialOp op = PartialOp::sum);
 std::string to_text(const Placement& placement);                // "Shard(0)"
 std::string to_text(const std::vector<Placement>& placements);  // "(Replicate, Shard(0))"
+Placement placement_from_text(std::string_view text);           // as to_text writes it; throws Error for any other
 
 // What a sharded tensor carries: TensorImpl::layout. Sizes are the GLOBAL ones.
 struct ShardedLayout {

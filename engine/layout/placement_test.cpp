@@ -108,6 +108,15 @@ TEST(Placement, RefusesWhatDoesNotFit) {
   EXPECT_EQ(error_of([&] { check({mesh, {partial(PartialOp::mean), partial()}, {4}}); }), "no error");
 }
 
+TEST(Placement, IsReadAsItIsWritten) {
+  for (const Placement& placement : {replicate(), shard(3), shard(-1), strided_shard(1, 4), partial(),
+                                     partial(PartialOp::mean), partial(PartialOp::product)})
+    EXPECT_EQ(placement_from_text(to_text(placement)), placement);
+  for (const char* text :
+       {"", "Shard", "Shard()", "Shard(0", "Shard(x)", "StridedShard(0)", "Partial(none)", "replicate"})
+    EXPECT_THAT(error_of([&] { placement_from_text(text); }), HasSubstr("is no placement")) << text;
+}
+
 TEST(Placement, GradientsOfPartialTensorsAreWhole) {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
   const auto plain = std::make_shared<const ShardedLayout>(ShardedLayout{mesh, {shard(0), replicate()}, {4}});

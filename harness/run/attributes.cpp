@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops_sharded.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/scenario/diagnostics.hpp"
@@ -23,10 +24,10 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "device") return Value(device::name_of(tensor.device().kind));
   if (name == "shape") {
     List sizes;
-    for (std::int64_t size : tensor.sizes()) sizes.push_back(Value(size));
+    for (std::int64_t size : global_sizes(tensor)) sizes.push_back(Value(size));
     return Value::list(std::move(sizes));
   }
-  if (name == "numel") return Value(tensor.num_elements());
+  if (name == "numel") return Value(num_elements(global_sizes(tensor)));
   if (name == "bytes") return Value(tensor.num_bytes());
   if (name == "name") return Value(tensor.name());
   if (name == "requires_grad") return Value(requires_grad(tensor));
@@ -35,8 +36,16 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
                  tensor.storage()->memory().pinned());
   if (name == "storage") return Value(Identity{tensor.storage()});
   if (name == "sharded") return Value(tensor.is_sharded());
-  if (name == "local" && !tensor.is_sharded()) return of;
-  if (name == "mesh" || name == "placements" || name == "local")
+  if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
+  if (tensor.is_sharded() && name == "mesh")
+    return Value(std::make_shared<const DeviceMesh>(tensor.impl().layout->mesh));
+  if (tensor.is_sharded() && name == "placements") {
+    std::vector<std::string> placements;
+    for (const layout::Placement& placement : tensor.impl().layout->placements)
+      placements.push_back(layout::to_text(placement));
+    return Value::texts(placements);
+  }
+  if (name == "mesh" || name == "placements")
     throw Error(str("`", name, "` is of sharded tensors; this is ", describe(of)), "ask `sharded` first");
   unknown(of, name,
           {"grad", "dtype", "device", "shape", "numel", "bytes", "name", "requires_grad", "pinned", "storage",

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/rank_context.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/tensor.hpp"
 
@@ -117,6 +118,8 @@ std::string to_safetensors(const Map& map) {
   std::string data;
   for (const auto& [key, value] : map) {
     const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
+    if (tensor.is_sharded())
+      throw Error(str("`", key.text, "` is ", describe_sharded(tensor)), "take full_tensor of it, or its local part");
     const std::vector<std::byte> bytes = to_bytes(tensor);
     const char* type = "";
     for (const auto& [own, text] : type_names)

@@ -3,6 +3,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/functions.hpp"
@@ -24,6 +25,7 @@ DType floating_for(const CallArguments& call) {
 }
 
 device::Device device_for(const CallArguments& call) {
+  if (call.scope.session().device.kind == device::Kind::meta) return call.scope.session().device;  // a dry run
   if (const Value* given = call.keyword("device")) {
     const device::Device device = device::device_from_name(given->as_text("device"));
     device::require_available(device.kind);
@@ -117,8 +119,12 @@ Value full(const CallArguments& call) {
 Value full_like(const CallArguments& call) {
   const Tensor& like = call.tensor(0, "tensor");
   const device::Device device = call.keyword("device") ? device_for(call) : like.device();
-  return Value(
-      lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device));
+  const Tensor made =
+      lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
+  if (like.is_sharded() && layout::has_partial(*like.impl().layout))
+    throw Error(str("like ", describe_sharded(like), ", whose parts add up"), "give the sizes to full()");
+  made.impl().layout = like.impl().layout;
+  return Value(made);
 }
 
 Value arange(const CallArguments& call) {
@@ -242,6 +248,7 @@ Value to(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   const Value& target = call.at(1, "type_or_device");
   if (const DType* dtype = target.get_if<DType>()) return Value(ops::cast(x, *dtype));
+  if (x.is_meta()) return Value(x);
   const device::Device device = device::device_from_name(target.as_text("type_or_device"));
   device::require_available(device.kind);
   return Value(ops::to_device(x, device));
@@ -276,14 +283,22 @@ Value dropout(const CallArguments& call) {
 // ---- to the host ----
 Value item(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
+  if (x.is_sharded())
+    for (const layout::Placement& placement : x.impl().layout->placements)
+      if (!placement.is_replicate())
+        throw Error(str("of ", describe_sharded(x), ", of which this rank has no more than a part"),
+                    "take full_tensor of it in `let`");
   const double value = lockstep::item(x);
   if (x.dtype() == DType::boolean) return Value(value != 0.0);
   if (!is_floating(x.dtype())) return Value(static_cast<std::int64_t>(value));
   return Value(value);
 }
-Value finite(const CallArguments& call) { return Value(raw::all_finite(call.tensor(0, "x"))); }
-
-// Plain tensors are whole as they are.
-Value full_tensor(const CallArguments& call) { return Value(call.tensor(0, "x")); }
+Value finite(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  if (x.is_sharded() && layout::has_partial(*x.impl().layout))
+    throw Error(str("of ", describe_sharded(x), ", whose parts are no values of their own"),
+                "redistribute it in `let`");
+  return Value(raw::all_finite(x));
+}
 
 }  // namespace lockstep::run::functions

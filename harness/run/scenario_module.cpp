@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
 #include "engine/nn/build.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
@@ -78,7 +79,7 @@ void ScenarioModule::reset_parameters() {
     nn::ParameterSlot* slot = parameter_slot(entry.name);
     nn::BuildOptions options{slot->tensor.dtype(), slot->tensor.device()};
     const Scope scope{frame_, nullptr, this, &options};
-    raw::copy_(slot->tensor, evaluate(*entry.value, scope).as_tensor(entry.name));
+    ops::copy_(slot->tensor, evaluate(*entry.value, scope).as_tensor(entry.name));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "engine/mesh/sharded.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
@@ -131,7 +132,7 @@ std::string describe(const Value& value) {
     case Value::Kind::dtype:
       return std::string(name_of(*value.get_if<DType>()));
     case Value::Kind::tensor:
-      return str("a tensor ", describe(*value.get_if<Tensor>()));
+      return str("a tensor ", describe_sharded(*value.get_if<Tensor>()));
     case Value::Kind::module:
       return str("a module ", (*value.get_if<nn::ModulePtr>())->type());
     default:

@@ -1,5 +1,6 @@
 // The collectives a scenario makes itself. They are counted in the family `user`.
 #include "engine/autograd/autograd.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -66,6 +67,8 @@ Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
 
 Tensor plain_tensor(const StepCall& call) {
   const Tensor tensor = lockstep::detach(call.tensor("tensor"));
+  if (tensor.is_sharded())
+    throw Error(str("`tensor` is ", describe_sharded(tensor)), "take its local part, or redistribute it");
   return tensor;
 }
 

@@ -1,6 +1,7 @@
 // model, copy, to, to_empty, reset_parameters, set_training, set_requires_grad, set_parameter, set_gradient, assign.
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -17,10 +18,11 @@ Value deep_copy(const Value& value) {
     }
     case Value::Kind::tensor: {
       const Tensor& tensor = value.as_tensor("of");
-      Tensor copy = raw::clone(tensor);
+      const NoGrad no_grad;
+      const Tensor copy = ops::clone(tensor);
       if (is_leaf(tensor) && requires_grad(tensor)) {
         set_requires_grad(copy, true);
-        if (const Tensor gradient = grad(tensor); gradient.defined()) set_grad(copy, raw::clone(gradient));
+        if (const Tensor gradient = grad(tensor); gradient.defined()) set_grad(copy, ops::clone(gradient));
       }
       copy.set_name(tensor.name());
       return Value(std::move(copy));
@@ -51,9 +53,12 @@ Value deep_copy(const Value& value) {
 void assign_to(const Tensor& tensor, const Value& value, const std::string& label) {
   if (value.is_number() || value.is(Value::Kind::boolean)) {
     const double number = value.is_number() ? value.as_number("value") : (*value.get_if<bool>() ? 1.0 : 0.0);
+    if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
+      throw Error(str(label, " is ", describe_sharded(tensor), ", whose parts are no values of their own"),
+                  "redistribute it first");
     raw::fill_(tensor, number);
   } else {
-    raw::copy_(tensor, value.as_tensor(str("what is assigned to ", label)));
+    ops::copy_(tensor, value.as_tensor(str("what is assigned to ", label)));
   }
 }
 
@@ -145,7 +150,9 @@ Value set_gradient(StepCall& call) {
   if (to.is_tensor()) {
     set_grad(parameter, lockstep::detach(to.as_tensor("to")));
   } else {
-    set_grad(parameter, full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device()));
+    const Tensor made = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
+    made.impl().layout = layout::gradient_layout(parameter.impl().layout);
+    set_grad(parameter, made);
   }
   return Value();
 }

@@ -147,12 +147,14 @@ class Checker {
 
   void check_step(const Step& step, Scope& scope) {
     file_ = &step.place.file;
+    const bool binds = step.verb == Verb::let || step.verb == Verb::forward;
+    may_communicate_ = false;
     if (step.when != nullptr) check(*step.when, scope, false);
     const VerbSpec& spec = spec_of(step.verb);
     for (std::size_t i = 0; i < step.arguments.size(); ++i) {
       if (step.arguments[i] != nullptr && step.given[i]) check_argument(*step.arguments[i], spec.arguments[i], scope);
     }
-    const bool binds = step.verb == Verb::let || step.verb == Verb::forward;
+    may_communicate_ = binds;
     for (const NamedExpr& entry : step.entries) {
       const RoutineParameter* parameter = step.routine == nullptr ? nullptr : step.routine->parameter(entry.name);
       ArgumentSpec typed;
@@ -161,12 +163,14 @@ class Checker {
       if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
       if (binds) bind(entry.name, entry.place, scope);
     }
+    may_communicate_ = false;
     if (step.raises) {
       check(*step.raises->message, scope, false);
       if (step.raises->when != nullptr) check(*step.raises->when, scope, false);
       if (step.raises->within_ms != nullptr) check(*step.raises->within_ms, scope, false);
     }
     if (step.verb == Verb::expect && step.arguments[0] != nullptr) check_evidence(*step.arguments[0], scope);
+    may_communicate_ = true;
     const std::set<std::string> around = scope.of_loops;
     for (const std::string& name : loop_names(step)) {
       bind(name, step.place, scope);
@@ -321,6 +325,9 @@ class Checker {
 
   void function_call(const Expr& expr) {
     const FunctionSpec& spec = spec_of(expr.function);
+    if (communicates(expr.function) && !may_communicate_) {
+      error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
+    }
     const int given = static_cast<int>(expr.num_positional());
     int by_name = 0;
     for (const std::string& keyword : expr.names) {
@@ -504,6 +511,7 @@ class Checker {
   Diagnostics& diagnostics_;
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
+  bool may_communicate_ = true;  // not in the arguments of steps that bind nothing
 };
 
 }  // namespace

@@ -40,7 +40,7 @@ constexpr FunctionRow function_rows[] = {
 
 // A row more or less is meant: then say so here, and give the interpreter its case.
 static_assert(std::size(verb_rows) == 63, "verbs.def has changed: teach harness/run the verb, then change this count");
-static_assert(std::size(function_rows) == 67,
+static_assert(std::size(function_rows) == 73,
               "functions.def has changed: teach harness/run the function, then change this count");
 
 template <class Rows>
@@ -197,10 +197,12 @@ std::string_view title_of(Group group) {
 }
 
 std::string_view title_of(FunctionKind kind) {
-  static constexpr std::array<std::string_view, num_function_kinds> titles = {"Plain values", "New tensors",
-                                                                              "On tensors", "Of objects"};
+  static constexpr std::array<std::string_view, num_function_kinds> titles = {
+      "Plain values", "New tensors", "On tensors", "Sharded tensors", "Of objects"};
   return titles[static_cast<std::size_t>(kind)];
 }
+
+bool communicates(Function function) { return function == Function::full_tensor || function == Function::redistribute; }
 
 std::string_view name_of(ArgType type) {
   for (const TypeName& entry : type_table) {

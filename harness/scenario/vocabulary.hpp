@@ -110,8 +110,10 @@ const VerbSpec& spec_of(Verb verb);
 const VerbSpec* find_verb(std::string_view name);
 std::string_view name_of(Verb verb);
 
-enum class FunctionKind : std::uint8_t { plain, factory, tensor, object };
-inline constexpr int num_function_kinds = 4;
+enum class FunctionKind : std::uint8_t { plain, factory, tensor, sharded, object };
+inline constexpr int num_function_kinds = 5;
+// Whether calling it makes collectives: then it stands in `let`, in `forward` and in models only.
+bool communicates(Function function);
 std::string_view title_of(FunctionKind kind);
 
 struct FunctionSpec {
