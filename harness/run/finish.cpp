@@ -48,6 +48,7 @@ void Interpreter::finish() {
   }
   judge_order();
   judge_transport();
+  judge_plan();
   summarise();
   write_trace_bits();
 }
@@ -76,6 +77,26 @@ void Interpreter::judge_transport() {
   Site site = current_;
   site.check = "witness";
   fail(site, str("the log holds collectives of ", logged, " bytes on this rank, but the transport moved ", moved));
+}
+
+// The second witness of the parallel layer: what its collectives must have been.
+void Interpreter::judge_plan() {
+  if (announced_) return;
+  const std::vector<PlanMismatch> mismatches =
+      check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+  if (mismatches.empty()) return;
+  Site site = current_;
+  site.check = "plan";
+  site.file = scenario().file;
+  site.line = site.scenario_line = mismatches.front().line;
+  site.column = 0;
+  site.note.clear();
+  constexpr std::size_t most_told = 4;
+  std::string message;
+  for (std::size_t i = 0; i < std::min(most_told, mismatches.size()); ++i)
+    message += str(i ? "; " : "", mismatches[i].message);
+  if (mismatches.size() > most_told) message += str("; and ", mismatches.size() - most_told, " more");
+  fail(site, std::move(message));
 }
 
 void Interpreter::write_trace_bits() const {

@@ -11,6 +11,7 @@
 #include "engine/parallel/replicate.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/evaluate.hpp"
+#include "harness/run/plan_trace.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run {
@@ -65,8 +66,8 @@ class PlaceKeeper {
 
 }  // namespace
 
-Interpreter::Interpreter(const CaseSpec& spec, int rank, std::size_t stage)
-    : spec_(spec), stage_(stage), context_(RankContext::current()) {
+Interpreter::Interpreter(const CaseSpec& spec, int rank, std::size_t stage, PlanTrace* trace)
+    : spec_(spec), stage_(stage), context_(RankContext::current()), trace_(trace) {
   outcome_.rank = rank;
 }
 
@@ -77,13 +78,15 @@ Interpreter::~Interpreter() {
 }
 
 void Interpreter::set_up() {
-  kernels::initialize();
+  if (!trace_) kernels::initialize();
   session_.rank = context_.rank();
   session_.world_size = context_.world_size();
-  session_.device = device::device_from_name(test_case().device);
-  device::require_available(session_.device.kind);
-  device::set_order_check(spec_.order_check);
-  comm::set_deadline(spec_.collective_deadline_seconds);
+  session_.device = device::device_from_name(trace_ ? "meta" : test_case().device);
+  if (!trace_) {
+    device::require_available(session_.device.kind);
+    device::set_order_check(spec_.order_check);
+    comm::set_deadline(spec_.collective_deadline_seconds);
+  }
   session_.all_ranks = std::make_shared<const DeviceMesh>(DeviceMesh::world());
   Names& names = session_.variables;
   names["rank"] = Value(session_.rank);
@@ -103,7 +106,7 @@ void Interpreter::set_up() {
 
 verdict::RankOutcome Interpreter::run() {
   const std::int64_t start = now_ns();
-  if (!spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
+  if (!trace_ && !spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
   run_guarded();
   outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
   if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
@@ -111,6 +114,12 @@ verdict::RankOutcome Interpreter::run() {
   outcome_.last_step = {current_.check, current_.file, current_.line, current_.column};
   outcome_.end_time_ns = now_ns();
   return std::move(outcome_);
+}
+
+void Interpreter::trace_steps() {
+  const NoGrad no_grad;
+  set_up();
+  run_steps(scenario().stages.at(stage_).steps, Scope{file_frame_});
 }
 
 void Interpreter::run_guarded() {
@@ -200,7 +209,7 @@ void Interpreter::enter(const Step& step, const Scope& scope) {
   current_ = site_of(step, scope);
   context_.place = str(step.place.file, ":", step.place.line);
   context_.scenario_line = current_.scenario_line;
-  comm::note_place(current_.check, current_.file, current_.line, current_.column);
+  if (!trace_) comm::note_place(current_.check, current_.file, current_.line, current_.column);
 }
 
 void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
@@ -209,11 +218,24 @@ void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
 
 void Interpreter::run_step(const Step& step, const Scope& scope) {
   enter(step, scope);
+  if (trace_) return trace_step(step, scope);
   if (step.when && !evaluate_condition(*step.when, scope)) return;
   if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope)))
     perform_expecting_error(step, scope);
   else
     perform(step, scope);
+}
+
+// Checks are not traced, nor what a step that must fail would issue until it does.
+void Interpreter::trace_step(const Step& step, const Scope& scope) {
+  if (is_check(step.verb)) return;
+  try {
+    if (step.when && !evaluate_condition(*step.when, scope)) return;
+    if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope))) return;
+    perform(step, scope);
+  } catch (const Error& error) {
+    if (!trace_->forgives(step, scope, error)) throw;
+  }
 }
 
 void Interpreter::perform(const Step& step, const Scope& scope) {
@@ -222,12 +244,13 @@ void Interpreter::perform(const Step& step, const Scope& scope) {
     if (reached_.insert(id).second) outcome_.checks_reached.push_back(id);
   }
   StepCall call{*this, step, scope};
-  Value result = run_verb(call);
+  Value result = trace_ ? trace_->perform(call) : run_verb(call);
   if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
   if (!step.as.empty()) scope.frame->names[step.as] = std::move(result);
 }
 
 void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) {
+  const std::size_t first_issued = comm::log().size();
   const Site site = current_;
   const std::string pattern = evaluate(*step.raises->message, scope).as_text("the message of `raises`");
   const std::int64_t start = now_ns();
@@ -251,6 +274,7 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
   }
   context_.iteration = iteration;
   current_ = site;
+  raising_.emplace_back(first_issued, comm::log().size());
   if (message.empty()) return fail(site, str("no error came, though one was expected: ", pattern));
   if (!verdict::message_matches(message, pattern))
     return fail(site, str("raised `", message, "`, which does not contain what was expected: ", pattern));

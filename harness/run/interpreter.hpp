@@ -16,6 +16,7 @@
 #include "engine/core/rank_context.hpp"
 #include "harness/run/case_runner.hpp"
 #include "harness/run/checks.hpp"
+#include "harness/run/plan_check.hpp"
 #include "harness/run/scope.hpp"
 #include "harness/run/trace_bits.hpp"
 
@@ -24,14 +25,18 @@ namespace lockstep::run {
 // A rank that the scenario tells to return early.
 struct EarlyExit {};
 
+class PlanTrace;  // plan_trace.hpp
+
 class Interpreter {
  public:
-  Interpreter(const CaseSpec& spec, int rank, std::size_t stage);
+  // With a trace it is the dry run that the plan is made from.
+  Interpreter(const CaseSpec& spec, int rank, std::size_t stage, PlanTrace* trace = nullptr);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
   verdict::RankOutcome run();  // never throws
+  void trace_steps();          // of a dry run
 
   // ---- for verbs ----
   void run_steps(const scenario::Steps& steps, const Scope& scope);
@@ -60,6 +65,7 @@ class Interpreter {
  private:
   void run_step(const scenario::Step& step, const Scope& scope);
   void perform(const scenario::Step& step, const Scope& scope);
+  void trace_step(const scenario::Step& step, const Scope& scope);
   void perform_expecting_error(const scenario::Step& step, const Scope& scope);
   void enter(const scenario::Step& step, const Scope& scope);
   void set_up();
@@ -68,6 +74,7 @@ class Interpreter {
   void finish();                                // what is judged at the end of the case
   void judge_order();
   void judge_transport();
+  void judge_plan();
   void summarise();
   void write_trace_bits() const;
   bool case_has_checks_across() const;
@@ -82,7 +89,9 @@ class Interpreter {
   Checks checks_;
   std::unordered_set<std::string> reached_;
   std::map<const nn::Module*, std::shared_ptr<std::vector<std::function<void()>>>> before_all_reduce_;
-  Site current_;  // of the step that runs
+  Site current_;       // of the step that runs
+  LogRanges raising_;  // what steps issued that had to fail
+  PlanTrace* trace_ = nullptr;
   std::unique_ptr<TraceBits> trace_bits_;  // null when none was asked for
   bool announced_ = false;
 };

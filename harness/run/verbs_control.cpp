@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "harness/run/plan_trace.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run {
@@ -43,6 +44,7 @@ void Interpreter::call_routine(const scenario::Step& step, const Scope& scope) {
       if (entry.name == parameter.name) given = entry.value.get();
     if (!given && !parameter.default_value)
       throw Error(str("the routine ", routine.name, " needs `", parameter.name, "`"));
+    if (trace_ && given && !trace_->knows(*given, scope)) continue;  // what needs it stays unknown too
     Value value = given ? evaluate(*given, scope) : evaluate(*parameter.default_value, Scope{frame});
     if (!has_type(value, parameter.type))
       throw Error(str("`", parameter.name, "` of the routine ", routine.name, " is of type ", parameter.type, ", not ",
@@ -58,7 +60,12 @@ void Interpreter::call_routine(const scenario::Step& step, const Scope& scope) {
           str("the routine ", routine.name, " gives `", name, "`, but the step that binds it did not run"));
     return at->second;
   };
-  for (const auto& [its, mine] : step.as_names) scope.frame->names[mine] = given_back(its);
+  for (const auto& [its, mine] : step.as_names) {
+    if (trace_ && frame->names.count(its) == 0)
+      scope.frame->names.erase(mine);
+    else
+      scope.frame->names[mine] = given_back(its);
+  }
 }
 
 namespace verbs {

@@ -1,0 +1,73 @@
+#include "harness/run/plan_check.hpp"
+
+#include <algorithm>
+
+#include "harness/plan/collectives.hpp"
+#include "harness/run/plan_trace.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+// Those that the parallel layer makes of itself.
+bool is_planned(comm::Family family) {
+  return family == comm::Family::data_parallel || family == comm::Family::start_up;
+}
+
+std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::vector<plan::Collective> observed;
+  for (std::size_t i = 0; i < log.size(); ++i) {
+    const comm::LogEntry& entry = log[i];
+    const bool left = std::any_of(left_out.begin(), left_out.end(),
+                                  [i](const auto& range) { return range.first <= i && i < range.second; });
+    if (left || !is_planned(entry.family)) continue;
+    plan::Collective one;
+    one.family = name_of(entry.family);
+    one.operation = name_of(entry.operation);
+    one.axis = entry.axis;
+    one.group_size = entry.group_size;
+    one.phase = name_of(entry.phase);
+    one.owner = entry.owner;
+    one.line = entry.scenario_line;
+    one.bytes = entry.bytes;
+    observed.push_back(std::move(one));
+  }
+  return observed;
+}
+
+}  // namespace
+
+std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                                     const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  if (!spec.scenario->unplanned_reason.empty() || !has_plan(spec.scenario->stages.at(stage).steps)) return {};
+  const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
+  if (!outcome.not_planned.empty()) return {};
+  if (!outcome.unforeseen.empty())
+    return {{str("the collectives cannot be foretold: ", outcome.unforeseen,
+                 "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
+             0}};
+  std::vector<PlanMismatch> mismatches;
+  for (const plan::Difference& found :
+       plan::differences(plan::tally(outcome.planned), plan::tally(observed_in(log, left_out))))
+    mismatches.push_back({found.text, found.line});
+  return mismatches;
+}
+
+std::string explain_plan(const CaseSpec& spec) {
+  std::string text;
+  const scenario::Scenario& scenario = *spec.scenario;
+  if (!scenario.unplanned_reason.empty()) return str("  not foretold: ", scenario.unplanned_reason, "\n");
+  for (std::size_t stage = 0; stage < scenario.stages.size(); ++stage) {
+    if (!has_plan(scenario.stages[stage].steps)) continue;
+    const auto& launches = spec.test_case->stages;
+    const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
+    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage);
+    if (!scenario.stages[stage].name.empty()) text += str("  stage ", scenario.stages[stage].name, "\n");
+    text += plan::table(plan::tally(outcome.planned, {.lines = false, .owners = true}));
+    if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
+    if (!outcome.not_planned.empty()) text += str("  and what `", outcome.not_planned, "` adds\n");
+  }
+  return text;
+}
+
+}  // namespace lockstep::run

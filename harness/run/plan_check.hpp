@@ -1,0 +1,28 @@
+// The plan against what ran, and the plan as a table for people.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/comm/process_group.hpp"
+#include "harness/run/case_runner.hpp"
+
+namespace lockstep::run {
+
+// Positions in the log, from and to: what steps issued that had to fail.
+using LogRanges = std::vector<std::pair<std::size_t, std::size_t>>;
+
+struct PlanMismatch {
+  std::string message;
+  int line = 0;  // of the scenario's file, 0 when it is not known
+};
+// What the running rank's log holds otherwise than the plan says; empty when they agree or there is no plan.
+std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                                     const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
+
+// The collectives of the data-parallel layer that rank 0 of this case must make, for `lockstep explain`.
+std::string explain_plan(const CaseSpec& spec);
+
+}  // namespace lockstep::run
