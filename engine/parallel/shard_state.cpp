@@ -229,11 +229,12 @@ void ShardState::prefetch_previous() {
 void ShardState::post_backward() {
   if (phase_ != Phase::backward) return;
   phase_ = Phase::idle;
+  if (group_) {
+    // Freed before the reduction takes memory.
+    if (group_->reshard_after_backward && group_->state() == GroupState::unsharded) group_->reshard();
+    group_->take_gradients(false);
+  }
   note_event(EventKind::post_backward, owner_);
-  if (!group_) return;
-  // Freed before the reduction takes memory.
-  if (group_->reshard_after_backward && group_->state() == GroupState::unsharded) group_->reshard();
-  group_->take_gradients(false);
 }
 
 void ShardState::end_of_backward(bool is_last) {
