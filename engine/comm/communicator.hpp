@@ -20,6 +20,7 @@ namespace lockstep::comm {
 struct Meeting {
   GroupControl* control = nullptr;
   std::uint64_t sequence = 0;
+  std::uint64_t rounds = 0;                         // ended
   std::map<std::pair<int, int>, Meeting> channels;  // point to point, by ranks within the group
 };
 

@@ -111,7 +111,8 @@ GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& 
     std::uint64_t offset = entry.load(std::memory_order_acquire);
     if (offset == 0) {
       if (mine == 0) {
-        const std::size_t head = align_up(sizeof(GroupControl) + members.size() * sizeof(std::int32_t));
+        const std::size_t rounds = align_up(sizeof(GroupControl) + members.size() * sizeof(std::int32_t));
+        const std::size_t head = rounds + members.size() * sizeof(Rounds);
         const std::size_t slot_bytes = sizeof(Slot) + members.size() * sizeof(Line);
         mine = allocate_control(world, head + ring_slots * slot_bytes);
         mine_end = mine + align_up(head + ring_slots * slot_bytes);
@@ -119,6 +120,7 @@ GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& 
         group.id = id;
         group.channel = channel;
         group.size = static_cast<std::int32_t>(members.size());
+        group.rounds = rounds;
         group.slots = head;
         group.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
         for (std::size_t i = 0; i < members.size(); ++i) group.members()[i] = members[i];

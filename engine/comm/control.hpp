@@ -102,17 +102,32 @@ struct OnceText {
   std::string read() const;  // waits a little for a writer at work
 };
 
+// How far a member had issued the group's collectives when it ended each of its last rounds (process_group.hpp).
+struct alignas(64) Rounds {
+  static constexpr std::uint64_t kept = 7;
+  std::atomic<std::uint64_t> ended;  // so many; number n is told in issued[n % kept]
+  std::atomic<std::uint64_t> issued[kept];
+  bool has(std::uint64_t number) const {
+    const std::uint64_t last = ended.load(std::memory_order_acquire);
+    return last >= number && last < number + kept;
+  }
+};
+
 struct GroupControl {
   std::uint64_t id;       // digest of members and channel
   std::uint64_t channel;  // 0 for a group; a point-to-point channel's parent otherwise
   std::int32_t size;
   std::uint32_t slot_bytes;
-  std::uint64_t slots;  // offset from this structure
+  std::uint64_t rounds;  // offset from this structure, one a member
+  std::uint64_t slots;   // offset from this structure
   // The poison tells of a member's end, not of a disagreement or deadline; set before `poison` is announced.
   std::atomic<std::uint32_t> poisoned_by_end;
   OnceText<16384> poison;
   std::int32_t* members() { return reinterpret_cast<std::int32_t*>(this + 1); }
   const std::int32_t* members() const { return reinterpret_cast<const std::int32_t*>(this + 1); }
+  Rounds& rounds_of(int member) {
+    return reinterpret_cast<Rounds*>(reinterpret_cast<std::byte*>(this) + rounds)[member];
+  }
   Slot& slot(std::uint64_t sequence) {
     return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(this) + slots + (sequence % ring_slots) * slot_bytes);
   }

@@ -65,6 +65,7 @@ std::shared_ptr<Issued> note(const Plan& plan, const Call& call, std::uint8_t ki
   issued->group = plan.meeting->control;
   issued->me = plan.me;
   issued->sequence = plan.meeting->sequence++;
+  if (call.in_round) issued->round = plan.meeting->rounds + 1;
   issued->fingerprint.kind =
       kind == static_cast<std::uint8_t>(Operation::receive) ? static_cast<std::uint8_t>(Operation::send) : kind;
   issued->fingerprint.dtype = static_cast<std::uint8_t>(plan.dtype);

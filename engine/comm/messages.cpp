@@ -193,6 +193,13 @@ std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t d
              ". Called last: ", last.text(" "));
 }
 
+std::string left_out_text(const Issued& issued, int member) {
+  const std::string what = issued.agreement_text ? str(" (", issued.agreement_text(), ")") : "";
+  return str(head(issued), ": rank ", issued.group->members()[member],
+             " has ended its backward without this call. Rank ", issued.rank->rank, " waits in ",
+             call_text(*issued.rank->world, issued.record()), what);
+}
+
 std::string ended_text(const Issued& issued, int member) {
   const WorldControl& world = *issued.rank->world;
   const int rank = issued.group->members()[member];

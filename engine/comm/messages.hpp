@@ -18,6 +18,7 @@ std::string call_text(const WorldControl& world, const Record& record);
 bool agreements_differ(const Issued& issued);
 std::string mismatch_text(const Issued& issued);
 std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t deadline_ns);
+std::string left_out_text(const Issued& issued, int member);
 std::string ended_text(const Issued& issued, int member);
 
 }  // namespace lockstep::comm

@@ -112,6 +112,7 @@ struct Call {
   // Something more that all members must agree on (a digest), and what it stands for, told when they do not.
   std::uint64_t agreement = 0;
   std::function<std::string()> agreement_text = {};
+  bool in_round = false;  // a member may have nothing to bring: see end_round()
 };
 
 // Tensors are contiguous, of any type (all_reduce and reduce_scatter of bool: max and min only), of any size, 0
@@ -129,6 +130,13 @@ Work scatter(ProcessGroup& group, const Tensor& output, const Tensor& input, int
 Work send(ProcessGroup& group, const Tensor& tensor, int to, const Call& call = {});
 Work receive(ProcessGroup& group, const Tensor& tensor, int from, const Call& call = {});
 void barrier(ProcessGroup& group, const Call& call = {});
+
+// Some members may leave a collective out by mistake, as where a backward reaches a parameter on some ranks alone.
+// Calls that are `in_round` belong to the round that end_round() ends: whoever waits in one learns that a member has
+// ended the round without it, at once instead of at the deadline. With `compare` it waits for the others to end their
+// rounds and throws CollectiveError when they issued more or fewer collectives; members that left nothing out need not.
+// Moves no data; all members end as many rounds.
+void end_round(ProcessGroup& group, bool compare, const std::string& owner = "");
 
 // Uncounted, blocking exchange of small byte strings on the host: every member gets all, in group order. For agreement
 // checks and for what checks compare between ranks; never for training data.

@@ -57,6 +57,14 @@ bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
   throw CollectiveError(text);
 }
 
+// Whether a member has ended the round of this collective without issuing it.
+bool left_out_by(const Issued& issued, int member) {
+  if (issued.round == 0 || issued.has_arrived(member)) return false;
+  const Rounds& rounds = issued.group->rounds_of(member);
+  return rounds.has(issued.round) &&
+         rounds.issued[issued.round % Rounds::kept].load(std::memory_order_relaxed) <= issued.sequence;
+}
+
 // What ends a wait as an error, looked at before each sleep.
 void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t waited_ns) {
   const RankState& rank = *issued.rank;
@@ -69,6 +77,7 @@ void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t 
   if (issued.group->poison.any()) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
     if (member == issued.me) continue;
+    if (for_what == Waiting::arrivals && left_out_by(issued, member)) fail(issued, left_out_text(issued, member));
     const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
     if (end == RankEnd::none) continue;
     // An ended rank that has arrived did its part: whoever waits computes the chunks. A dead one may have taken a

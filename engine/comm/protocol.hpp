@@ -43,6 +43,7 @@ struct Issued {
   GroupControl* group = nullptr;
   int me = 0;  // within the group
   std::uint64_t sequence = 0;
+  std::uint64_t round = 0;  // it belongs to, 0 for none
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;

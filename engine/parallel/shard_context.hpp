@@ -56,6 +56,7 @@ struct ShardContext {
   std::optional<ReductionInput> reduction;
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
+  void agree_on_end();
   void free_gather_buffers(const ShardStreams& streams);
   void free_reduction_input();
 };

@@ -70,7 +70,9 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void take_gradients(bool at_end);
   bool has_gradients() const;  // that a reduction would take
   void wait_for_reduction();   // compute, and the host for gradients that it gets
-  void forget_backward();      // of a backward that failed
+  // Whether a parameter that is trained got no gradient in the backward that ends, though gradients are reduced.
+  bool end_backward();
+  void forget_backward();  // of a backward that failed
 
   // ---- flags ----
   bool requires_gradient_sync = true;
@@ -118,6 +120,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   std::vector<Tensor> reduced_;  // scratch and partial sums that other streams may still use
   device::Event delivered_;      // after the reduction and what follows it
   bool host_waits_ = false;      // for gradients that go to the host
+  std::size_t num_reduced_ = 0;  // parameters, in the backward that runs
 };
 
 }  // namespace lockstep::parallel

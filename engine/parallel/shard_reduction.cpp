@@ -47,7 +47,9 @@ void ShardGroup::take_gradients(bool at_end) {
     const bool frozen_too = defect_armed(Defect::shard_frozen_reduced) && !parameter.requires_grad();
     if (complete && (has_some || frozen_too)) members.push_back(i);
   }
-  if (sync && !members.empty()) reduce(members);
+  if (!sync) return;
+  num_reduced_ += members.size();
+  if (!members.empty()) reduce(members);
 }
 
 void ShardGroup::take_fresh(ShardParameter& parameter, bool sync, DType type) {
@@ -69,7 +71,15 @@ bool ShardGroup::has_gradients() const {
   });
 }
 
+bool ShardGroup::end_backward() {
+  const auto num_trained = static_cast<std::size_t>(
+      std::count_if(parameters_.begin(), parameters_.end(),
+                    [](const ShardParameter& parameter) { return parameter.requires_grad(); }));
+  return std::exchange(num_reduced_, 0) < num_trained && requires_gradient_sync;
+}
+
 void ShardGroup::forget_backward() {
+  num_reduced_ = 0;
   for (ShardParameter& parameter : parameters_) parameter.fresh = Tensor();
 }
 
@@ -124,7 +134,7 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
     const device::PurposeScope purpose(device::Purpose::communication);
     input = empty({flat.per_rank * flat.num_ranks}, type, settings_.device);
   }
-  std::uint64_t agreement = 1;
+  std::uint64_t agreement = digest(1, settings_.owner);
   std::string names;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     ShardParameter& parameter = parameters_[reduction.members[i]];
@@ -161,6 +171,7 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
     call.stream = &streams.reduce_scatter;
     call.owner = settings_.owner;
     call.agreement = agreement;
+    call.in_round = true;
     call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
     work = comm::reduce_scatter(settings_.mesh.shard_group(), reduction.output, input,
                                 mean_within ? comm::ReduceOp::mean : comm::ReduceOp::sum, call);
@@ -189,6 +200,7 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
     call.stream = &streams.all_reduce;
     call.owner = settings_.owner;
     call.agreement = agreement;
+    call.in_round = true;
     comm::all_reduce(*settings_.mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, call);
   }
   if (late) [[unlikely]] {

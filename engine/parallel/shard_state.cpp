@@ -195,7 +195,10 @@ void ShardState::queue_end_of_backward() {
     at->callback_in = 0;
     const bool is_last = at->is_last_backward;
     const auto states = at->living_states();
-    for (const ShardStatePtr& state : states) state->end_of_backward(is_last);
+    for (const ShardStatePtr& state : states) state->take_what_is_left();
+    at->agree_on_end();
+    if (is_last)
+      for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
     at->forward_order.clear();
     at->free_reduction_input();
@@ -237,7 +240,7 @@ void ShardState::post_backward() {
   note_event(EventKind::post_backward, owner_);
 }
 
-void ShardState::end_of_backward(bool is_last) {
+void ShardState::take_what_is_left() {
   if (phase_ == Phase::backward) post_backward();
   if (group_) {
     if (group_->state() == GroupState::unsharded && group_->reshard_after_backward) group_->reshard();
@@ -245,10 +248,31 @@ void ShardState::end_of_backward(bool is_last) {
   }
   phase_ = Phase::idle;
   modules_to_run_.clear();
-  if (!group_ || !is_last) return;
+}
+
+void ShardState::wait_at_end() {
+  if (!group_) return;
   group_->drop_unused_gather();
   group_->wait_for_reduction();
   group_->positions.clear();
+}
+
+// Ranks that disagree on which parameters got a gradient must learn so now. Who left none out has nothing to ask: the
+// others see what it waits for.
+void ShardContext::agree_on_end() {
+  std::vector<comm::ProcessGroup*> process_groups;
+  bool left_out = false;
+  std::string owner;
+  for (const ShardStatePtr& state : living_states()) {
+    if (owner.empty()) owner = state->owner();
+    if (!state->group()) continue;
+    left_out = state->group()->end_backward() || left_out;
+    const ShardMesh& mesh = state->group()->settings().mesh;
+    for (comm::ProcessGroup* one : {&mesh.shard_group(), mesh.replicate_group()})
+      if (one && std::find(process_groups.begin(), process_groups.end(), one) == process_groups.end())
+        process_groups.push_back(one);
+  }
+  for (comm::ProcessGroup* one : process_groups) comm::end_round(*one, left_out, owner);
 }
 
 }  // namespace lockstep::parallel

@@ -30,8 +30,9 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
 
   void pre_forward(nn::Inputs& inputs);
   void post_forward(const nn::Module& module, nn::Value& outputs);
-  // At the end of the backwards below this root, for each state.
-  void end_of_backward(bool is_last);
+  // At the end of a backward below this root, for each state: what its inputs' gradients did not tell of; the waits.
+  void take_what_is_left();
+  void wait_at_end();
 
   std::vector<std::weak_ptr<ShardState>> forward_prefetch, backward_prefetch;
   void set_is_last_backward(bool value);
