@@ -3,6 +3,7 @@
 #include <set>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/layout/placement.hpp"
 #include "engine/nn/module.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -29,6 +30,15 @@ std::string listed(const std::vector<std::string>& names) {
   std::string text;
   for (const std::string& name : names) text += str(text.empty() ? "" : ", ", name);
   return text;
+}
+
+// Sizes of a sharded tensor are its own part's: what it is a part of must agree too.
+bool lie_alike(const Tensor& a, const Tensor& b) {
+  const auto &left = a.impl().layout, &right = b.impl().layout;
+  return left && right ? *left == *right : left == right;
+}
+std::string layout_text(const Tensor& tensor) {
+  return tensor.is_sharded() ? tensor.impl().layout->text() : str("plain ", to_text(tensor.sizes()));
 }
 
 // Puts the tensor itself in the slot, as a leaf that requires what the old one did.
@@ -60,13 +70,16 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   for (const auto& [name, tensor] : state) given[name] = &tensor;
 
   LoadReport report;
-  std::vector<std::string> wrong_sizes;
+  std::vector<std::string> wrong_sizes, wrong_layouts;
   std::set<std::string> known;
   for (const Place& place : places) {
     known.insert(place.path);
     const auto found = given.find(place.path);
     if (found == given.end())
       report.missing.push_back(place.path);
+    else if (!lie_alike(*found->second, *place.slot))
+      wrong_layouts.push_back(
+          str(place.path, " (", layout_text(*found->second), " into ", layout_text(*place.slot), ")"));
     else if (found->second->sizes() != place.slot->sizes())
       wrong_sizes.push_back(
           str(place.path, " (", to_text(found->second->sizes()), " into ", to_text(place.slot->sizes()), ")"));
@@ -78,6 +91,7 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   if (strict && !report.missing.empty()) problems += str("; missing: ", listed(report.missing));
   if (strict && !report.unexpected.empty()) problems += str("; unexpected: ", listed(report.unexpected));
   if (!wrong_sizes.empty()) problems += str("; sizes differ: ", listed(wrong_sizes));
+  if (!wrong_layouts.empty()) problems += str("; layouts differ: ", listed(wrong_layouts));
   if (!problems.empty())
     throw Error(str("load_state_dict into ", root->type(), problems),
                 "take the state dict of the same module, or load without strict");

@@ -184,6 +184,31 @@ TEST_F(Transformers, GivesTheTiedWeightBothGradients) {
   for (const NamedParameter& entry : named_parameters(tied)) EXPECT_TRUE(grad(entry.tensor()).defined()) << entry.path;
 }
 
+TEST_F(Transformers, CheckpointedLayersGiveTheSameBits) {
+  context.generator().seed(3);
+  const ModulePtr plain = make({{"n_layers", 3}});
+  context.generator().seed(3);
+  const ModulePtr built = make({{"n_layers", 3}, {"checkpoint_activations", true}});
+  const Tensor tokens = randint(0, 8, {2, 16}, DType::int64, {});
+  for (const ModulePtr& model : {built, clone_module(built)}) {
+    int runs = 0;
+    for (const ChildSlot& layer : model->child("layers")->children)
+      layer.module->add_pre_forward([&runs](Module&, Inputs&) { ++runs; });
+    for (const ModulePtr& each : {plain, model}) {
+      zero_grad(each);
+      context.generator().seed(4);
+      backward({ops::sum(each->call(tokens).tensor())});
+    }
+    EXPECT_EQ(runs, 6);
+    const auto expected = named_parameters(plain), found = named_parameters(model);
+    ASSERT_EQ(expected.size(), found.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_EQ(expected[i].path, found[i].path);
+      EXPECT_EQ(to_doubles(grad(expected[i].tensor())), to_doubles(grad(found[i].tensor()))) << expected[i].path;
+    }
+  }
+}
+
 TEST_F(Transformers, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of([&] { make({{"dim", 6}, {"n_heads", 4}}); }), HasSubstr("dim is 6, n_heads 4"));
   const ModulePtr model = make({});
