@@ -44,14 +44,14 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
 }
 
 void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation) {
-  if (grad.sizes() != leaf.sizes() || grad.dtype() != leaf.dtype())
-    throw Error(str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()),
-                    " for ", called(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
-                "give one of the same type and sizes");
   if (!same_layout(grad.impl().layout, layout::gradient_layout(leaf.impl().layout)))
     throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", called(leaf), ", which is ",
                     describe_sharded(leaf)),
                 "give one that lies as the tensor does: distribute or redistribute it");
+  if (grad.sizes() != leaf.sizes() || grad.dtype() != leaf.dtype())
+    throw Error(str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()),
+                    " for ", called(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
+                "give one of the same type and sizes");
 }
 
 }  // namespace

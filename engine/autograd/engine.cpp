@@ -88,14 +88,14 @@ Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_g
                     "sum it, or give the gradient of it");
       grad = ones(root.sizes(), root.dtype(), root.device());
       grad.impl().layout = layout::gradient_layout(root.impl().layout);
-    } else if (grad.sizes() != root.sizes() || grad.dtype() != root.dtype()) {
-      throw Error(str("backward: the gradient given for root ", i, " is ", name_of(grad.dtype()), " ",
-                      to_text(grad.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
-                  "give one of the root's type and sizes");
     } else if (!same_layout(grad.impl().layout, layout::gradient_layout(root.impl().layout))) {
       throw Error(str("backward: the gradient given for root ", i, " is ", describe_sharded(grad), ", the root is ",
                       describe_sharded(root)),
                   "give one that lies as the root does, whole where the root is partial");
+    } else if (grad.sizes() != root.sizes() || grad.dtype() != root.dtype()) {
+      throw Error(str("backward: the gradient given for root ", i, " is ", name_of(grad.dtype()), " ",
+                      to_text(grad.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
+                  "give one of the root's type and sizes");
     }
     root_edges_.push_back(edge_of(root));
     root_grads_.push_back(std::move(grad));
