@@ -1,9 +1,11 @@
 #include "engine/autograd/ops_on_sharded.hpp"
 
+#include <algorithm>
 #include <memory>
 
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::ops {
@@ -97,6 +99,8 @@ Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
   for (const std::int64_t dim : dims)
     count *= static_cast<double>(
         layout_of(a).sizes[normalize_dim(static_cast<int>(dim), layout_of(a).sizes.size(), "mean")]);
+  if (defect_armed(Defect::sharded_mean_of_parts)) [[unlikely]]
+    count = static_cast<double>(std::max<std::int64_t>(1, a.num_elements()));
   return div(sum_on_sharded(a, dims, keep_dims), count);
 }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -68,7 +69,15 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
-    const Tensor grad = lockstep::redistribute(at.grad(), layout::gradient_layout(from));
+    const LayoutPtr wanted = layout::gradient_layout(from);
+    if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
+      if (const LayoutPtr& now = at.grad().impl().layout; !layout::has_shard(*wanted) && layout::has_shard(*now)) {
+        const Tensor own = zeros(wanted->sizes, at.grad().dtype(), at.grad().device());
+        const Tensor part = local_part(own, *now);
+        if (part.storage() == own.storage()) raw::copy_(part, local_tensor(at.grad()));
+        return {with_layout(own, wanted)};
+      }
+    const Tensor grad = lockstep::redistribute(at.grad(), wanted);
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
     return {with_layout(raw::mul(local_tensor(grad), factor), grad.impl().layout)};

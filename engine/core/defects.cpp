@@ -96,6 +96,19 @@ constexpr std::array table = {
                "a gather by hand does not wait for what wrote the parts"},
     DefectInfo{shard_host_ignores_offload, "shard_host_ignores_offload", DefectKind::order, "engine/parallel",
                "the host does not wait for gradients that are on their way to it"},
+    DefectInfo{sharded_padding_leaked, "sharded_padding_leaked", DefectKind::value, "engine/mesh/redistribute.cpp",
+               "uneven parts are joined with the padding that they travelled with"},
+    DefectInfo{sharded_pieces_in_rank_order, "sharded_pieces_in_rank_order", DefectKind::value,
+               "engine/mesh/redistribute.cpp",
+               "parts of several pieces are joined rank by rank instead of piece by piece"},
+    DefectInfo{sharded_gathers_twice, "sharded_gathers_twice", DefectKind::count, "engine/mesh/redistribute.cpp",
+               "a gather is made twice"},
+    DefectInfo{sharded_mean_of_parts, "sharded_mean_of_parts", DefectKind::value, "engine/autograd/ops_on_sharded.cpp",
+               "a mean divides by the size of this rank's part"},
+    DefectInfo{sharded_gradient_of_own_part, "sharded_gradient_of_own_part", DefectKind::value,
+               "engine/autograd/ops_sharded.cpp", "the gradient of a cut is not gathered from the other ranks"},
+    DefectInfo{clip_norm_of_parts, "clip_norm_of_parts", DefectKind::value, "engine/optim/clip.cpp",
+               "the norm that clips is that of this rank's parts"},
 };
 static_assert(table.size() + 1 == static_cast<std::size_t>(count_), "every defect needs its row");
 }  // namespace

@@ -54,6 +54,12 @@ enum class Defect {
   shard_gather_ignores_kept_parts,          // the gather for backward does not wait for the parts that forward kept
   shard_unshard_ignores_compute,            // a gather by hand does not wait for what wrote the parts
   shard_host_ignores_offload,               // the host does not wait for gradients that are on their way to it
+  sharded_padding_leaked,                   // uneven parts are joined with the padding that they travelled with
+  sharded_pieces_in_rank_order,             // parts of several pieces are joined rank by rank instead of piece by piece
+  sharded_gathers_twice,                    // a gather is made twice
+  sharded_mean_of_parts,                    // a mean divides by the size of this rank's part
+  sharded_gradient_of_own_part,             // the gradient of a cut is not gathered from the other ranks
+  clip_norm_of_parts,                       // the norm that clips is that of this rank's parts
   count_
 };
 

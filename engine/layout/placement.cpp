@@ -117,6 +117,11 @@ bool has_partial(const ShardedLayout& layout) {
                      [](const Placement& placement) { return placement.is_partial(); });
 }
 
+bool has_shard(const ShardedLayout& layout) {
+  return std::any_of(layout.placements.begin(), layout.placements.end(),
+                     [](const Placement& placement) { return placement.is_shard(); });
+}
+
 std::shared_ptr<const ShardedLayout> gradient_layout(const std::shared_ptr<const ShardedLayout>& layout) {
   if (!layout || !has_partial(*layout)) return layout;
   auto whole = std::make_shared<ShardedLayout>(*layout);

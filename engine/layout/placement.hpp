@@ -61,6 +61,7 @@ void check(const ShardedLayout& layout);
 // The same with these placements instead, checked.
 ShardedLayout with_placements(const ShardedLayout& layout, std::vector<Placement> placements);
 bool has_partial(const ShardedLayout& layout);
+bool has_shard(const ShardedLayout& layout);
 // How the gradient of such a tensor lies: alike, but whole where the tensor is partial, as every rank's part of a sum
 // has the gradient of the sum. The same pointer when nothing is partial; null stays null.
 std::shared_ptr<const ShardedLayout> gradient_layout(const std::shared_ptr<const ShardedLayout>& layout);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/comm/process_group.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/device_mesh.hpp"
@@ -125,10 +126,21 @@ class Executor {
   // Puts a part, of which the first elements of the dim count, where it belongs in `whole`.
   void place(const Tensor& whole, const Cut& cut, int index, const Tensor& part) const {
     std::int64_t begin = 0;
-    for (const Chunk& range : ranges(cut, index, whole)) {
+    Cut joined = cut;
+    if (defect_armed(Defect::sharded_pieces_in_rank_order)) [[unlikely]]
+      joined.pieces = 1;
+    for (const Chunk& range : ranges(joined, index, whole)) {
       raw::copy_(slice(whole, cut.dim, range.begin, range.begin + range.length),
                  slice(part, cut.dim, begin, begin + range.length));
       begin += range.length;
+    }
+  }
+
+  // A seeded defect: the parts as they lie in the buffer, as much as there is room for.
+  static void join_padded(const Tensor& whole, const Cut& cut, const Tensor& all, std::int64_t part) {
+    for (std::int64_t begin = 0, index = 0; begin < whole.sizes()[cut.dim]; begin += part, ++index) {
+      const Tensor room = slice(whole, cut.dim, begin, begin + part);
+      raw::copy_(room, slice(select(all, 0, index), cut.dim, 0, room.sizes()[cut.dim]));
     }
   }
 
@@ -137,6 +149,8 @@ class Executor {
     const int n = parts(cut.axis);
     const Dims sizes = with_size(local_.sizes(), cut.dim, length);
     const Tensor mine = padded(local_, cut.dim, part);
+    if (defect_armed(Defect::sharded_gathers_twice) && !local_.is_meta()) [[unlikely]]
+      comm::all_gather(mesh_.group(cut.axis), buffer(n, mine.sizes(), local_, false), mine, call());
     if (cut.dim == 0 && cut.pieces == 1 && part * n == length) {  // they come to lie as they belong
       const Tensor whole = empty(sizes, local_.dtype(), local_.device());
       if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), whole, mine, call());
@@ -146,6 +160,8 @@ class Executor {
       if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), all, mine, call());
       const Tensor whole = empty(sizes, local_.dtype(), local_.device());
       for (int index = 0; index < n; ++index) place(whole, cut, index, select(all, 0, index));
+      if (defect_armed(Defect::sharded_padding_leaked)) [[unlikely]]
+        join_padded(whole, cut, all, part);
       local_ = whole;
     }
     forget(cut);

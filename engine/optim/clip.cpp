@@ -7,6 +7,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -103,8 +104,9 @@ class Totals {
       const Tensor reduced = raw::cat(shares, 0);
       comm::Call call;
       call.family = comm::Family::tensor_parallel;
-      comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
-                       std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
+      if (!defect_armed(Defect::clip_norm_of_parts)) [[likely]]
+        comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
+                         std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
       for (std::size_t i = 0; i < left.size(); ++i) add(left[i], select(reduced, 0, static_cast<std::int64_t>(i)));
     }
     return totals_.front().value;

@@ -60,7 +60,8 @@ void refuse_partial(const std::string& label, const Tensor& tensor) {
 // Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
 class Pairing {
  public:
-  explicit Pairing(bool gradients) : gradients_(gradients) {}
+  // `keep_whole`: of expected tensors of which only a part is compared.
+  Pairing(bool gradients, bool keep_whole) : gradients_(gradients), keep_whole_(keep_whole) {}
   std::string mismatch;
   std::vector<std::pair<Snapshot, Snapshot>> pairs;
 
@@ -108,6 +109,7 @@ class Pairing {
     if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
     pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
                        snapshot_of(lb, left && !right ? local_part(b, *left) : b));
+    if (left && !right && keep_whole_) pairs.back().second.whole = snapshot_of(lb, b).copy;
   }
 
   void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {
@@ -152,6 +154,7 @@ class Pairing {
   }
 
   bool gradients_;
+  bool keep_whole_;
 };
 
 }  // namespace
@@ -195,7 +198,7 @@ void take_snapshots(const std::string& label, const Value& value, bool gradients
 
 void Checks::add_equal(Site site, const std::string& actual_label, const Value& actual,
                        const std::string& expected_label, const Value& expected, const EqualOptions& options) {
-  Pairing pairing(options.gradients);
+  Pairing pairing(options.gradients, options.of_largest > 0.0);
   pairing.walk(actual_label, actual, expected_label, expected);
   Equal check{std::move(site), options, {}, std::move(pairing.mismatch)};
   for (auto& [a, b] : pairing.pairs) check.pairs.push_back({std::move(a), std::move(b)});

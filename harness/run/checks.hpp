@@ -41,6 +41,7 @@ struct Snapshot {
   Value plain;
   const void* storage = nullptr;  // of the original
   std::int64_t storage_offset = 0;
+  Tensor whole{};  // what `copy` is a part of, kept where the largest of all counts
 };
 
 struct EqualOptions {

@@ -118,7 +118,7 @@ double largest_magnitude(const Snapshot& snapshot) {
     if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   };
   if (snapshot.copy.defined())
-    for (double value : to_doubles(snapshot.copy)) take(value);
+    for (double value : to_doubles(snapshot.whole.defined() ? snapshot.whole : snapshot.copy)) take(value);
   else if (snapshot.plain.is_number())
     take(snapshot.plain.as_number("a number"));
   return largest;
