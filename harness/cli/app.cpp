@@ -30,6 +30,7 @@ struct Choices {
   std::string shard;
   bool json = false;
   bool trace = false;
+  bool documents = false;
   std::string name, old_results, new_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
@@ -105,10 +106,10 @@ int dispatch(const std::string& command, Choices& choices) {
   settle(choices);
   if (command == "run") return run_command(choices.run);
   if (command == "list") return list_command(choices.run.what, choices.run.expand, choices.json);
-  if (command == "explain") return explain_command(choices.name);
+  if (command == "explain") return explain_command(choices.name, choices.run.expand.only);
   if (command == "validate") return validate_command(choices.files);
   if (command == "schema") return schema_command();
-  if (command == "reference") return reference_command();
+  if (command == "reference") return reference_command(choices.documents);
   if (command == "report") return report::write_page(reports_folder(), choices.old_results, choices.output);
   if (command == "compare" && choices.trace)
     return report::compare_traces_command(choices.old_results, choices.new_results, choices.json);
@@ -161,6 +162,7 @@ void define_inspection(CLI::App& app, Choices& choices) {
                           "Say what a scenario shows, its cases and steps, and what makes it fail.\n\nExamples:\n"
                           "  lockstep explain replicate/single_module\n");
   explain.add_option("NAME", choices.name, "a scenario's name or file")->required();
+  explain.add_option("--case", choices.run.expand.only, "whose collectives are shown: 'key=value,...'");
   CLI::App& validate = *app.add_subcommand(
       "validate",
       "Parse and check scenario files without running them.\n\nExamples:\n"
@@ -169,9 +171,11 @@ void define_inspection(CLI::App& app, Choices& choices) {
   app.add_subcommand(
       "schema",
       "Print the JSON Schema (draft-07) of a scenario file.\n\nExamples:\n  lockstep schema > lockstep.schema.json\n");
-  app.add_subcommand(
+  CLI::App& reference = *app.add_subcommand(
       "reference",
-      "Print the reference page of the scenario language.\n\nExamples:\n  lockstep reference > REFERENCE.md\n");
+      "Print the reference page of the scenario language.\n\nExamples:\n  lockstep reference > REFERENCE.md\n"
+      "  lockstep reference --documents > README.md\n");
+  reference.add_flag("--documents", choices.documents, "instead, which test of the documents is mirrored where");
 }
 
 void define_results(CLI::App& app, Choices& choices) {

@@ -11,7 +11,9 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "harness/cli/machine.hpp"
+#include "harness/run/plan_check.hpp"
 #include "harness/scenario/describe.hpp"
+#include "harness/scenario/documents.hpp"
 #include "harness/scenario/library.hpp"
 
 namespace lockstep::cli {
@@ -25,9 +27,34 @@ int list_command(const std::vector<std::string>& what, const scenario::ExpandOpt
   return 0;
 }
 
-int explain_command(const std::string& name) {
+namespace {
+
+// The plan of one case: the first that runs, of those asked for.
+std::string explain_collectives(scenario::Library& library, const std::shared_ptr<const scenario::Scenario>& scenario,
+                                const std::string& only) {
+  scenario::ExpandOptions options;
+  options.only = only;
+  for (const scenario::Case& one : scenario::expand(scenario, options)) {
+    if (one.skip || one.unsupported) continue;
+    run::CaseSpec spec;
+    spec.scenario = scenario.get();
+    spec.test_case = &one;
+    spec.library = &library;
+    const std::string plan = run::explain_plan(spec);
+    if (plan.empty()) return "";
+    return str("Collectives that rank 0 must make, of [", one.id, "] (another case: --case)\n", plan, "\n");
+  }
+  return "";
+}
+
+}  // namespace
+
+int explain_command(const std::string& name, const std::string& only) {
   scenario::Library library(scenarios_folder());
-  for (const std::string& path : library.find({name})) fmt::print("{}\n", scenario::explain(library.load(path), {}));
+  for (const std::string& path : library.find({name})) {
+    const std::shared_ptr<const scenario::Scenario> scenario = library.load(path);
+    fmt::print("{}\n{}", scenario::explain(scenario, {}), explain_collectives(library, scenario, only));
+  }
   return 0;
 }
 
@@ -59,8 +86,15 @@ int schema_command() {
   return 0;
 }
 
-int reference_command() {
-  fmt::print("{}", scenario::reference());
+int reference_command(bool documents) {
+  if (!documents) {
+    fmt::print("{}", scenario::reference());
+    return 0;
+  }
+  scenario::Library library(scenarios_folder());
+  std::vector<std::shared_ptr<const scenario::Scenario>> scenarios;
+  for (const std::string& path : library.find({})) scenarios.push_back(library.load(path));
+  fmt::print("{}", scenario::documents_page(scenario::list_rows(scenarios, {})));
   return 0;
 }
 

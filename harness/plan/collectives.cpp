@@ -1,6 +1,7 @@
 #include "harness/plan/collectives.hpp"
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
 
 #include "engine/core/text.hpp"
@@ -80,11 +81,23 @@ std::vector<Difference> differences(const std::vector<Row>& planned, const std::
   return found;
 }
 
-std::string table(const std::vector<Row>& rows) {
-  std::vector<std::vector<std::string>> cells = {{"phase", "family", "operation", "group", "count", "bytes", "for"}};
-  for (const Row& row : rows)
-    cells.push_back({row.phase, row.family, row.operation, group_text(row), str(row.count),
-                     str(row.bytes_are_least ? "at least " : "", row.bytes), row.owner});
+std::string table(const std::vector<Collective>& collectives) {
+  if (collectives.empty()) return "";
+  std::vector<Collective> last;
+  for (const Collective& one : collectives)
+    if (one.turn == collectives.back().turn) last.push_back(one);
+  const std::vector<Row> rows = tally(collectives, {.lines = false, .owners = true});
+  const std::vector<Row> in_last = tally(last, {.lines = false, .owners = true});
+  std::vector<std::vector<std::string>> cells = {
+      {"phase", "family", "operation", "group", "last turn", "bytes", "in all", "for"}};
+  for (const std::string_view phase : {"forward", "backward", "optimizer", "other"})
+    for (const Row& row : rows) {
+      if (row.phase != phase) continue;
+      const Row* one = find(in_last, row);
+      cells.push_back({row.phase, row.family, row.operation, group_text(row), str(one ? one->count : 0),
+                       str(one && one->bytes_are_least ? "at least " : "", one ? one->bytes : 0), str(row.count),
+                       row.owner});
+    }
   std::vector<std::size_t> widths(cells[0].size(), 0);
   for (const auto& line : cells)
     for (std::size_t i = 0; i < line.size(); ++i) widths[i] = std::max(widths[i], line[i].size());
@@ -92,7 +105,7 @@ std::string table(const std::vector<Row>& rows) {
   for (const auto& line : cells) {
     out += "  ";
     for (std::size_t i = 0; i < line.size(); ++i) {
-      const bool number = i == 4 || i == 5;
+      const bool number = 4 <= i && i <= 6;
       const std::string gap(widths[i] - line[i].size(), ' ');
       out += number ? gap + line[i] : line[i] + gap;
       if (i + 1 < line.size()) out += "  ";

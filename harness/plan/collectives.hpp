@@ -21,6 +21,7 @@ struct Collective {
   int line = 0;       // of the scenario's own file
   std::int64_t bytes = 0;
   bool bytes_are_least = false;  // it carries more than that, and how much nobody promises
+  int turn = 0;                  // of the innermost loop, over the whole run
 };
 
 // How many of one kind, together.
@@ -46,7 +47,8 @@ struct Difference {
 };
 std::vector<Difference> differences(const std::vector<Row>& planned, const std::vector<Row>& seen);
 
-// A table for people, a line a row.
-std::string table(const std::vector<Row>& rows);
+// A table for people: what the last turn of the innermost loop makes, and how many it were in all. Empty when there are
+// none.
+std::string table(const std::vector<Collective>& collectives);
 
 }  // namespace lockstep::plan

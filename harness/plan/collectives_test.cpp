@@ -1,15 +1,12 @@
 #include "harness/plan/collectives.hpp"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace lockstep::plan {
 namespace {
 
-using ::testing::HasSubstr;
-
 Collective gather(const std::string& owner, int line, std::int64_t bytes, bool least = false) {
-  return {"data_parallel", "all_gather", "dp", 4, "forward", owner, line, bytes, least};
+  return {"data_parallel", "all_gather", "dp", 4, "forward", owner, line, bytes, least, 0};
 }
 
 TEST(Collectives, AreTalliedByKind) {
@@ -45,7 +42,16 @@ TEST(Collectives, SayWhereTheyDiffer) {
   EXPECT_EQ(found[0].text,
             "data_parallel/all_gather over dp of 4 in forward for model.a (line 12): planned 1 of 8 bytes together, "
             "observed none");
-  EXPECT_THAT(table(tally({gather("model.a", 12, 8)})), HasSubstr("forward  data_parallel  all_gather  dp of 4"));
+}
+
+TEST(Collectives, AreShownAsTheLastTurnAndInAll) {
+  std::vector<Collective> all = {gather("a", 3, 8), gather("a", 3, 8), gather("b", 3, 24)};
+  all[1].turn = all[2].turn = 7;
+  EXPECT_EQ(table(all),
+            "  phase    family         operation   group    last turn  bytes  in all  for\n"
+            "  forward  data_parallel  all_gather  dp of 4          1      8       2  a\n"
+            "  forward  data_parallel  all_gather  dp of 4          1     24       1  b\n");
+  EXPECT_EQ(table({}), "");
 }
 
 }  // namespace

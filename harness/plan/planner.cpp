@@ -9,6 +9,7 @@ Issue Planner::issue() {
   return [this](Collective one) {
     one.phase = where_.phase;
     one.line = where_.line;
+    one.turn = where_.turn;
     collectives_.push_back(std::move(one));
   };
 }

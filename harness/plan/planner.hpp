@@ -5,7 +5,7 @@
 //   Planner planner;
 //   planner.know(facts);
 //   planner.replicate(module, choices);
-//   planner.at({.phase = "forward", .line = 12});
+//   planner.at({"forward", 12});
 //   planner.enter(module, {.recording = true});
 //   ...
 //   tally(planner.collectives())
@@ -36,6 +36,7 @@ class Planner {
   struct Where {
     std::string phase = "other";
     int line = 0;
+    int turn = 0;
   };
   void at(Where where) { where_ = std::move(where); }
 

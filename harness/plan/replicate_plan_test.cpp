@@ -130,7 +130,7 @@ TEST(ReplicatePlan, LeavesOutWhatIsIgnoredShardedOrReplicatedBelow) {
   ReplicateChoices choices = over({{"dp", 2}});
   choices.ignored = {ignored};
   planner.replicate(root, choices);
-  planner.at({"forward", 1});
+  planner.at({"forward", 1, 0});
   planner.enter(root, {});
   EXPECT_EQ(bytes(planner, "broadcast"), 3 * 4);
 }

@@ -169,7 +169,7 @@ void ShardPlan::backward_reaches(ModuleId module) {
   if (groups_[at].context < 0) return;
   Context& context = context_of(at);
   context.backward_runs = true;
-  if (std::exchange(groups_[at].in_backward, true)) return;
+  groups_[at].in_backward = true;
   gather(at);
   Group& group = groups_[at];
   if (group.backward_prefetch) {

@@ -225,7 +225,7 @@ TEST(ShardPlan, AModuleCalledTwiceIsGatheredTwiceAndReducedOnce) {
       planner.fully_shard({inner}, over(2, {keep ? Kind::no : Kind::yes, 0}));
       planner.fully_shard({root}, over(2, {keep ? Kind::no : Kind::yes, 0}));
       model.forward(root, {inner, inner});
-      planner.at({"backward", 2});
+      planner.at({"backward", 2, 0});
       planner.backward_reaches(root);
       model.give_gradients(outer);
       for (int use = 0; use < 2; ++use) {
@@ -238,6 +238,53 @@ TEST(ShardPlan, AModuleCalledTwiceIsGatheredTwiceAndReducedOnce) {
       EXPECT_EQ(count(planner, "all_gather", "backward"), (keep ? 0 : 1) + (needs_gradient ? 1 : 0));
       EXPECT_EQ(count(planner, "reduce_scatter"), 2);
     }
+}
+
+// Two forwards of a(b(a(x))) and one backward. Each call that backward reaches takes its own place in the order of
+// forwards, though its group may still be whole from a later call, and gathers the one before it ahead.
+struct CalledTwice {
+  Planner planner;
+  Model model{planner};
+  ModuleId a = model.linear(4, 4), b = model.linear(4, 4), root = model.module({a, b});
+  std::map<ModuleId, std::int64_t> run(bool a_is_frozen) {
+    for (auto& [id, tensor] : model.facts().tensors)
+      if (id < 2) tensor.requires_grad = !a_is_frozen;
+    model.tell();
+    ShardChoices choices = over(2);
+    const std::map<ModuleId, std::string> names = {{a, "a"}, {b, "b"}, {root, "root"}};
+    for (const auto& [id, name] : names) {
+      choices.owner = name;
+      planner.fully_shard({id}, choices);
+    }
+    for (int i = 0; i < 2; ++i) model.forward(root, {a, b, a});
+    planner.at({"backward", 2, 0});
+    for (int i = 0; i < 2; ++i) {
+      planner.backward_reaches(root);
+      planner.backward_reaches(a);
+      planner.backward_leaves(a);
+      planner.backward_reaches(b);
+      if (a_is_frozen) continue;  // what comes before b needs no gradient
+      planner.backward_leaves(b);
+      planner.backward_reaches(a);
+    }
+    planner.end_backward();
+    std::map<ModuleId, std::int64_t> gathers;
+    for (const Collective& one : planner.collectives())
+      for (const auto& [id, name] : names)
+        if (one.phase == "backward" && one.owner == name) gathers[id] += one.operation == "all_gather";
+    return gathers;
+  }
+};
+
+TEST(ShardPlan, EveryCallThatBackwardReachesTakesItsOwnPlaceInTheOrder) {
+  CalledTwice trained;
+  std::map<ModuleId, std::int64_t> gathers = trained.run(false);
+  EXPECT_EQ(gathers[trained.a], 3);
+  EXPECT_EQ(gathers[trained.b], 2);
+  CalledTwice frozen;
+  gathers = frozen.run(true);
+  EXPECT_EQ(gathers[frozen.a], 3);
+  EXPECT_EQ(gathers[frozen.b], 1);
 }
 
 // ---- evaluation, flags, prefetch ----
@@ -307,7 +354,7 @@ TEST(ShardPlan, AGatherAheadThatNobodyUsesIsCountedAndDroppedAtTheLastBackwardOn
     chain.forward();
     Planner& planner = chain.planner;
     const auto through = [&](ModuleId branch) {
-      planner.at({"backward", 2});
+      planner.at({"backward", 2, 0});
       planner.backward_reaches(branch);
       chain.model.give_gradients(branch);
       planner.backward_leaves(branch);
@@ -342,7 +389,7 @@ TEST(ShardPlan, ARecomputationGathersAgainButNotTheGroupThatIsInItsOwnBackward) 
   chain.forward();
   Planner& planner = chain.planner;
   const auto& [a, b] = std::tie(chain.blocks[0], chain.blocks[1]);
-  planner.at({"backward", 2});
+  planner.at({"backward", 2, 0});
   planner.backward_reaches(chain.root);
   planner.backward_reaches(b);
   for (const ModuleId again : {a, b}) {

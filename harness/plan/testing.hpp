@@ -58,7 +58,7 @@ class Model {
 
   // ---- events ----
   void forward(ModuleId root, const std::vector<ModuleId>& chain, bool recording = true) {
-    planner_.at({"forward", 1});
+    planner_.at({"forward", 1, 0});
     enter(root, recording);
     for (const ModuleId module : chain) {
       if (module == root) continue;
@@ -69,7 +69,7 @@ class Model {
   }
   // Of a chain on data: the inputs of its first module, and of the root, need no gradient.
   void backward(ModuleId root, const std::vector<ModuleId>& chain, bool first_needs_gradient = false) {
-    planner_.at({"backward", 2});
+    planner_.at({"backward", 2, 0});
     planner_.backward_reaches(root);
     for (auto module = chain.rbegin(); module != chain.rend(); ++module) {
       if (*module != root && watched_outputs_.count(*module) > 0) planner_.backward_reaches(*module);

@@ -290,6 +290,7 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
 void Interpreter::run_iteration(const Steps& steps, const Scope& scope, std::int64_t iteration) {
   const int outer = context_.iteration;
   context_.iteration = static_cast<int>(iteration);
+  if (trace_) trace_->next_turn();
   run_steps(steps, scope);
   context_.iteration = outer;
 }

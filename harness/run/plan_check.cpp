@@ -54,16 +54,19 @@ std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_s
 }
 
 std::string explain_plan(const CaseSpec& spec) {
-  std::string text;
   const scenario::Scenario& scenario = *spec.scenario;
-  if (!scenario.unplanned_reason.empty()) return str("  not foretold: ", scenario.unplanned_reason, "\n");
+  std::string text;
   for (std::size_t stage = 0; stage < scenario.stages.size(); ++stage) {
     if (!has_plan(scenario.stages[stage].steps)) continue;
+    if (!scenario.stages[stage].name.empty()) text += str("  stage ", scenario.stages[stage].name, "\n");
+    if (!scenario.unplanned_reason.empty()) {
+      text += str("  not foretold: ", scenario.unplanned_reason, "\n");
+      continue;
+    }
     const auto& launches = spec.test_case->stages;
     const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
     const PlanOutcome outcome = plan_case(spec, 0, world_size, stage);
-    if (!scenario.stages[stage].name.empty()) text += str("  stage ", scenario.stages[stage].name, "\n");
-    text += plan::table(plan::tally(outcome.planned, {.lines = false, .owners = true}));
+    text += plan::table(outcome.planned);
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
     if (!outcome.not_planned.empty()) text += str("  and what `", outcome.not_planned, "` adds\n");
   }

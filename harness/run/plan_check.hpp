@@ -22,7 +22,8 @@ struct PlanMismatch {
 std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                                      const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 
-// The collectives of the data-parallel layer that rank 0 of this case must make, for `lockstep explain`.
+// The collectives of the data-parallel layer that rank 0 of this case must make, a line each, for `lockstep explain`;
+// empty when it makes none. Nothing is launched.
 std::string explain_plan(const CaseSpec& spec);
 
 }  // namespace lockstep::run

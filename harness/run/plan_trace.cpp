@@ -88,7 +88,7 @@ void PlanTrace::refresh(const nn::ModulePtr& root) {
 
 void PlanTrace::here(const char* phase) {
   planner_.at({phase ? std::string(phase) : std::string(comm::name_of(comm::current_phase())),
-               RankContext::current().scenario_line});
+               RankContext::current().scenario_line, turn_});
 }
 
 // ---- the trace ----

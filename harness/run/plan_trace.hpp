@@ -38,6 +38,7 @@ class PlanTrace {
   bool forgives(const scenario::Step& step, const Scope& scope, const Error& error);
   // Whether an argument has a value without those that only a run gives.
   bool knows(const scenario::Expr& expr, const Scope& scope);
+  void next_turn() { ++turn_; }  // of a loop
   const plan::Planner& planner() const { return planner_; }
   const std::vector<std::string>& unknown() const { return unknown_; }  // what values would have been needed for
   const std::string& not_planned() const { return not_planned_; }       // an API that has no plan yet; empty: none
@@ -71,6 +72,7 @@ class PlanTrace {
   std::set<const nn::Module*> watched_;
   std::vector<std::string> unknown_;
   std::string not_planned_;
+  int turn_ = 0;
 };
 
 struct PlanOutcome {
