@@ -54,11 +54,15 @@ const scenario::Step* step_at(const scenario::Case& test_case, int line) {
   return nullptr;
 }
 
-// A condition on bytes: it reads the peak of a window, or what is in use.
-bool is_about_memory(const scenario::Step& step) {
-  if (step.verb != scenario::Verb::expect || step.raises || !step.argument("that")) return false;
-  const std::string condition = to_text(*step.argument("that"));
-  return condition.find(".peak_bytes") != std::string::npos || condition.find("memory(") != std::string::npos;
+std::string kind_of_step(const scenario::Step& step) {
+  if (step.raises) return kind_of_check("raises");
+  // A condition on bytes reads the peak of a window, or what is in use.
+  if (step.verb == scenario::Verb::expect && step.argument("that")) {
+    const std::string condition = to_text(*step.argument("that"));
+    if (condition.find(".peak_bytes") != std::string::npos || condition.find("memory(") != std::string::npos)
+      return "memory";
+  }
+  return kind_of_check(std::string(scenario::name_of(step.verb)));
 }
 
 }  // namespace
@@ -68,13 +72,12 @@ std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& 
   if (row.status == verdict::Status::XPASS) {
     if (!test_case.expect_failure || !test_case.expect_failure->line) return {};
     const scenario::Step* step = step_at(test_case, *test_case.expect_failure->line);
-    if (!step) return {};
-    return kind_of_check(step->raises ? std::string("raises") : std::string(scenario::name_of(step->verb)));
+    return step ? kind_of_step(*step) : std::string();
   }
   if (row.status != verdict::Status::FAIL || !row.failure) return {};
-  if (row.failure->check == "expect" && row.failure->scenario_line == 0) {
-    const scenario::Step* step = step_at(test_case, row.failure->line);
-    if (step && is_about_memory(*step)) return "memory";
+  // Not one inside a routine: its line is of another file.
+  if (row.failure->check == "expect" && row.failure->scenario_line == row.failure->line) {
+    if (const scenario::Step* step = step_at(test_case, row.failure->line)) return kind_of_step(*step);
   }
   return kind_of_check(row.failure->check);
 }
