@@ -33,7 +33,7 @@ void Linear::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void Linear::reset_parameters() {
+void Linear::draw_parameters() {
   init_linear(parameters[0].tensor, parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
 }
 
@@ -60,7 +60,7 @@ void LayerNorm::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void LayerNorm::reset_parameters() {
+void LayerNorm::draw_parameters() {
   const NoGrad no_grad;
   raw::fill_(parameters[0].tensor, 1.0);
   if (parameters[1].tensor.defined()) raw::zero_(parameters[1].tensor);
@@ -81,7 +81,7 @@ void RmsNorm::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void RmsNorm::reset_parameters() {
+void RmsNorm::draw_parameters() {
   const NoGrad no_grad;
   raw::fill_(parameters[0].tensor, 1.0);
 }
@@ -100,7 +100,7 @@ void Embedding::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void Embedding::reset_parameters() {
+void Embedding::draw_parameters() {
   const NoGrad no_grad;
   normal_(parameters[0].tensor, 0.0, 1.0);
 }
@@ -134,7 +134,7 @@ void BatchNorm::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void BatchNorm::reset_parameters() {
+void BatchNorm::draw_parameters() {
   const NoGrad no_grad;
   raw::fill_(parameters[0].tensor, 1.0);
   raw::zero_(parameters[1].tensor);
@@ -158,7 +158,7 @@ void Conv2d::create(const BuildOptions& options) {
   reset_parameters();
 }
 
-void Conv2d::reset_parameters() {
+void Conv2d::draw_parameters() {
   init_linear(lockstep::view(parameters[0].tensor, {settings_.out, -1}),
               parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
 }

@@ -18,10 +18,10 @@ class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias) : Module("Linear"), in_(in), out_(out), bias_(bias) {}
   void create(const BuildOptions& options);  // makes and draws the parameters
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
@@ -53,10 +53,10 @@ class LayerNorm : public Module {
  public:
   LayerNorm(std::int64_t dim, bool bias, double eps) : Module("LayerNorm"), dim_(dim), bias_(bias), eps_(eps) {}
   void create(const BuildOptions& options);
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
@@ -70,10 +70,10 @@ class RmsNorm : public Module {
  public:
   RmsNorm(std::int64_t dim, double eps) : Module("RMSNorm"), dim_(dim), eps_(eps) {}
   void create(const BuildOptions& options);
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
@@ -86,10 +86,10 @@ class Embedding : public Module {
  public:
   Embedding(std::int64_t num_rows, std::int64_t dim) : Module("Embedding"), num_rows_(num_rows), dim_(dim) {}
   void create(const BuildOptions& options);
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
@@ -115,10 +115,10 @@ class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t dim) : Module("BatchNorm"), dim_(dim) {}
   void create(const BuildOptions& options);
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:
@@ -135,10 +135,10 @@ class Conv2d : public Module {
   };
   explicit Conv2d(const Settings& settings) : Module("Conv2d"), settings_(settings) {}
   void create(const BuildOptions& options);
-  void reset_parameters() override;
   ModulePtr clone_shell() const override;
 
  protected:
+  void draw_parameters() override;
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:

@@ -82,15 +82,26 @@ ModulePtr composite_model(const Arguments&, const BuildOptions& options, const M
 }
 
 ModulePtr composite_param_model(const Arguments&, const BuildOptions& options, const Modules&) {
-  auto made = std::make_shared<Composed>("CompositeParamModel", [](Composed& m, const Inputs& inputs) -> Value {
+  auto forward = [](Composed& m, const Inputs& inputs) -> Value {
     const Tensor x = m.of("u2", m.of("u1", m.of("l", only_input(m, "forward", inputs))));
     return ops::matmul(x, m.parameter_slot("p")->tensor);
-  });
+  };
+  auto reset = [](Composed& m) {
+    const NoGrad no_grad;
+    normal_(m.parameter_slot("p")->tensor, 0.0, 1.0);
+    normal_(m.buffer_slot("buffer")->tensor, 0.0, 1.0);
+  };
+  auto made = std::make_shared<Composed>("CompositeParamModel", forward, reset);
   made->add_child("l", linear(100, 100, options));
   made->add_child("u1", unit_module(options));
   made->add_child("u2", unit_module(options));
-  made->add_parameter("p", normal({100, 100}, options, device::Purpose::parameter));
-  made->add_buffer("buffer", normal({100, 100}, options, device::Purpose::other));
+  {
+    const device::PurposeScope purpose(device::Purpose::parameter);
+    made->add_parameter("p", empty({100, 100}, options.dtype, options.device));
+  }
+  const device::PurposeScope purpose(device::Purpose::other);
+  made->add_buffer("buffer", empty({100, 100}, options.dtype, options.device));
+  made->reset_parameters();
   return made;
 }
 

@@ -24,14 +24,14 @@ class Composed : public Module {
   // Another method beside forward.
   void add_method(std::string name, Forward method) { others_.emplace_back(std::move(name), std::move(method)); }
   std::vector<std::string> methods() const override;
-  void reset_parameters() override {
-    if (reset_) reset_(*this);
-  }
   ModulePtr clone_shell() const override;
   // The output of a child for one tensor.
   Tensor of(std::string_view name, const Tensor& x) { return child(name)->call(x).tensor(); }
 
  protected:
+  void draw_parameters() override {
+    if (reset_) reset_(*this);
+  }
   Value run(std::string_view method, const Inputs& inputs) override;
 
  private:

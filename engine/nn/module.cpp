@@ -43,7 +43,13 @@ void Module::add_child(std::string name, ModulePtr module) {
 void Module::add_parameter(std::string name, Tensor tensor) {
   require_free_name(*this, name);
   if (tensor.defined() && is_leaf(tensor) && is_floating(tensor.dtype())) set_requires_grad(tensor, true);
-  parameters.push_back({std::move(name), std::move(tensor), {}});
+  parameters.push_back({std::move(name), std::move(tensor), {}, 0});
+}
+
+void Module::reset_parameters() {
+  draw_parameters();
+  for (ParameterSlot& slot : parameters)
+    if (slot.tensor.defined() && !slot.trained().is_meta()) ++slot.num_draws;
 }
 
 void Module::add_buffer(std::string name, Tensor tensor, bool persistent) {

@@ -36,6 +36,7 @@ struct ParameterSlot {
   Tensor tensor;     // what the module computes with; undefined when it goes without (bias = false)
   Tensor sharded;    // of a sharded parameter: what is trained, whatever lies in `tensor` at the moment; else undefined
   const Tensor& trained() const { return sharded.defined() ? sharded : tensor; }
+  int num_draws = 0;  // how often its initial values were drawn or set; a copy starts with the count of its model
 };
 struct BufferSlot {
   std::string name;
@@ -78,8 +79,9 @@ class Module : public std::enable_shared_from_this<Module> {
   virtual std::vector<std::string> methods() const { return {"forward"}; }
   void register_forward_method(std::string method);
 
-  // Draws this module's own initial values again (not its children's); does nothing for a module that draws none.
-  virtual void reset_parameters() {}
+  // Draws this module's own initial values again (not its children's), and counts that; does nothing for a module that
+  // draws none. On meta nothing is drawn.
+  void reset_parameters();
   // A module of the same type and settings with no parameters, buffers or children yet: what clone_module fills.
   virtual ModulePtr clone_shell() const = 0;
 
@@ -114,6 +116,8 @@ class Module : public std::enable_shared_from_this<Module> {
   std::function<void()> settle;
 
  protected:
+  // What reset_parameters does for this type.
+  virtual void draw_parameters() {}
   // The method itself. Throws Error for an unknown method or wrong inputs.
   virtual Value run(std::string_view method, const Inputs& inputs) = 0;
 

@@ -42,7 +42,7 @@ std::vector<NamedParameter> named_parameters(const ModulePtr& root, bool once) {
   std::set<const TensorImpl*> seen;
   for (const auto& [path, module] : once ? named_modules(root) : all_paths(root))
     for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
-      const auto& [name, tensor, sharded] = module->parameters[slot];
+      const auto& [name, tensor, sharded, num_draws] = module->parameters[slot];
       if (!tensor.defined()) continue;
       if (once && !seen.insert(&tensor.impl()).second) continue;
       found.push_back({joined(path, name), module, slot});
@@ -88,7 +88,7 @@ class Cloner {
     modules_[from.get()] = made;
     made->training = from->training;
     for (const ParameterSlot& slot : from->parameters)
-      made->parameters.push_back({slot.name, tensor(slot.tensor, device::Purpose::parameter), {}});
+      made->parameters.push_back({slot.name, tensor(slot.tensor, device::Purpose::parameter), {}, slot.num_draws});
     for (const BufferSlot& slot : from->buffers)
       made->buffers.push_back({slot.name, tensor(slot.tensor, device::Purpose::other), slot.persistent});
     for (const ChildSlot& child : from->children) made->children.push_back({child.name, module(child.module)});

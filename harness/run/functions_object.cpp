@@ -29,6 +29,13 @@ Value names(const CallArguments& call) {
   return Value::list(std::move(items));
 }
 
+Value draws(const CallArguments& call) {
+  List items;
+  for (const nn::NamedParameter& entry : nn::named_parameters(module_of(call)))
+    items.push_back(Value(std::int64_t{entry.owner->parameters[entry.slot].num_draws}));
+  return Value::list(std::move(items));
+}
+
 Value modules(const CallArguments& call) {
   const std::string& type = call.at(1, "type").as_text("type");
   List items;

@@ -65,22 +65,29 @@ void ScenarioModule::build(const nn::BuildOptions& options) {
   Scope scope{frame_, nullptr, this, &options};
   for (const scenario::NamedExpr& entry : description_.children)
     add_child(entry.name, evaluate(*entry.value, scope).as_module(str("child `", entry.name, "`")));
-  for (const scenario::NamedExpr& entry : description_.parameters)
+  for (const scenario::NamedExpr& entry : description_.parameters) {
     add_parameter(entry.name, as_parameter(evaluate(*entry.value, scope), str("parameter `", entry.name, "`")));
+    nn::ParameterSlot& slot = parameters.back();
+    slot.num_draws = slot.tensor.defined() && !slot.tensor.is_meta() ? 1 : 0;
+  }
   for (const scenario::NamedExpr& entry : description_.buffers)
     add_buffer(entry.name, as_parameter(evaluate(*entry.value, scope), str("buffer `", entry.name, "`")));
 }
 
-void ScenarioModule::reset_parameters() {
-  if (description_.parameters.empty()) return;
-  NoGrad no_grad;
+void ScenarioModule::draw_parameters() {
+  const NoGrad no_grad;
   // Drawn once more into the tensors that are there; a frame of options as at building.
-  for (const scenario::NamedExpr& entry : description_.parameters) {
-    nn::ParameterSlot* slot = parameter_slot(entry.name);
-    nn::BuildOptions options{slot->tensor.dtype(), slot->tensor.device()};
+  const auto draw = [this](const scenario::NamedExpr& entry, const Tensor& into) {
+    nn::BuildOptions options{into.dtype(), into.device()};
     const Scope scope{frame_, nullptr, this, &options};
-    ops::copy_(slot->tensor, evaluate(*entry.value, scope).as_tensor(entry.name));
-  }
+    const Tensor drawn = evaluate(*entry.value, scope).as_tensor(entry.name);
+    if (!into.is_meta()) ops::copy_(into, drawn);
+  };
+  for (const scenario::NamedExpr& entry : description_.parameters)
+    if (const nn::ParameterSlot* slot = parameter_slot(entry.name); slot && slot->tensor.defined())
+      draw(entry, slot->tensor);
+  for (const scenario::NamedExpr& entry : description_.buffers)
+    if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined()) draw(entry, slot->tensor);
 }
 
 nn::Value ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {

@@ -22,7 +22,6 @@ class ScenarioModule final : public nn::Module {
 
   std::vector<std::string> methods() const override;
   nn::ModulePtr clone_shell() const override;
-  void reset_parameters() override;
 
   // An own name: argument, child, parameter, buffer or method.
   bool find_own(const std::string& name, Value& found);
@@ -30,6 +29,7 @@ class ScenarioModule final : public nn::Module {
   void build(const nn::BuildOptions& options);
 
  protected:
+  void draw_parameters() override;
   nn::Value run(std::string_view method, const nn::Inputs& inputs) override;
 
  private:
