@@ -27,14 +27,18 @@ Tensor sigmoid(const Tensor& a) {
 }
 
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
-  require_plain("embedding", weight, indices);
+  if (any_sharded(weight, indices)) [[unlikely]]
+    return embedding_on_sharded(weight, indices);
   return record("embedding", raw::embedding(weight, indices), {weight}, {indices}, [](const Backward& at) -> Gradients {
     return {raw::embedding_backward(at.grad(), at.saved(0), at.sizes(0))};
   });
 }
 
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
-  require_plain("layer_norm", x, weight, bias);
+  if (any_sharded(x, weight, bias)) [[unlikely]]
+    return norm_on_sharded(
+        "layer_norm", x, num_dims, weight, bias,
+        [=](const Tensor& local, const Tensor* w, const Tensor* b) { return layer_norm(local, num_dims, w, b, eps); });
   const raw::Normed normed = raw::layer_norm(x, num_dims, weight, bias, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
@@ -54,7 +58,10 @@ Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Ten
 }
 
 Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps) {
-  require_plain("rms_norm", x, weight);
+  if (any_sharded(x, weight)) [[unlikely]]
+    return norm_on_sharded(
+        "rms_norm", x, num_dims, weight, nullptr,
+        [=](const Tensor& local, const Tensor* w, const Tensor*) { return rms_norm(local, num_dims, w, eps); });
   const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);

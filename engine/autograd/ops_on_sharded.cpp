@@ -74,6 +74,57 @@ Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keep
                     shared(rule.result));
 }
 
+namespace {
+
+// An operand's local part, where a rule wants it, with a gradient that comes out as the rule says.
+Tensor local_for(const Tensor& a, const sharding::ShardedLayout& where, const sharding::ShardedLayout& gradient) {
+  return to_local(ops::redistribute(a, shared(where)), shared(gradient));
+}
+
+std::vector<Tensor> given(const Tensor& a, const Tensor* b, const Tensor* c) {
+  std::vector<Tensor> all = {a};
+  for (const Tensor* operand : {b, c})
+    if (operand) all.push_back(*operand);
+  return all;
+}
+
+}  // namespace
+
+Tensor matmul_on_sharded(const Tensor& a, const Tensor& b) {
+  require_unmixed("matmul", {a, b});
+  const sharding::Binary rule = sharding::matmul(layout_of(a), layout_of(b));
+  return from_local(matmul(local_for(a, rule.a, rule.a_grad), local_for(b, rule.b, rule.b_grad)), shared(rule.result));
+}
+
+Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias) {
+  std::vector<Tensor> operands = given(x, &weight, bias);
+  require_unmixed("linear", operands);
+  const sharding::Linear rule = sharding::linear(layout_of(x), layout_of(weight), bias ? &layout_of(*bias) : nullptr);
+  const Tensor local_bias = bias ? local_for(*bias, rule.bias, rule.bias_grad) : Tensor();
+  return from_local(linear(local_for(x, rule.x, rule.x_grad), local_for(weight, rule.weight, rule.weight_grad),
+                           bias ? &local_bias : nullptr),
+                    shared(rule.result));
+}
+
+Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices) {
+  require_unmixed("embedding", {weight, indices});
+  const sharding::Binary rule = sharding::embedding(layout_of(weight), layout_of(indices));
+  return from_local(embedding(local_for(weight, rule.a, rule.a_grad), local_for(indices, rule.b, rule.b_grad)),
+                    shared(rule.result));
+}
+
+Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
+                       const std::function<Tensor(const Tensor&, const Tensor*, const Tensor*)>& f) {
+  require_unmixed(name, given(x, weight, bias));
+  const sharding::Norm rule = sharding::normalize(name, layout_of(x), num_dims, weight ? &layout_of(*weight) : nullptr,
+                                                  bias ? &layout_of(*bias) : nullptr);
+  const auto local_weight = [&](const Tensor* w) {
+    return w ? local_for(*w, rule.weight, rule.weight_grad) : Tensor();
+  };
+  const Tensor w = local_weight(weight), b = local_weight(bias);
+  return from_local(f(local_for(x, rule.x, rule.x), weight ? &w : nullptr, bias ? &b : nullptr), shared(rule.x));
+}
+
 Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& b) {
   require_unmixed("where", {condition, a, b});
   if (!(layout_of(condition) == layout_of(a)) || !(layout_of(a) == layout_of(b)) || layout::has_partial(layout_of(a)))

@@ -36,6 +36,12 @@ Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& 
 Tensor sum_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims);
 Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims);
 Dims all_dims_of(const Tensor& a);
+Tensor matmul_on_sharded(const Tensor& a, const Tensor& b);
+Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias);
+Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices);
+// layer_norm and rms_norm: `f` takes x, weight and bias, null where there is none.
+Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
+                       const std::function<Tensor(const Tensor&, const Tensor*, const Tensor*)>& f);
 // By a rule that is at hand.
 Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f);
 // In place: the layouts are the same, and nothing records.

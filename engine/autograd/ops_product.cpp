@@ -17,7 +17,8 @@ Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
-  require_plain("matmul", a, b);
+  if (any_sharded(a, b)) [[unlikely]]
+    return matmul_on_sharded(a, b);
   return record("matmul", raw::matmul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)},
                 [](const Backward& at) -> Gradients {
                   // A vector takes part as a matrix of one row, or one column.
@@ -47,7 +48,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
-  require_plain("linear", x, weight, bias);
+  if (any_sharded(x, weight, bias)) [[unlikely]]
+    return linear_on_sharded(x, weight, bias);
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
   return record("linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},

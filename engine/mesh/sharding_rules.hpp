@@ -45,4 +45,25 @@ Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what);
 Unary permute(const ShardedLayout& a, const Dims& order);
 Unary unsqueeze(const ShardedLayout& a, int dim);
 
+// ---- products and what is normalized by rows (sharding_rules_products.cpp) ----
+// (..., m, k) by (..., k, n), two dims or more. On each axis: rows or batches of one and the other whole; columns of
+// `b` and `a` whole; the same batches; or k cut alike, which gives partial sums.
+Binary matmul(const ShardedLayout& a, const ShardedLayout& b);
+// x (..., in), weight (out, in), bias (out) or null: as x by the transposed weight. A whole bias is cut with the
+// columns, and becomes partial where the result is, so that it is added once; both without communication.
+struct Linear {
+  ShardedLayout x, weight, bias, result;  // bias: of no meaning without one
+  ShardedLayout x_grad, weight_grad, bias_grad;
+};
+Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const ShardedLayout* bias);
+// Over the last `num_dims` dims, which must be whole; weights are whole, with gradients that are partial where x is
+// cut.
+struct Norm {
+  ShardedLayout x, weight, weight_grad;
+};
+Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, const ShardedLayout* weight,
+               const ShardedLayout* bias);
+// Rows of a weight (n, d): a = weight, b = indices. The indices are cut and the weight whole, or the weight's columns.
+Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices);
+
 }  // namespace lockstep::sharding

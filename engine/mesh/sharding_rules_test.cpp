@@ -122,5 +122,38 @@ TEST(ShardingRules, DimsThatMoveTakeTheirShardsAlong) {
   EXPECT_THAT(error_of([&] { along("softmax", a, -1, Dim::stays); }), HasSubstr("softmax: along dim 2 of (6, 4, 2)"));
 }
 
+TEST(ShardingRules, ProductsAreCutAsTheirOperandsAre) {
+  const ShardedLayout a = lay({5, 4}, {shard(0), shard(1)}), b = lay({4, 6}, {replicate(), shard(0)});
+  const Binary rule = matmul(a, b);
+  EXPECT_EQ(rule.result, lay({5, 6}, {shard(0), partial()}));
+  EXPECT_EQ(rule.a_grad, a);
+  EXPECT_EQ(rule.b_grad, lay({4, 6}, {partial(), shard(0)}));
+  EXPECT_THAT(error_of([&] {
+                matmul(a, lay({5, 6}, {replicate(), shard(0)}));
+              }),
+              HasSubstr("let the inner sizes agree"));
+  EXPECT_THAT(error_of([&] {
+                matmul(lay({5, 4}, {shard(1), replicate()}), lay({4, 6}, {replicate(), replicate()}));
+              }),
+              HasSubstr("both be cut along the inner dim"));
+  EXPECT_THAT(error_of([&] { matmul(lay({4}, {replicate(), replicate()}), b); }), HasSubstr("unsqueeze the vector"));
+
+  const ShardedLayout bias = lay({6}, {replicate(), replicate()});
+  const Linear rowwise = linear(a, lay({6, 4}, {replicate(), shard(1)}), &bias);
+  EXPECT_EQ(rowwise.result, lay({5, 6}, {shard(0), partial()}));
+  EXPECT_EQ(rowwise.bias, lay({6}, {replicate(), partial()}));  // added once
+  EXPECT_EQ(rowwise.bias_grad, lay({6}, {partial(), replicate()}));
+  EXPECT_EQ(rowwise.weight_grad, lay({6, 4}, {partial(), shard(1)}));
+  const ShardedLayout cut = lay({6}, {shard(0), replicate()});
+  EXPECT_THAT(error_of([&] {
+                linear(a, lay({6, 4}, {replicate(), shard(1)}), &cut);
+              }),
+              HasSubstr("let the bias be whole"));
+  EXPECT_THAT(error_of([&] {
+                embedding(lay({8, 4}, {shard(0), replicate()}), lay({3}, {replicate(), replicate()}));
+              }),
+              HasSubstr("cut along its columns"));
+}
+
 }  // namespace
 }  // namespace lockstep::sharding

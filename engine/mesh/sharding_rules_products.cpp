@@ -1,0 +1,150 @@
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+#include "engine/mesh/sharding_rules.hpp"
+
+namespace lockstep::sharding {
+
+using layout::Placement;
+
+namespace {
+
+[[noreturn]] void refuse(const char* operation, const ShardedLayout& a, const ShardedLayout& b, const char* remedy) {
+  throw Error(str(operation, ": ", a.text(), " with ", b.text()), remedy);
+}
+
+Placement moved(Placement placement, int to) {
+  placement.dim = to;
+  return placement;
+}
+
+// Shards of one kind, whatever the dim.
+bool cut_alike(const Placement& a, const Placement& b) {
+  return a.is_shard() && b.is_shard() && moved(a, 0) == moved(b, 0);
+}
+
+void require_one_mesh(const char* operation, const ShardedLayout& a, const ShardedLayout& b) {
+  if (!(a.mesh == b.mesh)) refuse(operation, a, b, "distribute both over one mesh");
+}
+
+// A rule whose operands are reduced, its result without placements yet.
+Binary start(const char* operation, const ShardedLayout& a, const ShardedLayout& b, const Dims& sizes) {
+  require_one_mesh(operation, a, b);
+  const ShardedLayout left = reduced(a, Keeps::nothing), right = reduced(b, Keeps::nothing);
+  return {left, right, {a.mesh, {}, sizes}, left, right};
+}
+
+std::size_t num_axes(const ShardedLayout& layout) { return layout.placements.size(); }
+
+}  // namespace
+
+Binary matmul(const ShardedLayout& a, const ShardedLayout& b) {
+  const int dims_a = a.sizes.size(), dims_b = b.sizes.size(), dims = std::max(dims_a, dims_b);
+  if (dims_a < 2 || dims_b < 2)
+    refuse("matmul", a, b, "unsqueeze the vector: sharded tensors are multiplied as matrices");
+  if (a.sizes[dims_a - 1] != b.sizes[dims_b - 2]) refuse("matmul", a, b, "let the inner sizes agree");
+  Dims batch_a, batch_b;
+  for (int dim = 0; dim < dims_a - 2; ++dim) batch_a.push_back(a.sizes[dim]);
+  for (int dim = 0; dim < dims_b - 2; ++dim) batch_b.push_back(b.sizes[dim]);
+  Dims sizes = broadcast_sizes(batch_a, batch_b, "matmul");
+  sizes.push_back(a.sizes[dims_a - 2]);
+  sizes.push_back(b.sizes[dims_b - 1]);
+
+  Binary rule = start("matmul", a, b, sizes);
+  // The size at a batch dim of the result; 1 where an operand has none.
+  const auto batch_size = [dims](const Dims& batch, int dim) {
+    const int own = dim - (dims - 2 - batch.size());
+    return own < 0 ? std::int64_t{1} : batch[own];
+  };
+  for (std::size_t axis = 0; axis < num_axes(a); ++axis) {
+    const Placement &left = rule.a.placements[axis], &right = rule.b.placements[axis];
+    const bool left_cuts_k = left.is_shard(dims_a - 1), right_cuts_k = right.is_shard(dims_b - 2);
+    Placement out;
+    if (left.is_replicate() && right.is_replicate()) {
+      out = layout::replicate();
+    } else if (left_cuts_k && right_cuts_k && cut_alike(left, right)) {
+      out = layout::partial();
+    } else if (left.is_shard() && !left_cuts_k && right.is_replicate() &&
+               (left.dim == dims_a - 2 || batch_size(batch_b, left.dim + dims - dims_a) == 1)) {
+      out = moved(left, left.dim + dims - dims_a);
+      rule.b_grad.placements[axis] = layout::partial();
+    } else if (right.is_shard() && !right_cuts_k && left.is_replicate() &&
+               (right.dim == dims_b - 1 || batch_size(batch_a, right.dim + dims - dims_b) == 1)) {
+      out = moved(right, right.dim + dims - dims_b);
+      rule.a_grad.placements[axis] = layout::partial();
+    } else if (left.is_shard() && right.is_shard() && left.dim < dims_a - 2 && cut_alike(left, right) &&
+               left.dim + dims - dims_a == right.dim + dims - dims_b && a.sizes[left.dim] == b.sizes[right.dim]) {
+      out = moved(left, left.dim + dims - dims_a);
+    } else {
+      refuse("matmul", a, b,
+             "on each axis let one be whole and the other cut along its rows or columns, or both be cut along the "
+             "inner dim");
+    }
+    rule.result.placements.push_back(out);
+  }
+  return rule;
+}
+
+Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const ShardedLayout* bias) {
+  if (weight.sizes.size() != 2 || x.sizes.size() < 2)
+    refuse("linear", x, weight, "give x (..., in) of two dims or more and a weight (out, in)");
+  const Unary turned = permute(weight, {1, 0});
+  const Binary product = matmul(x, turned.result);
+  const ShardedLayout mine = reduced(weight, Keeps::nothing);
+  Linear rule{product.a, mine, mine, product.result, product.a_grad, permute(product.b_grad, {1, 0}).result, mine};
+  if (!bias) return rule;
+  require_one_mesh("linear", x, *bias);
+  if (!(bias->sizes == Dims{weight.sizes[0]})) refuse("linear", weight, *bias, "give a bias (out)");
+  rule.bias = rule.bias_grad = reduced(*bias, Keeps::nothing);
+  const int last = x.sizes.size() - 1;
+  for (std::size_t axis = 0; axis < num_axes(x); ++axis) {
+    const Placement& out = product.result.placements[axis];
+    Placement &wanted = rule.bias.placements[axis], &gradient = rule.bias_grad.placements[axis];
+    const Placement given = wanted;
+    wanted = out.is_shard(last) ? moved(out, 0) : out.is_partial() ? layout::partial() : layout::replicate();
+    if (!given.is_replicate() && !(given == wanted))
+      refuse("linear", *bias, weight, "let the bias be whole, or cut as the rows of the weight are");
+    gradient = out.is_shard(last) ? wanted : out.is_shard() ? layout::partial() : layout::replicate();
+  }
+  return rule;
+}
+
+Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, const ShardedLayout* weight,
+               const ShardedLayout* bias) {
+  const ShardedLayout mine = reduced(x, Keeps::nothing);
+  for (const Placement& placement : mine.placements)
+    if (placement.is_shard() && placement.dim >= x.sizes.size() - num_dims)
+      throw Error(str(operation, ": over the last ", num_dims, " dims of ", x.text(), ", which are sharded"),
+                  "redistribute it so that they are whole");
+  Norm rule{mine, mine, mine};
+  for (const ShardedLayout* given : {weight, bias}) {
+    if (!given) continue;
+    require_one_mesh(operation, x, *given);
+    rule.weight = rule.weight_grad = reduced(*given, Keeps::nothing);
+    for (std::size_t axis = 0; axis < num_axes(x); ++axis) {
+      if (rule.weight.placements[axis].is_shard()) refuse(operation, x, *given, "let the weights be whole");
+      if (mine.placements[axis].is_shard()) rule.weight_grad.placements[axis] = layout::partial();
+    }
+  }
+  return rule;
+}
+
+Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices) {
+  Dims sizes = indices.sizes;
+  sizes.push_back(weight.sizes[1]);
+  Binary rule = start("embedding", weight, indices, sizes);
+  for (std::size_t axis = 0; axis < num_axes(weight); ++axis) {
+    const Placement &rows = rule.a.placements[axis], &at = rule.b.placements[axis];
+    if (rows.is_replicate()) {
+      rule.result.placements.push_back(at);
+      if (at.is_shard()) rule.a_grad.placements[axis] = layout::partial();
+    } else if (rows.is_shard(1) && at.is_replicate()) {
+      rule.result.placements.push_back(moved(rows, indices.sizes.size()));
+    } else {
+      refuse("embedding", weight, indices, "let the weight be whole, or cut along its columns and the indices whole");
+    }
+  }
+  return rule;
+}
+
+}  // namespace lockstep::sharding
