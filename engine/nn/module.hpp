@@ -168,6 +168,8 @@ void cast_module(const ModulePtr& root, DType dtype);  // floating parameters an
 void move_module(const ModulePtr& root, device::Device device);
 // Gives what is on the meta device memory, full of not-a-number (integers: zeros) until it is written.
 void materialize(const ModulePtr& root, device::Device device);
+// Module::reset_parameters, of sharded parameters too: every rank draws the whole and keeps its part.
+void redraw(const ModulePtr& module);
 void zero_grad(const ModulePtr& root, bool set_to_none = true);
 
 // ---- state dicts ----

@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/nn/module.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -187,6 +188,23 @@ void materialize(const ModulePtr& root, device::Device device) {
     const device::PurposeScope scope(purpose);
     swap_data(tensor, full(tensor.sizes(), is_floating(tensor.dtype()) ? std::nan("") : 0.0, tensor.dtype(), device));
   });
+}
+
+void redraw(const ModulePtr& module) {
+  if (module->settle) module->settle();
+  const NoGrad no_grad;
+  std::vector<std::pair<ParameterSlot*, Tensor>> sharded;
+  for (ParameterSlot& slot : module->parameters) {
+    if (!slot.tensor.defined() || !slot.tensor.is_sharded()) continue;
+    const device::PurposeScope scope(device::Purpose::other);
+    sharded.emplace_back(&slot, slot.tensor);
+    slot.tensor = empty(global_sizes(slot.tensor), slot.tensor.dtype(), slot.tensor.device());
+  }
+  module->reset_parameters();
+  for (auto& [slot, kept] : sharded) {
+    raw::copy_(local_tensor(kept), local_part(slot->tensor, *kept.impl().layout));
+    slot->tensor = kept;
+  }
 }
 
 void zero_grad(const ModulePtr& root, bool set_to_none) {

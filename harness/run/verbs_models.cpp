@@ -104,7 +104,7 @@ Value to_empty(StepCall& call) {
 
 Value reset_parameters(StepCall& call) {
   const NoGrad no_grad;
-  for (const ModuleAt& found : call.modules("modules")) found.module->reset_parameters();
+  for (const ModuleAt& found : call.modules("modules")) nn::redraw(found.module);
   return Value();
 }
 

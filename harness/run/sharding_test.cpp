@@ -1,0 +1,284 @@
+// Verbs and checks of per-parameter sharding: what they hand to the engine, what they refuse, and that they can fail.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harness/run/test_support.hpp"
+
+namespace lockstep::run {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using testing_support::Ran;
+using testing_support::run_steps;
+using testing_support::TextOptions;
+using verdict::Status;
+
+Ran run_two(const std::string& steps, const std::string& device = "cpu") {
+  TextOptions options;
+  options.world_size = 2;
+  options.device = device;
+  return run_steps(steps, options);
+}
+
+std::string told(const Ran& ran) {
+  std::string text = ran.result.reason;
+  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
+    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
+  return text;
+}
+
+#define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << told(ran)
+
+constexpr const char* two_layers = R"yaml(
+  - seed: 1
+  - model: Sequential(Linear(4, 3), Linear(3, 5))
+    as: m
+  - copy: m
+    as: whole
+)yaml";
+
+TEST(FullyShardVerb, ComparesShardsWithTheWhole) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: [m.*, m]
+  - expect: all([p.sharded for p in parameters(m)])
+  - expect_equal: [m, whole]
+  - expect_equal: [parameters(m), parameters(whole)]
+  - expect_equal: [m.0.weight.local, "whole.0.weight[0:2] if rank == 0 else whole.0.weight[2:3]"]
+  - state_dict: {of: m, full: true}
+    as: state
+  - state_dict: whole
+    as: expected
+  - expect_equal: [state, expected]
+)yaml"));
+  EXPECT_PASS(ran);
+  // A condition, four parameters twice, a local part, and four tensors of the state.
+  EXPECT_EQ(ran.evidence().comparisons, 1 + 4 + 4 + 1 + 4);
+  EXPECT_EQ(ran.evidence(1).same_bits, ran.evidence(1).comparisons);
+}
+
+TEST(FullyShardVerb, SeesAWrongElementOfTheOwnPartAlone) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: m
+  - let: {row: "zeros(1, 4) + 7"}
+  - assign: {to: "whole.0.weight[2:3]", value: row}
+  - expect_equal: [m, whole]
+)yaml"));
+  EXPECT_EQ(ran.result.status, Status::FAIL);
+  EXPECT_TRUE(ran.failures(0).empty()) << told(ran);
+  ASSERT_EQ(ran.failures(1).size(), 1u) << told(ran);
+  EXPECT_THAT(ran.failures(1)[0], HasSubstr("m.0.weight and whole.0.weight: 4 of 4 elements"));
+}
+
+TEST(FullyShardVerb, ComparesWithAnotherShapeAsAMismatch) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: m
+  - expect_equal: [m.0.weight, "zeros(4, 3)"]
+)yaml"));
+  EXPECT_EQ(ran.result.status, Status::FAIL);
+  EXPECT_THAT(ran.failures(0)[0], HasSubstr("(3, 4) as (Shard(0))"));
+}
+
+TEST(FullyShardVerb, TakesTheOptionsOfTheEngine) {
+  EXPECT_PASS(run_two(str(two_layers, R"yaml(
+  - fully_shard:
+      modules: m
+      reshard_after_forward: false
+      shard_dim: {0.weight: 1}
+      mixed_precision: {param: bfloat16, reduce: float32, output: float32, cast_forward_inputs: true}
+  - fully_shard: {modules: whole, ignored: [whole.1.bias, whole.0]}
+  - expect: not whole.1.bias.sharded and not whole.0.weight.sharded and whole.1.weight.sharded
+  - expect_equal: [m.0.weight.local.shape, "[3, 2]"]
+  - expect_equal: [m.1.weight.local.shape, "[3, 3] if rank == 0 else [2, 3]"]
+  - forward: {y: "m(ones(2, 4))"}
+  - expect: y.dtype == float32
+  - let: {z: "whole(ones(2, 4))"}
+  - expect_equal: {actual: y, expected: z, rtol: 0.05, atol: 0.05}
+)yaml")));
+}
+
+TEST(FullyShardVerb, MakesOneGroupTogether) {
+  EXPECT_PASS(run_two(str(two_layers, R"yaml(
+  - fully_shard: {modules: m.*, together: true}
+  - fully_shard: m
+  - observe: {}
+    as: run
+    steps:
+      - forward: {loss: "sum(m(ones(2, 4)))"}
+      - backward: loss
+  - expect_events: {during: run, model: m, kinds: [unshard, reduce], exactly: [unshard 0+1, unshard 0+1, reduce 0+1]}
+)yaml")));
+}
+
+TEST(FullyShardVerb, SaysWhatIsWrongWithItsArguments) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: {modules: m, reshard_after_forward: "'often'"}
+    raises: "`reshard_after_forward` is true, false or a number of ranks, not "
+  - fully_shard: {modules: m, mixed_precision: {parm: bfloat16}}
+    raises: "mixed_precision has no `parm`; did you mean `param`?"
+  - fully_shard: {modules: m, shard_dim: {2.weight: 1}}
+    raises: "`2.weight` of shard_dim matches no parameter"
+  - fully_shard: {modules: whole, ignored: [whole.7]}
+    raises: "whole.7"
+  - set_flags: {modules: whole, requires_gradient_sync: false}
+    raises: nothing that synchronises gradients is applied
+  - replicate: whole
+  - set_flags: {modules: whole, is_last_backward: false}
+    raises: nothing is sharded at
+)yaml"));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence().errors_expected, 6);
+}
+
+TEST(UnshardVerb, GathersAndReshardsByHand) {
+  for (const char* device : {"cpu", "sim"}) {
+    const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: [m.0, m.1, m]
+  - unshard: {modules: m.0, async: true}
+    as: gathering
+  - unshard: m.1
+  - expect: not m.1.weight.sharded
+  - wait: gathering
+  - expect: not m.0.weight.sharded
+  - expect_equal: [m, whole]
+  - reshard: [m.0, m.1]
+  - expect: all([p.sharded for p in parameters(m)])
+  - expect_equal: [m, whole]
+)yaml"),
+                            device);
+    EXPECT_PASS(ran);
+  }
+}
+
+TEST(MetaModels, AreGivenStorageAndDrawnAgain) {
+  EXPECT_PASS(run_two(R"yaml(
+  - model: {build: "Sequential(Linear(4, 3), LayerNorm(3))", device: meta}
+    as: m
+  - expect: m.0.weight.device == 'meta'
+  - to_empty: m
+  - expect: m.0.weight.device == device and not finite(m.0.weight)
+  - seed: 3
+  - reset_parameters: [m.0, m.1]
+  - seed: 3
+  - model: Sequential(Linear(4, 3), LayerNorm(3))
+    as: drawn
+  - expect_equal: {actual: m, expected: drawn, bits: true}
+)yaml"));
+}
+
+TEST(MetaModels, AreDrawnAlikeWhenSharded) {
+  EXPECT_PASS(run_two(R"yaml(
+  - model: {build: "Sequential(Linear(4, 3), LayerNorm(3))", device: meta}
+    as: m
+  - fully_shard: [m.0, m]
+  - to_empty: m
+  - seed: 3
+  - reset_parameters: [m.0, m.1]
+  - seed: 3
+  - model: Sequential(Linear(4, 3), LayerNorm(3))
+    as: drawn
+  - expect: all([p.sharded for p in parameters(m)])
+  - expect_equal: {actual: m, expected: drawn, bits: true}
+  - let: {x: "ones(2, 4)", y: m(x)}
+  - expect_equal: [y, drawn(x)]
+)yaml"));
+}
+
+constexpr const char* an_iteration = R"yaml(
+  - fully_shard: [m.*, m]
+  - observe: {}
+    as: run
+    steps:
+      - forward: {loss: "sum(m(ones(2, 4)))"}
+      - backward: loss
+)yaml";
+
+TEST(ExpectEvents, HoldsForWhatHappened) {
+  const Ran ran = run_two(str(two_layers, an_iteration, R"yaml(
+  - expect_events: {during: run, model: m, kinds: [unshard], exactly: [unshard 0, unshard 1, unshard 1, unshard 0]}
+  - expect_events: {during: run, model: m, in_order: [pre_forward (root), unshard 0, post_forward 1, reduce 1, reduce 0]}
+  - expect_events: {during: run, model: m, never: [unshard (root), recompute 0]}
+)yaml"));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence().orders_checked, 3);
+}
+
+TEST(ExpectEvents, SaysWhatHappenedInstead) {
+  const Ran ran = run_two(str(two_layers, an_iteration, R"yaml(
+  - expect_events: {during: run, model: m, exactly: [unshard 0, unshard 1, unshard 0, unshard 1]}
+  - expect_events: {during: run, model: m, exactly: [unshard 0, unshard 1]}
+  - expect_events: {during: run, model: m, in_order: [reduce 0, reduce 1]}
+  - expect_events: {during: run, model: m, never: [reduce 1]}
+  - expect_events: {during: run, in_order: [unshard 0]}
+)yaml"));
+  EXPECT_EQ(ran.result.status, Status::FAIL);
+  ASSERT_EQ(ran.failures().size(), 5u) << told(ran);
+  EXPECT_THAT(ran.failures()[0], HasSubstr("event 2 is `unshard 1`, expected `unshard 0`. Seen: unshard 0, unshard 1"));
+  EXPECT_THAT(ran.failures()[1], HasSubstr("event 2 is `unshard 1`, expected no more"));
+  EXPECT_THAT(ran.failures()[2], HasSubstr("no `reduce 1` after `reduce 0`"));
+  EXPECT_THAT(ran.failures()[3], HasSubstr("`reduce 1` is event "));
+  EXPECT_THAT(ran.failures()[4], HasSubstr("no `unshard 0`. Seen: unshard m.0, unshard m.1"));
+}
+
+TEST(ExpectEvents, IsNoEvidenceInAWindowWhereNothingHappened) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - observe: {}
+    as: run
+    steps:
+      - let: {y: "whole(ones(2, 4))"}
+  - expect_events: {during: run, model: m, never: [unshard 0]}
+)yaml"));
+  EXPECT_EQ(ran.result.status, Status::INVALID) << told(ran);
+  EXPECT_EQ(ran.evidence().trivial, 1);
+}
+
+TEST(ExpectEvents, RefusesUnknownKindsAndWhatSaysNothing) {
+  EXPECT_PASS(run_two(str(two_layers, an_iteration, R"yaml(
+  - expect_events: {during: run, kinds: [unsharding], never: [unshard m]}
+    raises: "unknown kind of event `unsharding`; did you mean `unshard`?"
+  - expect_events: {during: run, never: [unshard]}
+    raises: "`unshard` is no event"
+  - expect_events: {during: run, kinds: [reshard], never: [unshard m]}
+    raises: "`unshard` is not among the `kinds` looked at"
+)yaml")));
+}
+
+TEST(Hooks, RunAtTheCollectivesOfAGroup) {
+  for (const char* device : {"cpu", "sim"})
+    EXPECT_PASS(run_two(str(two_layers, R"yaml(
+  - fully_shard: [m.0, m]
+  - let: {gathers: 0, reductions: 0}
+  - hook: {modules: [m.0, m], at: before_all_gather}
+    steps:
+      - let: {gathers: gathers + 1}
+      - delay: 1
+  - hook: {modules: m, at: before_reduce_scatter}
+    steps:
+      - let: {reductions: reductions + 1}
+  - forward: {loss: "sum(m(ones(2, 4)))"}
+  - backward: loss
+  - expect: gathers == 3 and reductions == 1
+)yaml"),
+                        device));
+}
+
+TEST(Optimizers, StepWhatIsTrainedWhileParametersAreGathered) {
+  EXPECT_PASS(run_two(str(two_layers, R"yaml(
+  - fully_shard: m
+  - optimizer: {type: SGD, model: whole, lr: 0.5}
+    as: whole_optimizer
+  - unshard: m
+  - optimizer: {type: SGD, model: m, lr: 0.5}
+    as: optimizer
+  - forward: {loss: "sum(m(ones(2, 4)))", whole_loss: "sum(whole(ones(2, 4)))"}
+  - backward: loss
+  - backward: whole_loss
+  - expect_equal: [m, whole]
+  - step: optimizer
+  - step: whole_optimizer
+  - expect_equal: [m, whole]
+)yaml")));
+}
+
+}  // namespace
+}  // namespace lockstep::run

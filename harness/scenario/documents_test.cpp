@@ -1,0 +1,81 @@
+// The scenarios that come with the program against the table of the documents' tests.
+#include "harness/scenario/documents.hpp"
+
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include <gtest/gtest.h>
+
+#include "harness/scenario/library.hpp"
+
+namespace lockstep::scenario {
+namespace {
+
+std::vector<ListRow> all_rows() {
+  Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  std::vector<std::shared_ptr<const Scenario>> scenarios;
+  for (const std::string& path : library.find({})) scenarios.push_back(library.load(path));
+  return list_rows(scenarios, {});
+}
+
+TEST(Documents, NumberTheirTestsFromOne) {
+  ASSERT_EQ(document_tests().size(), 46u);
+  for (std::size_t i = 0; i < document_tests().size(); ++i)
+    EXPECT_EQ(document_tests()[i].number, static_cast<int>(i + 1));
+  EXPECT_EQ(find_document_test(13)->document, "test_fully_shard_state_dict.py");
+  EXPECT_EQ(find_document_test(14)->name, "replicate_single_module_save_load");
+  EXPECT_EQ(find_document_test(46)->name, "register_fsdp_forward_method");
+  EXPECT_EQ(find_document_test(0), nullptr);
+  EXPECT_EQ(find_document_test(47), nullptr);
+}
+
+TEST(Documents, MirrorsNameTheTestOfTheirNumber) {
+  for (const ListRow& row : all_rows()) {
+    const auto& mirrors = row.scenario->mirrors;
+    if (!mirrors || !mirrors->number) continue;
+    const DocumentTest* test = find_document_test(*mirrors->number);
+    ASSERT_NE(test, nullptr) << row.scenario->name;
+    EXPECT_EQ(mirrors->document, test->document) << row.scenario->name;
+    EXPECT_EQ(mirrors->test, test->name) << row.scenario->name;
+  }
+}
+
+TEST(Documents, MirrorsHaveAtLeastTheCasesOfTheirTest) {
+  std::map<int, int> cases;
+  for (const ListRow& row : all_rows())
+    if (row.scenario->mirrors && row.scenario->mirrors->number)
+      cases[*row.scenario->mirrors->number] += cases_at_one_size(row);
+  EXPECT_GE(cases.size(), 25u);
+  for (const auto& [number, count] : cases)
+    EXPECT_GE(count, find_document_test(number)->cases) << number << " " << find_document_test(number)->name;
+}
+
+TEST(Documents, CasesCountAtOneWorldSizeAndLaunchWithoutSkippedOnes) {
+  Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto scenario = library.load_text(
+      "scenario: test/text\nsummary: A test.\nranks: {world_size: [2, 4], launch: [process, thread]}\n"
+      "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: told}\nsteps:\n  - barrier: {}\n",
+      "text.yaml");
+  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, {}).front()), 3);
+  ExpandOptions at_four;
+  at_four.world_size = 4;
+  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
+}
+
+TEST(Documents, PageIsFresh) {
+  const std::string file = LOCKSTEP_SOURCE_DIR "/scenarios/README.md";
+  const std::string page = documents_page(all_rows());
+  if (std::getenv("LOCKSTEP_WRITE_REFERENCE") != nullptr) {
+    std::ofstream(file) << page;
+    return;
+  }
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  EXPECT_TRUE(text.str() == page) << "mirrors have changed; `lockstep reference --documents > scenarios/README.md`";
+}
+
+}  // namespace
+}  // namespace lockstep::scenario
