@@ -30,6 +30,15 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
   return factor;
 }
 
+// A seeded defect: what came from other ranks is zero.
+void keep_own_part(const Tensor& gathered, const layout::ShardedLayout& from) {
+  if (layout::has_shard(*gathered.impl().layout) || !layout::has_shard(from)) return;
+  const Tensor part = local_part(local_tensor(gathered), from), own = raw::clone(part);
+  if (part.storage() != gathered.storage()) return;  // of several ranges
+  raw::zero_(gathered);
+  raw::copy_(part, own);
+}
+
 void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
   if (!recording({a})) return;
   for (const layout::ShardedLayout* layout : {a.impl().layout.get(), &to})
@@ -70,14 +79,9 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
     const LayoutPtr wanted = layout::gradient_layout(from);
-    if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
-      if (const LayoutPtr& now = at.grad().impl().layout; !layout::has_shard(*wanted) && layout::has_shard(*now)) {
-        const Tensor own = zeros(wanted->sizes, at.grad().dtype(), at.grad().device());
-        const Tensor part = local_part(own, *now);
-        if (part.storage() == own.storage()) raw::copy_(part, local_tensor(at.grad()));
-        return {with_layout(own, wanted)};
-      }
     const Tensor grad = lockstep::redistribute(at.grad(), wanted);
+    if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
+      keep_own_part(grad, *at.grad().impl().layout);
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
     return {with_layout(raw::mul(local_tensor(grad), factor), grad.impl().layout)};

@@ -104,10 +104,10 @@ class Totals {
       const Tensor reduced = raw::cat(shares, 0);
       comm::Call call;
       call.family = comm::Family::tensor_parallel;
-      if (!defect_armed(Defect::clip_norm_of_parts)) [[likely]]
-        comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
-                         std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
-      for (std::size_t i = 0; i < left.size(); ++i) add(left[i], select(reduced, 0, static_cast<std::int64_t>(i)));
+      const Tensor mine = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(reduced) : reduced;
+      comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
+                       std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
+      for (std::size_t i = 0; i < left.size(); ++i) add(left[i], select(mine, 0, static_cast<std::int64_t>(i)));
     }
     return totals_.front().value;
   }
