@@ -3,6 +3,7 @@
 #
 #   ci/setup.sh            what the program and its reports need
 #   ci/setup.sh --tests    and what the tests need
+#   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from the wheel of a package that ships it
 #   ci/setup.sh --list     print the packages, one a line, and install nothing (with --tests: all of them)
 #
 # LOCKSTEP_SKIP_SETUP=1 installs and checks nothing: for machines that have the libraries from elsewhere.
@@ -19,12 +20,17 @@ packages=(
 test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format)
 
 list_only=false
+kokkos4=false
 for argument in "$@"; do
   case "$argument" in
     --tests) packages+=("${test_packages[@]}") ;;
     --list) list_only=true ;;
+    --kokkos4)
+      packages+=(python3-venv)
+      kokkos4=true
+      ;;
     -h | --help)
-      sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
@@ -39,7 +45,24 @@ if $list_only; then
   exit 0
 fi
 
-if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then exit 0; fi
+# build/kokkos4 is where the preset of that name looks. Done once; a fetch that was cut leaves no link.
+fetch_kokkos4() {
+  local environment="$root/build/kokkos4-python" found
+  [[ -e $root/build/kokkos4/lib64/cmake/Kokkos/KokkosConfig.cmake ]] && return
+  say "fetching Kokkos 4"
+  "$python" -m venv "$environment" && "$environment/bin/pip" install -q --no-deps pygenten==0.1.5 || {
+    echo "setup: pip could not install pygenten 0.1.5, which holds Kokkos 4.7; see above" >&2
+    exit 3
+  }
+  found="$("$environment/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["platlib"])')/pygenten"
+  ln -sfn "$found" "$root/build/kokkos4"
+}
+finish() {
+  if $kokkos4; then fetch_kokkos4; fi
+  exit 0
+}
+
+if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then finish; fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   {
     echo "setup: this is not Debian. Lockstep needs what these Debian 12 packages hold:"
@@ -55,7 +78,7 @@ missing=()
 for package in "${packages[@]}"; do
   [[ $'\n'"$installed"$'\n' == *$'\n'"installed $package"$'\n'* ]] || missing+=("$package")
 done
-((${#missing[@]})) || exit 0
+((${#missing[@]})) || finish
 
 install=(apt-get install -y --no-install-recommends "${missing[@]}")
 if ((EUID == 0)); then
@@ -76,3 +99,4 @@ say "installing ${missing[*]}"
   echo "setup: apt could not install them; see above. The command was: ${install[*]}" >&2
   exit 3
 }
+finish

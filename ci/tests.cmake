@@ -21,6 +21,15 @@ function(lockstep_scenarios_test name seconds)
   lockstep_run_test(scenarios/${name} ${seconds} run ${ARGN} --results ${folder}/results.jsonl --junit ${folder}/junit.xml)
 endfunction()
 
+if(LOCKSTEP_BACKEND_TESTS)
+  # A build against another Kokkos: its kernels, with two threads each, and ranks as processes.
+  lockstep_scenarios_test(backend 600 golden/single_group_replicate_w2 models/transformer --launch process)
+  set_property(TEST unit/kernels scenarios/backend APPEND PROPERTY ENVIRONMENT
+    OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OMP_PROC_BIND=false)
+  set_property(TEST unit/kernels scenarios/backend APPEND PROPERTY LABELS backend)
+  return()
+endif()
+
 if(LOCKSTEP_SANITIZE)
   # Ranks as threads, where the sanitizers see both sides of a race.
   lockstep_scenarios_test(thread 3600 --launch thread --timeout 600)

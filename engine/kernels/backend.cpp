@@ -34,10 +34,19 @@ void initialize() {
   const std::lock_guard lock(start_mutex());
   if (is_initialized()) return;
   if (!Kokkos::is_initialized()) {
+    // A rank is a thread's worth of work; who has cores to spare for a threaded backend says so in the environment.
+    const bool threads_chosen = std::getenv("OMP_NUM_THREADS") || std::getenv("KOKKOS_NUM_THREADS");
+#if KOKKOS_VERSION >= 40000
+    Kokkos::InitializationSettings settings;
+    if (!threads_chosen) settings.set_num_threads(1);
+    settings.set_disable_warnings(true);
+    Kokkos::initialize(settings);
+#else
     Kokkos::InitArguments arguments;
-    arguments.num_threads = 1;
+    if (host_is_serial || !threads_chosen) arguments.num_threads = 1;
     arguments.disable_warnings = true;
     Kokkos::initialize(arguments);
+#endif
   }
   openblas_set_num_threads(1);
   started.store(true, std::memory_order_release);

@@ -16,8 +16,10 @@ namespace lockstep::kernels {
 
 #ifdef KOKKOS_ENABLE_SERIAL
 using HostBackend = Kokkos::Serial;
+inline constexpr bool host_is_serial = true;
 #else
 using HostBackend = Kokkos::DefaultHostExecutionSpace;
+inline constexpr bool host_is_serial = false;
 #endif
 
 // Elements that one call of a functor handles: enough to vectorise over, and to be worth a call.
@@ -35,7 +37,7 @@ void run(Space space, const char* label, std::int64_t count, const Functor& func
     initialize();
   // One thread and nobody who profiles: the loop itself. A label alone would cost an allocation, which is more than
   // many of the kernels of a small model take.
-  if constexpr (std::is_same_v<HostBackend, Kokkos::Serial>) {
+  if constexpr (host_is_serial) {
     if (!Kokkos::Profiling::profileLibraryLoaded()) {
       for (std::int64_t i = 0; i < count; ++i) functor(i);
       return;
