@@ -6,6 +6,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/runtime.hpp"
+#include "engine/device/tracer.hpp"
 
 namespace lockstep::device {
 
@@ -113,6 +114,14 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
       guard->after(p);
     };
   }
+  if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
+    if (TraceRecord* record = tracer->add(stream, name, false))
+      body = [record, inner = std::move(body)](const Pointers& p) {
+        record->begin();
+        inner(p);
+        record->end();
+      };
+  }
   if (stream.inline_) {
     flush(stream);
     body(pointers);
@@ -127,6 +136,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
   Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
   if (!stream.runs_inline()) {
+    if (Tracer* tracer = Runtime::current().tracer(); tracer != nullptr) tracer->expect_deferred();
     LaunchDetail::enqueue(stream, name, accesses, std::move(pointers),
                           [start = std::move(start), finish = std::move(finish)](const Pointers& p) {
                             start(p);
@@ -148,6 +158,16 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
       inner(p);
       guard->after(p);
     };
+  }
+  if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
+    if (TraceRecord* record = tracer->add(stream, name, true)) {
+      finish = [record, inner = std::move(finish)](const Pointers& p) {
+        record->resume();
+        inner(p);
+        record->end();
+      };
+      record->begin();
+    }
   }
   start(pointers);
   state.deferred.push_back({++state.num_deferred, std::move(finish), std::move(pointers)});

@@ -3,6 +3,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/runtime.hpp"
+#include "engine/device/tracer.hpp"
 
 namespace lockstep::device {
 
@@ -49,6 +50,8 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   if (living_ != nullptr) living_->previous_ = memory;
   living_ = memory;
   count(of, static_cast<std::int64_t>(bytes));
+  if (tracer_) [[unlikely]]
+    tracer_->memory_changed(stats);
   if (order_.on() && bytes > 0) order_.taken(home.state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
@@ -86,6 +89,8 @@ void Runtime::take_back(Memory* memory) {
   }
   if (memory->shadow_) memory->shadow_->clear();
   count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
+  if (tracer_) [[unlikely]]
+    tracer_->memory_changed(stats);
   if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
   if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;
   if (living_ == memory) living_ = memory->next_;
@@ -109,6 +114,8 @@ void Runtime::repurpose(Memory& memory, Purpose purpose) {
   if (memory.runtime_ != nullptr) {
     memory.runtime_->count(memory.purpose_, -static_cast<std::int64_t>(memory.bytes_));
     memory.runtime_->count(purpose, static_cast<std::int64_t>(memory.bytes_));
+    if (memory.runtime_->tracer_) [[unlikely]]
+      memory.runtime_->tracer_->memory_changed(memory.runtime_->stats);
   }
   memory.purpose_ = purpose;
 }

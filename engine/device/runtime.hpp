@@ -25,6 +25,8 @@
 namespace lockstep::device {
 
 class Runtime;
+class Tracer;         // tracer.hpp
+struct TraceOptions;  // trace.hpp
 
 // The inside of a stream. Inline streams use the deferred part, the others the queue and its worker.
 struct StreamState {
@@ -94,6 +96,8 @@ class Runtime {
   OrderCheck& order() { return order_; }
   void set_poison(bool on);
   bool poison() const { return poison_; }
+  void start_trace(TraceOptions options);
+  Tracer* tracer() const { return tracer_.get(); }  // null: not traced
   // The shadow of a block, made at first need.
   static OrderShadow& shadow_of(Memory& memory);
 
@@ -113,6 +117,7 @@ class Runtime {
   void take_back(Memory* memory);
   void take_back_returned();
   void count(Purpose of, std::int64_t bytes);
+  void choose_ways();  // which streams launch directly
   [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;
@@ -121,6 +126,7 @@ class Runtime {
   Arena sim_arena_;
   std::vector<std::unique_ptr<DeviceState>> devices_;
   bool poison_ = false;
+  std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: workers end before members go
   std::uint64_t next_id_ = 1;
   Memory* living_ = nullptr;
   Memory* spare_ = nullptr;

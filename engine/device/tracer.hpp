@@ -1,0 +1,58 @@
+// The recorder behind trace.hpp (internal to engine/device). Records stay where they are, so that a worker thread can
+// write the times of a launch while the rank's own thread issues others.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/core/rank_context.hpp"
+#include "engine/device/stream.hpp"
+#include "engine/device/trace.hpp"
+
+namespace lockstep::device {
+
+class TraceRecord {
+ public:
+  void begin() { begin_ns.store(now(), std::memory_order_relaxed); }
+  void resume() { resumed_ns.store(now(), std::memory_order_relaxed); }
+  void end() { end_ns.store(now(), std::memory_order_relaxed); }
+  static std::int64_t now() {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+        .count();
+  }
+
+  TracedLaunch fixed;  // all but the times below
+  std::atomic<std::int64_t> begin_ns{0}, resumed_ns{0}, end_ns{0};
+};
+
+class Tracer {
+ public:
+  Tracer(const RankContext& context, TraceOptions options) : context_(context), options_(std::move(options)) {}
+
+  // A launch that is issued now; null when there are too many already.
+  TraceRecord* add(const Stream& stream, const char* name, bool deferred);
+  // The next launch is both halves of a deferred one.
+  void expect_deferred() { next_is_deferred_ = true; }
+  void memory_changed(const MemoryStats& stats);
+  Trace snapshot() const;
+
+ private:
+  const RankContext& context_;
+  TraceOptions options_;
+  std::deque<TraceRecord> records_;
+  std::map<int, std::string> streams_;
+  std::int64_t num_dropped_ = 0;
+  bool next_is_deferred_ = false;
+  // A sample stands for `width_` changes that follow each other; of these it is the one with the most bytes.
+  std::vector<MemorySample> samples_;
+  std::int64_t num_changes_ = 0;
+  std::int64_t width_ = 1;
+  MemorySample last_;
+};
+
+}  // namespace lockstep::device
