@@ -68,6 +68,7 @@ CaseResult full_case() {
   row.evidence = verdict::Evidence{12, 1, 340, 11, 10, 0.0, {1.3e-6, 1e-5, 0}, 4, 2, 3};
   row.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, -1, ""},
                      {"user", "send", "", 2, "other", 1, 8, 1, "load"}};
+  row.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 170, true, 2, 176, "load"}};
   row.memory = {{"parameter", 96}, {"peak_total", 1024}, {"other", 5}};
   row.records["losses"] = {"[1.5,2.5]", "[0.1]"};
   row.failure = verdict::Failure{};
@@ -83,19 +84,23 @@ CaseResult full_case() {
 }
 
 TEST(JsonLine, HasTheFieldsOfACaseInTheirOrder) {
-  EXPECT_EQ(json_line(full_case()),
-            R"({"kind":"case","scenario":"replicate/single_module","case":"world_size=2,launch=process,device=cpu",)"
-            R"("mirrors":16,"params":{"zeta":true,"alpha":[1,0.1]},"world_size":2,"launch":"process","device":"cpu",)"
-            R"("status":"FAIL","seconds":0.021,"evidence":{"comparisons":12,"trivial":1,"elements":340,"same_bits":11,)"
-            R"("bits_required":10,"max_abs_difference":0.0,"loosest":{"rtol":1.3e-06,"atol":1e-05},)"
-            R"("collectives_checked":4,"orders_checked":2,"errors_expected":3},)"
-            R"("collectives":[{"family":"data_parallel","operation":"all_reduce","axis":"dp","group_size":2,)"
-            R"("phase":"backward","count":2,"bytes":176},{"family":"user","operation":"send","axis":"","group_size":2,)"
-            R"("phase":"other","count":1,"bytes":8,"rank":1,"stage":"load"}],)"
-            R"("memory":{"parameter":96,"other":5,"peak_total":1024},"records":{"losses":[[1.5,2.5],[0.1]]},)"
-            R"("failure":{"check":"expect_equal","file":"scenarios/replicate/single_module.yaml","line":9,"column":5,)"
-            R"("rank":1,"iteration":null,"message":"1 of 2 elements\n  \"quoted\"","also":["rank 0: other"]},)"
-            R"("repro":"lockstep run replicate/single_module --case 'world_size=2'"})");
+  EXPECT_EQ(
+      json_line(full_case()),
+      R"({"kind":"case","scenario":"replicate/single_module","case":"world_size=2,launch=process,device=cpu",)"
+      R"("mirrors":16,"params":{"zeta":true,"alpha":[1,0.1]},"world_size":2,"launch":"process","device":"cpu",)"
+      R"("status":"FAIL","seconds":0.021,"evidence":{"comparisons":12,"trivial":1,"elements":340,"same_bits":11,)"
+      R"("bits_required":10,"max_abs_difference":0.0,"loosest":{"rtol":1.3e-06,"atol":1e-05},)"
+      R"("collectives_checked":4,"orders_checked":2,"errors_expected":3},)"
+      R"("collectives":[{"family":"data_parallel","operation":"all_reduce","axis":"dp","group_size":2,)"
+      R"("phase":"backward","count":2,"bytes":176},{"family":"user","operation":"send","axis":"","group_size":2,)"
+      R"("phase":"other","count":1,"bytes":8,"rank":1,"stage":"load"}],)"
+      R"("plan":[{"family":"data_parallel","operation":"all_reduce","axis":"dp","group_size":2,"phase":"backward",)"
+      R"("planned":2,"planned_bytes":170,"bytes_are_least":true,"observed":2,"observed_bytes":176,)"
+      R"("stage":"load"}],)"
+      R"("memory":{"parameter":96,"other":5,"peak_total":1024},"records":{"losses":[[1.5,2.5],[0.1]]},)"
+      R"("failure":{"check":"expect_equal","file":"scenarios/replicate/single_module.yaml","line":9,"column":5,)"
+      R"("rank":1,"iteration":null,"message":"1 of 2 elements\n  \"quoted\"","also":["rank 0: other"]},)"
+      R"("repro":"lockstep run replicate/single_module --case 'world_size=2'"})");
 }
 
 TEST(JsonLine, HasTheFieldsOfRunAndSummary) {

@@ -141,6 +141,23 @@ verdict::CollectiveCount collective_of(const Line& line, const Json& json) {
   return row;
 }
 
+verdict::PlanRow plan_of(const Line& line, const Json& json) {
+  line.checked_object(json, "plan");
+  verdict::PlanRow row;
+  row.family = line.text(json, "family");
+  row.operation = line.text(json, "operation");
+  row.axis = line.text(json, "axis");
+  row.group_size = line.small(json, "group_size");
+  row.phase = line.text(json, "phase");
+  row.planned = line.integer(json, "planned");
+  row.planned_bytes = line.integer(json, "planned_bytes");
+  row.bytes_are_least = json.contains("bytes_are_least");
+  row.observed = line.integer(json, "observed");
+  row.observed_bytes = line.integer(json, "observed_bytes");
+  row.stage = line.optional_text(json, "stage");
+  return row;
+}
+
 void read_memory(const Line& line, const Json& json, verdict::CaseResult& row) {
   for (const auto& [key, value] : json.items()) {
     if (key != "stages") {
@@ -187,12 +204,15 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   row.seconds = line.number(json, "seconds");
   row.evidence = evidence_of(line, line.object(json, "evidence"));
   for (const Json& one : line.list(json, "collectives")) row.collectives.push_back(collective_of(line, one));
+  if (json.contains("plan"))
+    for (const Json& one : line.list(json, "plan")) row.plan.push_back(plan_of(line, one));
   read_memory(line, line.object(json, "memory"), row);
   for (const auto& [name, ranks] : line.object(json, "records").items()) {
     if (!ranks.is_array()) line.refuse(str("the record '", name, "' should be a list with one entry a rank"));
     for (const Json& value : ranks) row.records[name].push_back(value.dump());
   }
   if (json.contains("failure")) row.failure = failure_of(line, line.object(json, "failure"));
+  row.timeline = line.optional_text(json, "timeline");
   row.repro = line.text(json, "repro");
   return row;
 }

@@ -108,6 +108,21 @@ std::string collective_json(const verdict::CollectiveCount& row) {
   return fields.take();
 }
 
+std::string plan_json(const verdict::PlanRow& row) {
+  Fields fields;
+  fields.text("family", row.family)
+      .text("operation", row.operation)
+      .text("axis", row.axis)
+      .integer("group_size", row.group_size)
+      .text("phase", row.phase)
+      .integer("planned", row.planned)
+      .integer("planned_bytes", row.planned_bytes);
+  if (row.bytes_are_least) fields.raw("bytes_are_least", "true");
+  fields.integer("observed", row.observed).integer("observed_bytes", row.observed_bytes);
+  if (!row.stage.empty()) fields.text("stage", row.stage);
+  return fields.take();
+}
+
 void add_peaks(Fields& fields, const verdict::MemoryPeaks& peaks) {
   for (std::string_view key : memory_keys) {
     const auto found = peaks.find(std::string(key));
@@ -176,9 +191,12 @@ std::string json_line(const verdict::CaseResult& row) {
   fields.text("status", verdict::name_of(row.status));
   if (!row.reason.empty()) fields.text("reason", row.reason);
   fields.number("seconds", row.seconds).raw("evidence", evidence_json(row.evidence));
-  fields.raw("collectives", list_of(row.collectives, collective_json)).raw("memory", memory_json(row));
+  fields.raw("collectives", list_of(row.collectives, collective_json));
+  if (!row.plan.empty()) fields.raw("plan", list_of(row.plan, plan_json));
+  fields.raw("memory", memory_json(row));
   fields.raw("records", records.take());
   if (row.failure) fields.raw("failure", failure_json(*row.failure));
+  if (!row.timeline.empty()) fields.text("timeline", row.timeline);
   return fields.text("repro", row.repro).take();
 }
 

@@ -82,8 +82,9 @@ void Interpreter::judge_transport() {
 // The second witness of the parallel layer: what its collectives must have been.
 void Interpreter::judge_plan() {
   if (announced_) return;
-  const std::vector<PlanMismatch> mismatches =
-      check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+  PlanJudgement judgement = check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+  if (session_.rank == 0) outcome_.plan = std::move(judgement.rows);
+  const std::vector<PlanMismatch>& mismatches = judgement.mismatches;
   if (mismatches.empty()) return;
   Site site = current_;
   site.check = "plan";

@@ -35,22 +35,59 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
   return observed;
 }
 
+// For the results: kinds as in `collectives` there.
+std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& planned,
+                                           const std::vector<plan::Collective>& observed) {
+  constexpr plan::Grain coarse{.lines = false, .owners = false};
+  std::vector<verdict::PlanRow> rows;
+  std::vector<plan::Row> kinds = plan::tally(planned, coarse);
+  for (const plan::Row& kind : kinds) {
+    verdict::PlanRow& row = rows.emplace_back();
+    row.family = kind.family;
+    row.operation = kind.operation;
+    row.axis = kind.axis;
+    row.group_size = kind.group_size;
+    row.phase = kind.phase;
+    row.planned = kind.count;
+    row.planned_bytes = kind.bytes;
+    row.bytes_are_least = kind.bytes_are_least;
+  }
+  for (const plan::Row& seen : plan::tally(observed, coarse)) {
+    std::size_t at = 0;
+    while (at < kinds.size() && !kinds[at].same_kind(seen)) ++at;
+    if (at == kinds.size()) {
+      kinds.push_back(seen);
+      verdict::PlanRow& row = rows.emplace_back();
+      row.family = seen.family;
+      row.operation = seen.operation;
+      row.axis = seen.axis;
+      row.group_size = seen.group_size;
+      row.phase = seen.phase;
+    }
+    rows[at].observed = seen.count;
+    rows[at].observed_bytes = seen.bytes;
+  }
+  return rows;
+}
+
 }  // namespace
 
-std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                                     const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
   if (!spec.scenario->unplanned_reason.empty() || !has_plan(spec.scenario->stages.at(stage).steps)) return {};
   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
   if (!outcome.not_planned.empty()) return {};
   if (!outcome.unforeseen.empty())
-    return {{str("the collectives cannot be foretold: ", outcome.unforeseen,
-                 "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
-             0}};
-  std::vector<PlanMismatch> mismatches;
-  for (const plan::Difference& found :
-       plan::differences(plan::tally(outcome.planned), plan::tally(observed_in(log, left_out))))
-    mismatches.push_back({found.text, found.line});
-  return mismatches;
+    return {{{str("the collectives cannot be foretold: ", outcome.unforeseen,
+                  "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
+              0}},
+            {}};
+  const std::vector<plan::Collective> observed = observed_in(log, left_out);
+  PlanJudgement judgement;
+  judgement.rows = side_by_side(outcome.planned, observed);
+  for (const plan::Difference& found : plan::differences(plan::tally(outcome.planned), plan::tally(observed)))
+    judgement.mismatches.push_back({found.text, found.line});
+  return judgement;
 }
 
 std::string explain_plan(const CaseSpec& spec) {

@@ -8,6 +8,7 @@
 
 #include "engine/comm/process_group.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/verdict/results.hpp"
 
 namespace lockstep::run {
 
@@ -18,9 +19,12 @@ struct PlanMismatch {
   std::string message;
   int line = 0;  // of the scenario's file, 0 when it is not known
 };
-// What the running rank's log holds otherwise than the plan says; empty when they agree or there is no plan.
-std::vector<PlanMismatch> check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                                     const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
+struct PlanJudgement {
+  std::vector<PlanMismatch> mismatches;  // what the log holds otherwise than the plan says
+  std::vector<verdict::PlanRow> rows;    // of both; empty when there is no plan
+};
+PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 
 // The collectives of the data-parallel layer that rank 0 of this case must make, a line each, for `lockstep explain`;
 // empty when it makes none. Nothing is launched.

@@ -1,4 +1,6 @@
 // The plan and the run agree on cases that train, and the plan sees it when they do not.
+#include "harness/run/plan_check.hpp"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -61,6 +63,56 @@ TEST(PlanCheck, ABucketThatIsNotSentIsSeen) {
   EXPECT_THAT(found[0], HasSubstr("data_parallel/all_reduce over dp of 2 in backward for net"));
   EXPECT_THAT(found[0], HasSubstr("planned 7 of"));
   EXPECT_THAT(found[0], HasSubstr("observed 4 of"));
+}
+
+constexpr const char* sharded_steps = R"yaml(
+  - seed: 1
+  - model: MLPStack(8)
+    as: test
+  - mesh: {shape: [2, world_size // 2], names: [replicate, shard]}
+    as: mesh
+  - activation_checkpoint: test.*
+  - fully_shard: {modules: [test.0, test.1, test.2, test], mesh: mesh, reshard_after_forward: false}
+  - optimizer: {type: Adam, model: test, lr: 0.1}
+    as: adam
+  - repeat: 2
+    steps:
+      - repeat: {times: 2, index: i}
+        steps:
+          - set_flags: {modules: test, requires_gradient_sync: i == 1}
+          - forward: {loss: "sum(test(randn(4, 8)))"}
+          - backward: loss
+      - step: adam
+      - zero_grad: adam
+  - let: {y: "test(randn(4, 8))"}
+  - let: {y: "test(randn(4, 8))"}
+  - expect: any([p.sharded for p in parameters(test)])
+)yaml";
+
+TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
+  const Ran ran = run_steps(sharded_steps, ranks(4));
+  EXPECT_THAT(plan_failures(ran), IsEmpty());
+  const verdict::RankOutcome& first = ran.outcomes.at(0);
+  std::map<std::string, std::int64_t> planned, observed;
+  for (const verdict::PlanRow& row : first.plan) {
+    planned[str(row.phase, " ", row.operation, " ", row.axis)] += row.planned;
+    observed[str(row.phase, " ", row.operation, " ", row.axis)] += row.observed;
+  }
+  // The root owns nothing; what an evaluation left gathered is used again.
+  const std::map<std::string, std::int64_t> expected = {{"forward all_gather shard", 3 * 4 + 3},
+                                                        {"backward reduce_scatter shard", 3 * 2},
+                                                        {"backward all_reduce replicate", 3 * 2}};
+  EXPECT_EQ(planned, expected);
+  EXPECT_EQ(observed, expected);
+}
+
+TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
+  for (const Defect defect : {Defect::shard_reshard_too_often, Defect::shard_sync_flag_ignored}) {
+    const ArmedDefect armed(defect);
+    const std::vector<std::string> found = plan_failures(run_steps(sharded_steps, ranks(4)));
+    ASSERT_EQ(found.size(), 1u) << static_cast<int>(defect);
+    EXPECT_THAT(found[0], HasSubstr("for test.0"));
+  }
 }
 
 TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {

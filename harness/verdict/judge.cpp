@@ -131,6 +131,11 @@ void fill_observations(CaseResult& row, const std::vector<StageOutcomes>& stages
     for (const RankOutcome& outcome : stage.ranks) row.evidence.add(outcome.evidence);
     const std::vector<CollectiveCount> rows = merge_collectives(stage.ranks, stage.stage);
     row.collectives.insert(row.collectives.end(), rows.begin(), rows.end());
+    if (!stage.ranks.empty())
+      for (PlanRow planned : stage.ranks.front().plan) {
+        planned.stage = stage.stage;
+        row.plan.push_back(std::move(planned));
+      }
     const MemoryPeaks peaks = merge_memory(stage.ranks);
     for (const auto& [purpose, bytes] : peaks) {
       std::int64_t& largest = row.memory[purpose];

@@ -59,6 +59,7 @@ struct RankOutcome {
   Evidence evidence;
   std::vector<Failure> failures;  // in the order they came
   std::vector<CollectiveCount> collectives;
+  std::vector<PlanRow> plan;
   MemoryPeaks memory;
   std::vector<std::pair<std::string, JsonText>> records;  // one JSON text a name
   std::vector<std::string> checks_reached;                // ids of CheckSite

@@ -297,6 +297,17 @@ TEST(MergeCollectives, ARankThatWasKilledDoesNotMakeOthersDiffer) {
   EXPECT_EQ(rows[0].rank, -1);
 }
 
+TEST(Judge, ThePlanIsThatOfTheFirstRankOfEachStage) {
+  RankOutcome a = good(0), b = good(1);
+  a.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, false, 2, 176, ""}};
+  b.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 9, 9, false, 9, 9, ""}};
+  const CaseResult row = judge({}, {}, {{"first", {a, b}}, {"second", {a}}});
+  ASSERT_EQ(row.plan.size(), 2u);
+  EXPECT_EQ(row.plan[0].stage, "first");
+  EXPECT_EQ(row.plan[1].stage, "second");
+  EXPECT_EQ(row.plan[0].planned, 2);
+}
+
 TEST(Judge, MemoryIsThePeakOverRanksAndStages) {
   RankOutcome a = good(0), b = good(1), c = good(0);
   a.memory = {{"parameter", 100}, {"peak_total", 300}};

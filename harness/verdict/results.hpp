@@ -58,6 +58,17 @@ struct CollectiveCount {
   std::string stage;  // only in staged cases
 };
 
+// One row of `plan`: what the parallel layer had to issue on rank 0, worked out beforehand, and what it did issue.
+struct PlanRow {
+  std::string family, operation, axis;
+  int group_size = 0;
+  std::string phase;
+  std::int64_t planned = 0, planned_bytes = 0;
+  bool bytes_are_least = false;  // more were allowed
+  std::int64_t observed = 0, observed_bytes = 0;
+  std::string stage;  // only in staged cases
+};
+
 // Peak over ranks, bytes, by purpose; keys as in the results file, with peak_total.
 using MemoryPeaks = std::map<std::string, std::int64_t>;
 
@@ -93,11 +104,13 @@ struct CaseResult {
   double seconds = 0.0;
   Evidence evidence;
   std::vector<CollectiveCount> collectives;
+  std::vector<PlanRow> plan;  // empty where nothing is planned
   MemoryPeaks memory;
   std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // by stage, only in staged cases
   std::map<std::string, std::vector<JsonText>> records;           // one entry a rank
   std::optional<Failure> failure;
-  std::string repro;  // "lockstep run ..."
+  std::string repro;     // "lockstep run ..."
+  std::string timeline;  // file of `lockstep run --timeline`, beside the results file or absolute; empty: none
 };
 
 struct RunInfo {

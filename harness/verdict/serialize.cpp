@@ -165,6 +165,21 @@ void visit_collective(Archive& archive, Row& row) {
   archive(row.stage);
 }
 
+template <class Archive, class Row>
+void visit_plan(Archive& archive, Row& row) {
+  archive(row.family);
+  archive(row.operation);
+  archive(row.axis);
+  archive(row.group_size);
+  archive(row.phase);
+  archive(row.planned);
+  archive(row.planned_bytes);
+  archive(row.bytes_are_least);
+  archive(row.observed);
+  archive(row.observed_bytes);
+  archive(row.stage);
+}
+
 template <class Archive, class Outcome>
 void visit(Archive& archive, Outcome& outcome) {
   archive(outcome.rank);
@@ -179,6 +194,7 @@ void visit(Archive& archive, Outcome& outcome) {
   visit_evidence(archive, outcome.evidence);
   visit_list(archive, outcome.failures, [&](auto& failure) { visit_failure(archive, failure); });
   visit_list(archive, outcome.collectives, [&](auto& row) { visit_collective(archive, row); });
+  visit_list(archive, outcome.plan, [&](auto& row) { visit_plan(archive, row); });
   visit_peaks(archive, outcome.memory);
   visit_list(archive, outcome.records, [&](auto& record) {
     archive(record.first);

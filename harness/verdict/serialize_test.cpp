@@ -38,6 +38,7 @@ RankOutcome full() {
   failure.scenario_line = 8;
   o.failures = {failure, Failure{}};
   o.collectives = {{"user", "all_reduce", "dp", 2, "forward", 3, 4, 1, "load"}};
+  o.plan = {{"start_up", "broadcast", "dp", 2, "forward", 3, 40, true, 5, 60, "load"}};
   o.memory = {{"parameter", 5}, {"peak_total", 6}};
   o.records = {{"losses", "[1]"}, {"again", "null"}};
   o.checks_reached = {"a", "b"};
@@ -94,6 +95,18 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.collectives[0].bytes, 4);
   EXPECT_EQ(b.collectives[0].rank, 1);
   EXPECT_EQ(b.collectives[0].stage, "load");
+  ASSERT_EQ(b.plan.size(), 1u);
+  EXPECT_EQ(b.plan[0].family, "start_up");
+  EXPECT_EQ(b.plan[0].operation, "broadcast");
+  EXPECT_EQ(b.plan[0].axis, "dp");
+  EXPECT_EQ(b.plan[0].group_size, 2);
+  EXPECT_EQ(b.plan[0].phase, "forward");
+  EXPECT_EQ(b.plan[0].planned, 3);
+  EXPECT_EQ(b.plan[0].planned_bytes, 40);
+  EXPECT_TRUE(b.plan[0].bytes_are_least);
+  EXPECT_EQ(b.plan[0].observed, 5);
+  EXPECT_EQ(b.plan[0].observed_bytes, 60);
+  EXPECT_EQ(b.plan[0].stage, "load");
   EXPECT_EQ(b.memory, a.memory);
   EXPECT_EQ(b.records, a.records);
   EXPECT_EQ(b.checks_reached, a.checks_reached);
