@@ -395,6 +395,24 @@ TEST(Document, ChecksCalls) {
             "t.yaml:5:12: `Net` builds a module; call it: `Net(...)`");
 }
 
+TEST(Document, LetsOnlyStepsThatBindCommunicate) {
+  EXPECT_EQ(errors_of_steps("  - let: {x: ones(4)}\n"
+                            "  - let: {y: full_tensor(x)}\n"
+                            "  - forward: {z: \"redistribute(x, [shard(0)])\"}\n"
+                            "  - expect_equal: [y, x]\n"),
+            "");
+  const std::string where = "communicates, which only `let` and `forward` do; name its value there first";
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - expect_equal: [full_tensor(x), x]\n"),
+              HasSubstr("t.yaml:6:20: full_tensor() " + where));
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - backward: sum(redistribute(x, []))\n"),
+              HasSubstr("redistribute() " + where));
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n    when: item(full_tensor(x)) == 0\n"),
+              HasSubstr("full_tensor() " + where));
+  EXPECT_EQ(errors_of_steps("  - model: Own()\n    as: m\n  - forward: {y: \"m(ones(2))\"}\n  - expect_equal: [y, y]\n",
+                            "models: {Own: {parameters: {w: ones(2)}, forward: full_tensor(w) * x}}\n"),
+            "");
+}
+
 TEST(Document, ChecksOwnModels) {
   const auto with_model = [](const std::string& model) {
     return short_errors_of_steps("  - barrier: {}\n", str("models:\n", model));
