@@ -106,6 +106,24 @@ TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
   EXPECT_EQ(observed, expected);
 }
 
+TEST(PlanCheck, AModuleThatACheckCallsIsPartOfThePlan) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: plain
+  - copy: plain
+    as: test
+  - fully_shard: {modules: [test.fc1, test]}
+  - let: {x: "randn(4, 2)"}
+  - expect_equal: [test(x), plain(x)]
+  - expect: item(sum(test(x))) < 1000
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(plan_failures(ran), IsEmpty());
+  std::int64_t planned = 0;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned += row.planned;
+  EXPECT_EQ(planned, 2 + 1);  // the root stays whole
+}
+
 TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
   for (const Defect defect : {Defect::shard_reshard_too_often, Defect::shard_sync_flag_ignored}) {
     const ArmedDefect armed(defect);

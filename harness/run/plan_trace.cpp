@@ -123,7 +123,10 @@ void PlanTrace::note(const std::string& what, const Error& error) { unknown_.pus
 
 Value PlanTrace::perform(StepCall& call) {
   const std::string_view verb = scenario::name_of(call.step.verb);
-  if (is_left_out(call.step, verb)) return Value();
+  if (is_left_out(call.step, verb)) {
+    evaluate_calls(call);
+    return Value();
+  }
   if (verb != "let") return perform_known(call, verb);
   bind_each(call);
   return Value();
@@ -166,6 +169,21 @@ bool PlanTrace::forgives(const scenario::Step& step, const Scope& scope, const E
   note(str(scenario::name_of(step.verb), " of ", to_text(step.place)), error);
   unbind(step, scope.frame->names);
   return true;
+}
+
+// A check may call a sharded module in its operands.
+void PlanTrace::evaluate_calls(StepCall& call) {
+  const auto calls_something_bound = [](const scenario::Expr& expr) {
+    bool found = false;
+    scenario::for_each_node(expr, [&found](const scenario::Expr& node) {
+      found = found || (node.kind == scenario::ExprKind::call && node.function == scenario::Function::none);
+    });
+    return found;
+  };
+  for (const scenario::ExprPtr& argument : call.step.arguments)
+    if (argument && calls_something_bound(*argument)) evaluate(*argument, call.scope);
+  for (const scenario::NamedExpr& entry : call.step.entries)
+    if (calls_something_bound(*entry.value)) evaluate(*entry.value, call.scope);
 }
 
 bool PlanTrace::knows(const scenario::Expr& expr, const Scope& scope) {

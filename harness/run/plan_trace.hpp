@@ -1,7 +1,7 @@
 // The dry run of a case that the plan of collectives is made from: the same steps by the same interpreter, on the meta
-// device, with the plain model. Verbs that shard or replicate only tell the planner what is applied where; checks,
-// collectives, files and faults are left out. Hooks on the plain modules tell it what is entered and left, where
-// backward comes by, and which parameters get gradients.
+// device, with the plain model. Verbs that shard or replicate only tell the planner what is applied where; checks
+// (but for modules that they call), collectives, files and faults are left out. Hooks on the plain modules tell it what
+// is entered and left, where backward comes by, and which parameters get gradients.
 //
 //   const PlanOutcome outcome = plan_case(spec, rank, stage);
 //   outcome.planned, or why nothing could be planned
@@ -47,6 +47,7 @@ class PlanTrace {
   Value perform_known(StepCall& call, std::string_view verb);
   Value perform_applying(StepCall& call, std::string_view verb);
   void bind_each(StepCall& call);
+  void evaluate_calls(StepCall& call);
   void note(const std::string& what, const Error& error);
 
   void replicate(StepCall& call);
