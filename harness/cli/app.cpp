@@ -143,6 +143,9 @@ void define_run(CLI::App& app, Choices& choices) {
          "--trace-bits", settings.trace_bits,
          "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
       ->type_name("FOLDER");
+  run.add_option("--timeline", settings.timeline,
+                 "keep what every case did when in this folder: a trace for Perfetto a case, drawn in the page too")
+      ->type_name("FOLDER");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));

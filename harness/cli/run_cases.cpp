@@ -13,6 +13,7 @@
 #include "engine/comm/recorder.hpp"
 #include "engine/core/error.hpp"
 #include "harness/launch/launcher.hpp"
+#include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
 #include "harness/verdict/judge.hpp"
 
@@ -87,6 +88,19 @@ bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
   });
 }
 
+// Joins what the ranks left; the row names the file so that it is found beside the results file, wherever both go.
+std::string joined_timeline(const Running& running, const RunCasesOptions& options) {
+  if (running.spec.timeline.empty()) return "";
+  std::vector<int> world_sizes;
+  for (const verdict::StageOutcomes& stage : running.stages)
+    world_sizes.push_back(static_cast<int>(stage.ranks.size()));
+  const std::filesystem::path file = report::join_timeline(running.spec.timeline, world_sizes);
+  if (file.empty() || options.results_folder.empty()) return file.string();
+  const std::filesystem::path beside =
+      file.lexically_relative(std::filesystem::absolute(options.results_folder).lexically_normal());
+  return beside.empty() || *beside.begin() == ".." ? file.string() : beside.string();
+}
+
 void write_dump(const Running& running, const RunCasesOptions& options, int number) {
   const std::filesystem::path folder = std::filesystem::path(options.dump_folder) / str("case-", number);
   std::error_code ignored;
@@ -141,6 +155,7 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
     } else {
       one.row = verdict::judge(std::move(one.row), run::expectation_of(one.spec), one.stages);
     }
+    one.row.timeline = joined_timeline(one, options);
     const bool ended_badly = one.row.status == verdict::Status::HANG || one.row.status == verdict::Status::CRASH;
     if (ended_badly && one.row.failure && !one.stories.empty())
       one.row.failure->also.push_back(comm::explain(one.stories));
@@ -178,6 +193,9 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
                 .collective_deadline_seconds = options.collective_deadline};
     if (!options.trace_folder.empty())
       one.spec.trace_bits = (std::filesystem::path(options.trace_folder) / str("case-", i + 1)).string();
+    if (!options.timeline_folder.empty())
+      one.spec.timeline =
+          (std::filesystem::absolute(options.timeline_folder) / str("timeline-", i + 1)).lexically_normal().string();
     one.row = std::move(row);
     start_stage(pool, static_cast<int>(i), one, options);
     while (pool.full()) collect_one();

@@ -23,6 +23,7 @@
 #include "harness/report/junit.hpp"
 #include "harness/report/page.hpp"
 #include "harness/report/results_file.hpp"
+#include "harness/report/timeline.hpp"
 
 namespace lockstep::cli {
 
@@ -105,6 +106,7 @@ int run_command(const RunSettings& settings) {
   }
 
   if (!settings.trace_bits.empty()) report::clear_traces(settings.trace_bits);
+  if (!settings.timeline.empty()) report::clear_timelines(settings.timeline);
 
   report::Console console(std::cout,
                           report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
@@ -120,6 +122,8 @@ int run_command(const RunSettings& settings) {
   options.repro_suffix = settings.defect.empty() ? "" : " --defect " + settings.defect;
   options.dump_folder = dump_folder;
   options.trace_folder = settings.trace_bits;
+  options.timeline_folder = settings.timeline;
+  if (!results_path.empty()) options.results_folder = std::filesystem::absolute(results_path).parent_path().string();
   console.begin(static_cast<int>(cases.size()));
   const RunCasesOutcome outcome = run_cases(library, cases, options, [&](const verdict::CaseResult& row) {
     if (writer) writer->write(row);

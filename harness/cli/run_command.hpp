@@ -22,6 +22,7 @@ struct RunSettings {
   std::string report;
   std::string defect;
   std::string trace_bits;  // folder for hashes of outputs and gradients
+  std::string timeline;    // folder for what each case did when
   bool fail_fast = false;
   bool order_check = true;
   std::string color = "auto";

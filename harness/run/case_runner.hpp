@@ -21,6 +21,7 @@ struct CaseSpec {
   bool order_check = true;
   double collective_deadline_seconds = 10.0;
   std::string trace_bits{};  // where this case's trace goes (trace_bits.hpp), without what ends the name; empty: none
+  std::string timeline{};    // where this case's timeline goes (timeline.hpp), without what ends the name; empty: none
 };
 
 // Never throws. For a staged case `stage` picks the steps.

@@ -51,6 +51,7 @@ void Interpreter::finish() {
   judge_plan();
   summarise();
   write_trace_bits();
+  write_timeline();
 }
 
 void Interpreter::judge_order() {
@@ -105,6 +106,13 @@ void Interpreter::write_trace_bits() const {
   const scenario::Stage& stage = scenario().stages.at(stage_);
   trace_bits_->write(str(spec_.trace_bits, ".stage-", stage_, ".rank-", session_.rank, ".jsonl"),
                      {scenario().name, test_case().id, stage.name, session_.rank, session_.world_size});
+}
+
+void Interpreter::write_timeline() const {
+  if (!timeline_) return;
+  const scenario::Stage& stage = scenario().stages.at(stage_);
+  timeline_->write(str(spec_.timeline, ".stage-", stage_, ".rank-", session_.rank, ".jsonl"),
+                   {scenario().name, test_case().id, stage.name, session_.rank, session_.world_size});
 }
 
 void Interpreter::summarise() {

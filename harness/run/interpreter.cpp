@@ -107,6 +107,7 @@ void Interpreter::set_up() {
 verdict::RankOutcome Interpreter::run() {
   const std::int64_t start = now_ns();
   if (!trace_ && !spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
+  if (!trace_ && !spec_.timeline.empty()) timeline_ = std::make_unique<Timeline>();
   run_guarded();
   outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
   if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
@@ -226,9 +227,8 @@ void Interpreter::run_step(const Step& step, const Scope& scope) {
     perform(step, scope);
 }
 
-// Checks are not traced, nor what a step that must fail would issue until it does.
+// What a step that must fail would issue until it does is not traced.
 void Interpreter::trace_step(const Step& step, const Scope& scope) {
-  if (is_check(step.verb)) return;
   try {
     if (step.when && !evaluate_condition(*step.when, scope)) return;
     if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope))) return;
@@ -244,8 +244,10 @@ void Interpreter::perform(const Step& step, const Scope& scope) {
     if (reached_.insert(id).second) outcome_.checks_reached.push_back(id);
   }
   StepCall call{*this, step, scope};
+  const Timeline::Span span = timeline_ ? timeline_->step(step) : Timeline::Span();
   Value result = trace_ ? trace_->perform(call) : run_verb(call);
   if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
+  if (timeline_) timeline_->after_step(step, scope, result);
   if (!step.as.empty()) scope.frame->names[step.as] = std::move(result);
 }
 
@@ -322,6 +324,7 @@ void Interpreter::end_by_kill() {
   try {
     device::synchronize_all();
     write_trace_bits();
+    write_timeline();
     checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
   } catch (const std::exception& error) {
     fail_from(error);

@@ -18,6 +18,7 @@
 #include "harness/run/checks.hpp"
 #include "harness/run/plan_check.hpp"
 #include "harness/run/scope.hpp"
+#include "harness/run/timeline.hpp"
 #include "harness/run/trace_bits.hpp"
 
 namespace lockstep::run {
@@ -77,6 +78,7 @@ class Interpreter {
   void judge_plan();
   void summarise();
   void write_trace_bits() const;
+  void write_timeline() const;
   bool case_has_checks_across() const;
 
   const CaseSpec& spec_;
@@ -93,6 +95,7 @@ class Interpreter {
   LogRanges raising_;  // what steps issued that had to fail
   PlanTrace* trace_ = nullptr;
   std::unique_ptr<TraceBits> trace_bits_;  // null when none was asked for
+  std::unique_ptr<Timeline> timeline_;     // the same
   bool announced_ = false;
 };
 
