@@ -7,6 +7,7 @@
 #include "engine/autograd/ops_sharded.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 
 namespace lockstep::ops {
 
@@ -106,11 +107,38 @@ Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bi
                     shared(rule.result));
 }
 
+namespace {
+
+// Rows that this rank has; zeros where the index is of another's.
+Tensor embedding_of_range(const Tensor& rows, const Tensor& indices, const std::vector<layout::Chunk>& held) {
+  const auto number = [&indices](std::int64_t value) {
+    return full({}, static_cast<double>(value), indices.dtype(), indices.device());
+  };
+  const Tensor zero = zeros({}, rows.dtype(), rows.device());
+  if (held.empty()) {  // nothing to look up, but the gradient of no rows is to come all the same
+    Dims sizes = indices.sizes();
+    sizes.push_back(rows.size(1));
+    return add(zeros(sizes, rows.dtype(), rows.device()), sum(rows));
+  }
+  const Tensor first = number(held[0].begin), end = number(held[0].begin + held[0].length);
+  const Tensor from_first = ge(indices, first), before_end = lt(indices, end);
+  const Tensor mine = where(from_first, where(before_end, sub(indices, first), number(0)), number(0));
+  const Tensor found = embedding(rows, mine);
+  return where(ops::unsqueeze(from_first, -1), where(ops::unsqueeze(before_end, -1), found, zero), zero);
+}
+
+}  // namespace
+
 Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices) {
   require_unmixed("embedding", {weight, indices});
   const sharding::Binary rule = sharding::embedding(layout_of(weight), layout_of(indices));
-  return from_local(embedding(local_for(weight, rule.a, rule.a_grad), local_for(indices, rule.b, rule.b_grad)),
-                    shared(rule.result));
+  const Tensor rows = local_for(weight, rule.a, rule.a_grad), at = local_for(indices, rule.b, rule.b_grad);
+  const std::vector<layout::Chunk> held = layout::global_ranges(rule.a, RankContext::current().rank(), 0);
+  if (held.size() > 1)
+    throw Error(str("embedding: the rows of ", describe_sharded(weight), " lie in several ranges on a rank"),
+                "redistribute it");
+  const bool all_rows = held.size() == 1 && held[0].length == rule.a.sizes[0];
+  return from_local(all_rows ? embedding(rows, at) : embedding_of_range(rows, at, held), shared(rule.result));
 }
 
 Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,

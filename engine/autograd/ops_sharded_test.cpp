@@ -281,6 +281,7 @@ TEST(OpsSharded, ProductsAndNormsByColumnsRowsAndBatches) {
         {"rms of a sequence", rms, {{2, 5, 4}, {4}}, {{s1}, {r}}, {s1}, 1},
         {"norm of a whole", norm, {{5, 4}, {4}, {4}}, {{r}, {r}, {r}}, {r}, 0},
         {"embedding of cut indices", embedding, {{4, 3}}, {{r}}, {s0}, 1},
+        {"embedding of cut rows", embedding, {{5, 3}}, {{s0}}, {p}, 0},
         {"embedding of cut columns", embedding, {{4, 3}}, {{s1}}, {s1}, 0},
     };
     const DeviceMesh line({4}, {"tp"});
@@ -290,6 +291,8 @@ TEST(OpsSharded, ProductsAndNormsByColumnsRowsAndBatches) {
         {"batch by colwise", linear, {{5, 4}, {7, 4}, {7}}, {{s0, r}, {r, s0}, {r, s0}}, {s0, s1}, 3},
         {"batch by rowwise", linear, {{5, 7}, {3, 7}, {3}}, {{s0, s1}, {r, s1}, {r, r}}, {s0, p}, 2},
         {"columns twice", matmul, {{3, 2}, {2, 9}}, {{r, r}, {s1, s1}}, {s1, s1}, 2},
+        {"embedding of rows cut twice", embedding, {{9, 3}}, {{strided_shard(0, 2), s0}}, {p, p}, 0},
+        {"embedding of rows and columns", embedding, {{5, 3}}, {{s0, s1}}, {p, s1}, 0},
         {"strided inner", matmul, {{3, 9}, {9, 2}}, {{strided_shard(1, 2), s1}, {strided_shard(0, 2), s0}}, {p, p}, 0},
     };
     for (const Product& product : two_axes) compare(square, product);

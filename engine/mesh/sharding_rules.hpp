@@ -63,7 +63,8 @@ struct Norm {
 };
 Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, const ShardedLayout* weight,
                const ShardedLayout* bias);
-// Rows of a weight (n, d): a = weight, b = indices. The indices are cut and the weight whole, or the weight's columns.
+// Rows of a weight (n, d): a = weight, b = indices. The indices are cut and the weight whole, or the weight's columns;
+// or its rows, which gives partial sums when indices of other ranks' rows count as zeros.
 Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices);
 
 }  // namespace lockstep::sharding

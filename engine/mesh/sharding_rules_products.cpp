@@ -140,8 +140,10 @@ Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices) {
       if (at.is_shard()) rule.a_grad.placements[axis] = layout::partial();
     } else if (rows.is_shard(1) && at.is_replicate()) {
       rule.result.placements.push_back(moved(rows, indices.sizes.size()));
+    } else if (at.is_replicate()) {  // by rows
+      rule.result.placements.push_back(layout::partial());
     } else {
-      refuse("embedding", weight, indices, "let the weight be whole, or cut along its columns and the indices whole");
+      refuse("embedding", weight, indices, "let the weight be whole, or cut and the indices whole");
     }
   }
   return rule;

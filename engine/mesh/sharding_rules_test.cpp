@@ -149,10 +149,12 @@ TEST(ShardingRules, ProductsAreCutAsTheirOperandsAre) {
                 linear(a, lay({6, 4}, {replicate(), shard(1)}), &cut);
               }),
               HasSubstr("let the bias be whole"));
+  EXPECT_EQ(embedding(lay({8, 4}, {shard(0), shard(1)}), lay({3}, {replicate(), replicate()})).result,
+            lay({3, 4}, {partial(), shard(1)}));
   EXPECT_THAT(error_of([&] {
-                embedding(lay({8, 4}, {shard(0), replicate()}), lay({3}, {replicate(), replicate()}));
+                embedding(lay({8, 4}, {shard(0), replicate()}), lay({3}, {shard(0), replicate()}));
               }),
-              HasSubstr("cut along its columns"));
+              HasSubstr("or cut and the indices whole"));
 }
 
 }  // namespace
