@@ -157,8 +157,10 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   if (group.left.size() < group.modules.size()) return false;
   group.entered.clear();
   group.left.clear();
-  group.positions.push_back(context.order.size());
-  context.order.push_back(at);
+  if (!group.parameters.empty()) {  // else there is nothing to gather ahead for, or of
+    group.positions.push_back(context.order.size());
+    context.order.push_back(at);
+  }
   put_back_after_forward(group);
   return true;
 }
@@ -221,7 +223,8 @@ void ShardPlan::end_backward() {
       group.in_backward = false;
       group.entered.clear();
       group.left.clear();
-      if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+      const bool holds_more = group.state == State::whole || group.state == State::kept_among;
+      if (holds_more && group.reshard_after_backward) group.state = State::sharded;
       if (group.state == State::ahead && last) group.state = State::sharded;
       reduce(group);
       if (last) group.positions.clear();

@@ -367,6 +367,18 @@ TEST(ShardPlan, AGatherAheadThatNobodyUsesIsCountedAndDroppedAtTheLastBackwardOn
   }
 }
 
+TEST(ShardPlan, ARootThatOwnsNothingGathersNothingAhead) {
+  Planner planner;
+  Model model(planner);
+  const ModuleId trunk = model.linear(4, 4), left = model.linear(4, 4), right = model.linear(4, 4);
+  const ModuleId root = model.module({trunk, left, right});
+  for (const ModuleId module : {trunk, left, right, root}) planner.fully_shard({module}, over(2));
+  model.forward(root, {trunk, left, right});
+  model.backward(root, {trunk, left});  // the output of `right` is not used
+  EXPECT_EQ(count(planner, "all_gather", "backward"), 2);
+  EXPECT_EQ(count(planner, "reduce_scatter"), 2);
+}
+
 TEST(ShardPlan, WhatIsToldToBeGatheredAheadChangesNoCount) {
   Chain chain(4, over(2));
   for (std::size_t i = 0; i < 4; ++i) {
