@@ -5,6 +5,10 @@
 // are of the family tensor_parallel, whatever the axis; what a change costs is told by plan_redistribute
 // (engine/layout/redistribute.hpp). Uneven parts are padded for the way and the padding never shows.
 //
+// Operations without gradients (engine/tensor/ops.hpp) work on the local parts and know no layouts: those in place keep
+// the layout of what they write, the others give plain tensors. The differentiable ones (engine/autograd/ops.hpp)
+// follow the rules of sharding_rules.hpp or refuse.
+//
 //   Tensor weight = distribute(whole, mesh, {layout::shard(0)});
 //   local_tensor(weight);      // the part of this rank, a plain tensor over the same storage
 //   full_tensor(weight);       // one all_gather, on every rank the whole

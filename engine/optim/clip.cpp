@@ -105,8 +105,9 @@ class Totals {
       comm::Call call;
       call.family = comm::Family::tensor_parallel;
       const Tensor mine = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(reduced) : reduced;
-      comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
-                       std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
+      if (!reduced.is_meta())
+        comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
+                         std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
       for (std::size_t i = 0; i < left.size(); ++i) add(left[i], select(mine, 0, static_cast<std::int64_t>(i)));
     }
     return totals_.front().value;

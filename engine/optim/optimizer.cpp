@@ -33,6 +33,10 @@ void Optimizer::step() {
       Tensor tensor = parameter.get();
       Tensor gradient = grad(tensor);
       if (!gradient.defined()) continue;
+      if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
+        throw Error(str(type(), ": `", parameter.name, "` is ", describe_sharded(tensor),
+                        ": a step on every rank's part would count as often as there are parts"),
+                    "train the value: redistribute it to whole or sharded");
       ParameterState& state = state_of(parameter, tensor, group.options);
       items.push_back({std::move(tensor), std::move(gradient), &state});
     }

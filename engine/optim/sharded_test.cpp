@@ -138,6 +138,24 @@ int all_reduces_since(std::size_t position) {
   return count;
 }
 
+TEST(ShardedOptimizers, RefusePartsOfASum) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"tp"});
+    const Tensor parts = distribute(values({4}, 1.0), mesh, {layout::partial()});
+    set_requires_grad(parts, true);
+    set_grad(parts, distribute(values({4}, 0.5), mesh, {replicate()}));
+    const auto sgd = make_optimizer("SGD", {Twins::group({parts}, {})});
+    std::string error;
+    try {
+      sgd->step();
+    } catch (const Error& refused) {
+      error = refused.what();
+    }
+    require(error.find("SGD: `p0` is float32 (4,) as (Partial(sum)) on tp 2") != std::string::npos, error);
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 TEST(ShardedClip, ClipsByTheNormOfTheWhole) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
