@@ -32,7 +32,8 @@ enum class Defect {
   shard_reshard_forgotten,                  // a group stays whole after its forward
   shard_reshard_too_often,                  // a group that is to stay whole after its forward is resharded
   shard_root_resharded,                     // the root is resharded after its forward
-  shard_padding_leaked,                     // parts are cut as if every rank held a whole one, padding and all
+  shard_wrong_slice,                        // the part of a rank begins a row early where the rows do not divide
+  shard_padding_leaked,                     // a part that is padded gives its padding instead of its rows
   shard_gradient_overwritten,               // a second microbatch takes the place of the gradient of the first
   shard_sync_flag_ignored,                  // gradients are reduced in every microbatch, whatever the flag says
   shard_prefetch_wrong_group,               // backward prefetches the group after this one instead of the one before

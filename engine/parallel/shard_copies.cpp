@@ -1,5 +1,6 @@
 #include "engine/parallel/shard_copies.hpp"
 
+#include "engine/core/defects.hpp"
 #include "engine/layout/placement.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -31,7 +32,11 @@ Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutPara
 
 void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
               const layout::FlatShards& flat, std::size_t index) {
-  for (const layout::ShardCopy& copy : layout::shard_copies(cut, flat, index)) {
+  for (layout::ShardCopy copy : layout::shard_copies(cut, flat, index)) {
+    if (defect_armed(Defect::shard_padding_leaked)) [[unlikely]] {
+      const Dims part = layout::padded_part_sizes(cut);
+      copy.flat_offset += (part[cut.dim] - copy.length) * contiguous_strides(part)[cut.dim];
+    }
     const Sides sides = sides_of(full, gathered, cut, copy);
     raw::copy_(sides.full, sides.flat);
   }

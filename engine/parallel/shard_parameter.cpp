@@ -27,7 +27,9 @@ ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> s
 
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
-  const layout::Chunk part = layout::chunk(cut_.sizes[dim], cut_.parts, mesh.shard_rank());
+  layout::Chunk part = layout::chunk(cut_.sizes[dim], cut_.parts, mesh.shard_rank());
+  if (defect_armed(Defect::shard_wrong_slice) && cut_.sizes[dim] % cut_.parts != 0 && part.begin > 0) [[unlikely]]
+    --part.begin;
   const Tensor source = slice(detach(whole), dim, part.begin, part.begin + part.length);
   Tensor local;
   if (offload && !whole.is_meta()) {

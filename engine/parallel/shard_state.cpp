@@ -89,7 +89,7 @@ void ShardState::recover() {
   context->forward_root = nullptr;
 }
 
-void ShardState::enter_as_root(nn::Inputs& inputs) {
+void ShardState::enter_as_root() {
   if (!is_initialized_) make_root();
   if (in_backward()) return;  // recomputes: what is needed was written long ago
   if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
@@ -106,9 +106,27 @@ void ShardState::enter_as_root(nn::Inputs& inputs) {
     note_event(EventKind::wait_stream, owner_);
     if (waits) copy_in.wait(device::current_stream(device_).record());
   }
+}
+
+// A recomputation moves and casts as the forward did.
+void ShardState::move_inputs(nn::Inputs& inputs) const {
   if (device_.kind != device::Kind::sim && device_.kind != device::Kind::cuda) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
     return tensor.device() == device_ ? tensor : ops::to_device(tensor, device_);
+  });
+}
+
+void ShardState::cast_inputs(nn::Inputs& inputs) const {
+  if (!precision_.cast_forward_inputs || !precision_.param) return;
+  replace_tensors(inputs, [this](const Tensor& tensor) {
+    return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.param) : tensor;
+  });
+}
+
+void ShardState::cast_outputs(nn::Value& outputs) const {
+  if (!precision_.output) return;
+  outputs = nn::map_tensors(outputs, [this](const Tensor& tensor) {
+    return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.output) : tensor;
   });
 }
 
@@ -116,21 +134,17 @@ void ShardState::set_is_last_backward(bool value) { context->is_last_backward = 
 
 // ---- forward ----
 void ShardState::pre_forward(nn::Inputs& inputs) {
-  if (phase_ == Phase::backward) {
-    if (in_backward()) return;
-    recover();
-  }
-  const bool is_first = modules_to_run_.empty();
+  if (phase_ == Phase::backward && !in_backward()) recover();
+  const bool recomputes_itself = phase_ == Phase::backward;
+  const bool is_first = modules_to_run_.empty() && !recomputes_itself;
   if (is_first) {
     phase_ = Phase::forward;
-    enter_as_root(inputs);
+    enter_as_root();
     for (const auto& module : modules_)
       if (const auto alive = module.lock(); alive && modules_.size() > 1) modules_to_run_.insert(alive.get());
   }
-  if (precision_.cast_forward_inputs && precision_.param)
-    replace_tensors(inputs, [this](const Tensor& tensor) {
-      return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.param) : tensor;
-    });
+  if (is_root_ || context->forward_root == this) move_inputs(inputs);
+  cast_inputs(inputs);
   if (!is_first) return;
   note_event(EventKind::pre_forward, owner_);
   if (group_) {
@@ -143,9 +157,12 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
 }
 
 void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
-  if (phase_ == Phase::backward) return;
+  if (phase_ == Phase::backward) return cast_outputs(outputs);
   modules_to_run_.erase(&module);
-  if (!modules_to_run_.empty()) return watch_outputs(outputs);
+  if (!modules_to_run_.empty()) {
+    watch_outputs(outputs);
+    return cast_outputs(outputs);
+  }
   if (group_) {
     group_->reshard_after_forward();
     group_->positions.push_back(context->forward_order.size());
@@ -158,10 +175,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
     context->free_gather_buffers(ShardStreams(device_));
     context->forward_root = nullptr;
   }
-  if (precision_.output)
-    outputs = nn::map_tensors(outputs, [this](const Tensor& tensor) {
-      return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.output) : tensor;
-    });
+  cast_outputs(outputs);
 }
 
 void ShardState::watch_inputs(nn::Inputs& inputs) {

@@ -40,7 +40,10 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
  private:
   enum class Phase { idle, forward, backward };
   void make_root();
-  void enter_as_root(nn::Inputs& inputs);
+  void enter_as_root();
+  void move_inputs(nn::Inputs& inputs) const;
+  void cast_inputs(nn::Inputs& inputs) const;
+  void cast_outputs(nn::Value& outputs) const;
   void recover();
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Value& outputs);

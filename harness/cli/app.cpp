@@ -29,6 +29,7 @@ struct Choices {
   std::string launch;
   std::string shard;
   bool json = false;
+  bool all = false;
   bool trace = false;
   bool documents = false;
   std::string name, old_results, new_results, folder, output;
@@ -92,8 +93,16 @@ void settle(Choices& choices) {
 int kill_matrix_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
-  const std::vector<scenario::Case> cases = cases_of(library, choices.run);
+  std::vector<scenario::Case> cases = cases_of(library, choices.run);
+  if (choices.run.expand.device.empty()) {
+    // Some defects show on an accelerator alone.
+    RunSettings on_sim = choices.run;
+    on_sim.expand.device = "sim";
+    for (scenario::Case& one : cases_of(library, on_sim))
+      if (one.device == "sim") cases.push_back(std::move(one));
+  }
   KillMatrixOptions options;
+  options.all = choices.all;
   options.defects = choices.defects;
   options.results_file = choices.run.results;
   options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : num_cores();
@@ -223,6 +232,7 @@ void define_quality(CLI::App& app, Choices& choices) {
   add_selection(matrix, choices);
   add_execution(matrix, choices);
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
+  matrix.add_flag("--all", choices.all, "run every case under every defect, not only until one has caught it");
   matrix.add_option("--results", choices.run.results, "write a line a defect (JSON lines)");
   app.add_subcommand("doctor",
                      "Say what was found on this machine and whether it works.\n\nExamples:\n  lockstep doctor\n");

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <fstream>
+#include <map>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -67,6 +69,14 @@ std::string kind_of_step(const scenario::Step& step) {
 
 }  // namespace
 
+bool shows_kind(const verdict::CaseResult& row, const scenario::Case& test_case, std::string_view kind) {
+  if (kind_shown_by(row, test_case) == kind) return true;
+  // What failed a moment later, by itself, was seen as well.
+  if (row.status != verdict::Status::FAIL || !row.failure) return false;
+  return std::any_of(row.failure->also_checks.begin(), row.failure->also_checks.end(),
+                     [&](const std::string& check) { return kind_of_check(check) == kind; });
+}
+
 std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& test_case) {
   // A failure that no longer comes: the check that had to find it has gone blind.
   if (row.status == verdict::Status::XPASS) {
@@ -82,21 +92,33 @@ std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& 
   return kind_of_check(row.failure->check);
 }
 
-int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases,
+namespace {
+
+// The first case of every scenario, then the second of every one, ...: what catches a defect comes early.
+std::vector<scenario::Case> in_turn(const std::vector<scenario::Case>& cases) {
+  std::map<std::string, int> num_seen;
+  std::vector<std::pair<int, const scenario::Case*>> order;
+  for (const scenario::Case& one : cases)
+    if (!one.skip && !one.unsupported) order.emplace_back(num_seen[one.scenario->name]++, &one);
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<scenario::Case> sorted;
+  for (const auto& [turn, one] : order) sorted.push_back(*one);
+  return sorted;
+}
+
+}  // namespace
+
+int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& given,
                 const KillMatrixOptions& options) {
   std::ofstream results;
   if (!options.results_file.empty()) {
     results.open(options.results_file);
     if (!results) throw Error(str("cannot write ", options.results_file), "name a file in a folder that exists");
   }
-  bool clean = true;
-  const RunCasesOutcome plain = run_cases(library, cases, options.run, [&](const verdict::CaseResult& row) {
-    if (!verdict::is_unexpected(row.status)) return;
-    clean = false;
-    fmt::print("without any defect: {} {} [{}]: {}\n", verdict::name_of(row.status), row.scenario, row.case_id,
-               row.failure ? row.failure->message : row.reason);
-  });
-  if (plain.interrupted) return 130;
+  const std::vector<scenario::Case> cases = in_turn(given);
+  std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of;
+  for (const scenario::Case& one : cases) case_of[{one.scenario->name, one.id}] = &one;
+  std::set<const scenario::Case*> catching;
 
   int num_caught = 0, num_asked = 0;
   for (int i = 0; i < num_defects(); ++i) {
@@ -110,21 +132,25 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& c
     RunCasesOptions run = options.run;
     run.repro_suffix = " --defect " + name;
     std::set<Catch> caught, others;
-    const auto case_of = [&](const verdict::CaseResult& row) -> const scenario::Case& {
-      return *std::find_if(cases.begin(), cases.end(), [&](const scenario::Case& one) {
-        return one.scenario->name == row.scenario && one.id == row.case_id;
-      });
-    };
-    const RunCasesOutcome outcome = run_cases(library, cases, run, [&](const verdict::CaseResult& row) {
+    int num_run = 0;
+    const auto look = [&](const verdict::CaseResult& row) {
+      if (row.status == verdict::Status::MISSING) return;
+      ++num_run;
       if (!verdict::is_unexpected(row.status)) return;
+      const scenario::Case* test_case = case_of.at({row.scenario, row.case_id});
+      const bool of_its_kind = shows_kind(row, *test_case, name_of(info.kind));
+      if (of_its_kind && (options.all || caught.empty())) catching.insert(test_case);
       const std::string check = row.failure ? row.failure->check : std::string(verdict::name_of(row.status));
-      (kind_shown_by(row, case_of(row)) == name_of(info.kind) ? caught : others).insert({row.scenario, check});
-    });
+      (of_its_kind ? caught : others).insert({row.scenario, check});
+    };
+    if (!options.all) run.enough = [&](const verdict::CaseResult&) { return !caught.empty(); };
+    // `enough` is asked before the row is handed over, so that it holds from the next row on.
+    const RunCasesOutcome outcome = run_cases(library, cases, run, look);
     if (outcome.interrupted) return 130;
     num_caught += caught.empty() ? 0 : 1;
     fmt::print(
-        "{:<8} {:<28} {:<8} caught by {} check(s) of its kind, {} other(s){}\n", caught.empty() ? "MISSED" : "caught",
-        name, name_of(info.kind), caught.size(), others.size(),
+        "{:<8} {:<42} {:<8} {} check(s) of its kind and {} other(s) in {} cases{}\n",
+        caught.empty() ? "MISSED" : "caught", name, name_of(info.kind), caught.size(), others.size(), num_run,
         caught.empty() ? std::string() : str("; first: ", caught.begin()->scenario, " (", caught.begin()->check, ")"));
     std::fflush(stdout);
     if (results) {
@@ -134,7 +160,20 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& c
       results << row.dump() << '\n' << std::flush;
     }
   }
-  fmt::print("{} of {} defects caught; the run without any is {}\n", num_caught, num_asked,
+
+  // What caught a defect must hold without it.
+  std::vector<scenario::Case> without;
+  for (const scenario::Case& one : cases)
+    if (options.all || catching.count(&one)) without.push_back(one);
+  bool clean = true;
+  const RunCasesOutcome plain = run_cases(library, without, options.run, [&](const verdict::CaseResult& row) {
+    if (!verdict::is_unexpected(row.status)) return;
+    clean = false;
+    fmt::print("without any defect: {} {} [{}]: {}\n", verdict::name_of(row.status), row.scenario, row.case_id,
+               row.failure ? row.failure->message : row.reason);
+  });
+  if (plain.interrupted) return 130;
+  fmt::print("{} of {} defects caught; the run of {} cases without any is {}\n", num_caught, num_asked, without.size(),
              clean ? "clean" : "NOT clean");
   return clean && num_caught == num_asked && num_asked > 0 ? 0 : 1;
 }

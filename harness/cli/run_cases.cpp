@@ -134,6 +134,7 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
 
   const auto finish = [&](verdict::CaseResult row) {
     if (options.fail_fast && verdict::is_unexpected(row.status)) stop = true;
+    if (!stop && options.enough && options.enough(row)) stop = true;
     on_result(row);
     outcome.results.push_back(std::move(row));
   };
@@ -172,7 +173,7 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
     verdict::CaseResult row = blank_row(test_case, options);
     if (stop || interrupted()) {
       row.status = verdict::Status::MISSING;
-      row.reason = interrupted() ? "the run was interrupted" : "an earlier case failed (--fail-fast)";
+      row.reason = interrupted() ? "the run was interrupted" : "the run was stopped by an earlier case";
       finish(std::move(row));
       continue;
     }

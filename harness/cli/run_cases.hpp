@@ -16,7 +16,8 @@ namespace lockstep::cli {
 
 struct RunCasesOptions {
   int jobs = 1;
-  bool fail_fast = false;  // stop after the first unexpected result
+  bool fail_fast = false;                                  // stop after the first unexpected result
+  std::function<bool(const verdict::CaseResult&)> enough;  // stop after a result of which this holds; may be empty
   bool order_check = true;
   double collective_deadline = 10.0;
   std::string repro_suffix;     // appended to each row's repro: " --defect NAME"

@@ -110,6 +110,7 @@ Failure first_with_others(const std::vector<Cause>& causes) {
   std::vector<std::pair<std::string, std::vector<int>>> others;
   for (std::size_t i = 1; i < causes.size(); ++i) {
     const Failure& failure = causes[i].failure;
+    if (!failure.secondary) first.also_checks.push_back(failure.check);
     const auto same =
         std::find_if(others.begin(), others.end(), [&](const auto& other) { return other.first == failure.message; });
     if (same == others.end()) {
