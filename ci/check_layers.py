@@ -21,7 +21,7 @@ ENGINE = [
     f"engine/{name}"
     for name in "core layout device kernels tensor comm mesh autograd nn optim parallel state".split()
 ]
-HARNESS = [f"harness/{name}" for name in "scenario verdict launch run plan report cli".split()]
+HARNESS = [f"harness/{name}" for name in "scenario verdict launch plan run report cli".split()]
 ORDER = ENGINE + HARNESS
 
 # Layers that see less than what stands below them. What a scenario says and what counts as evidence know nothing of
