@@ -1,5 +1,6 @@
 // The end of a case on a rank: what waited is judged, what the engine watched is read, what was seen is summed up.
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <tuple>
 
@@ -93,6 +94,9 @@ void Interpreter::judge_plan() {
   site.line = site.scenario_line = mismatches.front().line;
   site.column = 0;
   site.note.clear();
+  // After all that the case's own checks found.
+  site.time_ns =
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   constexpr std::size_t most_told = 4;
   std::string message;
   for (std::size_t i = 0; i < std::min(most_told, mismatches.size()); ++i)
