@@ -184,6 +184,37 @@ TEST(MetaModels, AreDrawnAlikeWhenSharded) {
 )yaml"));
 }
 
+TEST(LoadStateDictVerb, TakesPartsOfWholeTensors) {
+  const Ran ran = run_two(str(two_layers, R"yaml(
+  - fully_shard: m
+  - state_dict: whole
+    as: values
+  - assign: {to: parameters(m), value: 0}
+  - load_state_dict: {into: m, state: values, broadcast_from_rank0: true}
+    raises: "`broadcast_from_rank0` goes with `full`"
+  - load_state_dict: {into: m, state: values}
+    raises: 0.weight
+  - load_state_dict:
+      into: m
+      state: "put({}, '0.weight', ones(3, 4)) if rank == 0 else {}"
+      full: true
+      broadcast_from_rank0: true
+    raises: "missing: 0.bias, 1.weight, 1.bias"
+  - load_state_dict:
+      into: m
+      state: "put({}, '0.weight', ones(3, 4)) if rank == 0 else {}"
+      full: true
+      broadcast_from_rank0: true
+      strict: false
+  - expect_equal: [m.0.weight, "ones(3, 4)"]
+  - expect_equal: [m.1.weight, 0]
+  - load_state_dict: {into: m, state: values, full: true}
+  - expect_equal: [m, whole]
+)yaml"));
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence().errors_expected, 3);
+}
+
 constexpr const char* an_iteration = R"yaml(
   - fully_shard: [m.*, m]
   - observe: {}

@@ -1,6 +1,7 @@
 // state_dict, load_state_dict.
 #include "engine/autograd/autograd.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/nn/whole_state.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
@@ -120,15 +121,19 @@ Value load_state_dict(StepCall& call) {
   const Value into = call.value("into");
   const Value state = call.value("state");
   const bool strict = call.boolean("strict"), assign = call.boolean("assign");
+  const bool full = call.boolean("full"), from_first = call.boolean("broadcast_from_rank0");
+  if (from_first && !full) throw Error("`broadcast_from_rank0` goes with `full`", "give `full: true` too");
   if (const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>()) {
-    if (assign) throw Error("`assign` is of modules, not of optimizers");
+    if (assign || full) throw Error("`assign` and `full` are of modules, not of optimizers");
     load_optimizer(**optimizer, state);
     return Value();
   }
   nn::StateDict dict;
   for (const auto& [name, tensor] : state.as_map("state"))
     dict.emplace_back(name.text, tensor.as_tensor(str("`", name.text, "` of the state")));
-  nn::load_state_dict(into.as_module("what load_state_dict goes `into`"), dict, strict, assign);
+  const nn::ModulePtr& module = into.as_module("what load_state_dict goes `into`");
+  if (full) dict = nn::parts_of_whole(module, dict, from_first);
+  nn::load_state_dict(module, dict, strict, assign);
   return Value();
 }
 
