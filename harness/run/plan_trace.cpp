@@ -5,6 +5,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/device/arena.hpp"
+#include "engine/layout/placement.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/interpreter.hpp"
 
@@ -78,7 +79,7 @@ void PlanTrace::refresh(const nn::ModulePtr& root) {
       if (!tensor.defined()) return;
       const plan::TensorId id = id_of(tensor);
       list.push_back({name, id});
-      facts.tensors[id] = {tensor.sizes(), tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
+      facts.tensors[id] = {sizes_of_part(tensor), tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
     };
     for (const nn::ParameterSlot& slot : entry.module->parameters) add(module.parameters, slot.name, slot.tensor);
     for (const nn::BufferSlot& slot : entry.module->buffers) add(module.buffers, slot.name, slot.tensor);
@@ -264,6 +265,8 @@ Value PlanTrace::perform_applying(StepCall& call, std::string_view verb) {
   } else if (verb == "activation_checkpoint") {
     // It communicates nothing: what it runs again is part of the trace.
     return run_verb(call);
+  } else if (verb == "tensor_parallel" && cut_for_tensor_parallel(call)) {
+    return Value();
   } else if (not_planned_.empty()) {
     not_planned_ = verb;
   }
@@ -368,6 +371,44 @@ void PlanTrace::set_flags(StepCall& call) {
   for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.set_flags(id, flags, recurse);
 }
 
+// Tensor parallelism leaves the model plain here: what it issues is not planned, but groups over it hold its parts.
+// Says whether the styles could be read: `plan` is a map of calls.
+bool PlanTrace::cut_for_tensor_parallel(StepCall& call) {
+  const nn::ModulePtr model = call.module("model").module;
+  const MeshPtr mesh = call.mesh();
+  const scenario::Expr& styles = call.expr("plan");
+  if (styles.kind != scenario::ExprKind::map || mesh->num_axes() != 1) return false;
+  const int parts = mesh->num_ranks(), mine = mesh->coordinates().front();
+  for (std::size_t i = 0; i + 1 < styles.children.size(); i += 2) {
+    const scenario::Expr& style = *styles.children[i + 1];
+    if (style.kind != scenario::ExprKind::call || style.children[0]->kind != scenario::ExprKind::name) return false;
+    const std::string& name = style.children[0]->name;
+    if (name != "colwise" && name != "rowwise") continue;
+    const std::string pattern = evaluate(*styles.children[i], call.scope).as_text("a path of `plan`");
+    for (const ModuleAt& found : match_modules(model, pattern)) {
+      const bool table = found.module->type() == "Embedding";
+      if (!table && found.module->type() != "Linear") return false;
+      for (const nn::ParameterSlot& slot : found.module->parameters) {
+        if (!slot.tensor.defined()) continue;
+        const bool whole_bias = name == "rowwise" && slot.name == "bias";
+        // Columns of what comes out are rows of a linear's weight, and columns of a table.
+        if (!whole_bias) cuts_[id_of(slot.tensor)] = {(name == "colwise") != table ? 0 : 1, parts, mine};
+      }
+    }
+  }
+  refresh(model);
+  return true;
+}
+
+Dims PlanTrace::sizes_of_part(const Tensor& tensor) {
+  Dims sizes = tensor.sizes();
+  if (const auto at = cuts_.find(id_of(tensor)); at != cuts_.end()) {
+    const Cut& cut = at->second;
+    sizes[cut.dim] = layout::chunk(sizes[cut.dim], cut.parts, cut.mine).length;
+  }
+  return sizes;
+}
+
 void PlanTrace::prefetch(StepCall& call) {
   const plan::ModuleId of = watched_ids(call, "module").front();
   if (call.has("forward")) planner_.shards().set_forward_prefetch(of, watched_ids(call, "forward"));
@@ -418,6 +459,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
   comm::prepare_world(*world);
   RankContext context(rank, world_size, world.get());
   const RankScope scope(context);
+  comm::set_deadline(1.0);  // whoever asks for peers here learns soon that there are none
   PlanOutcome outcome;
   PlanTrace trace;
   {

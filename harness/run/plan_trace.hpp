@@ -55,6 +55,8 @@ class PlanTrace {
   void shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices);
   void set_flags(StepCall& call);
   void prefetch(StepCall& call);
+  bool cut_for_tensor_parallel(StepCall& call);
+  Dims sizes_of_part(const Tensor& tensor);
   Value build_model(StepCall& call);
   Value shape_of_collective(StepCall& call, std::string_view verb);
 
@@ -71,6 +73,11 @@ class PlanTrace {
   std::vector<nn::ModulePtr> modules_;  // kept, so that a number stands for one object
   std::vector<Tensor> tensors_;
   std::set<const nn::Module*> watched_;
+  // Of parameters that tensor parallelism cut: this rank's part.
+  struct Cut {
+    int dim = 0, parts = 1, mine = 0;
+  };
+  std::map<plan::TensorId, Cut> cuts_;
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;
