@@ -167,6 +167,37 @@ class Collective:
 
 
 @dataclass
+class PlanRow:
+    """What rank 0 had to issue, worked out before the run, and what it did issue."""
+
+    family: str
+    operation: str
+    axis: str
+    group_size: int | None
+    phase: str
+    planned: int
+    planned_bytes: int
+    bytes_are_least: bool  # more were allowed
+    observed: int
+    observed_bytes: int
+    stage: str | None
+
+    @property
+    def count_differs(self) -> bool:
+        return self.planned != self.observed
+
+    @property
+    def bytes_differ(self) -> bool:
+        if self.bytes_are_least:
+            return self.observed_bytes < self.planned_bytes
+        return self.observed_bytes != self.planned_bytes
+
+    @property
+    def differs(self) -> bool:
+        return self.count_differs or self.bytes_differ
+
+
+@dataclass
 class Failure:
     check: str | None
     file: str | None
@@ -225,10 +256,12 @@ class Case:
     seconds: float | None = None
     evidence: Evidence | None = None
     collectives: list[Collective] = field(default_factory=list)
+    plan: list[PlanRow] = field(default_factory=list)
     memory: dict[str, int] = field(default_factory=dict)
     stage_memory: dict[str, dict[str, int]] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)
     failure: Failure | None = None
+    timeline: str | None = None  # a file, from the folder of the results file or absolute
     repro: str | None = None
     index: int = 0
 
@@ -314,6 +347,22 @@ def _collective_from(value: dict) -> Collective:
     )
 
 
+def _plan_row_from(value: dict) -> PlanRow:
+    return PlanRow(
+        family=text_of(value.get("family")) or "",
+        operation=text_of(value.get("operation")) or "",
+        axis=text_of(value.get("axis")) or "",
+        group_size=count_of(value.get("group_size")),
+        phase=text_of(value.get("phase")) or "",
+        planned=count_of(value.get("planned")) or 0,
+        planned_bytes=count_of(value.get("planned_bytes")) or 0,
+        bytes_are_least=value.get("bytes_are_least") is True,
+        observed=count_of(value.get("observed")) or 0,
+        observed_bytes=count_of(value.get("observed_bytes")) or 0,
+        stage=text_of(value.get("stage")),
+    )
+
+
 def _failure_from(value: Any) -> Failure | None:
     if not isinstance(value, dict):
         return None
@@ -350,10 +399,12 @@ def case_from(row: dict) -> Case:
         seconds=number_of(row.get("seconds")),
         evidence=_evidence_from(row.get("evidence")),
         collectives=[_collective_from(item) for item in _list(row.get("collectives")) if isinstance(item, dict)],
+        plan=[_plan_row_from(item) for item in _list(row.get("plan")) if isinstance(item, dict)],
         memory=_peaks_from(memory),
         stage_memory={str(stage): _peaks_from(peaks) for stage, peaks in _map(memory.get("stages")).items()},
         records=_map(row.get("records")),
         failure=_failure_from(row.get("failure")),
+        timeline=text_of(row.get("timeline")) or None,
         repro=text_of(row.get("repro")),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,22 +13,23 @@ from typing import Any
 import jinja2
 from markupsafe import Markup, escape
 
-from . import plots
+from . import case_data, plots
+from .case_data import cut, document_of, same_bits_text, tolerance_text
 from .documents import DOCUMENTS, NUM_TESTS
-from .formats import NONE, format_bytes, format_count, format_difference, format_seconds, format_tolerance
-from .model import MEANING, PHASES, PURPOSES, STATUSES, Case, Evidence, Group, Results, is_unexpected
+from .formats import NONE, format_bytes, format_count, format_difference, format_seconds
+from .model import MEANING, PHASES, PURPOSES, STATUSES, Case, Group, Results, is_unexpected
+from .timeline import Timeline, UnreadableTimeline, page_data, read_timeline
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 MAX_PLOTS = 24
 MAX_FAILURES = 60
-MAX_SIBLINGS = 40
 MAX_OPEN_FAILURES = 5
 MAX_MEMORY_BARS = 16
 NUM_SLOWEST = 10
-MAX_RECORD_CHARACTERS = 1200
-MAX_MESSAGE_CHARACTERS = 6000
-MAX_ALSO = 16
+MAX_TIMELINES = 8
+MAX_TIMELINE_CHARACTERS = 1_500_000  # of all timelines together
+MAX_PLANS = 40
 
 
 @dataclass
@@ -56,7 +58,21 @@ class LossFigure:
     has_reference: bool
 
 
-def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
+@dataclass
+class TimelineFigure:
+    """A case with its timeline, or with why there is none."""
+
+    id: str
+    case: Case
+    file: str
+    timeline: Timeline | None = None
+    data: Markup = Markup()
+    shown: int = 0
+    memory_svg: Markup | None = None
+    problem: str = ""
+
+
+def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MAX_TIMELINES) -> str:
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -69,25 +85,25 @@ def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
         count=format_count,
         seconds=format_seconds,
         difference=format_difference,
-        cut=_cut,
+        cut=cut,
         kind=_kind,
         breaks=_breaks,
-        search=_search_words,
-        value=_value,
     )
     environment.globals.update(
         NONE=NONE,
         MEANING=MEANING,
-        max_also=MAX_ALSO,
-        max_message=MAX_MESSAGE_CHARACTERS,
-        tolerance=_tolerance,
-        same_bits_of=_same_bits,
+        limits=case_data.Limits(len(results.cases), len(results.unexpected)),
+        tolerance=tolerance_text,
+        same_bits_of=same_bits_text,
         is_unexpected=is_unexpected,
-        purposes_of=_purposes,
+        plan_cells=case_data.plan_cells,
         phase_color=plots.phase_color,
         purpose_color=plots.purpose_color,
     )
     cases_with_losses = [case for case in results.cases if case.curves]
+    timelines = _timelines(results, max_timelines)
+    with_timeline = [case for case in results.cases if case.timeline]
+    planned = [case for case in results.cases if case.plan]
     totals = results.collective_totals()
     heaviest = _heaviest(results)
     documents = [
@@ -109,10 +125,17 @@ def render(results: Results, max_plots: int = MAX_PLOTS) -> str:
         others=[group for group in results.by_scenario() if not any(_mirrors_a_test(case) for case in group.cases)],
         failures=results.unexpected_groups(),
         max_failures=MAX_FAILURES,
-        max_siblings=MAX_SIBLINGS,
         max_open_failures=MAX_OPEN_FAILURES,
         figures=[_loss_figure(case) for case in choose_for_plots(cases_with_losses, max_plots)],
         num_with_losses=len(cases_with_losses),
+        timelines=timelines,
+        num_with_timeline=len(with_timeline),
+        planned=planned,
+        num_plan_rows=sum(len(case.plan) for case in planned),
+        off_plan=[case for case in planned if any(row.differs for row in case.plan)],
+        max_plans=MAX_PLANS,
+        choices=_choices(results),
+        data=_json(case_data.page_data(results, _timeline_places(with_timeline, timelines))),
         totals=totals,
         phases=[phase for phase in PHASES if any(row.phase == phase for row in totals)],
         collectives_svg=plots.collectives_plot(totals) if totals else None,
@@ -210,13 +233,60 @@ def _short_name(case: Case) -> str:
     return f"{name}  W={case.world_size}" if case.world_size else name
 
 
+# -- timelines ---------------------------------------------------------------------------------------------------------
+
+
+def _timelines(results: Results, at_most: int) -> list[TimelineFigure]:
+    figures: list[TimelineFigure] = []
+    room = MAX_TIMELINE_CHARACTERS
+    for case in choose_for_plots([case for case in results.cases if case.timeline], at_most):
+        file = os.path.normpath(Path(results.source).parent / (case.timeline or ""))
+        figure = TimelineFigure(f"timeline-{len(figures)}", case, file)
+        try:
+            figure.timeline = read_timeline(Path(file))
+            figure.data, figure.shown = _timeline_data(figure.timeline, room // (at_most - len(figures)))
+            figure.memory_svg = plots.memory_over_time_plot(figure.timeline, f"Memory of {case.scenario}, {case.case}")
+        except UnreadableTimeline as error:
+            figure.problem = str(error)
+        room -= len(figure.data)
+        figures.append(figure)
+    return figures
+
+
+def _timeline_data(timeline: Timeline, at_most: int) -> tuple[Markup, int]:
+    """As many boxes as fit into so many characters: a few tries, as boxes differ little in length."""
+    data = page_data(timeline)
+    text = _json(data)
+    while len(text) > at_most and data["shown"] > 100:
+        data = page_data(timeline, int(data["shown"] * max(0.9 * at_most / len(text), 0.1)))
+        text = _json(data)
+    return text, data["shown"]
+
+
+def _timeline_places(cases: list[Case], figures: list[TimelineFigure]) -> dict[int, tuple[str, str]]:
+    drawn = {figure.case.index: figure.id for figure in figures}
+    places = {}
+    for case in cases:
+        where = f"is in {case.timeline}, a trace for Perfetto"
+        places[case.index] = (drawn.get(case.index, ""), where)
+    return places
+
+
+def _choices(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What the selects beside the filter box offer: name, then value and text of each choice; only what occurs."""
+    documents = {document_of(case) for case in results.cases}
+    titles = [(str(place), document.title) for place, document in enumerate(DOCUMENTS) if str(place) in documents]
+    titles += [("other", "no document")] if "other" in documents else []
+    launches = sorted({case.launch for case in results.cases if case.launch})
+    devices = sorted({case.device for case in results.cases if case.device})
+    return [
+        ("document", titles),
+        ("launch", [(launch, launch) for launch in launches]),
+        ("device", [(device, device) for device in devices]),
+    ]
+
+
 # -- filters of the templates ------------------------------------------------------------------------------------------
-
-
-def _cut(text: str | None, at_most: int) -> str:
-    if text is None:
-        return ""
-    return text if len(text) <= at_most else f"{text[:at_most]} ... ({len(text) - at_most} more characters in the results file)"
 
 
 def _breaks(name: str) -> Markup:
@@ -229,39 +299,7 @@ def _kind(status: str) -> str:
     return status.lower() if status in STATUSES else "unknown"
 
 
-def _search_words(case: Case) -> str:
-    """What the filter box looks through. Its words with `=` or `:` are matched whole."""
-    words = [case.scenario, *case.words, case.status]
-    if case.mirrors is not None:
-        words.append(f"test:{case.mirrors}")
-    if case.unexpected:
-        words.append("is:unexpected")
-    return f" {' '.join(words)} ".lower()
-
-
-def _value(value: Any) -> str:
-    try:
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    except (TypeError, ValueError):
-        text = str(value)
-    return _cut(text, MAX_RECORD_CHARACTERS)
-
-
-def _tolerance(evidence: Evidence | None) -> str:
-    if evidence is None or evidence.comparisons == 0:
-        return NONE
-    return format_tolerance(evidence.rtol, evidence.atol, evidence.of_largest)
-
-
-def _same_bits(evidence: Evidence | None) -> str:
-    """How many comparisons held bit for bit, of those made."""
-    if evidence is None or evidence.comparisons == 0:
-        return NONE
-    if evidence.same_bits == evidence.comparisons:
-        return "all"
-    return format_count(evidence.same_bits)
-
-
-def _purposes(memory: dict[str, int]) -> list[tuple[str, int]]:
-    known = [(purpose, memory[purpose]) for purpose in PURPOSES if purpose in memory]
-    return known + [(name, size) for name, size in memory.items() if name not in PURPOSES and name != "peak_total"]
+def _json(value: Any) -> Markup:
+    """Data for the script, of which nothing can end the element that holds it."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

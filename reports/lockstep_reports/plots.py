@@ -22,6 +22,7 @@ from markupsafe import Markup
 
 from .formats import format_bytes, format_count
 from .model import PHASES, PURPOSES, Case, Collective, Curves, same_bits
+from .timeline import Bound, Timeline
 
 NUM_SERIES = 8
 MAX_LABEL_CHARACTERS = 56
@@ -213,10 +214,7 @@ def _stacked(axes: Axes, rows: list[list[float]], colors: list[str]) -> None:
 
 def _byte_ticks(axes: Axes) -> None:
     """Round numbers of KiB, MiB or GiB, where decimal ticks would give 38.1 MiB."""
-    largest = max(axes.get_xlim()[1], 1.0)
-    step = 2.0 ** max(0, math.floor(math.log2(largest / 3)))
-    axes.xaxis.set_major_locator(MultipleLocator(step))
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))
+    _byte_ticks_of(axes.xaxis, axes.get_xlim()[1])
 
 
 def phase_color(phase: str) -> int:
@@ -268,3 +266,77 @@ def memory_plot(cases: list[tuple[str, Case]]) -> Markup:
         _byte_ticks(axes)
 
     return _drawn("Peak memory by purpose", 9.6, 0.6 + 0.28 * len(cases), draw)
+
+
+# -- memory over time --------------------------------------------------------------------------------------------------
+
+_MAX_STEPS = 500  # more than the plot has pixels for
+
+
+def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
+    """Bytes in use by purpose on the rank that used most, over its time, with the bounds that the scenario set to it."""
+    rank = timeline.heaviest_rank
+    if rank is None:
+        return None
+    samples = _thinned(timeline.memory[rank])
+    bounds = [bound for bound in timeline.bounds if bound.rank in (None, rank)]
+    used = [place for place in range(len(PURPOSES)) if any(sizes[place] for _, sizes in samples)]
+    end = max(timeline.end, samples[-1][0])
+    times = [time / 1e3 for time, _ in samples] + [end / 1e3]
+
+    def draw(figure: Figure) -> None:
+        # The margins of the drawing above it at the page's full width: what happens at once stands below each other.
+        figure.subplots_adjust(left=0.1345, right=0.9925, top=0.93, bottom=0.14)
+        axes = figure.subplots()
+        axes.grid(axis="y")
+        below = [0] * len(times)
+        for place in used:
+            sizes = [size[place] for _, size in samples]
+            above = [low + size for low, size in zip(below, sizes + sizes[-1:])]
+            axes.fill_between(times, below, above, step="post", color=_SERIES[place], linewidth=0)
+            below = above
+        axes.set_xlim(0, times[-1] * 1.002 or 1)
+        top = max([*below, *(bound.bytes for bound in bounds if bound.bytes < 4 * max([*below, 1]))])
+        axes.set_ylim(0, top * 1.12 or 1)
+        _mark_iterations(axes, timeline.iterations(rank), end)
+        for bound in bounds:
+            _mark_bound(axes, bound)
+        axes.set_xlabel("ms")
+        _byte_ticks_of(axes.yaxis, axes.get_ylim()[1])
+
+    return _drawn(label, 13.0, 3.0, draw, layout=None)
+
+
+def _thinned(samples: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
+    """At most so many, and of neighbours the one with most bytes: a peak stays, where and as high as it was."""
+    if len(samples) <= _MAX_STEPS:
+        return samples
+    width = math.ceil(len(samples) / _MAX_STEPS)
+    return [max(samples[at : at + width], key=lambda sample: sum(sample[1])) for at in range(0, len(samples), width)]
+
+
+def _mark_iterations(axes: Axes, iterations: list[tuple[float, int]], end: float) -> None:
+    if not 1 < len(iterations) <= 60:
+        return
+    every = math.ceil(len(iterations) / 16)
+    for place, (begin, number) in enumerate(iterations):
+        axes.axvline(begin / 1e3, color=_MUTED, linewidth=0.6, alpha=0.5)
+        after = iterations[place + 1][0] if place + 1 < len(iterations) else end
+        if place % every == 0 and after - begin > 0.02 * end:
+            axes.annotate(
+                f"iteration {number}" if place == 0 else str(number), (begin / 1e3, 1.0), xycoords=("data", "axes fraction"),
+                xytext=(2, 1), textcoords="offset points", fontsize=7.5, color=_MUTED,
+            )  # fmt: skip
+
+
+def _mark_bound(axes: Axes, bound: Bound) -> None:
+    # A condition that bounds some purposes says so; one far above everything would flatten the plot.
+    if bound.bytes > axes.get_ylim()[1]:
+        return
+    axes.plot([bound.begin / 1e3, bound.end / 1e3], [bound.bytes, bound.bytes], color=_INK, linewidth=1.3, linestyle=(0, (4, 2)))
+
+
+def _byte_ticks_of(axis, largest: float) -> None:
+    step = 2.0 ** max(0, math.floor(math.log2(max(largest, 1.0) / 3)))
+    axis.set_major_locator(MultipleLocator(step))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: format_bytes(value)))

@@ -59,6 +59,12 @@ def case_row(chance: random.Random, number: int, status: str) -> dict:
         "collectives": [], "memory": {}, "records": {},
         "repro": f"lockstep run {scenario} --case '{','.join(words[:2])}' --world-size {world_size} --device {device}",
     }  # fmt: skip
+    if ran and scenario.startswith("training/"):
+        row["plan"] = [
+            plan_row("all_gather", "forward", world_size, 6, 4096), plan_row("reduce_scatter", "backward", world_size, 3, 2048),
+        ]  # fmt: skip
+        if status == "FAIL":
+            row["plan"][1].update(observed=4, observed_bytes=4096)
     if ran:
         row["collectives"] = [
             {"family": family, "operation": operation, "axis": axis, "group_size": world_size, "phase": phase,
@@ -110,6 +116,49 @@ def rows(num_cases: int = 60, seed: int = 1, clean: bool = False) -> list[dict]:
         *cases,
         {"kind": "summary", "counts": counts, "seconds": round(sum(case["seconds"] for case in cases), 3), "exit_code": int(bad)},
     ]  # fmt: skip
+
+
+def plan_row(operation: str, phase: str, world_size: int, count: int, size: int) -> dict:
+    return {"family": "data_parallel", "operation": operation, "axis": "dp", "group_size": world_size, "phase": phase,
+            "planned": count, "planned_bytes": size, "observed": count, "observed_bytes": size}  # fmt: skip
+
+
+BOXES_A_RANK_AND_ITERATION = 8
+
+
+def trace(ranks: int = 2, iterations: int = 3, name: str = "") -> dict:
+    """A trace as `lockstep run --timeline` leaves it. An iteration takes 1 ms; rank r lags behind by r * 20 us."""
+    purposes = "parameter gradient gathered activation optimizer communication other".split()
+    events: list[dict] = []
+    threads = ["steps and modules", "cpu/compute", "cpu/all_gather", "cpu/reduce_scatter"]
+
+    def box(rank, thread, kind, called, begin, duration, **args):
+        events.append({"ph": "X", "pid": rank, "tid": thread, "cat": kind, "name": called + name, "ts": begin, "dur": duration,
+                       "args": args})  # fmt: skip
+
+    for rank in range(ranks):
+        events.append({"ph": "M", "pid": rank, "name": "process_name", "args": {"name": f"rank {rank}"}})
+        events += [{"ph": "M", "pid": rank, "tid": at, "name": "thread_name", "args": {"name": thread}} for at, thread in enumerate(threads)]
+        box(rank, 0, "step", "repeat", 0.0, 1000.0 * iterations, line=9)
+        for turn in range(iterations):
+            at, where = 1000.0 * turn + 20.0 * rank, {"line": 12, "iteration": turn}
+            made = {"family": "data_parallel", "axis": "dp", "group_size": ranks, "group": 7, "bytes": 4096, "owner": "net.fc1", **where}
+            box(rank, 0, "step", "forward loss", at + 10, 400.0, **where)
+            box(rank, 0, "module", "net", at + 20, 300.0, **where)
+            box(rank, 0, "module", "net.fc1", at + 30, 200.0, **where)
+            box(rank, 2, "collective", "all_gather", at + 30, 90.0, phase="forward", sequence=2 * turn, resumed=at + 100, **made)
+            box(rank, 1, "launch", "matmul", at + 130, 80.0, **where)
+            box(rank, 0, "step", "backward", at + 420, 500.0, **where)
+            box(rank, 1, "launch", "copy", at + 430, 200.0, **where)
+            box(rank, 3, "collective", "reduce_scatter", at + 640, 200.0, phase="backward", sequence=2 * turn + 1, **made)
+            for after, gathered in ((0, 0), (60, 4096), (600, 4096), (850, 0)):
+                sizes = {"parameter": 8192, "gradient": 2048 if after > 500 else 0, "gathered": gathered, "activation": 1024 * rank}
+                events.append({"ph": "C", "pid": rank, "name": "memory", "ts": at + after, "args": {of: sizes.get(of, 0) for of in purposes}})
+    bound = {"rank": ranks - 1, "of": "seen", "purposes": ["gathered"], "begin": 0.0, "end": 1000.0 * iterations, "bytes": 12000,
+             "peak": 4096, "line": 31, "text": "seen.peak_bytes <= 12000" + name}  # fmt: skip
+    other = {"scenario": "training/x", "case": "world_size=2", "world_size": ranks, "num_dropped": 0, "ranks_missing": [],
+             "ranks_cut": [], "purposes": purposes, "bounds": [bound]}  # fmt: skip
+    return {"displayTimeUnit": "ns", "otherData": other, "traceEvents": events}
 
 
 def hostile(row: dict) -> dict:

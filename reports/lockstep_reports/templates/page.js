@@ -1,61 +1,81 @@
-"use strict";
+// Filters, links and buttons.
 (() => {
   const query = document.getElementById("query");
   const shown = document.getElementById("shown");
   const nothing = document.getElementById("nothing");
   const groups = [...document.querySelectorAll("details.group")].map((element) => ({
     element,
-    cases: [...element.querySelectorAll(":scope > details.case")].map((element) => ({
-      element,
-      words: element.dataset.words,
-      status: element.dataset.status,
-    })),
+    count: element.querySelector(".matching"),
+    cases: [...element.querySelectorAll(":scope > details.case")].map((element) => {
+      const one = details.data.cases[Number(element.id.slice(5))];
+      return { element, words: one.words, text: one.text || "", status: element.dataset.status, chosen: one.chosen };
+    }),
   }));
   const toggles = [...document.querySelectorAll(".filter .chip")];
+  const selects = [...document.querySelectorAll(".filter select")]; // in the order of `chosen`: document, launch, device
   const wanted = new Set();
 
-  // A word with = or : is looked for whole, so that test:1 is not test:16; any other as a part of a word.
-  const holds = (words, tokens) =>
-    tokens.every((token) => (/[=:]/.test(token) ? words.includes(` ${token} `) : words.includes(token)));
+  // A word with = or : is looked for whole, so that test:1 is not test:16; any other as a part of a name or of a text.
+  const holds = (one, tokens) =>
+    tokens.every((token) =>
+      /^[\w.-]+[=:]./.test(token) ? one.words.includes(` ${token} `) || one.text.includes(token) : one.words.includes(token) || one.text.includes(token));
 
   const apply = () => {
     const tokens = query.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const active = tokens.length > 0 || wanted.size > 0;
+    const choices = selects.map((select) => select.value);
+    const active = tokens.length > 0 || wanted.size > 0 || choices.some((choice) => choice !== "");
     let visible = 0;
     let total = 0;
     for (const group of groups) {
       let any = 0;
       for (const one of group.cases) {
-        const match = (wanted.size === 0 || wanted.has(one.status)) && holds(one.words, tokens);
+        const match =
+          (wanted.size === 0 || wanted.has(one.status)) &&
+          choices.every((choice, at) => choice === "" || String(one.chosen[at]) === choice) &&
+          holds(one, tokens);
         one.element.hidden = !match;
         any += match;
       }
       group.element.hidden = any === 0;
-      if (active && any > 0 && any <= 50) group.element.open = true;
+      group.count.textContent = active && any < group.cases.length ? `${any} of ${group.cases.length} match` : "";
       visible += any;
       total += group.cases.length;
+    }
+    // A few groups are shown open; a hundred open ones would bury each other.
+    if (active) {
+      let room = 60;
+      for (const group of groups) {
+        if (group.element.hidden) continue;
+        room -= group.cases.filter((one) => !one.element.hidden).length;
+        if (room >= 0) group.element.open = true;
+      }
     }
     shown.textContent = active ? `${visible} of ${total} cases` : `${total} cases`;
     nothing.hidden = visible > 0;
     for (const toggle of toggles) toggle.setAttribute("aria-pressed", String(wanted.has(toggle.dataset.status)));
+    for (const select of selects) select.classList.toggle("on", select.value !== "");
   };
 
   const go = (text, status) => {
     query.value = text;
     wanted.clear();
     if (status) wanted.add(status);
+    for (const select of selects) select.value = "";
     for (const group of groups) group.element.open = false;
     apply();
     document.getElementById("cases").scrollIntoView();
   };
 
   const openTarget = () => {
-    const target = location.hash.startsWith("#case-") && document.getElementById(location.hash.slice(1));
+    const target = location.hash.length > 1 && document.getElementById(location.hash.slice(1));
     if (!target) return;
+    if (target.matches("details.timeline")) target.open = true;
+    if (!target.matches("details.case")) return;
     if (target.hidden || target.parentElement.hidden) go("", null);
     target.parentElement.open = true;
+    details.fill(target);
     target.open = true;
-    target.scrollIntoView({ block: "center" });
+    target.scrollIntoView({ block: "start" });
   };
 
   document.addEventListener("click", (event) => {
@@ -86,10 +106,16 @@
     }
   });
   if (query) {
-    query.addEventListener("input", apply);
+    let waiting;
+    query.addEventListener("input", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(apply, 60); // a word is typed faster than a thousand rows are laid out
+    });
+    for (const select of selects) select.addEventListener("change", apply);
     document.getElementById("clear").addEventListener("click", () => go("", null));
     document.addEventListener("keydown", (event) => {
-      if (event.key === "/" && document.activeElement !== query) {
+      const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(document.activeElement.tagName);
+      if (event.key === "/" && !typing) {
         event.preventDefault();
         query.focus();
       }
