@@ -133,6 +133,30 @@ TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
   }
 }
 
+TEST(PlanCheck, IsToldWithoutLaunchingAnything) {
+  scenario::Library library((std::filesystem::temp_directory_path() / "lockstep_no_such_folder").string());
+  const auto told = [&](const std::string& more) {
+    const auto scenario =
+        library.load_text(str("scenario: test/text\nsummary: A test.\nranks: {world_size: [4]}\n", more,
+                              "steps:\n  - model: Net()\n    as: net\n  - fully_shard: net\n",
+                              "  - repeat: 3\n    steps:\n      - forward: {loss: \"sum(net(ones(2, 2)))\"}\n",
+                              "      - backward: loss\n  - expect: rank >= 0\n"),
+                          "text.yaml");
+    const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+    CaseSpec spec;
+    spec.scenario = scenario.get();
+    spec.test_case = &cases.at(0);
+    spec.library = &library;
+    return explain_plan(spec);
+  };
+  // Three linears of 2x2: rows and biases padded to 4.
+  EXPECT_EQ(told(""),
+            "  phase     family         operation       group    last turn  bytes  in all  for\n"
+            "  forward   data_parallel  all_gather      dp of 4          1    144       3  net\n"
+            "  backward  data_parallel  reduce_scatter  dp of 4          1    144       3  net\n");
+  EXPECT_EQ(told("plan: {unplanned: a test}\n"), "  not foretold: a test\n");
+}
+
 TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {
   const std::string steps = R"yaml(
   - model: Net()

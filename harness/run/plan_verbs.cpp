@@ -1,0 +1,229 @@
+// The verbs that apply an API, as the trace performs them: what is applied where goes to the planner, the model stays
+// plain. And what stands in for verbs that build a model or communicate.
+#include <algorithm>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/layout/placement.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/plan_trace.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+constexpr device::Device meta{device::Kind::meta, 0};
+
+plan::Reshard reshard_of(const Value& value) {
+  using Kind = plan::Reshard::Kind;
+  if (const bool* flag = value.get_if<bool>()) return {*flag ? Kind::yes : Kind::no, 0};
+  return {Kind::among, static_cast<int>(value.as_int("reshard_after_forward"))};
+}
+
+std::vector<plan::Axis> axes_of(const DeviceMesh& mesh) {
+  std::vector<plan::Axis> axes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    axes.push_back({mesh.shape().names()[static_cast<std::size_t>(axis)], mesh.shape().size(axis)});
+  return axes;
+}
+
+}  // namespace
+
+Value PlanTrace::perform_applying(StepCall& call, std::string_view verb) {
+  here();
+  if (verb == "replicate") {
+    replicate(call);
+  } else if (verb == "fully_shard") {
+    fully_shard(call);
+  } else if (verb == "set_flags") {
+    set_flags(call);
+  } else if (verb == "prefetch") {
+    prefetch(call);
+  } else if (verb == "unshard") {
+    const bool async = call.boolean("async");
+    for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.shards().unshard(id, async);
+  } else if (verb == "reshard") {
+    for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.shards().reshard(id);
+  } else if (verb == "register_forward_method") {
+    call.module("module").module->register_forward_method(call.text("method"));
+  } else if (verb == "activation_checkpoint") {
+    // It communicates nothing: what it runs again is part of the trace.
+    return run_verb(call);
+  } else if (verb == "tensor_parallel" && cut_for_tensor_parallel(call)) {
+    return Value();
+  } else if (not_planned_.empty()) {
+    not_planned_ = verb;
+  }
+  return Value();
+}
+
+std::vector<plan::ModuleId> PlanTrace::watched_ids(StepCall& call, const char* name) {
+  std::vector<plan::ModuleId> ids;
+  for (const ModuleAt& found : call.modules(name)) {
+    refresh(found.module);
+    ids.push_back(id_of(found.module));
+  }
+  return ids;
+}
+
+void PlanTrace::replicate(StepCall& call) {
+  plan::ReplicateChoices choices;
+  choices.axes = axes_of(*call.mesh());
+  for (const plan::ModuleId id : call.has("ignored") ? watched_ids(call, "ignored") : std::vector<plan::ModuleId>())
+    choices.ignored.insert(id);
+  if (call.given("bucket_cap_mb"))
+    choices.bucket_cap_bytes = static_cast<std::int64_t>(call.number("bucket_cap_mb") * 1024 * 1024);
+  choices.find_unused_parameters = call.boolean("find_unused_parameters");
+  choices.broadcast_buffers = call.boolean("broadcast_buffers");
+  for (const ModuleAt& found : call.modules("modules")) {
+    watch(found.module);
+    choices.owner = found.path;
+    planner_.replicate(id_of(found.module), choices);
+  }
+}
+
+void PlanTrace::fully_shard(StepCall& call) {
+  plan::ShardChoices choices;
+  const std::vector<plan::Axis> axes = axes_of(*call.mesh());
+  choices.shard = axes.back();
+  if (axes.size() == 2) choices.replicate = axes.front();
+  if (call.has("reshard_after_forward"))
+    choices.reshard_after_forward = reshard_of(call.value("reshard_after_forward"));
+  if (const Value types = call.value("mixed_precision"); !types.is_none()) {
+    const auto type = [&](const char* key) -> std::optional<DType> {
+      const Value* found = types.find(Key(key));
+      if (!found || found->is_none()) return std::nullopt;
+      return found->as_dtype(key);
+    };
+    choices.param = type("param");
+    choices.reduce = type("reduce");
+  }
+  const std::vector<ModuleAt> found = call.modules("modules");
+  if (call.boolean("together")) return shard_together(call, found, choices);
+  for (const ModuleAt& at : found) shard_together(call, {at}, choices);
+}
+
+void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices) {
+  std::vector<plan::ModuleId> ids;
+  const Value dims = call.value("shard_dim");
+  for (const ModuleAt& at : found) {
+    choices.owner += str(choices.owner.empty() ? "" : "+", at.path);
+    watch(at.module);
+    ids.push_back(id_of(at.module));
+    for (const nn::NamedParameter& parameter : nn::named_parameters(at.module)) {
+      if (!dims.is(Value::Kind::map)) {
+        choices.dims[id_of(parameter.tensor())] = static_cast<int>(dims.as_int("shard_dim"));
+        continue;
+      }
+      for (const auto& [pattern, dim] : dims.as_map("shard_dim"))
+        if (glob_matches(pattern.text, parameter.path)) {
+          choices.dims[id_of(parameter.tensor())] = static_cast<int>(dim.as_int("shard_dim"));
+          break;
+        }
+    }
+  }
+  for (auto& [id, dim] : choices.dims) {
+    const int num_dims = tensors_[static_cast<std::size_t>(id)].num_dims();
+    if (dim < 0) dim += num_dims;
+    if (dim < 0 || dim >= num_dims)
+      throw Unforeseeable(str("a parameter of ", num_dims, " dims is cut along dim ", dim));
+  }
+  plan::Planner::Ignored ignored;
+  for (const std::string& path : call.words("ignored")) {
+    try {
+      for (const ModuleAt& one : find_modules(path, call.scope)) ignored.modules.insert(id_of(one.module));
+    } catch (const UnboundName&) {
+      throw;
+    } catch (const Error&) {
+      for (const TensorAt& one : find_parameters(path, call.scope)) ignored.parameters.insert(id_of(one.tensor()));
+    }
+  }
+  planner_.fully_shard(ids, std::move(choices), ignored);
+}
+
+void PlanTrace::set_flags(StepCall& call) {
+  plan::FlagChange flags;
+  const auto flag = [&](const char* name) {
+    return scenario::spec_of(call.step.verb).index_of(name) ? call.maybe_boolean(name) : std::nullopt;
+  };
+  flags.requires_gradient_sync = flag("requires_gradient_sync");
+  flags.requires_all_reduce = flag("requires_all_reduce");
+  flags.is_last_backward = flag("is_last_backward");
+  flags.reshard_after_backward = flag("reshard_after_backward");
+  if (call.has("reshard_after_forward")) flags.reshard_after_forward = reshard_of(call.value("reshard_after_forward"));
+  const bool recurse = call.boolean("recurse");
+  for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.set_flags(id, flags, recurse);
+}
+
+// Tensor parallelism leaves the model plain here: what it issues is not planned, but groups over it hold its parts.
+// Says whether the styles could be read: `plan` is a map of calls.
+bool PlanTrace::cut_for_tensor_parallel(StepCall& call) {
+  const nn::ModulePtr model = call.module("model").module;
+  const MeshPtr mesh = call.mesh();
+  const scenario::Expr& styles = call.expr("plan");
+  if (styles.kind != scenario::ExprKind::map || mesh->num_axes() != 1) return false;
+  const int parts = mesh->num_ranks(), mine = mesh->coordinates().front();
+  for (std::size_t i = 0; i + 1 < styles.children.size(); i += 2) {
+    const scenario::Expr& style = *styles.children[i + 1];
+    if (style.kind != scenario::ExprKind::call || style.children[0]->kind != scenario::ExprKind::name) return false;
+    const std::string& name = style.children[0]->name;
+    if (name != "colwise" && name != "rowwise") continue;
+    const std::string pattern = evaluate(*styles.children[i], call.scope).as_text("a path of `plan`");
+    for (const ModuleAt& found : match_modules(model, pattern)) {
+      const bool table = found.module->type() == "Embedding";
+      if (!table && found.module->type() != "Linear") return false;
+      for (const nn::ParameterSlot& slot : found.module->parameters) {
+        if (!slot.tensor.defined()) continue;
+        const bool whole_bias = name == "rowwise" && slot.name == "bias";
+        // Columns of what comes out are rows of a linear's weight, and columns of a table.
+        if (!whole_bias) cuts_[id_of(slot.tensor)] = {(name == "colwise") != table ? 0 : 1, parts, mine};
+      }
+    }
+  }
+  refresh(model);
+  return true;
+}
+
+Dims PlanTrace::sizes_of_part(const Tensor& tensor) {
+  Dims sizes = tensor.sizes();
+  if (const auto at = cuts_.find(id_of(tensor)); at != cuts_.end()) {
+    const Cut& cut = at->second;
+    sizes[cut.dim] = layout::chunk(sizes[cut.dim], cut.parts, cut.mine).length;
+  }
+  return sizes;
+}
+
+void PlanTrace::prefetch(StepCall& call) {
+  const plan::ModuleId of = watched_ids(call, "module").front();
+  if (call.has("forward")) planner_.shards().set_forward_prefetch(of, watched_ids(call, "forward"));
+  if (call.has("backward")) planner_.shards().set_backward_prefetch(of, watched_ids(call, "backward"));
+}
+
+Value PlanTrace::build_model(StepCall& call) {
+  nn::BuildOptions options;
+  options.device = meta;
+  options.dtype = call.value("dtype").as_dtype("dtype");
+  const NoGrad no_grad;
+  Scope building = call.scope;
+  building.building = &options;
+  nn::ModulePtr module = evaluate(call.expr("build"), building).as_module("build");
+  nn::name_parameters(module);
+  return Value(std::move(module));
+}
+
+// The shape of what a collective of the scenario would give; they are steps themselves, so that nothing is planned.
+Value PlanTrace::shape_of_collective(StepCall& call, std::string_view verb) {
+  constexpr std::string_view with_result[] = {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"};
+  if (std::find(std::begin(with_result), std::end(with_result), verb) == std::end(with_result)) return Value();
+  const MeshPtr mesh = call.mesh();
+  if (verb == "gather")
+    return Value::list(List(static_cast<std::size_t>(mesh->num_ranks()), Value(call.tensor("tensor"))));
+  if (verb == "scatter") return call.list("tensors").empty() ? Value() : call.list("tensors").front();
+  const Tensor tensor = detach(call.tensor("tensor"));
+  if (verb == "all_to_all") return Value(tensor);
+  Dims sizes = tensor.sizes();
+  const int dim = normalize_dim(static_cast<int>(call.integer("dim")), sizes.size(), "dim");
+  sizes[dim] = verb == "all_gather" ? sizes[dim] * mesh->num_ranks() : sizes[dim] / mesh->num_ranks();
+  return Value(empty(sizes, tensor.dtype(), meta));
+}
+
+}  // namespace lockstep::run
