@@ -53,6 +53,7 @@ class Planner {
                                                            const Ignored& ignored = {}) const;
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
+  const ShardPlan& shards() const { return shards_; }
   bool is_applied(ModuleId module) const { return replicated_.count(module) > 0 || shards_.has(module); }
 
   // ---- events; those of modules and parameters that nothing is applied to are passed over ----

@@ -106,6 +106,28 @@ TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
   EXPECT_EQ(observed, expected);
 }
 
+TEST(PlanCheck, WhatALoadPutsInPlaceIsTheParameterFromThenOn) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - fully_shard: net
+  - state_dict: net
+    as: state
+  - let: {other: "{k: full_like(v, 2) for k, v in zip(keys(state), values(state))}"}
+  - load_state_dict: {into: net, state: other, assign: true}
+  - repeat: 2
+    steps:
+      - forward: {loss: "sum(net(ones(4, 2)))"}
+      - backward: loss
+  - expect: all([p.grad != none for p in parameters(net)])
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  std::map<std::string, std::int64_t> planned;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned[row.operation] += row.planned;
+  EXPECT_EQ(planned, (std::map<std::string, std::int64_t>{{"all_gather", 2}, {"reduce_scatter", 2}}));
+}
+
 TEST(PlanCheck, AModuleThatACheckCallsIsPartOfThePlan) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()

@@ -42,10 +42,11 @@ plan::ModuleId PlanTrace::id_of(const nn::ModulePtr& module) {
   return at->second;
 }
 
-plan::TensorId PlanTrace::id_of(const Tensor& tensor) {
-  const auto [at, added] = tensor_ids_.emplace(&tensor.impl(), static_cast<int>(tensors_.size()));
+plan::TensorId PlanTrace::id_of(const Tensor& tensor, std::optional<plan::TensorId> stands_for) {
+  const auto [at, added] =
+      tensor_ids_.emplace(&tensor.impl(), stands_for ? *stands_for : static_cast<int>(tensors_.size()));
   if (added) {
-    tensors_.push_back(tensor);
+    (stands_for ? replacements_ : tensors_).push_back(tensor);
     if (is_leaf(tensor) && is_floating(tensor.dtype())) {
       add_post_accumulate_hook(tensor, [this, id = at->second](const Tensor&) {
         here();
@@ -63,7 +64,11 @@ void PlanTrace::refresh(const nn::ModulePtr& root) {
     for (const nn::ChildSlot& child : entry.module->children) module.children.push_back(id_of(child.module));
     const auto add = [&](std::vector<plan::NamedTensor>& list, const std::string& name, const Tensor& tensor) {
       if (!tensor.defined()) return;
-      const plan::TensorId id = id_of(tensor);
+      // What a load puts in the slot of a sharded parameter is that parameter from then on.
+      auto& in_slot = in_slots_[{entry.module.get(), name}];
+      if (in_slot && !planner_.shards().owns(*in_slot)) in_slot.reset();
+      const plan::TensorId id = id_of(tensor, in_slot);
+      in_slot = id;
       list.push_back({name, id});
       facts.tensors[id] = {sizes_of_part(tensor), tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
     };

@@ -10,8 +10,10 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/module.hpp"
@@ -61,7 +63,8 @@ class PlanTrace {
   Value shape_of_collective(StepCall& call, std::string_view verb);
 
   plan::ModuleId id_of(const nn::ModulePtr& module);
-  plan::TensorId id_of(const Tensor& tensor);
+  // `stands_for`: the number it takes over, if it is new.
+  plan::TensorId id_of(const Tensor& tensor, std::optional<plan::TensorId> stands_for = {});
   void refresh(const nn::ModulePtr& root);  // tells the planner of this tree as it is now
   void watch(const nn::ModulePtr& module);
   void here(const char* phase = nullptr);  // tells it where the run is
@@ -71,7 +74,8 @@ class PlanTrace {
   std::map<const nn::Module*, plan::ModuleId> module_ids_;
   std::map<const TensorImpl*, plan::TensorId> tensor_ids_;
   std::vector<nn::ModulePtr> modules_;  // kept, so that a number stands for one object
-  std::vector<Tensor> tensors_;
+  std::vector<Tensor> tensors_, replacements_;
+  std::map<std::pair<const nn::Module*, std::string>, std::optional<plan::TensorId>> in_slots_;
   std::set<const nn::Module*> watched_;
   // Of parameters that tensor parallelism cut: this rank's part.
   struct Cut {
