@@ -279,8 +279,11 @@ def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
     if rank is None:
         return None
     samples = _thinned(timeline.memory[rank])
-    bounds = [bound for bound in timeline.bounds if bound.rank in (None, rank)]
-    used = [place for place in range(len(PURPOSES)) if any(sizes[place] for _, sizes in samples)]
+    bounds = timeline.drawn_bounds(rank)
+    # What a bound is about lies at the bottom, so that the bound can be read against it.
+    bounded = bounds[0].purposes if bounds else []
+    order = sorted(range(len(PURPOSES)), key=lambda place: PURPOSES[place] not in bounded)
+    used = [place for place in order if any(sizes[place] for _, sizes in samples)]
     end = max(timeline.end, samples[-1][0])
     times = [time / 1e3 for time, _ in samples] + [end / 1e3]
 
@@ -330,7 +333,7 @@ def _mark_iterations(axes: Axes, iterations: list[tuple[float, int]], end: float
 
 
 def _mark_bound(axes: Axes, bound: Bound) -> None:
-    # A condition that bounds some purposes says so; one far above everything would flatten the plot.
+    # One far above everything would flatten the plot.
     if bound.bytes > axes.get_ylim()[1]:
         return
     axes.plot([bound.begin / 1e3, bound.end / 1e3], [bound.bytes, bound.bytes], color=_INK, linewidth=1.3, linestyle=(0, (4, 2)))

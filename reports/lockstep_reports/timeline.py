@@ -86,6 +86,11 @@ class Timeline:
         peaks = {rank: max(sum(sizes) for _, sizes in samples) for rank, samples in self.memory.items() if samples}
         return max(peaks, key=lambda rank: (peaks[rank], -rank), default=None)
 
+    def drawn_bounds(self, rank: int) -> list[Bound]:
+        """Bounds on one choice of purposes, the first's: those can lie at the bottom of one plot."""
+        of_rank = [bound for bound in self.bounds if bound.rank in (None, rank)]
+        return [bound for bound in of_rank if set(bound.purposes) == set(of_rank[0].purposes)]
+
     def iterations(self, rank: int) -> list[tuple[float, int]]:
         """Begin and number of each iteration of the innermost loops, as steps of the rank show them."""
         found: list[tuple[float, int]] = []
