@@ -42,7 +42,8 @@ std::string explain_collectives(scenario::Library& library, const std::shared_pt
     spec.library = &library;
     const std::string plan = run::explain_plan(spec);
     if (plan.empty()) return "";
-    return str("Collectives that rank 0 must make, of [", one.id, "] (another case: --case)\n", plan, "\n");
+    return str("Collectives that rank 0 must make, or it fails (plan); of [", one.id, "], another case with --case\n",
+               plan, "\n");
   }
   return "";
 }
