@@ -148,7 +148,7 @@ std::string mismatch_text(const Issued& issued) {
     differs(dtype, "the type");
     differs(op, "the reduction");
     differs(root, "the root");
-    differs(agreement, "what they agreed on beside it");
+    differs(agreement, "the module it is for, or its contents");
   }
   std::string text = str(head(issued), ": its members do not agree on ", what, ": ", calls.text(" call ", " calls "));
   if (agreement) {

@@ -108,7 +108,8 @@ struct Call {
   // Where it runs; by default the all_gather, reduce_scatter or all_reduce stream of the tensor's device, copy_out and
   // copy_in for asynchronous sends and receives, compute for the others. It waits for the current stream first.
   device::Stream* stream = nullptr;
-  std::string owner = {};  // model.module, for log and messages
+  // model.module, for log and messages; members of data_parallel and start_up calls must name the same one.
+  std::string owner = {};
   // Something more that all members must agree on (a digest), and what it stands for, told when they do not.
   std::uint64_t agreement = 0;
   std::function<std::string()> agreement_text = {};

@@ -8,6 +8,8 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/layout/placement.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/parallel/reducer.hpp"
@@ -137,6 +139,7 @@ class Replicated {
     std::vector<std::string>& names = module->applied.find(replicate_name)->second.parameter_names;
     names.clear();
     for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
+    for (const NamedParameter& parameter : parameters) refuse_other_parts(parameter);
     start_up(mesh_.whole_group(), parameters, owner_);
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !requires_grad(parameter.tensor()); });
     ReducerSettings settings;
@@ -149,6 +152,22 @@ class Replicated {
     settings.owner = owner_;
     reducer_ = std::make_shared<Reducer>(std::move(settings), parameters);
     reducer_->before_all_reduce = before_all_reduce_;
+  }
+
+  // Ranks that hold different parts of a parameter cannot take one value for it.
+  void refuse_other_parts(const NamedParameter& parameter) const {
+    const auto& layout = parameter.tensor().impl().layout;
+    if (!layout) return;
+    const std::vector<int> mine = layout->mesh.coordinates_of(RankContext::current().rank());
+    for (const int rank : mesh_.shape().ranks()) {
+      if (!layout->mesh.contains(rank)) continue;
+      const std::vector<int> theirs = layout->mesh.coordinates_of(rank);
+      for (std::size_t axis = 0; axis < mine.size(); ++axis)
+        if (mine[axis] != theirs[axis] && !layout->placements[axis].is_replicate())
+          throw Error(str("replicate: `", parameter.path, "` of ", owner_, " is ", layout->text(),
+                          ": its parts differ between the ranks that would replicate it"),
+                      "replicate over an axis that does not cut it, or shard the module with fully_shard");
+    }
   }
 
   // Buffers are looked up in their slots each time, as they may have been put in anew. What arrives takes the place of

@@ -98,9 +98,9 @@ void ShardGroup::fill_gather_input(const Tensor& input, const layout::FlatShards
 }
 
 void ShardGroup::begin_unshard(bool after_compute) {
-  const bool stale = state_ == GroupState::unsharded &&
-                     std::any_of(parameters_.begin(), parameters_.end(),
-                                 [](const ShardParameter& parameter) { return parameter.is_stale(); });
+  const bool holds_values = state_ == GroupState::unsharded || state_ == GroupState::kept;
+  const bool stale = holds_values && std::any_of(parameters_.begin(), parameters_.end(),
+                                                 [](const ShardParameter& parameter) { return parameter.is_stale(); });
   if (stale && !defect_armed(Defect::shard_stale_after_evaluation)) reshard();
   if (state_ == GroupState::gathering || state_ == GroupState::unsharded) return;
   if (state_ == GroupState::sharded) adopt_slots();
