@@ -39,6 +39,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("results", metavar="RESULTS", type=Path, help="results.jsonl of a run")
     parser.add_argument("-o", "--output", metavar="FOLDER", type=Path, required=True, help="where index.html goes")
     parser.add_argument("--max-plots", metavar="N", type=int, default=24, help="loss curves to draw at most (24)")
+    parser.add_argument("--max-timelines", metavar="N", type=int, default=8, help="timelines to draw at most (8)")
     options = parser.parse_args(arguments)
 
     # matplotlib builds a cache of fonts; where there is no home to keep it, a temporary one does.
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
         return 2
     page = options.output / "index.html"
     try:
-        write_atomically(page, render(results, max_plots=options.max_plots))
+        write_atomically(page, render(results, max_plots=options.max_plots, max_timelines=options.max_timelines))
     except OSError as error:
         print(f"lockstep report: {page}: {error.strerror}", file=sys.stderr)
         return 2

@@ -37,25 +37,30 @@ TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) 
 }
 
 void Tracer::memory_changed(const MemoryStats& stats) {
-  last_ = {TraceRecord::now(), stats.current};
-  const std::size_t at = static_cast<std::size_t>(num_changes_++ / width_);
-  if (at < samples_.size()) {
-    if (total(last_) >= total(samples_[at])) samples_[at] = last_;
+  const MemorySample now{TraceRecord::now(), stats.current};
+  const std::size_t most = std::max<std::size_t>(options_.max_samples / 2, 1);
+  std::size_t at = static_cast<std::size_t>(num_changes_ / width_);
+  if (at >= most) {
+    // Pairs join; with an odd number the last one is only half full and goes on to be filled.
+    for (std::size_t i = 0; i < memory_.size(); ++i) {
+      if (i % 2 == 0) {
+        memory_[i / 2] = memory_[i];
+      } else {
+        if (total(memory_[i].peak) > total(memory_[i / 2].peak)) memory_[i / 2].peak = memory_[i].peak;
+        memory_[i / 2].last = memory_[i].last;
+      }
+    }
+    memory_.resize((memory_.size() + 1) / 2);
+    width_ *= 2;
+    at = static_cast<std::size_t>(num_changes_ / width_);
+  }
+  ++num_changes_;
+  if (at == memory_.size()) {
+    memory_.push_back({now, now});
     return;
   }
-  if (samples_.size() >= std::max<std::size_t>(options_.max_samples, 2) - 1) {
-    // Pairs join; with an odd number the last one is only half full and goes on to be filled.
-    std::size_t kept = 0;
-    for (std::size_t i = 0; i < samples_.size(); i += 2) {
-      const bool second = i + 1 < samples_.size() && total(samples_[i + 1]) >= total(samples_[i]);
-      samples_[kept++] = samples_[second ? i + 1 : i];
-    }
-    samples_.resize(kept);
-    width_ *= 2;
-    --num_changes_;
-    return memory_changed(stats);
-  }
-  samples_.push_back(last_);
+  if (total(now) > total(memory_[at].peak)) memory_[at].peak = now;
+  memory_[at].last = now;
 }
 
 Trace Tracer::snapshot() const {
@@ -68,8 +73,10 @@ Trace Tracer::snapshot() const {
     launch.resumed_ns = record.resumed_ns.load(std::memory_order_relaxed);
     launch.end_ns = record.end_ns.load(std::memory_order_relaxed);
   }
-  trace.memory = samples_;
-  if (!samples_.empty() && samples_.back().time_ns != last_.time_ns) trace.memory.push_back(last_);
+  for (const Changes& changes : memory_) {
+    trace.memory.push_back(changes.peak);
+    if (changes.last.time_ns != changes.peak.time_ns) trace.memory.push_back(changes.last);
+  }
   for (const auto& [id, name] : streams_) trace.streams.push_back({id, name});
   return trace;
 }

@@ -25,7 +25,7 @@ namespace lockstep::device {
 
 struct TraceOptions {
   std::size_t max_launches = 20000;  // what comes later is counted and dropped
-  std::size_t max_samples = 2000;    // of memory; when more come, neighbours join, and the larger of two stays
+  std::size_t max_samples = 2000;    // of memory; when more come, neighbours join: their peak and their last stay
   // Asked when a deferred launch (a collective) is issued; its answer is kept with the launch.
   std::function<std::uint64_t()> tag = {};
 };
@@ -57,7 +57,7 @@ struct TracedStream {
 struct Trace {
   std::vector<TracedLaunch> launches;  // in the order they were issued
   std::int64_t num_dropped = 0;
-  std::vector<MemorySample> memory;   // in order of time; the peak and the last change are always among them
+  std::vector<MemorySample> memory;   // in order of time; the peak and the last change are always there
   std::vector<TracedStream> streams;  // those with launches, by id
 };
 

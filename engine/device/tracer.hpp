@@ -49,11 +49,14 @@ class Tracer {
   std::map<int, std::string> streams_;
   std::int64_t num_dropped_ = 0;
   bool next_is_deferred_ = false;
-  // A sample stands for `width_` changes that follow each other; of these it is the one with the most bytes.
-  std::vector<MemorySample> samples_;
+  // `width_` changes that follow each other: the one with the most bytes, and the last, which is what stays after them.
+  struct Changes {
+    MemorySample peak;
+    MemorySample last;
+  };
+  std::vector<Changes> memory_;
   std::int64_t num_changes_ = 0;
   std::int64_t width_ = 1;
-  MemorySample last_;
 };
 
 }  // namespace lockstep::device

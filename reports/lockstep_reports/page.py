@@ -28,7 +28,7 @@ MAX_OPEN_FAILURES = 5
 MAX_MEMORY_BARS = 16
 NUM_SLOWEST = 10
 MAX_TIMELINES = 8
-MAX_TIMELINE_CHARACTERS = 1_500_000  # of all timelines together
+MAX_TIMELINE_CHARACTERS = 2_000_000  # of all timelines together
 MAX_PLANS = 40
 
 
@@ -129,6 +129,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         figures=[_loss_figure(case) for case in choose_for_plots(cases_with_losses, max_plots)],
         num_with_losses=len(cases_with_losses),
         timelines=timelines,
+        timeline_of={figure.case.index: figure.id for figure in timelines},
         num_with_timeline=len(with_timeline),
         planned=planned,
         num_plan_rows=sum(len(case.plan) for case in planned),
@@ -180,6 +181,21 @@ def choose_for_plots(cases: list[Case], at_most: int) -> list[Case]:
     for case in cases:
         chosen.setdefault(case.index, case)
     return sorted(list(chosen.values())[: max(at_most, 0)], key=lambda case: case.index)
+
+
+def choose_for_timelines(cases: list[Case], at_most: int) -> list[Case]:
+    """One unexpected case of each scenario, then one of each other, then the other unexpected ones, then the rest."""
+    first: dict[tuple[str, bool], int] = {}
+    for case in cases:
+        first.setdefault((case.scenario, case.unexpected), case.index)
+
+    def urgency(case: Case) -> tuple[int, int]:
+        alone = first[case.scenario, case.unexpected] == case.index
+        if alone and (case.unexpected or (case.scenario, True) not in first):
+            return (0 if case.unexpected else 1), case.index
+        return (2 if case.unexpected else 3), case.index
+
+    return sorted(sorted(cases, key=urgency)[: max(at_most, 0)], key=lambda case: (not case.unexpected, case.index))
 
 
 def _loss_figure(case: Case) -> LossFigure:
@@ -239,7 +255,7 @@ def _short_name(case: Case) -> str:
 def _timelines(results: Results, at_most: int) -> list[TimelineFigure]:
     figures: list[TimelineFigure] = []
     room = MAX_TIMELINE_CHARACTERS
-    for case in choose_for_plots([case for case in results.cases if case.timeline], at_most):
+    for case in choose_for_timelines([case for case in results.cases if case.timeline], at_most):
         file = os.path.normpath(Path(results.source).parent / (case.timeline or ""))
         figure = TimelineFigure(f"timeline-{len(figures)}", case, file)
         try:
@@ -248,7 +264,7 @@ def _timelines(results: Results, at_most: int) -> list[TimelineFigure]:
             figure.memory_svg = plots.memory_over_time_plot(figure.timeline, f"Memory of {case.scenario}, {case.case}")
         except UnreadableTimeline as error:
             figure.problem = str(error)
-        room -= len(figure.data)
+        room = max(room - len(figure.data), 0)
         figures.append(figure)
     return figures
 

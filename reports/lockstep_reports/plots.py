@@ -10,7 +10,7 @@ import html
 import io
 import math
 import re
-from itertools import count
+from itertools import count, groupby
 from typing import Callable, Sequence
 
 import matplotlib
@@ -270,7 +270,7 @@ def memory_plot(cases: list[tuple[str, Case]]) -> Markup:
 
 # -- memory over time --------------------------------------------------------------------------------------------------
 
-_MAX_STEPS = 500  # more than the plot has pixels for
+_MAX_STEPS = 900
 
 
 def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
@@ -311,25 +311,34 @@ def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
 
 
 def _thinned(samples: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
-    """At most so many, and of neighbours the one with most bytes: a peak stays, where and as high as it was."""
+    """Of each stretch of time its peak and what stays after it: about what a row of pixels can show."""
     if len(samples) <= _MAX_STEPS:
         return samples
-    width = math.ceil(len(samples) / _MAX_STEPS)
-    return [max(samples[at : at + width], key=lambda sample: sum(sample[1])) for at in range(0, len(samples), width)]
+    width = (samples[-1][0] - samples[0][0]) / (_MAX_STEPS / 2) or 1.0
+    kept = []
+    for _, stretch in groupby(samples, key=lambda sample: int((sample[0] - samples[0][0]) / width)):
+        of_stretch = list(stretch)
+        peak = max(range(len(of_stretch)), key=lambda place: sum(of_stretch[place][1]))
+        kept.append(of_stretch[peak])
+        if peak + 1 < len(of_stretch):
+            kept.append(of_stretch[-1])
+    return kept
 
 
 def _mark_iterations(axes: Axes, iterations: list[tuple[float, int]], end: float) -> None:
-    if not 1 < len(iterations) <= 60:
+    if len(iterations) < 2:
         return
-    every = math.ceil(len(iterations) / 16)
-    for place, (begin, number) in enumerate(iterations):
+    last = -end
+    for begin, number in iterations:
+        # Those that would crowd each other are left out; the first label is long.
+        if begin - last < (0.025 if last > iterations[0][0] else 0.07) * end:
+            continue
         axes.axvline(begin / 1e3, color=_MUTED, linewidth=0.6, alpha=0.5)
-        after = iterations[place + 1][0] if place + 1 < len(iterations) else end
-        if place % every == 0 and after - begin > 0.02 * end:
-            axes.annotate(
-                f"iteration {number}" if place == 0 else str(number), (begin / 1e3, 1.0), xycoords=("data", "axes fraction"),
-                xytext=(2, 1), textcoords="offset points", fontsize=7.5, color=_MUTED,
-            )  # fmt: skip
+        axes.annotate(
+            f"iteration {number}" if last < 0 else str(number), (begin / 1e3, 1.0), xycoords=("data", "axes fraction"),
+            xytext=(2, 1), textcoords="offset points", fontsize=7.5, color=_MUTED,
+        )  # fmt: skip
+        last = begin
 
 
 def _mark_bound(axes: Axes, bound: Bound) -> None:

@@ -244,17 +244,21 @@ def page_data(timeline: Timeline, max_boxes: int = MAX_BOXES) -> dict[str, Any]:
     lanes = []
     for rank, of_rank in timeline.lanes.items():
         for lane in of_rank:
-            boxes: list[int] = []
-            number = 0
+            boxes: list[int] = []  # five numbers each, the begin from the one before
+            waits: list[int] = []  # of deferred collectives: which box, and after how long its rank waited in it
+            number = last = 0
             for box in lane.boxes:
                 if box.begin >= cut:
                     break
                 place[id(box)] = (len(lanes), number)
+                if box.resumed is not None:
+                    waits += [number, _ticks(box.resumed - box.begin)]
                 number += 1
-                wait = -1 if box.resumed is None else _ticks(box.resumed - box.begin)
+                begin = _ticks(box.begin)
                 flags = box.kind + (16 if box.unfinished else 0) + 32 * box.depth
-                boxes += [_ticks(box.begin), _ticks(box.duration), text(box.name), text(box.info), flags, wait]
-            lanes.append({"rank": rank, "name": lane.name, "depth": lane.depth, "boxes": boxes})
+                boxes += [begin - last, _ticks(box.duration), text(box.name), text(box.info), flags]
+                last = begin
+            lanes.append({"rank": rank, "name": lane.name, "depth": lane.depth, "boxes": boxes, "waits": waits})
     joins = []
     for members in timeline.joins:
         places = [place[id(box)] for _, _, box in members if id(box) in place]

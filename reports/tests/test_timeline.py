@@ -73,7 +73,7 @@ def test_the_page_has_the_first_part_of_what_is_too_long(tmp_path):
     assert data["boxes"] == 2 * (1 + 50 * sample.BOXES_A_RANK_AND_ITERATION)
     assert 90 <= data["shown"] <= 100
     assert data["end"] < 50_000 * TICKS
-    places = {(lane, box) for lane, of in enumerate(data["lanes"]) for box in range(len(of["boxes"]) // 6)}
+    places = {(lane, box) for lane, of in enumerate(data["lanes"]) for box in range(len(of["boxes"]) // 5)}
     for join in data["joins"]:
         assert set(zip(join[::2], join[1::2])) <= places
 
@@ -173,3 +173,18 @@ def test_a_thousand_failures_with_long_messages_are_bounded(tmp_path):
         row["records"]["more"] = [[0.125] * 4000]
     text, _ = page_of(tmp_path, rows)
     assert len(text) < 6_000_000
+
+
+def test_one_case_of_each_scenario_is_drawn_before_a_second_of_any(tmp_path):
+    from lockstep_reports.model import case_from
+    from lockstep_reports.page import choose_for_timelines
+
+    cases = [case_from({"scenario": name, "status": status}) for name, status in [
+        ("a", "PASS"), ("a", "PASS"), ("b", "PASS"), ("b", "FAIL"), ("b", "FAIL"), ("c", "PASS"), ("d", "HANG"),
+    ]]  # fmt: skip
+    for index, case in enumerate(cases):
+        case.index = index
+    assert [case.index for case in choose_for_timelines(cases, 1)] == [3]
+    assert [case.index for case in choose_for_timelines(cases, 4)] == [3, 6, 0, 5]
+    assert [case.index for case in choose_for_timelines(cases, 5)] == [3, 4, 6, 0, 5]
+    assert choose_for_timelines(cases, 0) == []

@@ -24,9 +24,22 @@
     return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw);
   };
 
+  // A begin is kept as its distance from the one before, and waits apart, as few boxes have one.
+  const unpacked = ({ boxes, waits }) => {
+    const found = [];
+    let begin = 0;
+    for (let i = 0; i < boxes.length; i += 5) {
+      begin += boxes[i];
+      found.push(begin, ...boxes.slice(i + 1, i + 5), -1);
+    }
+    for (let i = 0; i < waits.length; i += 2) found[waits[i] * FIELDS + 5] = waits[i + 1];
+    return found;
+  };
+
   class Timeline {
     constructor(holder) {
       this.data = JSON.parse(holder.querySelector("script").textContent);
+      for (const lane of this.data.lanes) lane.boxes = unpacked(lane);
       this.axis = holder.querySelector(".axis");
       this.svg = holder.querySelector(".lanes");
       this.readout = holder.querySelector(".readout");
@@ -95,7 +108,8 @@
       });
       // A drawing of its own inside this one cuts off what lies left of the rows.
       const inner = `x="${GUTTER}" width="${width - GUTTER}" height="${this.height}" viewBox="${GUTTER} 0 ${width - GUTTER} ${this.height}"`;
-      parts.push(`<svg ${inner}>`, ...boxes, ...this.drawJoins(), "</svg>");
+      const joins = this.drawJoins();
+      parts.push(`<svg ${inner}${joins.length > 120 ? ' class="many"' : ""}>`, ...boxes, ...joins, "</svg>");
       this.svg.innerHTML = parts.join("");
     }
 
