@@ -124,6 +124,15 @@ TEST(JsonLine, GivesAReasonOnlyWhereThereIsOne) {
   EXPECT_THAT(json_line(row), Not(HasSubstr("\"failure\"")));
 }
 
+TEST(JsonLine, NamesATimelineOnlyWhereThereIsOne) {
+  CaseResult row = full_case();
+  EXPECT_THAT(json_line(row), Not(HasSubstr("\"timeline\"")));
+  row.timeline = "when/timeline-3.json";
+  EXPECT_THAT(json_line(row), HasSubstr(R"("timeline":"when/timeline-3.json","repro":)"));
+  const std::string text = str(json_line(run_info()), "\n", json_line(row), "\n");
+  EXPECT_EQ(parse_results(text, "r.jsonl").cases.at(0).timeline, "when/timeline-3.json");
+}
+
 TEST(JsonLine, StaysOneLineOfJsonWithHostileContent) {
   CaseResult row = full_case();
   row.scenario = std::string("a\"\\\n\r\t\x01\x7f\xff\xc0\xaf\0end", 15);

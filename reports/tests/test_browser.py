@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 import shutil
 import subprocess
@@ -131,7 +132,7 @@ def test_the_filter_finds_by_text_verdict_document_launch_and_device(tmp_path):
 
 
 def test_a_case_is_put_together_when_it_is_opened(tmp_path):
-    rows = [sample.case_row(__import__("random").Random(3), 8, "FAIL"), *sample.rows(20)[1:-1]]
+    rows = [sample.case_row(random.Random(3), 8, "FAIL"), *sample.rows(20)[1:-1]]
     seen = look(
         tmp_path,
         page_text(tmp_path, rows),
