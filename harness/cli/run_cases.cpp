@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include "engine/comm/recorder.hpp"
@@ -156,7 +157,11 @@ RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario
     } else {
       one.row = verdict::judge(std::move(one.row), run::expectation_of(one.spec), one.stages);
     }
-    one.row.timeline = joined_timeline(one, options);
+    try {
+      one.row.timeline = joined_timeline(one, options);
+    } catch (const Error& error) {
+      fmt::print(stderr, "lockstep: {}\n", error.what());  // the verdict does not hang on it
+    }
     const bool ended_badly = one.row.status == verdict::Status::HANG || one.row.status == verdict::Status::CRASH;
     if (ended_badly && one.row.failure && !one.stories.empty())
       one.row.failure->also.push_back(comm::explain(one.stories));

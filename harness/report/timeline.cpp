@@ -141,10 +141,21 @@ class Joined {
       event(str(of, ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":", piece.rank, "}"));
     }
     name_thread(piece.rank, 0, "steps and modules");
-    for (const Json& stream : piece.streams) name_thread(piece.rank, thread_of(stream, "id"), stream.value("name", ""));
+    for (const Json& stream : piece.streams)
+      name_thread(piece.rank, thread_of(piece, integer(stream, "id")), stream.value("name", ""));
   }
 
-  static std::int64_t thread_of(const Json& json, const char* key) { return integer(json, key) + 1; }
+  // By the stream's name: stages number their streams in the order of their first use, which may differ.
+  std::int64_t thread_of(const Piece& piece, std::int64_t id) {
+    std::string name = str("stream ", id);
+    for (const Json& stream : piece.streams)
+      if (integer(stream, "id") == id) name = stream.value("name", name);
+    std::vector<std::string>& of_rank = streams_[piece.rank];
+    const auto at = std::find(of_rank.begin(), of_rank.end(), name);
+    const std::int64_t thread = at - of_rank.begin() + 1;
+    if (at == of_rank.end()) of_rank.push_back(name);
+    return thread;
+  }
 
   static std::string place_of(const Piece& piece, const Json& json) {
     std::string args = str("\"line\":", integer(json, "line"));
@@ -169,6 +180,7 @@ class Joined {
 
   void add_launch(const Piece& piece, const Json& launch, std::int64_t last) {
     const std::int64_t begin = integer(launch, "begin"), ended = integer(launch, "end");
+    const std::int64_t thread = thread_of(piece, integer(launch, "stream"));
     const std::string name = launch.value("name", "");
     std::string args = place_of(piece, launch);
     if (const std::int64_t issued = integer(launch, "issued"); issued > 0 && issued <= begin)
@@ -176,14 +188,14 @@ class Joined {
     if (ended == 0) args += ",\"unfinished\":true";
     const auto collective = launch.find("collective");
     if (collective == launch.end() || !collective->is_object())
-      return box(piece, name, "launch", thread_of(launch, "stream"), begin, ended ? ended : last, args);
+      return box(piece, name, "launch", thread, begin, ended ? ended : last, args);
     if (const std::int64_t resumed = integer(launch, "resumed"); resumed > 0)
       args += str(",\"resumed\":", microseconds(resumed - origin_));
     for (const auto& [key, value] : collective->items()) args += str(",", json_text(key), ":", value.dump());
-    box(piece, name, "collective", thread_of(launch, "stream"), begin, ended ? ended : last, args);
+    box(piece, name, "collective", thread, begin, ended ? ended : last, args);
     const JoinKey key{piece.stage, collective->value("group", std::uint64_t{0}),
                       collective->value("sequence", std::uint64_t{0})};
-    members_[key].push_back({name, piece.rank, thread_of(launch, "stream"), begin});
+    members_[key].push_back({name, piece.rank, thread, begin});
   }
 
   void add_sample(const Piece& piece, const Json& sample) {
@@ -199,6 +211,7 @@ class Joined {
   std::int64_t origin_;
   std::string events_;
   std::map<std::pair<int, std::int64_t>, bool> named_;
+  std::map<int, std::vector<std::string>> streams_;  // of each rank, the first has tid 1
   std::map<JoinKey, std::vector<Member>> members_;
 };
 

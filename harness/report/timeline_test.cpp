@@ -2,6 +2,8 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <map>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -131,6 +133,30 @@ TEST_F(TimelineFile, OtherSequencesAndStagesStayApart) {
   ASSERT_EQ(starts.size(), 1u);
   EXPECT_DOUBLE_EQ(starts[0]["ts"].get<double>(), 1000.4);
   EXPECT_EQ(of_phase(trace, "X").size(), 12u);
+}
+
+TEST_F(TimelineFile, AStreamKeepsItsRowWhereAStageNumbersItOtherwise) {
+  leave(0, 0, 1'000'000, 4);
+  leave(1, 0, 2'000'000, 5);
+  // In the second stage the stream comes second, after one that the first has not.
+  std::ifstream in(piece(1, 0));
+  std::string text((std::istreambuf_iterator<char>(in)), {});
+  for (std::size_t at = 0; (at = text.find(R"("stream":0)", at)) != std::string::npos;)
+    text.replace(at, 10, R"("stream":1)");
+  const std::string own = R"({"kind":"stream","id":0,"name":"cpu/compute"})";
+  text.replace(text.find(own), own.size(),
+               R"({"kind":"stream","id":0,"name":"cpu/copy_in"})"
+               "\n"
+               R"({"kind":"stream","id":1,"name":"cpu/compute"})");
+  in.close();
+  std::ofstream(piece(1, 0)) << text;
+  const Json trace = joined({1, 1});
+  std::map<std::int64_t, std::string> names;
+  for (const Json& event : of_phase(trace, "M"))
+    if (event["name"] == "thread_name") names[event["tid"]] = event["args"]["name"];
+  EXPECT_EQ(names.at(1), "cpu/compute");
+  EXPECT_EQ(names.at(2), "cpu/copy_in");
+  for (const Json& box : of_phase(trace, "X")) EXPECT_EQ(box["tid"], box["cat"] == "step" ? 0 : 1) << box;
 }
 
 TEST_F(TimelineFile, ARankThatWasEndedIsNamedAndItsOpenBoxGoesToItsLastMoment) {
