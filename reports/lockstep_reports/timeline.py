@@ -10,7 +10,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterable
 
 from .formats import format_bytes
 from .model import PURPOSES, count_of, number_of, text_of
@@ -86,19 +86,83 @@ class Timeline:
         peaks = {rank: max(sum(sizes) for _, sizes in samples) for rank, samples in self.memory.items() if samples}
         return max(peaks, key=lambda rank: (peaks[rank], -rank), default=None)
 
+    def shares(self) -> list["Share"]:
+        """Rank by rank, how its time was spent."""
+        found = []
+        for rank, lanes in self.lanes.items():
+            boxes = [box for lane in lanes for box in lane.boxes]
+            launches = _union(box for box in boxes if KINDS[box.kind] in ("launch", "copy"))
+            collectives = [box for box in boxes if box.kind >= KINDS.index("all_gather")]
+            flights = _union(collectives)
+            found.append(
+                Share(
+                    rank,
+                    num_launches=sum(KINDS[box.kind] in ("launch", "copy") for box in boxes),
+                    launches=_length(launches),
+                    num_collectives=len(collectives),
+                    collectives=_length(flights),
+                    beside=_length(_common(launches, flights)),
+                )
+            )
+        return found
+
     def drawn_bounds(self, rank: int) -> list[Bound]:
         """Bounds on one choice of purposes, the first's: those can lie at the bottom of one plot."""
         of_rank = [bound for bound in self.bounds if bound.rank in (None, rank)]
         return [bound for bound in of_rank if set(bound.purposes) == set(of_rank[0].purposes)]
 
     def iterations(self, rank: int) -> list[tuple[float, int]]:
-        """Begin and number of each iteration of the innermost loops, as steps of the rank show them."""
+        """Begin and number of each iteration of the outermost loops, as steps of the rank show them."""
         found: list[tuple[float, int]] = []
-        steps = [box for lane in self.lanes.get(rank, []) for box in lane.boxes if box.kind == 0 and box.depth > 0]
-        for box in sorted(steps, key=lambda box: box.begin):
-            if box.iteration is not None and (not found or found[-1][1] != box.iteration):
-                found.append((box.begin, box.iteration))
+        steps = [box for lane in self.lanes.get(rank, []) for box in lane.boxes if KINDS[box.kind] == "step" and box.iteration is not None]
+        outermost = min((box.depth for box in steps), default=0)
+        for box in sorted((box for box in steps if box.depth == outermost), key=lambda box: box.begin):
+            if not found or found[-1][1] != box.iteration:
+                found.append((box.begin, box.iteration or 0))
         return found
+
+
+@dataclass
+class Share:
+    """Times of a rank in microseconds; what overlaps counts once."""
+
+    rank: int
+    num_launches: int
+    launches: float  # some launch ran
+    num_collectives: int
+    collectives: float  # some collective was under way
+    beside: float  # both at once: communication that cost no time of its own
+
+    @property
+    def hidden(self) -> float | None:
+        return self.beside / self.collectives if self.collectives > 0 else None
+
+
+def _union(boxes: Iterable[Box]) -> list[tuple[float, float]]:
+    joined: list[tuple[float, float]] = []
+    for begin, end in sorted((box.begin, box.begin + box.duration) for box in boxes):
+        if joined and begin <= joined[-1][1]:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
+        else:
+            joined.append((begin, end))
+    return joined
+
+
+def _common(a: list[tuple[float, float]], b: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    found, i, j = [], 0, 0
+    while i < len(a) and j < len(b):
+        begin, end = max(a[i][0], b[j][0]), min(a[i][1], b[j][1])
+        if begin < end:
+            found.append((begin, end))
+        if a[i][1] < b[j][1]:
+            i += 1
+        else:
+            j += 1
+    return found
+
+
+def _length(intervals: list[tuple[float, float]]) -> float:
+    return sum(end - begin for begin, end in intervals)
 
 
 class UnreadableTimeline(Exception):

@@ -64,6 +64,7 @@ def test_memory_is_that_of_the_rank_that_used_most(tmp_path):
     assert timeline.heaviest_rank == 1
     assert max(sum(sizes) for _, sizes in timeline.memory[1]) == 8192 + 2048 + 4096 + 1024
     assert timeline.iterations(1) == [(30.0, 0)]
+    assert [number for _, number in read_timeline(written(tmp_path, sample.trace(iterations=4))).iterations(0)] == [0, 1, 2, 3]
     assert [(bound.rank, bound.bytes, bound.line) for bound in timeline.bounds] == [(1, 12000, 31)]
 
 
@@ -188,3 +189,27 @@ def test_one_case_of_each_scenario_is_drawn_before_a_second_of_any(tmp_path):
     assert [case.index for case in choose_for_timelines(cases, 4)] == [3, 6, 0, 5]
     assert [case.index for case in choose_for_timelines(cases, 5)] == [3, 4, 6, 0, 5]
     assert choose_for_timelines(cases, 0) == []
+
+
+def test_shares_count_what_overlaps_once(tmp_path):
+    def box(thread, kind, begin, duration, name="matmul"):
+        return {"ph": "X", "pid": 3, "tid": thread, "cat": kind, "name": name, "ts": begin, "dur": duration, "args": {}}
+
+    events = [
+        box(0, "step", 0.0, 1000.0, "forward"),
+        box(1, "launch", 0.0, 100.0), box(1, "launch", 100.0, 50.0), box(2, "launch", 120.0, 60.0), box(1, "launch", 300.0, 100.0),
+        box(3, "collective", 50.0, 100.0, "all_gather"), box(4, "collective", 140.0, 210.0, "barrier"),
+    ]  # fmt: skip
+    (share,) = read_timeline(written(tmp_path, {"traceEvents": events})).shares()
+    assert (share.rank, share.num_launches, share.num_collectives) == (3, 4, 2)
+    assert share.launches == 180.0 + 100.0
+    assert share.collectives == 300.0  # from 50 to 350
+    assert share.beside == 130.0 + 50.0  # 50 to 180, and 300 to 350
+    assert share.hidden == pytest.approx(0.6)
+
+
+def test_a_rank_without_collectives_hides_none(tmp_path):
+    event = {"ph": "X", "pid": 0, "tid": 1, "cat": "launch", "name": "x", "ts": 1.0, "dur": 2.0}
+    (share,) = read_timeline(written(tmp_path, {"traceEvents": [event]})).shares()
+    assert share.hidden is None
+    render(read_results(sample.write(tmp_path / "r.jsonl", [case_with(tmp_path, {"traceEvents": [event]})])))
