@@ -17,7 +17,8 @@ packages=(
   libpugixml-dev libxxhash-dev
   python3-matplotlib python3-jinja2
 )
-test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format)
+# chromium: a test looks at the page as a reader does.
+test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format chromium)
 
 list_only=false
 kokkos4=false

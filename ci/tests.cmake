@@ -52,7 +52,7 @@ function(lockstep_python_test name seconds)
                                           ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;MPLBACKEND=Agg;LOCKSTEP_PROGRAM=$<TARGET_FILE:lockstep>;OPENBLAS_NUM_THREADS=1")
 endfunction()
 
-lockstep_python_test(reports 300 reports/tests)
+lockstep_python_test(reports 600 reports/tests)
 lockstep_python_test(checks 120 ci/test_checks.py)
 lockstep_python_test(command_line 300 ci/test_command_line.py)
 set_tests_properties(command_line PROPERTIES RUN_SERIAL TRUE)

@@ -5,6 +5,7 @@
 
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/messages.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -60,6 +61,8 @@ std::int64_t elements_of(const Tensor* tensor) { return tensor == nullptr ? 0 : 
 std::uint64_t agreement_of(const Call& call) {
   std::uint64_t digest = call.agreement;
   if (call.family != Family::data_parallel && call.family != Family::start_up) return digest;
+  if (defect_armed(Defect::shard_owner_not_compared)) [[unlikely]]
+    return digest;
   for (const char c : call.owner) digest = (digest ^ static_cast<unsigned char>(c)) * 1099511628211ull;
   return digest;
 }

@@ -54,6 +54,9 @@ enum class Defect {
   shard_optimizer_ignores_reduction,        // compute does not wait for the reductions at the end of backward
   shard_gather_ignores_kept_parts,          // the gather for backward does not wait for the parts that forward kept
   shard_unshard_ignores_compute,            // a gather by hand does not wait for what wrote the parts
+  shard_unused_gather_kept,                 // a gather that was issued ahead and not used is never dropped
+  shard_reduction_inputs_kept,              // the inputs of all reductions of a backward are kept until its end
+  shard_owner_not_compared,                 // gathers of two blocks of the same sizes are taken for one
   shard_host_ignores_offload,               // the host does not wait for gradients that are on their way to it
   sharded_padding_leaked,                   // uneven parts are joined with the padding that they travelled with
   sharded_pieces_in_rank_order,             // parts of several pieces are joined rank by rank instead of piece by piece

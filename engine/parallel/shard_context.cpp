@@ -1,5 +1,6 @@
 #include "engine/parallel/shard_context.hpp"
 
+#include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 
 namespace lockstep::parallel {
@@ -37,6 +38,10 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
 
 void ShardContext::free_reduction_input() {
   if (!reduction) return;
+  if (defect_armed(Defect::shard_reduction_inputs_kept) && in_backward() && backward_id() == callback_in) [[unlikely]]
+    kept_inputs.push_back(*reduction);
+  else
+    kept_inputs.clear();
   reduction->free();
   reduction.reset();
 }

@@ -54,6 +54,7 @@ struct ShardContext {
   std::uint64_t callback_in = 0;  // the backward whose end it waits for
   std::optional<GatherBuffers> gathered;
   std::optional<ReductionInput> reduction;
+  std::vector<ReductionInput> kept_inputs;  // of a seeded defect
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
   void agree_on_end();

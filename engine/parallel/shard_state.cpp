@@ -266,7 +266,8 @@ void ShardState::take_what_is_left() {
 
 void ShardState::wait_at_end() {
   if (!group_) return;
-  group_->drop_unused_gather();
+  if (!defect_armed(Defect::shard_unused_gather_kept)) [[likely]]
+    group_->drop_unused_gather();
   // Kept for a backward that never came; the optimizer is about to change what it is made of.
   if (group_->state() == GroupState::kept) group_->reshard();
   group_->wait_for_reduction();
