@@ -46,6 +46,9 @@ const scenario::Step* step_at(const scenario::Steps& steps, int line) {
     for (const scenario::Steps* inner : {&step.steps, &step.otherwise}) {
       if (const scenario::Step* found = step_at(*inner, line)) return found;
     }
+    for (const scenario::Branch& branch : step.among) {
+      if (const scenario::Step* found = step_at(branch.steps, line)) return found;
+    }
   }
   return nullptr;
 }
@@ -89,8 +92,9 @@ std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& 
   }
   if (row.status != verdict::Status::FAIL || !row.failure) return {};
   // Not one inside a routine: its line is of another file.
-  if (row.failure->check == "expect" && row.failure->scenario_line == row.failure->line) {
-    if (const scenario::Step* step = step_at(test_case, row.failure->line)) return kind_of_step(*step);
+  if (row.failure->scenario_line == row.failure->line) {
+    const scenario::Step* step = step_at(test_case, row.failure->line);
+    if (step && (step->raises || row.failure->check == "expect")) return kind_of_step(*step);
   }
   return kind_of_check(row.failure->check);
 }
