@@ -125,6 +125,10 @@ bool has_post_accumulate_hooks(const Tensor& leaf);
 // tensors to go on with; those that need no gradient are the given ones.
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before);
 
+// The same, each tensor by a node of its own, so that parts of a graph that share nothing may go backward one after the
+// other. Calls once a backward, when it reaches the first of them; their gradients, where any come, are complete then.
+std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached);
+
 // ---- backward ----
 // From `roots` (scalars, or with `grads`). The graph is freed unless retained. Errors: a root that is no scalar and has
 // no gradient given; nothing to differentiate; a graph freed before; a saved tensor changed in place (naming operation

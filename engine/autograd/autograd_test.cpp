@@ -184,6 +184,23 @@ TEST_F(Autograd, WatchesSeveralTensorsAtOnce) {
   EXPECT_THAT(values(grad(x)), ElementsAre(32));
 }
 
+TEST_F(Autograd, OutputsThatAreWatchedApartMayGoBackwardApart) {
+  const Tensor x = leaf({1, 2});
+  const Tensor z = leaf({3, 4});
+  int calls = 0;
+  const auto watched = watch_first_gradient({ops::mul(x, 2.0), ops::mul(z, 3.0)}, [&] { ++calls; });
+  backward({ops::sum(watched[0])});
+  EXPECT_EQ(calls, 1);
+  EXPECT_FALSE(grad(z).defined());
+  backward({ops::sum(watched[1])});
+  EXPECT_EQ(calls, 2);
+  EXPECT_THAT(values(grad(z)), ElementsAre(3, 3));
+
+  const auto together = watch_first_gradient({ops::mul(x, 2.0), ops::mul(z, 3.0)}, [&] { ++calls; });
+  backward({ops::sum(ops::add(together[0], together[1]))});
+  EXPECT_EQ(calls, 3);
+}
+
 TEST_F(Autograd, CallbacksRunAtTheEndInOrderAndMayQueueMore) {
   const Tensor x = leaf({1});
   std::vector<int> order;

@@ -190,4 +190,13 @@ SavedTensorHooksScope::SavedTensorHooksScope(SavedTensorHooks hooks) {
 }
 SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.pop_back(); }
 
+std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached) {
+  const auto reached_in = std::make_shared<std::uint64_t>(0);
+  for (Tensor& tensor : tensors)
+    tensor = watch_gradients({tensor}, [reached, reached_in](const Gradients&) {
+      if (std::exchange(*reached_in, backward_id()) != backward_id()) reached();
+    })[0];
+  return tensors;
+}
+
 }  // namespace lockstep

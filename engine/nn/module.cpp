@@ -153,8 +153,8 @@ class BackwardWatch {
   }
 
   void watch_outputs(Value& outputs) {
-    const std::vector<Tensor> watched = watch_gradients(
-        tensors_of(outputs), [state = state_, module = module_, before = before_, after = after_](const Gradients&) {
+    const std::vector<Tensor> watched =
+        watch_first_gradient(tensors_of(outputs), [state = state_, module = module_, before = before_, after = after_] {
           const auto alive = module.lock();
           if (!alive) return;
           state->after_ran = false;

@@ -192,11 +192,9 @@ void ShardState::watch_inputs(nn::Inputs& inputs) {
 
 void ShardState::watch_outputs(nn::Value& outputs) {
   if (!grad_enabled()) return;
-  const std::vector<Tensor> watched =
-      watch_gradients(nn::tensors_of(outputs), [weak = weak_from_this()](const Gradients&) {
-        if (const auto state = weak.lock()) state->pre_backward();
-      });
-  outputs = nn::with_tensors(outputs, watched);
+  outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [weak = weak_from_this()] {
+                               if (const auto state = weak.lock()) state->pre_backward();
+                             }));
 }
 
 // ---- backward ----

@@ -103,7 +103,7 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
   module->add_post_forward([this, id](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
     here();
     if (!planner_.leave(id, {grad_enabled(), in_backward()})) return;
-    outputs = nn::with_tensors(outputs, watch_gradients(nn::tensors_of(outputs), [this, id](const Gradients&) {
+    outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
                                  here();
                                  planner_.backward_reaches(id);
                                }));
