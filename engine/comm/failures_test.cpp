@@ -86,8 +86,8 @@ TEST_P(FailuresOfKind, TellsWhatTheAgreementStoodFor) {
     all_reduce(world_group(), floats(4), ReduceOp::mean, call);
   });
   for (const std::string& failure : failures)
-    EXPECT_THAT(failure, AllOf(HasSubstr("the module it is for, or its contents"), HasSubstr("rank 0: gradients of a, b"),
-                               HasSubstr("rank 1: gradients of a")));
+    EXPECT_THAT(failure, AllOf(HasSubstr("the module it is for, or its contents"),
+                               HasSubstr("rank 0: gradients of a, b"), HasSubstr("rank 1: gradients of a")));
 }
 
 TEST_P(FailuresOfKind, MovesNoDataOnAMismatch) {

@@ -39,6 +39,15 @@ void Reducer::detach_all() {
     if (parameter.tensor.defined()) set_accumulator(parameter.tensor, {});
 }
 
+void Reducer::take_over(Reducer& before) {
+  before.detach_all();
+  for (Parameter& parameter : before.parameters_) {
+    parameter.tensor = Tensor();
+    for (Parameter& mine : parameters_)
+      if (mine.name == parameter.name) mine.pending = parameter.pending;
+  }
+}
+
 // ---- parameters and buckets ----
 Tensor Reducer::in_slot(const Parameter& parameter) {
   const auto owner = parameter.owner.lock();

@@ -40,6 +40,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
+  // Gradients that another reducer of the module has kept back, of the parameters that this one has too. The other one
+  // lets go of all of them.
+  void take_over(Reducer& before);
   // At a forward that records: follows tensors that were exchanged in their slots, cuts the buckets anew once the order
   // of gradients is known, and notes whether the backward of this forward synchronises.
   void prepare_forward(bool synchronize);

@@ -115,7 +115,10 @@ class Replicated {
   void before_forward(nn::Inputs& inputs) {
     // A forward within a backward recomputes: nothing may change under the gradients that are on their way.
     if (!in_backward()) {
-      if (!reducer_) start();
+      if (!reducer_)
+        start();
+      else if (const auto trained = trained_parameters(); names_of(trained) != trained_names_)
+        make_reducer(trained);  // some were frozen or thawed
       if (grad_enabled()) reducer_->prepare_forward(requires_gradient_sync);
       if (options_.broadcast_buffers) broadcast_buffers();
     }
@@ -141,7 +144,22 @@ class Replicated {
     for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
     for (const NamedParameter& parameter : parameters) refuse_other_parts(parameter);
     start_up(mesh_.whole_group(), parameters, owner_);
+    make_reducer(trained_parameters());
+  }
+
+  std::vector<NamedParameter> trained_parameters() const {
+    std::vector<NamedParameter> parameters = Collector(options_.ignored).collect(module_.lock()).parameters;
     std::erase_if(parameters, [](const NamedParameter& parameter) { return !requires_grad(parameter.tensor()); });
+    return parameters;
+  }
+  static std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
+    std::vector<std::string> names;
+    for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
+    return names;
+  }
+
+  void make_reducer(const std::vector<NamedParameter>& parameters) {
+    trained_names_ = names_of(parameters);
     ReducerSettings settings;
     for (int axis = mesh_.num_axes() - 1; axis >= 0; --axis) settings.groups.push_back(&mesh_.group(axis));
     settings.whole = &mesh_.whole_group();
@@ -150,7 +168,9 @@ class Replicated {
     settings.gradient_as_bucket_view = options_.gradient_as_bucket_view;
     settings.find_unused_parameters = options_.find_unused_parameters;
     settings.owner = owner_;
+    const auto before = std::exchange(reducer_, nullptr);
     reducer_ = std::make_shared<Reducer>(std::move(settings), parameters);
+    if (before) reducer_->take_over(*before);
     reducer_->before_all_reduce = before_all_reduce_;
   }
 
@@ -203,6 +223,7 @@ class Replicated {
   std::string owner_;
   std::function<void()> before_all_reduce_;
   std::shared_ptr<Reducer> reducer_;  // from the first forward on
+  std::vector<std::string> trained_names_;
 };
 
 using ReplicatedPtr = std::shared_ptr<Replicated>;
