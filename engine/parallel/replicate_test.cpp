@@ -360,16 +360,49 @@ TEST(ReplicateRanks, EachReplicatedChildHasItsOwnReducer) {
             "");
 }
 
-TEST(ReplicateRanks, OneParameterInTwoReducersIsAnError) {
-  EXPECT_THAT(run(2,
-                  [](int) {
-                    const nn::ModulePtr model = built("Net", 5);
-                    replicate(model);
-                    loss_of(model, 1);
-                    replicate(model->child("fc2"));
-                    loss_of(model, 1);
-                  }),
-              HasSubstr("is averaged by another replicated module already"));
+TEST(ReplicateRanks, AChildThatIsReplicatedLaterTakesItsParametersOver) {
+  EXPECT_EQ(run(2,
+                [](int rank) {
+                  const nn::ModulePtr model = built("Net", 5), plain = built("Net", 5);
+                  replicate(model);
+                  loss_of(model, 1);
+                  replicate(model->child("fc2"));
+                  const auto expected = mean_gradients(plain, 2, [](const nn::ModulePtr& copy, int of) {
+                    return loss_of(copy, static_cast<std::uint64_t>(of));
+                  });
+                  backward({loss_of(model, static_cast<std::uint64_t>(rank))});
+                  require(differing_gradient(model, expected).empty(), differing_gradient(model, expected));
+                }),
+            "");
+}
+
+TEST(ReplicateRanks, FollowsParametersThatAreFrozenAndThawed) {
+  EXPECT_EQ(run(2,
+                [](int rank) {
+                  const nn::ModulePtr model = built("Net", 5), plain = built("Net", 5);
+                  const auto freeze = [&](bool frozen) {
+                    for (const nn::ModulePtr& of : {model, plain})
+                      for (const nn::ParameterSlot& slot : of->child("fc1")->parameters)
+                        set_requires_grad(slot.tensor, !frozen);
+                  };
+                  replicate(model);
+                  for (const bool frozen : {true, false, true}) {
+                    freeze(frozen);
+                    nn::zero_grad(model);
+                    backward({loss_of(model, static_cast<std::uint64_t>(rank))});
+                    freeze(false);
+                    const auto expected = mean_gradients(plain, 2, [](const nn::ModulePtr& copy, int of) {
+                      return loss_of(copy, static_cast<std::uint64_t>(of));
+                    });
+                    require(grad(model->child("fc1")->parameters[0].tensor).defined() == !frozen, "fc1");
+                    const Tensor gradient = grad(model->child("fc3")->parameters[0].tensor);
+                    const auto ours = to_doubles(gradient);
+                    require(std::equal(ours.begin(), ours.end(), expected[4].begin(),
+                                       [](double a, float b) { return static_cast<float>(a) == b; }),
+                            "fc3.weight.grad");
+                  }
+                }),
+            "");
 }
 
 TEST(ReplicateRanks, BroadcastsBuffersBeforeEachForward) {
