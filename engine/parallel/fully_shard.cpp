@@ -198,7 +198,11 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   for (const Found& found : collector.found) {
     check_parameter(found, options.name);
     const int dim = options.shard_dim ? options.shard_dim(found.name, found.tensor) : 0;
-    dims.push_back(normalize_dim(dim, found.tensor.num_dims(), "fully_shard"));
+    const int num_dims = found.tensor.num_dims();
+    if (dim < -num_dims || dim >= num_dims)
+      throw Error(str("Shard dim ", dim, " is invalid for ", num_dims, "D tensor `", found.name, "` of ", options.name),
+                  "shard a dim that the parameter has");
+    dims.push_back(dim < 0 ? dim + num_dims : dim);
   }
   const device::Device device = options.device            ? *options.device
                                 : collector.found.empty() ? device::Device{}

@@ -40,7 +40,7 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 void ShardState::make_root() {
   is_root_ = true;
   if (modules_.size() > 1)
-    throw Error(str("fully_shard: ", owner_, " are several modules in one group, and the first that runs"),
+    throw Error(str("FSDP requires a single root module but got ", owner_, ", a group of several"),
                 "shard a module around them, and run that");
   const nn::ModulePtr root = modules_.front().lock();
   std::vector<std::string> on_meta;
@@ -50,7 +50,8 @@ void ShardState::make_root() {
     if (!state) continue;
     if (!seen.insert(state.get()).second) continue;
     if (state.get() != this && state->is_initialized_)
-      throw Error(str("fully_shard: `", entry.path, "` of ", owner_, " ran before this root did"),
+      throw Error(str("FSDP state has already been lazily initialized for `", entry.path, "` of ", owner_,
+                      ", which ran before this root did"),
                   "run a forward of the root module first");
     context->states.push_back(state);
     if (state->group_)
