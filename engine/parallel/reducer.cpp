@@ -6,20 +6,11 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/parallel/digest.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
-
-namespace {
-
-std::uint64_t digest(std::uint64_t seed, std::string_view text) {  // FNV-1a
-  std::uint64_t hash = seed ^ 14695981039346656037ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return (hash ^ 0xffu) * 1099511628211ull;
-}
-
-}  // namespace
 
 Reducer::Reducer(ReducerSettings settings, const std::vector<nn::NamedParameter>& parameters)
     : settings_(std::move(settings)) {

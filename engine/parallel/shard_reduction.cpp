@@ -9,22 +9,13 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/parallel/digest.hpp"
 #include "engine/parallel/events.hpp"
 #include "engine/parallel/shard_copies.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
-
-namespace {
-
-std::uint64_t digest(std::uint64_t seed, std::string_view text) {  // FNV-1a
-  std::uint64_t hash = seed ^ 14695981039346656037ull;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return (hash ^ 0xffu) * 1099511628211ull;
-}
-
-}  // namespace
 
 // ---- gradients as they come ----
 void ShardGroup::on_gradient(std::size_t index, const Tensor& gradient) {
