@@ -115,6 +115,12 @@ ReshardAfterForward normalized(ReshardAfterForward how, int num_shards) {
   return how;
 }
 
+void check_types(const MixedPrecision& precision) {
+  for (const auto& type : {precision.param, precision.reduce, precision.output})
+    if (type && !is_floating(*type))
+      throw Error(str("fully_shard: mixed_precision asks for ", name_of(*type)), "give floating-point types");
+}
+
 Value to_value(const ReshardAfterForward& how) {
   using Kind = ReshardAfterForward::Kind;
   if (how.kind == Kind::among) return how.ranks;
@@ -187,6 +193,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
       throw Error(str("fully_shard does not support containers that do not implement forward: ", outline(*module)),
                   "shard its children, or a module that calls them");
   }
+  check_types(options.mixed_precision);
   const DeviceMesh mesh = mesh_of(options);
   const ShardMesh over(mesh);
   const ReshardAfterForward reshard = normalized(options.reshard_after_forward, over.num_shards());
