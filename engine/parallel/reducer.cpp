@@ -14,13 +14,16 @@ namespace lockstep::parallel {
 
 Reducer::Reducer(ReducerSettings settings, const std::vector<nn::NamedParameter>& parameters)
     : settings_(std::move(settings)) {
+  auto names = std::make_shared<std::vector<std::string>>();
   for (const nn::NamedParameter& named : parameters) {
+    names->push_back(named.path);
     Parameter& parameter = parameters_.emplace_back();
     parameter.name = named.path;
     parameter.owner = named.owner;
     parameter.slot_in_owner = named.slot;
   }
   order_known_ = settings_.find_unused_parameters;
+  names_ = std::move(names);
 }
 
 Reducer::~Reducer() { detach_all(); }
@@ -218,14 +221,15 @@ void Reducer::reduce(Bucket& bucket) {
     agreement = digest(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
     if (!settings_.find_unused_parameters && !slot.filled) agreement = digest(agreement, "without");
   }
-  auto text = [this, slots = bucket.slots()] {
+  // A stream's worker may ask when the reducer has been replaced or is gone: nothing of it is referred to.
+  auto text = [owner = settings_.owner, names = names_, slots = bucket.slots()] {
     std::string with, without;
     for (const Bucket::Slot& slot : slots) {
-      const std::string& name = parameters_[static_cast<std::size_t>(slot.parameter)].name;
+      const std::string& name = (*names)[static_cast<std::size_t>(slot.parameter)];
       std::string& list = slot.filled ? with : without;
       list += str(list.empty() ? "" : ", ", name);
     }
-    return str("gradients of ", settings_.owner, ": ", with.empty() ? "none" : with.c_str(),
+    return str("gradients of ", owner, ": ", with.empty() ? "none" : with.c_str(),
                without.empty() ? std::string() : str("; no gradient: ", without));
   };
   bucket.reduce(averaging_, agreement, std::move(text));

@@ -83,6 +83,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   ReducerSettings settings_;
   std::vector<Parameter> parameters_;
+  std::shared_ptr<const std::vector<std::string>> names_;  // theirs; streams may ask for them when the reducer is gone
   std::vector<Bucket> buckets_;
   std::size_t next_bucket_ = 0;  // buckets start strictly in sequence
   Averaging averaging_;          // of the backward that is collected for
