@@ -82,6 +82,12 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
     return out;
   }
   for (const std::string& wanted : what) {
+    std::error_code ignored;
+    // A file that is there is meant, also where one that comes with the program has such a name.
+    if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, ignored)) {
+      add(wanted);
+      continue;
+    }
     std::vector<std::string> names;
     bool found = false;
     std::string pattern = wanted;

@@ -80,6 +80,18 @@ TEST_F(LibraryFolder, FindsByNameFileAndFolder) {
   }
 }
 
+TEST_F(LibraryFolder, AFileThatIsThereIsMeantBeforeAScenarioOfThatName) {
+  write_scenario("beyond/one", step);
+  write_scenario("elsewhere/beyond/one", step);
+  const fs::path before = fs::current_path();
+  fs::current_path(root_ / "elsewhere");
+  const std::vector<std::string> files = Library(root()).find({"beyond/one.yaml"});
+  const std::vector<std::string> names = Library(root()).find({"beyond/one"});
+  fs::current_path(before);
+  EXPECT_THAT(files, ElementsAre("beyond/one.yaml"));
+  EXPECT_THAT(names, ElementsAre((root_ / "beyond/one.yaml").string()));
+}
+
 TEST_F(LibraryFolder, HoldsNamesAgainstPaths) {
   write_scenario("a/one", step);
   write("b/one.yaml", "scenario: a/one\nsummary: s\nranks: {world_size: 2}\nsteps: [{barrier: {}}]\n");
