@@ -32,7 +32,7 @@ endif()
 
 if(LOCKSTEP_SANITIZE)
   # Ranks as threads, where the sanitizers see both sides of a race.
-  lockstep_scenarios_test(thread 3600 --launch thread --timeout 600)
+  lockstep_scenarios_test(thread 10800 --launch thread --timeout 600)
   set_property(TEST scenarios/thread APPEND PROPERTY ENVIRONMENT
     "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1" "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=second_deadlock_stack=1")
   return()

@@ -140,7 +140,7 @@ void open(Issued& issued) {
 }
 
 void note_state(Issued& issued, CollectiveState state) {
-  if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number > recorder_entries)
+  if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number >= recorder_entries)
     return;
   Record& record = issued.record();
   if (state == CollectiveState::done || state == CollectiveState::failed) record.finished_ns = now_ns();

@@ -12,6 +12,10 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/lsan_interface.h>
+#endif
+
 #include "engine/comm/control.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
@@ -169,6 +173,10 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
     for (std::thread& thread : threads) thread.join();
   }
   std::fflush(nullptr);
+#if defined(__SANITIZE_ADDRESS__)
+  // Leaks are looked for at exit(), which this process does not come to.
+  if (__lsan_do_recoverable_leak_check() != 0) ::_exit(23);
+#endif
   // No destructors of statics: they belong to the launcher, of which this process is a copy.
   ::_exit(0);
 }
