@@ -270,5 +270,25 @@ TEST(FullyShardErrors, AChildThatRanFirstIsTold) {
             "");
 }
 
+TEST(FullyShardErrors, AGroupOfSeveralThatWasRefusedAsRootServesTheRealOne) {
+  EXPECT_EQ(run(2,
+                [](int rank) {
+                  const nn::ModulePtr reference = built("Net", 3), model = built("Net", 3);
+                  replicate(reference, {});
+                  fully_shard({model->child("fc1"), model->child("fc2")}, named("fc1+fc2"));
+                  fully_shard({model}, named("root"));
+                  const std::string message = error_of([&] { model->child("fc1")->call(rows(1, {3, 2})); });
+                  require(message.find("requires a single root module") != std::string::npos, message);
+                  const auto seed = static_cast<std::uint64_t>(rank);
+                  backward({loss_of(reference, seed)});
+                  const std::size_t from = comm::log().size();
+                  backward({loss_of(model, seed)});
+                  require(differing_part(model, reference).empty(), differing_part(model, reference));
+                  const int gathers = count(Operation::all_gather, Family::data_parallel, from);
+                  require(gathers == 3, str(gathers, " gathers"));
+                }),
+            "");
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

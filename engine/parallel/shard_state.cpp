@@ -37,29 +37,26 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 }  // namespace
 
 // ---- the root ----
+// Everything is checked before anything is kept, so that a root that was refused may try again.
 void ShardState::make_root() {
-  is_root_ = true;
   if (modules_.size() > 1)
     throw Error(str("FSDP requires a single root module but got ", owner_, ", a group of several"),
                 "shard a module around them, and run that");
   const nn::ModulePtr root = modules_.front().lock();
   std::vector<std::string> on_meta;
-  std::set<const ShardState*> seen;
+  std::vector<ShardStatePtr> states;
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const ShardStatePtr state = shard_state_of(*entry.module);
-    if (!state) continue;
-    if (!seen.insert(state.get()).second) continue;
+    if (!state || std::find(states.begin(), states.end(), state) != states.end()) continue;
     if (state.get() != this && state->is_initialized_)
       throw Error(str("FSDP state has already been lazily initialized for `", entry.path, "` of ", owner_,
                       ", which ran before this root did"),
                   "run a forward of the root module first");
-    context->states.push_back(state);
+    states.push_back(state);
     if (state->group_)
       for (std::string& name : state->group_->names_on_meta()) on_meta.push_back(std::move(name));
   }
   if (!on_meta.empty()) {
-    context->states.clear();
-    is_root_ = false;
     std::string names;
     for (const std::string& name : on_meta) names += str(names.empty() ? "" : ", ", name);
     throw Error(str("FSDP parameters should be materialized from meta device before training, but the following were "
@@ -67,12 +64,15 @@ void ShardState::make_root() {
                     names, "]"),
                 "give the module storage and load or draw its values");
   }
-  for (const ShardStatePtr& state : context->living_states()) {
+  for (const ShardStatePtr& state : states)
+    if (state->group_ && state->group_->state() == GroupState::sharded) state->group_->adopt_slots();
+
+  is_root_ = true;
+  context->states.assign(states.begin(), states.end());
+  for (const ShardStatePtr& state : states) {
     state->is_initialized_ = true;
     state->context = context;
-    if (!state->group_) continue;
-    state->group_->context = context;
-    if (state->group_->state() == GroupState::sharded) state->group_->adopt_slots();
+    if (state->group_) state->group_->context = context;
   }
   if (!group_) return;
   group_->is_root = true;
@@ -84,7 +84,9 @@ void ShardState::recover() {
   for (const ShardStatePtr& state : context->living_states()) {
     state->phase_ = Phase::idle;
     state->modules_to_run_.clear();
-    if (state->group_) state->group_->forget_backward();
+    if (!state->group_) continue;
+    state->group_->forget_backward();
+    state->group_->positions.clear();
   }
   context->forward_order.clear();
   context->forward_root = nullptr;
