@@ -1,26 +1,37 @@
 #!/usr/bin/env bash
-# Lockstep against PyTorch with gloo, on this machine, in one sitting: the two take turns, and the ratio of each turn's
-# medians is what is compared, so that a slow minute of the machine meets both.
+# Speed, measured in turns: what is compared runs by turns in one sitting, and the ratio of each turn's medians is what
+# counts, so that a slow minute of the machine meets both sides.
 #
-#   ci/bench.sh [collectives] [steps]       default: both, 3 turns
+#   ci/bench.sh [collectives] [steps]                  Lockstep beside PyTorch with gloo; default: both, 3 turns
 #   ci/bench.sh --turns 5 steps
+#   ci/bench.sh operations [--filter REGEX]            every operation and the device's hot pieces, by Google Benchmark
+#   ci/bench.sh operations --against FOLDER            and in turns with the build in FOLDER (made by the same command in
+#                                                      another checkout, where it is build/): here over there
 #
 # LOCKSTEP_PEER_PYTHON names a python that has torch; else one is installed under build/peer (some 200 MB).
-# The JSON lines stay in build/bench.
+# What was measured stays in build/bench.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 turns=3
+filter=.
+against=
 groups=()
+value_of() { # OPTION [VALUE...]: the value, or usage
+  [[ $# -ge 2 && -n $2 ]] || {
+    echo "bench: $1 needs a value; see ci/bench.sh --help" >&2
+    exit 2
+  }
+  printf '%s\n' "$2"
+}
 while (($#)); do
   case "$1" in
-    --turns)
-      turns="${2:?bench: --turns needs a number}"
-      shift
-      ;;
-    collectives | steps) groups+=("$1") ;;
+    --turns) turns="$(value_of "$@")" && shift ;;
+    --filter) filter="$(value_of "$@")" && shift ;;
+    --against) against="$(value_of "$@")" && shift ;;
+    collectives | steps | operations) groups+=("$1") ;;
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
@@ -31,30 +42,60 @@ while (($#)); do
   shift
 done
 ((${#groups[@]})) || groups=(collectives steps)
-
-"$root/ci/setup.sh"
-"$root/ci/build.sh" release lockstep
-
-peer="${LOCKSTEP_PEER_PYTHON:-$root/build/peer/bin/python}"
-if [[ -z ${LOCKSTEP_PEER_PYTHON:-} ]] && ! "$peer" -c 'import torch' 2>/dev/null; then
-  say "installing torch under build/peer"
-  "$python" -m venv --clear "$root/build/peer" || {
-    echo "bench: python3-venv is missing: apt-get install python3-venv, or set LOCKSTEP_PEER_PYTHON" >&2
-    exit 3
-  }
-  "$peer" -m pip install --quiet torch numpy
-fi
-
 folder="$root/build/bench"
-mkdir -p "$folder"
-rm -f "$folder"/turn-*.jsonl
 export OPENBLAS_NUM_THREADS=1
-for ((turn = 1; turn <= turns; ++turn)); do
-  for group in "${groups[@]}"; do
-    say "turn $turn of $turns: $group"
-    ours="$folder/turn-$turn-lockstep.jsonl"
-    "$root/build/bin/lockstep" bench "$group" --json >>"$ours"
-    "$peer" "$root/ci/peer_torch.py" "$group" --like "$ours" >>"$folder/turn-$turn-torch.jsonl"
+
+bench_operations() {
+  "$root/ci/setup.sh" --bench
+  "$root/ci/build.sh" release lockstep_benchmarks
+  local here="$root/build/bin/lockstep_benchmarks" there="$against/bin/lockstep_benchmarks" turn
+  if [[ -z $against ]]; then
+    mkdir -p "$folder"
+    "$here" --benchmark_filter="$filter" --benchmark_min_time=0.1 --benchmark_out="$folder/operations.json"
+    return
+  fi
+  if [[ ! -x $there ]]; then
+    echo "bench: there is no $there; run \`ci/bench.sh operations\` in that checkout first" >&2
+    exit 2
+  fi
+  local turns_folder="$folder/builds"
+  mkdir -p "$turns_folder"
+  rm -f "$turns_folder"/turn-*.json
+  for ((turn = 1; turn <= turns; ++turn)); do
+    say "turn $turn of $turns: operations, here and in $against"
+    "$here" --benchmark_filter="$filter" --benchmark_min_time=0.1 --benchmark_out="$turns_folder/turn-$turn-here.json" >/dev/null
+    "$there" --benchmark_filter="$filter" --benchmark_min_time=0.1 --benchmark_out="$turns_folder/turn-$turn-there.json" >/dev/null
   done
+  "$python" "$root/ci/bench_ratios.py" "$turns_folder" here there
+}
+
+bench_beside_torch() {
+  "$root/ci/setup.sh"
+  "$root/ci/build.sh" release lockstep
+  local peer="${LOCKSTEP_PEER_PYTHON:-$root/build/peer/bin/python}" turn group ours
+  if [[ -z ${LOCKSTEP_PEER_PYTHON:-} ]] && ! "$peer" -c 'import torch' 2>/dev/null; then
+    say "installing torch under build/peer"
+    "$python" -m venv --clear "$root/build/peer" || {
+      echo "bench: python3-venv is missing: apt-get install python3-venv, or set LOCKSTEP_PEER_PYTHON" >&2
+      exit 3
+    }
+    "$peer" -m pip install --quiet torch numpy
+  fi
+  mkdir -p "$folder"
+  rm -f "$folder"/turn-*.jsonl
+  for ((turn = 1; turn <= turns; ++turn)); do
+    for group in "$@"; do
+      say "turn $turn of $turns: $group"
+      ours="$folder/turn-$turn-lockstep.jsonl"
+      "$root/build/bin/lockstep" bench "$group" --json >>"$ours"
+      "$peer" "$root/ci/peer_torch.py" "$group" --like "$ours" >>"$folder/turn-$turn-torch.jsonl"
+    done
+  done
+  "$python" "$root/ci/bench_ratios.py" "$folder" lockstep torch
+}
+
+beside_torch=()
+for group in "${groups[@]}"; do
+  if [[ $group == operations ]]; then bench_operations; else beside_torch+=("$group"); fi
 done
-"$python" "$root/ci/bench_ratios.py" "$folder"
+((${#beside_torch[@]} == 0)) || bench_beside_torch "${beside_torch[@]}"

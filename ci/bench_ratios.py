@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Prints how two sets of `lockstep bench --json` lines compare, turn by turn.
+"""Prints how two sets of measurements compare, turn by turn.
 
-    bench_ratios.py FOLDER       FOLDER holds turn-N-lockstep.jsonl and turn-N-torch.jsonl
+    bench_ratios.py FOLDER ONE OTHER       FOLDER holds turn-N-ONE and turn-N-OTHER, each .jsonl or .json
 
-A ratio is Lockstep's median over PyTorch's, of the same turn: below 1 Lockstep is faster. Shown are the median of the turns'
-ratios and its lowest and highest. What only one of the two measured is listed at the end.
+.jsonl are the lines of `lockstep bench --json`, .json what Google Benchmark writes. A ratio is ONE's median over OTHER's, of
+the same turn: below 1 ONE is faster. Shown are the median of the turns' ratios and its lowest and highest. What only one of
+the two measured is listed at the end.
 """
 
 from __future__ import annotations
@@ -24,45 +25,64 @@ def key_of(row: dict) -> Key:
 
 
 def medians(file: Path) -> dict[Key, tuple[float, str]]:
-    rows = (json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".json":
+        return medians_of_benchmarks(json.loads(text)["benchmarks"])
+    rows = (json.loads(line) for line in text.splitlines() if line.strip())
     return {key_of(row): (row["median"], row["unit"]) for row in rows if row.get("kind") == "bench"}
 
 
-def compare(folder: Path) -> tuple[list[tuple[Key, float, float, str, list[float]]], list[tuple[Key, str]]]:
-    """(key, Lockstep's median, PyTorch's, unit, ratio of each turn), and what only one side has."""
+def medians_of_benchmarks(rows: list[dict]) -> dict[Key, tuple[float, str]]:
+    """Google Benchmark's: time of the processor, but of the clock where the benchmark itself says what is timed."""
+    times: dict[Key, list[float]] = {}
+    units: dict[Key, str] = {}
+    for row in rows:
+        if row.get("run_type") != "iteration" or row.get("error_occurred"):
+            continue
+        group, _, name = row["name"].partition("/")
+        key = (group, name, "")
+        by_clock = name.endswith(("/manual_time", "/real_time"))
+        times.setdefault(key, []).append(row["real_time" if by_clock else "cpu_time"])
+        units[key] = row["time_unit"]
+    return {key: (statistics.median(values), units[key]) for key, values in times.items()}
+
+
+def compare(folder: Path, one: str, other: str) -> tuple[list[tuple[Key, float, float, str, list[float]]], list[tuple[Key, str]]]:
+    """(key, median of one, of the other, unit, ratio of each turn), and what only one side has."""
     ours: dict[Key, list[float]] = {}
     theirs: dict[Key, list[float]] = {}
     ratios: dict[Key, list[float]] = {}
     units: dict[Key, str] = {}
-    for file in sorted(folder.glob("turn-*-lockstep.jsonl")):
-        mine, other = medians(file), medians(Path(str(file).replace("-lockstep", "-torch")))
+    for file in sorted(folder.glob(f"turn-*-{one}.json*")):
+        mine, facing = medians(file), medians(file.with_name(file.name.replace(f"-{one}.", f"-{other}.")))
         for key, (value, unit) in mine.items():
             ours.setdefault(key, []).append(value)
             units[key] = unit
-            if key in other:
-                if other[key][1] != unit:
-                    raise SystemExit(f"bench_ratios: {' '.join(key)} is in {unit} here and {other[key][1]} there")
-                ratios.setdefault(key, []).append(value / other[key][0])
-        for key, (value, _) in other.items():
+            if key in facing:
+                if facing[key][1] != unit:
+                    raise SystemExit(f"bench_ratios: {' '.join(key)} is in {unit} in {one} and {facing[key][1]} in {other}")
+                ratios.setdefault(key, []).append(value / facing[key][0])
+        for key, (value, _) in facing.items():
             theirs.setdefault(key, []).append(value)
     table = [
         (key, statistics.median(ours[key]), statistics.median(theirs[key]), units[key], ratios[key]) for key in ours if key in ratios
     ]
-    alone = [(key, "Lockstep") for key in ours if key not in ratios] + [(key, "PyTorch") for key in theirs if key not in ratios]
+    alone = [(key, one) for key in ours if key not in ratios] + [(key, other) for key in theirs if key not in ratios]
     return table, alone
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) != 1:
+    if len(arguments) != 3:
         print(__doc__, file=sys.stderr)
         return 2
-    table, alone = compare(Path(arguments[0]))
-    print(f"{'what':<62} {'Lockstep':>11} {'PyTorch':>11}      ratio (lowest to highest)")
-    for (group, name, params), mine, other, unit, ratios in table:
+    folder, one, other = arguments
+    table, alone = compare(Path(folder), one, other)
+    print(f"{'what':<62} {one:>11} {other:>11}      ratio (lowest to highest)")
+    for key, mine, facing, unit, ratios in table:
         spread = f"{statistics.median(ratios):6.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
-        print(f"{f'{group} {name} {params}':<62} {mine:>11.1f} {other:>11.1f} {unit}  {spread}")
+        print(f"{' '.join(part for part in key if part):<62} {mine:>11.1f} {facing:>11.1f} {unit}  {spread}")
     for key, side in alone:
-        print(f"{' '.join(key)}: measured by {side} only")
+        print(f"{' '.join(part for part in key if part)}: measured by {side} only")
     if not table:
         print("bench_ratios: the two sides have no measurement in common", file=sys.stderr)
         return 1

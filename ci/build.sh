@@ -29,15 +29,22 @@ mkdir -p "$folder"
 exec 9>"$folder/.build.lock"
 flock 9
 
-# The program alone builds on a machine without GoogleTest; the tests switch their declaration on.
-tests=OFF
+# The program alone builds on a machine without GoogleTest and Google Benchmark; what needs them switches its declaration on,
+# and it stays on.
+is_on() { grep -qs "^$1:BOOL=ON" "$folder/CMakeCache.txt" && echo ON || echo OFF; }
+declared="$(is_on LOCKSTEP_TESTS) $(is_on LOCKSTEP_BENCHMARKS)"
+[[ -e $folder/build.ninja ]] || declared="OFF OFF"
+read -r tests benchmarks <<<"$declared"
 for target in "${targets[@]}"; do
-  [[ $target != tests && $target != *_tests ]] || tests=ON
+  case "$target" in
+    tests | *_tests) tests=ON ;;
+    *_benchmarks) benchmarks=ON ;;
+  esac
 done
-declared="$(sed -n 's/^LOCKSTEP_TESTS:BOOL=//p' "$folder/CMakeCache.txt" 2>/dev/null || true)"
-if [[ ! -e $folder/build.ninja || ($tests == ON && $declared != ON) ]]; then
+if [[ ! -e $folder/build.ninja || "$tests $benchmarks" != "$declared" ]]; then
   say "configuring $preset"
-  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests >"${folder}.configure.log" 2>&1 9>&- || {
+  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests -DLOCKSTEP_BENCHMARKS=$benchmarks \
+    >"${folder}.configure.log" 2>&1 9>&- || {
     cat "${folder}.configure.log" >&2
     rm -f "${folder}.configure.log"
     exit 3

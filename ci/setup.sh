@@ -3,6 +3,7 @@
 #
 #   ci/setup.sh            what the program and its reports need
 #   ci/setup.sh --tests    and what the tests need
+#   ci/setup.sh --bench    and Google Benchmark, for ci/bench.sh operations
 #   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from the wheel of a package that ships it
 #   ci/setup.sh --list     print the packages, one a line, and install nothing (with --tests: all of them)
 #
@@ -18,20 +19,21 @@ packages=(
   python3-matplotlib python3-jinja2
 )
 # chromium: a test looks at the page as a reader does.
-test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format chromium)
+test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format clang-tidy chromium)
 
 list_only=false
 kokkos4=false
 for argument in "$@"; do
   case "$argument" in
     --tests) packages+=("${test_packages[@]}") ;;
+    --bench) packages+=(libbenchmark-dev) ;;
     --list) list_only=true ;;
     --kokkos4)
       packages+=(python3-venv)
       kokkos4=true
       ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -149,9 +150,28 @@ def test_ratios_are_taken_within_a_turn(tmp_path):
     for turn, (mine, other) in enumerate([(10, 100), (30, 100), (80, 400)], start=1):
         (tmp_path / f"turn-{turn}-lockstep.jsonl").write_text(bench_line("all_reduce", 4, mine) + bench_line("send", 4, 1))
         (tmp_path / f"turn-{turn}-torch.jsonl").write_text(bench_line("all_reduce", 4, other))
-    table, alone = bench_ratios.compare(tmp_path)
+    table, alone = bench_ratios.compare(tmp_path, "lockstep", "torch")
     ((key, mine, other, unit, ratios),) = table
     assert key == ("collectives", "all_reduce", "bytes=4 world_size=2")
     assert (mine, other, unit) == (30, 100, "us")
     assert ratios == [0.1, 0.3, 0.2]
-    assert alone == [(("collectives", "send", "bytes=4 world_size=2"), "Lockstep")]
+    assert alone == [(("collectives", "send", "bytes=4 world_size=2"), "lockstep")]
+
+
+def test_ratios_of_two_builds_are_of_processor_time_unless_the_benchmark_times_itself(tmp_path):
+    def write_turn(side: str, cpu: float, clock: float) -> None:
+        rows = [
+            {"name": name, "run_type": "iteration", "real_time": clock, "cpu_time": cpu, "time_unit": "ns"}
+            for name in ("operations/add/forward/small", "operations/add/backward/small/manual_time")
+        ]
+        rows.append({"name": "operations/add_mean", "run_type": "aggregate", "real_time": 1, "cpu_time": 1, "time_unit": "ns"})
+        (tmp_path / f"turn-1-{side}.json").write_text(json.dumps({"context": {}, "benchmarks": rows}))
+
+    write_turn("here", 20, 300)
+    write_turn("there", 10, 100)
+    table, alone = bench_ratios.compare(tmp_path, "here", "there")
+    assert [(key[1], ratios) for key, _, _, _, ratios in table] == [
+        ("add/forward/small", [2.0]),
+        ("add/backward/small/manual_time", [3.0]),
+    ]
+    assert alone == []

@@ -1,12 +1,11 @@
-// What launches, events, allocations and the making of a world cost. Not part of the library:
+// What launches, events, allocations and the making of a world cost; each with the order check off and on where it
+// looks (the argument `check`).
 //
-//   ninja -C build device_bench && build/bin/device_bench      prints nanoseconds (median of rounds), with the order
-//   check off and on
-#include <algorithm>
-#include <chrono>
-#include <cstdio>
-#include <functional>
-#include <vector>
+//   ci/bench.sh operations --filter 'device/'
+#include <cstdint>
+#include <memory>
+
+#include <benchmark/benchmark.h>
 
 #include "engine/core/rank_context.hpp"
 #include "engine/device/arena.hpp"
@@ -18,31 +17,17 @@ namespace {
 
 constexpr Device cpu{Kind::cpu, 0};
 constexpr Device sim{Kind::sim, 0};
+constexpr std::int64_t num_floats = 16384;  // as many as take about 2 us
 
-double nanoseconds(int repeats, const std::function<void()>& f) {
-  std::vector<double> rounds;
-  for (int round = 0; round < 15; ++round) {
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < repeats; ++i) f();
-    const std::chrono::duration<double, std::nano> spent = std::chrono::steady_clock::now() - start;
-    rounds.push_back(spent.count() / repeats);
-  }
-  std::nth_element(rounds.begin(), rounds.begin() + 7, rounds.end());
-  return rounds[7];
-}
+// A rank whose order check is on or off as the benchmark's argument says.
+struct Rank {
+  explicit Rank(const benchmark::State& state) { set_order_check(state.range(0) != 0); }
+  RankContext context{0, 1};
+  RankScope scope{context};
+};
+void with_and_without_check(benchmark::internal::Benchmark* of) { of->ArgName("check")->Arg(0)->Arg(1); }
 
 Access whole(const MemoryPtr& memory, Mode mode) { return {memory.get(), 0, memory->bytes(), mode}; }
-
-void measure(const char* what, int repeats, const std::function<void()>& f) {
-  set_order_check(false);
-  const double off = nanoseconds(repeats, f);
-  set_order_check(true);
-  const double on = nanoseconds(repeats, f);
-  std::printf("%-52s %9.0f %9.0f\n", what, off, on);
-}
-
-// About as many floats as take 2 us.
-constexpr std::int64_t num_floats = 16384;
 
 void add(const Pointers& p) {
   const float* a = p.as<const float>(0);
@@ -51,65 +36,119 @@ void add(const Pointers& p) {
   for (std::int64_t i = 0; i < num_floats; ++i) out[i] = a[i] + b[i];
 }
 
-void run() {
-  RankContext context(0, 1);
-  RankScope scope(context);
+void launch_empty(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr a = allocate(cpu, 4 * num_floats), b = allocate(cpu, 4 * num_floats);
+  const MemoryPtr out = allocate(cpu, 4 * num_floats);
   Stream& compute = current_stream(cpu);
-  Stream& side = stream(cpu, Role::all_gather);
-  const MemoryPtr a = allocate(cpu, 4 * num_floats), b = allocate(cpu, 4 * num_floats),
-                  out = allocate(cpu, 4 * num_floats);
-  std::printf("%-52s %9s %9s\n", "nanoseconds", "check off", "check on");
-  measure("launch with three operands, empty body", 20000, [&] {
-    launch(compute, "add", {whole(a, Mode::read), whole(b, Mode::read), whole(out, Mode::write)},
+  for (auto _ : state)
+    launch(compute, "empty", {whole(a, Mode::read), whole(b, Mode::read), whole(out, Mode::write)},
            [](const Pointers&) {});
-  });
-  measure("launch with three operands of 64 KiB", 2000, [&] {
+}
+BENCHMARK(launch_empty)->Name("device/launch_empty")->Apply(with_and_without_check);
+
+void launch_add(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr a = allocate(cpu, 4 * num_floats), b = allocate(cpu, 4 * num_floats);
+  const MemoryPtr out = allocate(cpu, 4 * num_floats);
+  Stream& compute = current_stream(cpu);
+  for (auto _ : state)
     launch(compute, "add", {whole(a, Mode::read), whole(b, Mode::read), whole(out, Mode::write)}, add);
-  });
-  measure("the same, its result newly allocated", 2000, [&] {
+}
+BENCHMARK(launch_add)->Name("device/launch_add_64KiB")->Apply(with_and_without_check);
+
+void launch_add_to_new(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr a = allocate(cpu, 4 * num_floats), b = allocate(cpu, 4 * num_floats);
+  Stream& compute = current_stream(cpu);
+  for (auto _ : state) {
     const MemoryPtr result = allocate(cpu, 4 * num_floats);
     launch(compute, "add", {whole(a, Mode::read), whole(b, Mode::read), whole(result, Mode::write)}, add);
-  });
-  measure("allocate and free 1 KiB", 20000, [&] { allocate(cpu, 1024); });
-  measure("record and wait", 20000, [&] { side.wait(compute.record()); });
-  measure("read_to_host of 4 bytes", 20000, [&] {
-    float value = 0;
-    read_to_host(&value, *out, 0, sizeof value);
-  });
+  }
+}
+BENCHMARK(launch_add_to_new)->Name("device/launch_add_64KiB_to_new")->Apply(with_and_without_check);
+
+void launch_on_slices(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr out = allocate(cpu, 256 * 256);
+  Stream& compute = current_stream(cpu);
   std::size_t slice = 0;
-  measure("launch on one of 256 slices of a block", 20000, [&] {
+  for (auto _ : state) {
     slice = (slice + 1) % 256;
     launch(compute, "slice", {Access{out.get(), slice * 256, 256, Mode::write}}, [](const Pointers&) {});
-  });
-  const MemoryPtr on_sim = allocate(sim, 1024);
-  measure("launch on sim and synchronize", 500, [&] {
-    launch(current_stream(sim), "touch", {whole(on_sim, Mode::write)}, [](const Pointers&) {});
-    current_stream(sim).synchronize();
-  });
-  measure("100 launches on sim, then synchronize", 20, [&] {
-    for (int i = 0; i < 100; ++i) {
-      launch(current_stream(sim), "touch", {whole(on_sim, Mode::write)}, [](const Pointers&) {});
-    }
-    current_stream(sim).synchronize();
-  });
-  for (int ranks : {2, 8, 128}) {
-    for (Sharing sharing : {Sharing::processes, Sharing::threads}) {
-      const double spent = nanoseconds(10, [&] { HostWorld::create(ranks, sharing); });
-      std::printf("%-7s world of %3d ranks %28s %9.0f\n", sharing == Sharing::threads ? "thread" : "process", ranks, "",
-                  spent);
-    }
   }
+}
+BENCHMARK(launch_on_slices)->Name("device/launch_on_one_of_256_slices")->Apply(with_and_without_check);
+
+void allocate_and_free(benchmark::State& state) {
+  const Rank rank(state);
+  for (auto _ : state) benchmark::DoNotOptimize(allocate(cpu, 1024));
+}
+BENCHMARK(allocate_and_free)->Name("device/allocate_and_free_1KiB")->Apply(with_and_without_check);
+
+void record_and_wait(benchmark::State& state) {
+  const Rank rank(state);
+  Stream& compute = current_stream(cpu);
+  Stream& side = stream(cpu, Role::all_gather);
+  for (auto _ : state) side.wait(compute.record());
+}
+BENCHMARK(record_and_wait)->Name("device/record_and_wait")->Apply(with_and_without_check);
+
+void read_four_bytes(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr out = allocate(cpu, 1024);
+  for (auto _ : state) {
+    float value = 0;
+    read_to_host(&value, *out, 0, sizeof value);
+    benchmark::DoNotOptimize(value);
+  }
+}
+BENCHMARK(read_four_bytes)->Name("device/read_to_host_4B")->Apply(with_and_without_check);
+
+// As many launches as `launches` says on a worker's queue, then one wait for all.
+void launch_on_sim(benchmark::State& state) {
+  const Rank rank(state);
+  const MemoryPtr memory = allocate(sim, 1024);
+  Stream& compute = current_stream(sim);
+  for (auto _ : state) {
+    for (std::int64_t i = 0; i < state.range(1); ++i)
+      launch(compute, "touch", {whole(memory, Mode::write)}, [](const Pointers&) {});
+    compute.synchronize();
+  }
+}
+BENCHMARK(launch_on_sim)
+    ->Name("device/launch_on_sim_and_synchronize")
+    ->ArgNames({"check", "launches"})
+    ->ArgsProduct({{0, 1}, {1, 100}})
+    ->UseRealTime();
+
+void make_world(benchmark::State& state, Sharing sharing) {
+  const int ranks = static_cast<int>(state.range(0));
+  for (auto _ : state) benchmark::DoNotOptimize(HostWorld::create(ranks, sharing));
+}
+BENCHMARK_CAPTURE(make_world, processes, Sharing::processes)
+    ->Name("device/make_world_of_processes")
+    ->ArgName("ranks")
+    ->Arg(2)
+    ->Arg(8)
+    ->Arg(128);
+BENCHMARK_CAPTURE(make_world, threads, Sharing::threads)
+    ->Name("device/make_world_of_threads")
+    ->ArgName("ranks")
+    ->Arg(2)
+    ->Arg(8)
+    ->Arg(128);
+
+void start_rank(benchmark::State& state) {
   const auto world = HostWorld::create(2, Sharing::processes);
-  const double spent = nanoseconds(20, [&] {
-    RankContext rank(0, 2, world.get());
-    RankScope inner(rank);
+  for (auto _ : state) {
+    RankContext context(0, 2, world.get());
+    const RankScope scope(context);
     const MemoryPtr first = allocate(cpu, 1024);
     launch(current_stream(cpu), "touch", {whole(first, Mode::write)}, [](const Pointers& p) { p.at(0)[0] = {}; });
-  });
-  std::printf("%-52s %9.0f\n", "a rank's runtime, its first block and launch", spent);
+  }
 }
+BENCHMARK(start_rank)->Name("device/start_rank_allocate_and_launch");
 
 }  // namespace
 }  // namespace lockstep::device
-
-int main() { lockstep::device::run(); }
