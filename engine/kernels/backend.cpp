@@ -10,8 +10,10 @@
 
 #include <Kokkos_Core.hpp>
 #include <cblas.h>
+#include <dnnl.h>
 
 #include "engine/core/text.hpp"
+#include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
@@ -24,6 +26,16 @@ std::mutex& start_mutex() {
   return mutex;
 }
 std::atomic<bool> started{false};
+
+// What oneDNN writes its code for.
+const char* instructions_of_onednn() {
+  const auto chosen = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
+  const auto has = [chosen](dnnl_cpu_isa_t isa) { return (chosen & isa) == static_cast<unsigned>(isa); };
+  if (has(dnnl_cpu_isa_avx512_core)) return "AVX-512";
+  if (has(dnnl_cpu_isa_avx2)) return "AVX2";
+  if (has(dnnl_cpu_isa_avx)) return "AVX";
+  return has(dnnl_cpu_isa_sse41) ? "SSE4.1" : "any processor";
+}
 
 }  // namespace
 
@@ -65,7 +77,11 @@ std::string backend_name() {
 }
 
 int blas_threads() { return openblas_get_num_threads(); }
-std::string blas_name() { return str("OpenBLAS for ", openblas_get_corename(), " (", openblas_get_config(), ")"); }
+std::string blas_name() {
+  const dnnl_version_t* const version = dnnl_version();
+  return str("oneDNN ", version->major, ".", version->minor, ".", version->patch, " for ", instructions_of_onednn(),
+             " (float32), OpenBLAS for ", openblas_get_corename(), " (float64; ", openblas_get_config(), ")");
+}
 
 std::vector<std::pair<std::string, std::string>> missing_blas_environment() {
   std::vector<std::pair<std::string, std::string>> missing;
@@ -96,8 +112,7 @@ std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   };
   const auto multiply = [](const Case& of) {
     std::vector<float> c(count, -1.0f);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, n, n, n, 1.0f, of.a.data(), n, of.b.data(), n, 0.0f, c.data(),
-                n);
+    product(c.data(), n, n, n, of.a.data(), {true, false, n}, of.b.data(), {true, true, n}, false);
     return c;
   };
   std::vector<Case> cases(static_cast<std::size_t>(num_threads));

@@ -1,25 +1,15 @@
 #include "engine/kernels/gemm.hpp"
 
 #include <algorithm>
-#include <limits>
-#include <type_traits>
-
-#include <cblas.h>
 
 #include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
+#include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/elementwise.hpp"
 
 namespace lockstep::kernels {
 
 namespace {
-
-// How the library is told of a matrix: rows one after the other (plain), or columns (transposed).
-struct Lay {
-  bool usable = false;
-  bool transposed = false;
-  std::int64_t leading = 1;
-};
 
 Lay lay_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
   // A stride along a dim of one element is never used; what the library wants there is at least the other size.
@@ -35,24 +25,6 @@ Lay lay_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std
 Lay lay_of(const View& matrix) {
   const int n = matrix.sizes.size();
   return lay_of(matrix.sizes[n - 2], matrix.sizes[n - 1], matrix.strides[n - 2], matrix.strides[n - 1]);
-}
-
-template <class T>
-void product(T* out, std::int64_t m, std::int64_t n, std::int64_t k, const T* a, Lay lay_a, const T* b, Lay lay_b,
-             bool add_to_out) {
-  const auto whole = [](std::int64_t size) {
-    LOCKSTEP_CHECK(size <= std::numeric_limits<blasint>::max(), "a product of ", size, " is past the library's range");
-    return static_cast<blasint>(size);
-  };
-  const auto transposed = [](Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; };
-  const T beta = add_to_out ? T(1) : T(0);
-  if constexpr (std::is_same_v<T, float>) {
-    cblas_sgemm(CblasRowMajor, transposed(lay_a), transposed(lay_b), whole(m), whole(n), whole(k), T(1), a,
-                whole(lay_a.leading), b, whole(lay_b.leading), beta, out, whole(n));
-  } else {
-    cblas_dgemm(CblasRowMajor, transposed(lay_a), transposed(lay_b), whole(m), whole(n), whole(k), T(1), a,
-                whole(lay_a.leading), b, whole(lay_b.leading), beta, out, whole(n));
-  }
 }
 
 template <class T>

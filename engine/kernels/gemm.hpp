@@ -1,4 +1,4 @@
-// Matrix products of the vendor library, on one thread. Operands are taken as they lie when a dim of the matrix has
+// Matrix products of the vendor libraries, on one thread. Operands are taken as they lie when a dim of the matrix has
 // stride 1 (a transposed operand is a flag, not a copy; the flag changes the last bits, alignment does not).
 #pragma once
 

@@ -1,0 +1,55 @@
+#include <limits>
+
+#include <cblas.h>
+#include <dnnl.h>
+#include <dnnl_debug.h>
+#include <omp.h>
+
+#include "engine/core/error.hpp"
+#include "engine/kernels/blas_internal.hpp"
+
+namespace lockstep::kernels {
+
+namespace {
+
+// oneDNN takes as many threads as OpenMP would give the calling thread, and has no number of its own to set. A rank is
+// one thread's worth of work, whatever thread calls; a threaded Kokkos keeps its own number.
+class OnThisThreadAlone {
+ public:
+  OnThisThreadAlone() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OnThisThreadAlone() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OnThisThreadAlone(const OnThisThreadAlone&) = delete;
+  OnThisThreadAlone& operator=(const OnThisThreadAlone&) = delete;
+
+ private:
+  int before_;
+};
+
+blasint whole(std::int64_t size) {
+  LOCKSTEP_CHECK(size <= std::numeric_limits<blasint>::max(), "a product of ", size, " is past the library's range");
+  return static_cast<blasint>(size);
+}
+
+}  // namespace
+
+void product(float* out, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, Lay lay_a, const float* b,
+             Lay lay_b, bool add_to_out) {
+  const OnThisThreadAlone alone;
+  const auto status = dnnl_sgemm(lay_a.transposed ? 'T' : 'N', lay_b.transposed ? 'T' : 'N', m, n, k, 1.0f, a,
+                                 lay_a.leading, b, lay_b.leading, add_to_out ? 1.0f : 0.0f, out, n);
+  LOCKSTEP_CHECK(status == dnnl_success, "oneDNN refused a product of ", m, " x ", k, " and ", k, " x ", n,
+                 " (leading ", lay_a.leading, ", ", lay_b.leading, "): ", dnnl_status2str(status));
+}
+
+void product(double* out, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, Lay lay_a, const double* b,
+             Lay lay_b, bool add_to_out) {
+  const auto order = [](Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; };
+  cblas_dgemm(CblasRowMajor, order(lay_a), order(lay_b), whole(m), whole(n), whole(k), 1.0, a, whole(lay_a.leading), b,
+              whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(n));
+}
+
+}  // namespace lockstep::kernels
