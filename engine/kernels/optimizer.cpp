@@ -21,24 +21,29 @@ struct SgdKernel {
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
     const std::int64_t n = count - begin < tile ? count - begin : tile;
-    if (!has_momentum) return update<false, false>(begin, n);
-    if (first_step) return update<true, true>(begin, n);
-    update<true, false>(begin, n);
+    if (decays) return with_decay<true>(begin, n);
+    with_decay<false>(begin, n);
   }
 
-  template <bool momentum_on, bool first>
+  // What is the same for all elements is chosen before the loop: one with a choice in it does not vectorise.
+  template <bool decay>
+  KOKKOS_INLINE_FUNCTION void with_decay(std::int64_t begin, std::int64_t n) const {
+    if (!has_momentum) return update<decay, false, false>(begin, n);
+    if (first_step) return update<decay, true, true>(begin, n);
+    update<decay, true, false>(begin, n);
+  }
+
+  template <bool decay, bool momentum_on, bool first>
   KOKKOS_INLINE_FUNCTION void update(std::int64_t begin, std::int64_t n) const {
     T* const p = parameter + begin;
     const T* const gradient = grad + begin;
     T* const buf = momentum_on ? buffer + begin : nullptr;
     const C lr = minus_lr, mu = momentum, wd = weight_decay;
-    const bool decay = decays;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
       const C x = static_cast<C>(p[i]);
-      const C raw = static_cast<C>(gradient[i]);
-      const C decayed = std::fma(wd, x, raw);
-      C g = decay ? decayed : raw;
+      C g = static_cast<C>(gradient[i]);
+      if constexpr (decay) g = std::fma(wd, x, g);
       if constexpr (momentum_on) {
         if constexpr (!first) g = static_cast<C>(buf[i]) * mu + g;
         buf[i] = static_cast<T>(g);
@@ -57,11 +62,17 @@ struct AdamKernel {
   T* exp_avg_sq;
   std::int64_t count;
   C one_minus_beta1, beta2, one_minus_beta2, minus_rate, root_c2, eps, weight_decay, shrink;
-  bool decays, shrinks;
+  bool decays;
 
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
     const std::int64_t n = count - begin < tile ? count - begin : tile;
+    if (decays) return update<true>(begin, n);
+    update<false>(begin, n);
+  }
+
+  template <bool decay>
+  KOKKOS_INLINE_FUNCTION void update(std::int64_t begin, std::int64_t n) const {
     T* const p = parameter + begin;
     const T* const gradient = grad + begin;
     T* const ms = exp_avg + begin;
@@ -69,12 +80,9 @@ struct AdamKernel {
     const AdamKernel k = *this;  // the loop's numbers: nothing it writes can change them
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
-      const C before = static_cast<C>(p[i]);
-      const C shrunk = before * k.shrink;
-      const C x = k.shrinks ? shrunk : before;
-      const C raw = static_cast<C>(gradient[i]);
-      const C decayed = std::fma(k.weight_decay, x, raw);
-      const C g = k.decays ? decayed : raw;
+      const C x = static_cast<C>(p[i]) * k.shrink;
+      C g = static_cast<C>(gradient[i]);
+      if constexpr (decay) g = std::fma(k.weight_decay, x, g);
       const C m_before = static_cast<C>(ms[i]);
       const C m = std::fma(k.one_minus_beta1, g - m_before, m_before);
       const C v = std::fma(k.one_minus_beta2 * g, g, static_cast<C>(vs[i]) * k.beta2);
@@ -121,13 +129,14 @@ void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbe
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
       run(space, "lockstep::adam", num_tiles(count),
-          AdamKernel<T>{
-              static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
-              static_cast<T*>(item.exp_avg.data), static_cast<T*>(item.exp_avg_sq.data), count,
-              static_cast<C>(1.0 - numbers.beta1), static_cast<C>(numbers.beta2), static_cast<C>(1.0 - numbers.beta2),
-              static_cast<C>(-(numbers.lr / c1)), static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
-              static_cast<C>(numbers.weight_decay), static_cast<C>(1.0 - numbers.lr * numbers.weight_decay),
-              numbers.weight_decay != 0.0 && !numbers.decoupled, numbers.weight_decay != 0.0 && numbers.decoupled});
+          AdamKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
+                        static_cast<T*>(item.exp_avg.data), static_cast<T*>(item.exp_avg_sq.data), count,
+                        static_cast<C>(1.0 - numbers.beta1), static_cast<C>(numbers.beta2),
+                        static_cast<C>(1.0 - numbers.beta2), static_cast<C>(-(numbers.lr / c1)),
+                        static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
+                        static_cast<C>(numbers.weight_decay),
+                        static_cast<C>(numbers.decoupled ? 1.0 - numbers.lr * numbers.weight_decay : 1.0),
+                        numbers.weight_decay != 0.0 && !numbers.decoupled});
     });
   }
 }
