@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The checks that need no build: format, layers, headers.
+# The checks that need no build: format, layers, headers, and clang-tidy over what changed.
 #
-#   ci/check.sh                 all three
-#   ci/check.sh format|layers|headers
+#   ci/check.sh                 all four
+#   ci/check.sh format|layers|headers|tidy|tidy-all
 #
 # Format is clang-format 14's (Debian 12); `clang-format -i FILE` mends it. A header must compile on its own and included
-# twice; what was checked before and has not changed is not compiled again.
+# twice. clang-tidy looks at the sources that differ from the main branch (tidy-all: at every source), for what .clang-tidy
+# names. What was checked before and has not changed is not compiled again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -22,19 +23,21 @@ check_format() {
 }
 check_layers() { "$python" "$root/ci/check_layers.py" "$root"; }
 check_headers() { "$python" "$root/ci/check_headers.py" "$root"; }
+check_tidy() { "$python" "$root/ci/check_tidy.py" "$root"; }
+check_tidy-all() { "$python" "$root/ci/check_tidy.py" "$root" --all; }
 
 checks=("$@")
-((${#checks[@]})) || checks=(format layers headers)
+((${#checks[@]})) || checks=(format layers headers tidy)
 failed=()
 for check in "${checks[@]}"; do
   case "$check" in
-    format | layers | headers) "check_$check" || failed+=("$check") ;;
+    format | layers | headers | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
-      echo "check: unknown check '$check'; known are format, layers, headers" >&2
+      echo "check: unknown check '$check'; known are format, layers, headers, tidy, tidy-all" >&2
       exit 2
       ;;
   esac

@@ -3,7 +3,8 @@
 
     check_headers.py [ROOT]
 
-A header whose text, and the text of all project headers it includes, was checked before is not compiled again: the stamps
+Most headers are the first include of the source of their name: compiling that shows that they stand on their own, so that only
+`#pragma once` is looked for. Of the others, a header whose text, and the text of all project headers it includes, was checked before is not compiled again: the stamps
 lie in ROOT/build/header-check. CXX names the compiler (g++). Exits with 1 when a header fails, after the compiler's message.
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -58,6 +60,21 @@ class Headers:
         return f"{digest.hexdigest()[:32]}"
 
 
+def guards_itself(text: str) -> bool:
+    """Whether the first line that is no comment is `#pragma once`."""
+    lines = (line.strip() for line in re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).splitlines())
+    return next((line for line in lines if line and not line.startswith("//")), "") == "#pragma once"
+
+
+def stands_by_its_source(root: Path, header: str) -> bool:
+    """Whether the source of the header's name includes it before anything else."""
+    source = (root / header).with_suffix(".cpp")
+    if not source.is_file():
+        return False
+    included = includes_of(source.read_text(encoding="utf-8", errors="replace"))
+    return bool(included) and included[0].quoted and included[0].target == header
+
+
 def compile_twice(compiler: str, root: Path, path: str) -> str | None:
     """The compiler's message when the header does not stand on its own, else None."""
     source = f'#include "{path}"\n#include "{path}"\n'
@@ -72,12 +89,14 @@ def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
     version = subprocess.run([compiler, "--version"], text=True, capture_output=True, check=True).stdout.splitlines()[0]
     salt = " ".join([version, *FLAGS])
     stamps.mkdir(parents=True, exist_ok=True)
-    keys = {
-        path: headers.key(path, salt)
-        for path in (file.relative_to(root).as_posix() for file in source_files(root) if file.suffix == ".hpp")
-    }
-    to_do = [path for path, key in keys.items() if not (stamps / key).exists()]
+    keys: dict[str, str] = {}
     failed: dict[str, str] = {}
+    for path in (file.relative_to(root).as_posix() for file in source_files(root) if file.suffix == ".hpp"):
+        if not stands_by_its_source(root, path):
+            keys[path] = headers.key(path, salt)
+        elif not guards_itself(headers.text(path)):
+            failed[path] = "its first line that is no comment must be #pragma once"
+    to_do = [path for path, key in keys.items() if not (stamps / key).exists()]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for path, message in zip(to_do, pool.map(lambda path: compile_twice(compiler, root, path), to_do)):
             if message is None:
@@ -94,7 +113,7 @@ def main(arguments: list[str]) -> int:
     root = Path(arguments[0] if arguments else Path(__file__).resolve().parent.parent).resolve()
     failed = check(root, root / "build" / "header-check", os.environ.get("CXX", "g++"))
     for path, message in failed.items():
-        print(f"{path}: does not compile on its own, included twice:\n{message}")
+        print(f"{path}: does not stand on its own, included twice:\n{message}")
     return 1 if failed else 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ sys.path.insert(0, str(CI))
 import bench_ratios  # noqa: E402
 import check_headers  # noqa: E402
 import check_layers  # noqa: E402
+import check_tidy  # noqa: E402
 from includes import includes_of  # noqa: E402
 
 
@@ -109,6 +111,20 @@ def test_a_header_must_include_what_it_uses(tmp_path):
     assert "redefinition" in failed["engine/core/unguarded.hpp"]
 
 
+def test_a_header_that_its_source_includes_first_is_not_compiled_but_must_guard_itself(tmp_path, monkeypatch):
+    compiled = []
+    monkeypatch.setattr(check_headers, "compile_twice", lambda compiler, root, path: compiled.append(path))
+    write(tmp_path, "engine/core/first.hpp", "// What for.\n#pragma once\n")
+    write(tmp_path, "engine/core/first.cpp", '// How.\n#include "engine/core/first.hpp"\n#include <string>\n')
+    write(tmp_path, "engine/core/later.hpp", "#pragma once\n")
+    write(tmp_path, "engine/core/later.cpp", '#include <string>\n#include "engine/core/later.hpp"\n')
+    write(tmp_path, "engine/core/bare.hpp", "// #pragma once\nstruct Twice {};\n")
+    write(tmp_path, "engine/core/bare.cpp", '#include "engine/core/bare.hpp"\n')
+    failed = check_headers.check(tmp_path, tmp_path / "stamps", "g++")
+    assert compiled == ["engine/core/later.hpp"]
+    assert list(failed) == ["engine/core/bare.hpp"] and "#pragma once" in failed["engine/core/bare.hpp"]
+
+
 def test_a_checked_header_is_compiled_again_only_when_its_text_or_its_includes_change(tmp_path, monkeypatch):
     compiled = []
 
@@ -130,6 +146,47 @@ def test_a_checked_header_is_compiled_again_only_when_its_text_or_its_includes_c
     assert checked() == ["engine/core/high.hpp", "engine/core/low.hpp"]
     write(tmp_path, "engine/core/high.hpp", '#pragma once\n#include "engine/core/low.hpp"\nstruct High {};\n')
     assert checked() == ["engine/core/high.hpp"]
+
+
+# ---- clang-tidy ----
+def git(root: Path, *arguments: str) -> None:
+    identity = ["-c", "user.name=n", "-c", "user.email=e"]
+    subprocess.run(["git", "-C", str(root), *identity, *arguments], check=True, capture_output=True)
+
+
+def test_tidy_looks_at_what_changed_since_the_main_branch(tmp_path):
+    for name in ("low.hpp", "only.hpp", "a.cpp", "b.cpp", "c.cpp", "a_test.cpp"):
+        write(tmp_path, f"engine/core/{name}", "")
+    write(tmp_path, "engine/core/b.cpp", '#include "engine/core/low.hpp"\n')
+    git(tmp_path, "init", "-q", "-b", "main")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-q", "-m", "all")
+    assert check_tidy.changed_files(tmp_path) == set()
+    git(tmp_path, "checkout", "-q", "-b", "branch")
+    write(tmp_path, "engine/core/a.cpp", "int a;\n")
+    git(tmp_path, "commit", "-q", "-a", "-m", "a")
+    write(tmp_path, "engine/core/low.hpp", "int b();\n")
+    write(tmp_path, "engine/core/new.cpp", "")
+    write(tmp_path, "engine/core/a_test.cpp", "int t;\n")
+    changed = check_tidy.changed_files(tmp_path)
+    assert changed == {f"engine/core/{name}" for name in ("a.cpp", "low.hpp", "new.cpp", "a_test.cpp")}
+    sources = check_tidy.sources_of(tmp_path)
+    assert sources == [f"engine/core/{name}.cpp" for name in "a b c new".split()]
+    shown = check_tidy.sources_showing(changed, sources, check_headers.Headers(tmp_path))
+    assert shown == [f"engine/core/{name}.cpp" for name in "a b new".split()]
+
+
+@pytest.mark.skipif(shutil.which("clang-tidy") is None, reason="clang-tidy is not installed")
+def test_tidy_finds_what_the_configuration_asks_for(tmp_path):
+    write(tmp_path, ".clang-tidy", (CI.parent / ".clang-tidy").read_text(encoding="utf-8"))
+    write(tmp_path, "engine/core/good.cpp", "int twice(int value) { return 2 * value; }\n")
+    write(tmp_path, "engine/core/moved.cpp", "#include <string>\n#include <utility>\nvoid take(std::string);\n")
+    with (tmp_path / "engine/core/moved.cpp").open("a", encoding="utf-8") as file:
+        file.write("bool f(std::string text) {\n  take(std::move(text));\n  return text.empty();\n}\n")
+    said = check_tidy.check(tmp_path, check_tidy.sources_of(tmp_path), tmp_path / "stamps", "clang-tidy")
+    assert list(said) == ["engine/core/moved.cpp"]
+    assert "moved.cpp:6:10: error: 'text' used after it was moved [bugprone-use-after-move" in said["engine/core/moved.cpp"]
+    assert len(list((tmp_path / "stamps").iterdir())) == 1  # of the clean one: what was found is looked at again
 
 
 def test_setup_lists_packages_and_needs_nothing_here():

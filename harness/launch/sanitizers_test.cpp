@@ -1,0 +1,102 @@
+// In a build with sanitizers: what they find in a rank ends its process, and the launcher brings that back as an
+// outcome that no case passes with. A run that could not see a race or a leak would be clean for nothing.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include <cstdlib>
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harness/launch/launcher.hpp"
+
+namespace lockstep::launch {
+namespace {
+
+using verdict::RankOutcome;
+using verdict::RankStatus;
+
+// Two thread ranks run it; what the child says on the way is `text`.
+RankOutcome outcome_of(const std::function<void(int rank)>& fault, std::string& text) {
+  LaunchOptions options;
+  options.world_size = 2;
+  options.launch = Launch::thread;
+  options.timeout_seconds = 120;
+  testing::internal::CaptureStderr();
+  LaunchResult result = launch(options, [&](int rank) {
+    fault(rank);
+    RankOutcome outcome;
+    outcome.rank = rank;
+    return outcome;
+  });
+  text = testing::internal::GetCapturedStderr();
+  return result.outcomes.at(0);
+}
+
+TEST(Sanitizers, LetRanksPassThatDoNothingWrong) {
+  std::string text;
+  const RankOutcome outcome = outcome_of([](int) {}, text);
+  EXPECT_EQ(outcome.status, RankStatus::finished) << text;
+  EXPECT_EQ(text, "");
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(Sanitizers, SeeALeakOfARank) {
+  std::string text;
+  const RankOutcome outcome = outcome_of(
+      [](int) {
+        // Many, as a pointer that is left in a register would hide one.
+        for (int i = 0; i < 100; ++i) {
+          volatile char* lost = static_cast<char*>(std::malloc(64));
+          lost[0] = 1;
+        }
+      },
+      text);
+  EXPECT_EQ(outcome.status, RankStatus::exited);
+  EXPECT_EQ(outcome.exit_code, 23);
+  EXPECT_THAT(text, testing::HasSubstr("LeakSanitizer: detected memory leaks"));
+}
+
+TEST(Sanitizers, SeeAWritePastTheEnd) {
+  std::string text;
+  const RankOutcome outcome = outcome_of(
+      [](int rank) {
+        volatile char* block = static_cast<char*>(std::malloc(64));
+        volatile int past = 64 + rank;
+        block[past] = 1;
+        std::free(const_cast<char*>(block));
+      },
+      text);
+  EXPECT_EQ(outcome.status, RankStatus::exited);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(text, testing::HasSubstr("AddressSanitizer: heap-buffer-overflow"));
+}
+
+TEST(Sanitizers, SeeUndefinedBehaviour) {
+  std::string text;
+  const RankOutcome outcome = outcome_of(
+      [](int rank) {
+        volatile int large = 2147483647 - rank;
+        large = large + 1 + rank;
+      },
+      text);
+  EXPECT_EQ(outcome.status, RankStatus::exited);
+  EXPECT_NE(outcome.exit_code, 0);
+  EXPECT_THAT(text, testing::HasSubstr("signed integer overflow"));
+}
+#endif
+
+#if defined(__SANITIZE_THREAD__)
+TEST(Sanitizers, SeeARaceOfTwoRanks) {
+  std::string text;
+  int shared = 0;
+  const RankOutcome outcome = outcome_of([&](int rank) { shared += rank; }, text);
+  EXPECT_EQ(outcome.status, RankStatus::exited);
+  EXPECT_EQ(outcome.exit_code, 66);
+  EXPECT_THAT(text, testing::HasSubstr("ThreadSanitizer: data race"));
+}
+#endif
+
+}  // namespace
+}  // namespace lockstep::launch
+#endif
