@@ -88,6 +88,7 @@ struct Staging {
       case Operation::all_reduce:
       case Operation::reduce_scatter: {
         std::vector<const std::byte*> inputs;
+        inputs.reserve(static_cast<std::size_t>(size));
         for (int member = 0; member < size; ++member)
           inputs.push_back(staged_part(member, number, kind == Operation::reduce_scatter ? me : 0));
         output += bytes(begin);

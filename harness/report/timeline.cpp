@@ -44,13 +44,19 @@ bool read_piece(const std::string& path, Piece& piece) {
     Json json = Json::parse(line, nullptr, false);
     if (!json.is_object()) break;
     const std::string kind = json.value("kind", "");
-    if (kind == "timeline") piece.header = std::move(json);
-    if (kind == "stream") piece.streams.push_back(std::move(json));
-    if (kind == "launch") piece.launches.push_back(std::move(json));
-    if (kind == "span") piece.spans.push_back(std::move(json));
-    if (kind == "memory") piece.memory.push_back(std::move(json));
-    if (kind == "bound") piece.bounds.push_back(std::move(json));
-    if (kind == "end") {
+    if (kind == "timeline")
+      piece.header = std::move(json);
+    else if (kind == "stream")
+      piece.streams.push_back(std::move(json));
+    else if (kind == "launch")
+      piece.launches.push_back(std::move(json));
+    else if (kind == "span")
+      piece.spans.push_back(std::move(json));
+    else if (kind == "memory")
+      piece.memory.push_back(std::move(json));
+    else if (kind == "bound")
+      piece.bounds.push_back(std::move(json));
+    else if (kind == "end") {
       piece.num_dropped =
           json.value("launches_dropped", std::int64_t{0}) + json.value("spans_dropped", std::int64_t{0});
       piece.whole = true;
@@ -289,7 +295,7 @@ std::string join_timeline(const std::string& prefix, const std::vector<int>& wor
   Joined joined(origin);
   for (const Piece& piece : pieces) joined.add(piece);
   joined.add_flows();
-  const std::string path = prefix + ".json";
+  std::string path = prefix + ".json";
   write_whole_file(path, str("{\"displayTimeUnit\":\"ns\",\"otherData\":", other_data(pieces, world_sizes, origin),
                              ",\"traceEvents\":[", joined.events(), "\n]}\n"));
   std::error_code ignored;
