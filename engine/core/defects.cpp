@@ -117,6 +117,20 @@ constexpr std::array table = {
                "engine/autograd/ops_sharded.cpp", "the gradient of a cut is not gathered from the other ranks"},
     DefectInfo{clip_norm_of_parts, "clip_norm_of_parts", DefectKind::value, "engine/optim/clip.cpp",
                "the norm that clips is that of this rank's parts"},
+    DefectInfo{shard_empty_part_offset, "shard_empty_part_offset", DefectKind::value, "engine/parallel",
+               "a part without rows takes no room in the flat buffer of its rank"},
+    DefectInfo{shard_extension_left_out, "shard_extension_left_out", DefectKind::value, "engine/parallel",
+               "parts travel as they are, whatever their extension makes of them"},
+    DefectInfo{scaler_found_inf_of_parts, "scaler_found_inf_of_parts", DefectKind::value,
+               "engine/optim/grad_scaler.cpp", "ranks do not tell each other of gradients that are not finite"},
+    DefectInfo{scaler_steps_anyway, "scaler_steps_anyway", DefectKind::value, "engine/optim/grad_scaler.cpp",
+               "a step is taken though gradients are not finite"},
+    DefectInfo{scaler_unscale_left_out, "scaler_unscale_left_out", DefectKind::value, "engine/optim/grad_scaler.cpp",
+               "gradients of a scaled loss are not divided back"},
+    DefectInfo{scaler_growth_not_reset, "scaler_growth_not_reset", DefectKind::value, "engine/optim/grad_scaler.cpp",
+               "a skipped step does not start the count towards growth anew"},
+    DefectInfo{optimizer_state_of_first_part, "optimizer_state_of_first_part", DefectKind::value,
+               "engine/optim/whole_state.cpp", "every rank takes the first part of whole optimizer state"},
 };
 static_assert(table.size() + 1 == static_cast<std::size_t>(count_), "every defect needs its row");
 }  // namespace

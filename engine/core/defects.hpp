@@ -64,6 +64,13 @@ enum class Defect {
   sharded_mean_of_parts,                    // a mean divides by the size of this rank's part
   sharded_gradient_of_own_part,             // the gradient of a cut is not gathered from the other ranks
   clip_norm_of_parts,                       // the norm that clips is that of this rank's parts
+  shard_empty_part_offset,                  // a part without rows takes no room in the flat buffer of its rank
+  shard_extension_left_out,                 // parts travel as they are, whatever their extension makes of them
+  scaler_found_inf_of_parts,                // ranks do not tell each other of gradients that are not finite
+  scaler_steps_anyway,                      // a step is taken though gradients are not finite
+  scaler_unscale_left_out,                  // gradients of a scaled loss are not divided back
+  scaler_growth_not_reset,                  // a skipped step does not start the count towards growth anew
+  optimizer_state_of_first_part,            // every rank takes the first part of whole optimizer state
   count_
 };
 

@@ -43,6 +43,17 @@ struct Claims {
 };
 Claims& claims() { return RankContext::current().service<Claims>(); }
 
+// The groups of this rank that are alive.
+struct Groups {
+  explicit Groups(RankContext&) {}
+  std::vector<std::weak_ptr<ShardGroup>> entries;
+  void add(const std::shared_ptr<ShardGroup>& group) {
+    std::erase_if(entries, [](const auto& entry) { return entry.expired(); });
+    entries.push_back(group);
+  }
+};
+Groups& groups() { return RankContext::current().service<Groups>(); }
+
 // The parameters below some modules that nobody else manages, children before a module's own, each once.
 class Collector {
  public:
@@ -101,6 +112,11 @@ DeviceMesh mesh_of(const FullyShardOptions& options) {
   if (mesh.num_axes() != 1 && mesh.num_axes() != 2)
     throw Error(str("fully_shard expects a 1D or 2D DeviceMesh but got ", mesh.num_axes(), "D, ", mesh.shape().text()),
                 "slice the axis to shard over, or a replicate and a shard axis");
+  // Without names of their own the axes are called by their numbers.
+  if (const auto& names = mesh.shape().names(); names.size() == 2 && names[0] == "0" && names[1] == "1")
+    throw Error(str("fully_shard: Please init the 2D mesh for HSDP with mesh_dim_names specified; the axes of ",
+                    mesh.shape().text(), " have none"),
+                "name the axes, the one that replicates first, such as `names: [replicate, shard]`");
   return mesh;
 }
 
@@ -230,6 +246,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   if (!parameters.empty()) {
     GroupSettings settings{over, reshard, options.offload, options.mixed_precision, device, options.name};
     group = std::make_shared<ShardGroup>(std::move(settings), std::move(parameters));
+    groups().add(group);
     std::set<nn::Module*> settled;
     for (const ModulePtr& module : modules)
       if (settled.insert(module.get()).second) add_settling(module, group);
@@ -335,6 +352,24 @@ void register_forward_method(const ModulePtr& module, const std::string& method)
 
 void set_post_optim_event(const ModulePtr& root, device::Event event) {
   require_state(*root, "set_post_optim_event")->context->post_optim_event = std::move(event);
+}
+
+void extend_gather(const ModulePtr& owner, std::size_t slot, GatherExtension extension) {
+  const auto shared = std::make_shared<const GatherExtension>(std::move(extension));
+  for (const auto& entry : groups().entries) {
+    const auto group = entry.lock();
+    if (!group) continue;
+    for (ShardParameter& parameter : group->parameters())
+      for (const ParameterSlotRef& at : parameter.slots())
+        if (at.slot == slot && at.owner.lock() == owner) {
+          parameter.extension = shared;
+          return;
+        }
+  }
+  LOCKSTEP_CHECK(slot < owner->parameters.size(), owner->type(), " has no parameter ", slot);
+  throw Error(
+      str("extend_gather: no group of fully_shard holds `", owner->parameters[slot].name, "` of ", owner->type()),
+      "apply fully_shard first");
 }
 
 void add_shard_hook(const ModulePtr& module, ShardPoint point, std::function<void()> hook) {

@@ -1,10 +1,10 @@
 #include "engine/parallel/host_tensors.hpp"
 
 #include <cstring>
-#include <memory>
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/parallel/shard_copies.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
@@ -22,17 +22,6 @@ std::vector<std::int64_t> read_back(const Tensor& tensor) {
   std::vector<T> values(bytes.size() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), bytes.data(), bytes.size());
   return {values.begin(), values.end()};
-}
-
-// A tensor of its own type over part of `flat`, which has another type when types are mixed.
-Tensor typed_view(const Tensor& flat, const Tensor& like, std::int64_t offset_bytes) {
-  auto impl = std::make_shared<TensorImpl>();
-  impl->storage = flat.storage();
-  impl->sizes = like.sizes();
-  impl->strides = contiguous_strides(like.sizes());
-  impl->dtype = like.dtype();
-  impl->offset = offset_bytes / static_cast<std::int64_t>(size_of(like.dtype()));
-  return Tensor(std::move(impl));
 }
 
 }  // namespace
@@ -81,7 +70,7 @@ std::vector<Tensor> broadcast_together(comm::ProcessGroup& group, const std::vec
     const DType dtype = one_type ? tensors[first].dtype() : DType::boolean;
     const Tensor flat = empty({bytes / static_cast<std::int64_t>(size_of(dtype))}, dtype, tensors[first].device());
     for (std::size_t k = 0; k < members.size(); ++k) {
-      received[members[k]] = typed_view(flat, tensors[members[k]], offsets[k]);
+      received[members[k]] = typed_view(flat, tensors[members[k]].sizes(), tensors[members[k]].dtype(), offsets[k]);
       if (group.rank() == 0) raw::copy_(received[members[k]], detach(tensors[members[k]]));
     }
     comm::broadcast(group, flat, 0, call);

@@ -1,5 +1,8 @@
 #include "engine/parallel/shard_copies.hpp"
 
+#include <memory>
+#include <utility>
+
 #include "engine/core/defects.hpp"
 #include "engine/layout/placement.hpp"
 #include "engine/tensor/ops.hpp"
@@ -48,6 +51,17 @@ void copy_in(const Tensor& gathered, const Tensor& full, const layout::CutParame
     const Sides sides = sides_of(full, gathered, cut, copy);
     raw::copy_(sides.flat, sides.full);
   }
+}
+
+Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64_t offset_bytes) {
+  auto impl = std::make_shared<TensorImpl>();
+  impl->storage = flat.storage();
+  impl->sizes = sizes;
+  impl->strides = contiguous_strides(sizes);
+  impl->dtype = dtype;
+  const std::int64_t begin = flat.offset() * static_cast<std::int64_t>(size_of(flat.dtype()));
+  impl->offset = (begin + offset_bytes) / static_cast<std::int64_t>(size_of(dtype));
+  return Tensor(std::move(impl));
 }
 
 void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const layout::FlatShards& flat,

@@ -76,15 +76,20 @@ void ShardGroup::adopt_slots() {
 
 // ---- gather ----
 void ShardGroup::fill_gather_input(const Tensor& input, const layout::FlatShards& flat) {
+  std::int64_t left_out = 0;  // of a seeded defect
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (state_ == GroupState::kept) {
       raw::copy_(slice(input, 0, flat.offsets[i], flat.offsets[i] + kept_.pieces[i].num_elements()), kept_.pieces[i]);
       continue;
     }
     const Tensor part = local_tensor(parameters_[i].sharded());
-    if (part.num_elements() == 0) continue;
     const Dims padded = layout::padded_part_sizes(cuts_[i]);
-    const Tensor to = as_strided(input, part.sizes(), contiguous_strides(padded), flat.offsets[i]);
+    if (part.num_elements() == 0) {
+      if (defect_armed(Defect::shard_empty_part_offset)) [[unlikely]]
+        left_out += num_elements(padded);
+      continue;
+    }
+    const Tensor to = as_strided(input, part.sizes(), contiguous_strides(padded), flat.offsets[i] - left_out);
     if (!offloads()) {
       raw::copy_(to, part);
     } else if (to.dtype() == part.dtype() && to.is_contiguous() && part.is_contiguous()) {
@@ -120,15 +125,19 @@ void ShardGroup::begin_unshard(bool after_compute) {
   {
     const device::StreamScope scope(streams.copy_in);
     const device::PurposeScope purpose(device::Purpose::communication);
-    buffers.input = empty({flat.per_rank}, compute_type(), settings_.device);
-    fill_gather_input(buffers.input, flat);
+    if (!from_kept && has_extensions()) {
+      buffers.input = pack_extended();
+    } else {
+      buffers.input = empty({flat.per_rank}, compute_type(), settings_.device);
+      fill_gather_input(buffers.input, flat);
+    }
   }
   if (!defect_armed(Defect::shard_gather_ignores_copy_in)) streams.all_gather.wait(streams.copy_in.record());
   {
     const device::StreamScope scope(streams.all_gather);
     const device::PurposeScope purpose(device::Purpose::communication);
     for (const auto& hook : before_all_gather) hook();
-    buffers.output = empty({flat.per_rank * flat.num_ranks}, compute_type(), settings_.device);
+    buffers.output = empty({buffers.input.size(0) * flat.num_ranks}, buffers.input.dtype(), settings_.device);
     comm::Call call;
     call.family = comm::Family::data_parallel;
     call.async = true;
@@ -155,7 +164,10 @@ void ShardGroup::finish_unshard(bool keep_buffers) {
     const bool is_new = !parameter.full().defined();
     const Tensor before = parameter.full();
     const Tensor memory = parameter.attach_full(compute_type(), settings_.device);
-    copy_out(memory, gather_->output, cuts_[i], flat, i);
+    if (sent_.empty())
+      copy_out(memory, gather_->output, cuts_[i], flat, i);
+    else
+      unpack_extended(i, gather_->output, memory);
     if (is_new || !parameter.full().same_as(before))
       // The tensor must not keep the group alive, which holds it.
       set_accumulator(parameter.full(), [weak = weak_from_this(), i](const Tensor&, const Tensor& gradient) {
@@ -168,6 +180,7 @@ void ShardGroup::finish_unshard(bool keep_buffers) {
   context->gathered = std::exchange(gather_, std::nullopt);
   if (!keep_buffers) context->free_gather_buffers(streams);
   kept_ = {};
+  sent_.clear();
   gather_ranks_ = 0;
   move_to(GroupState::unsharded);
 }
@@ -180,6 +193,7 @@ void ShardGroup::drop_unused_gather() {
   gather_->copied_out = compute.record();
   gather_->free(streams);
   gather_.reset();
+  sent_.clear();
   reshard();
 }
 

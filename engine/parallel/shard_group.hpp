@@ -101,6 +101,21 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   int ranks_to_keep() const;  // 0: all, or not at all
   comm::ProcessGroup& kept_group() const;
   void keep_parts(int ranks);
+  // Of what parameters with extensions send, where it lies in a rank's flat buffer.
+  struct SentTensor {
+    Dims sizes;
+    DType dtype;
+    std::int64_t offset_bytes = 0;
+  };
+  struct SentParameter {
+    std::vector<SentTensor> tensors;
+    nn::Value metadata;
+  };
+  bool has_extensions() const;
+  GatherSite site_of(std::size_t index) const;
+  Tensor padded_part(std::size_t index) const;
+  Tensor pack_extended();
+  void unpack_extended(std::size_t index, const Tensor& gathered, const Tensor& memory);
   void fill_gather_input(const Tensor& input, const layout::FlatShards& flat);
   void on_gradient(std::size_t index, const Tensor& gradient);
   void take_fresh(ShardParameter& parameter, bool sync, DType type);
@@ -116,6 +131,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   GroupState state_ = GroupState::sharded;
   std::optional<GatherBuffers> gather_;
   int gather_ranks_ = 0;
+  std::vector<SentParameter> sent_;  // of the gather under way; empty without extensions
   Kept kept_;
   std::vector<Tensor> reduced_;  // scratch and partial sums that other streams may still use
   device::Event delivered_;      // after the reduction and what follows it

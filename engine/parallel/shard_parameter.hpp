@@ -15,6 +15,7 @@
 #include "engine/mesh/device_mesh.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/nn/module.hpp"
+#include "engine/parallel/gather_extension.hpp"
 
 namespace lockstep::parallel {
 
@@ -66,6 +67,8 @@ class ShardParameter {
   void show_sharded();
   void show_full();
   void show(const Tensor& kept);
+
+  std::shared_ptr<const GatherExtension> extension;  // null: the part travels as it is
 
   // ---- gradients, whole ----
   Tensor fresh;        // of the backward that runs

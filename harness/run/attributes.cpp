@@ -114,6 +114,12 @@ Value attribute_of(const Value& of, const std::string& name) {
       if (name == "seconds") return Value(seen.seconds);
       unknown(of, name, {"peak_bytes", "seconds"});
     }
+    case Value::Kind::scaler: {
+      const optim::GradScaler& scaler = *of.as_scaler("scaler");
+      if (name == "scale") return Value(scaler.scale());
+      if (name == "growth_tracker") return Value(scaler.growth_tracker());
+      unknown(of, name, {"scale", "growth_tracker"});
+    }
     case Value::Kind::map: {
       if (const Value* value = of.find(Key(name))) return *value;
       std::vector<std::string> known;

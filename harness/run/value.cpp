@@ -25,10 +25,10 @@ Value Value::texts(const std::vector<std::string>& items) {
 }
 
 std::string_view name_of(Value::Kind kind) {
-  static constexpr std::string_view names[] = {"none",         "a boolean",  "an integer", "a number", "a text",
-                                               "a list",       "a map",      "a type",     "a tensor", "a module",
-                                               "an optimizer", "a mesh",     "an event",   "a handle", "an observation",
-                                               "a method",     "an identity"};
+  static constexpr std::string_view names[] = {
+      "none",     "a boolean", "an integer",     "a number", "a text",       "a list",
+      "a map",    "a type",    "a tensor",       "a module", "an optimizer", "a mesh",
+      "an event", "a handle",  "an observation", "a method", "an identity",  "a gradient scaler"};
   return names[static_cast<int>(kind)];
 }
 
@@ -90,6 +90,11 @@ const nn::ModulePtr& Value::as_module(std::string_view what) const {
 const OptimizerPtr& Value::as_optimizer(std::string_view what) const {
   if (const OptimizerPtr* value = get_if<OptimizerPtr>()) return *value;
   wrong_kind(what, "an optimizer");
+}
+
+const ScalerPtr& Value::as_scaler(std::string_view what) const {
+  if (const ScalerPtr* value = get_if<ScalerPtr>()) return *value;
+  wrong_kind(what, "a gradient scaler");
 }
 
 const MeshPtr& Value::as_mesh(std::string_view what) const {
@@ -193,6 +198,8 @@ bool equal(const Value& a, const Value& b) {
       return *a.get_if<nn::ModulePtr>() == *b.get_if<nn::ModulePtr>();
     case Kind::optimizer:
       return *a.get_if<OptimizerPtr>() == *b.get_if<OptimizerPtr>();
+    case Kind::scaler:
+      return *a.get_if<ScalerPtr>() == *b.get_if<ScalerPtr>();
     case Kind::mesh:
       return **a.get_if<MeshPtr>() == **b.get_if<MeshPtr>();
     case Kind::identity:

@@ -20,6 +20,7 @@
 #include "engine/device/stream.hpp"
 #include "engine/mesh/device_mesh.hpp"
 #include "engine/nn/module.hpp"
+#include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/tensor.hpp"
 #include "harness/scenario/literal.hpp"
@@ -43,6 +44,7 @@ using List = std::vector<Value>;
 using Map = std::vector<std::pair<Key, Value>>;  // in the order of writing; a key once
 
 using OptimizerPtr = std::shared_ptr<optim::Optimizer>;
+using ScalerPtr = std::shared_ptr<optim::GradScaler>;
 using MeshPtr = std::shared_ptr<const DeviceMesh>;
 
 // An asynchronous call under way, and what it gives once it is there.
@@ -91,7 +93,8 @@ class Value {
     handle,
     observation,
     method,
-    identity
+    identity,
+    scaler
   };
 
   Value() = default;  // none
@@ -112,6 +115,7 @@ class Value {
   explicit Value(std::shared_ptr<const Observation> value) : data_(std::move(value)) {}
   explicit Value(Method value) : data_(std::move(value)) {}
   explicit Value(Identity value) : data_(std::move(value)) {}
+  explicit Value(ScalerPtr value) : data_(std::move(value)) {}
   static Value list(List items);
   static Value map(Map entries);
   static Value texts(const std::vector<std::string>& items);
@@ -134,6 +138,7 @@ class Value {
   const Tensor& as_tensor(std::string_view what) const;
   const nn::ModulePtr& as_module(std::string_view what) const;
   const OptimizerPtr& as_optimizer(std::string_view what) const;
+  const ScalerPtr& as_scaler(std::string_view what) const;
   const MeshPtr& as_mesh(std::string_view what) const;
   const std::shared_ptr<const Observation>& as_observation(std::string_view what) const;
   template <class T>
@@ -146,7 +151,7 @@ class Value {
  private:
   using Data = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
                             std::shared_ptr<const Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr,
-                            device::Event, Handle, std::shared_ptr<const Observation>, Method, Identity>;
+                            device::Event, Handle, std::shared_ptr<const Observation>, Method, Identity, ScalerPtr>;
   explicit Value(Data data) : data_(std::move(data)) {}
   [[noreturn]] void wrong_kind(std::string_view what, std::string_view wanted) const;
   const Value& settled() const;  // the result of a handle, or the value itself

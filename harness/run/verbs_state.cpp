@@ -3,6 +3,7 @@
 #include "engine/mesh/sharded.hpp"
 #include "engine/nn/whole_state.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/optim/whole_state.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -78,7 +79,7 @@ const Value& entry(const Value& map, const char* key) {
   return *found;
 }
 
-void load_optimizer(optim::Optimizer& optimizer, const Value& state) {
+optim::Optimizer::StateDict optimizer_state_of(const Value& state) {
   optim::Optimizer::StateDict dict;
   for (const auto& [name, tensors] : entry(state, "state").as_map("state")) {
     std::map<std::string, Tensor> entries;
@@ -100,7 +101,34 @@ void load_optimizer(optim::Optimizer& optimizer, const Value& state) {
     options.fused = entry(group, "fused").as_bool("fused");
     dict.groups.emplace_back(std::move(names), options);
   }
-  optimizer.load_state_dict(dict);
+  return dict;
+}
+
+Value of_scaler(const optim::GradScaler& scaler) {
+  Map map;
+  if (const auto state = scaler.state_dict()) {
+    map.emplace_back("scale", Value(state->scale));
+    map.emplace_back("growth_factor", Value(state->growth_factor));
+    map.emplace_back("backoff_factor", Value(state->backoff_factor));
+    map.emplace_back("growth_interval", Value(state->growth_interval));
+    map.emplace_back("growth_tracker", Value(state->growth_tracker));
+  }
+  return Value::map(std::move(map));
+}
+
+void load_scaler(optim::GradScaler& scaler, const Value& state) {
+  if (state.as_map("state").empty())
+    throw Error("The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler.",
+                "give the state of a scaler that is enabled");
+  const auto number = [&state](const char* key) {
+    const Value* found = state.find(Key(key));
+    if (!found) throw Error(str("the state of a scaler has no `", key, "`"), "give what `state_dict` of a scaler gave");
+    return *found;
+  };
+  scaler.load_state_dict({number("scale").as_number("scale"), number("growth_factor").as_number("growth_factor"),
+                          number("backoff_factor").as_number("backoff_factor"),
+                          number("growth_interval").as_int("growth_interval"),
+                          number("growth_tracker").as_int("growth_tracker")});
 }
 
 }  // namespace
@@ -113,6 +141,7 @@ Value state_dict(StepCall& call) {
   form.keep = !call.boolean("rank0_only") || call.in.session().rank == 0;
   form.full = call.boolean("full");
   if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
+  if (const ScalerPtr* scaler = of.get_if<ScalerPtr>()) return of_scaler(**scaler);
   return of_module(of.as_module("what state_dict is `of`"), form);
 }
 
@@ -124,8 +153,16 @@ Value load_state_dict(StepCall& call) {
   const bool full = call.boolean("full"), from_first = call.boolean("broadcast_from_rank0");
   if (from_first && !full) throw Error("`broadcast_from_rank0` goes with `full`", "give `full: true` too");
   if (const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>()) {
-    if (assign || full) throw Error("`assign` and `full` are of modules, not of optimizers");
-    load_optimizer(**optimizer, state);
+    if (assign) throw Error("`assign` is of modules, not of optimizers");
+    const bool told = from_first && call.in.session().rank != 0;
+    optim::Optimizer::StateDict dict = told ? optim::Optimizer::StateDict() : optimizer_state_of(state);
+    if (full) dict = optim::parts_of_whole(**optimizer, dict, from_first);
+    (*optimizer)->load_state_dict(dict);
+    return Value();
+  }
+  if (const ScalerPtr* scaler = into.get_if<ScalerPtr>()) {
+    if (assign || full) throw Error("`assign` and `full` are of modules, not of scalers");
+    load_scaler(**scaler, state);
     return Value();
   }
   nn::StateDict dict;

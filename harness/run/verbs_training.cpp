@@ -1,4 +1,5 @@
-// optimizer, init_optimizer_state, forward, backward, step, zero_grad, clip_grad_norm.
+// optimizer, init_optimizer_state, forward, backward, step, zero_grad, clip_grad_norm; grad_scaler, unscale,
+// update_scale.
 #include "engine/autograd/autograd.hpp"
 #include "engine/optim/clip.hpp"
 #include "engine/optim/optimizer.hpp"
@@ -127,7 +128,33 @@ Value backward(StepCall& call) {
 }
 
 Value step(StepCall& call) {
-  call.value("optimizer").as_optimizer("optimizer")->step();
+  const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
+  if (call.has("scaler")) return Value(call.value("scaler").as_scaler("scaler")->step(*optimizer));
+  optimizer->step();
+  return Value(true);
+}
+
+Value grad_scaler(StepCall& call) {
+  optim::GradScalerOptions options;
+  options.init_scale = call.number("init_scale");
+  options.growth_factor = call.number("growth_factor");
+  options.backoff_factor = call.number("backoff_factor");
+  options.growth_interval = call.integer("growth_interval");
+  options.enabled = call.boolean("enabled");
+  return Value(std::make_shared<optim::GradScaler>(options));
+}
+
+Value unscale(StepCall& call) {
+  call.value("scaler").as_scaler("scaler")->unscale(*call.value("optimizer").as_optimizer("optimizer"));
+  return Value();
+}
+
+Value update_scale(StepCall& call) {
+  const ScalerPtr scaler = call.value("scaler").as_scaler("scaler");
+  if (call.has("to"))
+    scaler->update(call.number("to"));
+  else
+    scaler->update();
   return Value();
 }
 

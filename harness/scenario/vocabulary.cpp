@@ -39,7 +39,7 @@ constexpr FunctionRow function_rows[] = {
 };
 
 // A row more or less is meant: then say so here, and give the interpreter its case.
-static_assert(std::size(verb_rows) == 63, "verbs.def has changed: teach harness/run the verb, then change this count");
+static_assert(std::size(verb_rows) == 67, "verbs.def has changed: teach harness/run the verb, then change this count");
 static_assert(std::size(function_rows) == 74,
               "functions.def has changed: teach harness/run the function, then change this count");
 
@@ -313,6 +313,8 @@ const std::vector<AttributeSpec>& attributes() {
       {"mesh", "rank", "this rank's index within the mesh"},
       {"mesh", "size", "number of ranks"},
       {"mesh", "names", "the names of its axes"},
+      {"scaler", "scale", "what a loss is multiplied by"},
+      {"scaler", "growth_tracker", "updates without anything infinite since the scale changed"},
       {"observation", "peak_bytes", "the peak of the memory observed, in bytes"},
       {"observation", "seconds", "how long the window was open"},
   };

@@ -144,7 +144,7 @@ const std::vector<HookPointSpec>& hook_points();
 const std::vector<std::string_view>& hook_names();  // module, parameter, inputs, named_inputs, outputs, recomputing
 
 struct AttributeSpec {
-  std::string_view of;  // "tensor", "mesh", "observation", "setting"
+  std::string_view of;  // "tensor", "mesh", "scaler", "observation", "setting"
   std::string_view name;
   std::string_view doc;
 };

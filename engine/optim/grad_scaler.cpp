@@ -1,0 +1,163 @@
+#include "engine/optim/grad_scaler.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/comm/process_group.hpp"
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+#include "engine/mesh/device_mesh.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::optim {
+
+namespace {
+
+void require(bool holds, const char* option, double value, const char* range) {
+  if (!holds) throw Error(str("GradScaler: ", option, " is ", value), str("it must be ", range));
+}
+
+void check(double scale, double growth_factor, double backoff_factor, std::int64_t growth_interval) {
+  require(scale > 0 && std::isfinite(static_cast<float>(scale)), "the scale", scale, "above 0 and finite");
+  require(growth_factor > 1, "growth_factor", growth_factor, "above 1");
+  require(backoff_factor > 0 && backoff_factor < 1, "backoff_factor", backoff_factor, "above 0 and below 1");
+  require(growth_interval >= 1, "growth_interval", static_cast<double>(growth_interval), "at least 1");
+}
+
+// Zero where all of these are finite, else not a number; nothing waits for the device.
+Tensor zero_if_finite(const Tensor& gradient) { return raw::cast(raw::sum(raw::mul(gradient, 0.0)), DType::float32); }
+
+// Whether all gradients of all ranks are finite. Reading the answer waits for the devices that hold them.
+bool all_finite(const std::vector<Tensor>& gradients) {
+  std::vector<layout::MeshShape> meshes;
+  std::vector<std::pair<device::Device, std::vector<Tensor>>> shares;  // by device
+  for (const Tensor& gradient : gradients) {
+    if (gradient.is_sharded()) {
+      const layout::MeshShape& mesh = gradient.impl().layout->mesh;
+      if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
+    }
+    const Tensor local = local_tensor(gradient);
+    if (local.num_elements() == 0 || local.is_meta()) continue;
+    auto at = std::find_if(shares.begin(), shares.end(),
+                           [&local](const auto& entry) { return entry.first == local.device(); });
+    if (at == shares.end()) at = shares.insert(at, {local.device(), {}});
+    at->second.push_back(view(zero_if_finite(local), {1}));
+  }
+  bool finite = true;
+  for (const auto& [device, of_device] : shares) finite = finite && item(raw::sum(raw::cat(of_device, 0))) == 0.0;
+  if (!gradients.empty() && local_tensor(gradients.front()).is_meta()) return true;
+  if (defect_armed(Defect::scaler_found_inf_of_parts)) return finite;
+  for (const layout::MeshShape& mesh : meshes) {
+    const Tensor told = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
+    comm::Call call;
+    call.family = comm::Family::tensor_parallel;
+    comm::all_reduce(DeviceMesh(mesh).whole_group(), told, comm::ReduceOp::max, call);
+    finite = item(told) == 0.0;
+  }
+  return finite;
+}
+
+}  // namespace
+
+GradScaler::GradScaler(const GradScalerOptions& options)
+    : options_(options), scale_(static_cast<float>(options.init_scale)) {
+  check(options.init_scale, options.growth_factor, options.backoff_factor, options.growth_interval);
+}
+
+void GradScaler::unscale(Optimizer& optimizer) {
+  if (!options_.enabled) return;
+  OfOptimizer& of = optimizers_[&optimizer];
+  if (of.stage == Stage::unscaled)
+    throw Error("GradScaler: unscale_() has already been called on this optimizer since the last update().",
+                "unscale an optimizer once an iteration");
+  if (of.stage == Stage::stepped)
+    throw Error("GradScaler: unscale_() is being called after step().", "unscale before the step, or update first");
+
+  const comm::PhaseScope phase(comm::Phase::optimizer);
+  const NoGrad no_grad;
+  std::vector<Tensor> gradients;
+  for (const Group& group : optimizer.groups())
+    for (const ParameterRef& parameter : group.parameters) {
+      const Tensor gradient = grad(parameter.get());
+      if (!gradient.defined()) continue;
+      if (gradient.dtype() == DType::float16)
+        throw Error(str("GradScaler: Attempting to unscale FP16 gradients. `", parameter.name, "` has one"),
+                    "keep parameters in float32 and compute in float16, by mixed precision");
+      gradients.push_back(gradient);
+    }
+  if (gradients.empty())
+    throw Error("GradScaler: No inf checks were recorded for this optimizer: none of its parameters has a gradient",
+                "call backward before");
+  of.found_inf = !all_finite(gradients);
+  of.stage = Stage::unscaled;
+  if (defect_armed(Defect::scaler_unscale_left_out)) return;
+  const double inverse = static_cast<float>(1.0 / scale_);
+  for (const Tensor& gradient : gradients)
+    if (const Tensor local = local_tensor(gradient); local.num_elements() > 0) raw::mul_(local, inverse);
+}
+
+bool GradScaler::step(Optimizer& optimizer) {
+  if (!options_.enabled) {
+    optimizer.step();
+    return true;
+  }
+  if (optimizers_[&optimizer].stage == Stage::stepped)
+    throw Error("GradScaler: step() has already been called since the last update().", "update once an iteration");
+  if (optimizers_[&optimizer].stage == Stage::ready) unscale(optimizer);
+  OfOptimizer& of = optimizers_[&optimizer];
+  of.stage = Stage::stepped;
+  if (of.found_inf && !defect_armed(Defect::scaler_steps_anyway)) return false;
+  optimizer.step();
+  return true;
+}
+
+bool GradScaler::found_inf(const Optimizer& optimizer) const {
+  const auto at = optimizers_.find(&optimizer);
+  return at != optimizers_.end() && at->second.found_inf;
+}
+
+void GradScaler::update() {
+  if (!options_.enabled) return;
+  const auto checked = [](const auto& entry) { return entry.second.stage != Stage::ready; };
+  if (std::none_of(optimizers_.begin(), optimizers_.end(), checked))
+    throw Error("GradScaler: No inf checks were recorded prior to update.", "step or unscale an optimizer before");
+  const bool found =
+      std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& entry) { return entry.second.found_inf; });
+  if (found) {
+    scale_ = static_cast<float>(scale_ * options_.backoff_factor);
+    if (!defect_armed(Defect::scaler_growth_not_reset)) growth_tracker_ = 0;
+  } else if (++growth_tracker_ == options_.growth_interval) {
+    growth_tracker_ = 0;
+    const auto grown = static_cast<float>(scale_ * options_.growth_factor);
+    if (std::isfinite(grown)) scale_ = grown;
+  }
+  optimizers_.clear();
+}
+
+void GradScaler::update(double new_scale) {
+  if (!options_.enabled) return;
+  check(new_scale, options_.growth_factor, options_.backoff_factor, options_.growth_interval);
+  scale_ = static_cast<float>(new_scale);
+  optimizers_.clear();
+}
+
+std::optional<GradScaler::State> GradScaler::state_dict() const {
+  if (!options_.enabled) return std::nullopt;
+  return State{scale_, options_.growth_factor, options_.backoff_factor, options_.growth_interval, growth_tracker_};
+}
+
+void GradScaler::load_state_dict(const State& state) {
+  if (!options_.enabled) return;
+  check(state.scale, state.growth_factor, state.backoff_factor, state.growth_interval);
+  require(state.growth_tracker >= 0, "growth_tracker", static_cast<double>(state.growth_tracker), "0 or more");
+  scale_ = static_cast<float>(state.scale);
+  options_.growth_factor = state.growth_factor;
+  options_.backoff_factor = state.backoff_factor;
+  options_.growth_interval = state.growth_interval;
+  growth_tracker_ = state.growth_tracker;
+}
+
+}  // namespace lockstep::optim
