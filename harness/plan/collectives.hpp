@@ -1,10 +1,13 @@
-// Collectives as the plan speaks of them, and the comparison of those that were planned with those that were seen.
+// Collectives as the plan speaks of them, and the comparison of those that were planned with those that were seen: how
+// many of which kind, and in which order.
 //
-//   Tally planned = tally(planner.collectives()), seen = tally(from_the_log);
-//   for (const Difference& found : differences(planned, seen)) fail(found.text);
+//   const std::vector<Collective>& planned = planner.collectives();
+//   for (const Difference& found : differences(tally(planned), tally(from_the_log))) fail(found.text);
+//   if (const auto found = first_apart(planned, from_the_log)) fail(found->text);
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -47,8 +50,16 @@ struct Difference {
 };
 std::vector<Difference> differences(const std::vector<Row>& planned, const std::vector<Row>& seen);
 
+// The first place where the two sequences are not the same: "backward, 3rd (line 12, turn 2): planned reduce_scatter of
+// layers.1, observed all_gather of layers.0"; nothing when they are one. A place holds a kind with its bytes. The order
+// is that in which a rank issues, which its own steps fix, whatever streams the collectives then run on.
+std::optional<Difference> first_apart(const std::vector<Collective>& planned, const std::vector<Collective>& seen);
+
 // A table for people: what the last turn of the innermost loop makes, and how many it were in all. Empty when there are
 // none.
 std::string table(const std::vector<Collective>& collectives);
+// The sequence of that last turn, a line a phase: "backward  all_gather b, a; reduce_scatter b, a". Long ones are cut
+// in the middle.
+std::string sequence(const std::vector<Collective>& collectives);
 
 }  // namespace lockstep::plan

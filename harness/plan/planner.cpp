@@ -1,5 +1,6 @@
 #include "harness/plan/planner.hpp"
 
+#include <algorithm>
 #include <functional>
 #include <utility>
 
@@ -14,7 +15,7 @@ Issue Planner::issue() {
   };
 }
 
-Planner::Planner() : shards_(facts_, issue()) {}
+Planner::Planner() : shards_(facts_, awaited_, issue()) {}
 
 // ---- who owns what ----
 // Below `root`, but for what is ignored, sharded, or replicated on its own.
@@ -26,8 +27,9 @@ ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleI
     if (!modules.insert(id).second || shards_.has(id)) return;
     if (id != root && replicated_.count(id) > 0) return;
     const ModuleFacts& module = facts_.module(id);
-    for (const NamedTensor& parameter : module.parameters)
-      if (tensors.insert(parameter.id).second) covered.parameters.push_back(parameter.id);
+    for (std::size_t index = 0; index < module.parameters.size(); ++index)
+      if (const TensorId parameter = module.parameters[index].id; tensors.insert(parameter).second)
+        covered.parameters.push_back({{id, index}, parameter});
     for (const NamedTensor& buffer : module.buffers) covered.buffers.push_back(buffer.id);
     for (const ModuleId child : module.children) visit(child);
   };
@@ -57,7 +59,8 @@ std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vec
 void Planner::replicate(ModuleId module, ReplicateChoices choices) {
   const std::set<ModuleId> ignored = choices.ignored;
   replicated_.try_emplace(
-      module, std::move(choices), [this, module, ignored] { return covered_by(module, ignored); }, facts_, issue());
+      module, std::move(choices), [this, module, ignored] { return covered_by(module, ignored); }, facts_, awaited_,
+      issue());
 }
 
 void Planner::fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored) {
@@ -89,9 +92,18 @@ bool Planner::leave(ModuleId module, Call call) {
   return of_group || replicated_.count(module) > 0;
 }
 
+void Planner::note_end(End end) {
+  if (std::find(ends_.begin(), ends_.end(), end) == ends_.end()) ends_.push_back(end);
+}
+
 void Planner::backward_reaches(ModuleId module) {
-  if (const auto at = replicated_.find(module); at != replicated_.end()) at->second.backward_reaches();
-  if (shards_.has(module)) shards_.backward_reaches(module);
+  if (const auto at = replicated_.find(module); at != replicated_.end()) {
+    note_end({false, module});
+    at->second.backward_reaches();
+  }
+  if (!shards_.has(module)) return;
+  note_end({true, shards_.root_of(module)});
+  shards_.backward_reaches(module);
 }
 
 void Planner::backward_leaves(ModuleId module) {
@@ -99,14 +111,24 @@ void Planner::backward_leaves(ModuleId module) {
 }
 
 void Planner::gradient(TensorId parameter) {
-  for (auto& [module, replicated] : replicated_)
-    if (replicated.owns(parameter)) replicated.gradient(parameter);
-  if (shards_.owns(parameter)) shards_.gradient(parameter);
+  for (auto& [module, replicated] : replicated_) {
+    if (!replicated.owns(parameter)) continue;
+    note_end({false, module});
+    replicated.gradient(parameter);
+  }
+  if (!shards_.owns(parameter)) return;
+  note_end({true, shards_.root_of_parameter(parameter)});
+  shards_.gradient(parameter);
 }
 
 void Planner::end_backward() {
-  for (auto& [module, replicated] : replicated_) replicated.end_backward();
-  shards_.end_backward();
+  for (const End& end : std::exchange(ends_, {})) {
+    if (!end.sharded)
+      replicated_.at(end.which).end_backward();
+    else if (end.which >= 0)
+      shards_.end_backward(end.which);
+  }
+  awaited_.clear();
 }
 
 }  // namespace lockstep::plan

@@ -13,9 +13,10 @@
 // Events come in the order of the run. Where a module has several APIs applied, each sees its own.
 #pragma once
 
-#include <deque>
 #include <map>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "harness/plan/collectives.hpp"
@@ -64,6 +65,8 @@ class Planner {
   // Whether backward must be watched at the inputs of this call, and at its outputs.
   bool enter(ModuleId module, Call call);
   bool leave(ModuleId module, Call call);
+  // The parameters that it comes to, before any other event of it.
+  void begin_backward(std::set<TensorId> comes_to) { awaited_ = std::move(comes_to); }
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
@@ -74,8 +77,17 @@ class Planner {
  private:
   ReplicatePlan::Covered covered_by(ModuleId root, const std::set<ModuleId>& ignored) const;
   Issue issue();
+  // Whose end of backward comes in which order: that in which backward first came by.
+  struct End {
+    bool sharded = false;
+    int which = 0;  // the replicated module, or the root among the sharded
+    friend bool operator==(const End&, const End&) = default;
+  };
+  void note_end(End end);
 
   Facts facts_;
+  std::set<TensorId> awaited_;
+  std::vector<End> ends_;
   Where where_;
   std::vector<Collective> collectives_;
   std::map<ModuleId, ReplicatePlan> replicated_;

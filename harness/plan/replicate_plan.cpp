@@ -10,8 +10,13 @@ constexpr std::int64_t number_bytes = 8;  // of the counts and indices that rank
 constexpr std::int64_t flag_bytes = 4;    // of the map of used parameters
 }  // namespace
 
-ReplicatePlan::ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts, Issue issue)
-    : choices_(std::move(choices)), cover_(std::move(cover)), facts_(facts), issue_(std::move(issue)) {}
+ReplicatePlan::ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts,
+                             const std::set<TensorId>& awaited, Issue issue)
+    : choices_(std::move(choices)),
+      cover_(std::move(cover)),
+      facts_(facts),
+      awaited_(awaited),
+      issue_(std::move(issue)) {}
 
 void ReplicatePlan::issue_on_whole(const char* family, const char* operation, std::int64_t bytes, bool least) {
   int size = 1;
@@ -44,7 +49,8 @@ bool ReplicatePlan::owns(TensorId parameter) const {
 
 void ReplicatePlan::start() {
   started_ = true;
-  const std::vector<TensorId> parameters = cover_().parameters;
+  std::vector<TensorId> parameters;
+  for (const auto& [slot, id] : cover_().parameters) parameters.push_back(id);
   std::int64_t num_ranks = 1;
   for (const Axis& axis : choices_.axes) num_ranks *= axis.size;
   issue_on_whole("start_up", "all_gather", number_bytes * num_ranks, false);
@@ -52,13 +58,15 @@ void ReplicatePlan::start() {
     issue_on_whole("start_up", "broadcast", 0, true);  // shapes and types
     broadcast_values(parameters, "start_up");
   }
-  for (std::size_t place = 0; place < parameters.size(); ++place) {
-    const TensorFacts& tensor = facts_.tensor(parameters[place]);
-    if (!tensor.requires_grad) continue;
-    places_.push_back(place);
-    members_.push_back({parameters[place], tensor.dtype});
-  }
+  members_ = trained_now();
   plan_first();
+}
+
+std::vector<ReplicatePlan::Member> ReplicatePlan::trained_now() const {
+  std::vector<Member> now;
+  for (const auto& [slot, id] : cover_().parameters)
+    if (facts_.tensor(id).requires_grad) now.push_back({slot, id, facts_.tensor(id).dtype});
+  return now;
 }
 
 std::vector<layout::BucketParameter> ReplicatePlan::bucket_parameters() const {
@@ -76,17 +84,23 @@ void ReplicatePlan::plan_first() {
   ready_.clear();
 }
 
-// Parameters may have been exchanged in their slots or cast since; then all begins anew.
-void ReplicatePlan::prepare() {
-  forward_sync_ = sync_;
-  const std::vector<TensorId> covered = cover_().parameters;
-  std::vector<Member> now;
-  for (const std::size_t place : places_)
-    if (place < covered.size()) now.push_back({covered[place], facts_.tensor(covered[place]).dtype});
-  if (now != members_) {
+// Parameters may have been frozen or thawed since, exchanged in their slots or cast; then the buckets begin anew.
+void ReplicatePlan::follow_changes(bool recording) {
+  std::vector<Member> now = trained_now();
+  const bool others = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),
+                                  [](const Member& one, const Member& other) { return one.slot == other.slot; });
+  if (others) {
+    std::set<Slot> kept;
+    for (const Member& member : now)
+      if (kept_.count(member.slot) > 0) kept.insert(member.slot);
+    kept_ = std::move(kept);
+  }
+  if (others || (recording && now != members_)) {
     members_ = std::move(now);
     plan_first();
   }
+  if (!recording) return;
+  forward_sync_ = sync_;
   if (order_known_ || members_.empty() || ready_.size() != members_.size()) return;
   buckets_ = layout::plan_ready_buckets(bucket_parameters(), ready_, layout::BucketLimits{choices_.bucket_cap_bytes});
   order_known_ = true;
@@ -96,32 +110,49 @@ void ReplicatePlan::prepare() {
 
 void ReplicatePlan::enter(bool recording) {
   if (!started_) start();
-  if (recording) prepare();
+  follow_changes(recording);
   if (!choices_.broadcast_buffers) return;
   const std::vector<TensorId> buffers = cover_().buffers;
   if (!buffers.empty()) broadcast_values(buffers, "data_parallel");
 }
 
+// ---- backward ----
 void ReplicatePlan::backward_reaches() {
   if (reached_ || members_.empty()) return;
   reached_ = true;
   collects_ = forward_sync_;
-  if (!order_known_ && collects_) ready_.clear();
+  if (!collects_) return;
+  if (!order_known_) ready_.clear();
+  settled_.clear();
+  next_bucket_ = 0;
+  for (std::size_t i = 0; i < members_.size(); ++i)
+    if (awaited_.count(members_[i].id) == 0 && (choices_.find_unused_parameters || kept_.count(members_[i].slot) > 0))
+      settled_.insert(i);
+  reduce_ready();
 }
 
 void ReplicatePlan::gradient(TensorId parameter) {
   backward_reaches();
-  if (!collects_ || order_known_) return;
-  for (std::size_t i = 0; i < members_.size(); ++i)
-    if (members_[i].id == parameter) ready_.push_back(static_cast<int>(i));
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].id != parameter) continue;
+    if (!collects_) {
+      kept_.insert(members_[i].slot);
+      continue;
+    }
+    if (!order_known_) ready_.push_back(static_cast<int>(i));
+    settled_.insert(i);
+  }
+  if (collects_) reduce_ready();
 }
 
-void ReplicatePlan::end_backward() {
-  if (!std::exchange(reached_, false) || !collects_) return;
-  const std::vector<layout::BucketParameter> all = bucket_parameters();
-  for (const std::vector<int>& bucket : buckets_) {
+void ReplicatePlan::reduce_ready() {
+  for (; next_bucket_ < buckets_.size(); ++next_bucket_) {
     std::int64_t bytes = 0;
-    for (const int index : bucket) bytes += all[static_cast<std::size_t>(index)].bytes;
+    for (const int index : buckets_[next_bucket_]) {
+      const Member& member = members_[static_cast<std::size_t>(index)];
+      if (settled_.count(static_cast<std::size_t>(index)) == 0) return;
+      bytes += bytes_of(facts_.tensor(member.id).sizes, member.dtype);
+    }
     for (auto axis = choices_.axes.rbegin(); axis != choices_.axes.rend(); ++axis) {
       Collective one;
       one.family = "data_parallel";
@@ -133,8 +164,15 @@ void ReplicatePlan::end_backward() {
       issue_(std::move(one));
     }
   }
+}
+
+void ReplicatePlan::end_backward() {
+  if (!std::exchange(reached_, false) || !collects_) return;
+  for (std::size_t i = 0; i < members_.size(); ++i) settled_.insert(i);
+  reduce_ready();
   if (choices_.find_unused_parameters)
     issue_on_whole("data_parallel", "all_reduce", static_cast<std::int64_t>(members_.size()) * flag_bytes, false);
+  kept_.clear();
 }
 
 }  // namespace lockstep::plan

@@ -3,13 +3,19 @@
 // First forward: the ranks agree on the parameters (start_up) and take those of rank 0. Each synchronised backward that
 // reaches the module averages its gradients in buckets: one a type in the first, then cut in the order in which
 // gradients came, which the next forward agrees on with two small broadcasts. With unused parameters looked for, the
-// buckets are cut in registration order once and for all, and each backward counts who used what.
+// buckets are cut in registration order once and for all, and each backward counts who used what. A forward that finds
+// other parameters frozen than the one before begins anew with the buckets, without a new agreement.
+//
+// Order: a bucket is reduced as soon as nothing that it waits for is missing and those before it are on their way. What
+// this backward does not reach is not waited for if its gradient was kept back before, or if unused parameters are
+// looked for; what is reached and gets nothing holds its bucket up to the end of the backward.
 #pragma once
 
 #include <functional>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/layout/buckets.hpp"
@@ -38,12 +44,19 @@ using Issue = std::function<void(Collective)>;
 class ReplicatePlan {
  public:
   // `covers`: the tensors that the module answers for now, found when they are needed.
+  struct Slot {
+    ModuleId module = 0;
+    std::size_t index = 0;  // among its parameters
+    friend auto operator<=>(const Slot&, const Slot&) = default;
+  };
   struct Covered {
-    std::vector<TensorId> parameters;  // frozen ones too, in registration order
+    std::vector<std::pair<Slot, TensorId>> parameters;  // frozen ones too, in registration order
     std::vector<TensorId> buffers;
   };
   using Cover = std::function<Covered()>;
-  ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts, Issue issue);
+  // `awaited`: the parameters that the backward which runs comes to.
+  ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts, const std::set<TensorId>& awaited,
+                Issue issue);
 
   void set_gradient_sync(bool value) { sync_ = value; }
   void enter(bool recording);           // a forward that is no recomputation
@@ -54,31 +67,38 @@ class ReplicatePlan {
 
  private:
   struct Member {
+    Slot slot;
     TensorId id = 0;
     DType dtype = DType::float32;
     friend bool operator==(const Member&, const Member&) = default;
   };
   void start();
-  void prepare();
+  void follow_changes(bool recording);
+  std::vector<Member> trained_now() const;
   void plan_first();
   std::vector<layout::BucketParameter> bucket_parameters() const;
+  void reduce_ready();
   void broadcast_values(const std::vector<TensorId>& tensors, const char* family);
   void issue_on_whole(const char* family, const char* operation, std::int64_t bytes, bool least);
 
   ReplicateChoices choices_;
   Cover cover_;
   const Facts& facts_;
+  const std::set<TensorId>& awaited_;
   Issue issue_;
   bool started_ = false;
-  bool sync_ = true;                 // the flag
-  bool forward_sync_ = true;         // as the last forward read it
-  std::vector<std::size_t> places_;  // of the averaged parameters among those covered; fixed at the start
-  std::vector<Member> members_;      // averaged parameters, in registration order, as they were when buckets were cut
+  bool sync_ = true;             // the flag
+  bool forward_sync_ = true;     // as the last forward read it
+  std::vector<Member> members_;  // averaged parameters, in registration order, as they were when buckets were cut
+  std::set<Slot> kept_;          // of members that hold gradients of backwards without synchronisation
   layout::Buckets buckets_;
   bool order_known_ = false;
   std::vector<int> ready_;  // indices of members, in the order of their gradients
+  // of the backward
   bool reached_ = false;
   bool collects_ = false;
+  std::set<std::size_t> settled_;  // members that nothing more is waited for of
+  std::size_t next_bucket_ = 0;
 };
 
 }  // namespace lockstep::plan

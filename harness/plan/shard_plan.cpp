@@ -120,57 +120,53 @@ ShardPlan::Context& ShardPlan::context_of(std::size_t group) {
 
 // The group whose forward runs first is the root of all groups below it.
 void ShardPlan::begin(std::size_t root) {
-  const int context = static_cast<int>(contexts_.size());
-  contexts_.push_back({root, {}, 0, false});
+  const int number_of_root = static_cast<int>(contexts_.size());
+  Context& context = contexts_.emplace_back();
+  context.root = root;
   groups_[root].is_root = true;
   for (const ModuleId top : groups_[root].modules)
-    for (const ModuleId module : facts_.pre_order(top))
-      if (has(module)) groups_[number(module)].context = context;
+    for (const ModuleId module : facts_.pre_order(top)) {
+      if (!has(module) || groups_[number(module)].context == number_of_root) continue;
+      groups_[number(module)].context = number_of_root;
+      context.groups.push_back(number(module));
+    }
 }
 
 bool ShardPlan::enter(ModuleId module, bool recomputing) {
   const std::size_t at = number(module);
-  if (recomputing) {
-    if (!groups_[at].in_backward) gather(at);
-    return false;
-  }
+  if (recomputing && groups_[at].in_backward) return false;
   if (groups_[at].context < 0) begin(at);
-  context_of(at).depth += 1;
-  const bool first = groups_[at].entered.empty();
+  // A recomputation may stop before it leaves the module: alone in its group, a call is always a new one.
+  const bool first = groups_[at].modules.size() == 1 || groups_[at].entered.empty();
   groups_[at].entered.insert(module);
   if (!first) return false;
   gather(at);
   for (const std::size_t next : groups_[at].forward_prefetch) gather(next, true);
-  return true;
+  return !recomputing;
 }
 
 bool ShardPlan::leave(ModuleId module, bool recomputing) {
   const std::size_t at = number(module);
   Group& group = groups_[at];
-  if (recomputing) {
-    if (!group.in_backward) put_back_after_forward(group);
-    return false;
-  }
-  Context& context = context_of(at);
-  context.depth -= 1;
+  if (recomputing && group.in_backward) return false;
   group.left.insert(module);
-  if (group.left.size() < group.modules.size()) return false;
+  if (group.left.size() < group.modules.size()) return !recomputing;
   group.entered.clear();
   group.left.clear();
+  put_back_after_forward(group);
   if (!group.parameters.empty()) {  // else there is nothing to gather ahead for, or of
+    Context& context = context_of(at);
     group.positions.push_back(context.order.size());
     context.order.push_back(at);
   }
-  put_back_after_forward(group);
-  return true;
+  return !recomputing;
 }
 
 // ---- backward ----
 void ShardPlan::backward_reaches(ModuleId module) {
   const std::size_t at = number(module);
   if (groups_[at].context < 0) return;
-  Context& context = context_of(at);
-  context.backward_runs = true;
+  if (groups_[at].in_backward && groups_[at].modules.size() > 1) return;  // another of its modules was reached before
   groups_[at].in_backward = true;
   gather(at);
   Group& group = groups_[at];
@@ -179,58 +175,69 @@ void ShardPlan::backward_reaches(ModuleId module) {
   } else if (!group.positions.empty()) {
     const std::size_t position = group.positions.back();
     group.positions.pop_back();
-    if (position > 0) gather(context.order[position - 1], true);
+    if (position > 0) gather(context_of(at).order[position - 1], true);
   }
 }
 
 void ShardPlan::backward_leaves(ModuleId module) {
   Group& group = groups_[number(module)];
-  if (!std::exchange(group.in_backward, false)) return;
-  if (group.reshard_after_backward) group.state = State::sharded;
+  if (group.in_backward) leave_backward(group);
 }
 
-void ShardPlan::gradient(TensorId parameter) {
-  const std::size_t at = owner_of_.at(parameter);
-  groups_[at].fresh.insert(parameter);
-  if (groups_[at].context >= 0) context_of(at).backward_runs = true;
+void ShardPlan::leave_backward(Group& group) {
+  group.in_backward = false;
+  if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+  reduce(group, false);
 }
 
-void ShardPlan::reduce(Group& group) {
-  std::set<TensorId> ready = std::exchange(group.kept, {});
-  ready.merge(group.fresh);
-  group.fresh.clear();
+void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
+
+// What a later use in this backward still adds to waits for that, unless it is `at_end`.
+void ShardPlan::reduce(Group& group, bool at_end) {
   if (!group.sync) {
-    group.kept = std::move(ready);
+    group.kept.merge(group.fresh);
+    group.fresh.clear();
     return;
   }
-  if (!ready.empty()) issue(group, "reduce_scatter", group.choices.shard, whole_bytes(group, ready, true));
-  if (!group.choices.replicate) return;
-  group.partial.merge(ready);
-  if (!group.all_reduce || group.partial.empty()) return;
-  issue(group, "all_reduce", *group.choices.replicate,
-        whole_bytes(group, group.partial, true) / group.choices.shard.size);
-  group.partial.clear();
+  std::set<TensorId> whole, summed;
+  for (const TensorId id : group.parameters) {
+    const bool is_fresh = group.fresh.count(id) > 0;
+    if (!at_end && !is_fresh && awaited_.count(id) > 0) continue;
+    if (is_fresh || group.kept.count(id) > 0) whole.insert(id);
+    if (group.choices.replicate && (whole.count(id) > 0 || group.partial.count(id) > 0)) summed.insert(id);
+  }
+  group.fresh.clear();
+  for (const TensorId id : whole) group.kept.erase(id);
+  if (!whole.empty()) issue(group, "reduce_scatter", group.choices.shard, whole_bytes(group, whole, true));
+  if (!group.all_reduce) {
+    group.partial.merge(summed);
+    return;
+  }
+  if (summed.empty()) return;
+  issue(group, "all_reduce", *group.choices.replicate, whole_bytes(group, summed, true) / group.choices.shard.size);
+  for (const TensorId id : summed) group.partial.erase(id);
 }
 
-void ShardPlan::end_backward() {
-  for (std::size_t index = 0; index < contexts_.size(); ++index) {
-    Context& context = contexts_[index];
-    if (!std::exchange(context.backward_runs, false)) continue;
-    const bool last = groups_[context.root].last_backward;
-    for (Group& group : groups_) {
-      if (group.context != static_cast<int>(index)) continue;
-      // Whose inputs needed no gradient is served now.
-      group.in_backward = false;
-      group.entered.clear();
-      group.left.clear();
-      const bool holds_more = group.state == State::whole || group.state == State::kept_among;
-      if (holds_more && group.reshard_after_backward) group.state = State::sharded;
-      if (group.state == State::ahead && last) group.state = State::sharded;
-      reduce(group);
-      if (last) group.positions.clear();
-    }
-    if (last) context.order.clear();
+// Groups whose inputs needed no gradient, or whose gradients came late, are served now.
+void ShardPlan::end_backward(int root) {
+  Context& context = contexts_[static_cast<std::size_t>(root)];
+  const bool last = groups_[context.root].last_backward;
+  for (const std::size_t at : context.groups) {
+    Group& group = groups_[at];
+    if (group.in_backward) leave_backward(group);
+    if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+    reduce(group, true);
+    group.entered.clear();
+    group.left.clear();
   }
+  if (!last) return;
+  for (const std::size_t at : context.groups) {
+    Group& group = groups_[at];
+    // Gathered ahead and not used, or kept for a backward that never came.
+    if (group.state == State::ahead || group.state == State::kept_among) group.state = State::sharded;
+    group.positions.clear();
+  }
+  context.order.clear();
 }
 
 }  // namespace lockstep::plan

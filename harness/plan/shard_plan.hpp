@@ -9,6 +9,12 @@
 //
 // A group is gathered before its module's forward and backward, is put back after them as its options say, and reduces
 // once in a backward what its parameters got.
+//
+// Order: a forward gathers its own group, then those that it was told to gather ahead, and takes a place in the order
+// of forwards when it ends, a recomputation too unless its group is in its own backward. A backward that reaches a
+// group gathers it, then the group at the place before its own last one, or those that it was told; a group that
+// backward leaves is reduced, first over the shard axis, then over the replicate axis, but for what a later use still
+// adds to. The end of a backward serves what is left: the root, then the groups below in the order of their modules.
 #pragma once
 
 #include <map>
@@ -45,7 +51,9 @@ struct FlagChange {
 
 class ShardPlan {
  public:
-  ShardPlan(const Facts& facts, Issue issue) : facts_(facts), issue_(std::move(issue)) {}
+  // `awaited`: the parameters that the backward which runs comes to.
+  ShardPlan(const Facts& facts, const std::set<TensorId>& awaited, Issue issue)
+      : facts_(facts), awaited_(awaited), issue_(std::move(issue)) {}
 
   // One group of these modules and parameters.
   void add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters, ShardChoices choices);
@@ -56,14 +64,17 @@ class ShardPlan {
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
   // ---- events; of modules that have a group ----
-  // A call begins and ends; `recomputing`: within a backward. Of several modules the first that is entered and the last
-  // that is left count: true for these.
+  // A call begins and ends; `recomputing`: within a backward. Says whether its inputs, its outputs are to be watched:
+  // of several modules the inputs of the first that is entered, the outputs of all.
   bool enter(ModuleId module, bool recomputing);
   bool leave(ModuleId module, bool recomputing);
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
-  void end_backward();
+  // Of which root the group is, -1 before the first forward; the end of a backward is served root by root.
+  int root_of(ModuleId module) const { return groups_[number(module)].context; }
+  int root_of_parameter(TensorId parameter) const { return groups_[owner_of_.at(parameter)].context; }
+  void end_backward(int root);
   void unshard(ModuleId module, bool async);
   void reshard(ModuleId module);
   void settle(ModuleId root);  // a state dict, a load, a cast: the groups below show their parts again
@@ -96,9 +107,8 @@ class ShardPlan {
   // What the groups below one root share.
   struct Context {
     std::size_t root = 0;
-    std::vector<std::size_t> order;  // groups as their forwards ended
-    int depth = 0;                   // of forwards of groups, one within the other
-    bool backward_runs = false;
+    std::vector<std::size_t> groups;  // in the order of their modules, parents first
+    std::vector<std::size_t> order;   // groups as their forwards ended
   };
 
   std::size_t number(ModuleId module) const { return group_of_.at(module); }
@@ -107,11 +117,13 @@ class ShardPlan {
   bool is_stale(const Group& group) const;
   void gather(std::size_t number, bool ahead = false);
   void put_back_after_forward(Group& group);
-  void reduce(Group& group);
+  void leave_backward(Group& group);
+  void reduce(Group& group, bool at_end);
   std::int64_t whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
 
   const Facts& facts_;
+  const std::set<TensorId>& awaited_;
   Issue issue_;
   std::vector<Group> groups_;
   std::vector<Context> contexts_;

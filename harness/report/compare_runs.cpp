@@ -105,6 +105,7 @@ void compare_evidence(Collector& out, const Evidence& before, const Evidence& af
   amount("collectives checked", &Evidence::collectives_checked);
   amount("orders checked", &Evidence::orders_checked);
   amount("expected errors", &Evidence::errors_expected);
+  amount("collectives in the planned order", &Evidence::planned_in_order);
   const auto differing = [](const Evidence& e) { return e.comparisons - e.same_bits; };
   if (differing(before) != differing(after)) {
     out.growth("bits",

@@ -68,6 +68,8 @@ std::string evidence_text(const verdict::Evidence& evidence) {
     text += str(", ", plural(evidence.collectives_checked, "collective"), " checked");
   if (evidence.orders_checked > 0) text += str(", ", plural(evidence.orders_checked, "order"), " checked");
   if (evidence.errors_expected > 0) text += str(", ", plural(evidence.errors_expected, "expected error"));
+  if (evidence.planned_in_order > 0)
+    text += str(", ", plural(evidence.planned_in_order, "collective"), " in the planned order");
   return text;
 }
 

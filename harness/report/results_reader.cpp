@@ -123,6 +123,7 @@ verdict::Evidence evidence_of(const Line& line, const Json& json) {
   evidence.collectives_checked = line.integer(json, "collectives_checked");
   evidence.orders_checked = line.integer(json, "orders_checked");
   evidence.errors_expected = line.integer(json, "errors_expected");
+  if (json.contains("planned_in_order")) evidence.planned_in_order = line.integer(json, "planned_in_order");
   return evidence;
 }
 

@@ -80,8 +80,8 @@ std::string evidence_json(const verdict::Evidence& evidence) {
   Fields loosest;
   loosest.number("rtol", evidence.loosest.rtol).number("atol", evidence.loosest.atol);
   if (evidence.loosest.of_largest != 0) loosest.number("of_largest", evidence.loosest.of_largest);
-  return Fields()
-      .integer("comparisons", evidence.comparisons)
+  Fields fields;
+  fields.integer("comparisons", evidence.comparisons)
       .integer("trivial", evidence.trivial)
       .integer("elements", evidence.elements)
       .integer("same_bits", evidence.same_bits)
@@ -90,8 +90,9 @@ std::string evidence_json(const verdict::Evidence& evidence) {
       .raw("loosest", loosest.take())
       .integer("collectives_checked", evidence.collectives_checked)
       .integer("orders_checked", evidence.orders_checked)
-      .integer("errors_expected", evidence.errors_expected)
-      .take();
+      .integer("errors_expected", evidence.errors_expected);
+  if (evidence.planned_in_order > 0) fields.integer("planned_in_order", evidence.planned_in_order);
+  return fields.take();
 }
 
 std::string collective_json(const verdict::CollectiveCount& row) {

@@ -81,28 +81,33 @@ void Interpreter::judge_transport() {
   fail(site, str("the log holds collectives of ", logged, " bytes on this rank, but the transport moved ", moved));
 }
 
-// The second witness of the parallel layer: what its collectives must have been.
+// The second witness of the parallel layer: what its collectives must have been, and in which order.
 void Interpreter::judge_plan() {
   if (announced_) return;
   PlanJudgement judgement = check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
   if (session_.rank == 0) outcome_.plan = std::move(judgement.rows);
+  outcome_.evidence.planned_in_order += judgement.num_in_order;
+  const auto fail_at = [this](const char* check, int line, std::string message) {
+    Site site = current_;
+    site.check = check;
+    site.file = scenario().file;
+    site.line = site.scenario_line = line;
+    site.column = 0;
+    site.note.clear();
+    // After all that the case's own checks found.
+    site.time_ns =
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count();
+    fail(site, std::move(message));
+  };
   const std::vector<PlanMismatch>& mismatches = judgement.mismatches;
-  if (mismatches.empty()) return;
-  Site site = current_;
-  site.check = "plan";
-  site.file = scenario().file;
-  site.line = site.scenario_line = mismatches.front().line;
-  site.column = 0;
-  site.note.clear();
-  // After all that the case's own checks found.
-  site.time_ns =
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
   constexpr std::size_t most_told = 4;
   std::string message;
   for (std::size_t i = 0; i < std::min(most_told, mismatches.size()); ++i)
     message += str(i ? "; " : "", mismatches[i].message);
   if (mismatches.size() > most_told) message += str("; and ", mismatches.size() - most_told, " more");
-  fail(site, std::move(message));
+  if (!message.empty()) fail_at("plan", mismatches.front().line, std::move(message));
+  if (judgement.first_apart) fail_at("plan_order", judgement.first_apart->line, judgement.first_apart->message);
 }
 
 void Interpreter::write_trace_bits() const {

@@ -77,16 +77,22 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
   if (!spec.scenario->unplanned_reason.empty() || !has_plan(spec.scenario->stages.at(stage).steps)) return {};
   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
   if (!outcome.not_planned.empty()) return {};
-  if (!outcome.unforeseen.empty())
-    return {{{str("the collectives cannot be foretold: ", outcome.unforeseen,
-                  "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
-              0}},
-            {}};
-  const std::vector<plan::Collective> observed = observed_in(log, left_out);
   PlanJudgement judgement;
+  if (!outcome.unforeseen.empty()) {
+    judgement.mismatches.push_back(
+        {str("the collectives cannot be foretold: ", outcome.unforeseen,
+             "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
+         0});
+    return judgement;
+  }
+  const std::vector<plan::Collective> observed = observed_in(log, left_out);
   judgement.rows = side_by_side(outcome.planned, observed);
   for (const plan::Difference& found : plan::differences(plan::tally(outcome.planned), plan::tally(observed)))
     judgement.mismatches.push_back({found.text, found.line});
+  if (const auto found = plan::first_apart(outcome.planned, observed))
+    judgement.first_apart = PlanMismatch{found->text, found->line};
+  else
+    judgement.num_in_order = static_cast<std::int64_t>(observed.size());
   return judgement;
 }
 
@@ -104,6 +110,8 @@ std::string explain_plan(const CaseSpec& spec) {
     const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
     const PlanOutcome outcome = plan_case(spec, 0, world_size, stage);
     text += plan::table(outcome.planned);
+    if (const std::string order = plan::sequence(outcome.planned); !order.empty())
+      text += str("  in this order (last turn):\n", order);
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
     if (!outcome.not_planned.empty()) text += str("  and what `", outcome.not_planned, "` adds\n");
   }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,14 +22,16 @@ struct PlanMismatch {
   int line = 0;  // of the scenario's file, 0 when it is not known
 };
 struct PlanJudgement {
-  std::vector<PlanMismatch> mismatches;  // what the log holds otherwise than the plan says
-  std::vector<verdict::PlanRow> rows;    // of both; empty when there is no plan
+  std::vector<PlanMismatch> mismatches;     // kinds that the log holds more or less of than the plan says
+  std::optional<PlanMismatch> first_apart;  // the first place where the two sequences part
+  std::int64_t num_in_order = 0;            // collectives that stand at their place
+  std::vector<verdict::PlanRow> rows;       // of both; empty when there is no plan
 };
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                          const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 
-// The collectives of the data-parallel layer that rank 0 of this case must make, a line each, for `lockstep explain`;
-// empty when it makes none. Nothing is launched.
+// The collectives of the data-parallel layer that rank 0 of this case must make, for `lockstep explain`: how many of
+// each kind, and the order of the last turn; empty when it makes none. Nothing is launched.
 std::string explain_plan(const CaseSpec& spec);
 
 }  // namespace lockstep::run

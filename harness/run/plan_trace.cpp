@@ -49,7 +49,7 @@ plan::TensorId PlanTrace::id_of(const Tensor& tensor, std::optional<plan::Tensor
     (stands_for ? replacements_ : tensors_).push_back(tensor);
     if (is_leaf(tensor) && is_floating(tensor.dtype())) {
       add_post_accumulate_hook(tensor, [this, id = at->second](const Tensor&) {
-        here();
+        here_in_backward();
         planner_.gradient(id);
       });
     }
@@ -83,6 +83,18 @@ void PlanTrace::here(const char* phase) {
                RankContext::current().scenario_line, turn_});
 }
 
+// At the first event of a backward it tells what that one comes to.
+void PlanTrace::here_in_backward() {
+  here();
+  if (std::exchange(backward_, backward_id()) == backward_id()) return;
+  std::set<plan::TensorId> comes_to;
+  for (const std::vector<Tensor>* all : {&tensors_, &replacements_})
+    for (const Tensor& tensor : *all)
+      if (is_leaf(tensor) && is_floating(tensor.dtype()) && backward_reaches(tensor))
+        comes_to.insert(tensor_ids_.at(&tensor.impl()));
+  planner_.begin_backward(std::move(comes_to));
+}
+
 // ---- the trace ----
 void PlanTrace::watch(const nn::ModulePtr& module) {
   refresh(module);
@@ -94,7 +106,7 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
     if (!planner_.enter(id, {grad_enabled(), in_backward()})) return;
     nn::Value all = nn::Value::list({nn::Value::list(inputs.positional), nn::Value::map(inputs.named)});
     all = nn::with_tensors(all, watch_gradients(nn::tensors_of(all), [this, id](const Gradients&) {
-                             here();
+                             here_in_backward();
                              planner_.backward_leaves(id);
                            }));
     inputs.positional = all.items()[0].items();
@@ -104,7 +116,7 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
     here();
     if (!planner_.leave(id, {grad_enabled(), in_backward()})) return;
     outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
-                                 here();
+                                 here_in_backward();
                                  planner_.backward_reaches(id);
                                }));
   });

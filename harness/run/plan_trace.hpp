@@ -9,6 +9,7 @@
 // It runs on a context of its own, so that the rank that asks keeps its generator, streams, memory and log.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <set>
@@ -68,6 +69,7 @@ class PlanTrace {
   void refresh(const nn::ModulePtr& root);  // tells the planner of this tree as it is now
   void watch(const nn::ModulePtr& module);
   void here(const char* phase = nullptr);  // tells it where the run is
+  void here_in_backward();
   std::vector<plan::ModuleId> watched_ids(StepCall& call, const char* name);
 
   plan::Planner planner_;
@@ -85,6 +87,7 @@ class PlanTrace {
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;
+  std::uint64_t backward_ = 0;  // the last that it told the planner of
 };
 
 struct PlanOutcome {

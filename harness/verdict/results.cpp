@@ -61,6 +61,7 @@ void Evidence::add(const Evidence& other) {
   collectives_checked += other.collectives_checked;
   orders_checked += other.orders_checked;
   errors_expected += other.errors_expected;
+  planned_in_order += other.planned_in_order;
 }
 
 std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results) {

@@ -39,6 +39,8 @@ struct Evidence {
   std::int64_t collectives_checked = 0;
   std::int64_t orders_checked = 0;
   std::int64_t errors_expected = 0;
+  // Collectives that stood at their place in the plan's sequence; never evidence, as all of the plan.
+  std::int64_t planned_in_order = 0;
 
   bool any() const { return comparisons + collectives_checked + orders_checked + errors_expected > 0; }
   // Sums; the larger difference (not-a-number stays); the looser of each part of the tolerance.

@@ -135,6 +135,7 @@ void visit_evidence(Archive& archive, TheEvidence& evidence) {
   archive(evidence.collectives_checked);
   archive(evidence.orders_checked);
   archive(evidence.errors_expected);
+  archive(evidence.planned_in_order);
 }
 
 template <class Archive, class TheFailure>
