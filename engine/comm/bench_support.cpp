@@ -12,6 +12,23 @@ namespace lockstep::comm {
 
 namespace {
 
+// Bytes read and written for each byte of `bytes`, all ranks together.
+std::int64_t touches(Operation operation, int world_size) {
+  switch (operation) {
+    case Operation::all_reduce:
+    case Operation::all_to_all:
+      return 2 * world_size;
+    case Operation::all_gather:
+    case Operation::reduce_scatter:
+      return world_size + 1;
+    case Operation::broadcast:
+      return world_size;
+    default:
+      throw Error(str("no timing of ", name_of(operation)),
+                  "one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast");
+  }
+}
+
 constexpr std::int64_t rotated_bytes = std::int64_t{128} << 20;  // of all ranks together
 
 struct Buffers {
@@ -42,9 +59,9 @@ class Subject {
       case Operation::all_to_all:
         return {tensor(whole), tensor(whole)};
       default:
-        throw Error(str("no timing of ", name_of(options_.operation)),
-                    "one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast");
+        break;
     }
+    throw Error(str("no buffers for ", name_of(options_.operation)));
   }
 
   void dirty(const Buffers& buffers, int round) const {
@@ -94,18 +111,22 @@ double BenchTimings::at(double share) const {
 BenchTimings time_collective(const BenchOptions& options) {
   if (options.rounds < 1) throw Error(str(options.rounds, " rounds of a timing"), "make at least one");
   ProcessGroup& group = world_group();
+  touches(options.operation, group.size());  // throws for what is not timed
   const Subject subject(options, group);
   std::vector<Buffers> sets;
   for (int i = 0; i < subject.num_sets(); ++i) sets.push_back(subject.make());
   std::vector<std::int64_t> times;  // in, out, in, out, ...
-  for (int round = -options.warm_up; round < options.rounds; ++round) {
-    const Buffers& buffers = sets[static_cast<std::size_t>(round + options.warm_up) % sets.size()];
+  const int warm_up = std::max(options.warm_up, 2 * subject.num_sets());
+  for (int round = -warm_up; round < options.rounds; ++round) {
+    const Buffers& buffers = sets[static_cast<std::size_t>(round + warm_up) % sets.size()];
     subject.dirty(buffers, round);
     device::current_stream(options.device).synchronize();
     barrier(group, subject.call());
     const std::int64_t in = now_ns();
     subject.run(buffers);
     const std::int64_t out = now_ns();
+    // Ranks that share a core: who is out first must not write the next input while others are still to come out.
+    barrier(group, subject.call());
     if (round < 0) continue;
     times.push_back(in);
     times.push_back(out);
@@ -124,6 +145,14 @@ BenchTimings time_collective(const BenchOptions& options) {
     timings.microseconds.push_back(static_cast<double>(last[i + 1] - last[i]) * 1e-3);
   std::sort(timings.microseconds.begin(), timings.microseconds.end());
   return timings;
+}
+
+std::int64_t touched_bytes(Operation operation, int world_size, std::int64_t bytes) {
+  return touches(operation, world_size) * bytes;
+}
+
+std::int64_t bytes_that_touch(Operation operation, int world_size, std::int64_t touched) {
+  return touched / touches(operation, world_size);
 }
 
 }  // namespace lockstep::comm

@@ -15,7 +15,7 @@ struct BenchOptions {
   Operation operation = Operation::all_reduce;  // all_reduce, all_gather, reduce_scatter, all_to_all or broadcast
   std::int64_t bytes = 1024;  // of the larger of a rank's input and output; rounded down to whole equal parts
   int rounds = 50;
-  int warm_up = 5;
+  int warm_up = 5;  // at least; every set of buffers is met twice before
   device::Device device = {};
 };
 
@@ -26,7 +26,16 @@ struct BenchTimings {
 };
 
 // Float32, on the world group, uncounted. Every round takes another set of buffers and writes its input first; ranks
-// meet before each call. The same result on every rank. The order check stays as it is: switch it off first.
+// meet before each call. All sets have met the collective before it is timed, as in a training that goes on. The same
+// result on every rank. The order check stays as it is: switch it off first.
 BenchTimings time_collective(const BenchOptions& options);
+
+// What a collective cannot do without, whatever its algorithm: every byte of every rank's input read once and every
+// byte of every rank's output written once, all ranks together. With n bytes in the larger of a rank's input and
+// output, W ranks touch 2 W n in an all_reduce or all_to_all, (W + 1) n in an all_gather or reduce_scatter, W n in a
+// broadcast. Two numbers of ranks are compared fairly when they touch the same.
+std::int64_t touched_bytes(Operation operation, int world_size, std::int64_t bytes);
+// The size with which so many ranks touch (about) that much.
+std::int64_t bytes_that_touch(Operation operation, int world_size, std::int64_t touched);
 
 }  // namespace lockstep::comm

@@ -19,6 +19,7 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
     state_->world = &control_of(*state_->host);
     LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
                    context.world_size(), " in a world of ", state_->world->world_size);
+    if (state_->world->processes != 0) state_->reach = std::make_unique<Reach>(*state_->host);
     return;
   }
   if (context.world_size() != 1)

@@ -177,6 +177,7 @@ void run_once(Issued& issued) {
     if (slot.staged != 0) {
       run_staged(issued);
     } else {
+      reach_buffers(issued);
       if (run_chunks(slot, issued.group->size)) {
         slot.stage.store(Stage::finished);
         ring(slot.bell);
@@ -185,6 +186,8 @@ void run_once(Issued& issued) {
     }
   } else if (issued.exchanged != nullptr) {
     (*issued.exchanged)[0] = *issued.exchange_input;  // alone in the group: nothing was staged
+  } else {
+    reach_buffers(issued);  // others were faster this time
   }
   leave(issued);
   note_state(issued, CollectiveState::done);

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "engine/comm/control.hpp"
+#include "engine/comm/reach.hpp"
 
 namespace lockstep::comm {
 
@@ -33,6 +34,7 @@ struct RankState {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> lone_memory;  // the control area of a lone rank
+  std::unique_ptr<Reach> reach;                  // of a rank that is a process
 
   RankControl& control() const { return world->rank(rank); }
 };

@@ -190,6 +190,21 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
 }
 
 #if defined(__x86_64__)
+// 64 bytes past the caches; `to` is aligned to 64.
+inline void store_past_caches(std::byte* to, const std::byte* from) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+#elif defined(__AVX__)
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), b);
+#else
+  for (int i = 0; i < 4; ++i)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+#endif
+}
+
 void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
   if (head >= bytes) {
@@ -204,22 +219,42 @@ void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t lines = bytes / 64;
   for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) {
     _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_NTA);
-#if defined(__AVX512F__)
-    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
-#elif defined(__AVX__)
-    const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
-    _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), b);
-#else
-    for (int i = 0; i < 4; ++i)
-      _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
-#endif
+    store_past_caches(to, from);
   }
   std::memcpy(to, from, bytes % 64);
   _mm_sfence();
 }
 #endif
+
+// Line by line, each read once. Stores that go through the caches ask for their lines well ahead: with many streams of
+// stores the processor does not foresee them by itself.
+void copy_lines_to_all(std::byte* const* to, std::size_t count, const std::byte* from, std::size_t num_lines,
+                       bool streams) {
+  struct Line {
+    std::byte bytes[64];
+  };
+  const std::size_t bytes = num_lines * 64;
+#if defined(__x86_64__)
+  if (streams) {
+    constexpr std::size_t ahead = 2048;
+    for (std::size_t at = 0; at < bytes; at += 64) {
+      _mm_prefetch(reinterpret_cast<const char*>(from + at + ahead), _MM_HINT_NTA);
+      for (std::size_t i = 0; i < count; ++i) store_past_caches(to[i] + at, from + at);
+    }
+    _mm_sfence();
+    return;
+  }
+#endif
+  constexpr std::size_t ahead = 512;
+  for (std::size_t at = 0; at < bytes; at += 64) {
+    Line line;
+    std::memcpy(&line, from + at, sizeof line);
+    for (std::size_t i = 0; i < count; ++i) {
+      __builtin_prefetch(to[i] + at + ahead, 1);
+      std::memcpy(to[i] + at, &line, sizeof line);
+    }
+  }
+}
 
 }  // namespace
 
@@ -232,6 +267,37 @@ void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams)
   }
 #endif
   std::memcpy(to, from, bytes);
+}
+
+void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams) {
+  constexpr std::size_t most = 16;  // places at a time
+  constexpr std::size_t least_bytes = 4096;
+  if (to.size() > most) {
+    copy_to_all(to.first(most), from, bytes, streams);
+    return copy_to_all(to.subspan(most), from, bytes, streams);
+  }
+  std::byte* places[most];
+  std::size_t count = 0;
+  const auto alignment = [](const std::byte* place) { return reinterpret_cast<std::uintptr_t>(place) % 64; };
+  bool alike = true;
+  for (std::byte* place : to) {
+    if (place == from || place == nullptr) continue;
+    places[count++] = place;
+    alike = alike && alignment(place) == alignment(places[0]);
+  }
+  if (count == 0 || bytes == 0) return;
+  if (!alike || bytes < least_bytes) {
+    for (std::size_t i = 0; i < count; ++i) copy(places[i], from, bytes, streams);
+    return;
+  }
+  const std::size_t head = (64 - alignment(places[0])) % 64;
+  const std::size_t num_lines = (bytes - head) / 64, tail = head + num_lines * 64;
+  for (std::size_t i = 0; i < count; ++i) {
+    std::memcpy(places[i], from, head);
+    std::memcpy(places[i] + tail, from + tail, bytes - tail);
+    places[i] += head;
+  }
+  copy_lines_to_all(places, count, from + head, num_lines, streams);
 }
 
 void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) {

@@ -27,6 +27,9 @@ void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count);
 // A copy; past the caches when `streams`.
 void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams);
 
+// A copy to each of several places, which reads the source once. A place may be the source itself, or null: none.
+void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams);
+
 // Throws Error when the type has no such reduction (mean of integers, sums of bool).
 void check_reduction(DType dtype, ReduceOp op, const char* operation);
 

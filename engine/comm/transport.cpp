@@ -11,14 +11,15 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::int64_t large_bytes = std::int64_t{1} << 20;
-constexpr std::int64_t large_chunk_bytes = std::int64_t{256} << 10;
+constexpr std::int64_t large_chunk_bytes = std::int64_t{256} << 10;  // of each buffer of two ranks
+constexpr std::int64_t least_chunk_bytes = std::int64_t{16} << 10;
 constexpr std::int64_t at_once_bytes = std::int64_t{16} << 10;
 
 Operation kind_of(const Fingerprint& fingerprint) { return static_cast<Operation>(fingerprint.kind); }
 
-// The members' buffers, as lists for reduce().
+// The members' buffers, as lists; outputs from so many bytes on, null where a member has none.
 struct Buffers {
-  Buffers(const Line* lines, int size) {
+  Buffers(const Line* lines, int size, std::size_t output_offset = 0) {
     const auto count = static_cast<std::size_t>(size);
     if (count > few) {
       many_inputs.resize(count);
@@ -28,9 +29,11 @@ struct Buffers {
     }
     for (std::size_t i = 0; i < count; ++i) {
       inputs[i] = lines[i].input;
-      outputs[i] = lines[i].output;
+      outputs[i] = lines[i].output == nullptr ? nullptr : lines[i].output + output_offset;
     }
   }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
   static constexpr std::size_t few = 16;
   const std::byte* few_inputs[few];
   std::byte* few_outputs[few];
@@ -67,9 +70,9 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
     case Operation::broadcast:
     case Operation::send:
     case Operation::receive: {
-      const std::byte* from = lines[what.root].input + bytes(begin);
-      for (int member = 0; member < size; ++member)
-        if (member != what.root) copy(lines[member].output + bytes(begin), from, bytes(end - begin), cut.streams);
+      // What all have just been using is broadcast more often than not: their lines lie in caches.
+      const Buffers places(lines, size, bytes(begin));
+      copy_to_all({places.outputs, count}, lines[what.root].input + bytes(begin), bytes(end - begin), false);
       account_all(end - begin);
       return;
     }
@@ -86,11 +89,12 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
     const std::int64_t within = at - index * part, n = stop - at;
     const auto member = static_cast<int>(index % size);
     switch (kind) {
-      case Operation::all_gather:
-        for (int to = 0; to < size; ++to)
-          copy(lines[to].output + bytes(at), lines[member].input + bytes(within), bytes(n), cut.streams);
+      case Operation::all_gather: {
+        const Buffers places(lines, size, bytes(at));
+        copy_to_all({places.outputs, count}, lines[member].input + bytes(within), bytes(n), cut.streams);
         account_all(n);
         break;
+      }
       case Operation::reduce_scatter: {
         // The output holds one part: shifted back so that both sides count elements from the same start.
         std::byte* output = lines[member].output - bytes(index * part);
@@ -138,6 +142,18 @@ std::int64_t num_parts(Operation kind, std::int64_t size) {
   }
 }
 
+// An element of the range lies in a buffer of every member.
+bool touches_all(Operation kind) {
+  return kind == Operation::all_reduce || kind == Operation::reduce_scatter || kind == Operation::all_gather ||
+         kind == Operation::broadcast;
+}
+
+// Small enough for one rank to compute alone.
+bool is_small(const Fingerprint& what, const Cut& cut) {
+  return cut.num_chunks <= 1 &&
+         cut.total * static_cast<std::int64_t>(size_of(static_cast<DType>(what.dtype))) <= at_once_bytes;
+}
+
 }  // namespace
 
 Cut cut_of(const Fingerprint& fingerprint, int size) {
@@ -148,8 +164,10 @@ Cut cut_of(const Fingerprint& fingerprint, int size) {
   const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)));
   const std::int64_t bytes = cut.total * element;
   std::int64_t chunk_bytes = bytes;
+  // Chunks are of one size in bytes touched: more buffers, shorter pieces of each.
   if (bytes >= large_bytes)
-    chunk_bytes = large_chunk_bytes;
+    chunk_bytes = touches_all(kind_of(fingerprint)) ? std::max(2 * large_chunk_bytes / size, least_chunk_bytes)
+                                                    : large_chunk_bytes;
   else if (bytes > at_once_bytes)
     chunk_bytes = (bytes / size + 63) / 64 * 64;
   cut.chunk = std::max<std::int64_t>(chunk_bytes / element, 1024);
@@ -160,9 +178,7 @@ Cut cut_of(const Fingerprint& fingerprint, int size) {
 
 bool run_at_once(Slot& slot, int size) {
   const Cut cut = cut_of(slot.lines()[0].fingerprint, size);
-  if (cut.num_chunks > 1) return false;
-  const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(slot.lines()[0].fingerprint.dtype)));
-  if (cut.total * element > at_once_bytes) return false;
+  if (!is_small(slot.lines()[0].fingerprint, cut)) return false;
   if (cut.total > 0) run_range(slot.lines(), size, cut, 0, cut.total);
   return true;
 }
@@ -176,6 +192,29 @@ bool run_chunks(Slot& slot, int size) {
     run_range(slot.lines(), size, cut, chunk * cut.chunk, std::min(cut.total, (chunk + 1) * cut.chunk));
     if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(cut.num_chunks))
       finished = true;
+  }
+}
+
+void reach_buffers(const Issued& issued) {
+  Reach* reach = issued.rank->reach.get();
+  if (reach == nullptr) return;
+  const int size = issued.group->size;
+  const Line* lines = issued.slot().lines();
+  const Fingerprint& what = lines[0].fingerprint;
+  const Operation kind = kind_of(what);
+  if (is_small(what, cut_of(what, size))) return;
+  const bool inputs_of_all =
+      kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter;
+  const bool outputs_of_all =
+      kind == Operation::all_gather || kind == Operation::all_to_all || kind == Operation::gather;
+  const std::size_t part = static_cast<std::size_t>(what.count) * size_of(static_cast<DType>(what.dtype));
+  const auto whole = part * static_cast<std::size_t>(size);
+  for (int member = 0; member < size; ++member) {
+    if (member == issued.me) continue;
+    const int rank = issued.group->members()[member];
+    const Line& line = lines[member];
+    reach->meet(rank, line.input, inputs_of_all ? whole : part);
+    if (line.output != line.input) reach->meet(rank, line.output, outputs_of_all ? whole : part);
   }
 }
 

@@ -216,11 +216,14 @@ void define_quality(CLI::App& app, Choices& choices) {
   CLI::App& bench = *app.add_subcommand(
       "bench",
       "Measure collectives, training steps, launching and kernels.\n\nExamples:\n  lockstep bench collectives\n"
-      "  lockstep bench steps --json\n");
+      "  lockstep bench steps --json\n"
+      "  lockstep bench collectives --same-bytes\n");
   bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch, kernels; none: all");
   bench.add_flag("--json", choices.bench.json, "JSON lines");
   bench.add_option("--rounds", choices.bench.rounds, "measurements of each")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
+  bench.add_flag("--same-bytes", choices.bench.same_bytes,
+                 "collectives: the time of 8 ranks over that of 2 which read and write the same total of bytes");
   bench.add_option("--only", choices.bench.only, "what has this in its name");
   CLI::App& defects =
       *app.add_subcommand("defects", "List the seeded defects.\n\nExamples:\n  lockstep defects --json\n");

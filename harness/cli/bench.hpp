@@ -15,6 +15,7 @@ struct BenchOptions {
   bool json = false;
   int rounds = 0;                // 0: as many as fit a second or so
   std::vector<int> world_sizes;  // empty: 2, and 8 for collectives
+  bool same_bytes = false;       // of collectives, instead: how two numbers of ranks compare on the same total of bytes
   std::string only;              // a part of the name; empty: all
 };
 
@@ -22,7 +23,7 @@ struct BenchRow {
   std::string group;
   std::string name;
   std::vector<std::pair<std::string, std::string>> params;  // values as JSON
-  std::string unit;                                         // us or ms
+  std::string unit;                                         // us, ms, or x for a ratio
   double median = 0.0, low = 0.0, high = 0.0;
   int rounds = 0;
 };

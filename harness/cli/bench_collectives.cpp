@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,8 @@ constexpr comm::Operation measured[] = {comm::Operation::all_reduce, comm::Opera
                                         comm::Operation::all_to_all};
 constexpr std::int64_t kib = 1024, mib = 1024 * 1024;
 
+int rounds_of(std::int64_t bytes) { return bytes <= 64 * kib ? 500 : bytes <= 4 * mib ? 60 : 20; }
+
 // All sizes of an operation in one launch, so that ranks start once.
 std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world_size,
                                             const std::vector<std::int64_t>& sizes, int rounds) {
@@ -33,7 +36,7 @@ std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world
       comm::BenchOptions options;
       options.operation = operation;
       options.bytes = bytes;
-      options.rounds = rounds > 0 ? rounds : bytes <= 64 * kib ? 500 : bytes <= 4 * mib ? 60 : 20;
+      options.rounds = rounds > 0 ? rounds : rounds_of(bytes);
       timings.push_back(comm::time_collective(options).microseconds);
     }
     outcome.records.emplace_back("timings", nlohmann::json(timings).dump());
@@ -47,14 +50,64 @@ std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world
   return nlohmann::json::parse(first.records.front().second).get<std::vector<std::vector<double>>>();
 }
 
+double median(std::vector<double> timings) {
+  const auto middle = timings.begin() + static_cast<std::ptrdiff_t>(timings.size() / 2);
+  std::nth_element(timings.begin(), middle, timings.end());
+  return *middle;
+}
+
+// The time of many ranks over that of few which touch the same total of bytes. The two take turns, so that a slow
+// moment of the machine meets both; the ratio is one of medians, a turn each.
+void compare_world_sizes(comm::Operation operation, const BenchOptions& options, const EmitRow& emit) {
+  const int few = options.world_sizes.size() == 2 ? options.world_sizes[0] : 2;
+  const int many = options.world_sizes.size() == 2 ? options.world_sizes[1] : 8;
+  constexpr int num_turns = 7;
+  const std::vector<std::int64_t> of_many = {1 * mib, 8 * mib};
+  std::vector<std::int64_t> of_few;
+  for (const std::int64_t bytes : of_many)
+    of_few.push_back(comm::bytes_that_touch(operation, few, comm::touched_bytes(operation, many, bytes)));
+  std::vector<std::vector<double>> ratios(of_many.size()), few_times(of_many.size()), many_times(of_many.size());
+  const auto append = [](std::vector<double>& to, const std::vector<double>& more) {
+    to.insert(to.end(), more.begin(), more.end());
+  };
+  for (int turn = 0; turn < num_turns; ++turn) {
+    const auto few_take = time_sizes(operation, few, of_few, options.rounds);
+    const auto many_take = time_sizes(operation, many, of_many, options.rounds);
+    for (std::size_t i = 0; i < of_many.size(); ++i) {
+      ratios[i].push_back(median(many_take[i]) / median(few_take[i]));
+      append(few_times[i], few_take[i]);
+      append(many_times[i], many_take[i]);
+    }
+  }
+  const std::string name(comm::name_of(operation));
+  for (std::size_t i = 0; i < of_many.size(); ++i) {
+    BenchRow row = summarise("collectives", name, "us", few_times[i]);
+    row.params = {{"bytes", str(of_few[i])}, {"world_size", str(few)}};
+    emit(row);
+    row = summarise("collectives", name, "us", many_times[i]);
+    row.params = {{"bytes", str(of_many[i])}, {"world_size", str(many)}};
+    emit(row);
+    row = summarise("collectives", name, "x", ratios[i]);
+    row.params = {{"touched_bytes", str(comm::touched_bytes(operation, many, of_many[i]))},
+                  {"world_sizes", str("[", few, ",", many, "]")}};
+    emit(row);
+  }
+}
+
 }  // namespace
 
 void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
-  // With 8 ranks the same total of bytes over all ranks as with 2, from 1 MiB up.
+  if (options.same_bytes && !options.world_sizes.empty() && options.world_sizes.size() != 2)
+    throw Error(str("--same-bytes compares two numbers of ranks, not ", options.world_sizes.size()),
+                "give --world-size twice, the smaller one first, or leave it out for 2 and 8");
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{2, 8} : options.world_sizes;
   for (const comm::Operation operation : measured) {
     const std::string name(comm::name_of(operation));
     if (!options.only.empty() && name.find(options.only) == std::string::npos) continue;
+    if (options.same_bytes) {
+      compare_world_sizes(operation, options, emit);
+      continue;
+    }
     for (const int world_size : world_sizes) {
       std::vector<std::int64_t> sizes = {1 * kib, 64 * kib, 4 * mib, 32 * mib};
       if (world_size > 2) sizes = {1 * kib, 64 * kib, 1 * mib, 8 * mib};

@@ -1,0 +1,54 @@
+#include "engine/comm/reach.hpp"
+
+#include <algorithm>
+#include <type_traits>
+
+#include <sys/mman.h>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+Reach::Reach(const device::HostWorld& host) : host_(&host) {
+  static_assert(std::is_trivially_destructible_v<Word>);
+  const std::size_t arena = std::max(host.cpu_arena(0).bytes, host.sim_arena(0).bytes);
+  words_a_arena_ = arena / block_bytes / 64 + 1;
+  // calloc: pages of it that nobody comes to cost nothing.
+  words_.reset(
+      static_cast<Word*>(std::calloc(2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word))));
+  LOCKSTEP_CHECK(words_ != nullptr, "no memory to note what is mapped of ", host.world_size(), " ranks");
+}
+
+void Reach::meet(int rank, const std::byte* begin, std::size_t bytes) {
+  if (begin == nullptr || bytes == 0) return;
+  const bool on_cpu = host_->cpu_arena(rank).contains(begin);
+  const device::HostWorld::Area area = on_cpu ? host_->cpu_arena(rank) : host_->sim_arena(rank);
+  if (!area.contains(begin)) return;
+  Word* words = words_.get() + (2 * static_cast<std::size_t>(rank) + (on_cpu ? 0 : 1)) * words_a_arena_;
+  const std::size_t first = static_cast<std::size_t>(begin - area.base) / block_bytes;
+  const std::size_t last = (static_cast<std::size_t>(begin - area.base) + bytes - 1) / block_bytes;
+  for (std::size_t at = first; at <= last;) {
+    Word& word = words[at / 64];
+    const std::size_t end = std::min(last + 1, (at / 64 + 1) * 64);
+    const std::size_t n = end - at;
+    const std::uint64_t here = (n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1) << (at % 64);
+    if ((word.mapped.load(std::memory_order_relaxed) & here) != here) {
+      const std::uint64_t again = word.seen.fetch_or(here, std::memory_order_relaxed) & here;
+      const std::uint64_t missing = again & ~word.mapped.fetch_or(again, std::memory_order_relaxed);
+      for (std::size_t bit = 0; bit < 64; ++bit)
+        if ((missing >> bit & 1) != 0) map(area, at / 64 * 64 + bit);
+    }
+    at = end;
+  }
+}
+
+// Advice: where the kernel lacks it, pages come at first touch. Reading is enough to have a shared page writable too.
+void Reach::map(device::HostWorld::Area area, std::size_t block) {
+  const std::size_t begin = block * block_bytes;
+#ifdef MADV_POPULATE_READ
+  ::madvise(area.base + begin, std::min(block_bytes, area.bytes - begin), MADV_POPULATE_READ);
+#endif
+  num_mapped_.fetch_add(1, std::memory_order_relaxed);
+}
+
+}  // namespace lockstep::comm
