@@ -131,4 +131,14 @@ void Planner::end_backward() {
   awaited_.clear();
 }
 
+void Planner::begin_attempt() { before_ = std::make_unique<Before>(Before{collectives_.size(), replicated_, shards_}); }
+
+void Planner::end_attempt(bool as_foreseen) {
+  const std::unique_ptr<Before> before = std::exchange(before_, nullptr);
+  collectives_.resize(before->num_collectives);
+  if (as_foreseen) return;
+  replicated_.swap(before->replicated);
+  shards_.swap(before->shards);
+}
+
 }  // namespace lockstep::plan

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -72,6 +73,12 @@ class Planner {
   void gradient(TensorId parameter);
   void end_backward();
 
+  // ---- a step that must fail ----
+  // What it would issue is no part of the plan. Where it failed `as_foreseen`, what it did up to there has happened;
+  // else nobody knows how far it came, and all is as it was before.
+  void begin_attempt();
+  void end_attempt(bool as_foreseen);
+
   const std::vector<Collective>& collectives() const { return collectives_; }
 
  private:
@@ -92,6 +99,12 @@ class Planner {
   std::vector<Collective> collectives_;
   std::map<ModuleId, ReplicatePlan> replicated_;
   ShardPlan shards_;
+  struct Before {
+    std::size_t num_collectives = 0;
+    std::map<ModuleId, ReplicatePlan> replicated;
+    ShardPlan shards;
+  };
+  std::unique_ptr<Before> before_;  // of the step that is tried
 };
 
 }  // namespace lockstep::plan

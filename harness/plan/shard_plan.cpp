@@ -113,6 +113,13 @@ void ShardPlan::settle(ModuleId root) {
   for (const ModuleId module : facts_.pre_order(root)) reshard(module);
 }
 
+void ShardPlan::swap(ShardPlan& other) {
+  groups_.swap(other.groups_);
+  contexts_.swap(other.contexts_);
+  group_of_.swap(other.group_of_);
+  owner_of_.swap(other.owner_of_);
+}
+
 // ---- forward ----
 ShardPlan::Context& ShardPlan::context_of(std::size_t group) {
   return contexts_[static_cast<std::size_t>(groups_[group].context)];
@@ -132,15 +139,34 @@ void ShardPlan::begin(std::size_t root) {
     }
 }
 
+// A call from outside of any group. Another that is still under way has failed.
+void ShardPlan::begin_pass(std::size_t group) {
+  Context& context = context_of(group);
+  const bool is_new = !context.runs || group == context.root || group == *context.runs;
+  if (!is_new) return;
+  for (const std::size_t at : context.groups) {
+    groups_[at].entered.clear();
+    groups_[at].left.clear();
+    if (!context.runs) continue;
+    groups_[at].in_backward = false;
+    groups_[at].fresh.clear();
+    groups_[at].positions.clear();
+  }
+  if (context.runs) context.order.clear();
+  context.runs = group;
+}
+
 bool ShardPlan::enter(ModuleId module, bool recomputing) {
   const std::size_t at = number(module);
   if (recomputing && groups_[at].in_backward) return false;
   if (groups_[at].context < 0) begin(at);
   // A recomputation may stop before it leaves the module: alone in its group, a call is always a new one.
-  const bool first = groups_[at].modules.size() == 1 || groups_[at].entered.empty();
+  const bool alone = groups_[at].modules.size() == 1;
+  if (!recomputing && (alone || groups_[at].entered.empty())) begin_pass(at);
+  const bool first = alone || groups_[at].entered.empty();
   groups_[at].entered.insert(module);
-  if (!first) return false;
   gather(at);
+  if (!first) return false;
   for (const std::size_t next : groups_[at].forward_prefetch) gather(next, true);
   return !recomputing;
 }
@@ -151,6 +177,7 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   if (recomputing && group.in_backward) return false;
   group.left.insert(module);
   if (group.left.size() < group.modules.size()) return !recomputing;
+  if (!recomputing && context_of(at).runs == at) context_of(at).runs.reset();
   group.entered.clear();
   group.left.clear();
   put_back_after_forward(group);

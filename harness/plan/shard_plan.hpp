@@ -15,6 +15,8 @@
 // group gathers it, then the group at the place before its own last one, or those that it was told; a group that
 // backward leaves is reduced, first over the shard axis, then over the replicate axis, but for what a later use still
 // adds to. The end of a backward serves what is left: the root, then the groups below in the order of their modules.
+// A forward that did not come to its end leaves gathered what it had gathered; the next one of the root begins all else
+// anew.
 #pragma once
 
 #include <map>
@@ -77,6 +79,7 @@ class ShardPlan {
   void end_backward(int root);
   void unshard(ModuleId module, bool async);
   void reshard(ModuleId module);
+  void swap(ShardPlan& other);
   void settle(ModuleId root);  // a state dict, a load, a cast: the groups below show their parts again
   bool empty() const { return groups_.empty(); }
 
@@ -109,11 +112,13 @@ class ShardPlan {
     std::size_t root = 0;
     std::vector<std::size_t> groups;  // in the order of their modules, parents first
     std::vector<std::size_t> order;   // groups as their forwards ended
+    std::optional<std::size_t> runs;  // whose forward brought the others about, while it runs
   };
 
   std::size_t number(ModuleId module) const { return group_of_.at(module); }
   Context& context_of(std::size_t group);
   void begin(std::size_t root);
+  void begin_pass(std::size_t group);
   bool is_stale(const Group& group) const;
   void gather(std::size_t number, bool ahead = false);
   void put_back_after_forward(Group& group);

@@ -227,12 +227,14 @@ void Interpreter::run_step(const Step& step, const Scope& scope) {
     perform(step, scope);
 }
 
-// What a step that must fail would issue until it does is not traced.
+// What a step that must fail issues until it does is in neither side, but it may leave groups gathered.
 void Interpreter::trace_step(const Step& step, const Scope& scope) {
   try {
     if (step.when && !evaluate_condition(*step.when, scope)) return;
-    if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope))) return;
-    perform(step, scope);
+    if (step.raises && (!step.raises->when || evaluate_condition(*step.raises->when, scope)))
+      trace_->attempt(step, scope, [&] { perform(step, scope); });
+    else
+      perform(step, scope);
   } catch (const Error& error) {
     if (!trace_->forgives(step, scope, error)) throw;
   }

@@ -7,6 +7,7 @@
 #include "engine/device/arena.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/interpreter.hpp"
+#include "harness/verdict/compare.hpp"
 
 namespace lockstep::run {
 
@@ -175,6 +176,23 @@ bool PlanTrace::forgives(const scenario::Step& step, const Scope& scope, const E
   return true;
 }
 
+// Other steps than forwards fail before they issue anything, or in ways that are not seen here.
+void PlanTrace::attempt(const scenario::Step& step, const Scope& scope, const std::function<void()>& perform) {
+  if (!among(scenario::name_of(step.verb), {"forward", "let"})) return;
+  const Names names = scope.frame->names;
+  planner_.begin_attempt();
+  attempts_ = true;
+  bool as_foreseen = false;
+  try {
+    perform();
+  } catch (const std::exception& error) {
+    as_foreseen = verdict::message_matches(error.what(), evaluate(*step.raises->message, scope).as_text("raises"));
+  }
+  attempts_ = false;
+  planner_.end_attempt(as_foreseen);
+  scope.frame->names = names;
+}
+
 // A check may call a sharded module in its operands.
 void PlanTrace::evaluate_calls(StepCall& call) {
   const auto calls_something_bound = [](const scenario::Expr& expr) {
@@ -207,6 +225,7 @@ void PlanTrace::bind_each(StepCall& call) {
     try {
       names[entry.name] = evaluate(*entry.value, call.scope);
     } catch (const Error& error) {
+      if (attempts_) throw;
       note(str("`", entry.name, "`"), error);
       names.erase(entry.name);
     }

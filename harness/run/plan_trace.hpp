@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -39,6 +40,8 @@ class PlanTrace {
   Value perform(StepCall& call);  // in place of run_verb
   // Whether the plan stays the same though this step failed; the names it would bind are then unbound.
   bool forgives(const scenario::Step& step, const Scope& scope, const Error& error);
+  // A step that must fail: a forward that fails here in the same way leaves behind what it did until then.
+  void attempt(const scenario::Step& step, const Scope& scope, const std::function<void()>& perform);
   // Whether an argument has a value without those that only a run gives.
   bool knows(const scenario::Expr& expr, const Scope& scope);
   void next_turn() { ++turn_; }  // of a loop
@@ -87,6 +90,7 @@ class PlanTrace {
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;
+  bool attempts_ = false;       // a step that must fail
   std::uint64_t backward_ = 0;  // the last that it told the planner of
 };
 
