@@ -88,7 +88,7 @@ class Runtime {
   void synchronize_all();
   void clear_failures();
 
-  MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned);
+  MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, bool pinned);
   static void repurpose(Memory& memory, Purpose purpose);
   // The last owner let go; any thread.
   void recycle(Memory* memory);

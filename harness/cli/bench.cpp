@@ -1,6 +1,7 @@
 #include "harness/cli/bench.hpp"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
@@ -14,7 +15,7 @@ BenchRow summarise(std::string group, std::string name, std::string unit, std::v
   std::sort(timings.begin(), timings.end());
   const auto at = [&](double share) {
     const auto last = static_cast<double>(timings.size() - 1);
-    return timings[static_cast<std::size_t>(share * last + 0.5)];
+    return timings[static_cast<std::size_t>(std::lround(share * last))];
   };
   BenchRow row;
   row.group = std::move(group);

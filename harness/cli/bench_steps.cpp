@@ -75,6 +75,7 @@ Trainee make_trainee(const StepModel& size, const std::string& name) {
 // Everything in turn, with and without the order check, so that a slow moment of the machine meets all.
 std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::string>& names, int rounds) {
   std::vector<Trainee> trainees;
+  trainees.reserve(names.size());
   for (const std::string& name : names) trainees.push_back(make_trainee(size, name));
   const Tensor x = randint(0, size.vocabulary, {size.batch, size.length}, DType::int64, {});
   comm::Call uncounted;
@@ -119,7 +120,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
     throw Error(str("steps of ", model.name, " on ", world_size, " ranks: ",
                     first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
   for (std::size_t i = 0; i < first.records.size(); ++i) {
-    BenchRow row = summarise("steps", names[i / 2].c_str(), "ms",
+    BenchRow row = summarise("steps", names[i / 2], "ms",
                              nlohmann::json::parse(first.records[i].second).get<std::vector<double>>());
     row.params = {{"model", str("\"", model.name, "\"")},
                   {"world_size", str(world_size)},

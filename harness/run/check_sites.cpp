@@ -3,6 +3,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "harness/run/case_runner.hpp"
 
@@ -46,7 +47,7 @@ class Collector {
   void scope(const Steps& steps, Bindings known, const std::string& file, const std::string& way) {
     std::map<std::string, int> times;
     count_bindings(steps, times);
-    Walk walk{known, times, file, way};
+    Walk walk{std::move(known), times, file, way};
     for (const auto& [name, count] : times)
       if (count > 1) walk.known.erase(name);
     visit(steps, walk);

@@ -57,8 +57,7 @@ bool ScenarioModule::find_own(const std::string& name, Value& found) {
       found = value;
       return true;
     }
-  if (find_member(shared_from_this(), name, found)) return true;
-  return false;
+  return find_member(shared_from_this(), name, found);
 }
 
 void ScenarioModule::build(const nn::BuildOptions& options) {

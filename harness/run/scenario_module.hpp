@@ -30,7 +30,7 @@ class ScenarioModule final : public nn::Module {
 
  protected:
   void draw_parameters() override;
-  nn::Value run(std::string_view method, const nn::Inputs& inputs) override;
+  nn::Value run(std::string_view name, const nn::Inputs& inputs) override;
 
  private:
   const scenario::OwnModel& description_;  // of the scenario, which outlives the case

@@ -150,7 +150,7 @@ namespace {
 bool equal_maps(const Map& a, const Map& b) {
   if (a.size() != b.size()) return false;
   for (const auto& [key, value] : a) {
-    const auto other = std::find_if(b.begin(), b.end(), [&](const auto& entry) { return entry.first == key; });
+    const auto other = std::find_if(b.begin(), b.end(), [&key = key](const auto& entry) { return entry.first == key; });
     if (other == b.end() || !equal(value, other->second)) return false;
   }
   return true;

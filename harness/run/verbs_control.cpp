@@ -61,7 +61,7 @@ void Interpreter::call_routine(const scenario::Step& step, const Scope& scope) {
     return at->second;
   };
   for (const auto& [its, mine] : step.as_names) {
-    if (trace_ && frame->names.count(its) == 0)
+    if (trace_ && !frame->names.contains(its))
       scope.frame->names.erase(mine);
     else
       scope.frame->names[mine] = given_back(its);

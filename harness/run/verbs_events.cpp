@@ -27,7 +27,7 @@ std::set<parallel::EventKind> kinds_of(const Texts& asked, std::initializer_list
     for (const std::string& text : *texts) in_texts.insert(event_kind(kind_of(text)));
   if (asked.empty()) return in_texts;
   for (const parallel::EventKind kind : in_texts)
-    if (!kinds.count(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds` looked at"));
+    if (!kinds.contains(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds` looked at"));
   return kinds;
 }
 
@@ -81,7 +81,7 @@ Value expect_events(StepCall& call) {
   if (call.has("model")) model = call.module("model");
   Texts seen;
   for (const parallel::ParallelEvent& event : window.events)
-    if (kinds.count(event.kind)) seen.push_back(event_text(event, model.module, model.path));
+    if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
   const Site site = call.in.site_of(call.step, call.scope);
   // That something did not happen says nothing of a window in which nothing did.
   const bool silent = window.events.empty();

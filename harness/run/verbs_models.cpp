@@ -25,7 +25,7 @@ Value deep_copy(const Value& value) {
         if (const Tensor gradient = grad(tensor); gradient.defined()) set_grad(copy, ops::clone(gradient));
       }
       copy.set_name(tensor.name());
-      return Value(std::move(copy));
+      return Value(copy);
     }
     case Value::Kind::list: {
       List items;

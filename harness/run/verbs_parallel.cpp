@@ -82,7 +82,7 @@ class ShardDims {
   }
   void check_used() const {
     for (const auto& [pattern, dim] : by_path_)
-      if (!used_.count(pattern)) throw Error(str("`", pattern, "` of shard_dim matches no parameter of the group"));
+      if (!used_.contains(pattern)) throw Error(str("`", pattern, "` of shard_dim matches no parameter of the group"));
   }
 
  private:
