@@ -70,7 +70,6 @@ struct alignas(64) Slot {
   alignas(64) std::atomic<std::uint32_t> next_chunk;
   alignas(64) std::atomic<std::uint32_t> done_chunks;
   std::atomic<std::uint32_t> left;
-  std::atomic<std::uint32_t> texts;   // members that have told their agreement after a mismatch
   std::atomic<std::uint64_t> rounds;  // arrivals at the meeting points within a staged collective
   Line* lines() { return reinterpret_cast<Line*>(this + 1); }
 };
@@ -133,6 +132,9 @@ struct GroupControl {
   }
 };
 
+// Whether a member has something to say about its agreement (Call::agreement_text), and when it comes to that.
+enum class Tells : std::uint8_t { nothing, at_once, later };
+
 // An entry of the flight recorder.
 struct Record {
   std::uint64_t group;  // offset of the GroupControl in the control area
@@ -144,6 +146,7 @@ struct Record {
   std::atomic<CollectiveState> state;
   std::uint8_t kind;  // as in Fingerprint, but receive stays receive
   std::uint8_t dtype, op, family, phase;
+  Tells tells;
   std::int32_t root;
   std::int32_t scenario_line;
   char axis[16];

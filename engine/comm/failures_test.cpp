@@ -1,4 +1,5 @@
 // What goes wrong must be told, on every rank, soon, and with names.
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -88,6 +89,74 @@ TEST_P(FailuresOfKind, TellsWhatTheAgreementStoodFor) {
   for (const std::string& failure : failures)
     EXPECT_THAT(failure, AllOf(HasSubstr("the module it is for, or its contents"),
                                HasSubstr("rank 0: gradients of a, b"), HasSubstr("rank 1: gradients of a")));
+}
+
+// An all_gather that is waited for meets a reduce_scatter that is not yet: nobody is in the latter, whose rank tells
+// what it is for while it waits for something else.
+TEST_P(FailuresOfKind, TellsOfADeferredCallWhileWaitingElsewhere) {
+  for (const bool ends_round : {true, false}) {
+    const auto failures = run(3, [ends_round](int rank) {
+      ProcessGroup& world = world_group();
+      ProcessGroup& others = rank == 0 ? world : group_of({1, 2});
+      if (rank == 0) {
+        all_gather(world, floats(12), floats(4), {.owner = "block.1"});
+        return;
+      }
+      Call call{.async = true, .owner = "block.0"};
+      call.agreement = 7;
+      call.agreement_text = [rank] { return str("gradients of rank ", rank); };
+      const Tensor input = floats(12), output = floats(4);
+      const Work work = reduce_scatter(world, output, input, ReduceOp::sum, call);
+      if (ends_round) {
+        end_round(world, true, "block.0");
+      } else {
+        // Rank 2 waits here for rank 1, which comes only once the error is out.
+        if (rank == 1) work.wait();
+        barrier(others);
+      }
+      work.wait();
+    });
+    for (std::size_t rank = 0; rank < 2; ++rank)
+      EXPECT_THAT(failures[rank],
+                  AllOf(HasSubstr("do not agree on the operation"),
+                        HasSubstr("rank 0 calls all_gather of 12 float32 for block.1"),
+                        HasSubstr("ranks 1, 2 call reduce_scatter(sum) of 12 float32 for block.0"),
+                        HasSubstr("rank 1: gradients of rank 1"), HasSubstr("rank 2: gradients of rank 2")))
+          << "rank " << rank << (ends_round ? " ends its round" : " waits in another group");
+  }
+}
+
+// The deferred call's rank computes until the others have failed: they cannot have waited for it.
+TEST(Failures, DoesNotWaitForTheTextOfARankThatComputes) {
+  std::atomic<bool> failed{false};
+  bool waited_in_vain = false;
+  const auto failures = run_ranks(
+      2, Kind::threads,
+      [&](int rank) {
+        ProcessGroup& world = world_group();
+        if (rank == 0) {
+          Call call{.async = true, .owner = "block.0"};
+          call.agreement = 7;
+          call.agreement_text = [] { return std::string("never asked for"); };
+          const Tensor input = floats(8), output = floats(4);
+          const Work work = reduce_scatter(world, output, input, ReduceOp::sum, call);
+          for (int i = 0; i < 6000 && !failed.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          waited_in_vain = !failed.load();
+          work.wait();
+        }
+        try {
+          all_gather(world, floats(8), floats(4), {.owner = "block.1"});
+        } catch (const CollectiveError&) {
+          failed = true;
+          throw;
+        }
+      },
+      120.0);
+  EXPECT_FALSE(waited_in_vain);
+  for (const std::string& failure : failures)
+    EXPECT_THAT(failure, AllOf(HasSubstr("rank 0 calls reduce_scatter(sum) of 8 float32 for block.0"),
+                               HasSubstr("rank 1 calls all_gather of 8 float32 for block.1"),
+                               Not(HasSubstr("never asked for"))));
 }
 
 TEST_P(FailuresOfKind, MovesNoDataOnAMismatch) {

@@ -291,6 +291,17 @@ TEST(Groups, ALoneRankNeedsNoWorld) {
   EXPECT_THROW(world_group(), Error);
 }
 
+TEST(Groups, BenchComparesWorldsByWhatTheyTouch) {
+  EXPECT_EQ(touched_bytes(Operation::all_reduce, 8, 100), 1600);     // eight read and written
+  EXPECT_EQ(touched_bytes(Operation::all_to_all, 2, 100), 400);      // two read, two written
+  EXPECT_EQ(touched_bytes(Operation::all_gather, 4, 100), 500);      // four quarters read, four whole written
+  EXPECT_EQ(touched_bytes(Operation::reduce_scatter, 4, 100), 500);  // the other way round
+  EXPECT_EQ(touched_bytes(Operation::broadcast, 8, 100), 800);       // one read, seven written
+  EXPECT_EQ(bytes_that_touch(Operation::all_gather, 2, 9 << 20), 3 << 20);
+  EXPECT_EQ(bytes_that_touch(Operation::broadcast, 2, 8 << 20), 4 << 20);
+  EXPECT_THROW(touched_bytes(Operation::send, 2, 100), Error);
+}
+
 TEST(Groups, BenchTimesEveryOperation) {
   expect_fine(run_ranks(2, Kind::processes, [](int) {
     device::set_order_check(false);

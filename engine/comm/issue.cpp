@@ -102,6 +102,7 @@ std::shared_ptr<Issued> note(const Plan& plan, const Call& call, std::uint8_t ki
   record.dtype = issued->fingerprint.dtype;
   record.op = issued->fingerprint.op;
   record.family = static_cast<std::uint8_t>(call.family);
+  record.tells = !call.agreement_text ? Tells::nothing : call.async ? Tells::later : Tells::at_once;
   record.phase = static_cast<std::uint8_t>(communicator.phase);
   record.root = plan.root;
   record.scenario_line = context.scenario_line;
@@ -166,6 +167,7 @@ Work Engine::issue(const Plan& plan, const Call& call) {
   const std::int64_t elements = std::max(elements_of(plan.input), elements_of(plan.output));
   std::shared_ptr<Issued> issued = note(plan, call, static_cast<std::uint8_t>(plan.operation), elements,
                                         elements * static_cast<std::int64_t>(size_of(plan.dtype)));
+  if (call.async && call.agreement_text && stream.runs_inline()) keep_deferred(issued);
   device::launch_deferred(
       stream, launch_name(plan.operation), std::span<const device::Access>(accesses.data(), num_accesses),
       [issued, input, output](const device::Pointers& pointers) {

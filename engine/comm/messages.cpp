@@ -154,10 +154,8 @@ std::string mismatch_text(const Issued& issued) {
   if (agreement) {
     for (int member = 0; member < issued.group->size; ++member) {
       const int rank = issued.group->members()[member];
-      const RankControl& told = world.rank(rank);
-      if (told.agreement_of.load(std::memory_order_acquire) == issued.sequence + 1 &&
-          told.agreement_group == world.offset_of(issued.group) && told.agreement_text[0] != '\0')
-        agreements.add(rank, told.agreement_text);
+      if (!has_told(issued, member)) continue;
+      if (const char* told = world.rank(rank).agreement_text; told[0] != '\0') agreements.add(rank, told);
     }
     if (!agreements.empty()) text += str(". ", agreements.text(": "));
   }

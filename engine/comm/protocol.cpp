@@ -21,7 +21,6 @@ constexpr std::int64_t spin_ns = 20'000;
 constexpr std::int64_t fitting_awake_ns = 200'000;
 constexpr std::int64_t crowded_awake_ns = 50'000;
 constexpr std::int64_t slice_ns = 100'000'000;
-constexpr std::int64_t told_ns = 1'000'000'000;  // how long members wait for each other's texts after a mismatch
 
 inline void pause_core() {
 #if defined(__x86_64__)
@@ -67,7 +66,8 @@ bool left_out_by(const Issued& issued, int member) {
 
 // What ends a wait as an error, looked at before each sleep.
 void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t waited_ns) {
-  const RankState& rank = *issued.rank;
+  RankState& rank = *issued.rank;
+  tell_deferred(rank);
   if (rank.world->abort.any())
     throw PeerEndedError(
         str(call_text(*rank.world, issued.record()), ": the case was aborted: ", rank.world->abort.read()));
@@ -98,10 +98,9 @@ void open(Issued& issued) {
   std::uint32_t staged = is_exchange && size > 1 ? 1 : 0;
   for (int member = 0; member < size; ++member) {
     const Fingerprint &mine = lines[member].fingerprint, &first = lines[0].fingerprint;
-    if (mine.kind != first.kind || mine.dtype != first.dtype || mine.op != first.op || mine.root != first.root ||
-        (mine.count != first.count && !is_exchange) || mine.agreement != first.agreement) {
+    if (!is_alike(mine, first) || mine.agreement != first.agreement) {
       slot.stage.store(Stage::mismatch);
-      ring(slot.bell);
+      ring_all(*issued.rank->world);  // members that wait for something else have to tell
       return;
     }
     staged |= lines[member].arrival.load(std::memory_order_relaxed) & 1;
@@ -113,30 +112,6 @@ void open(Issued& issued) {
     slot.stage.store(Stage::open);
   }
   ring(slot.bell);
-}
-
-// After a mismatch: members tell what their agreement stood for, then all throw the same text.
-[[noreturn]] void fail_mismatch(Issued& issued) {
-  Slot& slot = issued.slot();
-  if (agreements_differ(issued)) {
-    RankControl& mine = issued.rank->control();
-    std::string text;
-    if (issued.agreement_text) text = issued.agreement_text();
-    if (text.size() > sizeof mine.agreement_text - 1) text.resize(sizeof mine.agreement_text - 1);
-    text.copy(mine.agreement_text, text.size());
-    mine.agreement_text[text.size()] = '\0';
-    mine.agreement_group = issued.rank->world->offset_of(issued.group);
-    mine.agreement_of.store(issued.sequence + 1, std::memory_order_release);
-    slot.texts.fetch_add(1);
-    ring(slot.bell);
-    const std::int64_t start = now_ns();
-    while (slot.texts.load() < static_cast<std::uint32_t>(issued.group->size) && now_ns() - start < told_ns &&
-           !issued.group->poison.any()) {
-      const timespec pause{0, 200'000};
-      nanosleep(&pause, nullptr);
-    }
-  }
-  fail(issued, mismatch_text(issued));
 }
 
 void note_state(Issued& issued, CollectiveState state) {
@@ -158,7 +133,6 @@ void leave(Issued& issued) {
   slot.next_chunk.store(0, std::memory_order_relaxed);
   slot.done_chunks.store(0, std::memory_order_relaxed);
   slot.left.store(0, std::memory_order_relaxed);
-  slot.texts.store(0, std::memory_order_relaxed);
   slot.rounds.store(0, std::memory_order_relaxed);
   slot.stage.store(Stage::filling, std::memory_order_relaxed);
   slot.generation.fetch_add(1);

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,15 @@
 #include "engine/comm/reach.hpp"
 
 namespace lockstep::comm {
+
+struct Issued;
+
+// Calls of a rank that nobody is in yet, though they have arrived: what their agreements stand for is told while the
+// rank waits for something else.
+struct Deferred {
+  std::mutex mutex;  // also of what the rank tells in its control area
+  std::vector<std::weak_ptr<Issued>> calls;
+};
 
 // What this rank's calls share, also on worker threads of streams; outlives the communicator when work is left over.
 struct RankState {
@@ -34,7 +44,8 @@ struct RankState {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
   std::unique_ptr<std::byte, Free> lone_memory;  // the control area of a lone rank
-  std::unique_ptr<Reach> reach;                  // of a rank that is a process
+  Deferred deferred;
+  std::unique_ptr<Reach> reach;  // of a rank that is a process
 
   RankControl& control() const { return world->rank(rank); }
 };
@@ -55,6 +66,7 @@ struct Issued {
   std::vector<std::string>* exchanged = nullptr;  // of an exchange: where all strings go
   const std::string* exchange_input = nullptr;
 
+  bool told = false;  // what the agreement stood for, after a mismatch
   std::atomic<bool> arrived{false};
   std::atomic<bool> ended{false};
   std::string failure;  // why it failed; set before `ended`
@@ -81,6 +93,15 @@ void check_usable(const RankState& rank, const GroupControl& group, const std::s
 // Poisons the group (the first text wins), wakes its members, and throws what the poison says.
 enum class Cause { own, peer_ended };
 [[noreturn]] void fail(Issued& issued, const std::string& text, Cause cause = Cause::own);
+
+// The calls agree, but for what they stand for.
+bool is_alike(const Fingerprint& a, const Fingerprint& b);
+// After a mismatch (agreements.cpp): what agreements stood for is told, then all members throw the same text.
+[[noreturn]] void fail_mismatch(Issued& issued);
+bool has_told(const Issued& issued, int member);
+// A call with an agreement text that is waited for later, and telling for all of those while the rank waits.
+void keep_deferred(const std::shared_ptr<Issued>& issued);
+void tell_deferred(RankState& rank);
 
 // Waits for the slot to be free, for all members to have arrived, for the data to be there, or for so many arrivals at
 // the meeting points of a staged collective. The end of a member that is missing, deadline, abort and poison end the

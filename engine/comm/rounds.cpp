@@ -13,9 +13,10 @@ namespace {
 // Polls, asleep in between: awake for as long as collectives are, then at growing intervals.
 template <class Ready>
 void poll(const std::string& what, Ready&& ready) {
-  const RankState& state = *Communicator::current().state();
+  RankState& state = *Communicator::current().state();
   const std::int64_t start = now_ns();
   for (std::int64_t pause_ns = 20'000; !ready(); pause_ns = std::min<std::int64_t>(2 * pause_ns, 2'000'000)) {
+    tell_deferred(state);
     if (state.world->abort.any())
       throw PeerEndedError(str(what, ": the case was aborted: ", state.world->abort.read()));
     if (now_ns() - start > state.deadline_ns.load())

@@ -1,0 +1,108 @@
+// Pages of peers that are mapped ahead, and copies to many places.
+#include "engine/comm/reach.hpp"
+
+#include <numeric>
+
+#include <gtest/gtest.h>
+
+#include "engine/comm/reduce.hpp"
+#include "engine/comm/test_ranks.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace testing_ranks;
+
+std::unique_ptr<device::HostWorld> small_world(int size) {
+  return device::HostWorld::create(size, device::Sharing::processes, 10 * Reach::block_bytes, control_bytes(size));
+}
+
+TEST(Reach, MapsABufferWhenItComesAgain) {
+  const auto host = small_world(2);
+  Reach reach(*host);
+  const std::byte* base = host->cpu_arena(1).base;
+  reach.meet(1, base + 100, 2 * Reach::block_bytes);  // three blocks, the outer ones in part
+  EXPECT_EQ(reach.num_mapped(), 0);
+  reach.meet(1, base + 100, 2 * Reach::block_bytes);
+  EXPECT_EQ(reach.num_mapped(), 3);
+  reach.meet(1, base + 100, 2 * Reach::block_bytes);
+  EXPECT_EQ(reach.num_mapped(), 3);
+  // Another buffer that shares a block: what was mapped is not mapped again.
+  for (int time = 0; time < 3; ++time) reach.meet(1, base + 2 * Reach::block_bytes, 2 * Reach::block_bytes);
+  EXPECT_EQ(reach.num_mapped(), 4);
+}
+
+TEST(Reach, KeepsArenasApartAndEndsWithThem) {
+  const auto host = small_world(2);
+  Reach reach(*host);
+  const auto twice = [&](int rank, const std::byte* begin, std::size_t bytes) {
+    reach.meet(rank, begin, bytes);
+    reach.meet(rank, begin, bytes);
+  };
+  twice(0, host->cpu_arena(0).base, 1);
+  EXPECT_EQ(reach.num_mapped(), 1);
+  twice(0, host->sim_arena(0).base, 1);
+  EXPECT_EQ(reach.num_mapped(), 2);
+  twice(1, host->sim_arena(1).base, host->sim_arena(1).bytes);
+  EXPECT_EQ(reach.num_mapped(), 12);
+  const int elsewhere = 0;
+  twice(0, reinterpret_cast<const std::byte*>(&elsewhere), sizeof elsewhere);
+  twice(0, host->cpu_arena(1).base, 1);  // not of this rank
+  twice(0, nullptr, 64);
+  twice(0, host->cpu_arena(0).base, 0);
+  EXPECT_EQ(reach.num_mapped(), 12);
+}
+
+TEST(Reach, SumsStayTheSameWhileBuffersComeAgain) {
+  const auto failures = run_ranks(3, Kind::processes, [](int rank) {
+    constexpr std::size_t count = 300'000;
+    std::vector<float> mine(count);
+    std::iota(mine.begin(), mine.end(), static_cast<float>(rank));
+    const Tensor tensor = tensor_of(mine, DType::float32);
+    for (int time = 0; time < 4; ++time) {
+      device::write_from_host(tensor.storage()->memory(), 0, mine.data(), count * sizeof(float));
+      all_reduce(world_group(), tensor, ReduceOp::sum);
+      const std::vector<float> sums = values_of<float>(tensor);
+      for (std::size_t i = 0; i < count; i += 997) {
+        const auto value = static_cast<float>(i);
+        require(sums[i] == (value + (value + 1)) + (value + 2), str("element ", i, ": ", sums[i]));
+      }
+    }
+  });
+  for (const std::string& failure : failures) EXPECT_EQ(failure, "");
+}
+
+TEST(Copy, ReachesEveryPlaceWhateverItsAlignment) {
+  for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, std::size_t{4096}, std::size_t{10'007}}) {
+    for (const std::size_t shift : {std::size_t{0}, std::size_t{12}}) {
+      for (const int num_places : {1, 3, 20}) {
+        for (const bool streams : {false, true}) {
+          std::vector<std::byte> from(bytes);
+          for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 31 + 7);
+          std::vector<std::vector<std::byte>> kept(static_cast<std::size_t>(num_places),
+                                                   std::vector<std::byte>(bytes + 256, std::byte{0xee}));
+          std::vector<std::byte*> places;
+          for (std::size_t i = 0; i < kept.size(); ++i) {
+            const auto address = reinterpret_cast<std::uintptr_t>(kept[i].data());
+            // All alike, or (when shifted) each at another offset from a line.
+            places.push_back(kept[i].data() + (64 - address % 64) + shift * i % 64);
+          }
+          places.push_back(nullptr);
+          places.push_back(from.data());
+          copy_to_all(places, from.data(), bytes, streams);
+          for (std::size_t i = 0; i < kept.size(); ++i) {
+            const auto before = static_cast<std::size_t>(places[i] - kept[i].data());
+            EXPECT_EQ(std::vector<std::byte>(places[i], places[i] + bytes), from) << bytes << " bytes, place " << i;
+            for (std::size_t at = 0; at < kept[i].size(); ++at) {
+              if (at >= before && at < before + bytes) continue;
+              ASSERT_EQ(kept[i][at], std::byte{0xee}) << "a byte beside place " << i;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::comm
