@@ -103,7 +103,7 @@ Stream* Runtime::exchange_current(Device device, Stream* stream) {
 
 void Runtime::synchronize_all() {
   // What finishes here may open another device.
-  for (std::size_t i = 0; i < devices_.size(); ++i) {  // NOLINT(modernize-loop-convert)
+  for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (auto& stream : devices_[i]->streams) {
       if (stream) stream->synchronize();
     }

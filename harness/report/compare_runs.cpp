@@ -324,7 +324,7 @@ RunComparison compare_runs(const ResultsFile& before, const ResultsFile& after, 
     compare_case(out, old_row, *found->second.row, options);
   }
   for (const CaseKey& key : new_side.order) {
-    if (old_side.entries.count(key) != 0) continue;
+    if (old_side.entries.contains(key)) continue;
     const Status status = new_side.entries.at(key).row->status;
     out.at(key);
     out.add(verdict::is_unexpected(status) ? Weight::worse : Weight::other, "new",

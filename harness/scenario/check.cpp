@@ -107,7 +107,7 @@ class Checker {
   }
 
   void bind(const std::string& name, const Place& place, Scope& scope) {
-    if (scope.cannot_bind.count(name) != 0) {
+    if (scope.cannot_bind.contains(name)) {
       const bool fixed = std::find(variables().begin(), variables().end(), name) != variables().end();
       const bool type = std::find(type_names().begin(), type_names().end(), name) != type_names().end();
       diagnostics_.error(place, str("`", name, "` is a ",
@@ -122,7 +122,7 @@ class Checker {
   }
 
   void unknown(const std::string& name, const Place& place, const Scope& scope) {
-    if (scope.barred.count(name) != 0) {
+    if (scope.barred.contains(name)) {
       diagnostics_.error(place, str("a hook looks `", name,
                                     "` up when it runs, after the loop has moved on; bind another "
                                     "name to its value with `let`"));
@@ -141,8 +141,8 @@ class Checker {
   }
 
   static bool is_known(const std::string& name, const Scope& scope) {
-    if (scope.barred.count(name) != 0) return false;
-    return scope.known.count(name) != 0 || (scope.in_hook && scope.later.count(name) != 0);
+    if (scope.barred.contains(name)) return false;
+    return scope.known.contains(name) || (scope.in_hook && scope.later.contains(name));
   }
 
   void check_step(const Step& step, Scope& scope) {
@@ -306,7 +306,7 @@ class Checker {
   }
 
   void unknown_call(const Expr& callee, const Scope& scope, bool builds) {
-    if (scope.later.count(callee.name) != 0) {
+    if (scope.later.contains(callee.name)) {
       unknown(callee.name, Place{*file_, callee.line, callee.column}, scope);
       return;
     }
@@ -429,7 +429,7 @@ class Checker {
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind == ExprKind::name) {
         const bool called = find_function(node.name) != nullptr && !is_known(node.name, scope);
-        constant = constant && (called || scope.fixed.count(node.name) != 0 || own_names.count(node.name) != 0);
+        constant = constant && (called || scope.fixed.contains(node.name) || own_names.contains(node.name));
       } else if (node.kind == ExprKind::call) {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
       }
@@ -529,7 +529,7 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& excus
   }
   const Scope plain = checker.base_scope({});
   const auto check_free = [&](const std::string& name, const Place& place) {
-    if (plain.known.count(name) == 0) return;
+    if (!plain.known.contains(name)) return;
     diagnostics.error(place, str("`", name, "` is a variable or type and cannot be a parameter or matrix name"));
   };
   for (const NamedLiteral& parameter : scenario.parameters) check_free(parameter.name, parameter.place);
@@ -555,7 +555,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& excused,
   Checker checker(routine.models, diagnostics);
   Scope scope = checker.base_scope({});
   for (const RoutineParameter& parameter : routine.parameters) {
-    if (scope.cannot_bind.count(parameter.name) != 0) {
+    if (scope.cannot_bind.contains(parameter.name)) {
       diagnostics.error(parameter.place, str("`", parameter.name, "` is a variable or type and cannot be a parameter"));
     }
   }
@@ -568,7 +568,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& excused,
   Checker::collect(routine.steps, scope.later);
   checker.steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {
-    if (scope.known.count(name) == 0) {
+    if (!scope.known.contains(name)) {
       diagnostics.error(routine.place, str("the routine gives `", name, "`, which no step binds"));
     }
   }

@@ -355,14 +355,14 @@ std::vector<Case> expand_all(const std::vector<std::shared_ptr<const Scenario>>&
   }
   if (!tagged && !scenarios.empty()) throw Error(str("--tag: no scenario has the tag ", joined(options.tags)));
   for (const std::string& setting : options.set) {
-    if (used.count(setting) != 0) continue;
+    if (used.contains(setting)) continue;
     const std::string name = split_setting(setting).first;
     throw Error(str("--set: no scenario chosen has the parameter `", name, "`",
                     suggestion(name, {known_parameters.begin(), known_parameters.end()})));
   }
   if (out.empty() && !selection.empty()) {
     for (const auto& [key, value] : selection) {
-      if (known_names.count(key) != 0) continue;
+      if (known_names.contains(key)) continue;
       throw Error(str("--case: no scenario chosen has the matrix name `", key, "`",
                       suggestion(key, {known_names.begin(), known_names.end()})));
     }

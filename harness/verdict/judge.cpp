@@ -164,7 +164,7 @@ const CheckSite* unreached_check(const Expectation& expectation, const std::vect
     }
   }
   for (const CheckSite& site : expectation.checks) {
-    if (reached.count(site.id) == 0) return &site;
+    if (!reached.contains(site.id)) return &site;
   }
   return nullptr;
 }
