@@ -334,7 +334,7 @@ Pool::~Pool() {
 bool Pool::full() const { return num_running() >= state_->jobs; }
 int Pool::num_running() const { return static_cast<int>(state_->cases.size()); }
 
-void Pool::start(int ticket, const LaunchOptions& options, RankFunction function) {
+void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& function) {
   auto made = std::make_unique<Case>();
   made->ticket = ticket;
   made->options = options;

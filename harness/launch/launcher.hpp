@@ -50,7 +50,7 @@ class Pool {
   Pool& operator=(const Pool&) = delete;
   bool full() const;
   int num_running() const;
-  void start(int ticket, const LaunchOptions& options, RankFunction function);
+  void start(int ticket, const LaunchOptions& options, const RankFunction& function);
   struct Finished {
     int ticket;
     LaunchResult result;

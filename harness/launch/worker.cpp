@@ -162,6 +162,7 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
     for (int rank : ranks) run_rank(rank, options, world, function, outlet);
   } else {
     std::vector<std::thread> threads;
+    threads.reserve(ranks.size());
     for (int rank : ranks) {
       threads.emplace_back([&, rank] {
         char name[16];
