@@ -17,7 +17,7 @@ void Sgd::update(const std::vector<Item>& items, const Options& options) {
   std::vector<bool> first_step;
   operands.reserve(items.size() * 3);
   for (const Item& item : items) {
-    if (options.momentum != 0 && !item.state->tensors.count("momentum_buffer"))  // momentum was switched on later
+    if (options.momentum != 0 && !item.state->tensors.contains("momentum_buffer"))  // momentum was switched on later
       create_state(item.parameter, *item.state, options);
     operands.push_back({item.parameter, true});
     operands.push_back({item.grad, false});
