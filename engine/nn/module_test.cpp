@@ -254,8 +254,8 @@ TEST_F(ModuleTree, LoadsStateByNameAndSaysAllThatIsWrong) {
   wrong[0].first = "fc9.weight";
   wrong[1].second = ones({7}, DType::float32, {});
   const std::string error = error_of([&] { load_state_dict(net, wrong); });
-  EXPECT_THAT(error, HasSubstr("missing: fc1.weight"));
-  EXPECT_THAT(error, HasSubstr("unexpected: fc9.weight"));
+  EXPECT_THAT(error, HasSubstr("Missing key(s) in state_dict: fc1.weight"));
+  EXPECT_THAT(error, HasSubstr("Unexpected key(s) in state_dict: fc9.weight"));
   EXPECT_THAT(error, HasSubstr("fc1.bias ((7,) into (2,))"));
 
   const Tensor given = full({2, 2}, 3.0, DType::float32, {});

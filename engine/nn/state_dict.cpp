@@ -88,9 +88,10 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
     if (!known.count(name)) report.unexpected.push_back(name);
 
   std::string problems;
-  if (strict && !report.missing.empty()) problems += str("; missing: ", listed(report.missing));
-  if (strict && !report.unexpected.empty()) problems += str("; unexpected: ", listed(report.unexpected));
-  if (!wrong_sizes.empty()) problems += str("; sizes differ: ", listed(wrong_sizes));
+  if (strict && !report.missing.empty()) problems += str("; Missing key(s) in state_dict: ", listed(report.missing));
+  if (strict && !report.unexpected.empty())
+    problems += str("; Unexpected key(s) in state_dict: ", listed(report.unexpected));
+  if (!wrong_sizes.empty()) problems += str("; size mismatch for ", listed(wrong_sizes));
   if (!wrong_layouts.empty()) problems += str("; layouts differ: ", listed(wrong_layouts));
   if (!problems.empty())
     throw Error(str("load_state_dict into ", root->type(), problems),

@@ -101,16 +101,17 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   std::map<std::string, const std::map<std::string, Tensor>*> given;
   for (const auto& [name, tensors] : dict.state) given[name] = &tensors;
   if (dict.groups.size() != groups_.size())
-    throw Error(
-        str("load_state_dict into ", type(), ": ", dict.groups.size(), " parameter groups into ", groups_.size()),
-        "load the state of an optimizer with the same groups");
+    throw Error(str("load_state_dict into ", type(), ": loaded state dict has a different number of parameter groups, ",
+                    dict.groups.size(), " instead of ", groups_.size()),
+                "load the state of an optimizer with the same groups");
   for (std::size_t i = 0; i < groups_.size(); ++i) {
     const auto& names = dict.groups[i].first;
     const std::set<std::string> known(names.begin(), names.end());
     for (const ParameterRef& parameter : groups_[i].parameters)
       if (!known.count(parameter.name))
-        throw Error(str("load_state_dict into ", type(), ": group ", i, " of the state has no parameter `",
-                        parameter.name, "`"),
+        throw Error(str("load_state_dict into ", type(),
+                        ": loaded state dict contains a parameter group that doesn't match the optimizer's: group ", i,
+                        " of the state has no parameter `", parameter.name, "`"),
                     "load the state of an optimizer over the same parameters");
   }
   const NoGrad no_grad;

@@ -47,8 +47,9 @@ Application::Application(nn::ModulePtr module, std::string_view api) : module_(s
 
 void Application::complete(std::map<std::string, nn::Value> settings, std::vector<std::string> parameter_names,
                            std::any state) const {
-  LOCKSTEP_CHECK(names_of(module_) == names_before_, api_, " changed names or order of the parameters of ",
-                 module_->type());
+  LOCKSTEP_CHECK(names_of(module_) == names_before_,
+                 "Composable distributed API implementations cannot modify FQNs: ", api_,
+                 " changed names or order of the parameters of ", module_->type());
   module_->applied[api_] = {std::move(settings), std::move(parameter_names), std::move(state)};
 }
 

@@ -101,6 +101,10 @@ void check_parameter(const Found& found, const std::string& owner) {
     throw Error(str("fully_shard doesn't support scalar parameters. Change ", found.name,
                     " to a 1D tensor with numel equal to 1."),
                 "give it one dim");
+  if (!found.tensor.is_contiguous())
+    throw Error(str("FSDP does not support non-contiguous parameters: `", found.name, "` of ", owner, " has sizes ",
+                    to_text(found.tensor.sizes()), " and strides ", to_text(found.tensor.strides())),
+                "register a contiguous copy of it");
   if (grad(found.tensor).defined())
     throw Error(str("fully_shard: `", found.name, "` of ", owner, " has a gradient, which would be lost"),
                 "clear the gradients before sharding");
@@ -270,7 +274,9 @@ namespace {
 ShardStatePtr require_state(const nn::Module& module, const char* what) {
   ShardStatePtr state = shard_state_of(module);
   if (!state)
-    throw Error(str(what, ": fully_shard was not applied to ", module.type()), "apply it first, or name its module");
+    throw Error(str(what, ": fully_shard was not applied to ", module.type(), " (Expects FSDPModule but got ",
+                    module.type(), ")"),
+                "apply it first, or name its module");
   return state;
 }
 
@@ -347,6 +353,10 @@ void set_backward_prefetch(const ModulePtr& module, const std::vector<ModulePtr>
 }
 
 void register_forward_method(const ModulePtr& module, const std::string& method) {
+  const std::vector<std::string> known = module->methods();
+  if (std::find(known.begin(), known.end(), method) == known.end())
+    throw Error(str("register_forward_method: ", module->type(), " does not have a method ", method),
+                "register one that it has");
   module->register_forward_method(method);
 }
 

@@ -265,7 +265,9 @@ TEST(FullyShardErrors, AChildThatRanFirstIsTold) {
                   shard_net(model, {"fc2"});
                   model->child("fc2")->call(rows(1, {3, 2}));
                   const std::string message = error_of([&] { model->call(rows(1, {3, 2})); });
-                  require(message.find("run a forward of the root module first") != std::string::npos, message);
+                  require(
+                      message.find("FSDP requires running forward through the root module first") != std::string::npos,
+                      message);
                 }),
             "");
 }

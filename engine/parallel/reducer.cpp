@@ -277,8 +277,9 @@ void Reducer::fail_on_missing() const {
       missing += str(missing.empty() ? "" : ", ", parameter.name);
   }
   if (missing.empty() || defect_armed(Defect::replicate_reduces_early)) return;
+  // In the words that are known for it: a loop that went on would be told so in its next iteration.
   throw Error(str("replicate: no rank had a gradient in this backward for these parameters of ", settings_.owner, ": ",
-                  missing),
+                  missing, ". Expected to have finished reduction in the prior iteration before starting a new one."),
               "use them in the loss, freeze them, or set find_unused_parameters");
 }
 

@@ -2,6 +2,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
+#include "engine/parallel/shard_group.hpp"
 
 namespace lockstep::parallel {
 
@@ -34,6 +35,14 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
   if (!gathered) return;
   gathered->free(streams);
   gathered.reset();
+}
+
+void ShardContext::begin_reduction(const std::shared_ptr<ShardGroup>& group) {
+  if (reduced.size() >= 2) {
+    if (const auto before = reduced.front().lock()) before->release_reduction();
+    reduced.erase(reduced.begin());
+  }
+  reduced.push_back(group);
 }
 
 void ShardContext::free_reduction_input() {

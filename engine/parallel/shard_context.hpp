@@ -54,12 +54,15 @@ struct ShardContext {
   std::uint64_t callback_in = 0;  // the backward whose end it waits for
   std::optional<GatherBuffers> gathered;
   std::optional<ReductionInput> reduction;
-  std::vector<ReductionInput> kept_inputs;  // of a seeded defect
+  std::vector<std::weak_ptr<ShardGroup>> reduced;  // groups whose reductions hold memory, the latest last
+  std::vector<ReductionInput> kept_inputs;         // of a seeded defect
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
   void agree_on_end();
   void free_gather_buffers(const ShardStreams& streams);
   void free_reduction_input();
+  // What a reduction made is freed when that of the group after the next begins.
+  void begin_reduction(const std::shared_ptr<ShardGroup>& group);
 };
 
 }  // namespace lockstep::parallel

@@ -70,6 +70,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void take_gradients(bool at_end);
   bool has_gradients() const;  // that a reduction would take
   void wait_for_reduction();   // compute, and the host for gradients that it gets
+  void release_reduction();    // compute alone, to free what the reduction made
   // Whether a parameter that is trained got no gradient in the backward that ends, though gradients are reduced.
   bool end_backward();
   void forget_backward();  // of a backward that failed
@@ -122,6 +123,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
 
   struct Reduction;
   void reduce(const std::vector<std::size_t>& members);
+  Tensor gradients_in_one(const Reduction& reduction, const layout::FlatShards& flat);
   void add_partial_sums(Reduction& reduction);
   void deliver(Reduction& reduction, device::Stream& stream);
 

@@ -76,7 +76,8 @@ void ShardGroup::forget_backward() {
 
 // ---- the reduction ----
 struct ShardGroup::Reduction {
-  std::vector<std::size_t> members;  // parameters that take part
+  std::vector<std::size_t> members;  // parameters that take part, those with full gradients first
+  std::size_t num_scattered = 0;     // of these; the others only have partial sums
   std::vector<layout::CutParameter> cuts;
   layout::FlatShards flat;
   Tensor output;                // of the reduce_scatter
@@ -97,16 +98,23 @@ Tensor part_of(const Tensor& output, const layout::FlatShards& flat, const layou
 void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   Reduction reduction;
   reduction.members = members;
+  const auto scattered = std::stable_partition(
+      reduction.members.begin(), reduction.members.end(),
+      [this](std::size_t i) { return parameters_[i].accumulated.defined() || !parameters_[i].partial_sum.defined(); });
+  reduction.num_scattered = static_cast<std::size_t>(scattered - reduction.members.begin());
   note_event(EventKind::reduce, settings_.owner);
   for (const std::size_t i : reduction.members) reduction.cuts.push_back(cuts_[i]);
   reduction.flat = layout::plan_flat_shards(reduction.cuts);
-  const layout::FlatShards& flat = reduction.flat;
+  // Those that are scattered come first, so that they lie in both flat buffers alike.
+  const layout::FlatShards flat = layout::plan_flat_shards(
+      {reduction.cuts.begin(), reduction.cuts.begin() + (scattered - reduction.members.begin())});
 
   const ShardStreams streams(settings_.device);
   const DType type = reduce_type();
   device::Stream& compute = device::current_stream(settings_.device);
   context->free_reduction_input();
   wait_for_reduction();
+  context->begin_reduction(shared_from_this());
 
   // ---- on compute: gradients into one buffer, and the memory that outlives the reduction ----
   const int num_ranks = settings_.mesh.num_ranks();
@@ -120,55 +128,42 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   reduction.divide_after = mean_within || defect_armed(Defect::shard_no_division) ? 1.0 : factors.after;
   if (defect_armed(Defect::shard_divides_twice)) reduction.divide_after = num_ranks;
 
-  Tensor input;
-  {
-    const device::PurposeScope purpose(device::Purpose::communication);
-    input = empty({flat.per_rank * flat.num_ranks}, type, settings_.device);
-  }
-  std::uint64_t agreement = digest(1, settings_.owner);
+  comm::Call call;
+  call.family = comm::Family::data_parallel;
+  call.async = true;
+  call.owner = settings_.owner;
+  call.agreement = digest(1, settings_.owner);
+  call.in_round = true;
   std::string names;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    ShardParameter& parameter = parameters_[reduction.members[i]];
-    if (parameter.accumulated.defined()) {
-      copy_in(input, parameter.accumulated, reduction.cuts[i], flat, i);
-      zero_padding(input, reduction.cuts[i], flat, i);
-      if (defect_armed(Defect::shard_shared_reduced_twice) && parameter.slots().size() > 1) [[unlikely]]
-        copy_in(input, raw::mul(parameter.accumulated, 2.0), reduction.cuts[i], flat, i);
-      parameter.accumulated = Tensor();
-    } else {
-      const std::int64_t elements = layout::padded_part_elements(reduction.cuts[i]);
-      raw::zero_(as_strided(input, {flat.num_ranks, elements}, {flat.per_rank, 1}, flat.offsets[i]));
-    }
-    agreement = digest(agreement, parameter.name());
-    names += str(names.empty() ? "" : ", ", parameter.name());
+    const std::string& name = parameters_[reduction.members[i]].name();
+    call.agreement = digest(call.agreement, i < reduction.num_scattered ? name : name + " (partial sum)");
+    names += str(names.empty() ? "" : ", ", name);
   }
-  if (factors.before != 1.0) raw::div_(input, factors.before);
-
+  call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
   {
     const device::PurposeScope purpose(device::Purpose::gradient);
-    reduction.output = empty({flat.per_rank}, type, settings_.device);
+    reduction.output = empty({reduction.flat.per_rank}, type, settings_.device);
+  }
+  reduced_.push_back(reduction.output);
+  Tensor input;
+  if (reduction.num_scattered > 0) {
+    input = gradients_in_one(reduction, flat);
+    if (factors.before != 1.0) raw::div_(input, factors.before);
   }
 
   // ---- on the stream of the reduce_scatter ----
   if (!defect_armed(Defect::shard_reduction_ignores_compute)) [[likely]]
     streams.reduce_scatter.wait(compute.record());
-  comm::Work work;
-  {
+  if (input.defined()) {
     const device::StreamScope scope(streams.reduce_scatter);
     for (const auto& hook : before_reduce_scatter) hook();
-    comm::Call call;
-    call.family = comm::Family::data_parallel;
-    call.async = true;
     call.stream = &streams.reduce_scatter;
-    call.owner = settings_.owner;
-    call.agreement = agreement;
-    call.in_round = true;
-    call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
-    work = comm::reduce_scatter(settings_.mesh.shard_group(), reduction.output, input,
-                                mean_within ? comm::ReduceOp::mean : comm::ReduceOp::sum, call);
+    const comm::Work work =
+        comm::reduce_scatter(settings_.mesh.shard_group(), slice(reduction.output, 0, 0, flat.per_rank), input,
+                             mean_within ? comm::ReduceOp::mean : comm::ReduceOp::sum, call);
+    context->reduction = ReductionInput{std::move(input), work};
   }
-  context->reduction = ReductionInput{std::move(input), work};
-  reduced_.push_back(reduction.output);
 
   if (one_axis) return deliver(reduction, streams.reduce_scatter);
   const bool late = defect_armed(Defect::shard_partial_sum_late);
@@ -185,13 +180,7 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   if (!defect_armed(Defect::shard_all_reduce_left_out)) {
     const device::StreamScope scope(streams.all_reduce);
     for (const auto& hook : before_all_reduce) hook();
-    comm::Call call;
-    call.family = comm::Family::data_parallel;
-    call.async = true;
     call.stream = &streams.all_reduce;
-    call.owner = settings_.owner;
-    call.agreement = agreement;
-    call.in_round = true;
     comm::all_reduce(*settings_.mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, call);
   }
   if (late) [[unlikely]] {
@@ -200,6 +189,26 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
     streams.all_reduce.wait(streams.reduce_scatter.record());
   }
   deliver(reduction, streams.all_reduce);
+}
+
+// The full gradients of those that are scattered, on compute.
+Tensor ShardGroup::gradients_in_one(const Reduction& reduction, const layout::FlatShards& flat) {
+  const device::PurposeScope purpose(device::Purpose::communication);
+  const Tensor input = empty({flat.per_rank * flat.num_ranks}, reduction.output.dtype(), settings_.device);
+  for (std::size_t i = 0; i < reduction.num_scattered; ++i) {
+    ShardParameter& parameter = parameters_[reduction.members[i]];
+    if (!parameter.accumulated.defined()) {
+      const std::int64_t elements = layout::padded_part_elements(reduction.cuts[i]);
+      raw::zero_(as_strided(input, {flat.num_ranks, elements}, {flat.per_rank, 1}, flat.offsets[i]));
+      continue;
+    }
+    copy_in(input, parameter.accumulated, reduction.cuts[i], flat, i);
+    zero_padding(input, reduction.cuts[i], flat, i);
+    if (defect_armed(Defect::shard_shared_reduced_twice) && parameter.slots().size() > 1) [[unlikely]]
+      copy_in(input, raw::mul(parameter.accumulated, 2.0), reduction.cuts[i], flat, i);
+    parameter.accumulated = Tensor();
+  }
+  return input;
 }
 
 // Adds what earlier microbatches left, and leaves the sum for the next when this one is not to be reduced over the
@@ -212,7 +221,10 @@ void ShardGroup::add_partial_sums(Reduction& reduction) {
     const Dims part_sizes = layout::padded_part_sizes(reduction.cuts[i]);
     const Tensor part = part_of(reduction.output, reduction.flat, reduction.cuts[i], i, part_sizes);
     if (parameter.partial_sum.defined()) {
-      raw::add_(part, parameter.partial_sum);
+      if (i < reduction.num_scattered)
+        raw::add_(part, parameter.partial_sum);
+      else
+        raw::copy_(part, parameter.partial_sum);
       reduced_.push_back(std::exchange(parameter.partial_sum, Tensor()));
     }
     if (!requires_all_reduce) parameter.partial_sum = part;
@@ -279,6 +291,12 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
   if (!has_hooks) return;
   wait_for_reduction();  // hooks run on compute, as what they free belongs to it
   for (const std::size_t i : reduction.members) run_post_accumulate_hooks(parameters_[i].sharded());
+}
+
+void ShardGroup::release_reduction() {
+  if (!delivered_.defined() || defect_armed(Defect::shard_optimizer_ignores_reduction)) return;
+  device::stream(settings_.device, device::Role::compute).wait(delivered_);
+  reduced_.clear();
 }
 
 void ShardGroup::wait_for_reduction() {

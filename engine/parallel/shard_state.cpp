@@ -50,8 +50,8 @@ void ShardState::make_root() {
     if (!state || std::find(states.begin(), states.end(), state) != states.end()) continue;
     if (state.get() != this && state->is_initialized_)
       throw Error(str("FSDP state has already been lazily initialized for `", entry.path, "` of ", owner_,
-                      ", which ran before this root did"),
-                  "run a forward of the root module first");
+                      ", which ran before this root did: FSDP requires running forward through the root module first"),
+                  "run a forward of the root before those of its children");
     states.push_back(state);
     if (state->group_)
       for (std::string& name : state->group_->names_on_meta()) on_meta.push_back(std::move(name));
@@ -98,6 +98,12 @@ void ShardState::enter_as_root() {
   if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
   if (context->forward_root) return;
   context->forward_root = this;
+  // A group of several modules of which one never ran is entered anew by each forward.
+  for (const ShardStatePtr& state : context->living_states()) {
+    if (state->phase_ == Phase::forward) state->phase_ = Phase::idle;
+    state->modules_to_run_.clear();
+  }
+  phase_ = Phase::forward;
   // What the optimizer wrote is there before anything is gathered; the gather itself waits for its copy-in.
   const bool waits = !defect_armed(Defect::shard_gather_ignores_optimizer);
   device::Stream& copy_in = device::stream(device_, device::Role::copy_in);
@@ -148,7 +154,14 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
   }
   if (is_root_ || context->forward_root == this) move_inputs(inputs);
   cast_inputs(inputs);
-  if (!is_first) return;
+  if (!is_first) {
+    // It may have been put back by hand since the first of its modules ran.
+    if (group_ && phase_ == Phase::forward && group_->state() != GroupState::unsharded) {
+      group_->begin_unshard();
+      group_->finish_unshard(!in_backward());
+    }
+    return;
+  }
   note_event(EventKind::pre_forward, owner_);
   if (group_) {
     group_->begin_unshard();
@@ -216,6 +229,7 @@ void ShardState::queue_end_of_backward() {
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
     at->forward_order.clear();
+    at->reduced.clear();
     at->free_reduction_input();
     if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->device_));
   });

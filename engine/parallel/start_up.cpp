@@ -61,8 +61,9 @@ void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
   const auto rank = static_cast<std::size_t>(odd - counts.begin());
   const std::string only_first = missing_lines(names[0], names[rank]);
   const std::string only_other = missing_lines(names[rank], names[0]);
-  fail(owner, str("rank ", group.members()[0], " has ", counts[0], " and rank ", group.members()[rank], " has ",
-                  counts[rank], only_first.empty() ? std::string() : str("; only the first has ", only_first),
+  fail(owner, str("DDP expects same model across all ranks, but rank ", group.members()[0], " has ", counts[0],
+                  " and rank ", group.members()[rank], " has ", counts[rank],
+                  only_first.empty() ? std::string() : str("; only the first has ", only_first),
                   only_other.empty() ? std::string() : str("; only the second has ", only_other)));
 }
 
@@ -79,8 +80,9 @@ void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
     const std::int64_t* own = mine.data() + i * row_size;
     const std::int64_t* theirs = first.data() + i * row_size;
     if (!std::equal(own, own + row_size, theirs))
-      difference = str("`", parameters[i].path, "` is ", text_of(theirs), " on rank ", group.members()[0], " and ",
-                       text_of(own), " on rank ", group.members()[static_cast<std::size_t>(group.rank())]);
+      difference = str("params[", i, "] in this process appears not to match that of process 0: `", parameters[i].path,
+                       "` is ", text_of(theirs), " on rank ", group.members()[0], " and ", text_of(own), " on rank ",
+                       group.members()[static_cast<std::size_t>(group.rank())]);
   }
   // Names and differences are told to all, so that a rank without a difference stops too.
   const auto reports = comm::exchange(group, difference + "\n" + joined_names(parameters));
