@@ -124,7 +124,7 @@ void Region::recompute() {
   filled_in_ = backward_id();
   AutogradRank& rank = autograd_rank();
   if (!rank.running.empty())
-    rank.running.back()->at_end.push_back([weak = weak_from_this()] {
+    rank.running.back()->at_end.emplace_back([weak = weak_from_this()] {
       if (const auto region = weak.lock()) region->clear();
     });
   std::size_t num_wanted = slots_.size();  // up to the last one that a node still owns

@@ -32,7 +32,7 @@ OpCase compare_case(std::string_view name, Run run, F f) {
   return op;
 }
 
-OpCase extreme_case(std::string_view name, std::function<Tensor(const Tensor&, int, bool)> run, bool largest,
+OpCase extreme_case(std::string_view name, const std::function<Tensor(const Tensor&, int, bool)>& run, bool largest,
                     bool wants_index) {
   OpCase op{.name = name, .types = OpTypes::all, .differentiable = false};
   const auto variant = [=](std::string text, Dims sizes, int dim, bool keep_dim) {
@@ -69,7 +69,7 @@ OpCase extreme_case(std::string_view name, std::function<Tensor(const Tensor&, i
 }
 
 OpVariant part_variant(std::string text, Dims sizes, std::int64_t size, int dim,
-                       std::function<std::vector<Tensor>(const Tensor&)> run) {
+                       const std::function<std::vector<Tensor>(const Tensor&)>& run) {
   // The parts put together from the last to the first.
   return {std::move(text),
           {{sizes}},
@@ -125,7 +125,8 @@ OpVariant batch_norm_variant(std::string text, Dims sizes, bool affine, bool tra
                                    training);
           },
           [=](const Plains& in) {
-            const double count = static_cast<double>(num_elements(sizes) / channels);
+            const std::int64_t per_channel = num_elements(sizes) / channels;
+            const double count = static_cast<double>(per_channel);
             return build(sizes, [&](const Dims& at) {
               double mean = 0.25, variance = 0.5;
               if (training) {

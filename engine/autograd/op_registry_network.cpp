@@ -9,8 +9,8 @@ namespace lockstep::ops {
 
 namespace {
 
-OpVariant one_input(std::string text, Dims sizes, std::function<Tensor(const Tensor&)> run,
-                    std::function<Plain(const Plain&)> reference, double low = -1.5, double high = 1.5) {
+OpVariant one_input(std::string text, Dims sizes, const std::function<Tensor(const Tensor&)>& run,
+                    const std::function<Plain(const Plain&)>& reference, double low = -1.5, double high = 1.5) {
   return {std::move(text),
           {{sizes, low, high, {}}},
           [run](const Inputs& in) { return run(in[0]); },

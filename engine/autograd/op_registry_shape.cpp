@@ -204,7 +204,7 @@ OpCase unsqueeze_case() {
 
 OpCase cat_case() {
   OpCase op = shape_case("cat");
-  const auto variant = [](std::string text, std::vector<Dims> sizes, int dim) {
+  const auto variant = [](std::string text, const std::vector<Dims>& sizes, int dim) {
     OpVariant made;
     made.name = std::move(text);
     for (const Dims& of : sizes) made.inputs.push_back({of});

@@ -40,7 +40,8 @@ Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims) {
     return mean_on_sharded(a, dims, keep_dims);
   return record("mean", raw::mean(a, dims, keep_dims), {a}, {}, [dims](const Backward& at) -> Gradients {
     const std::int64_t results = std::max<std::int64_t>(1, num_elements(kept_sizes(at.sizes(0), dims)));
-    const double count = static_cast<double>(num_elements(at.sizes(0)) / results);
+    const std::int64_t each = num_elements(at.sizes(0)) / results;
+    const double count = static_cast<double>(each);
     return {spread(at, raw::div(at.grad(), count), dims)};
   });
 }

@@ -103,6 +103,8 @@ bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
 
 }  // namespace
 
+// Lists are made for the call: a reference would save nobody a copy.
+// NOLINTBEGIN(performance-unnecessary-value-param)
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function) {
   if (!recording(inputs)) return results;
@@ -155,6 +157,7 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
   node->outputs.push_back(info_of(tensor));
   attach(tensor, node, 0);
 }
+// NOLINTEND(performance-unnecessary-value-param)
 
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
   if (!recording(tensors)) return tensors;
@@ -191,10 +194,14 @@ SavedTensorHooksScope::SavedTensorHooksScope(SavedTensorHooks hooks) {
 SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.pop_back(); }
 
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached) {
-  const auto reached_in = std::make_shared<std::uint64_t>(0);
+  struct Watch {
+    std::function<void()> reached;
+    std::uint64_t last = 0;  // the backward that was told of
+  };
+  const auto watch = std::make_shared<Watch>(Watch{std::move(reached)});
   for (Tensor& tensor : tensors)
-    tensor = watch_gradients({tensor}, [reached, reached_in](const Gradients&) {
-      if (std::exchange(*reached_in, backward_id()) != backward_id()) reached();
+    tensor = watch_gradients({tensor}, [watch](const Gradients&) {
+      if (std::exchange(watch->last, backward_id()) != backward_id()) watch->reached();
     })[0];
   return tensors;
 }

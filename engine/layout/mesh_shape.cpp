@@ -38,7 +38,9 @@ const T* first_repeated(std::vector<T> values, T& found) {
 
 }  // namespace
 
-MeshShape::MeshShape(std::vector<int> sizes, std::vector<std::string> names)
+// Not moved from, as both arguments need it.
+MeshShape::MeshShape(std::vector<int> sizes,  // NOLINT(performance-unnecessary-value-param)
+                     std::vector<std::string> names)
     : MeshShape(sizes, std::move(names), counted(sizes)) {}
 
 MeshShape::MeshShape(std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks)
