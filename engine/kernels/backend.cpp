@@ -112,7 +112,7 @@ std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   };
   const auto multiply = [](const Case& of) {
     std::vector<float> c(count, -1.0f);
-    product(c.data(), n, n, n, of.a.data(), {true, false, n}, of.b.data(), {true, true, n}, false);
+    product(c.data(), n, n, n, n, of.a.data(), {true, false, n}, of.b.data(), {true, true, n}, false);
     return c;
   };
   std::vector<Case> cases(static_cast<std::size_t>(num_threads));

@@ -36,20 +36,20 @@ blasint whole(std::int64_t size) {
 
 }  // namespace
 
-void product(float* out, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, Lay lay_a, const float* b,
-             Lay lay_b, bool add_to_out) {
+void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+             Lay lay_a, const float* b, Lay lay_b, bool add_to_out) {
   const OnThisThreadAlone alone;
   const auto status = dnnl_sgemm(lay_a.transposed ? 'T' : 'N', lay_b.transposed ? 'T' : 'N', m, n, k, 1.0f, a,
-                                 lay_a.leading, b, lay_b.leading, add_to_out ? 1.0f : 0.0f, out, n);
+                                 lay_a.leading, b, lay_b.leading, add_to_out ? 1.0f : 0.0f, out, leading);
   LOCKSTEP_CHECK(status == dnnl_success, "oneDNN refused a product of ", m, " x ", k, " and ", k, " x ", n,
                  " (leading ", lay_a.leading, ", ", lay_b.leading, "): ", dnnl_status2str(status));
 }
 
-void product(double* out, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, Lay lay_a, const double* b,
-             Lay lay_b, bool add_to_out) {
+void product(double* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
+             Lay lay_a, const double* b, Lay lay_b, bool add_to_out) {
   const auto order = [](Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; };
   cblas_dgemm(CblasRowMajor, order(lay_a), order(lay_b), whole(m), whole(n), whole(k), 1.0, a, whole(lay_a.leading), b,
-              whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(n));
+              whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(leading));
 }
 
 }  // namespace lockstep::kernels

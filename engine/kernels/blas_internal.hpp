@@ -14,10 +14,10 @@ struct Lay {
   std::int64_t leading = 1;
 };
 
-// out (m, n), rows contiguous, = a (m, k) x b (k, n), or the product added to `out`. k is at least 1.
-void product(float* out, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, Lay lay_a, const float* b,
-             Lay lay_b, bool add_to_out);
-void product(double* out, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, Lay lay_a, const double* b,
-             Lay lay_b, bool add_to_out);
+// out (m, n), its rows `leading` elements apart, = a (m, k) x b (k, n), or the product added to `out`. k is at least 1.
+void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+             Lay lay_a, const float* b, Lay lay_b, bool add_to_out);
+void product(double* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
+             Lay lay_a, const double* b, Lay lay_b, bool add_to_out);
 
 }  // namespace lockstep::kernels

@@ -31,20 +31,22 @@ template <class T>
 void matmul_of(const View& out, const View& a, const View& b) {
   const int num_dims = out.sizes.size();
   const std::int64_t m = out.sizes[num_dims - 2], n = out.sizes[num_dims - 1], k = a.sizes[num_dims - 1];
-  const Lay lay_a = lay_of(a), lay_b = lay_of(b);
+  const Lay lay_a = lay_of(a), lay_b = lay_of(b), lay_out = lay_of(out);
+  LOCKSTEP_CHECK(lay_out.usable && !lay_out.transposed, "matmul to strides ", to_text(out.strides));
   LOCKSTEP_CHECK(lay_a.usable && lay_b.usable, "matmul of ", to_text(a.sizes), " with strides ", to_text(a.strides),
                  " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
   std::int64_t batches = 1;
   for (int dim = 0; dim < num_dims - 2; ++dim) batches *= out.sizes[dim];
   for (std::int64_t batch = 0; batch < batches; ++batch) {
-    std::int64_t rest = batch, at_a = 0, at_b = 0;
+    std::int64_t rest = batch, at_a = 0, at_b = 0, at_out = 0;
     for (int dim = num_dims - 3; dim >= 0; --dim) {
       const std::int64_t at = rest % out.sizes[dim];
       rest /= out.sizes[dim];
       at_a += at * a.strides[dim];
       at_b += at * b.strides[dim];
+      at_out += at * out.strides[dim];
     }
-    product(static_cast<T*>(out.data) + batch * m * n, m, n, k, static_cast<const T*>(a.data) + at_a, lay_a,
+    product(static_cast<T*>(out.data) + at_out, lay_out.leading, m, n, k, static_cast<const T*>(a.data) + at_a, lay_a,
             static_cast<const T*>(b.data) + at_b, lay_b, false);
   }
 }
@@ -90,8 +92,8 @@ void linear(Space space, const View& out, const View& x, const View& weight, con
     const Lay lay_w = lay_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);
     LOCKSTEP_CHECK(lay_x.usable && lay_w.usable, "linear of strides ", to_text(x.strides), " and ",
                    to_text(weight.strides));
-    product(static_cast<T*>(out.data), out.sizes[0], out.sizes[1], x.sizes[1], static_cast<const T*>(x.data), lay_x,
-            static_cast<const T*>(weight.data), lay_w, bias != nullptr);
+    product(static_cast<T*>(out.data), out.sizes[1], out.sizes[0], out.sizes[1], x.sizes[1],
+            static_cast<const T*>(x.data), lay_x, static_cast<const T*>(weight.data), lay_w, bias != nullptr);
   });
 }
 

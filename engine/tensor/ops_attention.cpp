@@ -20,6 +20,16 @@ using device::Mode;
 DType compute_type(DType dtype) { return size_of(dtype) == 2 ? DType::float32 : dtype; }
 Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 
+// a x b, whose memory lies as that of `like`: where the heads of a row lie side by side there, they do here, and the
+// caller's transpose back costs no copy. `like` has the sizes of the product.
+Tensor product_laid_as(const Tensor& like, const Tensor& a, const Tensor& b) {
+  if (like.num_dims() < 4 || !lockstep::transpose(like, -3, -2).is_contiguous()) return matmul(a, b);
+  const Tensor out =
+      lockstep::transpose(empty(lockstep::transpose(like, -3, -2).sizes(), a.dtype(), a.device()), -3, -2);
+  matmul_into(out, a, b);
+  return out;
+}
+
 // With the dim at the end, where the kernels have their rows; a scalar is one row of one.
 int dim_of(const char* name, const Tensor& a, int dim) {
   require_floating(name, a);
@@ -166,7 +176,11 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
                [rows](kernels::Space space, const auto& at) {
                  kernels::attention_probabilities(space, rows, at[0], at[1], at[2], at[3]);
                });
-  out.result = cast(matmul(dropped.defined() ? dropped : scores, cast(v, wide)), q.dtype());
+  const Tensor wide_v = cast(v, wide);
+  const Tensor& weights = dropped.defined() ? dropped : scores;
+  // As the queries lie, where the values are as wide.
+  out.result =
+      cast(q.size(-1) == v.size(-1) ? product_laid_as(q, weights, wide_v) : matmul(weights, wide_v), q.dtype());
   return out;
 }
 
@@ -177,13 +191,13 @@ AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const
   const Tensor g = cast(grad, wide);
   AttentionGradients out;
   const Tensor dropped = keep.defined() ? keep_scaled(probabilities, keep, rows.factor) : probabilities;
-  out.v = cast(matmul(transposed(dropped), g), dtype);
+  out.v = cast(product_laid_as(v, transposed(dropped), g), dtype);
   const Tensor scores = matmul(g, transposed(cast(v, wide)));  // the gradient of what multiplied v, then of the scores
   run_operands(
       "attention_backward", q.device(), scores.num_elements(), {{scores, Mode::update}, {probabilities}, {keep}},
       [rows](kernels::Space space, const auto& at) { kernels::attention_backward(space, rows, at[0], at[1], at[2]); });
-  out.q = cast(matmul(scores, cast(k, wide)), dtype);
-  out.k = cast(matmul(transposed(scores), cast(q, wide)), dtype);
+  out.q = cast(product_laid_as(q, scores, cast(k, wide)), dtype);
+  out.k = cast(product_laid_as(k, transposed(scores), cast(q, wide)), dtype);
   return out;
 }
 

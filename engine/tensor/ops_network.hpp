@@ -56,6 +56,10 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Te
 Tensor keep_mask(const Dims& sizes, double p, device::Device device);
 Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor);  // a * factor where kept, else 0
 
+// matmul into memory of the caller's: as many dims on each side, the leading ones equal, float32 or float64; the
+// elements of a row of `out` lie one after the other.
+void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b);
+
 struct Attended {
   Tensor result;         // (..., queries, d of v)
   Tensor probabilities;  // (..., queries, keys), before dropout; float64 or float32

@@ -5,6 +5,7 @@
 #include "engine/kernels/gemm.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_launch.hpp"
+#include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::raw {
 
@@ -29,6 +30,15 @@ void require_product_types(const char* name, const Tensor& a, const Tensor& b) {
 }
 
 }  // namespace
+
+void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b) {
+  require_product_types("matmul", a, b);
+  LOCKSTEP_CHECK(a.num_dims() >= 2 && a.num_dims() == b.num_dims() && out.num_dims() == a.num_dims(), "matmul into ",
+                 describe(out), ": ", describe(a), " x ", describe(b));
+  if (a.size(-1) != b.size(-2)) refuse_sizes("matmul", a, b, "transpose one of the operands");
+  if (out.is_meta() || out.num_elements() == 0) return;
+  run_kernel("matmul", kernels::matmul, out, product_operand(a), product_operand(b));
+}
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
   require_product_types("matmul", a, b);
