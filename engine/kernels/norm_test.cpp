@@ -1,4 +1,6 @@
 // The gradients of a norm's weights against the order of summation that normalize.hpp states, bit for bit.
+#include <cmath>
+
 #include <gtest/gtest.h>
 
 #include "engine/kernels/normalize.hpp"
@@ -40,8 +42,8 @@ void check_weights(std::int64_t num_rows, std::int64_t length, bool centred) {
       const auto i = static_cast<std::size_t>(row * length + column);
       const auto r = static_cast<std::size_t>(row);
       const C g = static_cast<C>(grad[i]);
-      const C off = centred ? rounded(static_cast<C>(x[i]) - means[r]) : static_cast<C>(x[i]);
-      weight = rounded(weight + rounded(g * rounded(off * rstds[r])));
+      const C shift = centred ? rounded(-means[r] * rstds[r]) : C(0);
+      weight = std::fma(g, std::fma(static_cast<C>(x[i]), rstds[r], shift), weight);
       bias = rounded(bias + g);
     }
     const auto c = static_cast<std::size_t>(column);

@@ -56,6 +56,11 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Te
 Tensor keep_mask(const Dims& sizes, double p, device::Device device);
 Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor);  // a * factor where kept, else 0
 
+// Whether this rank's float32 products (matmul, linear, attention, convolution) are worked out in float64 and rounded
+// once: slower, and the same whatever processor and library multiply. Off at first; backward follows what is set then.
+void set_float32_products_exact(bool exact);
+bool are_float32_products_exact();
+
 // matmul into memory of the caller's: as many dims on each side, the leading ones equal, float32 or float64; the
 // elements of a row of `out` lie one after the other.
 void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b);

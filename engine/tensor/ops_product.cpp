@@ -1,7 +1,9 @@
-// matmul and linear. The 16-bit types are multiplied in float32 and rounded once.
+// matmul and linear. The 16-bit types are multiplied in float32 and rounded once; float32 in float64, where the rank
+// asks for it.
 #include <algorithm>
 
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/kernels/gemm.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_launch.hpp"
@@ -11,7 +13,11 @@ namespace lockstep::raw {
 
 namespace {
 
-bool is_short(DType dtype) { return size_of(dtype) == 2; }
+// What products of a type are worked out in.
+DType product_type(DType dtype) {
+  if (size_of(dtype) == 2) dtype = DType::float32;
+  return dtype == DType::float32 && are_float32_products_exact() ? DType::float64 : dtype;
+}
 
 // As the library can take it: in place, or a contiguous copy when no dim of the matrix has stride 1.
 Tensor product_operand(const Tensor& a) { return kernels::is_product_operand(view_of(a)) ? a : contiguous(a); }
@@ -29,7 +35,19 @@ void require_product_types(const char* name, const Tensor& a, const Tensor& b) {
   throw Error(str(name, ": inner sizes do not fit: ", to_text(a.sizes()), " x ", to_text(b.sizes())), remedy);
 }
 
+// Of a rank, as its random numbers are.
+struct ProductPrecision {
+  explicit ProductPrecision(RankContext&) {}
+  bool exact = false;
+};
+
 }  // namespace
+
+void set_float32_products_exact(bool exact) { RankContext::current().service<ProductPrecision>().exact = exact; }
+bool are_float32_products_exact() {
+  RankContext* const context = RankContext::current_or_null();
+  return context && context->has_service<ProductPrecision>() && context->service<ProductPrecision>().exact;
+}
 
 void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b) {
   require_product_types("matmul", a, b);
@@ -37,6 +55,7 @@ void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b) {
                  describe(out), ": ", describe(a), " x ", describe(b));
   if (a.size(-1) != b.size(-2)) refuse_sizes("matmul", a, b, "transpose one of the operands");
   if (out.is_meta() || out.num_elements() == 0) return;
+  if (product_type(a.dtype()) != a.dtype()) return copy_(out, matmul(a, b));
   run_kernel("matmul", kernels::matmul, out, product_operand(a), product_operand(b));
 }
 
@@ -44,7 +63,8 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   require_product_types("matmul", a, b);
   if (a.num_dims() == 0 || b.num_dims() == 0)
     refuse_sizes("matmul", a, b, "a scalar has no inner dim: multiply with mul");
-  if (is_short(a.dtype())) return cast(matmul(cast(a, DType::float32), cast(b, DType::float32)), a.dtype());
+  if (const DType wide = product_type(a.dtype()); wide != a.dtype())
+    return cast(matmul(cast(a, wide), cast(b, wide)), a.dtype());
   // A vector is a matrix of one row, or one column, whose dim goes again at the end.
   const bool row = a.num_dims() == 1, column = b.num_dims() == 1;
   Tensor x = row ? unsqueeze(a, 0) : a;
@@ -95,9 +115,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
       throw Error(str("linear: bias ", to_text(bias->sizes()), " for a weight of ", to_text(weight.sizes())),
                   str("the bias is (", weight.size(0), ")"));
   }
-  if (is_short(x.dtype())) {
-    const Tensor wide_bias = bias ? cast(*bias, DType::float32) : Tensor();
-    return cast(linear(cast(x, DType::float32), cast(weight, DType::float32), bias ? &wide_bias : nullptr), x.dtype());
+  if (const DType wide = product_type(x.dtype()); wide != x.dtype()) {
+    const Tensor wide_bias = bias ? cast(*bias, wide) : Tensor();
+    return cast(linear(cast(x, wide), cast(weight, wide), bias ? &wide_bias : nullptr), x.dtype());
   }
   Dims out_sizes = x.sizes();
   out_sizes[out_sizes.size() - 1] = weight.size(0);
