@@ -2,6 +2,7 @@
 // in-place operations on memory that others see, copies between devices.
 #include "engine/tensor/ops.hpp"
 
+#include <cmath>
 #include <limits>
 
 #include <gmock/gmock.h>
@@ -9,6 +10,7 @@
 
 #include "engine/core/rank_context.hpp"
 #include "engine/device/order.hpp"
+#include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::raw {
 namespace {
@@ -261,6 +263,51 @@ TEST_F(RawOps, WorksOnMeta) {
   EXPECT_GT(a.storage()->version(), version);
   EXPECT_TRUE(sum(a, {1}, true).is_meta());
   EXPECT_EQ(sum(a, {1}, true).sizes(), (Dims{2, 1}));
+}
+
+// 2^24 + 1 - 2^24: float32 sums lose the 1, those of float64 keep it. Each form of a product follows the rank's choice.
+TEST_F(RawOps, Float32ProductsAreExactWhereTheRankAsksForIt) {
+  const Tensor row = floats({1, 1, -1}, {1, 3});
+  const Tensor x = floats({16777216, 1, 16777216}, {1, 3});
+  const auto value = [](const Tensor& t) { return to_doubles(t).at(0); };
+  const auto linear_of = [&] { return value(linear(x, row, nullptr)); };
+  const auto matmul_of = [&] { return value(matmul(x, transpose(row, 0, 1))); };
+  const auto into_of = [&] {
+    const Tensor out = empty({1, 1}, DType::float32, cpu);
+    matmul_into(out, x, transpose(row, 0, 1));
+    return value(out);
+  };
+  EXPECT_FALSE(are_float32_products_exact());
+  set_float32_products_exact(true);
+  EXPECT_EQ(linear_of(), 1.0);
+  EXPECT_EQ(matmul_of(), 1.0);
+  EXPECT_EQ(into_of(), 1.0);
+  EXPECT_EQ(linear(x, row, nullptr).dtype(), DType::float32);
+  set_float32_products_exact(false);
+  EXPECT_FALSE(are_float32_products_exact());
+}
+
+// The heads of a row that lie side by side stay so: the transpose that brings them together is a view.
+TEST_F(RawOps, AttentionLiesAsItsQueriesDo) {
+  const Dims rows_first = {2, 5, 3, 4};
+  const auto heads = [&](double seed) {
+    std::vector<double> values;
+    for (int i = 0; i < 120; ++i) values.push_back(std::sin(seed + i));
+    return transpose(floats(values, rows_first), 1, 2);
+  };
+  const Tensor q = heads(1), k = heads(2), v = heads(3), grad = heads(4);
+  const Attended laid = attention(q, k, v, true, 0.0);
+  EXPECT_TRUE(transpose(laid.result, 1, 2).is_contiguous());
+  const Attended plain = attention(contiguous(q), contiguous(k), contiguous(v), true, 0.0);
+  EXPECT_TRUE(plain.result.is_contiguous());
+  EXPECT_EQ(to_doubles(laid.result), to_doubles(plain.result));
+  const AttentionGradients of_laid = attention_backward(grad, q, k, v, laid.probabilities, {}, true, 0.0);
+  const AttentionGradients of_plain = attention_backward(contiguous(grad), contiguous(q), contiguous(k), contiguous(v),
+                                                         plain.probabilities, {}, true, 0.0);
+  for (const auto part : {&AttentionGradients::q, &AttentionGradients::k, &AttentionGradients::v}) {
+    EXPECT_TRUE(transpose(of_laid.*part, 1, 2).is_contiguous());
+    EXPECT_EQ(to_doubles(of_laid.*part), to_doubles(of_plain.*part));
+  }
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // seed, mesh, let, drop, read, write.
 #include "engine/autograd/autograd.hpp"
+#include "engine/tensor/ops_network.hpp"
 #include "harness/run/files.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -17,6 +18,11 @@ Folders folders_of(const StepCall& call) {
 Value seed(StepCall& call) {
   const std::int64_t value = call.integer("value");
   call.in.context().generator().seed(static_cast<std::uint64_t>(value));
+  return Value();
+}
+
+Value exact_products(StepCall& call) {
+  raw::set_float32_products_exact(call.boolean("on"));
   return Value();
 }
 
