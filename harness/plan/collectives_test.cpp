@@ -1,6 +1,10 @@
 #include "harness/plan/collectives.hpp"
 
+#include <algorithm>
+
 #include <gtest/gtest.h>
+
+#include "engine/core/text.hpp"
 
 namespace lockstep::plan {
 namespace {
@@ -42,6 +46,90 @@ TEST(Collectives, SayWhereTheyDiffer) {
   EXPECT_EQ(found[0].text,
             "data_parallel/all_gather over dp of 4 in forward for model.a (line 12): planned 1 of 8 bytes together, "
             "observed none");
+}
+
+// ---- order ----
+Collective of(const std::string& operation, const std::string& owner, const std::string& phase, int turn = 0) {
+  Collective one = gather(owner, phase == "forward" ? 12 : 13, 8);
+  one.operation = operation;
+  one.phase = phase;
+  one.turn = turn;
+  return one;
+}
+
+std::vector<Collective> a_step() {
+  return {of("all_gather", "a", "forward", 2),      of("all_gather", "b", "forward", 2),
+          of("all_gather", "b", "backward", 2),     of("all_gather", "a", "backward", 2),
+          of("reduce_scatter", "b", "backward", 2), of("reduce_scatter", "a", "backward", 2)};
+}
+
+TEST(CollectivesInOrder, AreOneSequenceWhateverTheirTurns) {
+  std::vector<Collective> seen = a_step();
+  for (Collective& one : seen) one.turn = 0;
+  EXPECT_FALSE(first_apart(a_step(), seen).has_value());
+  EXPECT_FALSE(first_apart({}, {}).has_value());
+}
+
+TEST(CollectivesInOrder, PartAtTheFirstPlaceThatIsNotTheSame) {
+  std::vector<Collective> seen = a_step();
+  std::swap(seen[3], seen[4]);
+  std::optional<Difference> found = first_apart(a_step(), seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text, "backward, 2nd (line 13, turn 2): planned all_gather of a, observed reduce_scatter of b");
+  EXPECT_EQ(found->line, 13);
+
+  seen = a_step();
+  seen.pop_back();
+  found = first_apart(a_step(), seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text, "backward, 4th (line 13, turn 2): planned reduce_scatter of a, observed none");
+
+  seen = a_step();
+  seen.push_back(of("all_gather", "c", "backward"));
+  found = first_apart(a_step(), seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text, "backward, 5th (line 13, turn 2): planned none, observed all_gather of c");
+  found = first_apart({}, seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text, "forward, 1st (line 12): planned none, observed all_gather of a");
+}
+
+TEST(CollectivesInOrder, OfOneOwnerAndOperationPartByTheirBytesUnlessNobodyPromisesThem) {
+  std::vector<Collective> planned = {gather("a", 3, 8), gather("a", 3, 16)}, seen = {planned[1], planned[0]};
+  EXPECT_TRUE(differences(tally(planned), tally(seen)).empty());
+  const std::optional<Difference> found = first_apart(planned, seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text,
+            "forward, 1st (line 3): planned all_gather of a (data_parallel over dp of 4, 8 bytes, forward, line 3), "
+            "observed all_gather of a (data_parallel over dp of 4, 16 bytes, forward, line 3)");
+  for (Collective& one : planned) one.bytes_are_least = true;
+  EXPECT_TRUE(first_apart(planned, seen).has_value());
+  planned[1].bytes = 4;
+  EXPECT_FALSE(first_apart(planned, seen).has_value());
+}
+
+TEST(CollectivesInOrder, AreShownALineAPhaseOfTheLastTurn) {
+  std::vector<Collective> all = a_step();
+  all.insert(all.begin(), of("all_gather", "earlier", "forward", 1));
+  Collective start = of("broadcast", "net", "forward", 2);
+  start.family = "start_up";
+  all.insert(all.begin() + 1, {start, start});
+  EXPECT_EQ(sequence(all),
+            "  forward    start_up broadcast net x2; all_gather a, b\n"
+            "  backward   all_gather b, a; reduce_scatter b, a\n");
+  EXPECT_EQ(sequence({}), "");
+}
+
+TEST(CollectivesInOrder, ManyAreCutInTheMiddle) {
+  std::vector<Collective> all;
+  for (int i = 0; i < 100; ++i) all.push_back(of("all_gather", str("m", i), "forward"));
+  const std::string text = sequence(all);
+  EXPECT_NE(text.find("m22, m23 ... 64 more ... all_gather m88,"), std::string::npos) << text;
+  EXPECT_EQ(text.find("m24"), std::string::npos);
+  std::size_t longest = 0, begin = 0;
+  for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n', begin = end + 1))
+    longest = std::max(longest, end - begin);
+  EXPECT_LE(longest, 112u);
 }
 
 TEST(Collectives, AreShownAsTheLastTurnAndInAll) {

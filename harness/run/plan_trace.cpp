@@ -102,7 +102,8 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
   if (!watched_.insert(module.get()).second) return;
   const plan::ModuleId id = id_of(module);
   module->add_pre_forward([this, id](nn::Module& of, nn::Inputs& inputs) {
-    refresh(of.shared_from_this());
+    // What is below changes between forwards, not within one, nor in a backward that recomputes.
+    if (depth_++ == 0 && !in_backward()) refresh(of.shared_from_this());
     here();
     if (!planner_.enter(id, {grad_enabled(), in_backward()})) return;
     nn::Value all = nn::Value::list({nn::Value::list(inputs.positional), nn::Value::map(inputs.named)});
@@ -114,6 +115,7 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
     inputs.named = all.items()[1].entries();
   });
   module->add_post_forward([this, id](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
+    depth_ = std::max(0, depth_ - 1);
     here();
     if (!planner_.leave(id, {grad_enabled(), in_backward()})) return;
     outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
@@ -128,6 +130,7 @@ void PlanTrace::note(const std::string& what, const Error& error) { unknown_.pus
 
 Value PlanTrace::perform(StepCall& call) {
   const std::string_view verb = scenario::name_of(call.step.verb);
+  depth_ = 0;  // of a forward that failed before, or of one that this step is a hook of
   if (is_left_out(call.step, verb)) {
     evaluate_calls(call);
     return Value();

@@ -90,6 +90,7 @@ class PlanTrace {
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;
+  int depth_ = 0;               // of forwards of watched modules, one within the other
   bool attempts_ = false;       // a step that must fail
   std::uint64_t backward_ = 0;  // the last that it told the planner of
 };
