@@ -163,7 +163,7 @@ void expect_fine(const std::vector<std::string>& failures) {
 }
 
 class EachSize : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(World, EachSize, ::testing::Values(1, 2, 3, 4, 5, 8, 11));
+INSTANTIATE_TEST_SUITE_P(World, EachSize, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 11));
 
 TEST_P(EachSize, ThreadsGiveTheTreesBits) {
   const int size = GetParam();

