@@ -48,8 +48,8 @@ if(LOCKSTEP_SANITIZE)
     lockstep_scenarios_test(thread 10800 ${selection} ${patient})
     # The proof that a race of a scenario would be seen: nobody waits for a collective, then nobody waits for a gather.
     lockstep_run_test(sanitizers/missing_wait 600 run negative/missing_wait --device sim ${patient})
-    lockstep_run_test(sanitizers/gather_not_waited_for 600 run beyond/groups_within_groups --device sim --no-order-check
-                      --defect shard_compute_ignores_gather ${patient})
+    lockstep_run_test(sanitizers/gather_not_waited_for 600 run beyond/overlap_by_order --case ahead=false,held_up=nothing --device sim
+                      --no-order-check --defect shard_compute_ignores_gather ${patient})
     set_tests_properties(sanitizers/missing_wait sanitizers/gather_not_waited_for
                          PROPERTIES PASS_REGULAR_EXPRESSION "ThreadSanitizer: data race")
   else()
