@@ -66,6 +66,8 @@ enum class Defect {
   clip_norm_of_parts,                       // the norm that clips is that of this rank's parts
   shard_empty_part_offset,                  // a part without rows takes no room in the flat buffer of its rank
   shard_extension_left_out,                 // parts travel as they are, whatever their extension makes of them
+  shard_entered_group_kept,                 // a group of which one module never ran stays entered in the next forward
+  shard_reduced_parts_kept,                 // what reductions made is kept until the end of a backward
   scaler_found_inf_of_parts,                // ranks do not tell each other of gradients that are not finite
   scaler_steps_anyway,                      // a step is taken though gradients are not finite
   scaler_unscale_left_out,                  // gradients of a scaled loss are not divided back

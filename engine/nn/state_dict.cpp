@@ -85,7 +85,7 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
           str(place.path, " (", to_text(found->second->sizes()), " into ", to_text(place.slot->sizes()), ")"));
   }
   for (const auto& [name, tensor] : state)
-    if (!known.count(name)) report.unexpected.push_back(name);
+    if (!known.contains(name)) report.unexpected.push_back(name);
 
   std::string problems;
   if (strict && !report.missing.empty()) problems += str("; Missing key(s) in state_dict: ", listed(report.missing));

@@ -108,7 +108,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
     const auto& names = dict.groups[i].first;
     const std::set<std::string> known(names.begin(), names.end());
     for (const ParameterRef& parameter : groups_[i].parameters)
-      if (!known.count(parameter.name))
+      if (!known.contains(parameter.name))
         throw Error(str("load_state_dict into ", type(),
                         ": loaded state dict contains a parameter group that doesn't match the optimizer's: group ", i,
                         " of the state has no parameter `", parameter.name, "`"),

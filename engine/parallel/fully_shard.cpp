@@ -73,7 +73,7 @@ class Collector {
     owners.push_back(module);
     for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
       const nn::ParameterSlot& at = module->parameters[slot];
-      if (!at.tensor.defined() || ignored_.count(&at.tensor.impl())) continue;
+      if (!at.tensor.defined() || ignored_.contains(&at.tensor.impl())) continue;
       const auto known = places_.find(&at.tensor.impl());
       if (known != places_.end()) {
         found[known->second].slots.push_back({module, slot});

@@ -292,5 +292,56 @@ TEST(FullyShardErrors, AGroupOfSeveralThatWasRefusedAsRootServesTheRealOne) {
             "");
 }
 
+struct Container : nn::Module {
+  Container() : Module("Container") {}
+  nn::ModulePtr clone_shell() const override { return std::make_shared<Container>(); }
+  std::vector<std::string> methods() const override { return {}; }
+  nn::Value run(std::string_view, const nn::Inputs&) override { return {}; }
+};
+
+TEST(FullyShardErrors, ContainersWithoutForwardAreRefused) {
+  EXPECT_THAT(
+      run(1,
+          [](int) {
+            const auto container = std::make_shared<Container>();
+            container->add_child("a", built("Linear", 1, {{2, 2}, {}}));
+            fully_shard({container});
+          }),
+      HasSubstr("fully_shard does not support containers that do not implement forward: Container(\n  a: Linear"));
+}
+
+// A step in the middle of a backward writes the parts of a group that is gathered once more in it.
+TEST(FullyShardOrder, AGatherInBackwardWaitsForWhatWroteThePartsInIt) {
+  for (const bool armed : {false, true}) {
+    arm_defect(armed ? Defect::shard_unshard_ignores_compute : Defect::none);
+    const std::string failure = run(2, [](int) {
+      device::set_order_check(true);
+      const nn::ModulePtr model = built("Linear", 1, {{4, 4}, {}});
+      fully_shard({model}, named("root"));
+      const Tensor x = full({2, 4}, 1.0, DType::float32, {});
+      const Tensor y = model->call(x).tensor();
+      const Tensor z = ops::sum(model->call(y).tensor());
+      reshard(model);
+      const NoGrad no_grad;
+      for (const nn::NamedParameter& parameter : nn::named_parameters(model))
+        raw::mul_(local_tensor(parameter.trained()), 1.0);
+      std::string told;
+      try {
+        backward({z});
+      } catch (const Error& error) {
+        told = error.what();
+      }
+      require(told.find("was changed in place") != std::string::npos, told);
+      require(device::order_violations().empty(),
+              device::order_violations().empty() ? "" : device::order_violations()[0].message);
+    });
+    arm_defect(Defect::none);
+    if (armed)
+      EXPECT_THAT(failure, HasSubstr("nothing orders two accesses"));
+    else
+      EXPECT_EQ(failure, "");
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

@@ -38,6 +38,8 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
 }
 
 void ShardContext::begin_reduction(const std::shared_ptr<ShardGroup>& group) {
+  if (defect_armed(Defect::shard_reduced_parts_kept)) [[unlikely]]
+    return;
   if (reduced.size() >= 2) {
     if (const auto before = reduced.front().lock()) before->release_reduction();
     reduced.erase(reduced.begin());

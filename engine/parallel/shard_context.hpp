@@ -58,7 +58,7 @@ struct ShardContext {
   std::vector<ReductionInput> kept_inputs;         // of a seeded defect
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
-  void agree_on_end();
+  void agree_on_end() const;
   void free_gather_buffers(const ShardStreams& streams);
   void free_reduction_input();
   // What a reduction made is freed when that of the group after the next begins.

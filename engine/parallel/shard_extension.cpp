@@ -127,7 +127,7 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
     sizes.insert(0, num_ranks);
     strides.insert(0, bytes_per_rank / static_cast<std::int64_t>(size_of(one.dtype)));
     Dims joined = one.sizes;
-    if (joined.size() == 0)
+    if (joined.empty())
       joined = {num_ranks};
     else
       joined[0] *= num_ranks;

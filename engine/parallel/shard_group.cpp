@@ -106,9 +106,9 @@ void ShardGroup::fill_gather_input(const Tensor& input, const layout::FlatShards
 
 void ShardGroup::begin_unshard(bool after_compute) {
   const bool holds_values = state_ == GroupState::unsharded || state_ == GroupState::kept;
-  const bool stale = holds_values && std::any_of(parameters_.begin(), parameters_.end(),
-                                                 [](const ShardParameter& parameter) { return parameter.is_stale(); });
-  if (stale && !defect_armed(Defect::shard_stale_after_evaluation)) reshard();
+  const bool changed = std::any_of(parameters_.begin(), parameters_.end(),
+                                   [](const ShardParameter& parameter) { return parameter.is_stale(); });
+  if (holds_values && changed && !defect_armed(Defect::shard_stale_after_evaluation)) reshard();
   if (state_ == GroupState::gathering || state_ == GroupState::unsharded) return;
   if (state_ == GroupState::sharded) adopt_slots();
   note_event(EventKind::unshard, settings_.owner);
@@ -120,7 +120,8 @@ void ShardGroup::begin_unshard(bool after_compute) {
   comm::ProcessGroup& group = from_kept ? kept_group() : settings_.mesh.shard_group();
   const layout::FlatShards flat = layout::plan_flat_shards(cuts_, parts_per_rank);
 
-  if (after_compute && !defect_armed(Defect::shard_unshard_ignores_compute))
+  // A root's forward has waited for what wrote the parts before it; what wrote them since is on compute.
+  if ((after_compute || (changed && in_backward())) && !defect_armed(Defect::shard_unshard_ignores_compute))
     streams.copy_in.wait(device::stream(settings_.device, device::Role::compute).record());
   if (from_kept && !defect_armed(Defect::shard_gather_ignores_kept_parts)) streams.copy_in.wait(kept_.written);
   GatherBuffers buffers;

@@ -100,6 +100,8 @@ void ShardState::enter_as_root() {
   context->forward_root = this;
   // A group of several modules of which one never ran is entered anew by each forward.
   for (const ShardStatePtr& state : context->living_states()) {
+    if (defect_armed(Defect::shard_entered_group_kept)) [[unlikely]]
+      break;
     if (state->phase_ == Phase::forward) state->phase_ = Phase::idle;
     state->modules_to_run_.clear();
   }
@@ -291,7 +293,7 @@ void ShardState::wait_at_end() {
 
 // Ranks that disagree on which parameters got a gradient must learn so now. Who left none out has nothing to ask: the
 // others see what it waits for.
-void ShardContext::agree_on_end() {
+void ShardContext::agree_on_end() const {
   std::vector<comm::ProcessGroup*> process_groups;
   bool left_out = false;
   std::string owner;
