@@ -128,10 +128,12 @@ std::optional<Difference> first_apart(const std::vector<Collective>& planned, co
   const bool alike = mine && theirs && mine->operation == theirs->operation && mine->owner == theirs->owner;
   std::string where = here.line > 0 ? str("line ", here.line) : std::string();
   if (turn > 0) where += str(where.empty() ? "" : ", ", "turn ", turn);
-  return Difference{str(here.phase, ", ", ordinal(static_cast<std::int64_t>(at - first) + 1),
-                        where.empty() ? std::string() : str(" (", where, ")"), ": planned ", place_text(mine, alike),
-                        ", observed ", place_text(theirs, alike)),
-                    here.line};
+  return Difference{
+      str(here.phase, ", ", ordinal(static_cast<std::int64_t>(at - first) + 1),
+          where.empty() ? std::string() : str(" (", where, ")"), ": planned ", place_text(mine, alike), ", observed ",
+          place_text(theirs, alike),
+          mine && theirs && !alike && mine->phase != theirs->phase ? str(" in ", theirs->phase) : std::string()),
+      here.line};
 }
 
 std::string sequence(const std::vector<Collective>& collectives) {

@@ -79,6 +79,21 @@ TEST(CollectivesInOrder, PartAtTheFirstPlaceThatIsNotTheSame) {
   EXPECT_EQ(found->line, 13);
 
   seen = a_step();
+  seen.erase(seen.begin() + 1);
+  found = first_apart(a_step(), seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text,
+            "forward, 2nd (line 12, turn 2): planned all_gather of b (data_parallel over dp of 4, 8 bytes, forward, "
+            "line 12), observed all_gather of b (data_parallel over dp of 4, 8 bytes, backward, line 13)");
+
+  seen = a_step();
+  seen.erase(seen.begin() + 1, seen.begin() + 3);
+  found = first_apart(a_step(), seen);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->text,
+            "forward, 2nd (line 12, turn 2): planned all_gather of b, observed all_gather of a in backward");
+
+  seen = a_step();
   seen.pop_back();
   found = first_apart(a_step(), seen);
   ASSERT_TRUE(found.has_value());

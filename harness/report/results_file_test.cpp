@@ -65,7 +65,7 @@ CaseResult full_case() {
   row.device = "cpu";
   row.status = Status::FAIL;
   row.seconds = 0.021;
-  row.evidence = verdict::Evidence{12, 1, 340, 11, 10, 0.0, {1.3e-6, 1e-5, 0}, 4, 2, 3};
+  row.evidence = verdict::Evidence{12, 1, 340, 11, 10, 0.0, {1.3e-6, 1e-5, 0}, 4, 2, 3, 17};
   row.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, -1, ""},
                      {"user", "send", "", 2, "other", 1, 8, 1, "load"}};
   row.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 170, true, 2, 176, "load"}};
@@ -90,7 +90,7 @@ TEST(JsonLine, HasTheFieldsOfACaseInTheirOrder) {
       R"("mirrors":16,"params":{"zeta":true,"alpha":[1,0.1]},"world_size":2,"launch":"process","device":"cpu",)"
       R"("status":"FAIL","seconds":0.021,"evidence":{"comparisons":12,"trivial":1,"elements":340,"same_bits":11,)"
       R"("bits_required":10,"max_abs_difference":0.0,"loosest":{"rtol":1.3e-06,"atol":1e-05},)"
-      R"("collectives_checked":4,"orders_checked":2,"errors_expected":3},)"
+      R"("collectives_checked":4,"orders_checked":2,"errors_expected":3,"planned_in_order":17},)"
       R"("collectives":[{"family":"data_parallel","operation":"all_reduce","axis":"dp","group_size":2,)"
       R"("phase":"backward","count":2,"bytes":176},{"family":"user","operation":"send","axis":"","group_size":2,)"
       R"("phase":"other","count":1,"bytes":8,"rank":1,"stage":"load"}],)"

@@ -53,8 +53,8 @@ TEST(CountStatuses, LeavesOutWhatDidNotOccur) {
 }
 
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
-  Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0};
-  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3};
+  Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20};
+  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22};
   a.add(b);
   EXPECT_EQ(a.comparisons, 3);
   EXPECT_EQ(a.trivial, 1);
@@ -68,6 +68,7 @@ TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   EXPECT_EQ(a.collectives_checked, 5);
   EXPECT_EQ(a.orders_checked, 1);
   EXPECT_EQ(a.errors_expected, 3);
+  EXPECT_EQ(a.planned_in_order, 42);
 }
 
 TEST(Evidence, ANotANumberDifferenceStays) {
@@ -84,6 +85,7 @@ TEST(Evidence, TrivialOnesAreNone) {
   EXPECT_FALSE(evidence.any());
   evidence.trivial = 5;
   evidence.elements = 9;
+  evidence.planned_in_order = 7;  // of the plan
   EXPECT_FALSE(evidence.any());
   evidence.orders_checked = 1;
   EXPECT_TRUE(evidence.any());
