@@ -16,7 +16,7 @@ MAX_RECORDS = 12
 MAX_SEARCHED = 400
 FACTS = (
     "comparisons", "trivial", "elements", "same bits", "bits required", "largest difference", "loosest tolerance",
-    "collectives checked", "orders checked", "errors expected",
+    "collectives checked", "orders checked", "errors expected", "in planned order",
 )  # fmt: skip
 # Heads of tables and whether a column holds numbers; tables name them by their place here.
 HEADS = (
@@ -108,6 +108,7 @@ def _evidence(evidence: Evidence) -> list[str]:
     counts = (
         evidence.comparisons, evidence.trivial, evidence.elements, evidence.same_bits, evidence.bits_required,
         evidence.collectives_checked, evidence.orders_checked, evidence.errors_expected,
+        evidence.planned_in_order,
     )  # fmt: skip
     texts = [format_count(count) for count in counts]
     difference = format_difference(evidence.max_abs_difference) if evidence.comparisons else NONE
@@ -202,7 +203,7 @@ def search_words(case: Case) -> str:
         words.append("is:unexpected")
     if case.timeline:
         words.append("has:timeline")
-    if any(row.differs for row in case.plan):
+    if case.off_plan:
         words.append("is:off-plan")
     return f" {' '.join(words)} ".lower()
 

@@ -124,6 +124,7 @@ class Evidence:
     collectives_checked: int = 0
     orders_checked: int = 0
     errors_expected: int = 0
+    planned_in_order: int = 0  # never evidence
 
     @property
     def any(self) -> bool:
@@ -141,7 +142,7 @@ class Evidence:
 
 
 _COUNTS = (
-    "comparisons trivial elements same_bits bits_required collectives_checked orders_checked errors_expected".split()
+    "comparisons trivial elements same_bits bits_required collectives_checked orders_checked errors_expected planned_in_order".split()
 )
 
 
@@ -268,6 +269,15 @@ class Case:
     @property
     def unexpected(self) -> bool:
         return is_unexpected(self.status)
+
+    @property
+    def off_plan(self) -> bool:
+        return any(row.differs for row in self.plan) or self.order_apart is not None
+
+    @property
+    def order_apart(self) -> str | None:
+        """Where the order first parts from the plan's; on a rank that nothing else failed on."""
+        return self.failure.message if self.failure and self.failure.check == "plan_order" else None
 
     @property
     def words(self) -> list[str]:

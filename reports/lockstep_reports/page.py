@@ -133,7 +133,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         num_with_timeline=len(with_timeline),
         planned=planned,
         num_plan_rows=sum(len(case.plan) for case in planned),
-        off_plan=[case for case in planned if any(row.differs for row in case.plan)],
+        off_plan=[case for case in planned if case.off_plan],
         max_plans=MAX_PLANS,
         choices=_choices(results),
         data=_json(case_data.page_data(results, _timeline_places(with_timeline, timelines))),

@@ -140,7 +140,7 @@ def test_a_plan_that_was_kept_is_said_to_be(tmp_path):
     row = sample.case_row(random.Random(1), 8, "PASS")
     assert row["plan"]
     text, page = page_of(tmp_path, [row])
-    assert "All kept to the plan, in number and bytes" in page.text
+    assert "All kept to the plan, in number, bytes and order" in page.text
     tables = data_of(page, text, 'id="data"')["cases"][0]["tables"]
     assert tables[0]["title"] == "Collectives planned and observed: all agree"
     assert len(tables[0]["rows"]) == len(row["plan"]) and not any(isinstance(cell, list) for cells in tables[0]["rows"] for cell in cells)
@@ -155,6 +155,22 @@ def test_what_differs_from_the_plan_is_marked_and_comes_first(tmp_path):
     size = row["plan"][1]["group_size"]
     assert table["rows"][0] == ["data_parallel", "reduce_scatter", "dp", str(size), "backward", "3", ["4"], "2\u202f048", ["4\u202f096"]]
     assert [attributes for tag, attributes in page.tags if tag == "tr" and attributes.get("class") == "differs"] != []
+
+
+def test_an_order_that_parts_from_the_plan_is_told(tmp_path):
+    row = sample.case_row(random.Random(1), 8, "PASS")
+    row["evidence"]["planned_in_order"] = 18
+    text, page = page_of(tmp_path, [row])
+    facts = data_of(page, text, 'id="data"')["cases"][0]["evidence"]
+    assert facts[-1] == "18"
+    row["status"] = "FAIL"
+    row["failure"] = {
+        "check": "plan_order", "file": "a.yaml", "line": 9, "column": None, "rank": 0, "iteration": None, "also": [],
+        "message": "backward, 2nd (line 9): planned all_gather of net.2, observed reduce_scatter of net.3",
+    }  # fmt: skip
+    _, page = page_of(tmp_path, [row])
+    assert "1 case did not keep to the plan" in page.text
+    assert "Order: backward, 2nd (line 9): planned all_gather of net.2" in page.text
 
 
 def test_more_bytes_than_a_plan_asks_for_are_fine_where_it_says_at_least(tmp_path):
