@@ -6,10 +6,7 @@
 #include <type_traits>
 #include <vector>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
-
+#include "engine/comm/past_caches.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
@@ -139,15 +136,14 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
   std::memcpy(out, partial[0], static_cast<std::size_t>(n) * sizeof(C));
 }
 
-// Sums of five to eight inputs that go to several places: a line of all inputs at a time, summed in registers and
-// stored to all. Lines are asked for well ahead and to be written: most places are the inputs themselves. Measured: a
-// fifth faster than by blocks with eight inputs, a tenth slower with two. Whole lines only; the number of elements
-// done.
+// Sums of up to eight inputs, a line of all at a time, in registers: to every output at once, through the caches (asked
+// for well ahead and to be written, as most outputs are inputs too), or past them to a single output that is aligned to
+// lines. Whole lines only; the number of elements done.
 template <int count, class C>
-std::int64_t sum_lines_to_all(const C* const* inputs, std::span<std::byte* const> outputs, std::size_t offset,
-                              std::int64_t n, int divisor) {
+std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outputs, std::size_t offset, std::int64_t n,
+                       int divisor, bool streams) {
   constexpr std::int64_t lanes = 64 / sizeof(C);
-  constexpr std::size_t ahead = 1024;
+  constexpr std::int64_t ahead = 1024 / sizeof(C);
   const C* local[count];
   for (int i = 0; i < count; ++i) local[i] = inputs[i];
   std::int64_t at = 0;
@@ -158,30 +154,50 @@ std::int64_t sum_lines_to_all(const C* const* inputs, std::span<std::byte* const
       if (divisor != 1)
         for (C& value : sum) value /= static_cast<C>(divisor);
     }
+    const std::size_t here = offset + static_cast<std::size_t>(at) * sizeof(C);
+    if (streams) {
+      for (int i = 0; i < count; ++i) __builtin_prefetch(local[i] + at + ahead);
+      store_past_caches(outputs[0] + here, reinterpret_cast<const std::byte*>(sum));
+      continue;
+    }
     for (std::byte* output : outputs) {
-      std::byte* to = output + offset + static_cast<std::size_t>(at) * sizeof(C);
-      __builtin_prefetch(to + ahead, 1);
-      std::memcpy(to, sum, sizeof sum);
+      __builtin_prefetch(output + here + ahead * sizeof(C), 1);
+      std::memcpy(output + here, sum, sizeof sum);
     }
   }
+  if (streams) finish_past_caches();
   return at;
 }
 
 template <class C>
-std::int64_t sum_lines_to_all(const C* const* inputs, int num_inputs, std::span<std::byte* const> outputs,
-                              std::size_t offset, std::int64_t n, int divisor) {
+std::int64_t sum_lines(const C* const* inputs, int num_inputs, std::span<std::byte* const> outputs, std::size_t offset,
+                       std::int64_t n, int divisor, bool streams) {
   switch (num_inputs) {
+    case 2:
+      return sum_lines<2, C>(inputs, outputs, offset, n, divisor, streams);
+    case 3:
+      return sum_lines<3, C>(inputs, outputs, offset, n, divisor, streams);
+    case 4:
+      return sum_lines<4, C>(inputs, outputs, offset, n, divisor, streams);
     case 5:
-      return sum_lines_to_all<5, C>(inputs, outputs, offset, n, divisor);
+      return sum_lines<5, C>(inputs, outputs, offset, n, divisor, streams);
     case 6:
-      return sum_lines_to_all<6, C>(inputs, outputs, offset, n, divisor);
+      return sum_lines<6, C>(inputs, outputs, offset, n, divisor, streams);
     case 7:
-      return sum_lines_to_all<7, C>(inputs, outputs, offset, n, divisor);
+      return sum_lines<7, C>(inputs, outputs, offset, n, divisor, streams);
     case 8:
-      return sum_lines_to_all<8, C>(inputs, outputs, offset, n, divisor);
+      return sum_lines<8, C>(inputs, outputs, offset, n, divisor, streams);
     default:
       return 0;
   }
+}
+
+// Where by lines is faster than by blocks, as measured: past the caches always (a quarter with two inputs, a sixth with
+// eight); through them from five inputs on (a fifth with eight, but a tenth slower with two).
+bool goes_by_lines(const Reduction& reduction, int num_inputs, std::size_t offset) {
+  if (!reduction.streams) return reduction.outputs.size() > 1 && num_inputs > 4;
+  return has_past_caches && reduction.outputs.size() == 1 &&
+         reinterpret_cast<std::uintptr_t>(reduction.outputs[0] + offset) % 64 == 0;
 }
 
 template <class T, class Op>
@@ -207,11 +223,11 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
                                                : block_elements_of_many;
   std::int64_t done = 0;
   if constexpr (std::is_same_v<L, C> && std::is_same_v<Op, Sum>) {
-    if (reduction.outputs.size() > 1 && !reduction.streams) {
+    const std::size_t offset = static_cast<std::size_t>(begin) * sizeof(S);
+    if (goes_by_lines(reduction, num_inputs, offset)) {
       for (int i = 0; i < num_inputs; ++i)
         inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + begin;
-      done = sum_lines_to_all<C>(inputs, num_inputs, reduction.outputs, static_cast<std::size_t>(begin) * sizeof(S),
-                                 count, reduction.divisor);
+      done = sum_lines<C>(inputs, num_inputs, reduction.outputs, offset, count, reduction.divisor, reduction.streams);
     }
   }
   for (std::int64_t at = begin + done; at < begin + count; at += block) {
@@ -243,120 +259,7 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
   }
 }
 
-#if defined(__x86_64__)
-// 64 bytes past the caches; `to` is aligned to 64.
-inline void store_past_caches(std::byte* to, const std::byte* from) {
-#if defined(__AVX512F__)
-  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
-#elif defined(__AVX__)
-  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
-  _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), b);
-#else
-  for (int i = 0; i < 4; ++i)
-    _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
-#endif
-}
-
-void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
-  if (head >= bytes) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  std::memcpy(to, from, head);
-  to += head;
-  from += head;
-  bytes -= head;
-  constexpr std::size_t ahead = 2048;
-  const std::size_t lines = bytes / 64;
-  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) {
-    _mm_prefetch(reinterpret_cast<const char*>(from + ahead), _MM_HINT_NTA);
-    store_past_caches(to, from);
-  }
-  std::memcpy(to, from, bytes % 64);
-  _mm_sfence();
-}
-#endif
-
-// Line by line, each read once. Stores that go through the caches ask for their lines well ahead: with many streams of
-// stores the processor does not foresee them by itself.
-void copy_lines_to_all(std::byte* const* to, std::size_t count, const std::byte* from, std::size_t num_lines,
-                       bool streams) {
-  struct Line {
-    std::byte bytes[64];
-  };
-  const std::size_t bytes = num_lines * 64;
-#if defined(__x86_64__)
-  if (streams) {
-    // Some lines of each place at a time: memory likes them in one piece.
-    constexpr std::size_t ahead = 2048, piece = 4 * 64;
-    for (std::size_t at = 0; at < bytes; at += piece) {
-      const std::size_t end = at + piece < bytes ? at + piece : bytes;
-      for (std::size_t line = at; line < end; line += 64)
-        _mm_prefetch(reinterpret_cast<const char*>(from + line + ahead), _MM_HINT_NTA);
-      for (std::size_t i = 0; i < count; ++i)
-        for (std::size_t line = at; line < end; line += 64) store_past_caches(to[i] + line, from + line);
-    }
-    _mm_sfence();
-    return;
-  }
-#endif
-  constexpr std::size_t ahead = 512;
-  for (std::size_t at = 0; at < bytes; at += 64) {
-    Line line;
-    std::memcpy(&line, from + at, sizeof line);
-    for (std::size_t i = 0; i < count; ++i) {
-      __builtin_prefetch(to[i] + at + ahead, 1);
-      std::memcpy(to[i] + at, &line, sizeof line);
-    }
-  }
-}
-
 }  // namespace
-
-void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams) {
-  if (to == from || bytes == 0) return;
-#if defined(__x86_64__)
-  if (streams && bytes >= 256) {
-    copy_past_caches(to, from, bytes);
-    return;
-  }
-#endif
-  std::memcpy(to, from, bytes);
-}
-
-void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams) {
-  constexpr std::size_t most = 16;  // places at a time
-  constexpr std::size_t least_bytes = 4096;
-  if (to.size() > most) {
-    copy_to_all(to.first(most), from, bytes, streams);
-    return copy_to_all(to.subspan(most), from, bytes, streams);
-  }
-  std::byte* places[most];
-  std::size_t count = 0;
-  const auto alignment = [](const std::byte* place) { return reinterpret_cast<std::uintptr_t>(place) % 64; };
-  bool alike = true;
-  for (std::byte* place : to) {
-    if (place == from || place == nullptr) continue;
-    places[count++] = place;
-    alike = alike && alignment(place) == alignment(places[0]);
-  }
-  if (count == 0 || bytes == 0) return;
-  if (!alike || bytes < least_bytes) {
-    for (std::size_t i = 0; i < count; ++i) copy(places[i], from, bytes, streams);
-    return;
-  }
-  const std::size_t head = (64 - alignment(places[0])) % 64;
-  const std::size_t num_lines = (bytes - head) / 64, tail = head + num_lines * 64;
-  for (std::size_t i = 0; i < count; ++i) {
-    std::memcpy(places[i], from, head);
-    std::memcpy(places[i] + tail, from + tail, bytes - tail);
-    places[i] += head;
-  }
-  copy_lines_to_all(places, count, from + head, num_lines, streams);
-}
 
 void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
   dispatch_all(reduction.dtype, [&]<class T>() {

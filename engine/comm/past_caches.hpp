@@ -1,0 +1,45 @@
+// Stores that leave the caches alone, for what is large and not read again soon. Internal to engine/comm. Where the
+// processor has none they are ordinary ones.
+#pragma once
+
+#include <cstddef>
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace lockstep::comm {
+
+#if defined(__x86_64__)
+inline constexpr bool has_past_caches = true;
+#else
+inline constexpr bool has_past_caches = false;
+#endif
+
+// 64 bytes; `to` is aligned to 64. What is read needs no help: asking for it ahead as not to be kept costs half of the
+// speed, where a peer has just written it and the shared cache has it.
+inline void store_past_caches(std::byte* to, const std::byte* from) {
+#if defined(__AVX512F__)
+  _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
+#elif defined(__AVX__)
+  const __m256i a = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+  const __m256i b = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + 32));
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to), a);
+  _mm256_stream_si256(reinterpret_cast<__m256i*>(to + 32), b);
+#elif defined(__x86_64__)
+  for (int i = 0; i < 4; ++i)
+    _mm_stream_si128(reinterpret_cast<__m128i*>(to) + i, _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i));
+#else
+  std::memcpy(to, from, 64);
+#endif
+}
+
+// Orders such stores before what is stored next, as the end of a chunk.
+inline void finish_past_caches() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace lockstep::comm
