@@ -25,7 +25,7 @@ ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleI
   std::set<TensorId> tensors;
   const std::function<void(ModuleId)> visit = [&](ModuleId id) {
     if (!modules.insert(id).second || shards_.has(id)) return;
-    if (id != root && replicated_.count(id) > 0) return;
+    if (id != root && replicated_.contains(id)) return;
     const ModuleFacts& module = facts_.module(id);
     for (std::size_t index = 0; index < module.parameters.size(); ++index)
       if (const TensorId parameter = module.parameters[index].id; tensors.insert(parameter).second)
@@ -45,7 +45,7 @@ std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vec
   std::set<TensorId> tensors = ignored.parameters;
   const std::set<ModuleId> tops(modules.begin(), modules.end());
   const std::function<void(ModuleId)> visit = [&](ModuleId id) {
-    if (!seen.insert(id).second || replicated_.count(id) > 0 || shards_.has(id)) return;
+    if (!seen.insert(id).second || replicated_.contains(id) || shards_.has(id)) return;
     const ModuleFacts& module = facts_.module(id);
     for (const ModuleId child : module.children) visit(child);
     for (const NamedTensor& parameter : module.parameters)
@@ -56,11 +56,10 @@ std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vec
   return managed;
 }
 
-void Planner::replicate(ModuleId module, ReplicateChoices choices) {
-  const std::set<ModuleId> ignored = choices.ignored;
+void Planner::replicate(ModuleId module, const ReplicateChoices& choices) {
   replicated_.try_emplace(
-      module, std::move(choices), [this, module, ignored] { return covered_by(module, ignored); }, facts_, awaited_,
-      issue());
+      module, choices, [this, module, ignored = choices.ignored] { return covered_by(module, ignored); }, facts_,
+      awaited_, issue());
 }
 
 void Planner::fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored) {
@@ -89,7 +88,7 @@ bool Planner::enter(ModuleId module, Call call) {
 bool Planner::leave(ModuleId module, Call call) {
   const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing);
   if (!call.recording || call.recomputing) return false;
-  return of_group || replicated_.count(module) > 0;
+  return of_group || replicated_.contains(module);
 }
 
 void Planner::note_end(End end) {

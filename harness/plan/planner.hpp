@@ -43,7 +43,7 @@ class Planner {
   void at(Where where) { where_ = std::move(where); }
 
   // ---- what is applied ----
-  void replicate(ModuleId module, ReplicateChoices choices);
+  void replicate(ModuleId module, const ReplicateChoices& choices);
   // One group; parameters that other groups, replicated modules or `ignored` own are left out.
   struct Ignored {
     std::set<ModuleId> modules;
@@ -56,7 +56,7 @@ class Planner {
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
   const ShardPlan& shards() const { return shards_; }
-  bool is_applied(ModuleId module) const { return replicated_.count(module) > 0 || shards_.has(module); }
+  bool is_applied(ModuleId module) const { return replicated_.contains(module) || shards_.has(module); }
 
   // ---- events; those of modules and parameters that nothing is applied to are passed over ----
   struct Call {

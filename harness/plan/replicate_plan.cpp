@@ -92,7 +92,7 @@ void ReplicatePlan::follow_changes(bool recording) {
   if (others) {
     std::set<Slot> kept;
     for (const Member& member : now)
-      if (kept_.count(member.slot) > 0) kept.insert(member.slot);
+      if (kept_.contains(member.slot)) kept.insert(member.slot);
     kept_ = std::move(kept);
   }
   if (others || (recording && now != members_)) {
@@ -126,7 +126,7 @@ void ReplicatePlan::backward_reaches() {
   settled_.clear();
   next_bucket_ = 0;
   for (std::size_t i = 0; i < members_.size(); ++i)
-    if (awaited_.count(members_[i].id) == 0 && (choices_.find_unused_parameters || kept_.count(members_[i].slot) > 0))
+    if (!awaited_.contains(members_[i].id) && (choices_.find_unused_parameters || kept_.contains(members_[i].slot)))
       settled_.insert(i);
   reduce_ready();
 }
@@ -150,7 +150,7 @@ void ReplicatePlan::reduce_ready() {
     std::int64_t bytes = 0;
     for (const int index : buckets_[next_bucket_]) {
       const Member& member = members_[static_cast<std::size_t>(index)];
-      if (settled_.count(static_cast<std::size_t>(index)) == 0) return;
+      if (!settled_.contains(static_cast<std::size_t>(index))) return;
       bytes += bytes_of(facts_.tensor(member.id).sizes, member.dtype);
     }
     for (auto axis = choices_.axes.rbegin(); axis != choices_.axes.rend(); ++axis) {

@@ -52,21 +52,57 @@ void ShardPlan::issue(const Group& group, const char* operation, const Axis& axi
   issue_(std::move(one));
 }
 
+int ShardPlan::dim_of(TensorId parameter) const {
+  const std::map<TensorId, int>& dims = groups_[owner_of_.at(parameter)].choices.dims;
+  const auto other = dims.find(parameter);
+  return other == dims.end() ? 0 : other->second;
+}
+
+DType ShardPlan::compute_type(TensorId parameter) const {
+  const ShardChoices& choices = groups_[owner_of_.at(parameter)].choices;
+  const DType own = facts_.tensor(parameter).dtype;
+  return choices.param && is_floating(own) ? *choices.param : own;
+}
+
+Dims ShardPlan::part_sizes(TensorId parameter) const {
+  const std::int64_t parts = groups_[owner_of_.at(parameter)].choices.shard.size;
+  Dims sizes = facts_.tensor(parameter).sizes;
+  const int dim = dim_of(parameter);
+  sizes[dim] = (sizes[dim] + parts - 1) / parts;
+  return sizes;
+}
+
+void ShardPlan::set_sent(TensorId parameter, std::vector<Sent> sent) {
+  groups_[owner_of_.at(parameter)].sent[parameter] = std::move(sent);
+}
+
 // Of the whole parameters, each padded so that all ranks hold parts of one size.
 std::int64_t ShardPlan::whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const {
   std::int64_t bytes = 0;
   for (const TensorId id : tensors) {
-    const TensorFacts& tensor = facts_.tensor(id);
-    const auto other = group.choices.dims.find(id);
-    const int dim = other == group.choices.dims.end() ? 0 : other->second;
-    const std::int64_t parts = group.choices.shard.size;
-    Dims padded = tensor.sizes;
-    padded[dim] = (padded[dim] + parts - 1) / parts * parts;
-    DType dtype = group.choices.param && is_floating(tensor.dtype) ? *group.choices.param : tensor.dtype;
-    if (reduced && group.choices.reduce) dtype = *group.choices.reduce;
-    bytes += bytes_of(padded, dtype);
+    const bool other_type = reduced && group.choices.reduce;
+    bytes += bytes_of(part_sizes(id), other_type ? *group.choices.reduce : compute_type(id));
   }
-  return bytes;
+  return bytes * group.choices.shard.size;
+}
+
+// Tensors of several types begin at multiples of eight bytes.
+std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
+  constexpr std::int64_t alignment = 8;
+  std::vector<Sent> all;
+  for (const TensorId id : group.parameters) {
+    const auto own = group.sent.find(id);
+    if (own == group.sent.end())
+      all.push_back({bytes_of(part_sizes(id), compute_type(id)), compute_type(id)});
+    else
+      all.insert(all.end(), own->second.begin(), own->second.end());
+  }
+  const bool one_type = group.sent.empty() || std::all_of(all.begin(), all.end(), [&](const Sent& sent) {
+                          return sent.dtype == all.front().dtype;
+                        });
+  std::int64_t bytes = 0;
+  for (const Sent& sent : all) bytes += one_type ? sent.bytes : (sent.bytes + alignment - 1) / alignment * alignment;
+  return bytes * group.choices.shard.size;
 }
 
 bool ShardPlan::is_stale(const Group& group) const {
@@ -86,9 +122,14 @@ void ShardPlan::gather(std::size_t number, bool ahead) {
     return;
   }
   Axis axis = group.choices.shard;
-  if (group.state == State::kept_among && !stale) axis.size = group.choices.reshard_after_forward.ranks;
-  const std::set<TensorId> all(group.parameters.begin(), group.parameters.end());
-  issue(group, "all_gather", axis, whole_bytes(group, all, false));
+  std::int64_t bytes = 0;
+  if (group.state == State::kept_among && !stale) {
+    axis.size = group.choices.reshard_after_forward.ranks;
+    bytes = whole_bytes(group, {group.parameters.begin(), group.parameters.end()}, false);
+  } else {
+    bytes = gathered_bytes(group);
+  }
+  issue(group, "all_gather", axis, bytes);
   for (const TensorId id : group.parameters) group.gathered[id] = facts_.tensor(id).version;
   group.state = ahead ? State::ahead : State::whole;
 }
@@ -228,10 +269,10 @@ void ShardPlan::reduce(Group& group, bool at_end) {
   }
   std::set<TensorId> whole, summed;
   for (const TensorId id : group.parameters) {
-    const bool is_fresh = group.fresh.count(id) > 0;
-    if (!at_end && !is_fresh && awaited_.count(id) > 0) continue;
-    if (is_fresh || group.kept.count(id) > 0) whole.insert(id);
-    if (group.choices.replicate && (whole.count(id) > 0 || group.partial.count(id) > 0)) summed.insert(id);
+    const bool is_fresh = group.fresh.contains(id);
+    if (!at_end && !is_fresh && awaited_.contains(id)) continue;
+    if (is_fresh || group.kept.contains(id)) whole.insert(id);
+    if (group.choices.replicate && (whole.contains(id) || group.partial.contains(id))) summed.insert(id);
   }
   group.fresh.clear();
   for (const TensorId id : whole) group.kept.erase(id);

@@ -59,9 +59,20 @@ class ShardPlan {
 
   // One group of these modules and parameters.
   void add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters, ShardChoices choices);
-  bool has(ModuleId module) const { return group_of_.count(module) > 0; }
-  bool owns(TensorId parameter) const { return owner_of_.count(parameter) > 0; }
+  bool has(ModuleId module) const { return group_of_.contains(module); }
+  bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
+  // What its owner makes of this parameter's part travels in its place: bytes of one rank, and the type, of each
+  // tensor.
+  struct Sent {
+    std::int64_t bytes = 0;
+    DType dtype = DType::float32;
+  };
+  void set_sent(TensorId parameter, std::vector<Sent> sent);
+  // Of the part that a rank hands out, with its padding, and the type that the group computes in.
+  Dims part_sizes(TensorId parameter) const;
+  DType compute_type(TensorId parameter) const;
+  int dim_of(TensorId parameter) const;
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
@@ -90,6 +101,7 @@ class ShardPlan {
     std::vector<TensorId> parameters;
     ShardChoices choices;
     State state = State::sharded;
+    std::map<TensorId, std::vector<Sent>> sent;  // of parameters that do not travel as they are
     std::map<TensorId, std::uint64_t> gathered;  // versions of the parts at the last gather
     int context = -1;                            // from the first forward of its root on
     bool is_root = false;
@@ -125,6 +137,7 @@ class ShardPlan {
   void leave_backward(Group& group);
   void reduce(Group& group, bool at_end);
   std::int64_t whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
+  std::int64_t gathered_bytes(const Group& group) const;
   void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
 
   const Facts& facts_;

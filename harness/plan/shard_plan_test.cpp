@@ -171,6 +171,27 @@ TEST(ShardPlan, AnotherDimIsPaddedInsteadOfTheRows) {
   EXPECT_EQ(bytes(planner, "all_gather"), 3 * 8 * 4);
 }
 
+TEST(ShardPlan, WhatAnOwnerSendsTravelsInPlaceOfItsPart) {
+  for (const bool two_types : {false, true}) {
+    Planner planner;
+    Model model(planner);
+    const ModuleId root = model.module();
+    const TensorId extended = model.parameter(root, {5, 3});
+    model.parameter(root, {3});  // 1 each of 4 ranks
+    planner.fully_shard({root}, over(4));
+    EXPECT_EQ(planner.shards().part_sizes(extended), (Dims{2, 3}));
+    if (two_types)
+      planner.shards().set_sent(extended, {{12, DType::bfloat16}, {5, DType::boolean}});
+    else
+      planner.shards().set_sent(extended, {{12, DType::float32}});
+    model.forward(root, {});
+    model.backward(root, {});
+    // Of several types each begins at a multiple of eight: 16, 8 and 8 bytes.
+    EXPECT_EQ(bytes(planner, "all_gather"), 4 * (two_types ? 16 + 8 + 8 : 12 + 4));
+    EXPECT_EQ(bytes(planner, "reduce_scatter"), 4 * (2 * 3 + 1) * 4);
+  }
+}
+
 TEST(ShardPlan, PartsKeptByFewRanksAreGatheredAmongThese) {
   Chain chain(2, over(4, {Kind::among, 2}));
   chain.forward();

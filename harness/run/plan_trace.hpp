@@ -61,6 +61,7 @@ class PlanTrace {
   void shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices);
   void set_flags(StepCall& call);
   void prefetch(StepCall& call);
+  void extend_gather(StepCall& call);
   bool cut_for_tensor_parallel(StepCall& call);
   Dims sizes_of_part(const Tensor& tensor);
   Value build_model(StepCall& call);
@@ -87,6 +88,7 @@ class PlanTrace {
     int dim = 0, parts = 1, mine = 0;
   };
   std::map<plan::TensorId, Cut> cuts_;
+  std::map<plan::TensorId, MeshPtr> meshes_;  // of sharded parameters: the ranks that gather them
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;

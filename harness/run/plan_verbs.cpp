@@ -38,6 +38,8 @@ Value PlanTrace::perform_applying(StepCall& call, std::string_view verb) {
     set_flags(call);
   } else if (verb == "prefetch") {
     prefetch(call);
+  } else if (verb == "extend_gather") {
+    extend_gather(call);
   } else if (verb == "unshard") {
     const bool async = call.boolean("async");
     for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.shards().unshard(id, async);
@@ -98,6 +100,11 @@ void PlanTrace::fully_shard(StepCall& call) {
     choices.reduce = type("reduce");
   }
   const std::vector<ModuleAt> found = call.modules("modules");
+  const MeshPtr mesh = call.mesh();
+  const MeshPtr gathers = axes.size() == 2 ? std::make_shared<const DeviceMesh>(mesh->slice({axes.back().name})) : mesh;
+  for (const ModuleAt& at : found)
+    for (const nn::NamedParameter& parameter : nn::named_parameters(at.module))
+      meshes_.emplace(id_of(parameter.tensor()), gathers);
   if (call.boolean("together")) return shard_together(call, found, choices);
   for (const ModuleAt& at : found) shard_together(call, {at}, choices);
 }
@@ -138,6 +145,38 @@ void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& foun
     }
   }
   planner_.fully_shard(ids, std::move(choices), ignored);
+}
+
+// What the method `send` gives for a part without values.
+void PlanTrace::extend_gather(StepCall& call) {
+  const nn::ModulePtr through = call.value("through").as_module("through");
+  const auto list_of = [](const Dims& sizes) {
+    List items;
+    for (const std::int64_t size : sizes) items.push_back(Value(size));
+    return Value::list(std::move(items));
+  };
+  const plan::ShardPlan& shards = planner_.shards();
+  for (const TensorAt& found : call.parameters("parameters")) {
+    const plan::TensorId id = id_of(found.tensor());
+    Map site;
+    site.emplace_back("name", Value(found.path));
+    site.emplace_back("mesh", Value(meshes_.at(id)));
+    site.emplace_back("shape", list_of(planner_.facts().tensor(id).sizes));
+    site.emplace_back("dim", Value(std::int64_t{shards.dim_of(id)}));
+    site.emplace_back("part_shape", list_of(shards.part_sizes(id)));
+    site.emplace_back("dtype", Value(shards.compute_type(id)));
+    const Tensor part = empty(shards.part_sizes(id), planner_.facts().tensor(id).dtype, meta);
+    const Value given = call_module(through, "send", {Value(part), Value::map(std::move(site))}, {});
+    const Value* tensors = given.is(Value::Kind::map) ? given.find(Key("tensors")) : &given;
+    if (!tensors) throw Unforeseeable("what an extension sends is a map without `tensors`");
+    std::vector<plan::ShardPlan::Sent> sent;
+    const auto add = [&sent](const Tensor& tensor) { sent.push_back({tensor.num_bytes(), tensor.dtype()}); };
+    if (tensors->is(Value::Kind::list))
+      for (const Value& one : tensors->as_list("what is sent")) add(one.as_tensor("what is sent"));
+    else
+      add(tensors->as_tensor("what is sent"));
+    planner_.shards().set_sent(id, std::move(sent));
+  }
 }
 
 void PlanTrace::set_flags(StepCall& call) {
