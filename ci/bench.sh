@@ -26,9 +26,18 @@ value_of() { # OPTION [VALUE...]: the value, or usage
 }
 while (($#)); do
   case "$1" in
-    --turns) turns="$(value_of "$@")" && shift ;;
-    --filter) filter="$(value_of "$@")" && shift ;;
-    --against) against="$(value_of "$@")" && shift ;;
+    --turns)
+      turns="$(value_of "$@")"
+      shift
+      ;;
+    --filter)
+      filter="$(value_of "$@")"
+      shift
+      ;;
+    --against)
+      against="$(value_of "$@")"
+      shift
+      ;;
     collectives | steps | operations) groups+=("$1") ;;
     -h | --help)
       sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
