@@ -109,6 +109,7 @@ std::vector<scenario::Case> in_turn(const std::vector<scenario::Case>& cases) {
     if (!one.skip && !one.unsupported) order.emplace_back(num_seen[one.scenario->name]++, &one);
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<scenario::Case> sorted;
+  sorted.reserve(order.size());
   for (const auto& [turn, one] : order) sorted.push_back(*one);
   return sorted;
 }
@@ -171,7 +172,7 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
   // What caught a defect must hold without it.
   std::vector<scenario::Case> without;
   for (const scenario::Case& one : cases)
-    if (options.all || catching.count(&one)) without.push_back(one);
+    if (options.all || catching.contains(&one)) without.push_back(one);
   bool clean = true;
   const RunCasesOutcome plain = run_cases(library, without, options.run, [&](const verdict::CaseResult& row) {
     if (!verdict::is_unexpected(row.status)) return;
