@@ -36,6 +36,7 @@ struct Incoming {
 struct NodeTask {
   Node* node = nullptr;
   std::vector<Incoming> grads;  // one an output; empty until one arrives
+  bool passed = false;          // of a node that lets them pass: one did
 };
 
 struct LeafTask {
@@ -59,6 +60,7 @@ class Run : public RunningBackward {
                             [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
   }
   void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
+  void pass_on(const Edge& edge, Tensor&& grad);
   void run_node(NodeTask& task);
   void finish_leaf(LeafTask& task);
 
@@ -148,6 +150,10 @@ void Run::deliver(const Edge& edge, Tensor&& grad) {
   if (edge.node) {
     if (!grad.defined()) return;
     NodeTask& task = task_of(*edge.node);
+    if (edge.node->passes()) {
+      task.passed = true;
+      return pass_on(edge.node->edges[static_cast<std::size_t>(edge.output)], std::move(grad));
+    }
     if (task.grads.empty()) task.grads.resize(edge.node->outputs.size());
     task.grads[static_cast<std::size_t>(edge.output)].add(std::move(grad));
   } else if (edge.leaf) {
@@ -157,8 +163,26 @@ void Run::deliver(const Edge& edge, Tensor&& grad) {
   }
 }
 
+// Past a node that only watches; its edge is settled when its turn comes.
+void Run::pass_on(const Edge& edge, Tensor&& grad) {
+  if (edge.node)
+    deliver(edge, std::move(grad));
+  else if (edge.leaf)
+    find_leaf(leaves_, edge.leaf.get())->grad.add(std::move(grad));
+}
+
 void Run::run_node(NodeTask& task) {
   Node& node = *task.node;
+  if (node.passes()) {
+    if (task.passed) {
+      const auto passing = node.passing;
+      passing();
+      if (!retain_graph_) node.free_saved();
+    }
+    for (const Edge& edge : node.edges)
+      if (edge.leaf) deliver(edge, Tensor());
+    return;
+  }
   if (task.grads.empty()) {  // nothing reached it: its leaves wait for it no longer
     for (const Edge& edge : node.edges)
       if (edge.leaf) deliver(edge, Tensor());

@@ -70,6 +70,9 @@ class Node {
   std::vector<SavedTensor> saved;
   std::vector<NodeHook> hooks;
   BackwardFunction function;
+  // Of an identity whose gradients go on as they come: called in its turn, when all have.
+  std::function<void()> passing;
+  bool passes() const { return passing && hooks.empty(); }
 
  private:
   const char* name_;

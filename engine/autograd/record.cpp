@@ -1,5 +1,6 @@
 // Recording: from an operation's results, inputs and saved tensors to a node of the tape.
 #include "engine/autograd/node.hpp"
+#include "engine/autograd/watch.hpp"
 #include "engine/layout/placement.hpp"
 
 namespace lockstep {
@@ -159,8 +160,10 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
-std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
-  if (!recording(tensors)) return tensors;
+namespace {
+
+// An identity over those of the tensors that need a gradient, which take its outputs.
+NodePtr watch(std::vector<Tensor>& tensors, const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
   std::vector<Tensor> inputs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -168,22 +171,46 @@ std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<v
     inputs.push_back(tensors[i]);
     places.push_back(i);
   }
-  NodePtr node =
-      make_node("watch_gradients", inputs,
-                [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
-                  Gradients all(count);
-                  Gradients onward(places.size());
-                  for (std::size_t k = 0; k < places.size(); ++k)
-                    if (at.has_grad(static_cast<int>(k))) all[places[k]] = onward[k] = at.grad(static_cast<int>(k));
-                  before(all);
-                  return onward;
-                });
+  NodePtr node = make_node("watch_gradients", inputs, make(places));
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     node->outputs.push_back(info_of(inputs[k]));
     Tensor result = detach(inputs[k]);
     attach(result, node, static_cast<int>(k));
     tensors[places[k]] = std::move(result);
   }
+  return node;
+}
+
+}  // namespace
+
+std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
+  if (!recording(tensors)) return tensors;
+  watch(tensors, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
+    return [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
+      Gradients all(count);
+      Gradients onward(places.size());
+      for (std::size_t k = 0; k < places.size(); ++k)
+        if (at.has_grad(static_cast<int>(k))) all[places[k]] = onward[k] = at.grad(static_cast<int>(k));
+      before(all);
+      return onward;
+    };
+  });
+  return tensors;
+}
+
+std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before) {
+  if (!recording(tensors)) return tensors;
+  // The function is for hooks that were put on these tensors later: they want sums.
+  const NodePtr node = watch(tensors, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
+    return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
+      Gradients onward(static_cast<std::size_t>(count));
+      for (int k = 0; k < count; ++k)
+        if (at.has_grad(k)) onward[static_cast<std::size_t>(k)] = at.grad(k);
+      before();
+      return onward;
+    };
+  });
+  node->passing = std::move(before);
   return tensors;
 }
 
@@ -200,7 +227,7 @@ std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::funct
   };
   const auto watch = std::make_shared<Watch>(Watch{std::move(reached)});
   for (Tensor& tensor : tensors)
-    tensor = watch_gradients({tensor}, [watch](const Gradients&) {
+    tensor = watch_passing({tensor}, [watch] {
       if (std::exchange(watch->last, backward_id()) != backward_id()) watch->reached();
     })[0];
   return tensors;

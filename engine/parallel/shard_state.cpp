@@ -6,6 +6,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/autograd/watch.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
@@ -200,7 +201,7 @@ void ShardState::watch_inputs(nn::Inputs& inputs) {
   if (!grad_enabled()) return;
   nn::Value all =
       nn::Value::list({nn::Value::list(std::move(inputs.positional)), nn::Value::map(std::move(inputs.named))});
-  const std::vector<Tensor> watched = watch_gradients(nn::tensors_of(all), [weak = weak_from_this()](const Gradients&) {
+  const std::vector<Tensor> watched = watch_passing(nn::tensors_of(all), [weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->post_backward();
   });
   all = nn::with_tensors(all, watched);
