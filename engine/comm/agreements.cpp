@@ -3,8 +3,6 @@
 // Who waits tells at once. A call that runs inline and was issued to be waited for later has nobody in it: its rank
 // tells while it waits for anything else. Where it goes on computing it is not waited for long: the recorder knows its
 // call. Only where the calls are alike, so that what they stood for is all there is to say, its own wait is awaited.
-#include <algorithm>
-
 #include <time.h>
 
 #include "engine/comm/messages.hpp"
@@ -60,25 +58,11 @@ bool has_told(const Issued& issued, int member) {
          rank.agreement_group == issued.rank->world->offset_of(issued.group);
 }
 
-void keep_deferred(const std::shared_ptr<Issued>& issued) {
-  Deferred& deferred = issued->rank->deferred;
-  const std::lock_guard lock(deferred.mutex);
-  std::erase_if(deferred.calls, [](const std::weak_ptr<Issued>& each) {
-    const std::shared_ptr<Issued> call = each.lock();
-    return call == nullptr || call->ended.load(std::memory_order_acquire);
-  });
-  deferred.calls.push_back(issued);
-}
-
-void tell_deferred(RankState& rank) {
-  const std::lock_guard lock(rank.deferred.mutex);
-  for (const std::weak_ptr<Issued>& each : rank.deferred.calls) {
-    const std::shared_ptr<Issued> issued = each.lock();
-    if (issued == nullptr || issued->told || !issued->arrived.load(std::memory_order_acquire)) continue;
-    if (!issued->ended.load(std::memory_order_acquire) && issued->slot().stage.load() == Stage::mismatch &&
-        issued->has_arrived(issued->me))
-      tell(*issued);
-  }
+void tell_if_mismatched(Issued& issued) {
+  if (!issued.agreement_text || issued.told || !issued.arrived.load(std::memory_order_acquire)) return;
+  if (!issued.ended.load(std::memory_order_acquire) && issued.slot().stage.load() == Stage::mismatch &&
+      issued.has_arrived(issued.me))
+    tell(issued);
 }
 
 void fail_mismatch(Issued& issued) {

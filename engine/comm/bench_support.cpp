@@ -1,6 +1,7 @@
 #include "engine/comm/bench_support.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -105,7 +106,7 @@ class Subject {
 double BenchTimings::at(double share) const {
   if (microseconds.empty()) return 0.0;
   const auto last = static_cast<double>(microseconds.size() - 1);
-  return microseconds[static_cast<std::size_t>(share * last + 0.5)];
+  return microseconds[static_cast<std::size_t>(std::lround(share * last))];
 }
 
 BenchTimings time_collective(const BenchOptions& options) {

@@ -291,6 +291,24 @@ TEST(Groups, ALoneRankNeedsNoWorld) {
   EXPECT_THROW(world_group(), Error);
 }
 
+// A call that nobody waits for must not stop the ring of slots when it comes round.
+TEST(Groups, ACallThatIsNotWaitedForHoldsUpNobody) {
+  for (const Kind kind : {Kind::threads, Kind::processes}) {
+    expect_fine(run_ranks(3, kind, [](int rank) {
+      ProcessGroup& group = world_group();
+      const Tensor early = tensor_of(std::vector<float>(6000, static_cast<float>(rank)), DType::float32);
+      const Work work = all_reduce(group, early, ReduceOp::sum, {.async = true});
+      for (int i = 0; i < 40; ++i) {
+        const Tensor output = empty({6}, DType::float32, {});
+        all_gather(group, output, tensor_of(std::vector<float>(2, static_cast<float>(i)), DType::float32));
+        require(values_of<float>(output) == std::vector<float>(6, static_cast<float>(i)), str("gather ", i));
+      }
+      work.wait();
+      require(values_of<float>(early) == std::vector<float>(6000, 3.0f), "the sum that was late");
+    }));
+  }
+}
+
 TEST(Groups, BenchComparesWorldsByWhatTheyTouch) {
   EXPECT_EQ(touched_bytes(Operation::all_reduce, 8, 100), 1600);     // eight read and written
   EXPECT_EQ(touched_bytes(Operation::all_to_all, 2, 100), 400);      // two read, two written

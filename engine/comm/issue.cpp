@@ -167,12 +167,15 @@ Work Engine::issue(const Plan& plan, const Call& call) {
   const std::int64_t elements = std::max(elements_of(plan.input), elements_of(plan.output));
   std::shared_ptr<Issued> issued = note(plan, call, static_cast<std::uint8_t>(plan.operation), elements,
                                         elements * static_cast<std::int64_t>(size_of(plan.dtype)));
-  if (call.async && call.agreement_text && stream.runs_inline()) keep_deferred(issued);
+  issued->on_rank_thread = stream.runs_inline();
+  if (call.async && stream.runs_inline()) keep_deferred(issued);
   device::launch_deferred(
       stream, launch_name(plan.operation), std::span<const device::Access>(accesses.data(), num_accesses),
       [issued, input, output](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
+        if (try_arrive(*issued) || !issued->on_rank_thread) return;
+        finish_predecessor(*issued, false);
         try_arrive(*issued);
       },
       [issued](const device::Pointers&) { run(*issued); });

@@ -141,7 +141,10 @@ void leave(Issued& issued) {
 
 void run_once(Issued& issued) {
   Slot& slot = issued.slot();
-  while (!issued.arrived.load(std::memory_order_relaxed) && !try_arrive(issued)) wait_until(issued, Waiting::slot);
+  while (!issued.arrived.load(std::memory_order_relaxed) && !try_arrive(issued)) {
+    if (issued.on_rank_thread) finish_predecessor(issued, true);
+    wait_until(issued, Waiting::slot);
+  }
   note_state(issued, CollectiveState::waiting);
   wait_until(issued, Waiting::arrivals);
   Stage stage = slot.stage.load(std::memory_order_acquire);
@@ -216,6 +219,7 @@ bool try_arrive(Issued& issued) {
 
 void run(Issued& issued) {
   if (!issued.ended.load(std::memory_order_acquire)) {
+    issued.entered = true;
     try {
       run_once(issued);
       issued.ended.store(true, std::memory_order_release);

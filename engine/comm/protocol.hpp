@@ -26,10 +26,9 @@ namespace lockstep::comm {
 
 struct Issued;
 
-// Calls of a rank that nobody is in yet, though they have arrived: what their agreements stand for is told while the
-// rank waits for something else.
+// Calls of a rank on inline streams that nobody is in until they are waited for (deferred.cpp).
 struct Deferred {
-  std::mutex mutex;  // also of what the rank tells in its control area
+  std::mutex mutex;  // of the list, and of what the rank tells in its control area
   std::vector<std::weak_ptr<Issued>> calls;
 };
 
@@ -66,7 +65,9 @@ struct Issued {
   std::vector<std::string>* exchanged = nullptr;  // of an exchange: where all strings go
   const std::string* exchange_input = nullptr;
 
-  bool told = false;  // what the agreement stood for, after a mismatch
+  bool on_rank_thread = true;  // it is waited for there, not on a worker of its stream
+  bool entered = false;        // somebody is or was in run()
+  bool told = false;           // what the agreement stood for, after a mismatch
   std::atomic<bool> arrived{false};
   std::atomic<bool> ended{false};
   std::string failure;  // why it failed; set before `ended`
@@ -99,9 +100,15 @@ bool is_alike(const Fingerprint& a, const Fingerprint& b);
 // After a mismatch (agreements.cpp): what agreements stood for is told, then all members throw the same text.
 [[noreturn]] void fail_mismatch(Issued& issued);
 bool has_told(const Issued& issued, int member);
-// A call with an agreement text that is waited for later, and telling for all of those while the rank waits.
+void tell_if_mismatched(Issued& issued);  // a deferred call, under the lock of those
+
+// A call on an inline stream that is waited for later; telling for all of these, while the rank waits for anything
+// else.
 void keep_deferred(const std::shared_ptr<Issued>& issued);
 void tell_deferred(RankState& rank);
+// The deferred call, if it was one, that had the slot of this one a ring ago: does this rank's part of it, when all
+// have arrived or (`wait`) once they have; else that part would wait for a wait() that may come after this call only.
+void finish_predecessor(const Issued& issued, bool wait);
 
 // Waits for the slot to be free, for all members to have arrived, for the data to be there, or for so many arrivals at
 // the meeting points of a staged collective. The end of a member that is missing, deadline, abort and poison end the

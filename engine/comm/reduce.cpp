@@ -36,14 +36,16 @@ struct Product {
 struct Max {
   template <class C>
   static C apply(C a, C b) {
-    if constexpr (std::is_floating_point_v<C>) return (a > b || a != a) ? a : b;
+    if constexpr (std::is_floating_point_v<C>)
+      return (a > b || a != a) ? a : b;  // NOLINT(misc-redundant-expression): not-a-number
     return a > b ? a : b;
   }
 };
 struct Min {
   template <class C>
   static C apply(C a, C b) {
-    if constexpr (std::is_floating_point_v<C>) return (a < b || a != a) ? a : b;
+    if constexpr (std::is_floating_point_v<C>)
+      return (a < b || a != a) ? a : b;  // NOLINT(misc-redundant-expression): not-a-number
     return a < b ? a : b;
   }
 };
@@ -132,7 +134,7 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
     ++subtrees;
     for (unsigned bit = subtrees; (bit & 1) == 0; bit >>= 1) merge();
   }
-  while (depth > 1) merge();
+  while (depth > 1) merge();  // NOLINT(bugprone-infinite-loop): merge counts depth down
   std::memcpy(out, partial[0], static_cast<std::size_t>(n) * sizeof(C));
 }
 
