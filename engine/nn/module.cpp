@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/watch.hpp"
 #include "engine/comm/process_group.hpp"
 
 namespace lockstep::nn {
@@ -145,8 +146,8 @@ class BackwardWatch {
     if (after_.empty()) return;
     Value all = Value::list({Value::list(std::move(inputs.positional)), Value::map(std::move(inputs.named))});
     const std::vector<Tensor> tensors = tensors_of(all);
-    std::vector<Tensor> watched = watch_gradients(tensors, [state = state_, module = module_, after = after_](
-                                                               const Gradients&) { run_once(*state, module, after); });
+    std::vector<Tensor> watched =
+        watch_passing(tensors, [state = state_, module = module_, after = after_] { run_once(*state, module, after); });
     all = with_tensors(all, watched);
     inputs.positional = all.items()[0].items();
     inputs.named = all.items()[1].entries();
