@@ -43,9 +43,7 @@ void ReplicatePlan::broadcast_values(const std::vector<TensorId>& tensors, const
   issue_on_whole(family, "broadcast", bytes, !one_type);
 }
 
-bool ReplicatePlan::owns(TensorId parameter) const {
-  return std::any_of(members_.begin(), members_.end(), [&](const Member& member) { return member.id == parameter; });
-}
+bool ReplicatePlan::owns(TensorId parameter) const { return place_of_.contains(parameter); }
 
 void ReplicatePlan::start() {
   started_ = true;
@@ -82,6 +80,8 @@ void ReplicatePlan::plan_first() {
                                              : layout::plan_first_buckets(bucket_parameters());
   order_known_ = choices_.find_unused_parameters;
   ready_.clear();
+  place_of_.clear();
+  for (std::size_t i = 0; i < members_.size(); ++i) place_of_.emplace(members_[i].id, i);
 }
 
 // Parameters may have been frozen or thawed since, exchanged in their slots or cast; then the buckets begin anew.
@@ -133,16 +133,14 @@ void ReplicatePlan::backward_reaches() {
 
 void ReplicatePlan::gradient(TensorId parameter) {
   backward_reaches();
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].id != parameter) continue;
-    if (!collects_) {
-      kept_.insert(members_[i].slot);
-      continue;
-    }
-    if (!order_known_) ready_.push_back(static_cast<int>(i));
-    settled_.insert(i);
+  const std::size_t at = place_of_.at(parameter);
+  if (!collects_) {
+    kept_.insert(members_[at].slot);
+    return;
   }
-  if (collects_) reduce_ready();
+  if (!order_known_) ready_.push_back(static_cast<int>(at));
+  settled_.insert(at);
+  reduce_ready();
 }
 
 void ReplicatePlan::reduce_ready() {

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -90,7 +91,8 @@ class ReplicatePlan {
   bool sync_ = true;             // the flag
   bool forward_sync_ = true;     // as the last forward read it
   std::vector<Member> members_;  // averaged parameters, in registration order, as they were when buckets were cut
-  std::set<Slot> kept_;          // of members that hold gradients of backwards without synchronisation
+  std::map<TensorId, std::size_t> place_of_;  // of a parameter among them
+  std::set<Slot> kept_;                       // of members that hold gradients of backwards without synchronisation
   layout::Buckets buckets_;
   bool order_known_ = false;
   std::vector<int> ready_;  // indices of members, in the order of their gradients

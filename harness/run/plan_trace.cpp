@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/watch.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/tensor/ops.hpp"
@@ -107,7 +108,7 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
     here();
     if (!planner_.enter(id, {grad_enabled(), in_backward()})) return;
     nn::Value all = nn::Value::list({nn::Value::list(inputs.positional), nn::Value::map(inputs.named)});
-    all = nn::with_tensors(all, watch_gradients(nn::tensors_of(all), [this, id](const Gradients&) {
+    all = nn::with_tensors(all, watch_passing(nn::tensors_of(all), [this, id] {
                              here_in_backward();
                              planner_.backward_leaves(id);
                            }));
