@@ -175,8 +175,7 @@ void Run::run_node(NodeTask& task) {
   Node& node = *task.node;
   if (node.passes()) {
     if (task.passed) {
-      const auto passing = node.passing;
-      passing();
+      node.passing();
       if (!retain_graph_) node.free_saved();
     }
     for (const Edge& edge : node.edges)

@@ -137,7 +137,8 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   std::string names;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const std::string& name = parameters_[reduction.members[i]].name();
-    call.agreement = digest(call.agreement, i < reduction.num_scattered ? name : name + " (partial sum)");
+    call.agreement = digest(call.agreement, name);
+    if (i >= reduction.num_scattered) call.agreement = digest(call.agreement, "partial sum");
     names += str(names.empty() ? "" : ", ", name);
   }
   call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
