@@ -176,6 +176,19 @@ def test_tidy_looks_at_what_changed_since_the_main_branch(tmp_path):
     assert shown == [f"engine/core/{name}.cpp" for name in "a b new".split()]
 
 
+def test_tidy_leaves_a_change_of_many_sources_to_the_full_test(tmp_path, monkeypatch, capsys):
+    looked_at = []
+    monkeypatch.setattr(check_tidy.shutil, "which", lambda program: program)
+    monkeypatch.setattr(check_tidy, "check", lambda root, sources, stamps, program: looked_at.append(sources) or {})
+    monkeypatch.setattr(check_tidy, "changed_files", lambda root: {f"engine/core/s{number}.cpp" for number in range(41)})
+    for number in range(41):
+        write(tmp_path, f"engine/core/s{number}.cpp", "")
+    assert check_tidy.main([str(tmp_path)]) == 0 and looked_at == []
+    assert "41 sources changed" in capsys.readouterr().err
+    assert check_tidy.main([str(tmp_path), "--all"]) == 0
+    assert [len(sources) for sources in looked_at] == [41]
+
+
 @pytest.mark.skipif(shutil.which("clang-tidy") is None, reason="clang-tidy is not installed")
 def test_tidy_finds_what_the_configuration_asks_for(tmp_path):
     write(tmp_path, ".clang-tidy", (CI.parent / ".clang-tidy").read_text(encoding="utf-8"))

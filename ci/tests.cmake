@@ -90,7 +90,7 @@ foreach(file IN LISTS report_tests)
   string(REPLACE "test_" "reports/" name ${name})
   lockstep_python_test(${name} 600 ${file})
 endforeach()
-lockstep_python_test(checks 120 ci/test_checks.py)
+lockstep_python_test(checks 300 ci/test_checks.py)
 lockstep_python_test(command_line 300 ci/test_command_line.py)
 set_tests_properties(command_line PROPERTIES RUN_SERIAL TRUE)
 
