@@ -41,7 +41,7 @@ Text awaited_from(const Issued& issued, int member) {
   const Record& record = rank.records[issued.slot().lines()[member].record % recorder_entries];
   if (record.tells == Tells::nothing || has_told(issued, member)) return Text::none;
   if (rank.end.load(std::memory_order_acquire) != RankEnd::none) return Text::none;
-  const bool waits = record.state.load(std::memory_order_acquire) != CollectiveState::issued;
+  const bool waits = record.state.load(std::memory_order_acquire) != CollectiveState::issued || rank.waits.load() != 0;
   return record.tells == Tells::at_once || waits ? Text::on_its_way : Text::later;
 }
 

@@ -158,6 +158,7 @@ enum class RankEnd : std::uint32_t { none, ended, failed, died };
 struct alignas(64) RankControl {
   std::atomic<RankEnd> end;
   OnceText<4096> why;
+  std::atomic<std::uint32_t> waits;         // long ones that its threads are in
   std::atomic<std::uint64_t> agreement_of;  // sequence + 1 of the mismatch that agreement_text belongs to
   std::uint64_t agreement_group;
   char agreement_text[4096];

@@ -99,6 +99,8 @@ TEST_P(FailuresOfKind, TellsOfADeferredCallWhileWaitingElsewhere) {
       ProcessGroup& world = world_group();
       ProcessGroup& others = rank == 0 ? world : group_of({1, 2});
       if (rank == 0) {
+        // The others wait by then. Who does not is not waited for long.
+        std::this_thread::sleep_for(std::chrono::milliseconds(500));
         all_gather(world, floats(12), floats(4), {.owner = "block.1"});
         return;
       }

@@ -191,6 +191,7 @@ void wait_until(Issued& issued, Waiting for_what, std::uint64_t target) {
     sched_yield();
     if (is_ready(issued, for_what, target)) return;
   }
+  const LongWait wait(*issued.rank);
   for (;;) {
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
     if (is_ready(issued, for_what, target)) return;

@@ -106,6 +106,17 @@ void tell_if_mismatched(Issued& issued);  // a deferred call, under the lock of 
 // else.
 void keep_deferred(const std::shared_ptr<Issued>& issued);
 void tell_deferred(RankState& rank);
+// A wait long enough to tell in: peers count on it.
+class LongWait {
+ public:
+  explicit LongWait(RankState& rank) : rank_(rank) { rank_.control().waits.fetch_add(1); }
+  ~LongWait() { rank_.control().waits.fetch_sub(1); }
+  LongWait(const LongWait&) = delete;
+  LongWait& operator=(const LongWait&) = delete;
+
+ private:
+  RankState& rank_;
+};
 // The deferred call, if it was one, that had the slot of this one a ring ago: does this rank's part of it, when all
 // have arrived or (`wait`) once they have; else that part would wait for a wait() that may come after this call only.
 void finish_predecessor(const Issued& issued, bool wait);

@@ -14,6 +14,7 @@ namespace {
 template <class Ready>
 void poll(const std::string& what, Ready&& ready) {
   RankState& state = *Communicator::current().state();
+  const LongWait wait(state);
   const std::int64_t start = now_ns();
   for (std::int64_t pause_ns = 20'000; !ready(); pause_ns = std::min<std::int64_t>(2 * pause_ns, 2'000'000)) {
     tell_deferred(state);
