@@ -55,8 +55,9 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   return record("linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},
                 [num_inputs = inputs.size()](const Backward& at) -> Gradients {
                   Gradients grads(num_inputs);
-                  const Tensor rows = as_rows(at.grad());
-                  if (at.needs(0)) grads[0] = raw::matmul(at.grad(), at.saved(1));
+                  const Tensor grad = raw::contiguous(at.grad());  // once: an expanded one both products would copy
+                  const Tensor rows = as_rows(grad);
+                  if (at.needs(0)) grads[0] = raw::matmul(grad, at.saved(1));
                   if (at.needs(1)) grads[1] = raw::matmul(transposed(rows), as_rows(at.saved(0)));
                   if (num_inputs == 3 && at.needs(2)) grads[2] = raw::sum(rows, Dims{0}, false);
                   return grads;

@@ -38,6 +38,7 @@ blasint whole(std::int64_t size) {
 
 void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
              Lay lay_a, const float* b, Lay lay_b, bool add_to_out) {
+  if (!add_to_out && narrow_product(out, leading, m, n, k, a, lay_a, b, lay_b)) return;
   const OnThisThreadAlone alone;
   const auto status = dnnl_sgemm(lay_a.transposed ? 'T' : 'N', lay_b.transposed ? 'T' : 'N', m, n, k, 1.0f, a,
                                  lay_a.leading, b, lay_b.leading, add_to_out ? 1.0f : 0.0f, out, leading);

@@ -20,4 +20,9 @@ void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, s
 void product(double* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
              Lay lay_a, const double* b, Lay lay_b, bool add_to_out);
 
+// Where the result has 2 to 8 columns, whole blocks of rows, and `a` lies by columns: the product without a library;
+// false, and nothing done, elsewhere. Which of the two depends on sizes and layout alone.
+bool narrow_product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+                    Lay lay_a, const float* b, Lay lay_b);
+
 }  // namespace lockstep::kernels

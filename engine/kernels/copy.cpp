@@ -42,6 +42,20 @@ struct FillKernel {
   }
 };
 
+// Rows of one value each: what an expanded tensor is copied from.
+template <class Word>
+struct RepeatKernel {
+  Word* out;
+  const Word* a;
+  Rows<2> rows;  // out steps by 1 along a row, a by 0
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const Stretch<2> at(rows, index);
+    Word* const to = out + at.start[0];
+    const Word value = a[at.start[1]];
+    for (std::int64_t i = 0; i < at.count; ++i) to[i] = value;
+  }
+};
+
 // Both sides have a dim that they walk one by one, but not the same one: square tiles go through a buffer, so that each
 // line of memory is fetched once.
 template <class Word>
@@ -90,6 +104,10 @@ void move(Space space, const View& out, const View& a) {
       const std::int64_t others = rows.num_rows / rows.sizes[dim];
       return run(space, "lockstep::transpose", others * kernel.tiles_along * kernel.tiles_across, kernel);
     }
+  }
+  if (rows.step[0] == 1 && rows.step[1] == 0) {
+    return run(space, "lockstep::copy", num_stretches(rows),
+               RepeatKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
   }
   run(space, "lockstep::copy", num_stretches(rows),
       UnaryKernel<Same, Word, Word>{Same{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});

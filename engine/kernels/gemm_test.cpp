@@ -30,23 +30,29 @@ void expect_product(const View& out, const View& a, const View& b) {
 }
 
 template <class T>
-void check_all_lays() {
-  constexpr std::int64_t m = 13, k = 29, n = 7;
-  std::vector<T> a = mixed_values<T>(2 * m * k), b = mixed_values<T>(2 * k * n, 2), out(m * n);
+void check_all_lays(std::int64_t m, std::int64_t n, std::int64_t k) {
+  const auto count = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
+  std::vector<T> a = mixed_values<T>(count(2 * m * k)), b = mixed_values<T>(count((n + 3) * (k + 5)), 2);
+  std::vector<T> out(count(m * (n + 2)));
   // By rows, by columns, and both with room between them.
   for (const Dims& lay_a : {Dims{k, 1}, Dims{1, m}, Dims{2 * k, 1}, Dims{1, 2 * m}}) {
     for (const Dims& lay_b : {Dims{n, 1}, Dims{1, k}, Dims{n + 3, 1}, Dims{1, k + 5}}) {
-      const View x = view_of(a, {m, k}, lay_a), y = view_of(b, {k, n}, lay_b), to = view_of(out, {m, n});
+      const View x = view_of(a, {m, k}, lay_a), y = view_of(b, {k, n}, lay_b);
       ASSERT_TRUE(is_product_operand(x) && is_product_operand(y));
-      std::fill(out.begin(), out.end(), T(-1));
-      matmul(Space::host, to, x, y);
-      expect_product<T>(to, x, y);
+      for (const std::int64_t gap : {0, 2}) {
+        const View to = view_of(out, {m, n}, {n + gap, 1});
+        std::fill(out.begin(), out.end(), T(-1));
+        matmul(Space::host, to, x, y);
+        expect_product<T>(to, x, y);
+        for (std::int64_t i = 0; gap > 0 && i < m; ++i) ASSERT_EQ(out[count(i * (n + gap) + n)], T(-1)) << i;
+      }
     }
   }
 }
 TEST(Gemm, TakesOperandsAsTheyLie) {
-  check_all_lays<float>();
-  check_all_lays<double>();
+  check_all_lays<float>(13, 7, 29);
+  check_all_lays<double>(13, 7, 29);
+  for (std::int64_t n = 1; n < 10; ++n) check_all_lays<float>(64, n, 33);  // few columns, whole blocks of rows
 }
 
 TEST(Gemm, KnowsWhatTheLibraryCannotTake) {

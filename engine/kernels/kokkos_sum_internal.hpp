@@ -28,6 +28,20 @@ KOKKOS_FORCEINLINE_FUNCTION C lane_tree(C (&lane)[reduce_lanes]) {
   return lane[0];
 }
 
+// The largest of the lanes, which are changed on the way.
+template <class C>
+KOKKOS_FORCEINLINE_FUNCTION C largest_lane(C (&lane)[reduce_lanes]) {
+  const auto fold = [&lane](auto half) {
+    for (std::int64_t l = 0; l < half(); ++l) lane[l] = lane[l + half()] > lane[l] ? lane[l + half()] : lane[l];
+  };
+  fold(std::integral_constant<std::int64_t, 16>());
+  fold(std::integral_constant<std::int64_t, 8>());
+  fold(std::integral_constant<std::int64_t, 4>());
+  fold(std::integral_constant<std::int64_t, 2>());
+  fold(std::integral_constant<std::int64_t, 1>());
+  return lane[0];
+}
+
 // Sum of one block, count <= reduce_block.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
@@ -68,15 +82,7 @@ struct PaddedBlock {
     for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[l];
     for (std::int64_t i = reduce_lanes; i < padded; i += reduce_lanes)
       for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[i + l] > lane[l] ? values[i + l] : lane[l];
-    const auto fold = [&lane](auto half) {
-      for (std::int64_t l = 0; l < half(); ++l) lane[l] = lane[l + half()] > lane[l] ? lane[l + half()] : lane[l];
-    };
-    fold(std::integral_constant<std::int64_t, 16>());
-    fold(std::integral_constant<std::int64_t, 8>());
-    fold(std::integral_constant<std::int64_t, 4>());
-    fold(std::integral_constant<std::int64_t, 2>());
-    fold(std::integral_constant<std::int64_t, 1>());
-    return lane[0];
+    return largest_lane(lane);
   }
   // As block_sum of the `count` elements: a lane that starts at zero is not changed by zeros.
   KOKKOS_FORCEINLINE_FUNCTION C sum() {
@@ -88,6 +94,20 @@ struct PaddedBlock {
   }
 };
 
+// The same of f(i) for `count` elements from `begin` on, a multiple of half the lanes: nothing is stored on the way,
+// and no loop has a rest.
+template <class C, class F>
+KOKKOS_FORCEINLINE_FUNCTION C even_block_sum(std::int64_t begin, std::int64_t count, const F& f) {
+  constexpr std::int64_t half = reduce_lanes / 2;
+  C lane[reduce_lanes] = {};
+  const std::int64_t whole = count / reduce_lanes * reduce_lanes;
+  for (std::int64_t i = begin; i < begin + whole; i += reduce_lanes)
+    for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += f(i + l);
+  if (whole < count)
+    for (std::int64_t l = 0; l < half; ++l) lane[l] += f(begin + whole + l);
+  return lane_tree(lane);
+}
+
 // The sum over i < count of f(i), in that order, rounded once from the float64 total to the type computed in.
 template <class C, class F>
 KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
@@ -95,6 +115,10 @@ KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
   PaddedBlock<C> terms;
   for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
     const std::int64_t n = count - begin < reduce_block ? count - begin : reduce_block;
+    if (n % (reduce_lanes / 2) == 0) {
+      total += even_block_sum<C>(begin, n, f);
+      continue;
+    }
     terms.count = n;
     terms.padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
 #pragma GCC ivdep

@@ -96,6 +96,7 @@ struct Probabilities {
     const std::int64_t own = row % queries + 1;
     const std::int64_t n = causal && own < keys ? own : keys;
     const T by = scale;
+    if (!mask && !keep && keys % reduce_lanes == 0 && n <= reduce_block) return even_row(x, n, by);
     const T none = -std::numeric_limits<T>::infinity();
     if (mask) {
       const bool* const allowed = mask + row * keys;
@@ -116,6 +117,41 @@ struct Probabilities {
     const T up = factor;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < keys; ++i) to[i] = math::select(kept[i], x[i] * up, T(0));
+  }
+  // The same bits where the row has room for whole lanes: in place, and no loop has a rest.
+  KOKKOS_INLINE_FUNCTION void even_row(T* x, std::int64_t n, T by) const {
+    const T none = -std::numeric_limits<T>::infinity();
+    const auto seen = static_cast<std::int32_t>(n);
+    const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
+    constexpr auto lanes = static_cast<std::int32_t>(reduce_lanes);
+    T lane[reduce_lanes];
+    for (std::int32_t l = 0; l < lanes; ++l) lane[l] = none;
+    for (std::int32_t i = 0; i < padded; i += lanes) {
+      for (std::int32_t l = 0; l < lanes; ++l) {
+        const T score = math::select(i + l < seen, x[i + l] * by, none);
+        lane[l] = score > lane[l] ? score : lane[l];
+      }
+    }
+    const T top = largest_lane(lane);
+    if (top == none) return nothing_seen(x, n);
+    for (std::int32_t l = 0; l < lanes; ++l) lane[l] = T(0);
+    for (std::int32_t i = 0; i < padded; i += lanes) {
+      for (std::int32_t l = 0; l < lanes; ++l) {
+        const T power = math::select(i + l < seen, math::exp(x[i + l] * by - top), T(0));
+        x[i + l] = power;
+        lane[l] += power;
+      }
+    }
+    const T part = T(1) / lane_tree(lane);
+    for (std::int32_t i = 0; i < padded; i += lanes)
+      for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= part;
+    for (std::int64_t i = padded; i < keys; ++i) x[i] = T(0);
+  }
+  // No score above minus infinity: zeros, or not a number where a score is none.
+  KOKKOS_INLINE_FUNCTION void nothing_seen(T* x, std::int64_t n) const {
+    T lost = T(0);
+    for (std::int64_t i = 0; i < n; ++i) lost = x[i] == x[i] ? lost : x[i];
+    for (std::int64_t i = 0; i < keys; ++i) x[i] = i < n ? lost : T(0);
   }
   // Scores become probabilities; zeros where none can be seen.
   KOKKOS_INLINE_FUNCTION void whole_row(T* x, std::int64_t n) const {
@@ -163,11 +199,26 @@ struct ProbabilitiesBackward {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) g[i] = math::select(kept[i], g[i] * up, T(0));
     }
+    if (keys % reduce_lanes == 0 && n <= reduce_block) return even_row(g, p, n);
     const T dot = ordered_sum<T>(n, [g, p](std::int64_t i) { return g[i] * p[i]; });
     const T by = scale;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) g[i] = p[i] * (g[i] - dot) * by;
     for (std::int64_t i = n; i < keys; ++i) g[i] = T(0);
+  }
+  // The same bits where the row has room for whole lanes.
+  KOKKOS_INLINE_FUNCTION void even_row(T* g, const T* p, std::int64_t n) const {
+    const auto seen = static_cast<std::int32_t>(n);
+    const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
+    constexpr auto lanes = static_cast<std::int32_t>(reduce_lanes);
+    T lane[reduce_lanes] = {};
+    for (std::int32_t i = 0; i < padded; i += lanes)
+      for (std::int32_t l = 0; l < lanes; ++l) lane[l] += math::select(i + l < seen, g[i + l] * p[i + l], T(0));
+    const T dot = lane_tree(lane), by = scale;
+    for (std::int32_t i = 0; i < padded; i += lanes)
+      for (std::int32_t l = 0; l < lanes; ++l)
+        g[i + l] = math::select(i + l < seen, p[i + l] * (g[i + l] - dot) * by, T(0));
+    for (std::int64_t i = padded; i < keys; ++i) g[i] = T(0);
   }
 };
 
