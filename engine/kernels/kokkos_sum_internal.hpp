@@ -13,33 +13,39 @@ using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeT
 template <class C>
 using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
 
-// The lanes added as a pairwise tree; unrolled, as it is much of the work on a short row.
+// The lanes joined as a pairwise tree, lane l with lane l + half, by join(left, right). Halves are vectors of their own
+// where the compiler has such: from loops over an array it makes an extraction an element.
+template <class C, class Join>
+KOKKOS_FORCEINLINE_FUNCTION C joined_lanes(C (&lane)[reduce_lanes], const Join& join) {
+  static_assert(reduce_lanes == 32);
+#if defined(__GNUC__) && !defined(__CUDACC__)
+  using V16 [[gnu::vector_size(16 * sizeof(C))]] = C;
+  using V8 [[gnu::vector_size(8 * sizeof(C))]] = C;
+  using V4 [[gnu::vector_size(4 * sizeof(C))]] = C;
+  V16 low, high;
+  __builtin_memcpy(&low, lane, sizeof low);
+  __builtin_memcpy(&high, lane + 16, sizeof high);
+  const V16 sixteen = join(low, high);
+  const V8 eight = join(__builtin_shufflevector(sixteen, sixteen, 0, 1, 2, 3, 4, 5, 6, 7),
+                        __builtin_shufflevector(sixteen, sixteen, 8, 9, 10, 11, 12, 13, 14, 15));
+  const V4 four =
+      join(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+  const V4 two = join(four, __builtin_shufflevector(four, four, 2, 3, 2, 3));
+  const V4 one = join(two, __builtin_shufflevector(two, two, 1, 1, 1, 1));
+  return one[0];
+#else
+  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2)
+    for (std::int64_t l = 0; l < half; ++l) lane[l] = join(lane[l], lane[l + half]);
+  return lane[0];
+#endif
+}
 template <class C>
 KOKKOS_FORCEINLINE_FUNCTION C lane_tree(C (&lane)[reduce_lanes]) {
-  static_assert(reduce_lanes == 32);
-  const auto fold = [&lane](auto half) {
-    for (std::int64_t l = 0; l < half(); ++l) lane[l] += lane[l + half()];
-  };
-  fold(std::integral_constant<std::int64_t, 16>());
-  fold(std::integral_constant<std::int64_t, 8>());
-  fold(std::integral_constant<std::int64_t, 4>());
-  fold(std::integral_constant<std::int64_t, 2>());
-  fold(std::integral_constant<std::int64_t, 1>());
-  return lane[0];
+  return joined_lanes(lane, [](auto left, auto right) { return left + right; });
 }
-
-// The largest of the lanes, which are changed on the way.
 template <class C>
 KOKKOS_FORCEINLINE_FUNCTION C largest_lane(C (&lane)[reduce_lanes]) {
-  const auto fold = [&lane](auto half) {
-    for (std::int64_t l = 0; l < half(); ++l) lane[l] = lane[l + half()] > lane[l] ? lane[l + half()] : lane[l];
-  };
-  fold(std::integral_constant<std::int64_t, 16>());
-  fold(std::integral_constant<std::int64_t, 8>());
-  fold(std::integral_constant<std::int64_t, 4>());
-  fold(std::integral_constant<std::int64_t, 2>());
-  fold(std::integral_constant<std::int64_t, 1>());
-  return lane[0];
+  return joined_lanes(lane, [](auto left, auto right) { return right > left ? right : left; });
 }
 
 // Sum of one block, count <= reduce_block.
