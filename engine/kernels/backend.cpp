@@ -83,6 +83,19 @@ std::string blas_name() {
              " (float32), OpenBLAS for ", openblas_get_corename(), " (float64; ", openblas_get_config(), ")");
 }
 
+void prepare_products() {
+  static const bool prepared = [] {
+    constexpr std::int64_t n = 2;
+    const float a[n * n] = {1, 2, 3, 4};
+    float c[n * n];
+    for (const bool transposed_a : {false, true})
+      for (const bool transposed_b : {false, true})
+        product(c, n, n, n, n, a, {true, transposed_a, n}, a, {true, transposed_b, n}, false);
+    return true;
+  }();
+  static_cast<void>(prepared);
+}
+
 std::vector<std::pair<std::string, std::string>> missing_blas_environment() {
   std::vector<std::pair<std::string, std::string>> missing;
   const char* const threads = std::getenv("OPENBLAS_NUM_THREADS");

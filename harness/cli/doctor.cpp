@@ -79,7 +79,7 @@ int doctor() {
   for (const auto& [name, value] : build_facts()) findings.fact(name, value);
   for (const auto& [name, value] : machine_facts()) findings.fact(name, value);
 
-  // The ranks of this check fork from a process that has not opened the BLAS yet.
+  // Before the products of this process: the ranks of this check fork from it.
   check_launch(findings, "process ranks", launch::Launch::process);
   check_launch(findings, "thread ranks", launch::Launch::thread);
 

@@ -16,6 +16,7 @@
 
 #include "engine/comm/control.hpp"
 #include "engine/core/error.hpp"
+#include "engine/kernels/backend.hpp"
 #include "harness/launch/worker.hpp"
 #include "harness/verdict/serialize.hpp"
 
@@ -335,6 +336,7 @@ bool Pool::full() const { return num_running() >= state_->jobs; }
 int Pool::num_running() const { return static_cast<int>(state_->cases.size()); }
 
 void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& function) {
+  kernels::prepare_products();
   auto made = std::make_unique<Case>();
   made->ticket = ticket;
   made->options = options;
