@@ -21,8 +21,8 @@ std::string backend_name();  // "Kokkos 3.4.1, Serial"
 // OPENBLAS_NUM_THREADS before main; initialize() can only ask it to use one.
 int blas_threads();
 std::string blas_name();  // with the processor it chose its code for
-// The library of float32 products writes its code at the first call, which takes 30 ms: a process that forks ranks calls
-// this before, and they share what was written. Again: nothing happens.
+// The library of float32 products writes its code at the first call, which takes 30 ms: a process that forks ranks
+// calls this before, and they share what was written. Again: nothing happens.
 void prepare_products();
 // What the environment lacks, as (variable, value), for the BLAS to run on one thread and with code for this processor:
 // an OpenBLAS that is older than the processor takes it for one of twenty years ago and is ten times slower. It reads
