@@ -199,7 +199,7 @@ TEST(LoadStateDictVerb, TakesPartsOfWholeTensors) {
       state: "put({}, '0.weight', ones(3, 4)) if rank == 0 else {}"
       full: true
       broadcast_from_rank0: true
-    raises: "missing: 0.bias, 1.weight, 1.bias"
+    raises: "Missing key(s) in state_dict: 0.bias, 1.weight, 1.bias"
   - load_state_dict:
       into: m
       state: "put({}, '0.weight', ones(3, 4)) if rank == 0 else {}"
