@@ -54,13 +54,14 @@ struct StreamState {
     std::shared_ptr<StreamState> awaited;  // a wait for item `number_awaited` of that stream, instead of a body
     std::uint64_t number_awaited = 0;
   };
+  static constexpr std::uint64_t nobody_waits = ~std::uint64_t{0};
   std::mutex mutex;
   std::condition_variable wake;      // the worker: there is something to do
   std::condition_variable progress;  // others: something has run
   std::deque<Item> queue;
   std::uint64_t issued = 0;
   std::uint64_t completed = 0;
-  int num_waiting = 0;
+  std::uint64_t next_awaited = nobody_waits;  // the least `completed` that somebody waits for: none is woken before
   bool stop = false;
   std::exception_ptr error;
   std::uint64_t failed_at = 0;
@@ -71,6 +72,7 @@ struct StreamState {
   bool has_completed(std::uint64_t number);  // any thread
   void flush_deferred(std::uint64_t up_to);  // host
   void run_worker();
+  void await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock);  // or the end of the stream
   void clear_failure();  // host; what is queued runs or is dropped first
 };
 

@@ -1,5 +1,6 @@
 #include "engine/device/stream.hpp"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -18,13 +19,14 @@ std::string_view name_of(Role role) { return role_names[static_cast<std::size_t>
 // ---- the queue of a worker
 
 void StreamState::push(Item item) {
-  std::lock_guard lock(mutex);
+  std::unique_lock lock(mutex);
   if (error) std::rethrow_exception(error);
   queue.push_back(std::move(item));
   ++issued;
   if (!worker.joinable()) {
     worker = std::thread([this] { run_worker(); });
   } else if (queue.size() == 1) {
+    lock.unlock();  // or who is woken would wait for it at once
     wake.notify_one();
   }
 }
@@ -58,17 +60,25 @@ void StreamState::run_worker() {
       error = failure;
       failed_at = completed;
     }
-    if (num_waiting > 0) progress.notify_all();
+    if (completed >= next_awaited) {
+      next_awaited = nobody_waits;  // who waits for more says so again
+      lock.unlock();
+      progress.notify_all();
+      lock.lock();
+    }
+  }
+}
+
+void StreamState::await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+  while (completed < number && !stop) {
+    next_awaited = std::min(next_awaited, number);
+    progress.wait(lock);
   }
 }
 
 void StreamState::wait_for(std::uint64_t number) {
   std::unique_lock lock(mutex);
-  if (completed < number) {
-    ++num_waiting;
-    progress.wait(lock, [&] { return completed >= number || stop; });
-    --num_waiting;
-  }
+  await_completed(number, lock);
   if (error && failed_at <= number) std::rethrow_exception(error);
   // Only at the end of the rank: whoever waits must not go on as if it had run.
   if (completed < number) throw Error(str("stream ", name, " was given up before it ran what is waited for"));
@@ -96,9 +106,7 @@ void StreamState::clear_failure() {
     }
   }
   std::unique_lock lock(mutex);
-  ++num_waiting;
-  progress.wait(lock, [&] { return completed >= issued || stop; });
-  --num_waiting;
+  await_completed(issued, lock);
   error = nullptr;
   failed_at = 0;
 }
