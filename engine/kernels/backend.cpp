@@ -114,27 +114,30 @@ std::vector<std::pair<std::string, std::string>> missing_blas_environment() {
   return missing;
 }
 
-std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
-  initialize();
+namespace {
+
+template <class T>
+std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
   constexpr int n = 48;
   constexpr std::size_t count = std::size_t{n} * n;
   // Each thread has operands of its own, so that a mix-up between threads cannot go unseen.
   struct Case {
-    std::vector<float> a = std::vector<float>(count), b = std::vector<float>(count), expected;
+    std::vector<T> a, b, expected;
     std::int64_t wrong = 0;
   };
   const auto multiply = [](const Case& of) {
-    std::vector<float> c(count, -1.0f);
+    std::vector<T> c(count, T(-1));
     product(c.data(), n, n, n, n, of.a.data(), {true, false, n}, of.b.data(), {true, true, n}, false);
     return c;
   };
   std::vector<Case> cases(static_cast<std::size_t>(num_threads));
   std::uint32_t word = 12345;
   for (Case& of : cases) {
-    for (std::vector<float>* operand : {&of.a, &of.b}) {
-      for (float& x : *operand) {
+    for (std::vector<T>* operand : {&of.a, &of.b}) {
+      operand->resize(count);
+      for (T& x : *operand) {
         word = word * 1664525u + 1013904223u;
-        x = static_cast<float>(word >> 8) * 0x1p-23f - 1.0f;
+        x = static_cast<T>(word >> 8) * T(0x1p-23) - T(1);
       }
     }
     of.expected = multiply(of);
@@ -154,8 +157,8 @@ std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   for (Case& of : cases) {
     threads.emplace_back([&of, &multiply, products_per_thread] {
       for (int i = 0; i < products_per_thread; ++i) {
-        const std::vector<float> c = multiply(of);
-        if (std::memcmp(c.data(), of.expected.data(), count * sizeof(float)) != 0) ++of.wrong;
+        const std::vector<T> c = multiply(of);
+        if (std::memcmp(c.data(), of.expected.data(), count * sizeof(T)) != 0) ++of.wrong;
       }
     });
   }
@@ -163,6 +166,15 @@ std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   std::int64_t wrong = 0;
   for (const Case& of : cases) wrong += of.wrong;
   return wrong;
+}
+
+}  // namespace
+
+std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
+  initialize();
+  // A library each: oneDNN, OpenBLAS.
+  return wrong_products_of<float>(num_threads, products_per_thread) +
+         wrong_products_of<double>(num_threads, products_per_thread);
 }
 
 }  // namespace lockstep::kernels
