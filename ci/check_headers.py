@@ -17,6 +17,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Callable
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from includes import includes_of, source_files  # noqa: E402
@@ -83,12 +84,31 @@ def compile_twice(compiler: str, root: Path, path: str) -> str | None:
     return None if result.returncode == 0 else result.stderr
 
 
+def looked_at_once(
+    keys: dict[str, str], paths: list[str], stamps: Path, look: Callable[[str], str | None]
+) -> dict[str, str]:
+    """What `look` says of those paths that it has not found good before, by path. A stamp is kept for each good content
+    (its key); stamps of contents that are no key any more are removed."""
+    stamps.mkdir(parents=True, exist_ok=True)
+    to_do = [path for path in paths if not (stamps / keys[path]).exists()]
+    said: dict[str, str] = {}
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for path, text in zip(to_do, pool.map(look, to_do)):
+            if text is None:
+                (stamps / keys[path]).touch()
+            else:
+                said[path] = text
+    for stamp in stamps.iterdir():
+        if stamp.name not in keys.values():
+            stamp.unlink()
+    return said
+
+
 def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
     """The messages of the headers that fail, by path."""
     headers = Headers(root)
     version = subprocess.run([compiler, "--version"], text=True, capture_output=True, check=True).stdout.splitlines()[0]
     salt = " ".join([version, *FLAGS])
-    stamps.mkdir(parents=True, exist_ok=True)
     keys: dict[str, str] = {}
     failed: dict[str, str] = {}
     for path in (file.relative_to(root).as_posix() for file in source_files(root) if file.suffix == ".hpp"):
@@ -96,16 +116,7 @@ def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
             keys[path] = headers.key(path, salt)
         elif not guards_itself(headers.text(path)):
             failed[path] = "its first line that is no comment must be #pragma once"
-    to_do = [path for path, key in keys.items() if not (stamps / key).exists()]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for path, message in zip(to_do, pool.map(lambda path: compile_twice(compiler, root, path), to_do)):
-            if message is None:
-                (stamps / keys[path]).touch()
-            else:
-                failed[path] = message
-    for stamp in stamps.iterdir():  # stamps of contents that are gone
-        if stamp.name not in keys.values():
-            stamp.unlink()
+    failed.update(looked_at_once(keys, list(keys), stamps, lambda path: compile_twice(compiler, root, path)))
     return failed
 
 

@@ -17,11 +17,10 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from check_headers import SYSTEM_FOLDERS, Headers  # noqa: E402
+from check_headers import SYSTEM_FOLDERS, Headers, looked_at_once  # noqa: E402
 from includes import SOURCE_FOLDERS, source_files  # noqa: E402
 
 # Nothing of a build is needed: these are the flags that matter to meaning, and stand-ins for what the build defines.
@@ -81,20 +80,8 @@ def check(root: Path, sources: list[str], stamps: Path, program: str) -> dict[st
     headers = Headers(root)
     version = subprocess.run([program, "--version"], text=True, capture_output=True, check=True).stdout
     salt = " ".join([version, *FLAGS, (root / ".clang-tidy").read_text(encoding="utf-8")])
-    stamps.mkdir(parents=True, exist_ok=True)
     keys = {source: headers.key(source, salt) for source in sources_of(root)}
-    to_do = [source for source in sources if not (stamps / keys[source]).exists()]
-    said: dict[str, str] = {}
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for source, text in zip(to_do, pool.map(lambda source: look_at(program, root, source), to_do)):
-            if text is None:
-                (stamps / keys[source]).touch()
-            else:
-                said[source] = text
-    for stamp in stamps.iterdir():  # stamps of contents that are gone
-        if stamp.name not in keys.values():
-            stamp.unlink()
-    return said
+    return looked_at_once(keys, sources, stamps, lambda source: look_at(program, root, source))
 
 
 def main(arguments: list[str]) -> int:
