@@ -2,28 +2,12 @@
 #include <cstdint>
 #include <cstring>
 
-#include "engine/comm/past_caches.hpp"
 #include "engine/comm/reduce.hpp"
+#include "engine/core/past_caches.hpp"
 
 namespace lockstep::comm {
 
 namespace {
-
-void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
-  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
-  if (head >= bytes) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  std::memcpy(to, from, head);
-  to += head;
-  from += head;
-  bytes -= head;
-  const std::size_t lines = bytes / 64;
-  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) store_past_caches(to, from);
-  std::memcpy(to, from, bytes % 64);
-  finish_past_caches();
-}
 
 // Line by line, each read once. Stores that go through the caches ask for their lines well ahead: with many streams of
 // stores the processor does not foresee them by itself.

@@ -6,9 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "engine/comm/past_caches.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/past_caches.hpp"
 
 namespace lockstep::comm {
 

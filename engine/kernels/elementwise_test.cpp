@@ -75,6 +75,21 @@ TEST(Elementwise, CopiesTurnedMatricesOfAnySize) {
   check_turned_copies<Half>();
 }
 
+// Rows long and many enough to go past the caches, at every alignment of a word, and nothing beside them is written.
+TEST(Elementwise, CopiesLongRowsAtAnyOffset) {
+  const std::int64_t rows = 5, length = 70001, gap = 19;
+  std::vector<float> from = mixed_values<float>(static_cast<std::size_t>(rows * length + 17));
+  for (std::int64_t offset = 0; offset <= 17; ++offset) {
+    std::vector<float> to(static_cast<std::size_t>(rows * (length + gap) + 17), -7.0f), expected = to;
+    for (std::int64_t row = 0; row < rows; ++row)
+      std::memcpy(&expected[static_cast<std::size_t>(offset + row * (length + gap))],
+                  &from[static_cast<std::size_t>(17 - offset + row * length)], static_cast<std::size_t>(length) * 4);
+    copy(Space::host, view_of(to, {rows, length}, {length + gap, 1}, offset),
+         view_of(from, {rows, length}, {length, 1}, 17 - offset));
+    ASSERT_EQ(std::memcmp(to.data(), expected.data(), to.size() * 4), 0) << "offset " << offset;
+  }
+}
+
 TEST(Elementwise, CastsBetweenAllTypes) {
   const std::vector<double> values = {0.0, 1.0, -2.0, 3.75, 100.0};
   const auto expected = [](DType to, double value) {

@@ -1,15 +1,16 @@
-// Stores that leave the caches alone, for what is large and not read again soon. Internal to engine/comm. Where the
-// processor has none they are ordinary ones.
+// Stores that leave the caches alone, for what is large and not read again soon: a line that is written whole is not
+// fetched first. Where the processor has none they are ordinary ones.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
-namespace lockstep::comm {
+namespace lockstep {
 
 #if defined(__x86_64__)
 inline constexpr bool has_past_caches = true;
@@ -42,4 +43,20 @@ inline void finish_past_caches() {
 #endif
 }
 
-}  // namespace lockstep::comm
+inline void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+  const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
+  if (head >= bytes) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  std::memcpy(to, from, head);
+  to += head;
+  from += head;
+  bytes -= head;
+  const std::size_t lines = bytes / 64;
+  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) store_past_caches(to, from);
+  std::memcpy(to, from, bytes % 64);
+  finish_past_caches();
+}
+
+}  // namespace lockstep
