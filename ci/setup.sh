@@ -15,7 +15,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 packages=(
   g++ cmake ninja-build
   libtrilinos-kokkos-dev libopenblas-pthread-dev libdnnl-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libfmt-dev
-  libspdlog-dev libpugixml-dev libxxhash-dev
+  libspdlog-dev libpugixml-dev libxxhash-dev libtcmalloc-minimal4
   python3-matplotlib python3-jinja2
 )
 # chromium: a test looks at the page as a reader does.

@@ -9,14 +9,18 @@
 
 namespace lockstep::comm {
 
+void Reach::Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
+
 Reach::Reach(const device::HostWorld& host) : host_(&host) {
   static_assert(std::is_trivially_destructible_v<Word>);
   const std::size_t arena = std::max(host.cpu_arena(0).bytes, host.sim_arena(0).bytes);
   words_a_arena_ = arena / block_bytes / 64 + 1;
-  // calloc: pages of it that nobody comes to cost nothing.
-  words_.reset(
-      static_cast<Word*>(std::calloc(2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word))));
-  LOCKSTEP_CHECK(words_ != nullptr, "no memory to note what is mapped of ", host.world_size(), " ranks");
+  const std::size_t bytes = 2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()) * sizeof(Word);
+  // Zero, and pages of it that nobody comes to cost nothing: no allocator promises both.
+  void* const words =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  LOCKSTEP_CHECK(words != MAP_FAILED, "no memory to note what is mapped of ", host.world_size(), " ranks");
+  words_ = {static_cast<Word*>(words), Unmap{bytes}};
 }
 
 void Reach::meet(int rank, const std::byte* begin, std::size_t bytes) {

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 
 #include "engine/device/arena.hpp"
@@ -32,8 +31,9 @@ class Reach {
   std::int64_t num_mapped() const { return num_mapped_.load(std::memory_order_relaxed); }
 
  private:
-  struct Free {
-    void operator()(void* memory) const { std::free(memory); }
+  struct Unmap {
+    std::size_t bytes;
+    void operator()(void* memory) const;
   };
   struct Word {  // of 64 blocks
     std::atomic<std::uint64_t> seen;
@@ -43,7 +43,7 @@ class Reach {
 
   const device::HostWorld* host_;
   std::size_t words_a_arena_ = 0;
-  std::unique_ptr<Word[], Free> words_;  // of the cpu and sim arenas of all ranks; zero
+  std::unique_ptr<Word[], Unmap> words_;  // of the cpu and sim arenas of all ranks; zero
   std::atomic<std::int64_t> num_mapped_{0};
 };
 

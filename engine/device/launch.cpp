@@ -103,6 +103,20 @@ void LaunchDetail::flush(Stream& stream) {
     state.flush_deferred(state.num_deferred);
 }
 
+bool LaunchDetail::run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
+                               const void* body) {
+  StreamState& state = *stream.state_;
+  if (!state.is_idle()) return false;
+  std::exception_ptr failure;
+  try {
+    call(body, pointers);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  state.count_as_run(failure);
+  return true;
+}
+
 void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
                            Body body) {
   StreamState& state = *stream.state_;
@@ -186,8 +200,8 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   // What the cpu was given before this is done before a device's copy engine looks at its memory.
   if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
-  LaunchDetail::enqueue(stream, "copy", accesses, std::move(pointers),
-                        [bytes = to.bytes](const Pointers& p) { std::memmove(p.at(0), p.at(1), bytes); });
+  LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
+                               [bytes = to.bytes](const Pointers& p) { std::memmove(p.at(0), p.at(1), bytes); });
   const auto holds_host = [&](const Access& access) { return on_cpu(access) && !access.memory->pinned(); };
   if (crosses && (holds_host(to) || holds_host(from))) stream.synchronize();
 }
@@ -211,9 +225,10 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
 }
 
 void delay(Stream& stream, double milliseconds) {
-  launch(stream, "delay", {}, [milliseconds](const Pointers&) {
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-  });
+  LaunchDetail::enqueue(stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
+                        [milliseconds](const Pointers&) {
+                          std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+                        });
 }
 
 }  // namespace lockstep::device

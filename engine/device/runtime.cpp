@@ -85,7 +85,7 @@ Stream& Runtime::stream(Device device, Role role) {
     made->device_ = device;
     made->role_ = role;
     made->inline_ = device.kind == Kind::cpu;
-    made->direct_ = made->inline_ && !poison_ && tracer_ == nullptr;
+    made->wrapped_ = poison_ || tracer_ != nullptr;
     made->state_ = std::make_shared<StreamState>(&arena_of(device.kind));
     made->state_->runtime = this;
     made->state_->stream = made.get();
@@ -122,13 +122,13 @@ void Runtime::clear_failures() {
 
 void Runtime::set_poison(bool on) {
   poison_ = on;
-  choose_ways();
+  mark_wrapped();
 }
 
-void Runtime::choose_ways() {
+void Runtime::mark_wrapped() {
   for (auto& device : devices_) {
     for (auto& stream : device->streams) {
-      if (stream) stream->direct_ = stream->inline_ && !poison_ && tracer_ == nullptr;
+      if (stream) stream->wrapped_ = poison_ || tracer_ != nullptr;
     }
   }
 }

@@ -60,17 +60,20 @@ struct StreamState {
   std::condition_variable progress;  // others: something has run
   std::deque<Item> queue;
   std::uint64_t issued = 0;
-  std::uint64_t completed = 0;
+  std::atomic<std::uint64_t> completed{0};    // stored under the lock, or by the host when it equals `issued`
   std::uint64_t next_awaited = nobody_waits;  // the least `completed` that somebody waits for: none is woken before
   bool stop = false;
-  std::exception_ptr error;
+  std::exception_ptr error;  // as failed_at: written under the lock, before `completed`, by who runs the item
   std::uint64_t failed_at = 0;
   std::thread worker;
 
-  void push(Item item);                      // host; throws the worker's error
-  void wait_for(std::uint64_t number);       // any thread; throws the error when it came at or before `number`
-  bool has_completed(std::uint64_t number);  // any thread
-  void flush_deferred(std::uint64_t up_to);  // host
+  void push(Item item);                            // host; throws the worker's error
+  void wait_for(std::uint64_t number);             // any thread; throws the error when it came at or before `number`
+  bool has_completed(std::uint64_t number) const;  // any thread
+  bool has_run_well(std::uint64_t number);         // any thread; and nothing has failed
+  void flush_deferred(std::uint64_t up_to);        // host
+  bool is_idle() const;                            // host; throws the worker's error
+  void count_as_run(const std::exception_ptr& failure);  // host, when idle: an item that it ran itself
   void run_worker();
   void await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock);  // or the end of the stream
   void clear_failure();  // host; what is queued runs or is dropped first
@@ -119,7 +122,7 @@ class Runtime {
   void take_back(Memory* memory);
   void take_back_returned();
   void count(Purpose of, std::int64_t bytes);
-  void choose_ways();  // which streams launch directly
+  void mark_wrapped();  // the streams, when something goes around each launch
   [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;

@@ -31,6 +31,22 @@ void StreamState::push(Item item) {
   }
 }
 
+bool StreamState::is_idle() const {
+  if (completed.load(std::memory_order_acquire) != issued) return false;
+  if (error) std::rethrow_exception(error);
+  return true;
+}
+
+void StreamState::count_as_run(const std::exception_ptr& failure) {
+  ++issued;
+  if (failure) {
+    std::lock_guard lock(mutex);
+    error = failure;
+    failed_at = issued;
+  }
+  completed.store(issued, std::memory_order_release);  // nobody waits for it: nobody knew of it
+}
+
 void StreamState::run_worker() {
   std::unique_lock lock(mutex);
   while (true) {
@@ -55,12 +71,13 @@ void StreamState::run_worker() {
       }
     }  // what the body owned goes before anybody learns that it has run
     lock.lock();
-    ++completed;
+    const std::uint64_t number = completed.load(std::memory_order_relaxed) + 1;
     if (failure && !error) {
       error = failure;
-      failed_at = completed;
+      failed_at = number;
     }
-    if (completed >= next_awaited) {
+    completed.store(number, std::memory_order_release);
+    if (number >= next_awaited) {
       next_awaited = nobody_waits;  // who waits for more says so again
       lock.unlock();
       progress.notify_all();
@@ -84,9 +101,14 @@ void StreamState::wait_for(std::uint64_t number) {
   if (completed < number) throw Error(str("stream ", name, " was given up before it ran what is waited for"));
 }
 
-bool StreamState::has_completed(std::uint64_t number) {
+bool StreamState::has_completed(std::uint64_t number) const {
+  return completed.load(std::memory_order_acquire) >= number;
+}
+
+bool StreamState::has_run_well(std::uint64_t number) {
+  if (!has_completed(number)) return false;
   std::lock_guard lock(mutex);
-  return completed >= number;
+  return !error;
 }
 
 void StreamState::flush_deferred(std::uint64_t up_to) {
@@ -138,7 +160,7 @@ void Stream::wait(const Event& event) {
     awaited.stream->flush_deferred(awaited.number);
   } else if (inline_) {
     awaited.stream->wait_for(awaited.number);
-  } else if (awaited.number > 0) {
+  } else if (awaited.number > 0 && !awaited.stream->has_run_well(awaited.number)) {
     StreamState::Item item;
     item.awaited = awaited.stream;
     item.number_awaited = awaited.number;

@@ -1,8 +1,10 @@
 // Streams, events, launches: how every kernel, copy and collective runs.
 //
-// A stream runs what is launched on it in order. On cpu it runs inline, on sim on the stream's worker thread; on both
-// the order check (order.hpp) models it as CUDA would run it: a launch starts after what the host knew when it issued
-// it, and the host learns nothing until it waits. Two streams are ordered by events alone.
+// A stream runs what is launched on it in order. On cpu it runs inline. On sim a launch returns at once and the
+// stream's worker thread runs it, with one exception: where all before it has run and it cannot block (so no collective
+// and no delay), the host runs it itself, since waking the worker would take longer than most kernels. On both the
+// order check (order.hpp) models it as CUDA would run it: a launch starts after what the host knew when it issued it,
+// and the host learns nothing until it waits. Two streams are ordered by events alone.
 //
 // Raw pointers are handed out by launch() and nowhere else; it names the stream, the reads and the writes:
 //
@@ -77,7 +79,7 @@ class Stream {
   int id() const { return id_; }  // within the rank; index of its entry in the order check's clocks
   std::string name() const;       // "cpu/compute"
   bool runs_inline() const { return inline_; }
-  bool runs_directly() const { return direct_; }  // inline, and nothing wraps the launches (order.hpp, set_poison)
+  bool is_wrapped() const { return wrapped_; }  // something goes around each launch (poison, a trace)
 
   Event record();                 // an event that completes when what was launched so far has run
   void wait(const Event& event);  // what is launched from now on runs after the event
@@ -91,7 +93,7 @@ class Stream {
   Role role_ = Role::compute;
   int id_ = 0;
   bool inline_ = true;
-  bool direct_ = true;
+  bool wrapped_ = false;
   std::shared_ptr<StreamState> state_;  // shared with events and with workers that wait for this stream
 
  public:
@@ -136,24 +138,37 @@ struct LaunchDetail {
   // Order check, pointers; throws Error when an access is out of its block's range or on another device than the
   // stream's (cpu memory is allowed on a sim stream in copies only: `copy`).
   static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
-  // Hands the body to the stream: to its worker, or (inline, poisoned) runs it now.
+  // Runs the body at once where that makes no difference (the head of this file), or hands it to the stream.
+  template <class F>
+  static void run_or_enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
+                             F&& body) {
+    const auto run = [&body](const Pointers& p) { body(p); };
+    const auto call = [](const void* what, const Pointers& p) { (*static_cast<decltype(run)*>(what))(p); };
+    if (stream.runs_inline() && !stream.is_wrapped()) {
+      flush(stream);
+      run(pointers);
+    } else if (stream.is_wrapped() || !run_if_idle(stream, pointers, call, &run)) {
+      enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)));
+    }
+  }
+  // Hands the body to the stream: to its worker, or (inline, wrapped) runs it now.
   static void enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body body);
+  // On a stream with a worker, if all before has run; throws what failed before. What `call` throws now is told when a
+  // worker would tell it: at the next launch or wait.
+  static bool run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
+                          const void* body);
   static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
                     const Body& start, Body finish);  // inline streams
   static void flush(Stream& stream);                  // finishes what was deferred on an inline stream
 };
 
-// `name` is kept for messages: a literal, or text that outlives the rank. Sizes are checked when the launch is issued;
-// the blocks themselves are not kept alive, as freeing is ordered by the stream (device.hpp, Memory).
+// The body must not block. `name` is kept for messages: a literal, or text that outlives the rank. Sizes are checked
+// when the launch is issued; the blocks themselves are not kept alive, as freeing is ordered by the stream (device.hpp,
+// Memory).
 template <class F>
 void launch(Stream& stream, const char* name, std::span<const Access> accesses, F&& body) {
-  Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
-  if (stream.runs_directly()) {
-    LaunchDetail::flush(stream);
-    body(static_cast<const Pointers&>(pointers));
-  } else {
-    LaunchDetail::enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)));
-  }
+  LaunchDetail::run_or_enqueue(stream, name, accesses, LaunchDetail::prepare(stream, name, accesses, false),
+                               std::forward<F>(body));
 }
 template <class F>
 void launch(Stream& stream, const char* name, std::initializer_list<Access> accesses, F&& body) {

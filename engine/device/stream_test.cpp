@@ -270,15 +270,11 @@ TEST(Sim, ErrorsOfTheWorkerSurfaceOnTheHost) {
   Stream& compute = current_stream(sim);
   const Event before = compute.record();
   bool later_ran = false;
-  std::atomic<bool> go{false};
-  launch(compute, "fails", {}, [&](const Pointers&) {
-    while (!go) std::this_thread::yield();
-    throw Error("the first failure");
-  });
+  delay(compute, 20.0);  // what follows is issued before the first of it runs
+  launch(compute, "fails", {}, [&](const Pointers&) { throw Error("the first failure"); });
   launch(compute, "fails too", {}, [&](const Pointers&) { throw Error("the second failure"); });
   launch(compute, "after", {}, [&](const Pointers&) { later_ran = true; });
   const Event after = compute.record();
-  go = true;
   EXPECT_THAT(message_of([&] { compute.synchronize(); }), HasSubstr("the first failure"));
   EXPECT_THAT(message_of([&] { launch(compute, "more", {}, [](const Pointers&) {}); }), HasSubstr("the first failure"));
   EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("the first failure"));
@@ -287,14 +283,39 @@ TEST(Sim, ErrorsOfTheWorkerSurfaceOnTheHost) {
   EXPECT_FALSE(later_ran);
 }
 
+// The host runs what an idle stream is given, and learns of a failure no earlier than from a worker.
+TEST(Sim, AnIdleStreamNeedsNoWorkerAndTellsFailuresAsLate) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  std::thread::id ran_on;
+  const auto look = [&](const Pointers&) { ran_on = std::this_thread::get_id(); };
+  launch(compute, "idle", {}, look);
+  EXPECT_TRUE(compute.record().done());
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  delay(compute, 5.0);
+  launch(compute, "behind a delay", {}, look);
+  compute.synchronize();
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+  EXPECT_NO_THROW(launch(compute, "fails", {}, [](const Pointers&) { throw Error("it failed"); }));
+  const Event after = compute.record();
+  ran_on = {};
+  EXPECT_THAT(message_of([&] { launch(compute, "more", {}, look); }), HasSubstr("it failed"));
+  EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("it failed"));
+  Stream& side = stream(sim, Role::all_gather);
+  side.wait(after);
+  EXPECT_THAT(message_of([&] { side.synchronize(); }), HasSubstr("it failed"));
+  EXPECT_EQ(ran_on, std::thread::id());
+  clear_failures();
+  launch(compute, "again", {}, look);
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
 TEST(Sim, AStreamThatWaitsForAFailedOneFailsWithIt) {
   OneRank rank;
   Stream& compute = current_stream(sim);
   Stream& side = stream(sim, Role::all_gather);
-  launch(side, "fails", {}, [](const Pointers&) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    throw Error("gathering failed");
-  });
+  delay(side, 5.0);
+  launch(side, "fails", {}, [](const Pointers&) { throw Error("gathering failed"); });
   bool ran = false;
   compute.wait(side.record());
   launch(compute, "uses", {}, [&](const Pointers&) { ran = true; });
@@ -307,6 +328,7 @@ TEST(Sim, ARankEndsWithoutDrainingItsQueues) {
   std::atomic<int> ran{0};
   const double spent = milliseconds_of([&] {
     OneRank rank;
+    delay(current_stream(sim), 20.0);
     for (int i = 0; i < 100; ++i) {
       launch(current_stream(sim), "sleep", {}, [&](const Pointers&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(20));

@@ -85,7 +85,7 @@ void Runtime::start_trace(TraceOptions options) {
   if (tracer_ != nullptr) throw Error("this rank is traced already", "start the trace once a rank");
   tracer_ = std::make_shared<Tracer>(*context_, std::move(options));
   tracer_->memory_changed(stats);
-  choose_ways();
+  mark_wrapped();
 }
 
 void start_trace(TraceOptions options) { Runtime::current().start_trace(std::move(options)); }

@@ -1,7 +1,7 @@
 // What a rank did when: every launch with its stream and its begin and end, and the memory in use as it changed.
 //
 // Off by default, and then without cost for launches: a traced rank's inline launches take the long way that poison
-// mode takes too (stream.hpp, runs_directly), and allocations ask one pointer. Times are steady_clock nanoseconds,
+// mode takes too (stream.hpp, is_wrapped), and allocations ask one pointer. Times are steady_clock nanoseconds,
 // which all ranks of a machine share, so that ranks can be set beside each other.
 //
 // All functions concern the current rank and are called on its own thread. Names are the literals of the launches.

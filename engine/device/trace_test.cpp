@@ -29,7 +29,7 @@ TEST(Trace, RecordsNothingUnlessItIsOn) {
   EXPECT_FALSE(tracing());
   EXPECT_TRUE(trace().launches.empty());
   EXPECT_TRUE(trace().memory.empty());
-  EXPECT_TRUE(current_stream(cpu).runs_directly());
+  EXPECT_FALSE(current_stream(cpu).is_wrapped());
 }
 
 TEST(Trace, KeepsLaunchesWithStreamOrderAndTimes) {
@@ -59,7 +59,7 @@ TEST(Trace, KeepsLaunchesWithStreamOrderAndTimes) {
   EXPECT_EQ(seen.streams[1].name, "sim:0/copy_in");
   EXPECT_EQ(first.stream, seen.streams[0].id);
   EXPECT_EQ(second.stream, seen.streams[1].id);
-  EXPECT_FALSE(current_stream(cpu).runs_directly());
+  EXPECT_TRUE(current_stream(cpu).is_wrapped());
 }
 
 TEST(Trace, DeferredLaunchesCarryTheTagOfTheirIssue) {
@@ -154,7 +154,7 @@ TEST(Trace, GoesTogetherWithPoison) {
   set_poison(true);
   start_trace({});
   set_poison(false);
-  EXPECT_FALSE(current_stream(cpu).runs_directly());
+  EXPECT_TRUE(current_stream(cpu).is_wrapped());
   launch(current_stream(cpu), "one", {}, nothing);
   EXPECT_EQ(trace().launches.size(), 1u);
 }

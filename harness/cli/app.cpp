@@ -62,7 +62,7 @@ void add_selection(CLI::App& command, Choices& choices) {
 
 void add_execution(CLI::App& command, Choices& choices) {
   RunSettings& run = choices.run;
-  command.add_option("--jobs", run.jobs, "cases at once (as many as cores)")->check(CLI::Range(1, 256));
+  command.add_option("--jobs", run.jobs, "cases at once (half as many again as cores)")->check(CLI::Range(1, 256));
   command.add_option("--deadline", run.collective_deadline, "seconds a collective waits for its ranks (10)")
       ->check(CLI::PositiveNumber);
   command.add_flag("--no-order-check", choices.no_order_check, "do not look for accesses that nothing orders");
@@ -105,7 +105,7 @@ int kill_matrix_command(const Choices& choices) {
   options.all = choices.all;
   options.defects = choices.defects;
   options.results_file = choices.run.results;
-  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : num_cores();
+  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : default_jobs();
   options.run.order_check = choices.run.order_check;
   options.run.collective_deadline = choices.run.collective_deadline;
   return kill_matrix(library, cases, options);

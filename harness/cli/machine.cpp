@@ -59,6 +59,8 @@ int num_cores() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+int default_jobs() { return num_cores() + num_cores() / 2; }
+
 std::int64_t available_memory() {
   return std::strtoll(field_of("/proc/meminfo", "MemAvailable").c_str(), nullptr, 10) * 1024;
 }

@@ -11,6 +11,7 @@ std::map<std::string, std::string> build_facts();    // compiler, kokkos, kokkos
 std::map<std::string, std::string> machine_facts();  // cores, memory, cpu
 std::string version();
 int num_cores();                  // that this process may use
+int default_jobs();               // cases at once: half as many again as cores, as ranks wait for each other
 std::int64_t available_memory();  // bytes
 // The folder `scenarios` that came with the program, and the one of the reports; LOCKSTEP_HOME (their parent)
 // overrides. Throws Error when they are not there.

@@ -115,7 +115,7 @@ int run_command(const RunSettings& settings) {
   start_clock(settings.run_timeout);
   arm_defect(defect);
   RunCasesOptions options;
-  options.jobs = settings.jobs > 0 ? settings.jobs : num_cores();
+  options.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
   options.fail_fast = settings.fail_fast;
   options.order_check = settings.order_check;
   options.collective_deadline = settings.collective_deadline;

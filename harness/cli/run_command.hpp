@@ -14,7 +14,7 @@ struct RunSettings {
   scenario::ExpandOptions expand;
   std::string failed;  // results file: only what failed there
   int repeat = 1;
-  int jobs = 0;              // 0: as many as cores
+  int jobs = 0;              // 0: default_jobs()
   double run_timeout = 0.0;  // seconds for the whole run; 0: none
   double collective_deadline = 10.0;
   std::string results;
