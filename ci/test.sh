@@ -46,12 +46,12 @@ stage() { # NAME COMMAND...: runs it, says how long it took, and goes on when it
   fi
 }
 tests_of() { # PRESET
-  "$root/ci/build.sh" "$1" lockstep tests || exit 3
+  "$root/ci/build.sh" "$1" lockstep tests || return
   say "$1: built; testing"
   ctest --test-dir "$(build_folder "$1")" --output-on-failure --no-tests=error -j "$(nproc)" "${arguments[@]}"
 }
 every_benchmark_once() {
-  "$root/ci/build.sh" release lockstep_benchmarks || exit 3
+  "$root/ci/build.sh" release lockstep_benchmarks || return
   OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep_benchmarks" --benchmark_min_time=0 >/dev/null
 }
 

@@ -115,6 +115,7 @@ BenchTimings time_collective(const BenchOptions& options) {
   touches(options.operation, group.size());  // throws for what is not timed
   const Subject subject(options, group);
   std::vector<Buffers> sets;
+  sets.reserve(static_cast<std::size_t>(subject.num_sets()));
   for (int i = 0; i < subject.num_sets(); ++i) sets.push_back(subject.make());
   std::vector<std::int64_t> times;  // in, out, in, out, ...
   const int warm_up = std::max(options.warm_up, 2 * subject.num_sets());

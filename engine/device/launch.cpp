@@ -118,7 +118,7 @@ bool LaunchDetail::run_if_idle(Stream& stream, const Pointers& pointers, void (*
 }
 
 void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
-                           Body body) {
+                           Body body, bool may_block) {
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
     auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
@@ -144,18 +144,20 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
   StreamState::Item item;
   item.body = std::move(body);
   item.pointers = std::move(pointers);
-  state.push(std::move(item));
+  state.push(std::move(item), may_block);
 }
 
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
   Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
   if (!stream.runs_inline()) {
     if (Tracer* tracer = Runtime::current().tracer(); tracer != nullptr) tracer->expect_deferred();
-    LaunchDetail::enqueue(stream, name, accesses, std::move(pointers),
-                          [start = std::move(start), finish = std::move(finish)](const Pointers& p) {
-                            start(p);
-                            finish(p);
-                          });
+    LaunchDetail::enqueue(
+        stream, name, accesses, std::move(pointers),
+        [start = std::move(start), finish = std::move(finish)](const Pointers& p) {
+          start(p);
+          finish(p);
+        },
+        true);
     return;
   }
   LaunchDetail::defer(stream, name, accesses, std::move(pointers), start, std::move(finish));
@@ -225,10 +227,12 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
 }
 
 void delay(Stream& stream, double milliseconds) {
-  LaunchDetail::enqueue(stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
-                        [milliseconds](const Pointers&) {
-                          std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
-                        });
+  LaunchDetail::enqueue(
+      stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
+      [milliseconds](const Pointers&) {
+        std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+      },
+      true);
 }
 
 }  // namespace lockstep::device

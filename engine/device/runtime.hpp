@@ -47,7 +47,8 @@ struct StreamState {
   std::deque<Deferred> deferred;
   std::uint64_t num_deferred = 0;  // issued so far
 
-  // Others: numbered from 1; `completed` items have run. What is issued after `failed_at` is dropped.
+  // Others: numbered from 1; `completed` items have run. What is issued after `failed_at` is dropped. An item is run by
+  // whoever waits for it first, one item at a time; the worker is woken for what may block and what is asked after.
   struct Item {
     Body body;
     Pointers pointers;
@@ -56,25 +57,30 @@ struct StreamState {
   };
   static constexpr std::uint64_t nobody_waits = ~std::uint64_t{0};
   std::mutex mutex;
-  std::condition_variable wake;      // the worker: there is something to do
+  std::condition_variable wake;      // the worker: something is wanted
   std::condition_variable progress;  // others: something has run
   std::deque<Item> queue;
   std::uint64_t issued = 0;
   std::atomic<std::uint64_t> completed{0};    // stored under the lock, or by the host when it equals `issued`
   std::uint64_t next_awaited = nobody_waits;  // the least `completed` that somebody waits for: none is woken before
+  std::uint64_t wanted = 0;                   // what the worker should run to, whether or not somebody waits
+  bool running = false;                       // some thread runs the item after `completed`
   bool stop = false;
   std::exception_ptr error;  // as failed_at: written under the lock, before `completed`, by who runs the item
   std::uint64_t failed_at = 0;
   std::thread worker;
 
-  void push(Item item);                            // host; throws the worker's error
+  void push(Item item, bool may_block);            // host; throws what failed
   void wait_for(std::uint64_t number);             // any thread; throws the error when it came at or before `number`
   bool has_completed(std::uint64_t number) const;  // any thread
   bool has_run_well(std::uint64_t number);         // any thread; and nothing has failed
   void flush_deferred(std::uint64_t up_to);        // host
-  bool is_idle() const;                            // host; throws the worker's error
+  bool is_idle() const;                            // host; throws what failed
   void count_as_run(const std::exception_ptr& failure);  // host, when idle: an item that it ran itself
+  bool has_completed_or_hurry(std::uint64_t number);     // any thread; if not, the worker runs to there
   void run_worker();
+  void hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock);            // may let the lock go
+  void run_next(std::unique_lock<std::mutex>& lock);                               // the front; nothing is running
   void await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock);  // or the end of the stream
   void clear_failure();  // host; what is queued runs or is dropped first
 };

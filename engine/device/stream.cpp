@@ -16,16 +16,22 @@ constexpr std::array<std::string_view, num_roles> role_names = {"compute",      
 
 std::string_view name_of(Role role) { return role_names[static_cast<std::size_t>(role)]; }
 
-// ---- the queue of a worker
+// ---- the queue of a stream that does not run inline
 
-void StreamState::push(Item item) {
+void StreamState::push(Item item, bool may_block) {
   std::unique_lock lock(mutex);
   if (error) std::rethrow_exception(error);
   queue.push_back(std::move(item));
   ++issued;
+  if (may_block) hurry(issued, lock);
+}
+
+void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+  if (completed >= number || wanted >= number) return;
+  wanted = number;
   if (!worker.joinable()) {
     worker = std::thread([this] { run_worker(); });
-  } else if (queue.size() == 1) {
+  } else if (!running) {
     lock.unlock();  // or who is woken would wait for it at once
     wake.notify_one();
   }
@@ -47,50 +53,70 @@ void StreamState::count_as_run(const std::exception_ptr& failure) {
   completed.store(issued, std::memory_order_release);  // nobody waits for it: nobody knew of it
 }
 
+void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
+  running = true;
+  const bool drop = error != nullptr;
+  std::exception_ptr failure;
+  {
+    Item item = std::move(queue.front());
+    queue.pop_front();
+    lock.unlock();
+    if (!drop) {
+      try {
+        if (item.awaited) {
+          item.awaited->wait_for(item.number_awaited);
+        } else {
+          item.body(item.pointers);
+        }
+      } catch (...) {
+        failure = std::current_exception();
+      }
+    }
+  }  // what the body owned goes before anybody learns that it has run
+  lock.lock();
+  running = false;
+  const std::uint64_t number = completed.load(std::memory_order_relaxed) + 1;
+  if (failure && !error) {
+    error = failure;
+    failed_at = number;
+  }
+  completed.store(number, std::memory_order_release);
+  if (number >= next_awaited) {
+    next_awaited = nobody_waits;  // who waits for more says so again
+    lock.unlock();
+    progress.notify_all();
+    lock.lock();
+  }
+}
+
 void StreamState::run_worker() {
   std::unique_lock lock(mutex);
   while (true) {
-    wake.wait(lock, [this] { return stop || !queue.empty(); });
+    wake.wait(lock, [this] { return stop || (!running && !queue.empty() && completed < wanted); });
+    // Once it is awake it runs what came after, too.
+    while (!stop && !running && !queue.empty()) run_next(lock);
     if (stop) return;
-    const bool drop = error != nullptr;
-    std::exception_ptr failure;
-    {
-      Item item = std::move(queue.front());
-      queue.pop_front();
-      lock.unlock();
-      if (!drop) {
-        try {
-          if (item.awaited) {
-            item.awaited->wait_for(item.number_awaited);
-          } else {
-            item.body(item.pointers);
-          }
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      }
-    }  // what the body owned goes before anybody learns that it has run
-    lock.lock();
-    const std::uint64_t number = completed.load(std::memory_order_relaxed) + 1;
-    if (failure && !error) {
-      error = failure;
-      failed_at = number;
-    }
-    completed.store(number, std::memory_order_release);
-    if (number >= next_awaited) {
-      next_awaited = nobody_waits;  // who waits for more says so again
-      lock.unlock();
-      progress.notify_all();
-      lock.lock();
-    }
   }
 }
 
 void StreamState::await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+  bool ran = false;
   while (completed < number && !stop) {
-    next_awaited = std::min(next_awaited, number);
-    progress.wait(lock);
+    if (!running && !queue.empty()) {
+      run_next(lock);
+      ran = true;
+    } else {
+      next_awaited = std::min(next_awaited, number);
+      progress.wait(lock);
+    }
   }
+  if (!ran || running || queue.empty()) return;
+  // Others waited for this thread to run what they want, too.
+  if (next_awaited != nobody_waits) {
+    next_awaited = nobody_waits;
+    progress.notify_all();
+  }
+  if (completed < wanted) wake.notify_one();
 }
 
 void StreamState::wait_for(std::uint64_t number) {
@@ -99,6 +125,13 @@ void StreamState::wait_for(std::uint64_t number) {
   if (error && failed_at <= number) std::rethrow_exception(error);
   // Only at the end of the rank: whoever waits must not go on as if it had run.
   if (completed < number) throw Error(str("stream ", name, " was given up before it ran what is waited for"));
+}
+
+bool StreamState::has_completed_or_hurry(std::uint64_t number) {
+  if (has_completed(number)) return true;
+  std::unique_lock lock(mutex);
+  hurry(number, lock);
+  return false;
 }
 
 bool StreamState::has_completed(std::uint64_t number) const {
@@ -164,7 +197,7 @@ void Stream::wait(const Event& event) {
     StreamState::Item item;
     item.awaited = awaited.stream;
     item.number_awaited = awaited.number;
-    state_->push(std::move(item));
+    state_->push(std::move(item), false);
   }
 }
 
@@ -182,7 +215,7 @@ void Stream::synchronize() {
 
 bool Event::done() const {
   if (!defined()) return true;
-  if (!state_->runs_inline) return state_->stream->has_completed(state_->number);
+  if (!state_->runs_inline) return state_->stream->has_completed_or_hurry(state_->number);
   state_->stream->flush_deferred(state_->number);
   return true;
 }

@@ -148,11 +148,13 @@ struct LaunchDetail {
       flush(stream);
       run(pointers);
     } else if (stream.is_wrapped() || !run_if_idle(stream, pointers, call, &run)) {
-      enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)));
+      enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)), stream.is_wrapped());
     }
   }
-  // Hands the body to the stream: to its worker, or (inline, wrapped) runs it now.
-  static void enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body body);
+  // Hands the body to the stream: queues it, or (inline, wrapped) runs it now. The worker gets going for what may
+  // block, and for a trace, which shows when things would run.
+  static void enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body body,
+                      bool may_block);
   // On a stream with a worker, if all before has run; throws what failed before. What `call` throws now is told when a
   // worker would tell it: at the next launch or wait.
   static bool run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),

@@ -283,8 +283,9 @@ TEST(Sim, ErrorsOfTheWorkerSurfaceOnTheHost) {
   EXPECT_FALSE(later_ran);
 }
 
-// The host runs what an idle stream is given, and learns of a failure no earlier than from a worker.
-TEST(Sim, AnIdleStreamNeedsNoWorkerAndTellsFailuresAsLate) {
+// The host runs what an idle stream is given, and what it waits for; only who asks without waiting needs a worker. It
+// learns of a failure no earlier than from a worker.
+TEST(Sim, WhoWaitsRunsAndLearnsOfFailuresAsLate) {
   OneRank rank;
   Stream& compute = current_stream(sim);
   std::thread::id ran_on;
@@ -294,8 +295,15 @@ TEST(Sim, AnIdleStreamNeedsNoWorkerAndTellsFailuresAsLate) {
   EXPECT_EQ(ran_on, std::this_thread::get_id());
   delay(compute, 5.0);
   launch(compute, "behind a delay", {}, look);
-  compute.synchronize();
+  const Event behind = compute.record();
+  while (!behind.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_NE(ran_on, std::this_thread::get_id());
+  Stream& copies = stream(sim, Role::copy_in);
+  delay(compute, 5.0);
+  copies.wait(compute.record());
+  launch(copies, "behind another stream", {}, look);  // nobody but the host has a reason to run it
+  copies.synchronize();
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
   EXPECT_NO_THROW(launch(compute, "fails", {}, [](const Pointers&) { throw Error("it failed"); }));
   const Event after = compute.record();
   ran_on = {};

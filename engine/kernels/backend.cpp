@@ -154,6 +154,7 @@ std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
     }
   }
   std::vector<std::thread> threads;
+  threads.reserve(cases.size());
   for (Case& of : cases) {
     threads.emplace_back([&of, &multiply, products_per_thread] {
       for (int i = 0; i < products_per_thread; ++i) {

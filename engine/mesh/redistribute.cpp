@@ -24,6 +24,7 @@ Tensor take_ranges(const Tensor& tensor, int dim, const std::vector<Chunk>& rang
   if (ranges.empty()) return slice(tensor, dim, 0, 0);
   if (ranges.size() == 1) return slice(tensor, dim, ranges[0].begin, ranges[0].begin + ranges[0].length);
   std::vector<Tensor> pieces;
+  pieces.reserve(ranges.size());
   for (const Chunk& range : ranges) pieces.push_back(slice(tensor, dim, range.begin, range.begin + range.length));
   return raw::cat(pieces, dim);
 }

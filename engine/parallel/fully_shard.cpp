@@ -340,6 +340,7 @@ int set_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
 namespace {
 std::vector<std::weak_ptr<ShardState>> states_of(const std::vector<ModulePtr>& modules, const char* what) {
   std::vector<std::weak_ptr<ShardState>> states;
+  states.reserve(modules.size());
   for (const ModulePtr& module : modules) states.push_back(require_state(*module, what));
   return states;
 }

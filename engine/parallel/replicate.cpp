@@ -141,6 +141,7 @@ class Replicated {
     // Children may have been given to another API since: what holds is what is found now.
     std::vector<std::string>& names = module->applied.find(replicate_name)->second.parameter_names;
     names.clear();
+    names.reserve(parameters.size());
     for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
     for (const NamedParameter& parameter : parameters) refuse_other_parts(parameter);
     start_up(mesh_.whole_group(), parameters, owner_);
@@ -154,6 +155,7 @@ class Replicated {
   }
   static std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters) {
     std::vector<std::string> names;
+    names.reserve(parameters.size());
     for (const NamedParameter& parameter : parameters) names.push_back(parameter.path);
     return names;
   }

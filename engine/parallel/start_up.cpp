@@ -112,6 +112,7 @@ void start_up(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& 
   if (parameters.empty()) return;
   check_shapes(group, parameters, owner, call);
   std::vector<Tensor> tensors;
+  tensors.reserve(parameters.size());
   for (const nn::NamedParameter& parameter : parameters) tensors.push_back(parameter.tensor());
   const std::vector<Tensor> values = broadcast_together(group, tensors, call);
   const NoGrad no_grad;

@@ -64,6 +64,7 @@ void compare_world_sizes(comm::Operation operation, const BenchOptions& options,
   constexpr int num_turns = 7;
   const std::vector<std::int64_t> of_many = {1 * mib, 8 * mib};
   std::vector<std::int64_t> of_few;
+  of_few.reserve(of_many.size());
   for (const std::int64_t bytes : of_many)
     of_few.push_back(comm::bytes_that_touch(operation, few, comm::touched_bytes(operation, many, bytes)));
   std::vector<std::vector<double>> ratios(of_many.size()), few_times(of_many.size()), many_times(of_many.size());

@@ -238,6 +238,7 @@ void compare_times(Collector& out, const Side& before, const Side& after, const 
   if (ratios.size() >= 8) {
     drift = median(ratios);
     std::vector<double> deviations;
+    deviations.reserve(ratios.size());
     for (const double ratio : ratios) deviations.push_back(std::fabs(ratio - drift));
     limit = std::max(limit, 5 * median(deviations));
   }

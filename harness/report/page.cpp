@@ -37,6 +37,7 @@ Ended run_program(const std::vector<std::string>& words, double seconds) {
   int channel[2];
   if (::pipe2(channel, O_CLOEXEC) != 0) return ended;
   std::vector<char*> arguments;
+  arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t child = ::fork();

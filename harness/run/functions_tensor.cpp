@@ -12,7 +12,6 @@ namespace lockstep::run::functions {
 
 namespace {
 
-using scenario::Function;
 
 DType dtype_for(const CallArguments& call, DType usual) {
   const Value* given = call.keyword("dtype");

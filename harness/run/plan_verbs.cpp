@@ -21,6 +21,7 @@ plan::Reshard reshard_of(const Value& value) {
 
 std::vector<plan::Axis> axes_of(const DeviceMesh& mesh) {
   std::vector<plan::Axis> axes;
+  axes.reserve(static_cast<std::size_t>(mesh.num_axes()));
   for (int axis = 0; axis < mesh.num_axes(); ++axis)
     axes.push_back({mesh.shape().names()[static_cast<std::size_t>(axis)], mesh.shape().size(axis)});
   return axes;

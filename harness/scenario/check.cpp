@@ -381,6 +381,7 @@ class Checker {
       }
     }
     std::vector<std::string> names;
+    names.reserve(wanted.size());
     for (const auto& [argument, required] : wanted) names.push_back(argument);
     if (!any_number && expr.num_positional() > wanted.size()) {
       error(expr, str(name, " takes at most ", wanted.size(), " arguments, got ", expr.num_positional()));

@@ -484,6 +484,7 @@ const std::vector<KeySpec>& modifier_keys() {
 
 std::vector<std::string> names_of(const std::vector<KeySpec>& keys) {
   std::vector<std::string> names;
+  names.reserve(keys.size());
   for (const KeySpec& key : keys) names.emplace_back(key.name);
   return names;
 }
