@@ -20,6 +20,8 @@ namespace lockstep::comm {
 class Reach {
  public:
   static constexpr std::size_t block_bytes = std::size_t{64} << 10;  // of what is kept in mind, and mapped at once
+  static constexpr std::size_t least_bytes =
+      2 * block_bytes;  // of a buffer; in less, most of a block would be of others
 
   explicit Reach(const device::HostWorld& host);
   Reach(const Reach&) = delete;

@@ -209,6 +209,7 @@ void reach_buffers(const Issued& issued) {
       kind == Operation::all_gather || kind == Operation::all_to_all || kind == Operation::gather;
   const std::size_t part = static_cast<std::size_t>(what.count) * size_of(static_cast<DType>(what.dtype));
   const auto whole = part * static_cast<std::size_t>(size);
+  if (whole < Reach::least_bytes) return;
   for (int member = 0; member < size; ++member) {
     if (member == issued.me) continue;
     const int rank = issued.group->members()[member];

@@ -85,6 +85,7 @@ std::string blas_name() {
 
 void prepare_products() {
   static const bool prepared = [] {
+    if constexpr (host_is_serial) initialize();  // no thread of its own, so that a fork keeps it whole
     constexpr std::int64_t n = 2;
     const float a[n * n] = {1, 2, 3, 4};
     float c[n * n];

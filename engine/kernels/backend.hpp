@@ -22,7 +22,8 @@ std::string backend_name();  // "Kokkos 3.4.1, Serial"
 int blas_threads();
 std::string blas_name();  // with the processor it chose its code for
 // The library of float32 products writes its code at the first call, which takes 30 ms: a process that forks ranks
-// calls this before, and they share what was written. Again: nothing happens.
+// calls this before, and they share what was written; so they do Kokkos where its backend has no threads, which a fork
+// would lose. Again: nothing happens.
 void prepare_products();
 // What the environment lacks, as (variable, value), for the BLAS to run on one thread and with code for this processor:
 // an OpenBLAS that is older than the processor takes it for one of twenty years ago and is ten times slower. It reads
