@@ -139,7 +139,8 @@ PoolBlock* Pool::find(std::size_t units) {
 PoolBlock* Pool::grow(std::size_t bytes) {
   const auto whole_pages = [](std::size_t size) { return (size + page_bytes - 1) / page_bytes * page_bytes; };
   // A quarter as much again as the pool has, so that the number of growths stays logarithmic and little lies idle.
-  std::size_t chunk = whole_pages(std::max(bytes, std::clamp(std::bit_floor(reserved_ / 4), first_chunk, largest_chunk)));
+  std::size_t chunk =
+      whole_pages(std::max(bytes, std::clamp(std::bit_floor(reserved_ / 4), first_chunk, largest_chunk)));
   std::byte* data = arena_->take(chunk);
   if (data == nullptr) {
     chunk = whole_pages(bytes);

@@ -12,7 +12,6 @@ namespace lockstep::run::functions {
 
 namespace {
 
-
 DType dtype_for(const CallArguments& call, DType usual) {
   const Value* given = call.keyword("dtype");
   return given ? given->as_dtype("dtype") : usual;
