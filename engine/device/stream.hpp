@@ -1,10 +1,10 @@
 // Streams, events, launches: how every kernel, copy and collective runs.
 //
-// A stream runs what is launched on it in order. On cpu it runs inline. On sim a launch returns at once and the
-// stream's worker thread runs it, with one exception: where all before it has run and it cannot block (so no collective
-// and no delay), the host runs it itself, since waking the worker would take longer than most kernels. On both the
-// order check (order.hpp) models it as CUDA would run it: a launch starts after what the host knew when it issued it,
-// and the host learns nothing until it waits. Two streams are ordered by events alone.
+// A stream runs what is launched on it in order: on cpu inline. On sim the host runs a launch too when all before it on
+// that stream has run, unless it may block (a collective, a delay). Such a one goes to the stream's worker thread; what
+// comes behind is queued, and run by that worker or by whoever waits for it first. On both the order check (order.hpp)
+// models it as CUDA would run it: a launch starts after what the host knew when it issued it, and the host learns
+// nothing until it waits. Two streams are ordered by events alone.
 //
 // Raw pointers are handed out by launch() and nowhere else; it names the stream, the reads and the writes:
 //
