@@ -4,24 +4,34 @@
 #   ci/test.sh                      release build
 #   ci/test.sh --full               and clang-tidy over every source, each benchmark once, and under the address,
 #                                   undefined-behaviour, leak and thread sanitizers the unit tests and all scenarios as threads
+#   ci/test.sh --only STAGE         one part of --full: release, tidy, benchmarks, asan or tsan
 #   ci/test.sh --kokkos4            only the kernels and two scenarios, in a build against Kokkos 4 with OpenMP
 #   ci/test.sh -R '^unit/'          further arguments go to ctest
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-full=false
+stages=(release)
 kokkos4=false
 arguments=()
-for argument in "$@"; do
-  case "$argument" in
-    --full) full=true ;;
+while (($#)); do
+  case "$1" in
+    --full) stages=(release tidy benchmarks asan tsan) ;;
+    --only)
+      shift
+      [[ "${1:-}" =~ ^(release|tidy|benchmarks|asan|tsan)$ ]] || {
+        echo "test: --only takes release, tidy, benchmarks, asan or tsan, not '${1:-}'" >&2
+        exit 2
+      }
+      stages=("$1")
+      ;;
     --kokkos4) kokkos4=true ;;
     -h | --help)
-      sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
-    *) arguments+=("$argument") ;;
+    *) arguments+=("$1") ;;
   esac
+  shift
 done
 
 if $kokkos4; then
@@ -55,17 +65,16 @@ every_benchmark_once() {
   OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep_benchmarks" --benchmark_min_time=0 >/dev/null
 }
 
-if ! $full; then
-  "$root/ci/setup.sh" --tests
-  stage release tests_of release
-else
-  "$root/ci/setup.sh" --tests --bench
-  stage release tests_of release
-  stage tidy "$root/ci/check.sh" tidy-all
-  stage benchmarks every_benchmark_once
-  stage asan tests_of asan
-  stage tsan tests_of tsan
-fi
+needed=(--tests)
+[[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
+"$root/ci/setup.sh" "${needed[@]}"
+for name in "${stages[@]}"; do
+  case "$name" in
+    release | asan | tsan) stage "$name" tests_of "$name" ;;
+    tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
+    benchmarks) stage benchmarks every_benchmark_once ;;
+  esac
+done
 
 if ((${#failed[@]})); then
   say "failed: ${failed[*]}"

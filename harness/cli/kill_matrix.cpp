@@ -1,6 +1,7 @@
 #include "harness/cli/kill_matrix.hpp"
 
 #include <algorithm>
+#include <deque>
 #include <fstream>
 #include <map>
 #include <set>
@@ -101,17 +102,55 @@ std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& 
 
 namespace {
 
-// The first case of every scenario, then the second of every one, ...: what catches a defect comes early.
+std::vector<scenario::Case> copies(const std::vector<std::pair<int, const scenario::Case*>>& order) {
+  std::vector<scenario::Case> cases;
+  cases.reserve(order.size());
+  for (const auto& [key, one] : order) cases.push_back(*one);
+  return cases;
+}
+
+// 0 to num - 1 in an order whose beginning lies all over them: the first, the last, the middle, the middles of both
+// halves, ...
+std::vector<int> spread(int num) {
+  std::vector<int> order;
+  if (num > 0) order.push_back(0);
+  if (num > 1) order.push_back(num - 1);
+  std::deque<std::pair<int, int>> gaps = {{0, num - 1}};
+  for (; !gaps.empty(); gaps.pop_front()) {
+    const auto [low, high] = gaps.front();
+    const int middle = (low + high) / 2;
+    if (middle == low || middle == high) continue;
+    order.push_back(middle);
+    gaps.emplace_back(low, middle);
+    gaps.emplace_back(middle, high);
+  }
+  return order;
+}
+
+// One case of every scenario, then another of every one, ...: what catches a defect comes early, whichever of a
+// scenario's parameters, ranks and devices it takes.
 std::vector<scenario::Case> in_turn(const std::vector<scenario::Case>& cases) {
-  std::map<std::string, int> num_seen;
-  std::vector<std::pair<int, const scenario::Case*>> order;
+  std::map<std::string, std::vector<const scenario::Case*>> of_scenario;
   for (const scenario::Case& one : cases)
-    if (!one.skip && !one.unsupported) order.emplace_back(num_seen[one.scenario->name]++, &one);
+    if (!one.skip && !one.unsupported) of_scenario[one.scenario->name].push_back(&one);
+  std::vector<std::pair<int, const scenario::Case*>> order;
+  for (const auto& [name, its] : of_scenario) {
+    int turn = 0;
+    for (int i : spread(static_cast<int>(its.size()))) order.emplace_back(turn++, its[i]);
+  }
   std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<scenario::Case> sorted;
-  sorted.reserve(order.size());
-  for (const auto& [turn, one] : order) sorted.push_back(*one);
-  return sorted;
+  return copies(order);
+}
+
+using Catches = std::map<const scenario::Case*, int>;  // how many defects a case caught so far
+
+// The cases that caught earlier defects come first: one that is sharp enough for a mistake is likely to see the next.
+std::vector<scenario::Case> sharpest_first(const std::vector<scenario::Case>& cases, const Catches& catches) {
+  std::vector<std::pair<int, const scenario::Case*>> order;
+  order.reserve(cases.size());
+  for (const scenario::Case& one : cases) order.emplace_back(catches.contains(&one) ? catches.at(&one) : 0, &one);
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
+  return copies(order);
 }
 
 }  // namespace
@@ -126,7 +165,7 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
   const std::vector<scenario::Case> cases = in_turn(given);
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of;
   for (const scenario::Case& one : cases) case_of[{one.scenario->name, one.id}] = &one;
-  std::set<const scenario::Case*> catching;
+  Catches catches;
 
   int num_caught = 0, num_asked = 0;
   for (int i = 0; i < num_defects(); ++i) {
@@ -147,13 +186,13 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
       if (!verdict::is_unexpected(row.status)) return;
       const scenario::Case* test_case = case_of.at({row.scenario, row.case_id});
       const bool of_its_kind = shows_kind(row, *test_case, name_of(info.kind));
-      if (of_its_kind && (options.all || caught.empty())) catching.insert(test_case);
+      if (of_its_kind && (options.all || caught.empty())) ++catches[test_case];
       const std::string check = row.failure ? row.failure->check : std::string(verdict::name_of(row.status));
       (of_its_kind ? caught : others).insert({row.scenario, check});
     };
     if (!options.all) run.enough = [&](const verdict::CaseResult&) { return !caught.empty(); };
     // `enough` is asked before the row is handed over, so that it holds from the next row on.
-    const RunCasesOutcome outcome = run_cases(library, cases, run, look);
+    const RunCasesOutcome outcome = run_cases(library, sharpest_first(cases, catches), run, look);
     if (outcome.interrupted) return 130;
     num_caught += caught.empty() ? 0 : 1;
     fmt::print(
@@ -172,7 +211,7 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
   // What caught a defect must hold without it.
   std::vector<scenario::Case> without;
   for (const scenario::Case& one : cases)
-    if (options.all || catching.contains(&one)) without.push_back(one);
+    if (options.all || catches.contains(&one)) without.push_back(one);
   bool clean = true;
   const RunCasesOutcome plain = run_cases(library, without, options.run, [&](const verdict::CaseResult& row) {
     if (!verdict::is_unexpected(row.status)) return;

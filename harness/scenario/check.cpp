@@ -4,7 +4,9 @@
 #include <set>
 
 #include "engine/core/text.hpp"
+#include "harness/scenario/call_arguments.hpp"
 #include "harness/scenario/document_parser.hpp"
+#include "harness/scenario/model_cycles.hpp"
 
 namespace lockstep::scenario {
 
@@ -82,10 +84,7 @@ class Checker {
 
   void own_models(const std::vector<std::string>& constants) {
     for (const OwnModel& model : models_) own_model(model, constants);
-    for (const OwnModel& model : models_) {
-      std::vector<std::string> trail;
-      find_cycle(model, model, trail);
-    }
+    check_cycles(models_, diagnostics_);
   }
 
  private:
@@ -292,10 +291,13 @@ class Checker {
     if (callee.kind != ExprKind::name) {
       check(callee, scope, false);
     } else if (builds && is_model(callee.name)) {
-      model_call(expr, callee.name);
+      check_model_arguments(expr, callee.name, models_, complain_);
     } else if (!is_known(callee.name, scope)) {
       if (expr.function != Function::none) {
-        function_call(expr);
+        const FunctionSpec& spec = spec_of(expr.function);
+        if (communicates(expr.function) && !may_communicate_)
+          error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
+        check_function_arguments(expr, spec, complain_);
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
       } else {
@@ -323,81 +325,10 @@ class Checker {
                       near.empty() ? std::string() : str("; did you mean `", near, "`?")));
   }
 
-  void function_call(const Expr& expr) {
-    const FunctionSpec& spec = spec_of(expr.function);
-    if (communicates(expr.function) && !may_communicate_) {
-      error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
-    }
-    const int given = static_cast<int>(expr.num_positional());
-    int by_name = 0;
-    for (const std::string& keyword : expr.names) {
-      if (std::find(spec.keywords.begin(), spec.keywords.end(), keyword) == spec.keywords.end()) {
-        error(expr, str("unknown argument `", keyword, "` of ", spec.name, "()", suggestion(keyword, spec.keywords)));
-      }
-      const auto at = std::find(spec.names.begin(), spec.names.end(), keyword);
-      if (at == spec.names.end()) continue;
-      ++by_name;
-      if (at - spec.names.begin() < given) {
-        error(expr, str("the argument `", keyword, "` of ", spec.name, "() is given twice"));
-      }
-    }
-    if (spec.max_positional >= 0 && given + by_name > spec.max_positional) {
-      error(expr, str(spec.name, "(", spec.signature, ") takes at most ", spec.max_positional, " argument",
-                      spec.max_positional == 1 ? "" : "s", ", got ", given + by_name));
-    } else if (given + by_name < spec.min_positional) {
-      error(expr, str(spec.name, "(", spec.signature, ") needs at least ", spec.min_positional, " argument",
-                      spec.min_positional == 1 ? "" : "s", ", got ", given + by_name));
-    }
-  }
-
   bool is_model(const std::string& name) const {
     const std::vector<ModelSpec>& known = built_in_models();
-    return own(name) != nullptr ||
+    return find_own_model(models_, name) != nullptr ||
            std::any_of(known.begin(), known.end(), [&](const ModelSpec& spec) { return spec.name == name; });
-  }
-
-  const OwnModel* own(const std::string& name) const {
-    for (const OwnModel& model : models_) {
-      if (model.name == name) return &model;
-    }
-    return nullptr;
-  }
-
-  // Arguments of a layer or model: in order, by name, none twice, none missing.
-  void model_call(const Expr& expr, const std::string& name) {
-    std::vector<std::pair<std::string, bool>> wanted;  // name, required
-    bool any_number = false;
-    if (const OwnModel* model = own(name)) {
-      for (const OwnArgument& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);
-    } else {
-      for (const ModelSpec& spec : built_in_models()) {
-        if (spec.name != name) continue;
-        for (std::string argument : spec.arguments) {
-          any_number = any_number || argument == "...";
-          const bool optional = argument.back() == '?';
-          if (optional) argument.pop_back();
-          if (argument != "...") wanted.emplace_back(argument, !optional);
-        }
-      }
-    }
-    std::vector<std::string> names;
-    names.reserve(wanted.size());
-    for (const auto& [argument, required] : wanted) names.push_back(argument);
-    if (!any_number && expr.num_positional() > wanted.size()) {
-      error(expr, str(name, " takes at most ", wanted.size(), " arguments, got ", expr.num_positional()));
-    }
-    for (const std::string& keyword : expr.names) {
-      const auto at = std::find(names.begin(), names.end(), keyword);
-      if (at == names.end()) {
-        error(expr, str("unknown argument `", keyword, "` of ", name, suggestion(keyword, names)));
-      } else if (static_cast<std::size_t>(at - names.begin()) < expr.num_positional()) {
-        error(expr, str("the argument `", keyword, "` of ", name, " is given twice"));
-      }
-    }
-    for (std::size_t i = expr.num_positional(); i < wanted.size(); ++i) {
-      const bool given = std::find(expr.names.begin(), expr.names.end(), wanted[i].first) != expr.names.end();
-      if (wanted[i].second && !given) error(expr, str(name, " needs the argument `", wanted[i].first, "`"));
-    }
   }
 
   // `name.entry` of a labelled matrix: some label has it.
@@ -468,50 +399,13 @@ class Checker {
         inner.known.insert(entry.name);
       }
     }
-    for (const OwnMethod& method : model.methods) {
-      std::vector<std::string> trail;
-      find_cycle(model, method, trail);
-    }
-  }
-
-  // A model within itself, and a method that calls itself, would never end.
-  void find_cycle(const OwnModel& start, const OwnModel& at, std::vector<std::string>& trail) {
-    if (std::find(trail.begin(), trail.end(), at.name) != trail.end()) {
-      if (at.name == start.name) {
-        diagnostics_.error(start.place, str("the model `", start.name, "` is a part of itself"));
-      }
-      return;
-    }
-    trail.push_back(at.name);
-    for (const NamedExpr& child : at.children) {
-      for_each_node(*child.value, [&](const Expr& node) {
-        if (node.kind != ExprKind::call || node.children[0]->kind != ExprKind::name) return;
-        if (const OwnModel* next = own(node.children[0]->name)) find_cycle(start, *next, trail);
-      });
-    }
-    trail.pop_back();
-  }
-  void find_cycle(const OwnModel& model, const OwnMethod& at, std::vector<std::string>& trail) {
-    if (std::find(trail.begin(), trail.end(), at.name) != trail.end()) {
-      if (at.name == trail.front()) {
-        diagnostics_.error(at.place, str("the method `", at.name, "` of `", model.name, "` calls itself"));
-      }
-      return;
-    }
-    trail.push_back(at.name);
-    for (const NamedExpr& entry : at.body) {
-      for_each_node(*entry.value, [&](const Expr& node) {
-        if (node.kind != ExprKind::call || node.children[0]->kind != ExprKind::name) return;
-        if (const OwnMethod* next = model.method(node.children[0]->name)) find_cycle(model, *next, trail);
-      });
-    }
-    trail.pop_back();
   }
 
   const std::vector<OwnModel>& models_;
   Diagnostics& diagnostics_;
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
+  const Complain complain_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
   bool may_communicate_ = true;  // not in the arguments of steps that bind nothing
 };
 

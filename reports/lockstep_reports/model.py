@@ -1,16 +1,15 @@
-"""A run, its cases and their evidence as plain values.
-
-Made from the rows of a results file (`*_from`), where every field may be missing or of the wrong type: what cannot be
-understood becomes None, and is shown as absent. No function here guesses a value.
+"""A run, its cases and their evidence as plain values; rows.py makes them from a results file. None is what the file did not
+say, or said in a way that is not understood, and is shown as absent.
 """
 
 from __future__ import annotations
 
 import math
-import struct
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Iterable
+
+from .values import numbers_by_rank, same_bits
 
 EXPECTED = ("PASS", "XFAIL", "SKIP", "UNSUPPORTED")
 UNEXPECTED = ("CRASH", "HANG", "FAIL", "INVALID", "XPASS", "MISSING")
@@ -45,50 +44,6 @@ def worst(statuses: Iterable[str]) -> str | None:
     found = set(statuses)
     unknown = sorted(found - set(_WORST_FIRST))
     return unknown[0] if unknown else next((status for status in _WORST_FIRST if status in found), None)
-
-
-# -- values of a row ---------------------------------------------------------------------------------------------------
-
-
-def text_of(value: Any) -> str | None:
-    if value is None:
-        return None
-    return value if isinstance(value, str) else str(value)
-
-
-def number_of(value: Any) -> float | None:
-    """A number; also `nan`, `inf`, `-inf` as text, which is how the format writes what JSON cannot."""
-    if isinstance(value, bool):
-        return None
-    if isinstance(value, (int, float)):
-        try:
-            return float(value)
-        except OverflowError:
-            return None
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
-
-
-def count_of(value: Any) -> int | None:
-    number = number_of(value)
-    return int(number) if number is not None and math.isfinite(number) else None
-
-
-def _map(value: Any) -> dict:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> list:
-    return value if isinstance(value, list) else []
-
-
-def same_bits(a: float, b: float) -> bool:
-    """Not-a-number equals nothing, and the two zeros differ."""
-    return not math.isnan(a) and not math.isnan(b) and struct.pack("<d", a) == struct.pack("<d", b)
 
 
 # -- the rows ----------------------------------------------------------------------------------------------------------
@@ -132,7 +87,7 @@ class Evidence:
 
     def add(self, other: "Evidence") -> None:
         """Counts add up; of differences and tolerances the largest stays, and not-a-number above all."""
-        for name in _COUNTS:
+        for name in EVIDENCE_COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.comparisons or other.max_abs_difference:
             self.max_abs_difference = _larger(self.max_abs_difference, other.max_abs_difference)
@@ -141,7 +96,7 @@ class Evidence:
                 setattr(self, name, _larger(getattr(self, name), getattr(other, name)))
 
 
-_COUNTS = (
+EVIDENCE_COUNTS = (
     "comparisons trivial elements same_bits bits_required collectives_checked orders_checked errors_expected planned_in_order".split()
 )
 
@@ -286,137 +241,10 @@ class Case:
 
     @property
     def curves(self) -> Curves | None:
-        losses = _by_rank(self.records.get("losses"))
+        losses = numbers_by_rank(self.records.get("losses"))
         if losses is None:
             return None
-        return Curves(losses, _by_rank(self.records.get("reference_losses")))
-
-
-def _by_rank(value: Any) -> list[list[float]] | None:
-    ranks = [_numbers(rank) for rank in _list(value)]
-    return ranks if any(ranks) else None
-
-
-def _numbers(value: Any) -> list[float]:
-    """The numbers of a list, of lists in it too; what is none becomes not-a-number, so that places keep their index."""
-    if isinstance(value, list):
-        return [number for item in value for number in (_numbers(item) if isinstance(item, list) else [_or_nan(item)])]
-    number = number_of(value)
-    return [] if number is None else [number]
-
-
-def _or_nan(value: Any) -> float:
-    number = number_of(value)
-    return math.nan if number is None else number
-
-
-def run_from(row: dict) -> Run:
-    named = lambda value: {str(key): text_of(item) or "" for key, item in _map(value).items()}  # noqa: E731
-    return Run(
-        version=text_of(row.get("version")),
-        started=text_of(row.get("started")),
-        command=[str(word) for word in _list(row.get("command"))],
-        build=named(row.get("build")),
-        machine=named(row.get("machine")),
-    )
-
-
-def summary_from(row: dict) -> Summary:
-    counts = {str(status): count_of(number) or 0 for status, number in _map(row.get("counts")).items()}
-    return Summary(
-        {status: number for status, number in counts.items() if number},
-        number_of(row.get("seconds")),
-        count_of(row.get("exit_code")),
-    )
-
-
-def _evidence_from(value: Any) -> Evidence | None:
-    if not isinstance(value, dict):
-        return None
-    loosest = _map(value.get("loosest"))
-    return Evidence(
-        **{name: count_of(value.get(name)) or 0 for name in _COUNTS},
-        max_abs_difference=number_of(value.get("max_abs_difference")),
-        rtol=number_of(loosest.get("rtol")),
-        atol=number_of(loosest.get("atol")),
-        of_largest=number_of(loosest.get("of_largest")),
-    )
-
-
-def _collective_from(value: dict) -> Collective:
-    return Collective(
-        family=text_of(value.get("family")) or "",
-        operation=text_of(value.get("operation")) or "",
-        axis=text_of(value.get("axis")) or "",
-        group_size=count_of(value.get("group_size")),
-        phase=text_of(value.get("phase")) or "",
-        count=count_of(value.get("count")) or 0,
-        bytes=count_of(value.get("bytes")) or 0,
-        rank=count_of(value.get("rank")),
-        stage=text_of(value.get("stage")),
-    )
-
-
-def _plan_row_from(value: dict) -> PlanRow:
-    return PlanRow(
-        family=text_of(value.get("family")) or "",
-        operation=text_of(value.get("operation")) or "",
-        axis=text_of(value.get("axis")) or "",
-        group_size=count_of(value.get("group_size")),
-        phase=text_of(value.get("phase")) or "",
-        planned=count_of(value.get("planned")) or 0,
-        planned_bytes=count_of(value.get("planned_bytes")) or 0,
-        bytes_are_least=value.get("bytes_are_least") is True,
-        observed=count_of(value.get("observed")) or 0,
-        observed_bytes=count_of(value.get("observed_bytes")) or 0,
-        stage=text_of(value.get("stage")),
-    )
-
-
-def _failure_from(value: Any) -> Failure | None:
-    if not isinstance(value, dict):
-        return None
-    rank, iteration = count_of(value.get("rank")), count_of(value.get("iteration"))
-    return Failure(
-        check=text_of(value.get("check")),
-        file=text_of(value.get("file")),
-        line=count_of(value.get("line")),
-        column=count_of(value.get("column")),
-        rank=rank if rank is not None and rank >= 0 else None,
-        iteration=iteration if iteration is not None and iteration >= 0 else None,
-        message=text_of(value.get("message")),
-        also=[str(line) for line in _list(value.get("also"))],
-    )
-
-
-def _peaks_from(value: Any) -> dict[str, int]:
-    peaks = {str(purpose): count_of(size) for purpose, size in _map(value).items()}
-    return {purpose: size for purpose, size in peaks.items() if size is not None}
-
-
-def case_from(row: dict) -> Case:
-    memory = _map(row.get("memory"))
-    return Case(
-        scenario=text_of(row.get("scenario")) or "(no name)",
-        case=text_of(row.get("case")) or "",
-        status=text_of(row.get("status")) or "(no verdict)",
-        mirrors=count_of(row.get("mirrors")),
-        params=_map(row.get("params")),
-        world_size=count_of(row.get("world_size")),
-        launch=text_of(row.get("launch")),
-        device=text_of(row.get("device")),
-        reason=text_of(row.get("reason")),
-        seconds=number_of(row.get("seconds")),
-        evidence=_evidence_from(row.get("evidence")),
-        collectives=[_collective_from(item) for item in _list(row.get("collectives")) if isinstance(item, dict)],
-        plan=[_plan_row_from(item) for item in _list(row.get("plan")) if isinstance(item, dict)],
-        memory=_peaks_from(memory),
-        stage_memory={str(stage): _peaks_from(peaks) for stage, peaks in _map(memory.get("stages")).items()},
-        records=_map(row.get("records")),
-        failure=_failure_from(row.get("failure")),
-        timeline=text_of(row.get("timeline")) or None,
-        repro=text_of(row.get("repro")),
-    )
+        return Curves(losses, numbers_by_rank(self.records.get("reference_losses")))
 
 
 # -- added up ----------------------------------------------------------------------------------------------------------

@@ -21,8 +21,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, MultipleLocator
 from markupsafe import Markup
 
 from .formats import format_bytes, format_count
-from .model import PHASES, PURPOSES, Case, Collective, Curves, same_bits
+from .model import PHASES, PURPOSES, Case, Collective, Curves
 from .timeline import Bound, Timeline
+from .values import same_bits
 
 NUM_SERIES = 8
 MAX_LABEL_CHARACTERS = 56

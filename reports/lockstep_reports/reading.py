@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from .model import Case, Results, case_from, run_from, summary_from
+from .model import Case, Results
+from .rows import case_from, run_from, summary_from
 
 MAX_LINE_CHARACTERS = 64 * 1024 * 1024
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Iterable
 
 from .formats import format_bytes
-from .model import PURPOSES, count_of, number_of, text_of
+from .model import PURPOSES
+from .values import count_of, number_of, text_of
 
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_BOXES = 12_000  # of a case in the page

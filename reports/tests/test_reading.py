@@ -7,8 +7,10 @@ import math
 
 import pytest
 import sample
-from lockstep_reports.model import case_from, same_bits, worst
+from lockstep_reports.model import worst
 from lockstep_reports.reading import UnreadableResults, read_results
+from lockstep_reports.rows import case_from
+from lockstep_reports.values import same_bits
 
 
 def test_every_row_of_a_whole_file_is_read(tmp_path):

@@ -193,7 +193,7 @@ def test_a_thousand_failures_with_long_messages_are_bounded(tmp_path):
 
 
 def test_one_case_of_each_scenario_is_drawn_before_a_second_of_any(tmp_path):
-    from lockstep_reports.model import case_from
+    from lockstep_reports.rows import case_from
     from lockstep_reports.page import choose_for_timelines
 
     cases = [case_from({"scenario": name, "status": status}) for name, status in [
