@@ -209,6 +209,13 @@ def test_setup_lists_packages_and_needs_nothing_here():
     assert refused.returncode == 2 and "--bogus" in refused.stderr
 
 
+def test_a_stage_that_is_not_known_is_refused_before_anything_is_built():
+    for wrong in (["--only"], ["--only", "everything"]):
+        refused = subprocess.run([str(CI / "test.sh"), *wrong], capture_output=True, text=True, check=False)
+        assert refused.returncode == 2
+        assert "--only takes release, tidy, benchmarks, asan or tsan" in refused.stderr
+
+
 def bench_line(name: str, size: int, median: float) -> str:
     return (
         f'{{"kind":"bench","group":"collectives","name":"{name}","params":{{"bytes":{size},"world_size":2}},'
