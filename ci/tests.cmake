@@ -37,23 +37,27 @@ if(LOCKSTEP_BACKEND_TESTS)
 endif()
 
 if(LOCKSTEP_SANITIZE)
-  # Ranks as threads, where the sanitizers see both sides of a race, and what a rank loses is looked for at its end; on sim, which
-  # is cpu's kernels behind streams. Slow machines meet slow code: nobody is taken for dead before two minutes have passed.
-  set(patient --device sim --launch thread --deadline 120 --timeout 600)
+  # Ranks as threads, where the sanitizers see both sides of a race, and what a rank loses is looked for at its end. Slow
+  # machines meet slow code: nobody is taken for dead before two minutes have passed.
+  set(patient --launch thread --deadline 120 --timeout 600)
   if(LOCKSTEP_SANITIZE MATCHES thread)
     # All but negative/: its cases are wrong on purpose, some by a race.
     file(GLOB folders RELATIVE ${PROJECT_SOURCE_DIR}/scenarios CONFIGURE_DEPENDS LIST_DIRECTORIES TRUE ${PROJECT_SOURCE_DIR}/scenarios/*)
     list(FILTER folders EXCLUDE REGEX "^(negative|lib)$|[.]")
     list(TRANSFORM folders APPEND "/*" OUTPUT_VARIABLE selection)
-    lockstep_scenarios_test(threads 10800 ${selection} ${patient})
+    foreach(device IN ITEMS cpu sim)
+      lockstep_scenarios_test(thread_${device} 10800 ${selection} --device ${device} ${patient})
+    endforeach()
     # The proof that a race of a scenario would be seen: nobody waits for a collective, then nobody waits for a gather.
-    lockstep_run_test(sanitizers/missing_wait 600 run negative/missing_wait ${patient})
-    lockstep_run_test(sanitizers/gather_not_waited_for 600 run beyond/overlap_by_order --case ahead=false,held_up=nothing
+    lockstep_run_test(sanitizers/missing_wait 600 run negative/missing_wait --device sim ${patient})
+    lockstep_run_test(sanitizers/gather_not_waited_for 600 run beyond/overlap_by_order --case ahead=false,held_up=nothing --device sim
                       --no-order-check --defect shard_compute_ignores_gather ${patient})
     set_tests_properties(sanitizers/missing_wait sanitizers/gather_not_waited_for
                          PROPERTIES PASS_REGULAR_EXPRESSION "ThreadSanitizer: data race")
   else()
-    lockstep_scenarios_test(threads 10800 ${patient})
+    foreach(device IN ITEMS cpu sim)
+      lockstep_scenarios_test(thread_${device} 10800 --device ${device} ${patient})
+    endforeach()
   endif()
   get_property(declared DIRECTORY PROPERTY TESTS)
   foreach(name IN LISTS declared)
