@@ -41,33 +41,28 @@ def _evidence_from(value: Any) -> Evidence | None:
     )
 
 
+def _kind_of_collective(value: dict) -> dict[str, Any]:
+    words = {name: text_of(value.get(name)) or "" for name in ("family", "operation", "axis", "phase")}
+    return {**words, "group_size": count_of(value.get("group_size")), "stage": text_of(value.get("stage"))}
+
+
 def _collective_from(value: dict) -> Collective:
     return Collective(
-        family=text_of(value.get("family")) or "",
-        operation=text_of(value.get("operation")) or "",
-        axis=text_of(value.get("axis")) or "",
-        group_size=count_of(value.get("group_size")),
-        phase=text_of(value.get("phase")) or "",
+        **_kind_of_collective(value),
         count=count_of(value.get("count")) or 0,
         bytes=count_of(value.get("bytes")) or 0,
         rank=count_of(value.get("rank")),
-        stage=text_of(value.get("stage")),
     )
 
 
 def _plan_row_from(value: dict) -> PlanRow:
     return PlanRow(
-        family=text_of(value.get("family")) or "",
-        operation=text_of(value.get("operation")) or "",
-        axis=text_of(value.get("axis")) or "",
-        group_size=count_of(value.get("group_size")),
-        phase=text_of(value.get("phase")) or "",
+        **_kind_of_collective(value),
         planned=count_of(value.get("planned")) or 0,
         planned_bytes=count_of(value.get("planned_bytes")) or 0,
         bytes_are_least=value.get("bytes_are_least") is True,
         observed=count_of(value.get("observed")) or 0,
         observed_bytes=count_of(value.get("observed_bytes")) or 0,
-        stage=text_of(value.get("stage")),
     )
 
 
