@@ -3,8 +3,9 @@
 //   str("size ", 3, " at dim ", dim)  ->  "size 3 at dim 1"
 #pragma once
 
-#include <charconv>
 #include <concepts>
+#include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -14,33 +15,50 @@ namespace lockstep {
 namespace text_detail {
 
 template <class T>
-concept Number = std::is_arithmetic_v<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
+concept Signed = std::signed_integral<T> && !std::same_as<T, char>;
+template <class T>
+concept Unsigned = std::unsigned_integral<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
 
-inline void append(std::string& out, std::string_view piece) { out.append(piece); }
-// Templates, so that no pointer or number converts into them.
-template <std::same_as<char> T>
-void append(std::string& out, T piece) {
-  out.push_back(piece);
-}
-template <std::same_as<bool> T>
-void append(std::string& out, T piece) {
-  out.append(piece ? "true" : "false");
-}
-template <Number T>
-void append(std::string& out, T piece) {
-  char digits[64];
-  auto [end, error] = std::to_chars(digits, digits + sizeof digits, piece);
-  out.append(digits, end);
-}
+// What str() was given, as one type, so that each of its many calls need not be compiled on its own. Refers to texts.
+// The constructors are templates, so that no pointer or number converts into them.
+class Piece {
+ public:
+  Piece(std::string_view text) : kind_(Kind::text), text_(text) {}
+  template <std::same_as<char> T>
+  Piece(T value) : kind_(Kind::character), character_(value) {}
+  template <std::same_as<bool> T>
+  Piece(T value) : Piece(std::string_view(value ? "true" : "false")) {}
+  template <Signed T>
+  Piece(T value) : kind_(Kind::integer), integer_(value) {}
+  template <Unsigned T>
+  Piece(T value) : kind_(Kind::natural), natural_(value) {}
+  template <std::same_as<float> T>
+  Piece(T value) : kind_(Kind::single), single_(value) {}
+  template <std::same_as<double> T>
+  Piece(T value) : kind_(Kind::number), number_(value) {}
+  void append_to(std::string& out) const;
+
+ private:
+  enum class Kind : std::uint8_t { text, character, integer, natural, single, number };
+  Kind kind_;
+  union {
+    std::string_view text_;
+    char character_;
+    std::int64_t integer_;
+    std::uint64_t natural_;
+    float single_;
+    double number_;
+  };
+};
+
+std::string join(std::initializer_list<Piece> pieces);
 
 }  // namespace text_detail
 
 // The pieces one after the other; floating-point numbers in the shortest form that reads back to the same bits.
 template <class... Pieces>
 std::string str(const Pieces&... pieces) {
-  std::string out;
-  (text_detail::append(out, pieces), ...);
-  return out;
+  return text_detail::join({text_detail::Piece(pieces)...});
 }
 
 }  // namespace lockstep

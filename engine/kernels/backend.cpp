@@ -20,6 +20,14 @@ namespace lockstep::kernels {
 
 namespace {
 
+#ifdef KOKKOS_ENABLE_SERIAL
+using HostBackend = Kokkos::Serial;
+constexpr bool host_is_serial = true;
+#else
+using HostBackend = Kokkos::DefaultHostExecutionSpace;
+constexpr bool host_is_serial = false;
+#endif
+
 // Of the process, not of a rank: the libraries themselves are.
 std::mutex& start_mutex() {
   static std::mutex mutex;
@@ -74,6 +82,15 @@ void finalize() {
 std::string backend_name() {
   return str("Kokkos ", KOKKOS_VERSION / 10000, ".", KOKKOS_VERSION / 100 % 100, ".", KOKKOS_VERSION % 100, ", ",
              HostBackend::name());
+}
+
+bool loops_go_through_kokkos() { return !host_is_serial || Kokkos::Profiling::profileLibraryLoaded(); }
+
+void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
+                         void (*call)(const void* functor, std::int64_t index)) {
+  Kokkos::parallel_for(
+      label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count),
+      KOKKOS_LAMBDA(std::int64_t index) { call(functor, index); });
 }
 
 int blas_threads() { return openblas_get_num_threads(); }

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include <Kokkos_Core.hpp>
+#include <Kokkos_Macros.hpp>
 
 namespace lockstep::kernels::math {
 

@@ -10,6 +10,15 @@ namespace {
 }
 }  // namespace
 
+Value::Value(const Value&) = default;
+Value::Value(Value&&) noexcept = default;
+Value& Value::operator=(const Value&) = default;
+Value& Value::operator=(Value&&) noexcept = default;
+Value::~Value() = default;
+
+Value Value::list(List items) { return Value(Data(std::make_shared<const List>(std::move(items)))); }
+Value Value::map(Map items) { return Value(Data(std::make_shared<const Map>(std::move(items)))); }
+
 std::string Value::kind() const {
   static constexpr const char* names[] = {"none", "boolean", "integer", "number", "text",
                                           "type", "tensor",  "list",    "map",    "object"};

@@ -33,8 +33,15 @@ class Value {
   Value(std::string value) : data_(std::move(value)) {}
   Value(DType value) : data_(value) {}
   Value(Tensor value) : data_(std::move(value)) {}
-  static Value list(List items) { return Value(Data(std::make_shared<const List>(std::move(items)))); }
-  static Value map(Map items) { return Value(Data(std::make_shared<const Map>(std::move(items)))); }
+  // Out of line: they are instantiations of a variant, dear to compile in every source.
+  Value(const Value&);
+  Value(Value&&) noexcept;
+  Value& operator=(const Value&);
+  Value& operator=(Value&&) noexcept;
+  ~Value();
+
+  static Value list(List items);
+  static Value map(Map items);
   // Anything else that a caller threads through a module, kept opaque (it is neither moved nor cast).
   static Value opaque(std::shared_ptr<const void> object) { return Value(Data(std::move(object))); }
 

@@ -9,6 +9,12 @@
 
 namespace lockstep::run {
 
+Value::Value(const Value&) = default;
+Value::Value(Value&&) noexcept = default;
+Value& Value::operator=(const Value&) = default;
+Value& Value::operator=(Value&&) noexcept = default;
+Value::~Value() = default;
+
 Value Value::list(List items) {
   if (items.size() > scenario::limits::list_items)
     throw Error(str("a list of ", items.size(), " items: at most ", scenario::limits::list_items, " are allowed"));

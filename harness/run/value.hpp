@@ -116,6 +116,13 @@ class Value {
   explicit Value(Method value) : data_(std::move(value)) {}
   explicit Value(Identity value) : data_(std::move(value)) {}
   explicit Value(ScalerPtr value) : data_(std::move(value)) {}
+  // Out of line: they are instantiations of a variant, dear to compile in every source.
+  Value(const Value&);
+  Value(Value&&) noexcept;
+  Value& operator=(const Value&);
+  Value& operator=(Value&&) noexcept;
+  ~Value();
+
   static Value list(List items);
   static Value map(Map entries);
   static Value texts(const std::vector<std::string>& items);

@@ -35,6 +35,12 @@ bool is_digits(std::string_view text) {
 
 }  // namespace
 
+Literal::Literal(const Literal&) = default;
+Literal::Literal(Literal&&) noexcept = default;
+Literal& Literal::operator=(const Literal&) = default;
+Literal& Literal::operator=(Literal&&) noexcept = default;
+Literal::~Literal() = default;
+
 std::string_view name_of(Literal::Kind kind) {
   switch (kind) {
     case Literal::Kind::none:

@@ -34,6 +34,13 @@ class Literal {
   explicit Literal(LiteralList value) : value_(std::move(value)) {}
   explicit Literal(LiteralMap value) : value_(std::move(value)) {}
 
+  // Out of line: they are instantiations of a variant, dear to compile in every source.
+  Literal(const Literal&);
+  Literal(Literal&&) noexcept;
+  Literal& operator=(const Literal&);
+  Literal& operator=(Literal&&) noexcept;
+  ~Literal();
+
   Kind kind() const { return static_cast<Kind>(value_.index()); }
   bool is_none() const { return kind() == Kind::none; }
   bool is_bool() const { return kind() == Kind::boolean; }
