@@ -37,7 +37,7 @@ constexpr std::size_t most_arena_bytes = ~std::size_t{0};
 }  // namespace
 
 std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, std::size_t arena_bytes,
-                                             std::size_t control_bytes) {
+                                             std::size_t control_bytes, int only_rank) {
   if (world_size < 1) {
     throw Error(str("a world of ", world_size, " ranks cannot be made"), "give at least one rank");
   }
@@ -68,21 +68,24 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   }
   std::size_t at = 0, file_offset = 0;
   // Threads share the arenas as it is; the control area is shared even then, with the launcher that forked them.
-  const auto map_area = [&](std::size_t bytes, bool shared) {
+  const auto map_area = [&](std::size_t bytes, bool shared, bool used) {
     std::byte* place = world->base_ + at;
     const int flags = MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE) |
                       (sharing == Sharing::processes ? 0 : MAP_ANONYMOUS);
-    void* mapped =
-        ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor, static_cast<off_t>(file_offset));
-    if (mapped == MAP_FAILED) refuse("mapping", bytes, world_size);
+    if (used) {
+      void* mapped =
+          ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor, static_cast<off_t>(file_offset));
+      if (mapped == MAP_FAILED) refuse("mapping", bytes, world_size);
+    }
     at += bytes + guard_bytes;
     if (sharing == Sharing::processes) file_offset += bytes;
     return Area{place, bytes};
   };
   const bool shared = sharing == Sharing::processes;
-  world->control_ = map_area(control, true);
-  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena, shared));
-  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena, shared));
+  const auto is_used = [&](int rank) { return only_rank < 0 || rank == only_rank; };
+  world->control_ = map_area(control, true, true);
+  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena, shared, is_used(rank)));
+  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena, shared, is_used(rank)));
   return world;
 }
 

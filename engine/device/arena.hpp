@@ -19,10 +19,11 @@ class HostWorld {
   static constexpr std::size_t default_arena_bytes = std::size_t{8} << 30;  // sparse: only touched pages cost
   static constexpr std::size_t default_control_bytes = std::size_t{64} << 20;
 
-  // Throws Error (with the system's reason and the remedy) when the machine refuses the mappings.
+  // Throws Error (with the system's reason and the remedy) when the machine refuses the mappings. For a rank that runs
+  // without its peers, `only_rank`, theirs are addresses without memory: each rank of a large world may have one such.
   static std::unique_ptr<HostWorld> create(int world_size, Sharing sharing,
                                            std::size_t arena_bytes = default_arena_bytes,
-                                           std::size_t control_bytes = default_control_bytes);
+                                           std::size_t control_bytes = default_control_bytes, int only_rank = -1);
   ~HostWorld();
   HostWorld(const HostWorld&) = delete;
   HostWorld& operator=(const HostWorld&) = delete;

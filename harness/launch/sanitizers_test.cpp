@@ -1,6 +1,7 @@
 // In a build with sanitizers: what they find in a rank ends its process, and the launcher brings that back as an
 // outcome that no case passes with. A run that could not see a race or a leak would be clean for nothing.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#include <cstddef>
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -61,8 +62,9 @@ TEST(Sanitizers, SeeAWritePastTheEnd) {
   std::string text;
   const RankOutcome outcome = outcome_of(
       [](int rank) {
-        volatile char* block = static_cast<char*>(std::malloc(64));
+        // Of a size the compiler does not know, or what checks undefined behaviour sees it before the store.
         volatile int past = 64 + rank;
+        volatile char* block = static_cast<char*>(std::malloc(static_cast<std::size_t>(past)));
         block[past] = 1;
         std::free(const_cast<char*>(block));
       },

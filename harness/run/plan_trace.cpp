@@ -283,8 +283,8 @@ bool has_plan(const scenario::Steps& steps) {
 PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage) {
   // A world of its own, of which hardly a page is touched: nothing has memory, nothing communicates.
   constexpr std::size_t arena_bytes = std::size_t{16} << 20;
-  const auto world =
-      device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes, comm::control_bytes(world_size));
+  const auto world = device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes,
+                                               comm::control_bytes(world_size), rank);
   comm::prepare_world(*world);
   RankContext context(rank, world_size, world.get());
   const RankScope scope(context);
