@@ -353,6 +353,7 @@ TEST(Compare, AgreesWithAPlainReferenceOnRandomLists) {
     compare_with_slow<BFloat16>(seed);
     compare_with_slow<std::int32_t>(seed);
     compare_with_slow<std::int64_t>(seed);
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
   }
 }
 
