@@ -126,7 +126,7 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   const bool mean_within =
       one_axis && !divide_factor && type != DType::float16 && !defect_armed(Defect::shard_no_division);
   reduction.divide_after = mean_within || defect_armed(Defect::shard_no_division) ? 1.0 : factors.after;
-  if (defect_armed(Defect::shard_divides_twice)) reduction.divide_after = num_ranks;
+  if (defect_armed(Defect::shard_divides_twice)) reduction.divide_after *= num_ranks;
 
   comm::Call call;
   call.family = comm::Family::data_parallel;
