@@ -73,10 +73,10 @@ struct KeepScaled {
     if (rows.unit) {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < at.count; ++i)
-        to[i] = static_cast<T>(math::select(kept[i], static_cast<C>(x[i]) * by, C(0)));
+        to[i] = static_cast<T>(math::choose(kept + i, static_cast<C>(x[i]) * by, C(0)));
     } else {
       for (std::int64_t i = 0; i < at.count; ++i)
-        to[i * s0] = static_cast<T>(math::select(kept[i * s2], static_cast<C>(x[i * s1]) * by, C(0)));
+        to[i * s0] = static_cast<T>(math::choose(kept + i * s2, static_cast<C>(x[i * s1]) * by, C(0)));
     }
   }
 };

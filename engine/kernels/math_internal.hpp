@@ -28,6 +28,20 @@ KOKKOS_FORCEINLINE_FUNCTION double select(bool yes, double a, double b) {
       double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
 }
 
+// The same with a choice that lies in memory. It is read as a byte: the compiler turns one read as a bool back into a
+// branch.
+KOKKOS_FORCEINLINE_FUNCTION float choose(const bool* yes, float a, float b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(*reinterpret_cast<const unsigned char*>(yes));
+  return __builtin_bit_cast(
+      float, (__builtin_bit_cast(std::uint32_t, a) & mask) | (__builtin_bit_cast(std::uint32_t, b) & ~mask));
+}
+KOKKOS_FORCEINLINE_FUNCTION double choose(const bool* yes, double a, double b) {
+  const std::uint64_t mask =
+      std::uint64_t{0} - static_cast<std::uint64_t>(*reinterpret_cast<const unsigned char*>(yes));
+  return __builtin_bit_cast(
+      double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
+}
+
 // e^x = 2^n e^r with |r| <= ln(2) / 2. Adding and taking off 1.5 * 2^23 rounds to the whole n and leaves it in the last
 // bits of the sum; 2^n comes in two factors, so that results below the normal numbers round once.
 KOKKOS_FORCEINLINE_FUNCTION float exp(float x) {
@@ -89,7 +103,8 @@ KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
   small = fma(small, t, 0x1.ce2f08p-4f);
   small = fma(small, t, -0x1.812746p-2f);
   small = fma(small, t, 0x1.06eba8p-3f);
-  const float u = (a > 4.0f ? 4.0f : a) - 2.5f;
+  // A `select`: next to the bounds in `exp`, a choice becomes a branch on processors without masked vectors.
+  const float u = select(a > 4.0f, 4.0f, a) - 2.5f;
   float log_rest = 0x1.b77830p-20f;
   log_rest = fma(log_rest, u, -0x1.bec71ap-17f);
   log_rest = fma(log_rest, u, 0x1.442efcp-14f);

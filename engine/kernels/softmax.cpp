@@ -101,7 +101,7 @@ struct Probabilities {
     if (mask) {
       const bool* const allowed = mask + row * keys;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) x[i] = math::select(allowed[i], x[i] * by, none);
+      for (std::int64_t i = 0; i < n; ++i) x[i] = math::choose(allowed + i, x[i] * by, none);
     } else {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) x[i] *= by;
@@ -116,7 +116,7 @@ struct Probabilities {
     T* const to = dropped + row * keys;
     const T up = factor;
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < keys; ++i) to[i] = math::select(kept[i], x[i] * up, T(0));
+    for (std::int64_t i = 0; i < keys; ++i) to[i] = math::choose(kept + i, x[i] * up, T(0));
   }
   // The same bits where the row has room for whole lanes: in place, and no loop has a rest.
   KOKKOS_INLINE_FUNCTION void even_row(T* x, std::int64_t n, T by) const {
@@ -197,7 +197,7 @@ struct ProbabilitiesBackward {
       const bool* const kept = keep + row * keys;
       const T up = factor;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) g[i] = math::select(kept[i], g[i] * up, T(0));
+      for (std::int64_t i = 0; i < n; ++i) g[i] = math::choose(kept + i, g[i] * up, T(0));
     }
     if (keys % reduce_lanes == 0 && n <= reduce_block) return even_row(g, p, n);
     const T dot = ordered_sum<T>(n, [g, p](std::int64_t i) { return g[i] * p[i]; });
