@@ -14,10 +14,11 @@ namespace lockstep::comm {
 
 namespace {
 
-// How long to wait awake. Well beyond what waking a sleeper takes (30 to 60 us), else one late rank starts a cascade in
-// which everybody sleeps for everybody. While ranks fit the cores they spin at first; whoever they wait for may share
-// their core all the same, so after that they yield.
-constexpr std::int64_t spin_ns = 20'000;
+// How long a wait stays awake: well beyond the 30 to 60 us that waking a sleeper takes, else one late rank starts a
+// cascade in which every rank sleeps. While ranks fit the cores, a wait spins first, as a peer on another core answers
+// within a microsecond. The spin is short: the scheduler may have placed the peer on this very core, and then nothing
+// comes before this rank yields.
+constexpr std::int64_t spin_ns = 2'000;
 constexpr std::int64_t fitting_awake_ns = 200'000;
 constexpr std::int64_t crowded_awake_ns = 50'000;
 constexpr std::int64_t slice_ns = 100'000'000;

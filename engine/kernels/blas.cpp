@@ -29,16 +29,38 @@ class OnThisThreadAlone {
   int before_;
 };
 
+bool has_avx512() {
+  static const bool result = (dnnl_get_effective_cpu_isa() & dnnl_cpu_isa_avx512_core) == dnnl_cpu_isa_avx512_core;
+  return result;
+}
+
+// Whether OpenBLAS multiplies faster than oneDNN. Without AVX-512, oneDNN reads a left operand that lies by columns in
+// place. That costs it up to half of its speed where columns lie a multiple of 1 KiB apart: 1024 x 256 times 256 x 256
+// reaches 66 GFLOP/s there, 114 with OpenBLAS. Products that are smaller than the bound are 5 to 20 % faster with oneDNN
+// in every lay. Only sizes and lay decide, so that equal products have equal bits.
+bool openblas_is_faster(std::int64_t m, std::int64_t n, std::int64_t k, Lay lay_a) {
+  constexpr double bound = 1 << 22;
+  return lay_a.transposed && static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > bound &&
+         !has_avx512();
+}
+
 blasint whole(std::int64_t size) {
   LOCKSTEP_CHECK(size <= std::numeric_limits<blasint>::max(), "a product of ", size, " is past the library's range");
   return static_cast<blasint>(size);
 }
+
+CBLAS_TRANSPOSE order_of(Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; }
 
 }  // namespace
 
 void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
              Lay lay_a, const float* b, Lay lay_b, bool add_to_out) {
   if (!add_to_out && narrow_product(out, leading, m, n, k, a, lay_a, b, lay_b)) return;
+  if (openblas_is_faster(m, n, k, lay_a)) {
+    cblas_sgemm(CblasRowMajor, order_of(lay_a), order_of(lay_b), whole(m), whole(n), whole(k), 1.0f, a,
+                whole(lay_a.leading), b, whole(lay_b.leading), add_to_out ? 1.0f : 0.0f, out, whole(leading));
+    return;
+  }
   const OnThisThreadAlone alone;
   const auto status = dnnl_sgemm(lay_a.transposed ? 'T' : 'N', lay_b.transposed ? 'T' : 'N', m, n, k, 1.0f, a,
                                  lay_a.leading, b, lay_b.leading, add_to_out ? 1.0f : 0.0f, out, leading);
@@ -48,8 +70,7 @@ void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, s
 
 void product(double* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
              Lay lay_a, const double* b, Lay lay_b, bool add_to_out) {
-  const auto order = [](Lay lay) { return lay.transposed ? CblasTrans : CblasNoTrans; };
-  cblas_dgemm(CblasRowMajor, order(lay_a), order(lay_b), whole(m), whole(n), whole(k), 1.0, a, whole(lay_a.leading), b,
+  cblas_dgemm(CblasRowMajor, order_of(lay_a), order_of(lay_b), whole(m), whole(n), whole(k), 1.0, a, whole(lay_a.leading), b,
               whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(leading));
 }
 
