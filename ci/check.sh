@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# The checks that need no build: format, layers, headers, and clang-tidy over what changed.
+# The checks that need no build: format, layers, headers, vector instructions, and clang-tidy over what changed.
 #
-#   ci/check.sh                 all four
-#   ci/check.sh format|layers|headers|tidy|tidy-all
+#   ci/check.sh                 all five
+#   ci/check.sh format|layers|headers|vectors|tidy|tidy-all
 #
 # Format is clang-format 14's (Debian 12); `clang-format -i FILE` mends it. A header must compile on its own and included
-# twice. clang-tidy looks at the sources that differ from the main branch (tidy-all: at every source), for what .clang-tidy
-# names; a change of more than 40 sources is left to tidy-all. What was checked before and has not changed is not compiled again.
+# twice. The hot kernels must have vector instructions when compiled for AVX2 and for AVX-512. clang-tidy looks at the
+# sources that differ from the main branch (tidy-all: at every source), for the checks that .clang-tidy names; a change of more than
+# 40 sources is left to tidy-all. A file that passed and has not changed is not compiled again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,21 +24,22 @@ check_format() {
 }
 check_layers() { "$python" "$root/ci/check_layers.py" "$root"; }
 check_headers() { "$python" "$root/ci/check_headers.py" "$root"; }
+check_vectors() { "$python" "$root/ci/check_vectors.py" "$root"; }
 check_tidy() { "$python" "$root/ci/check_tidy.py" "$root"; }
 check_tidy-all() { "$python" "$root/ci/check_tidy.py" "$root" --all; }
 
 checks=("$@")
-((${#checks[@]})) || checks=(format layers headers tidy)
+((${#checks[@]})) || checks=(format layers headers vectors tidy)
 failed=()
 for check in "${checks[@]}"; do
   case "$check" in
-    format | layers | headers | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
+    format | layers | headers | vectors | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
-      echo "check: unknown check '$check'; known are format, layers, headers, tidy, tidy-all" >&2
+      echo "check: unknown check '$check'; known are format, layers, headers, vectors, tidy, tidy-all" >&2
       exit 2
       ;;
   esac

@@ -16,6 +16,7 @@ import bench_ratios  # noqa: E402
 import check_headers  # noqa: E402
 import check_layers  # noqa: E402
 import check_tidy  # noqa: E402
+import check_vectors  # noqa: E402
 from includes import includes_of  # noqa: E402
 
 
@@ -252,3 +253,31 @@ def test_ratios_of_two_builds_are_of_processor_time_unless_the_benchmark_times_i
         ("add/backward/small/manual_time", [3.0]),
     ]
     assert alone == []
+
+
+SUM = """#include "engine/kernels/sum.hpp"
+struct Sum {
+  [[gnu::noinline]] void operator()(float* to, const float* a, long n) const {
+    for (long i = 0; i < n; ++i) to[i] = %s;
+  }
+};
+void sum(float* to, const float* a, long n) { Sum()(to, a, n); }
+"""
+
+
+@pytest.mark.skipif(not shutil.which("objdump") or not shutil.which("g++"), reason="needs g++ and binutils")
+@pytest.mark.parametrize(
+    "functor, expression, said",
+    [
+        ("Sum", "a[i] * a[i] + 1.0f", ""),
+        ("Sum", "i == 0 ? a[0] : to[i - 1] + a[i]", "Sum is not vectorised"),  # each element needs the one before
+        ("Product", "a[i] + 1.0f", "no function of the name Product"),
+    ],
+)
+def test_a_hot_functor_that_is_not_vectorised_is_found(tmp_path, monkeypatch, functor, expression, said):
+    write(tmp_path, "engine/kernels/sum.hpp", "#pragma once\n")
+    write(tmp_path, "engine/kernels/sum.cpp", SUM % expression)
+    monkeypatch.setattr(check_vectors, "HOT", {"engine/kernels/sum.cpp": [functor]})
+    found = check_vectors.check(tmp_path, tmp_path / "stamps", "g++")
+    assert len(found) == (2 if said else 0)
+    assert all(said in message for message in found.values())
