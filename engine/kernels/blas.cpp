@@ -36,8 +36,8 @@ bool has_avx512() {
 
 // Whether OpenBLAS multiplies faster than oneDNN. Without AVX-512, oneDNN reads a left operand that lies by columns in
 // place. That costs it up to half of its speed where columns lie a multiple of 1 KiB apart: 1024 x 256 times 256 x 256
-// reaches 66 GFLOP/s there, 114 with OpenBLAS. Products that are smaller than the bound are 5 to 20 % faster with oneDNN
-// in every lay. Only sizes and lay decide, so that equal products have equal bits.
+// reaches 66 GFLOP/s there, 114 with OpenBLAS. Products that are smaller than the bound are 5 to 20 % faster with
+// oneDNN in every lay. Only sizes and lay decide, so that equal products have equal bits.
 bool openblas_is_faster(std::int64_t m, std::int64_t n, std::int64_t k, Lay lay_a) {
   constexpr double bound = 1 << 22;
   return lay_a.transposed && static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k) > bound &&
@@ -70,8 +70,8 @@ void product(float* out, std::int64_t leading, std::int64_t m, std::int64_t n, s
 
 void product(double* out, std::int64_t leading, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
              Lay lay_a, const double* b, Lay lay_b, bool add_to_out) {
-  cblas_dgemm(CblasRowMajor, order_of(lay_a), order_of(lay_b), whole(m), whole(n), whole(k), 1.0, a, whole(lay_a.leading), b,
-              whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(leading));
+  cblas_dgemm(CblasRowMajor, order_of(lay_a), order_of(lay_b), whole(m), whole(n), whole(k), 1.0, a,
+              whole(lay_a.leading), b, whole(lay_b.leading), add_to_out ? 1.0 : 0.0, out, whole(leading));
 }
 
 }  // namespace lockstep::kernels

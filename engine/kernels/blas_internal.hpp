@@ -1,7 +1,7 @@
 // The calls of the vendor libraries' matrix products, on the calling thread alone: OpenBLAS for float64; for float32
-// oneDNN, except where OpenBLAS was measured to be faster (blas.cpp). oneDNN generates its code for the processor it runs
-// on and copies small panels cheaply. With AVX-512 it is 5 to 100 % faster than OpenBLAS at the sizes of a transformer
-// step. It has no float64.
+// oneDNN, except where OpenBLAS was measured to be faster (blas.cpp). oneDNN generates its code for the processor it
+// runs on and copies small panels cheaply. With AVX-512 it is 5 to 100 % faster than OpenBLAS at the sizes of a
+// transformer step. It has no float64.
 #pragma once
 
 #include <cstdint>
