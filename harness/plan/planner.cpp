@@ -38,9 +38,8 @@ ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleI
 }
 
 // Post-order, each once.
-std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vector<ModuleId>& modules,
-                                                                  const Ignored& ignored) const {
-  std::vector<std::pair<std::string, TensorId>> managed;
+Planner::Managed Planner::managed_by(const std::vector<ModuleId>& modules, const Ignored& ignored) const {
+  Managed managed;
   std::set<ModuleId> seen = ignored.modules;
   std::set<TensorId> tensors = ignored.parameters;
   const std::set<ModuleId> tops(modules.begin(), modules.end());
@@ -48,9 +47,10 @@ std::vector<std::pair<std::string, TensorId>> Planner::managed_by(const std::vec
     if (!seen.insert(id).second || replicated_.contains(id) || shards_.has(id)) return;
     const ModuleFacts& module = facts_.module(id);
     for (const ModuleId child : module.children) visit(child);
+    managed.modules.push_back(id);
     for (const NamedTensor& parameter : module.parameters)
       if (tensors.insert(parameter.id).second && !shards_.owns(parameter.id))
-        managed.emplace_back(parameter.name, parameter.id);
+        managed.parameters.push_back(parameter.id);
   };
   for (const ModuleId top : modules) visit(top);
   return managed;
@@ -63,9 +63,7 @@ void Planner::replicate(ModuleId module, const ReplicateChoices& choices) {
 }
 
 void Planner::fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored) {
-  std::vector<TensorId> parameters;
-  for (const auto& [name, id] : managed_by(modules, ignored)) parameters.push_back(id);
-  shards_.add_group(modules, parameters, std::move(choices));
+  shards_.add_group(modules, managed_by(modules, ignored).parameters, std::move(choices));
 }
 
 void Planner::set_flags(ModuleId module, const FlagChange& flags, bool recurse) {

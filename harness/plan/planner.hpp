@@ -50,9 +50,12 @@ class Planner {
     std::set<TensorId> parameters;
   };
   void fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored = {});
-  // The tensors that a group of these modules would own now, in order, with their paths below their module.
-  std::vector<std::pair<std::string, TensorId>> managed_by(const std::vector<ModuleId>& modules,
-                                                           const Ignored& ignored = {}) const;
+  // The tensors that a group of these modules would own now, in order, and the modules below that it looks through.
+  struct Managed {
+    std::vector<TensorId> parameters;
+    std::vector<ModuleId> modules;
+  };
+  Managed managed_by(const std::vector<ModuleId>& modules, const Ignored& ignored = {}) const;
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
   const ShardPlan& shards() const { return shards_; }

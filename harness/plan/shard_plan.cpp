@@ -150,8 +150,27 @@ void ShardPlan::reshard(ModuleId module) {
   if (has(module)) groups_[number(module)].state = State::sharded;
 }
 
-void ShardPlan::settle(ModuleId root) {
-  for (const ModuleId module : facts_.pre_order(root)) reshard(module);
+void ShardPlan::wait_for_unshard(ModuleId module) {
+  if (!has(module)) return;
+  Group& group = groups_[number(module)];
+  if (group.state == State::ahead) group.state = State::whole;
+}
+
+// ---- what is seen of a parameter ----
+ShardPlan::Shown ShardPlan::shown(TensorId parameter) const {
+  const State state = groups_[owner_of_.at(parameter)].state;
+  if (state == State::whole) return Shown::full;
+  return state == State::kept_among ? Shown::kept : Shown::part;
+}
+
+int ShardPlan::num_keeping(TensorId parameter) const {
+  return groups_[owner_of_.at(parameter)].choices.reshard_after_forward.ranks;
+}
+
+bool ShardPlan::moves_inputs(ModuleId module) const {
+  const std::size_t at = number(module);
+  if (groups_[at].context < 0) return false;
+  return groups_[at].is_root || contexts_[static_cast<std::size_t>(groups_[at].context)].runs == at;
 }
 
 void ShardPlan::swap(ShardPlan& other) {
@@ -159,6 +178,7 @@ void ShardPlan::swap(ShardPlan& other) {
   contexts_.swap(other.contexts_);
   group_of_.swap(other.group_of_);
   owner_of_.swap(other.owner_of_);
+  reduced_.swap(other.reduced_);
 }
 
 // ---- forward ----
@@ -277,6 +297,7 @@ void ShardPlan::reduce(Group& group, bool at_end) {
   group.fresh.clear();
   for (const TensorId id : whole) group.kept.erase(id);
   if (!whole.empty()) issue(group, "reduce_scatter", group.choices.shard, whole_bytes(group, whole, true));
+  if (!group.choices.replicate) reduced_.insert(reduced_.end(), whole.begin(), whole.end());
   if (!group.all_reduce) {
     group.partial.merge(summed);
     return;
@@ -284,6 +305,7 @@ void ShardPlan::reduce(Group& group, bool at_end) {
   if (summed.empty()) return;
   issue(group, "all_reduce", *group.choices.replicate, whole_bytes(group, summed, true) / group.choices.shard.size);
   for (const TensorId id : summed) group.partial.erase(id);
+  reduced_.insert(reduced_.end(), summed.begin(), summed.end());
 }
 
 // Groups whose inputs needed no gradient, or whose gradients came late, are served now.

@@ -73,6 +73,15 @@ class ShardPlan {
   Dims part_sizes(TensorId parameter) const;
   DType compute_type(TensorId parameter) const;
   int dim_of(TensorId parameter) const;
+  // Which tensor the slots of a parameter hold now. One that is kept is cut among that many ranks.
+  enum class Shown { part, kept, full };
+  Shown shown(TensorId parameter) const;
+  int num_keeping(TensorId parameter) const;
+  // The parameters whose gradients have been reduced since the last call, in the order of the reductions.
+  std::vector<TensorId> take_reduced() { return std::exchange(reduced_, {}); }
+  // Whether a forward of this module moves its inputs to the device of the group: that of a root does, and one that
+  // brings the others about.
+  bool moves_inputs(ModuleId module) const;
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
@@ -89,9 +98,9 @@ class ShardPlan {
   int root_of_parameter(TensorId parameter) const { return groups_[owner_of_.at(parameter)].context; }
   void end_backward(int root);
   void unshard(ModuleId module, bool async);
+  void wait_for_unshard(ModuleId module);
   void reshard(ModuleId module);
   void swap(ShardPlan& other);
-  void settle(ModuleId root);  // a state dict, a load, a cast: the groups below show their parts again
   bool empty() const { return groups_.empty(); }
 
  private:
@@ -147,6 +156,7 @@ class ShardPlan {
   std::vector<Context> contexts_;
   std::map<ModuleId, std::size_t> group_of_;
   std::map<TensorId, std::size_t> owner_of_;
+  std::vector<TensorId> reduced_;
 };
 
 }  // namespace lockstep::plan

@@ -322,7 +322,7 @@ TEST(ShardPlan, WhatAnEvaluationLeftGatheredIsUsedUntilItsPartsChange) {
 TEST(ShardPlan, AStateDictPutsTheGroupsBelowBack) {
   Chain chain(2, over(2, {Kind::no, 0}));
   chain.forward();
-  chain.planner.shards().settle(chain.root);
+  for (const ModuleId module : chain.planner.facts().pre_order(chain.root)) chain.planner.shards().reshard(module);
   chain.backward();
   EXPECT_EQ(count(chain.planner, "all_gather", "backward"), 3);
 }

@@ -5,6 +5,7 @@
 #include "engine/autograd/ops_sharded.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/observation.hpp"
+#include "harness/run/stand_in.hpp"
 #include "harness/scenario/diagnostics.hpp"
 
 namespace lockstep::run {
@@ -21,7 +22,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return gradient.defined() ? Value(gradient) : Value();
   }
   if (name == "dtype") return Value(tensor.dtype());
-  if (name == "device") return Value(device::name_of(tensor.device().kind));
+  if (name == "device") return Value(device::name_of(stood_for(tensor.device()).kind));
   if (name == "shape") {
     List sizes;
     for (std::int64_t size : global_sizes(tensor)) sizes.push_back(Value(size));
@@ -31,9 +32,12 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "bytes") return Value(tensor.num_bytes());
   if (name == "name") return Value(tensor.name());
   if (name == "requires_grad") return Value(requires_grad(tensor));
-  if (name == "pinned")
+  if (name == "pinned") {
+    if (is_stand_in(tensor.device()) && stood_for(tensor.device()).kind == device::Kind::cpu)
+      throw UnknownBeforeRun("`pinned`");
     return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
                  tensor.storage()->memory().pinned());
+  }
   if (name == "storage") return Value(Identity{tensor.storage()});
   if (name == "sharded") return Value(tensor.is_sharded());
   if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
@@ -110,6 +114,7 @@ Value attribute_of(const Value& of, const std::string& name) {
       break;
     case Value::Kind::observation: {
       const Observation& seen = *of.as_observation("observation");
+      if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
       if (name == "peak_bytes") return Value(seen.peak_bytes);
       if (name == "seconds") return Value(seen.seconds);
       unknown(of, name, {"peak_bytes", "seconds"});

@@ -107,7 +107,8 @@ Value parse_safetensors(const std::string& bytes, const std::string& shown, devi
         offsets[1] > bytes.size() - start)
       throw Error(str("`", shown, "`: the data of ", name, " does not fit its shape or the file"));
     Tensor tensor = empty(sizes, dtype, device);
-    if (length > 0) device::write_from_host(tensor.storage()->memory(), 0, bytes.data() + start + offsets[0], length);
+    if (length > 0 && !tensor.is_meta())
+      device::write_from_host(tensor.storage()->memory(), 0, bytes.data() + start + offsets[0], length);
     entries.emplace_back(name, Value(std::move(tensor)));
   }
   return Value::map(std::move(entries));

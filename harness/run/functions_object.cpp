@@ -30,6 +30,7 @@ Value names(const CallArguments& call) {
 }
 
 Value draws(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("how often values were drawn");
   List items;
   for (const nn::NamedParameter& entry : nn::named_parameters(module_of(call)))
     items.push_back(Value(std::int64_t{entry.owner->parameters[entry.slot].num_draws}));
@@ -80,6 +81,7 @@ Value tensors(const CallArguments& call) {
 }
 
 Value memory(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("memory()");
   const Value& purposes = call.at(0, "purposes");
   const device::MemoryStats stats = device::memory_stats();
   std::int64_t bytes = 0;
@@ -94,7 +96,9 @@ Value counts(const CallArguments& call) {
   Map map;
   CollectiveFilter all;
   all.start_up = all.checkpoint = true;
-  for (const auto& [key, count] : count_collectives(select(seen, all), false))
+  if (seen.planned && !seen.planned->is_whole)
+    throw UnknownBeforeRun("counts() of a window with a step that must fail");
+  for (const auto& [key, count] : seen.planned ? seen.planned->counts : count_collectives(select(seen, all), false))
     map.emplace_back(str(key.first, "/", key.second), Value(count));
   return Value::map(std::move(map));
 }

@@ -7,6 +7,7 @@
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/functions.hpp"
+#include "harness/run/stand_in.hpp"
 
 namespace lockstep::run::functions {
 
@@ -23,12 +24,7 @@ DType floating_for(const CallArguments& call) {
 }
 
 device::Device device_for(const CallArguments& call) {
-  if (call.scope.session().device.kind == device::Kind::meta) return call.scope.session().device;  // a dry run
-  if (const Value* given = call.keyword("device")) {
-    const device::Device device = device::device_from_name(given->as_text("device"));
-    device::require_available(device.kind);
-    return device;
-  }
+  if (const Value* given = call.keyword("device")) return device_named(call.scope.session(), given->as_text("device"));
   return call.scope.building ? call.scope.building->device : call.scope.session().device;
 }
 
@@ -246,10 +242,7 @@ Value to(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   const Value& target = call.at(1, "type_or_device");
   if (const DType* dtype = target.get_if<DType>()) return Value(ops::cast(x, *dtype));
-  if (x.is_meta()) return Value(x);
-  const device::Device device = device::device_from_name(target.as_text("type_or_device"));
-  device::require_available(device.kind);
-  return Value(ops::to_device(x, device));
+  return Value(ops::to_device(x, device_named(call.scope.session(), target.as_text("type_or_device"))));
 }
 Value detach(const CallArguments& call) { return Value(lockstep::detach(call.tensor(0, "x"))); }
 Value clone(const CallArguments& call) { return Value(ops::clone(call.tensor(0, "x"))); }

@@ -12,6 +12,7 @@
 #include "harness/launch/launcher.hpp"
 #include "harness/run/evaluate.hpp"
 #include "harness/run/plan_trace.hpp"
+#include "harness/run/stand_in.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run {
@@ -81,9 +82,9 @@ void Interpreter::set_up() {
   if (!trace_) kernels::initialize();
   session_.rank = context_.rank();
   session_.world_size = context_.world_size();
-  session_.device = device::device_from_name(trace_ ? "meta" : test_case().device);
+  session_.is_dry_run = trace_ != nullptr;
+  session_.device = device_named(session_, test_case().device);
   if (!trace_) {
-    device::require_available(session_.device.kind);
     device::set_order_check(spec_.order_check);
     comm::set_deadline(spec_.collective_deadline_seconds);
   }
@@ -92,7 +93,7 @@ void Interpreter::set_up() {
   names["rank"] = Value(session_.rank);
   names["world_size"] = Value(session_.world_size);
   names["device"] = Value(test_case().device);
-  names["device_index"] = Value(session_.device.index);
+  names["device_index"] = Value(stood_for(session_.device).index);
   names["launch"] = Value(scenario::name_of(test_case().launch));
   names["all_ranks"] = Value(session_.all_ranks);
   for (std::string_view type : scenario::type_names()) names[std::string(type)] = Value(dtype_from_name(type));

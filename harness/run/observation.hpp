@@ -16,11 +16,21 @@
 
 namespace lockstep::run {
 
+// Family and operation -> number, or bytes.
+using CollectiveCounts = std::map<std::pair<std::string, std::string>, std::int64_t>;
+
+// A window of a dry run.
+struct PlannedWindow {
+  CollectiveCounts counts;  // of the families that are planned, and of the scenario's own collectives
+  bool is_whole = true;     // no step in it had to fail: how far that comes is not planned
+};
+
 struct Observation {
   std::vector<comm::LogEntry> collectives;
   std::vector<parallel::ParallelEvent> events;
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;
+  std::optional<PlannedWindow> planned{};  // in a dry run, instead of all others
 };
 
 // What of a window is looked at. start_up and checkpoint only count for a check that names them.
@@ -33,8 +43,6 @@ struct CollectiveFilter {
 };
 std::vector<const comm::LogEntry*> select(const Observation& observation, const CollectiveFilter& filter);
 
-// Family and operation -> number, or bytes.
-using CollectiveCounts = std::map<std::pair<std::string, std::string>, std::int64_t>;
 CollectiveCounts count_collectives(const std::vector<const comm::LogEntry*>& entries, bool bytes);
 
 // "data_parallel/all_reduce of 24 bytes for net.fc1 (line 12)", at most `limit` of them, then how many more.

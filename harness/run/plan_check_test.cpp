@@ -210,6 +210,74 @@ TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {
   EXPECT_THAT(off_plan(run_steps(steps, unplanned)), IsEmpty());
 }
 
+TEST(PlanCheck, NamesTheStepAndTheValueThatOnlyARunKnows) {
+  const auto failures_with = [](const std::string& value) {
+    return plan_failures(run_steps(str(R"yaml(
+  - model: Net()
+    as: net
+  - replicate: net
+  - observe: {}
+    as: seen
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - let: {again: ")yaml",
+                                       value, R"yaml("}
+  - if: again
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - expect: net.fc1.weight.grad != none
+)yaml"),
+                                   ranks(2)));
+  };
+  const std::map<std::string, std::string> unknown = {{"memory('parameter') > 0", "memory()"},
+                                                      {"seen.peak_bytes > 0", "`peak_bytes`"},
+                                                      {"seen.seconds > 0", "`seconds`"},
+                                                      {"draws(net)[0] == 1", "how often values were drawn"},
+                                                      {"not net.fc1.weight.pinned", "`pinned`"}};
+  for (const auto& [value, name] : unknown) {
+    const std::vector<std::string> found = failures_with(value);
+    ASSERT_EQ(found.size(), 1u) << value;
+    EXPECT_THAT(found[0], HasSubstr("text.yaml:12: `again` has no value here"));
+    EXPECT_THAT(found[0], HasSubstr("unknown: `again` of text.yaml:11:5: ")));
+  }
+  EXPECT_THAT(failures_with("counts(seen)['data_parallel/all_reduce'] == 1"), IsEmpty());
+  EXPECT_THAT(failures_with("net.fc1.weight.device == device"), IsEmpty());
+}
+
+TEST(PlanCheck, CountsOfAWindowAreThoseThatArePlannedInIt) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - fully_shard: [net.fc1, net]
+  - let: {trained: parameters(net)}
+  - observe: {}
+    as: seen
+    steps:
+      - all_reduce: {tensor: "ones(2)", op: sum}
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - repeat: counts(seen)['data_parallel/all_gather'] + counts(seen)['user/all_reduce']
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - observe: {}
+    as: raised
+    steps:
+      - forward: {loss: "sum(net(randn(4, 3)))"}
+        raises: linear
+  - expect: all([p.grad != none for p in trained])
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  std::int64_t scattered = 0;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan)
+    if (row.operation == "reduce_scatter") scattered += row.planned;
+  // Two a turn: the group of fc1 is gathered again for backward, the root is not.
+  EXPECT_EQ(scattered, 2 * (1 + 3 + 1));
+}
+
 TEST(PlanCheck, ValuesThatNoStepNeedsAreNotAsked) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()

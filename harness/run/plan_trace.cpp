@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/device/arena.hpp"
@@ -14,8 +15,6 @@ namespace lockstep::run {
 
 namespace {
 
-constexpr device::Device meta{device::Kind::meta, 0};
-
 bool among(std::string_view verb, std::initializer_list<std::string_view> verbs) {
   return std::find(verbs.begin(), verbs.end(), verb) != verbs.end();
 }
@@ -25,14 +24,14 @@ bool is_left_out(const scenario::Step& step, std::string_view verb) {
   using scenario::Group;
   const Group group = scenario::spec_of(step.verb).group;
   if (group == Group::checks || group == Group::faults) return true;
-  return among(verb, {"wait", "write", "record", "record_event", "set_post_optim_event", "barrier", "to_empty",
-                      "reset_parameters", "save_checkpoint", "load_checkpoint"});
+  return among(verb, {"wait", "write", "record", "record_event", "set_post_optim_event", "barrier", "save_checkpoint",
+                      "load_checkpoint"});
 }
 
 // Without them the rest can be foretold all the same.
 bool is_optional(std::string_view verb) {
   return among(verb, {"let", "read", "drop", "assign", "set_gradient", "state_dict", "load_state_dict",
-                      "init_optimizer_state", "clip_grad_norm"});
+                      "init_optimizer_state", "clip_grad_norm", "reset_parameters"});
 }
 
 }  // namespace
@@ -44,37 +43,49 @@ plan::ModuleId PlanTrace::id_of(const nn::ModulePtr& module) {
   return at->second;
 }
 
-plan::TensorId PlanTrace::id_of(const Tensor& tensor, std::optional<plan::TensorId> stands_for) {
-  const auto [at, added] =
-      tensor_ids_.emplace(&tensor.impl(), stands_for ? *stands_for : static_cast<int>(tensors_.size()));
-  if (added) {
-    (stands_for ? replacements_ : tensors_).push_back(tensor);
-    if (is_leaf(tensor) && is_floating(tensor.dtype())) {
-      add_post_accumulate_hook(tensor, [this, id = at->second](const Tensor&) {
-        here_in_backward();
-        planner_.gradient(id);
-      });
-    }
-  }
+PlanTrace::PlanTrace()
+    : shards_(planner_, {[this](const Tensor& tensor, plan::TensorId id) { stands_for(tensor, id); },
+                         [this](plan::TensorId id) { gradient(id); }}) {}
+
+void PlanTrace::gradient(plan::TensorId id) {
+  here_in_backward();
+  planner_.gradient(id);
+}
+
+plan::TensorId PlanTrace::id_of(const Tensor& tensor) {
+  const auto [at, added] = tensor_ids_.emplace(&tensor.impl(), static_cast<int>(tensors_.size()));
+  if (!added) return at->second;
+  tensors_.push_back(tensor);
+  // Sharding puts another tensor in its place: what then comes here is nobody's gradient.
+  if (is_leaf(tensor) && is_floating(tensor.dtype()))
+    add_post_accumulate_hook(tensor, [this, id = at->second](const Tensor& leaf) {
+      if (tensor_ids_.contains(&leaf.impl())) gradient(id);
+    });
   return at->second;
 }
 
+// It is kept, so that its address stays its own.
+void PlanTrace::stands_for(const Tensor& tensor, plan::TensorId id) {
+  const Tensor& first = tensors_[static_cast<std::size_t>(id)];
+  if (const auto at = tensor_ids_.find(&first.impl()); at != tensor_ids_.end() && at->second == id)
+    tensor_ids_.erase(at);
+  tensor_ids_[&tensor.impl()] = id;
+  replacements_.push_back(tensor);
+}
+
 void PlanTrace::refresh(const nn::ModulePtr& root) {
+  shards_.adopt();
   plan::Facts facts;
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     plan::ModuleFacts& module = facts.modules[id_of(entry.module)];
     for (const nn::ChildSlot& child : entry.module->children) module.children.push_back(id_of(child.module));
     const auto add = [&](std::vector<plan::NamedTensor>& list, const std::string& name, const Tensor& tensor) {
       if (!tensor.defined()) return;
-      // What a load puts in the slot of a sharded parameter is that parameter from then on.
-      auto& in_slot = in_slots_[{entry.module.get(), name}];
-      if (in_slot && !planner_.shards().owns(*in_slot)) in_slot.reset();
-      const plan::TensorId id = id_of(tensor, in_slot);
-      in_slot = id;
+      const plan::TensorId id = id_of(tensor);
       list.push_back({name, id});
       facts.tensors[id] = {sizes_of_part(tensor), tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
     };
-    for (const nn::ParameterSlot& slot : entry.module->parameters) add(module.parameters, slot.name, slot.tensor);
+    for (const nn::ParameterSlot& slot : entry.module->parameters) add(module.parameters, slot.name, slot.trained());
     for (const nn::BufferSlot& slot : entry.module->buffers) add(module.buffers, slot.name, slot.tensor);
   }
   planner_.know(facts);
@@ -91,9 +102,11 @@ void PlanTrace::here_in_backward() {
   if (std::exchange(backward_, backward_id()) == backward_id()) return;
   std::set<plan::TensorId> comes_to;
   for (const std::vector<Tensor>* all : {&tensors_, &replacements_})
-    for (const Tensor& tensor : *all)
-      if (is_leaf(tensor) && is_floating(tensor.dtype()) && backward_reaches(tensor))
-        comes_to.insert(tensor_ids_.at(&tensor.impl()));
+    for (const Tensor& tensor : *all) {
+      const auto id = tensor_ids_.find(&tensor.impl());
+      if (id == tensor_ids_.end() || shards_.holds(tensor)) continue;
+      if (is_leaf(tensor) && is_floating(tensor.dtype()) && backward_reaches(tensor)) comes_to.insert(id->second);
+    }
   planner_.begin_backward(std::move(comes_to));
 }
 
@@ -106,11 +119,15 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
     // What is below changes between forwards, not within one, nor in a backward that recomputes.
     if (depth_++ == 0 && !in_backward()) refresh(of.shared_from_this());
     here();
-    if (!planner_.enter(id, {grad_enabled(), in_backward()})) return;
+    const bool is_watched = planner_.enter(id, {grad_enabled(), in_backward()});
+    shards_.follow();
+    prepare(id, inputs);
+    if (!is_watched) return;
     nn::Value all = nn::Value::list({nn::Value::list(inputs.positional), nn::Value::map(inputs.named)});
     all = nn::with_tensors(all, watch_passing(nn::tensors_of(all), [this, id] {
                              here_in_backward();
                              planner_.backward_leaves(id);
+                             shards_.follow();
                            }));
     inputs.positional = all.items()[0].items();
     inputs.named = all.items()[1].entries();
@@ -118,20 +135,51 @@ void PlanTrace::watch(const nn::ModulePtr& module) {
   module->add_post_forward([this, id](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
     depth_ = std::max(0, depth_ - 1);
     here();
-    if (!planner_.leave(id, {grad_enabled(), in_backward()})) return;
-    outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
-                                 here_in_backward();
-                                 planner_.backward_reaches(id);
-                               }));
+    const bool is_watched = planner_.leave(id, {grad_enabled(), in_backward()});
+    shards_.follow();
+    if (is_watched)
+      outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {
+                                   here_in_backward();
+                                   planner_.backward_reaches(id);
+                                   shards_.follow();
+                                 }));
+    shards_.finish(id, outputs);
   });
 }
 
+// Moves and casts of the APIs that are applied to a module.
+void PlanTrace::prepare(plan::ModuleId module, nn::Inputs& inputs) const {
+  if (const auto at = moves_inputs_to_.find(module); at != moves_inputs_to_.end()) {
+    const auto moved = [device = at->second](const Tensor& tensor) {
+      return tensor.device() == device ? tensor : ops::to_device(tensor, device);
+    };
+    for (nn::Value& value : inputs.positional) value = nn::map_tensors(value, moved);
+    for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, moved);
+  }
+  shards_.prepare(module, inputs);
+}
+
 // ---- steps ----
-void PlanTrace::note(const std::string& what, const Error& error) { unknown_.push_back(str(what, ": ", error.what())); }
+void PlanTrace::note(const std::string& name, const scenario::Place& place, const Error& error) {
+  unknown_.push_back(str("`", name, "` of ", to_text(place), ": ", error.what()));
+}
+
+std::vector<std::string> PlanTrace::unknown_for(const std::string& message) const {
+  std::vector<std::string> notes = unknown_;
+  std::stable_partition(notes.begin(), notes.end(), [&](const std::string& note) {
+    return message.find(note.substr(0, note.find('`', 1) + 1)) != std::string::npos;
+  });
+  return notes;
+}
 
 Value PlanTrace::perform(StepCall& call) {
   const std::string_view verb = scenario::name_of(call.step.verb);
   depth_ = 0;  // of a forward that failed before, or of one that this step is a hook of
+  if (verb == "wait") {
+    const Value target = call.value("for");
+    if (const Handle* handle = target.get_if<Handle>(); handle && handle->finish) handle->finish();
+    return Value();
+  }
   if (is_left_out(call.step, verb)) {
     evaluate_calls(call);
     return Value();
@@ -175,7 +223,7 @@ void unbind(const scenario::Step& step, Names& names) {
 
 bool PlanTrace::forgives(const scenario::Step& step, const Scope& scope, const Error& error) {
   if (dynamic_cast<const Unforeseeable*>(&error) != nullptr || !is_harmless(step)) return false;
-  note(str(scenario::name_of(step.verb), " of ", to_text(step.place)), error);
+  note(step.as.empty() ? std::string(scenario::name_of(step.verb)) : step.as, step.place, error);
   unbind(step, scope.frame->names);
   return true;
 }
@@ -186,6 +234,7 @@ void PlanTrace::attempt(const scenario::Step& step, const Scope& scope, const st
   const Names names = scope.frame->names;
   planner_.begin_attempt();
   attempts_ = true;
+  num_attempts_ += 1;
   bool as_foreseen = false;
   try {
     perform();
@@ -194,6 +243,7 @@ void PlanTrace::attempt(const scenario::Step& step, const Scope& scope, const st
   }
   attempts_ = false;
   planner_.end_attempt(as_foreseen);
+  shards_.follow();
   scope.frame->names = names;
 }
 
@@ -217,7 +267,7 @@ bool PlanTrace::knows(const scenario::Expr& expr, const Scope& scope) {
     evaluate(expr, scope);
     return true;
   } catch (const Error& error) {
-    note(str("`", to_text(expr), "`"), error);
+    note(to_text(expr), {scope.frame->file, expr.line, expr.column}, error);
     return false;
   }
 }
@@ -230,7 +280,7 @@ void PlanTrace::bind_each(StepCall& call) {
       names[entry.name] = evaluate(*entry.value, call.scope);
     } catch (const Error& error) {
       if (attempts_) throw;
-      note(str("`", entry.name, "`"), error);
+      note(entry.name, call.step.place, error);
       names.erase(entry.name);
     }
   }
@@ -241,32 +291,27 @@ Value PlanTrace::perform_known(StepCall& call, std::string_view verb) {
   if (group == scenario::Group::parallel) return perform_applying(call, verb);
   if (group == scenario::Group::collectives) return shape_of_collective(call, verb);
   if (verb == "model") return build_model(call);
+  if (verb == "observe") return observe(call);
   if (verb == "backward") {
     Value none = run_verb(call);
     here("backward");
     planner_.end_backward();
+    shards_.follow();
     return none;
   }
-  if (verb == "clip_grad_norm") return Value(empty({}, DType::float32, meta));
+  if (verb == "clip_grad_norm") return Value(empty({}, DType::float32, call.in.session().device));
   if (verb == "hook" && call.text("at").starts_with("before_") &&
       !among(call.text("at"), {"before_forward", "before_backward", "before_step"}))
     return Value();  // around collectives
-  if (verb == "to") {
-    const ModuleAt target = call.module("model");
-    const NoGrad no_grad;
-    if (call.has("dtype")) nn::cast_module(target.module, call.value("dtype").as_dtype("dtype"));
-    refresh(target.module);
-    planner_.shards().settle(id_of(target.module));
+  if (verb == "to_empty") {
+    materialize(call);
     return Value();
   }
-  if (among(verb, {"state_dict", "load_state_dict"})) {
-    const Value of = call.value(verb == "state_dict" ? "of" : "into");
-    if (const nn::ModulePtr* module = of.get_if<nn::ModulePtr>()) {
-      refresh(*module);
-      planner_.shards().settle(id_of(*module));
-    }
-    // Whole tensors are cut among ranks that are not there; values are no part of the plan.
-    if (verb == "load_state_dict" && call.boolean("full")) return Value();
+  // Rank 0 hands out values, which are no part of the plan, in the types and places that there are.
+  if (verb == "load_state_dict" && call.boolean("broadcast_from_rank0")) {
+    const Value into = call.value("into");
+    if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>()) nn::settle(*module);
+    return Value();
   }
   return run_verb(call);
 }
@@ -296,10 +341,10 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     try {
       interpreter.trace_steps();
     } catch (const std::exception& error) {
-      outcome.unforeseen = error.what();
-      for (std::size_t i = 0; i < std::min<std::size_t>(trace.unknown().size(), 2); ++i)
-        outcome.unforeseen +=
-            str(i == 0 ? " (without " : "; ", trace.unknown()[i], i + 1 == trace.unknown().size() || i == 1 ? ")" : "");
+      outcome.unforeseen = str(context.place, ": ", error.what());
+      const std::vector<std::string> notes = trace.unknown_for(error.what());
+      for (std::size_t i = 0; i < std::min<std::size_t>(notes.size(), 2); ++i)
+        outcome.unforeseen += str(i == 0 ? " (unknown: " : "; ", notes[i], i + 1 == notes.size() || i == 1 ? ")" : "");
     }
   }
   outcome.planned = trace.planner().collectives();

@@ -1,7 +1,8 @@
-// The dry run of a case that the plan of collectives is made from: the same steps by the same interpreter, on the meta
-// device, with the plain model. Verbs that shard or replicate only tell the planner what is applied where; checks
-// (but for modules that they call), collectives, files and faults are left out. Hooks on the plain modules tell it what
-// is entered and left, where backward comes by, and which parameters get gradients.
+// The dry run of a case that the plan of collectives is made from: the same steps by the same interpreter, on meta
+// devices that stand for the real ones (stand_in.hpp). Verbs that shard or replicate tell the planner what is applied
+// where, and change types, layouts and places of the model's tensors as the policies do (plan_shards.hpp); checks
+// (except for modules that they call), collectives, files and faults are left out. Hooks on the modules tell the
+// planner which module is entered and left, where backward passes, and which parameters get gradients.
 //
 //   const PlanOutcome outcome = plan_case(spec, rank, stage);
 //   outcome.planned, or why nothing could be planned
@@ -20,6 +21,7 @@
 
 #include "engine/nn/module.hpp"
 #include "harness/plan/planner.hpp"
+#include "harness/run/plan_shards.hpp"
 #include "harness/run/value.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -33,7 +35,7 @@ class Unforeseeable : public Error {
 
 class PlanTrace {
  public:
-  PlanTrace() = default;
+  PlanTrace();
   PlanTrace(const PlanTrace&) = delete;
   PlanTrace& operator=(const PlanTrace&) = delete;
 
@@ -46,19 +48,27 @@ class PlanTrace {
   bool knows(const scenario::Expr& expr, const Scope& scope);
   void next_turn() { ++turn_; }  // of a loop
   const plan::Planner& planner() const { return planner_; }
-  const std::vector<std::string>& unknown() const { return unknown_; }  // what values would have been needed for
-  const std::string& not_planned() const { return not_planned_; }       // an API that has no plan yet; empty: none
+  // The notes on values that were needed and not known, those on the names in `message` first.
+  std::vector<std::string> unknown_for(const std::string& message) const;
+  const std::string& not_planned() const { return not_planned_; }  // an API that has no plan yet; empty: none
 
  private:
   Value perform_known(StepCall& call, std::string_view verb);
   Value perform_applying(StepCall& call, std::string_view verb);
   void bind_each(StepCall& call);
   void evaluate_calls(StepCall& call);
-  void note(const std::string& what, const Error& error);
+  void note(const std::string& name, const scenario::Place& place, const Error& error);
 
   void replicate(StepCall& call);
   void fully_shard(StepCall& call);
-  void shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices);
+  void shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices,
+                      const ShardPolicy& policy);
+  void cut_parameters(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
+                      const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
+                      const MeshPtr& mesh, const ShardPolicy& policy);
+  Value unshard(StepCall& call);
+  static std::optional<device::Device> accelerator_of(const Value& device_id, const nn::ModulePtr& module,
+                                                      const Session& session);
   void set_flags(StepCall& call);
   void prefetch(StepCall& call);
   void extend_gather(StepCall& call);
@@ -66,10 +76,14 @@ class PlanTrace {
   Dims sizes_of_part(const Tensor& tensor);
   Value build_model(StepCall& call);
   Value shape_of_collective(StepCall& call, std::string_view verb);
+  Value observe(StepCall& call);
+  void materialize(StepCall& call);
+  void prepare(plan::ModuleId module, nn::Inputs& inputs) const;
 
   plan::ModuleId id_of(const nn::ModulePtr& module);
-  // `stands_for`: the number it takes over, if it is new.
-  plan::TensorId id_of(const Tensor& tensor, std::optional<plan::TensorId> stands_for = {});
+  plan::TensorId id_of(const Tensor& tensor);
+  void stands_for(const Tensor& tensor, plan::TensorId id);
+  void gradient(plan::TensorId id);
   void refresh(const nn::ModulePtr& root);  // tells the planner of this tree as it is now
   void watch(const nn::ModulePtr& module);
   void here(const char* phase = nullptr);  // tells it where the run is
@@ -81,7 +95,8 @@ class PlanTrace {
   std::map<const TensorImpl*, plan::TensorId> tensor_ids_;
   std::vector<nn::ModulePtr> modules_;  // kept, so that a number stands for one object
   std::vector<Tensor> tensors_, replacements_;
-  std::map<std::pair<const nn::Module*, std::string>, std::optional<plan::TensorId>> in_slots_;
+  TracedShards shards_;
+  std::map<plan::ModuleId, device::Device> moves_inputs_to_;  // of replicated modules
   std::set<const nn::Module*> watched_;
   // Of parameters that tensor parallelism cut: this rank's part.
   struct Cut {
@@ -92,9 +107,11 @@ class PlanTrace {
   std::vector<std::string> unknown_;
   std::string not_planned_;
   int turn_ = 0;
-  int depth_ = 0;               // of forwards of watched modules, one within the other
-  bool attempts_ = false;       // a step that must fail
-  std::uint64_t backward_ = 0;  // the last that it told the planner of
+  int depth_ = 0;          // of forwards of watched modules, one within the other
+  bool attempts_ = false;  // a step that must fail
+  int num_attempts_ = 0;
+  std::map<std::string, std::int64_t> user_collectives_;  // of the scenario's own steps, by operation
+  std::uint64_t backward_ = 0;                            // the last that it told the planner of
 };
 
 struct PlanOutcome {

@@ -1,17 +1,18 @@
-// The verbs that apply an API, as the trace performs them: what is applied where goes to the planner, the model stays
-// plain. And what stands in for verbs that build a model or communicate.
+// The verbs that apply an API, as the trace performs them: the planner learns what is applied where, and parameters
+// become what the policies make of them. And what stands in for verbs that build a model, communicate or observe.
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/layout/placement.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
+#include "harness/run/observation.hpp"
 #include "harness/run/plan_trace.hpp"
+#include "harness/run/stand_in.hpp"
 
 namespace lockstep::run {
 
 namespace {
-
-constexpr device::Device meta{device::Kind::meta, 0};
 
 plan::Reshard reshard_of(const Value& value) {
   using Kind = plan::Reshard::Kind;
@@ -42,10 +43,10 @@ Value PlanTrace::perform_applying(StepCall& call, std::string_view verb) {
   } else if (verb == "extend_gather") {
     extend_gather(call);
   } else if (verb == "unshard") {
-    const bool async = call.boolean("async");
-    for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.shards().unshard(id, async);
+    return unshard(call);
   } else if (verb == "reshard") {
     for (const plan::ModuleId id : watched_ids(call, "modules")) planner_.shards().reshard(id);
+    shards_.follow();
   } else if (verb == "register_forward_method") {
     call.module("module").module->register_forward_method(call.text("method"));
   } else if (verb == "activation_checkpoint") {
@@ -68,6 +69,38 @@ std::vector<plan::ModuleId> PlanTrace::watched_ids(StepCall& call, const char* n
   return ids;
 }
 
+Value PlanTrace::unshard(StepCall& call) {
+  const bool async = call.boolean("async");
+  const std::vector<plan::ModuleId> ids = watched_ids(call, "modules");
+  for (const plan::ModuleId id : ids) planner_.shards().unshard(id, async);
+  shards_.follow();
+  if (!async) return Value();
+  Handle handle;
+  handle.finish = [this, ids] {
+    for (const plan::ModuleId id : ids) planner_.shards().wait_for_unshard(id);
+    shards_.follow();
+  };
+  return Value(std::move(handle));
+}
+
+// The accelerator that a device id names: its name, or the index of one of the kind that the parameters are on.
+std::optional<device::Device> PlanTrace::accelerator_of(const Value& device_id, const nn::ModulePtr& module,
+                                                        const Session& session) {
+  if (device_id.is_none()) return std::nullopt;
+  device::Device device;
+  if (const std::string* name = device_id.get_if<std::string>()) {
+    device = device_named(session, *name);
+  } else {
+    const std::vector<nn::NamedParameter> parameters = nn::named_parameters(module);
+    if (!parameters.empty()) device.kind = stood_for(parameters.front().tensor().device()).kind;
+    device.index = static_cast<int>(device_id.as_int("device_id"));
+    device = stand_in(device);
+  }
+  const device::Kind kind = stood_for(device).kind;
+  if (kind != device::Kind::sim && kind != device::Kind::cuda) return std::nullopt;
+  return device;
+}
+
 void PlanTrace::replicate(StepCall& call) {
   plan::ReplicateChoices choices;
   choices.axes = axes_of(*call.mesh());
@@ -80,6 +113,8 @@ void PlanTrace::replicate(StepCall& call) {
   for (const ModuleAt& found : call.modules("modules")) {
     watch(found.module);
     choices.owner = found.path;
+    const auto moves_to = accelerator_of(call.value("device_id"), found.module, call.in.session());
+    if (moves_to) moves_inputs_to_[id_of(found.module)] = *moves_to;
     planner_.replicate(id_of(found.module), choices);
   }
 }
@@ -91,14 +126,21 @@ void PlanTrace::fully_shard(StepCall& call) {
   if (axes.size() == 2) choices.replicate = axes.front();
   if (call.has("reshard_after_forward"))
     choices.reshard_after_forward = reshard_of(call.value("reshard_after_forward"));
+  const Session& session = call.in.session();
+  ShardPolicy policy;
+  policy.computes_on = policy.parts_on = session.device;
+  if (call.text("offload") != "none") policy.parts_on = stand_in(device::Device{});
   if (const Value types = call.value("mixed_precision"); !types.is_none()) {
     const auto type = [&](const char* key) -> std::optional<DType> {
       const Value* found = types.find(Key(key));
       if (!found || found->is_none()) return std::nullopt;
       return found->as_dtype(key);
     };
-    choices.param = type("param");
+    choices.param = policy.param = type("param");
     choices.reduce = type("reduce");
+    policy.output = type("output");
+    if (const Value* casts = types.find(Key("cast_forward_inputs")))
+      policy.casts_inputs = casts->as_bool("cast_forward_inputs");
   }
   const std::vector<ModuleAt> found = call.modules("modules");
   const MeshPtr mesh = call.mesh();
@@ -106,17 +148,20 @@ void PlanTrace::fully_shard(StepCall& call) {
   for (const ModuleAt& at : found)
     for (const nn::NamedParameter& parameter : nn::named_parameters(at.module))
       meshes_.emplace(id_of(parameter.tensor()), gathers);
-  if (call.boolean("together")) return shard_together(call, found, choices);
-  for (const ModuleAt& at : found) shard_together(call, {at}, choices);
+  if (call.boolean("together")) return shard_together(call, found, choices, policy);
+  for (const ModuleAt& at : found) shard_together(call, {at}, choices, policy);
 }
 
-void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices) {
+void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& found, plan::ShardChoices choices,
+                               const ShardPolicy& policy) {
   std::vector<plan::ModuleId> ids;
+  std::vector<nn::ModulePtr> modules;
   const Value dims = call.value("shard_dim");
   for (const ModuleAt& at : found) {
     choices.owner += str(choices.owner.empty() ? "" : "+", at.path);
     watch(at.module);
     ids.push_back(id_of(at.module));
+    modules.push_back(at.module);
     for (const nn::NamedParameter& parameter : nn::named_parameters(at.module)) {
       if (!dims.is(Value::Kind::map)) {
         choices.dims[id_of(parameter.tensor())] = static_cast<int>(dims.as_int("shard_dim"));
@@ -145,7 +190,37 @@ void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& foun
       for (const TensorAt& one : find_parameters(path, call.scope)) ignored.parameters.insert(id_of(one.tensor()));
     }
   }
+  const plan::Planner::Managed managed = planner_.managed_by(ids, ignored);
+  const std::map<plan::TensorId, int> dims_of = choices.dims;
   planner_.fully_shard(ids, std::move(choices), ignored);
+  cut_parameters(modules, ids, managed, dims_of, call.mesh(), policy);
+}
+
+void PlanTrace::cut_parameters(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
+                               const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
+                               const MeshPtr& mesh, const ShardPolicy& policy) {
+  std::vector<TracedShards::Parameter> parameters;
+  for (const plan::TensorId id : managed.parameters) {
+    TracedShards::Parameter& parameter = parameters.emplace_back();
+    parameter.id = id;
+    if (const auto dim = dims.find(id); dim != dims.end()) parameter.dim = dim->second;
+  }
+  const NoGrad no_grad;
+  for (const plan::ModuleId id : managed.modules) {
+    const nn::ModulePtr& module = modules_[static_cast<std::size_t>(id)];
+    for (std::size_t index = 0; index < module->parameters.size(); ++index) {
+      const Tensor& tensor = module->parameters[index].tensor;
+      if (!tensor.defined()) continue;
+      const auto at = std::find(managed.parameters.begin(), managed.parameters.end(), id_of(tensor));
+      if (at != managed.parameters.end())
+        parameters[static_cast<std::size_t>(at - managed.parameters.begin())].slots.push_back({module, index});
+    }
+    // Buffers go to where the group computes.
+    for (const nn::BufferSlot& buffer : module->buffers)
+      if (buffer.tensor.defined() && is_stand_in(buffer.tensor.device()))
+        nn::swap_data(buffer.tensor, raw::to_device(detach(buffer.tensor), policy.computes_on));
+  }
+  shards_.add(modules, ids, std::move(parameters), mesh, policy);
 }
 
 // What the method `send` gives for a part without values.
@@ -166,7 +241,7 @@ void PlanTrace::extend_gather(StepCall& call) {
     site.emplace_back("dim", Value(std::int64_t{shards.dim_of(id)}));
     site.emplace_back("part_shape", list_of(shards.part_sizes(id)));
     site.emplace_back("dtype", Value(shards.compute_type(id)));
-    const Tensor part = empty(shards.part_sizes(id), planner_.facts().tensor(id).dtype, meta);
+    const Tensor part = empty(shards.part_sizes(id), planner_.facts().tensor(id).dtype, call.in.session().device);
     const Value given = call_module(through, "send", {Value(part), Value::map(std::move(site))}, {});
     const Value* tensors = given.is(Value::Kind::map) ? given.find(Key("tensors")) : &given;
     if (!tensors) throw Unforeseeable("what an extension sends is a map without `tensors`");
@@ -224,7 +299,7 @@ bool PlanTrace::cut_for_tensor_parallel(StepCall& call) {
 }
 
 Dims PlanTrace::sizes_of_part(const Tensor& tensor) {
-  Dims sizes = tensor.sizes();
+  Dims sizes = planner_.shards().owns(id_of(tensor)) ? global_sizes(tensor) : tensor.sizes();
   if (const auto at = cuts_.find(id_of(tensor)); at != cuts_.end()) {
     const Cut& cut = at->second;
     sizes[cut.dim] = layout::chunk(sizes[cut.dim], cut.parts, cut.mine).length;
@@ -240,7 +315,7 @@ void PlanTrace::prefetch(StepCall& call) {
 
 Value PlanTrace::build_model(StepCall& call) {
   nn::BuildOptions options;
-  options.device = meta;
+  options.device = device_named(call.in.session(), call.text("device"));
   options.dtype = call.value("dtype").as_dtype("dtype");
   const NoGrad no_grad;
   Scope building = call.scope;
@@ -252,6 +327,7 @@ Value PlanTrace::build_model(StepCall& call) {
 
 // The shape of what a collective of the scenario would give; they are steps themselves, so that nothing is planned.
 Value PlanTrace::shape_of_collective(StepCall& call, std::string_view verb) {
+  user_collectives_[std::string(verb)] += 1;
   constexpr std::string_view with_result[] = {"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"};
   if (std::find(std::begin(with_result), std::end(with_result), verb) == std::end(with_result)) return Value();
   const MeshPtr mesh = call.mesh();
@@ -263,7 +339,39 @@ Value PlanTrace::shape_of_collective(StepCall& call, std::string_view verb) {
   Dims sizes = tensor.sizes();
   const int dim = normalize_dim(static_cast<int>(call.integer("dim")), sizes.size(), "dim");
   sizes[dim] = verb == "all_gather" ? sizes[dim] * mesh->num_ranks() : sizes[dim] / mesh->num_ranks();
-  return Value(empty(sizes, tensor.dtype(), meta));
+  return Value(empty(sizes, tensor.dtype(), tensor.device()));
+}
+
+// Tensors that are really on the meta device get a place.
+void PlanTrace::materialize(StepCall& call) {
+  const nn::ModulePtr model = call.module("model").module;
+  const device::Device to = device_named(call.in.session(), call.text("device"));
+  nn::settle(model);
+  const auto place = [to](const Tensor& tensor) {
+    if (tensor.defined() && tensor.is_meta() && !is_stand_in(tensor.device()))
+      nn::swap_data(tensor, empty(tensor.sizes(), tensor.dtype(), to));
+  };
+  for (const nn::NamedParameter& parameter : nn::named_parameters(model)) place(parameter.tensor());
+  for (const nn::NamedBuffer& buffer : nn::named_buffers(model)) place(buffer.tensor());
+}
+
+// The window holds what the plan makes within it; bytes of memory and seconds are those of a run alone.
+Value PlanTrace::observe(StepCall& call) {
+  const std::size_t first = planner_.collectives().size();
+  const std::map<std::string, std::int64_t> users = user_collectives_;
+  const int attempts = num_attempts_;
+  call.in.run_steps(call.step.steps, call.scope);
+  auto seen = std::make_shared<Observation>();
+  PlannedWindow& window = seen->planned.emplace();
+  const std::vector<plan::Collective>& all = planner_.collectives();
+  for (std::size_t at = first; at < all.size(); ++at) window.counts[{all[at].family, all[at].operation}] += 1;
+  for (const auto& [operation, count] : user_collectives_) {
+    const auto before = users.find(operation);
+    const std::int64_t more = count - (before == users.end() ? 0 : before->second);
+    if (more > 0) window.counts[{"user", operation}] = more;
+  }
+  window.is_whole = attempts == num_attempts_;
+  return Value(std::shared_ptr<const Observation>(std::move(seen)));
 }
 
 }  // namespace lockstep::run

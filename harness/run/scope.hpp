@@ -27,6 +27,7 @@ struct Session {
   int rank = 0;
   int world_size = 1;
   device::Device device;
+  bool is_dry_run = false;  // of the plan: nothing has values, and devices are stand-ins (stand_in.hpp)
   MeshPtr all_ranks;
   Names variables;   // rank, world_size, ..., and the type names: known everywhere
   Names parameters;  // of the scenario, and its matrix names: known in its own file
@@ -65,6 +66,12 @@ struct Scope {
     scope.locals = inner;
     return scope;
   }
+};
+
+// A value that only a run gives, asked for in a dry run.
+class UnknownBeforeRun : public Error {
+ public:
+  explicit UnknownBeforeRun(std::string_view what) : Error(str(what, " is known only when the case runs")) {}
 };
 
 // A name that no step has bound, though one would have: the case is INVALID. Never caught by `raises`.

@@ -3,6 +3,7 @@
 #include "engine/autograd/ops.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
+#include "harness/run/stand_in.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run::verbs {
@@ -66,8 +67,7 @@ void assign_to(const Tensor& tensor, const Value& value, const std::string& labe
 
 Value model(StepCall& call) {
   nn::BuildOptions options;
-  options.device = device::device_from_name(call.text("device"));
-  device::require_available(options.device.kind);
+  options.device = device_named(call.in.session(), call.text("device"));
   options.dtype = call.value("dtype").as_dtype("dtype");
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
@@ -87,18 +87,12 @@ Value to(StepCall& call) {
   const ModuleAt target = call.module("model");
   const NoGrad no_grad;
   if (call.has("dtype")) nn::cast_module(target.module, call.value("dtype").as_dtype("dtype"));
-  if (call.has("device")) {
-    const device::Device device = device::device_from_name(call.text("device"));
-    device::require_available(device.kind);
-    nn::move_module(target.module, device);
-  }
+  if (call.has("device")) nn::move_module(target.module, device_named(call.in.session(), call.text("device")));
   return Value();
 }
 
 Value to_empty(StepCall& call) {
-  const device::Device device = device::device_from_name(call.text("device"));
-  device::require_available(device.kind);
-  nn::materialize(call.module("model").module, device);
+  nn::materialize(call.module("model").module, device_named(call.in.session(), call.text("device")));
   return Value();
 }
 

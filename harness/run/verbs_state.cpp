@@ -5,6 +5,7 @@
 #include "engine/optim/optimizer.hpp"
 #include "engine/optim/whole_state.hpp"
 #include "engine/tensor/ops.hpp"
+#include "harness/run/stand_in.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run::verbs {
@@ -15,12 +16,12 @@ namespace {
 struct Form {
   bool full = false;
   bool cpu = false;
-  bool keep = true;  // rank0_only leaves other ranks empty
+  bool keep = true;     // rank0_only leaves other ranks empty
+  device::Device host;  // where `cpu` puts them
   // Whole tensors are gathered by all ranks, also by those that keep nothing and get an undefined one.
   Tensor operator()(const Tensor& tensor) const {
     const Tensor handed = full ? full_tensor(tensor) : tensor;
     if (!keep) return {};
-    const device::Device host{device::Kind::cpu, 0};
     if (!cpu || handed.device() == host) return handed;
     const Tensor local = raw::to_device(local_tensor(handed), host);
     return handed.is_sharded() ? make_sharded(local, handed.impl().layout) : local;
@@ -138,6 +139,7 @@ Value state_dict(StepCall& call) {
   const Value of = call.value("of");
   Form form;
   form.cpu = call.boolean("cpu");
+  form.host = device_named(call.in.session(), "cpu");
   form.keep = !call.boolean("rank0_only") || call.in.session().rank == 0;
   form.full = call.boolean("full");
   if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
