@@ -240,7 +240,8 @@ TEST(PlanCheck, NamesTheStepAndTheValueThatOnlyARunKnows) {
     const std::vector<std::string> found = failures_with(value);
     ASSERT_EQ(found.size(), 1u) << value;
     EXPECT_THAT(found[0], HasSubstr("text.yaml:12: `again` has no value here"));
-    EXPECT_THAT(found[0], HasSubstr("unknown: `again` of text.yaml:11:5: ")));
+    EXPECT_THAT(found[0], HasSubstr("unknown: `again` of text.yaml:11:5: "));
+    EXPECT_THAT(found[0], HasSubstr(str(name, " is known only when the case runs")));
   }
   EXPECT_THAT(failures_with("counts(seen)['data_parallel/all_reduce'] == 1"), IsEmpty());
   EXPECT_THAT(failures_with("net.fc1.weight.device == device"), IsEmpty());
