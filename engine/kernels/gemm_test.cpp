@@ -55,6 +55,18 @@ TEST(Gemm, TakesOperandsAsTheyLie) {
   for (std::int64_t n = 1; n < 10; ++n) check_all_lays<float>(64, n, 33);  // few columns, whole blocks of rows
 }
 
+// Past the size from which, without AVX-512, a left operand by columns is multiplied by the other library.
+TEST(Gemm, TakesLargeOperandsByColumns) {
+  constexpr std::int64_t m = 256, n = 130, k = 132;
+  std::vector<float> a = mixed_values<float>(m * k), b = mixed_values<float>(k * n, 2), out(m * n);
+  const View x = view_of(a, {m, k}, {1, m}), to = view_of(out, {m, n});
+  for (const Dims& lay_b : {Dims{n, 1}, Dims{1, k}}) {
+    const View y = view_of(b, {k, n}, lay_b);
+    matmul(Space::host, to, x, y);
+    expect_product<float>(to, x, y);
+  }
+}
+
 TEST(Gemm, KnowsWhatTheLibraryCannotTake) {
   std::vector<float> a(100);
   EXPECT_FALSE(is_product_operand(view_of(a, {4, 4}, {8, 2})));
