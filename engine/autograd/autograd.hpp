@@ -1,9 +1,9 @@
 // The tape: nodes built by the differentiable operations (ops.hpp), backward over them, hooks, saved tensors.
 //
 // A node owns its derivative and edges to the nodes of its inputs. backward() runs nodes in one fixed order: the latest
-// recorded first. Gradients meet at leaves through accumulation, or through an accumulator that a parallel API put in
-// its place. Everything that is of a rank (gradient mode, saved-tensor hooks, the running backward) is a service of its
-// context.
+// recorded first; a leaf gets its gradient as soon as its last use is done. Gradients meet at leaves through
+// accumulation, or through an accumulator that a parallel API put in its place. Everything that is of a rank (gradient
+// mode, saved-tensor hooks, the running backward) is a service of its context.
 //
 // An operation is one short function, forward and backward together:
 //
@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -94,8 +95,11 @@ using BackwardFunction = std::function<Gradients(const Backward&)>;
 // Attaches a node to `result` when recording and an input requires grad; gives the result back. `inputs` are the
 // differentiable inputs in order, `saved` what backward reads (aliases without history are kept; the result may be
 // among them). Several results: record_many.
+//
+// Gradients go on to the inputs in the order of the inputs. `order` is for an operation whose parts PyTorch records as
+// several nodes, so that the gradients arrive in another order there: the inputs' indices, in memory that lives on.
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
-              BackwardFunction function);
+              BackwardFunction function, std::span<const int> order = {});
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function);
 // Whether record() would attach a node: spares work that only backward needs.

@@ -1,10 +1,12 @@
-// Backward: one fixed order over the recorded nodes, the latest recorded first.
+// Backward: one fixed order over the recorded nodes, which is the order of PyTorch's engine.
 //
-// A node's inputs were recorded before it, so walking the reachable nodes by falling sequence number meets every
-// consumer of a node before the node itself: all reachable nodes are listed once, in that order, and then run. A leaf
-// is served as soon as the last edge into it is settled, so that a parallel API can start reducing while backward goes
-// on.
+// A task is a node or a leaf. A task becomes ready when every edge into it is settled. Of the ready tasks a leaf runs
+// before any node, so that a parallel API can start reducing while backward goes on. Of the ready nodes the latest
+// recorded runs first. A node's inputs were recorded before it, so this order is that of falling sequence numbers.
+// Several leaves that become ready at one node are equal in this order; the binary heap of the standard library decides
+// between them, as it does in PyTorch: the leaves of cat(a, b, c, d) run as a, c, b, d.
 #include <algorithm>
+#include <limits>
 
 #include "engine/autograd/node.hpp"
 #include "engine/comm/process_group.hpp"
@@ -35,6 +37,7 @@ struct Incoming {
 
 struct NodeTask {
   Node* node = nullptr;
+  int pending = 0;              // edges into it that are not settled yet
   std::vector<Incoming> grads;  // one an output; empty until one arrives
   bool passed = false;          // of a node that lets them pass: one did
 };
@@ -43,6 +46,14 @@ struct LeafTask {
   std::shared_ptr<TensorImpl> leaf;
   int pending = 0;  // edges into it that are not settled yet
   Incoming grad;
+};
+
+// A task that may run; exactly one of the two is set.
+struct ReadyTask {
+  std::uint64_t priority = 0;
+  NodeTask* node = nullptr;
+  LeafTask* leaf = nullptr;
+  bool operator<(const ReadyTask& other) const { return priority < other.priority; }
 };
 
 class Run : public RunningBackward {
@@ -60,15 +71,18 @@ class Run : public RunningBackward {
                             [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
   }
   void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
-  void pass_on(const Edge& edge, Tensor&& grad);
+  void add_to(NodeTask& task, int output, Tensor&& grad);
+  void make_ready(ReadyTask task);
+  void run_ready();
   void run_node(NodeTask& task);
   void finish_leaf(LeafTask& task);
 
   std::vector<Edge> root_edges_;
   Gradients root_grads_;
   bool retain_graph_;
-  std::vector<NodeTask> nodes_;   // falling sequence
+  std::vector<NodeTask> nodes_;   // falling sequence, for finding only
   std::vector<LeafTask> leaves_;  // by address, for finding only
+  std::vector<ReadyTask> ready_;  // a heap
 };
 
 Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) : retain_graph_(retain_graph) {
@@ -121,11 +135,14 @@ void Run::list_tasks() {
     std::pop_heap(heap.begin(), heap.end(), earlier);
     Node* node = heap.back();
     heap.pop_back();
-    if (!nodes_.empty() && nodes_.back().node == node) continue;
+    if (!nodes_.empty() && nodes_.back().node == node) {  // one more edge into it
+      ++nodes_.back().pending;
+      continue;
+    }
     if (node->freed())
       throw Error(str("backward: the graph was freed by an earlier backward (at ", node->name(), ")"),
                   "retain the graph in the earlier backward, or compute the loss again");
-    nodes_.push_back({node, {}});
+    nodes_.push_back({node, 1, {}});
     for (const Edge& edge : node->edges) reach(edge);
   }
   std::sort(leaf_edges.begin(), leaf_edges.end());
@@ -148,27 +165,47 @@ bool Run::reaches(const TensorImpl* leaf) const {
 
 void Run::deliver(const Edge& edge, Tensor&& grad) {
   if (edge.node) {
-    if (!grad.defined()) return;
     NodeTask& task = task_of(*edge.node);
-    if (edge.node->passes()) {
-      task.passed = true;
-      return pass_on(edge.node->edges[static_cast<std::size_t>(edge.output)], std::move(grad));
-    }
-    if (task.grads.empty()) task.grads.resize(edge.node->outputs.size());
-    task.grads[static_cast<std::size_t>(edge.output)].add(std::move(grad));
+    if (grad.defined()) add_to(task, edge.output, std::move(grad));
+    if (--task.pending == 0) make_ready({edge.node->sequence(), &task, nullptr});
   } else if (edge.leaf) {
     LeafTask& task = *find_leaf(leaves_, edge.leaf.get());
     if (grad.defined()) task.grad.add(std::move(grad));
-    if (--task.pending == 0) finish_leaf(task);
+    if (--task.pending == 0) make_ready({std::numeric_limits<std::uint64_t>::max(), nullptr, &task});
   }
 }
 
-// Past a node that only watches; its edge is settled when its turn comes.
-void Run::pass_on(const Edge& edge, Tensor&& grad) {
-  if (edge.node)
-    deliver(edge, std::move(grad));
-  else if (edge.leaf)
-    find_leaf(leaves_, edge.leaf.get())->grad.add(std::move(grad));
+// A gradient passes a node that only watches; the edges of that node are settled when its turn comes.
+void Run::add_to(NodeTask& task, int output, Tensor&& grad) {
+  const auto at = static_cast<std::size_t>(output);
+  if (task.node->passes()) {
+    task.passed = true;
+    const Edge& onward = task.node->edges[at];
+    if (onward.leaf)
+      find_leaf(leaves_, onward.leaf.get())->grad.add(std::move(grad));
+    else if (onward.node)
+      add_to(task_of(*onward.node), onward.output, std::move(grad));
+    return;
+  }
+  if (task.grads.empty()) task.grads.resize(task.node->outputs.size());
+  task.grads[at].add(std::move(grad));
+}
+
+void Run::make_ready(ReadyTask task) {
+  ready_.push_back(task);
+  std::push_heap(ready_.begin(), ready_.end());
+}
+
+void Run::run_ready() {
+  while (!ready_.empty()) {
+    std::pop_heap(ready_.begin(), ready_.end());
+    const ReadyTask task = ready_.back();
+    ready_.pop_back();
+    if (task.leaf)
+      finish_leaf(*task.leaf);
+    else
+      run_node(*task.node);
+  }
 }
 
 void Run::run_node(NodeTask& task) {
@@ -178,13 +215,11 @@ void Run::run_node(NodeTask& task) {
       node.passing();
       if (!retain_graph_) node.free_saved();
     }
-    for (const Edge& edge : node.edges)
-      if (edge.leaf) deliver(edge, Tensor());
+    for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
-  if (task.grads.empty()) {  // nothing reached it: its leaves wait for it no longer
-    for (const Edge& edge : node.edges)
-      if (edge.leaf) deliver(edge, Tensor());
+  if (task.grads.empty()) {  // nothing reached it: its inputs wait for it no longer
+    for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
   Gradients grads;
@@ -202,8 +237,10 @@ void Run::run_node(NodeTask& task) {
   Gradients results = node.run(grads);
   grads.clear();  // a gradient that went on unchanged can then be taken over
   if (!retain_graph_) node.free_saved();
-  for (std::size_t i = 0; i < results.size(); ++i)
-    if (node.edges[i].needed()) deliver(node.edges[i], std::move(results[i]));
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    const std::size_t at = node.order.empty() ? i : static_cast<std::size_t>(node.order[i]);
+    if (node.edges[at].needed()) deliver(node.edges[at], std::move(results[at]));
+  }
 }
 
 void Run::finish_leaf(LeafTask& task) {
@@ -227,7 +264,7 @@ void Run::finish_leaf(LeafTask& task) {
 void Run::run() {
   list_tasks();
   for (std::size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]));
-  for (NodeTask& task : nodes_) run_node(task);
+  run_ready();
 }
 
 // Registers the running backward with the rank while it lives.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -64,7 +65,8 @@ class Node {
   void free_saved();
   bool freed() const { return freed_; }
 
-  std::vector<Edge> edges;  // one an input
+  std::vector<Edge> edges;     // one per input
+  std::span<const int> order;  // in which gradients go along the edges; empty: as listed
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
   std::vector<SavedTensor> saved;

@@ -1,3 +1,5 @@
+#include <array>
+
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/error.hpp"
@@ -48,12 +50,17 @@ Tensor dropout(const Tensor& a, double p, bool training) {
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
   require_plain("attention", q, k, v, mask);
   const raw::Attended attended = raw::attention(q, k, v, causal, dropout_p, mask);
-  return record("attention", attended.result, {q, k, v}, {q, k, v, attended.probabilities, attended.keep},
-                [causal, dropout_p](const Backward& at) -> Gradients {
-                  raw::AttentionGradients grads = raw::attention_backward(
-                      at.grad(), at.saved(0), at.saved(1), at.saved(2), at.saved(3), at.saved(4), causal, dropout_p);
-                  return {grads.q, grads.k, grads.v};
-                });
+  // PyTorch has one node for attention; with dropout, or without heads, it has one per product, that with v last.
+  static constexpr std::array v_first{2, 1, 0};
+  const bool of_products = dropout_p > 0.0 || q.num_dims() != 4;
+  return record(
+      "attention", attended.result, {q, k, v}, {q, k, v, attended.probabilities, attended.keep},
+      [causal, dropout_p](const Backward& at) -> Gradients {
+        raw::AttentionGradients grads = raw::attention_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2),
+                                                                at.saved(3), at.saved(4), causal, dropout_p);
+        return {grads.q, grads.k, grads.v};
+      },
+      of_products ? std::span<const int>(v_first) : std::span<const int>());
 }
 
 }  // namespace lockstep::ops

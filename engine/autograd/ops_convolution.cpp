@@ -23,14 +23,51 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const D
 
 namespace {
 
-// One number a channel, in the type that is computed in, as it broadcasts over (batch, channels, ...).
-Tensor per_channel(const char* what, const Tensor& x, const Tensor& given, DType wide) {
-  if (given.num_dims() != 1 || given.size(0) != x.size(1))
-    throw Error(str("batch_norm: the ", what, " is ", describe(given), " for ", describe(x)),
-                str("give one number a channel: (", x.size(1), ")"));
+// One number per channel, in the type of the computation, as it broadcasts over x (batch, channels, ...).
+Dims channel_sizes(const Tensor& x) {
   Dims sizes = {x.size(1)};
   for (int dim = 2; dim < x.num_dims(); ++dim) sizes.push_back(1);
-  return reshape(cast(given, wide), sizes);
+  return sizes;
+}
+Tensor per_channel(const Tensor& x, const Tensor& given, DType wide) {
+  return raw::reshape(raw::cast(given, wide), channel_sizes(x));
+}
+
+void require_per_channel(const char* what, const Tensor& x, const Tensor* given) {
+  if (given && (given->num_dims() != 1 || given->size(0) != x.size(1)))
+    throw Error(str("batch_norm: the ", what, " is ", describe(*given), " for ", describe(x)),
+                str("give one number a channel: (", x.size(1), ")"));
+}
+
+// normed * weight + bias, per channel. One node, so that its gradients arrive in the order normed, weight, bias.
+Tensor scale_and_shift(const Tensor& normed, const Tensor* weight, const Tensor* bias) {
+  const DType wide = normed.dtype();
+  Tensor result = normed;
+  if (weight) result = raw::mul(result, per_channel(normed, *weight, wide));
+  if (bias) result = raw::add(result, per_channel(normed, *bias, wide));
+  std::vector<Tensor> inputs = {normed}, saved;
+  if (weight) {
+    inputs.push_back(*weight);
+    saved = {kept_for(*weight, normed), kept_for(normed, *weight)};
+  }
+  if (bias) inputs.push_back(*bias);
+  return record("batch_norm", result, inputs, saved,
+                [has_weight = weight != nullptr, has_bias = bias != nullptr, wide](const Backward& at) -> Gradients {
+                  const auto of_channels = [&](const Tensor& grad, int input) {
+                    const Tensor sum = raw::sum_to(grad, channel_sizes(grad));
+                    return raw::cast(raw::reshape(sum, at.sizes(input)), at.dtype(input));
+                  };
+                  Gradients grads = {at.grad()};
+                  if (has_weight) {
+                    if (at.needs(0)) grads[0] = raw::mul(at.grad(), per_channel(at.grad(), at.saved(1), wide));
+                    grads.push_back(at.needs(1) ? of_channels(raw::mul(at.grad(), at.saved(0)), 1) : Tensor());
+                  }
+                  if (has_bias) {
+                    const int of_bias = has_weight ? 2 : 1;
+                    grads.push_back(at.needs(of_bias) ? of_channels(at.grad(), of_bias) : Tensor());
+                  }
+                  return grads;
+                });
 }
 
 void move_towards(const Tensor& running, const Tensor& value, double momentum) {
@@ -46,6 +83,8 @@ Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, con
   if (!x.defined() || x.num_dims() < 2 || !is_floating(x.dtype()))
     throw Error(str("batch_norm: of ", x.defined() ? describe(x) : "no tensor"),
                 "give a floating-point tensor (batch, channels, ...)");
+  require_per_channel("weight", x, weight);
+  require_per_channel("bias", x, bias);
   if (!training && (!running_mean || !running_var))
     throw Error("batch_norm: evaluation without running statistics", "give both, or train");
   const DType wide = size_of(x.dtype()) == 2 ? DType::float32 : x.dtype();
@@ -66,12 +105,13 @@ Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, con
     }
     normed = ops::transpose(ops::view(layer_norm(rows, 1, nullptr, nullptr, eps), turned.sizes()), 0, 1);
   } else {
-    const Tensor mean = per_channel("running mean", x, *running_mean, wide);
-    const Tensor rstd = rsqrt(add(per_channel("running variance", x, *running_var, wide), eps));
+    require_per_channel("running mean", x, running_mean);
+    require_per_channel("running variance", x, running_var);
+    const Tensor mean = per_channel(x, *running_mean, wide);
+    const Tensor rstd = raw::rsqrt(raw::add(per_channel(x, *running_var, wide), eps));
     normed = mul(sub(cast(x, wide), mean), rstd);
   }
-  if (weight) normed = mul(normed, per_channel("weight", x, *weight, wide));
-  if (bias) normed = add(normed, per_channel("bias", x, *bias, wide));
+  if (weight || bias) normed = scale_and_shift(normed, weight, bias);
   return contiguous(cast(normed, x.dtype()));
 }
 

@@ -1,5 +1,7 @@
 #include "engine/tensor/ops_network.hpp"
 
+#include <array>
+
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
 
@@ -65,15 +67,17 @@ Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps)
   const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
-  return record("rms_norm", normed.result, inputs, {x, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
-                [num_dims, has_weight = weight != nullptr](const Backward& at) -> Gradients {
-                  raw::NormGradients grads =
-                      raw::norm_backward(at.grad(), at.saved(0), Tensor(), at.saved(1), at.saved(2), num_dims,
-                                         at.needs(0), has_weight && at.needs(1), false);
-                  Gradients out = {grads.x};
-                  if (has_weight) out.push_back(grads.weight);
-                  return out;
-                });
+  static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by it last, in a node of its own
+  return record(
+      "rms_norm", normed.result, inputs, {x, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
+      [num_dims, has_weight = weight != nullptr](const Backward& at) -> Gradients {
+        raw::NormGradients grads = raw::norm_backward(at.grad(), at.saved(0), Tensor(), at.saved(1), at.saved(2),
+                                                      num_dims, at.needs(0), has_weight && at.needs(1), false);
+        Gradients out = {grads.x};
+        if (has_weight) out.push_back(grads.weight);
+        return out;
+      },
+      weight ? std::span<const int>(weight_first) : std::span<const int>());
 }
 
 }  // namespace lockstep::ops

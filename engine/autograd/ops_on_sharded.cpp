@@ -40,6 +40,12 @@ void require_unmixed(const char* name, const std::vector<Tensor>& operands) {
                 "distribute the plain one over the mesh, or take full_tensor or the local part of the sharded one");
 }
 
+// An operand's local part in the layout that a rule asks for, with a gradient in the layout that the rule gives. It may
+// need a collective: callers take one operand after the other, in statements of their own.
+Tensor local_for(const Tensor& a, const sharding::ShardedLayout& where, const sharding::ShardedLayout& gradient) {
+  return to_local(ops::redistribute(a, shared(where)), shared(gradient));
+}
+
 }  // namespace
 
 void refuse_sharded(const char* name, const std::vector<Tensor>& operands) {
@@ -67,20 +73,16 @@ Tensor on_sharded(const char*, const Tensor& a, Keeps keeps, const OnLocal& f) {
 
 Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keeps, const OnLocals& f) {
   require_unmixed(name, {a, b});
-  if (layout_of(a) == layout_of(b) && !layout::has_partial(layout_of(a)))
-    return from_local(f(to_local(a), to_local(b)), a.impl().layout);
+  if (layout_of(a) == layout_of(b) && !layout::has_partial(layout_of(a))) {
+    const Tensor local_a = to_local(a), local_b = to_local(b);
+    return from_local(f(local_a, local_b), a.impl().layout);
+  }
   const sharding::Binary rule = sharding::elementwise(name, layout_of(a), layout_of(b), keeps);
-  return from_local(f(to_local(ops::redistribute(a, shared(rule.a)), shared(rule.a_grad)),
-                      to_local(ops::redistribute(b, shared(rule.b)), shared(rule.b_grad))),
-                    shared(rule.result));
+  const Tensor local_a = local_for(a, rule.a, rule.a_grad), local_b = local_for(b, rule.b, rule.b_grad);
+  return from_local(f(local_a, local_b), shared(rule.result));
 }
 
 namespace {
-
-// An operand's local part, where a rule wants it, with a gradient that comes out as the rule says.
-Tensor local_for(const Tensor& a, const sharding::ShardedLayout& where, const sharding::ShardedLayout& gradient) {
-  return to_local(ops::redistribute(a, shared(where)), shared(gradient));
-}
 
 std::vector<Tensor> given(const Tensor& a, const Tensor* b, const Tensor* c) {
   std::vector<Tensor> all = {a};
@@ -94,17 +96,18 @@ std::vector<Tensor> given(const Tensor& a, const Tensor* b, const Tensor* c) {
 Tensor matmul_on_sharded(const Tensor& a, const Tensor& b) {
   require_unmixed("matmul", {a, b});
   const sharding::Binary rule = sharding::matmul(layout_of(a), layout_of(b));
-  return from_local(matmul(local_for(a, rule.a, rule.a_grad), local_for(b, rule.b, rule.b_grad)), shared(rule.result));
+  const Tensor local_a = local_for(a, rule.a, rule.a_grad), local_b = local_for(b, rule.b, rule.b_grad);
+  return from_local(matmul(local_a, local_b), shared(rule.result));
 }
 
 Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   std::vector<Tensor> operands = given(x, &weight, bias);
   require_unmixed("linear", operands);
   const sharding::Linear rule = sharding::linear(layout_of(x), layout_of(weight), bias ? &layout_of(*bias) : nullptr);
+  const Tensor local_x = local_for(x, rule.x, rule.x_grad);
+  const Tensor local_weight = local_for(weight, rule.weight, rule.weight_grad);
   const Tensor local_bias = bias ? local_for(*bias, rule.bias, rule.bias_grad) : Tensor();
-  return from_local(linear(local_for(x, rule.x, rule.x_grad), local_for(weight, rule.weight, rule.weight_grad),
-                           bias ? &local_bias : nullptr),
-                    shared(rule.result));
+  return from_local(linear(local_x, local_weight, bias ? &local_bias : nullptr), shared(rule.result));
 }
 
 namespace {
@@ -149,15 +152,16 @@ Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Te
   const auto local_weight = [&](const Tensor* w) {
     return w ? local_for(*w, rule.weight, rule.weight_grad) : Tensor();
   };
-  const Tensor w = local_weight(weight), b = local_weight(bias);
-  return from_local(f(local_for(x, rule.x, rule.x), weight ? &w : nullptr, bias ? &b : nullptr), shared(rule.x));
+  const Tensor local_x = local_for(x, rule.x, rule.x), w = local_weight(weight), b = local_weight(bias);
+  return from_local(f(local_x, weight ? &w : nullptr, bias ? &b : nullptr), shared(rule.x));
 }
 
 Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& b) {
   require_unmixed("where", {condition, a, b});
   if (!(layout_of(condition) == layout_of(a)) || !(layout_of(a) == layout_of(b)) || layout::has_partial(layout_of(a)))
     throw Error(str("where: ", described({condition, a, b})), "redistribute them to one layout, nothing of it partial");
-  return from_local(where(to_local(condition), to_local(a), to_local(b)), a.impl().layout);
+  const Tensor local_condition = to_local(condition), local_a = to_local(a), local_b = to_local(b);
+  return from_local(where(local_condition, local_a, local_b), a.impl().layout);
 }
 
 Dims all_dims_of(const Tensor& a) {

@@ -148,15 +148,23 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
   require_all_plain("stack", tensors);
   if (tensors.empty()) throw Error("stack: no tensors given", "give at least one");
+  const int on = normalize_dim(dim, tensors.front().num_dims() + 1, "stack");
   std::vector<Tensor> rows;
   rows.reserve(tensors.size());
   for (const Tensor& tensor : tensors) {
     if (!(tensor.sizes() == tensors.front().sizes()))
       throw Error(str("stack: ", to_text(tensor.sizes()), " and ", to_text(tensors.front().sizes()), " differ"),
                   "give tensors of the same sizes");
-    rows.push_back(ops::unsqueeze(tensor, dim));
+    rows.push_back(lockstep::unsqueeze(tensor, on));
   }
-  return cat(rows, dim);
+  return record("stack", raw::cat(rows, on), tensors, {}, [on, count = tensors.size()](const Backward& at) {
+    Gradients grads(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      const int input = static_cast<int>(i);
+      if (at.needs(input)) grads[i] = raw::cast(lockstep::select(at.grad(), on, input), at.dtype(input));
+    }
+    return grads;
+  });
 }
 
 Tensor cast(const Tensor& a, DType dtype) {

@@ -125,10 +125,11 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
 }
 
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
-              BackwardFunction function) {
+              BackwardFunction function, std::span<const int> order) {
   if (!recording(inputs)) return result;
   LOCKSTEP_CHECK(is_floating(result.dtype()), name, " records a result of type ", name_of(result.dtype()));
   NodePtr node = make_node(name, inputs, std::move(function));
+  node->order = order;
   save(*node, saved);
   node->outputs.push_back(info_of(result));
   if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);

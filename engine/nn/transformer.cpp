@@ -83,7 +83,8 @@ Value predict(Composed& m, const Inputs& inputs) {
   if (tokens.num_dims() != 2)
     throw Error(str("Transformer.forward: tokens of sizes ", to_text(tokens.sizes())), "give (batch, sequence)");
   const Tensor places = arange(0, static_cast<double>(tokens.size(1)), 1, DType::int64, tokens.device());
-  const Tensor embedded = ops::add(m.of("tok_embeddings", tokens), m.of("pos_embeddings", places));
+  const Tensor of_tokens = m.of("tok_embeddings", tokens);  // first: arguments of a call have no order of their own
+  const Tensor embedded = ops::add(of_tokens, m.of("pos_embeddings", places));
   const Tensor h = m.of("layers", m.of("dropout", embedded));
   return ops::cast(m.of("output", m.of("norm", h)), DType::float32);
 }
