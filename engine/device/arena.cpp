@@ -1,13 +1,13 @@
 #include "engine/device/arena.hpp"
 
 #include <cerrno>
-#include <cstring>
 #include <string>
 
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::device {
 
@@ -28,10 +28,7 @@ constexpr std::size_t most_arena_bytes = ~std::size_t{0};
 
 [[noreturn]] void refuse(const char* what, std::size_t bytes, int world_size) {
   const int reason = errno;
-  throw Error(str("the shared memory of ", world_size, " ranks: ", what, " of ", bytes,
-                  " bytes failed: ", static_cast<const char*>(std::strerror(reason))),
-              "use fewer ranks or smaller arenas, or raise the limits of the machine (ulimit -v, ulimit -n, "
-              "vm.max_map_count, vm.overcommit_memory)");
+  throw resource_error(str("the shared memory of ", world_size, " ranks: ", what, " of ", bytes, " bytes"), reason);
 }
 
 }  // namespace

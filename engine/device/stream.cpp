@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <system_error>
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/runtime.hpp"
 
 namespace lockstep::device {
@@ -28,10 +30,17 @@ void StreamState::push(Item item, bool may_block) {
 
 void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
   if (completed >= number || wanted >= number) return;
-  wanted = number;
   if (!worker.joinable()) {
-    worker = std::thread([this] { run_worker(); });
-  } else if (!running) {
+    try {
+      worker = std::thread([this] { run_worker(); });
+    } catch (const std::system_error& refused) {
+      throw resource_error("starting the thread of a stream", refused.code().value());
+    }
+    wanted = number;
+    return;
+  }
+  wanted = number;
+  if (!running) {
     lock.unlock();  // or who is woken would wait for it at once
     wake.notify_one();
   }

@@ -6,6 +6,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/comm/recorder.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/order.hpp"
 #include "engine/kernels/backend.hpp"
 #include "engine/parallel/replicate.hpp"
@@ -141,6 +142,9 @@ void Interpreter::run_guarded() {
     }
   } catch (const UnsupportedError& error) {
     outcome_.status = verdict::RankStatus::unsupported;
+    outcome_.detail = error.what();
+  } catch (const ResourceError& error) {
+    outcome_.status = verdict::RankStatus::never_started;
     outcome_.detail = error.what();
   } catch (const UnboundName& error) {
     outcome_.status = verdict::RankStatus::invalid;
