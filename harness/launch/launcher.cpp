@@ -16,7 +16,9 @@
 
 #include "engine/comm/control.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/kernels/backend.hpp"
+#include "harness/launch/guardian.hpp"
 #include "harness/launch/worker.hpp"
 #include "harness/verdict/serialize.hpp"
 
@@ -186,6 +188,7 @@ LaunchResult finish(Case& of) {
 
 struct Pool::State {
   int jobs = 1;
+  Guardian guardian;
   std::vector<std::unique_ptr<Case>> cases;
 
   void fork_children(Case& of, const RankFunction& function);
@@ -207,23 +210,23 @@ void Pool::State::close_inherited() {
 }
 
 void Pool::State::start_child(Case& of, std::vector<int> ranks, const RankFunction& function) {
-  const auto fail = [&](const char* what) {
-    const int reason = errno;
+  const auto fail = [&](const char* operation) {
+    const ResourceError error = resource_error(operation, errno);
     for (int rank : ranks) {
       verdict::RankOutcome& outcome = of.outcomes[static_cast<std::size_t>(rank)];
       outcome.rank = rank;
       outcome.status = verdict::RankStatus::never_started;
-      outcome.detail = str(what, ": ", static_cast<const char*>(std::strerror(reason)));
+      outcome.detail = error.what();
       outcome.end_time_ns = comm::now_ns();
       comm::announce_death(*of.world, rank, str("it could not be started: ", outcome.detail));
     }
   };
   int ends[2];
-  if (::pipe2(ends, O_CLOEXEC) != 0) return fail("pipe");
+  if (::pipe2(ends, O_CLOEXEC) != 0) return fail("opening a pipe to the rank");
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
   if (pid < 0) {
-    fail("fork");
+    fail("starting its process");
     ::close(ends[0]);
     ::close(ends[1]);
     return;

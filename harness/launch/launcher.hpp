@@ -2,7 +2,8 @@
 // no process, shared memory or temporary file is left.
 //
 // Process ranks are forked from the launcher, thread ranks live in one forked child, so the launcher itself never opens
-// Kokkos, BLAS or a thread. Children die with their parent; they are watched, killed at the time-out, and collected.
+// Kokkos, BLAS or a thread. Children die with their parent, however it ends (guardian.hpp); they are watched, killed at
+// the time-out, and collected.
 //
 //   LaunchOptions options{.world_size = 4, .launch = Launch::process, .timeout_seconds = 60};
 //   LaunchResult result = launch(options, [&](int rank) { return run_case_on_rank(...); });

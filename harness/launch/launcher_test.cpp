@@ -10,7 +10,9 @@
 #include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -50,6 +52,12 @@ int num_open_files() {
 }
 
 bool has_children() { return waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
+
+bool is_alive(pid_t pid) {
+  std::ifstream stat(str("/proc/", pid, "/stat"));
+  std::string number, name, state;
+  return (stat >> number >> name >> state) && state != "Z" && state != "X";
+}
 
 [[noreturn]] void crash() {
   raise(SIGSEGV);
@@ -243,9 +251,7 @@ TEST(Launcher, EndsWhatARankStarted) {
   // An orphan ended by a signal vanishes as soon as it is collected by whoever inherits it.
   bool gone = false;
   for (int i = 0; i < 200 && !gone; ++i) {
-    std::ifstream stat(str("/proc/", result.outcomes[0].exit_code, "/stat"));
-    std::string pid, name, state;
-    gone = !(stat >> pid >> name >> state) || state == "Z" || state == "X";
+    gone = !is_alive(result.outcomes[0].exit_code);
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   EXPECT_TRUE(gone);
@@ -292,19 +298,58 @@ TEST(Pool, RunsCasesSideBySide) {
 }
 
 TEST(Pool, EndsEverythingOnInterrupt) {
-  Pool pool(2);
-  pool.start(5, options_for(2, Launch::process), [](int rank) {
-    if (rank == 0) return fine(rank);
-    for (;;) pause();
-  });
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  pool.kill_all();
-  const Pool::Finished finished = pool.next();
-  EXPECT_EQ(finished.ticket, 5);
-  EXPECT_EQ(finished.result.outcomes[0].status, RankStatus::finished);
-  EXPECT_EQ(finished.result.outcomes[1].status, RankStatus::killed);
-  EXPECT_EQ(finished.result.outcomes[1].detail, "interrupted");
+  {
+    Pool pool(2);
+    pool.start(5, options_for(2, Launch::process), [](int rank) {
+      if (rank == 0) return fine(rank);
+      for (;;) pause();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    pool.kill_all();
+    const Pool::Finished finished = pool.next();
+    EXPECT_EQ(finished.ticket, 5);
+    EXPECT_EQ(finished.result.outcomes[0].status, RankStatus::finished);
+    EXPECT_EQ(finished.result.outcomes[1].status, RankStatus::killed);
+    EXPECT_EQ(finished.result.outcomes[1].detail, "interrupted");
+  }
   EXPECT_FALSE(has_children());
+}
+
+// A child of fork() that stops before its first own instruction, while `stop_children` is set.
+int* stopped_child = nullptr;  // its process id, in shared memory
+bool stop_children = false;
+void stop_when_asked() {
+  if (!stop_children) return;
+  *stopped_child = ::getpid();
+  ::raise(SIGSTOP);
+}
+
+TEST(Pool, LeavesNoRankBehindThatIsStoppedBeforeItsDeathSignal) {
+  stopped_child =
+      static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(static_cast<void*>(stopped_child), MAP_FAILED);
+  const pid_t launcher = ::fork();
+  if (launcher == 0) {
+    Pool pool(1);
+    ::pthread_atfork(nullptr, nullptr, stop_when_asked);
+    stop_children = true;
+    pool.start(0, options_for(1, Launch::process), fine);
+    for (;;) ::pause();
+  }
+  for (int i = 0; i < 1000 && *stopped_child == 0; ++i) ::usleep(5000);
+  const pid_t rank = *stopped_child;
+  ASSERT_GT(rank, 0);
+  ::usleep(20'000);  // the stop follows the note
+  ::kill(launcher, SIGKILL);
+  ::waitpid(launcher, nullptr, 0);
+  bool gone = false;
+  for (int i = 0; i < 1000 && !gone; ++i) {
+    gone = !is_alive(rank);
+    ::usleep(5000);
+  }
+  EXPECT_TRUE(gone);
+  ::kill(rank, SIGKILL);
+  ::munmap(stopped_child, sizeof(int));
 }
 
 TEST(Environment, RecognisesLaunchers) {

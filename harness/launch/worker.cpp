@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <mutex>
+#include <system_error>
 #include <thread>
 
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/verdict/serialize.hpp"
 
 namespace lockstep::launch {
@@ -104,6 +106,16 @@ void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, 
   outlet.send(rank, outcome);
 }
 
+void leave_unstarted(int rank, const ResourceError& why, device::HostWorld& world, Outlet& outlet) {
+  verdict::RankOutcome outcome;
+  outcome.rank = rank;
+  outcome.status = verdict::RankStatus::never_started;
+  outcome.detail = why.what();
+  outcome.end_time_ns = comm::now_ns();
+  comm::announce_death(world, rank, str("it could not be started: ", outcome.detail));
+  outlet.send(rank, outcome);
+}
+
 }  // namespace
 
 verdict::RankOutcome outcome_of_exception(int rank) {
@@ -122,6 +134,10 @@ verdict::RankOutcome outcome_of_exception(int rank) {
     throw;
   } catch (const UnsupportedError& error) {
     outcome.status = verdict::RankStatus::unsupported;
+    outcome.detail = error.what();
+    return outcome;
+  } catch (const ResourceError& error) {
+    outcome.status = verdict::RankStatus::never_started;
     outcome.detail = error.what();
     return outcome;
   } catch (const comm::PeerEndedError& error) {
@@ -164,12 +180,16 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     for (int rank : ranks) {
-      threads.emplace_back([&, rank] {
-        char name[16];
-        std::snprintf(name, sizeof name, "rank %d", rank);
-        ::pthread_setname_np(::pthread_self(), name);
-        run_rank(rank, options, world, function, outlet);
-      });
+      try {
+        threads.emplace_back([&, rank] {
+          char name[16];
+          std::snprintf(name, sizeof name, "rank %d", rank);
+          ::pthread_setname_np(::pthread_self(), name);
+          run_rank(rank, options, world, function, outlet);
+        });
+      } catch (const std::system_error& error) {
+        leave_unstarted(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+      }
     }
     for (std::thread& thread : threads) thread.join();
   }

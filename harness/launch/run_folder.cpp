@@ -1,0 +1,102 @@
+#include "harness/launch/run_folder.hpp"
+
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/core/resources.hpp"
+
+namespace lockstep::launch {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view prefix = "lockstep-run-";
+
+std::string temporary_folder() {
+  const char* chosen = std::getenv("TMPDIR");
+  const std::string folder = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
+  std::error_code error;
+  if (!fs::is_directory(folder, error))
+    throw ResourceError(str("the temporary folder ", folder, " is not there or is no folder"),
+                        "set TMPDIR to a folder that can be written");
+  return folder;
+}
+
+[[noreturn]] void fail(const std::string& path, int reason) {
+  const ResourceError error = resource_error(str("making the temporary folder ", path), reason);
+  if (reason == EMFILE || reason == ENFILE) throw error;
+  throw ResourceError(error.message(), "free space there, or set TMPDIR to a folder that can be written");
+}
+
+// A folder of this user, opened without following a link; -1 when it is none.
+int open_own_folder(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+  struct stat about {};
+  if (descriptor >= 0 && ::fstat(descriptor, &about) == 0 && about.st_uid == ::geteuid()) return descriptor;
+  if (descriptor >= 0) ::close(descriptor);
+  return -1;
+}
+
+// The lock of a folder made just now; -1 when a sweep of another run came first and removed the folder.
+int lock_new_folder(const std::string& path) {
+  const int descriptor = open_own_folder(path);
+  if (descriptor < 0) {
+    if (errno == ENOENT) return -1;
+    fail(path, errno);
+  }
+  struct stat about {};
+  const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  if (!taken && ::fstat(descriptor, &about) == 0 && about.st_nlink > 0) return descriptor;
+  ::close(descriptor);
+  return -1;
+}
+
+}  // namespace
+
+RunFolder::RunFolder() {
+  const std::string parent = temporary_folder();
+  sweep_run_folders(parent);
+  while (lock_ < 0) {
+    path_ = (fs::path(parent) / str(prefix, "XXXXXX")).string();
+    if (::mkdtemp(path_.data()) == nullptr) fail(path_, errno);
+    lock_ = lock_new_folder(path_);
+  }
+}
+
+RunFolder::~RunFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+  ::close(lock_);
+}
+
+CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : path_(str(run.path(), "/", name)) {
+  if (::mkdir(path_.c_str(), 0700) != 0) fail(path_, errno);
+}
+
+CaseFolder::~CaseFolder() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+int sweep_run_folders(const std::string& parent) {
+  int removed = 0;
+  std::error_code error;
+  for (fs::directory_iterator each(parent, error), end; !error && each != end; each.increment(error)) {
+    if (!each->path().filename().string().starts_with(prefix)) continue;
+    const int descriptor = open_own_folder(each->path().string());
+    if (descriptor < 0) continue;
+    std::error_code ignored;
+    if (::flock(descriptor, LOCK_EX | LOCK_NB) == 0 && fs::remove_all(each->path(), ignored) > 0) ++removed;
+    ::close(descriptor);
+  }
+  return removed;
+}
+
+}  // namespace lockstep::launch

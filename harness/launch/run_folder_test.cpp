@@ -1,0 +1,107 @@
+#include "harness/launch/run_folder.hpp"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/core/resources.hpp"
+
+namespace lockstep::launch {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+// TMPDIR is a folder of the test's own.
+class RunFolders : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    parent_ = str(::testing::TempDir(), "lockstep_run_folder_test_", ::getpid());
+    fs::create_directories(parent_);
+    ASSERT_EQ(::setenv("TMPDIR", parent_.c_str(), 1), 0);
+  }
+  void TearDown() override {
+    ::unsetenv("TMPDIR");
+    fs::remove_all(parent_);
+  }
+  // A run that is killed at once; the folder it leaves.
+  std::string left_by_killed_run() const {
+    int ends[2];
+    EXPECT_EQ(::pipe(ends), 0);
+    const pid_t child = ::fork();
+    if (child == 0) {
+      const RunFolder run;
+      const CaseFolder folder(run, "case-1");
+      std::ofstream(folder.path() + "/state.json") << "{}";
+      if (::write(ends[1], run.path().data(), run.path().size()) < 0) ::_exit(1);
+      for (;;) ::kill(::getpid(), SIGKILL);
+    }
+    ::waitpid(child, nullptr, 0);
+    ::close(ends[1]);
+    char path[4096];
+    const ssize_t bytes = ::read(ends[0], path, sizeof path);
+    ::close(ends[0]);
+    return {path, static_cast<std::size_t>(bytes)};
+  }
+  std::string parent_;
+};
+
+TEST_F(RunFolders, GoWithTheirOwner) {
+  std::string path;
+  {
+    const RunFolder run;
+    path = run.path();
+    const CaseFolder folder(run, "case-1");
+    EXPECT_TRUE(fs::is_directory(folder.path()));
+    EXPECT_EQ(fs::path(folder.path()).parent_path(), path);
+  }
+  EXPECT_FALSE(fs::exists(path));
+}
+
+TEST_F(RunFolders, OfAKilledOwnerAreSweptByTheNextRun) {
+  const std::string left = left_by_killed_run();
+  ASSERT_TRUE(fs::exists(left + "/case-1/state.json"));
+  const RunFolder next;
+  EXPECT_FALSE(fs::exists(left));
+}
+
+TEST_F(RunFolders, OfALivingOwnerStay) {
+  const RunFolder first;
+  const CaseFolder folder(first, "case-1");
+  { const RunFolder second; }
+  EXPECT_TRUE(fs::exists(folder.path()));
+  EXPECT_EQ(sweep_run_folders(parent_), 0);
+}
+
+TEST_F(RunFolders, SweepFollowsNoLinkAndTakesNothingElse) {
+  const std::string mine = parent_ + "/mine", link = parent_ + "/lockstep-run-link",
+                    file = parent_ + "/lockstep-run-file";
+  fs::create_directories(mine + "/inner");
+  fs::create_directory_symlink(mine, link);
+  std::ofstream(file) << "a file";
+  EXPECT_EQ(sweep_run_folders(parent_), 0);
+  EXPECT_TRUE(fs::exists(mine + "/inner"));
+  EXPECT_TRUE(fs::is_symlink(link));
+  EXPECT_TRUE(fs::exists(file));
+}
+
+TEST_F(RunFolders, AMissingTemporaryFolderIsNamed) {
+  ::setenv("TMPDIR", "/nonexistent", 1);
+  try {
+    const RunFolder run;
+    FAIL() << "no error came";
+  } catch (const ResourceError& error) {
+    EXPECT_THAT(error.message(), HasSubstr("/nonexistent"));
+    EXPECT_THAT(error.remedy(), HasSubstr("TMPDIR"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::launch
