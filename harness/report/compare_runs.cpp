@@ -350,8 +350,8 @@ std::string to_text(const RunComparison& comparison) {
   for (const std::string& warning : comparison.warnings) text += str("note: ", printable(warning), "\n");
   for (const Change& change : comparison.changes) {
     text += fmt::format("{:<7} {:<12}", name_of(change.weight), change.what);
-    if (!change.scenario.empty()) text += printable(str(change.scenario, " [", change.case_id, "]: "));
-    text += printable(change.text) + "\n";
+    if (!change.scenario.empty()) text += printable_line(str(change.scenario, " [", change.case_id, "]: "));
+    text += printable_line(change.text) + "\n";
   }
   std::map<Weight, int> counts;
   for (const Change& change : comparison.changes) ++counts[change.weight];

@@ -108,7 +108,7 @@ ConsoleOptions console_options(int file_descriptor, When color, When progress, i
 
 std::string place_text(const verdict::Failure& failure) {
   if (failure.file.empty()) return {};
-  std::string text = failure.file;
+  std::string text = printable_line(failure.file);
   if (failure.line > 0) text += str(":", failure.line);
   if (failure.line > 0 && failure.column > 0) text += str(":", failure.column);
   return text;
@@ -133,7 +133,7 @@ std::string failure_text(const CaseResult& row) {
   } else {
     text = row.reason;
   }
-  if (!row.repro.empty()) text += str(text.empty() ? "" : "\n", "again: ", row.repro);
+  if (!row.repro.empty()) text += str(text.empty() ? "" : "\n", "again: ", printable_line(row.repro));
   return text;
 }
 
@@ -148,7 +148,7 @@ void Console::begin(int num_cases) {
 void Console::finished(const CaseResult& row) {
   ++num_finished_;
   const bool unexpected = verdict::is_unexpected(row.status);
-  const std::string name = printable(str(row.scenario, " [", row.case_id, "]"));
+  const std::string name = printable_line(str(row.scenario, " [", row.case_id, "]"));
   last_ = name;
   wipe();
   if (unexpected || options_.verbosity >= 0) {
@@ -156,7 +156,7 @@ void Console::finished(const CaseResult& row) {
     const std::string time = row.seconds > 0 ? seconds_text(row.seconds) : std::string();
     if (!time.empty()) out_ << "  " << paint(time, dim);
     // A reason is told on the line itself unless the failure below tells it.
-    if (!row.reason.empty() && !unexpected) out_ << "  " << printable(row.reason);
+    if (!row.reason.empty() && !unexpected) out_ << "  " << printable_line(row.reason);
     out_ << '\n';
   }
   if (unexpected) {
@@ -168,7 +168,7 @@ void Console::finished(const CaseResult& row) {
     if (row.status == Status::PASS || row.status == Status::XFAIL) {
       out_ << "  " << paint(evidence_text(row.evidence), dim) << '\n';
       for (const auto& collective : row.collectives) {
-        out_ << "  " << paint(printable(collective_text(collective)), dim) << '\n';
+        out_ << "  " << paint(printable_line(collective_text(collective)), dim) << '\n';
       }
       const auto peak = row.memory.find("peak_total");
       if (peak != row.memory.end()) {
@@ -204,7 +204,7 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << status_text(status) << fmt::format(" {:>6}", found->second) << '\n';
   }
   out_ << fmt::format("{:<11} {:>6}", "cases", total) << "  in " << seconds_text(summary.seconds) << '\n';
-  if (!results_path.empty()) out_ << "results: " << printable(results_path) << '\n';
+  if (!results_path.empty()) out_ << "results: " << printable_line(results_path) << '\n';
   if (summary.exit_code == 4) out_ << "nothing was executed\n";
   if (summary.exit_code == 77) out_ << "nothing was executed: this machine lacks what the cases need\n";
   if (summary.exit_code == 130) out_ << "interrupted; the results so far are kept\n";

@@ -120,6 +120,14 @@ TEST(Console, MessagesDoNotSteerTheTerminal) {
   EXPECT_THAT(shown(row), HasSubstr("red \\x1b[31m and \\x0d back"));
 }
 
+TEST(Console, ANameStaysOnItsLine) {
+  CaseResult row = passed();
+  row.case_id =
+      "word=a\nPASS b\xc2\x9b"
+      "31m\xe2\x80\xae";
+  EXPECT_THAT(shown(row), HasSubstr("[word=a\\nPASS b\\u009b31m\\u202e]"));
+}
+
 TEST(Console, TheProgressLineIsWipedBeforeAnythingElse) {
   ConsoleOptions progress;
   progress.progress = true;

@@ -50,7 +50,7 @@ std::string short_message(const CaseResult& row) {
 }
 
 void set(pugi::xml_node node, const char* name, const std::string& value) {
-  node.append_attribute(name) = xml_safe(value).c_str();
+  node.append_attribute(name) = xml_safe(printable_line(value)).c_str();
 }
 
 struct Totals {
@@ -93,18 +93,15 @@ void add_case(pugi::xml_node suite, const CaseResult& row, const std::string& na
 }  // namespace
 
 std::string xml_safe(std::string_view text) {
-  const std::string valid = valid_utf8(text);
+  const std::string shown = printable(text);
   std::string out;
-  out.reserve(valid.size());
-  for (std::size_t i = 0; i < valid.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(valid[i]);
-    if ((byte < 0x20 && valid[i] != '\n' && valid[i] != '\t') || byte == 0x7f) {
-      out += "\\x" + hex_byte(byte);
-    } else if (valid.compare(i, 3, "\xef\xbf\xbe") == 0 || valid.compare(i, 3, "\xef\xbf\xbf") == 0) {
+  out.reserve(shown.size());
+  for (std::size_t i = 0; i < shown.size(); ++i) {
+    if (shown.compare(i, 3, "\xef\xbf\xbe") == 0 || shown.compare(i, 3, "\xef\xbf\xbf") == 0) {
       out += "\xef\xbf\xbd";  // U+FFFE and U+FFFF are UTF-8, but no characters of XML
       i += 2;
     } else {
-      out += valid[i];
+      out += shown[i];
     }
   }
   return out;

@@ -164,7 +164,7 @@ TEST(Junit, HostileTextsStayWellFormed) {
   expect_in_schema(document.child("testsuites"));
   const auto testcase = document.child("testsuites").child("testsuite").child("testcase");
   EXPECT_STREQ(testcase.attribute("classname").value(), "a<b>&\"'");
-  EXPECT_STREQ(testcase.attribute("name").value(), "]]>\n<!--\\x01\\x1b[31m");
+  EXPECT_STREQ(testcase.attribute("name").value(), "]]>\\n<!--\\x01\\x1b[31m");
   const std::string text = testcase.child("failure").text().get();
   EXPECT_THAT(
       text,

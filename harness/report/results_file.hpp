@@ -30,13 +30,15 @@ std::string json_text(std::string_view text);
 
 class ResultsWriter {
  public:
-  // Makes the folder and replaces the file; throws Error when either cannot be written.
+  // Makes the folder and replaces the file; throws Error when either cannot be written or another run is writing the
+  // file. A lock (flock) on the file keeps two runs apart.
   explicit ResultsWriter(const std::string& path);
   ~ResultsWriter();
   ResultsWriter(const ResultsWriter&) = delete;
   ResultsWriter& operator=(const ResultsWriter&) = delete;
 
-  // Each line reaches the file whole before the call returns; throws Error when it does not (a full disk).
+  // Each line reaches the file whole before the call returns. When it does not (a full disk), nothing of it stays, and
+  // ResourceError is thrown.
   void write(const verdict::RunInfo& run);
   void write(const verdict::CaseResult& row);
   void write(const verdict::Summary& summary);
@@ -45,6 +47,8 @@ class ResultsWriter {
   void write_line(std::string line);
   std::string path_;
   int file_ = -1;
+  bool is_regular_ = false;
+  std::int64_t whole_bytes_ = 0;  // of the lines so far
 };
 
 struct ResultsFile {

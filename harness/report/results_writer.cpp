@@ -7,10 +7,13 @@
 
 #include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
 #include "engine/core/json_text.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/text.hpp"
 
@@ -214,11 +217,23 @@ std::string json_line(const verdict::Summary& summary) {
 
 ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {
   make_parent_folder(path);
-  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0644);
-  if (file_ < 0) {
-    throw Error(str("cannot write the results file ", path, ": ", std::strerror(errno)),
-                "give a path that can be written with --results");
+  const auto fail = [&] {
+    const int reason = errno;
+    if (file_ >= 0) ::close(file_);
+    const std::string opening = str("opening the results file ", path);
+    if (is_exhaustion(reason)) throw resource_error(opening, reason);
+    throw Error(str(opening, ": ", std::strerror(reason)), "give a path that can be written with --results");
+  };
+  file_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_APPEND, 0644);
+  if (file_ < 0) fail();
+  struct stat about {};
+  is_regular_ = ::fstat(file_, &about) == 0 && S_ISREG(about.st_mode);
+  if (!is_regular_) return;
+  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    ::close(file_);
+    throw Error(str("another run is writing the results file ", path), "wait for its end, or give another path");
   }
+  if (::ftruncate(file_, 0) != 0) fail();
 }
 
 ResultsWriter::~ResultsWriter() {
@@ -230,17 +245,20 @@ void ResultsWriter::write(const verdict::CaseResult& row) { write_line(json_line
 void ResultsWriter::write(const verdict::Summary& summary) { write_line(json_line(summary)); }
 
 void ResultsWriter::write_line(std::string line) {
-  line += '\n';
+  line = printable_json(line) + '\n';
   std::string_view rest = line;
   while (!rest.empty()) {
     const ssize_t written = ::write(file_, rest.data(), rest.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
-      throw Error(str("cannot write to the results file ", path_, ": ", std::strerror(errno)),
-                  "free space there or give another path with --results");
+      const int reason = errno;
+      // Half a line would hide that the lines before it are whole.
+      if (is_regular_ && ::ftruncate(file_, whole_bytes_) != 0) is_regular_ = false;
+      throw resource_error(str("writing the results file ", path_), reason);
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
+  whole_bytes_ += static_cast<std::int64_t>(line.size());
 }
 
 }  // namespace lockstep::report

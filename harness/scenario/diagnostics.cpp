@@ -4,6 +4,7 @@
 #include <numeric>
 #include <tuple>
 
+#include "engine/core/printable.hpp"
 #include "engine/core/text.hpp"
 
 namespace lockstep::scenario {
@@ -42,11 +43,11 @@ std::string to_text(const Place& place) {
 }
 
 std::string Diagnostic::text() const {
-  std::string out = str(to_text(place), ": ", message);
+  std::string out = str(printable_line(to_text(place)), ": ", printable(message));
   if (!source.empty()) {
     const std::string shown = with_caret(source, place.column);
     const std::size_t end = shown.find('\n');
-    out += str("\n  ", shown.substr(0, end), "\n  ", shown.substr(end + 1));
+    out += str("\n  ", printable(shown.substr(0, end)), "\n  ", shown.substr(end + 1));
   }
   return out;
 }

@@ -3,6 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "engine/core/printable.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/describe.hpp"
 
@@ -241,7 +242,7 @@ std::string list_text(const std::vector<ListRow>& rows) {
     const std::size_t run = num_run(row.cases);
     total += run;
     const std::size_t skipped = row.cases.size() - run;
-    table.push_back({row.scenario->name, skipped == 0 ? str(run) : str(run, " +", skipped, " skipped"),
+    table.push_back({printable_line(row.scenario->name), skipped == 0 ? str(run) : str(run, " +", skipped, " skipped"),
                      ranks_text(*row.scenario), mirrors_text(*row.scenario)});
   }
   std::vector<std::size_t> widths(4);
@@ -279,7 +280,7 @@ std::string step_text(const Step& step) {
 }
 
 std::string explain(const std::shared_ptr<const Scenario>& scenario, const ExpandOptions& options) {
-  std::string out = str(scenario->name, "\n  ", scenario->summary, "\n");
+  std::string out = str(printable_line(scenario->name), "\n  ", printable_line(scenario->summary), "\n");
   if (scenario->mirrors) out += str("  Mirrors ", mirrors_text(*scenario), ".\n");
   for (const std::string& link : scenario->see) out += str("  See ", link, "\n");
 
@@ -288,7 +289,7 @@ std::string explain(const std::shared_ptr<const Scenario>& scenario, const Expan
   out += str("\nCases: ", run, " to run", cases.size() > run ? str(", ", cases.size() - run, " skipped") : "", "\n");
   for (std::size_t i = 0; i < cases.size() && i < shown_cases; ++i) {
     const Case& one = cases[i];
-    out += str("  ", one.id);
+    out += str("  ", printable_line(one.id));
     if (one.skip) {
       out += str("  SKIP: ", *one.skip);
     } else if (one.unsupported) {

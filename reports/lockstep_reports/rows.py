@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .model import EVIDENCE_COUNTS, Case, Collective, Evidence, Failure, PlanRow, Run, Summary
-from .values import count_of, list_of, map_of, number_of, text_of
+from .values import count_of, list_of, map_of, name_of, number_of, shown_in, text_of
 
 
 def run_from(row: dict) -> Run:
@@ -13,7 +13,7 @@ def run_from(row: dict) -> Run:
     return Run(
         version=text_of(row.get("version")),
         started=text_of(row.get("started")),
-        command=[str(word) for word in list_of(row.get("command"))],
+        command=[name_of(word) or "" for word in list_of(row.get("command"))],
         build=named(row.get("build")),
         machine=named(row.get("machine")),
     )
@@ -72,13 +72,13 @@ def _failure_from(value: Any) -> Failure | None:
     rank, iteration = count_of(value.get("rank")), count_of(value.get("iteration"))
     return Failure(
         check=text_of(value.get("check")),
-        file=text_of(value.get("file")),
+        file=name_of(value.get("file")),
         line=count_of(value.get("line")),
         column=count_of(value.get("column")),
         rank=rank if rank is not None and rank >= 0 else None,
         iteration=iteration if iteration is not None and iteration >= 0 else None,
         message=text_of(value.get("message")),
-        also=[str(line) for line in list_of(value.get("also"))],
+        also=[text_of(line) or "" for line in list_of(value.get("also"))],
     )
 
 
@@ -90,11 +90,11 @@ def _peaks_from(value: Any) -> dict[str, int]:
 def case_from(row: dict) -> Case:
     memory = map_of(row.get("memory"))
     return Case(
-        scenario=text_of(row.get("scenario")) or "(no name)",
-        case=text_of(row.get("case")) or "",
+        scenario=name_of(row.get("scenario")) or "(no name)",
+        case=name_of(row.get("case")) or "",
         status=text_of(row.get("status")) or "(no verdict)",
         mirrors=count_of(row.get("mirrors")),
-        params=map_of(row.get("params")),
+        params=shown_in(map_of(row.get("params"))),
         world_size=count_of(row.get("world_size")),
         launch=text_of(row.get("launch")),
         device=text_of(row.get("device")),
@@ -105,8 +105,8 @@ def case_from(row: dict) -> Case:
         plan=[_plan_row_from(item) for item in list_of(row.get("plan")) if isinstance(item, dict)],
         memory=_peaks_from(memory),
         stage_memory={str(stage): _peaks_from(peaks) for stage, peaks in map_of(memory.get("stages")).items()},
-        records=map_of(row.get("records")),
+        records=shown_in(map_of(row.get("records"))),
         failure=_failure_from(row.get("failure")),
-        timeline=text_of(row.get("timeline")) or None,
-        repro=text_of(row.get("repro")),
+        timeline=row.get("timeline") if isinstance(row.get("timeline"), str) and row["timeline"] else None,
+        repro=name_of(row.get("repro")),
     )

@@ -9,10 +9,34 @@ import struct
 from typing import Any
 
 
+# Characters that steer a terminal, hide text or change the direction of reading are shown as their codes.
+_HIDDEN = [*range(0x20), *range(0x7F, 0xA0), 0x61C, 0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
+_CODES = {code: f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" for code in _HIDDEN}
+_ONE_LINE = {**_CODES, ord("\n"): "\\n", ord("\t"): "\\t"}
+_LINES = {code: shown for code, shown in _CODES.items() if chr(code) not in "\n\t"}
+
+
 def text_of(value: Any) -> str | None:
+    """A text of any number of lines, without hidden characters."""
     if value is None:
         return None
-    return value if isinstance(value, str) else str(value)
+    return (value if isinstance(value, str) else str(value)).translate(_LINES)
+
+
+def name_of(value: Any) -> str | None:
+    """A text on one line, without hidden characters."""
+    return None if value is None else str(value).translate(_ONE_LINE)
+
+
+def shown_in(value: Any) -> Any:
+    """A value of JSON with each of its texts on one line, without hidden characters."""
+    if isinstance(value, str):
+        return value.translate(_ONE_LINE)
+    if isinstance(value, list):
+        return [shown_in(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key).translate(_ONE_LINE): shown_in(item) for key, item in value.items()}
+    return value
 
 
 def number_of(value: Any) -> float | None:
