@@ -8,13 +8,15 @@
 #include <CLI/CLI.hpp>
 #include <fmt/core.h>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/cli/bench.hpp"
 #include "harness/cli/doctor.hpp"
 #include "harness/cli/inspect_commands.hpp"
+#include "harness/cli/interrupts.hpp"
 #include "harness/cli/kill_matrix.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_command.hpp"
+#include "harness/cli/standard_streams.hpp"
 #include "harness/report/compare_runs.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/page.hpp"
@@ -208,8 +210,9 @@ void define_results(CLI::App& app, Choices& choices) {
   compare.add_flag("--json", choices.json, "JSON lines");
   CLI::App& hang = *app.add_subcommand("explain-hang",
                                        "Tell the story of a flight recorder dump.\n\nExamples:\n"
+                                       "  lockstep explain-hang build/report/results.jsonl    the cases with a dump\n"
                                        "  lockstep explain-hang build/report/results.jsonl.dumps/case-1\n");
-  hang.add_option("FOLDER", choices.folder, "folder of the dump")->required();
+  hang.add_option("PATH", choices.folder, "results file, its folder of dumps, or one case's folder in it")->required();
 }
 
 void define_quality(CLI::App& app, Choices& choices) {
@@ -265,7 +268,7 @@ int run_app(int argc, char** argv) {
   std::vector<std::string> known;
   for (const CLI::App* command : app.get_subcommands({})) known.push_back(command->get_name());
   if (argv[1][0] != '-' && std::find(known.begin(), known.end(), argv[1]) == known.end()) {
-    fmt::print(stderr, "lockstep: unknown command `{}`{}\n", argv[1], scenario::suggestion(argv[1], known));
+    complain(str("unknown command `", argv[1], "`", scenario::suggestion(argv[1], known)));
     return 2;
   }
   try {
@@ -276,16 +279,19 @@ int run_app(int argc, char** argv) {
   try {
     return dispatch(app.get_subcommands().front()->get_name(), choices);
   } catch (const scenario::ScenarioError& error) {
-    fmt::print(stderr, "{}\n", error.what());
+    complain_plainly(error.what());
     return 2;
   } catch (const InternalError& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    complain(error.what());
+    return 3;
+  } catch (const ResourceError& error) {
+    complain(error.what());
     return 3;
   } catch (const Error& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    complain(error.what());
     return 2;
   } catch (const std::exception& error) {
-    fmt::print(stderr, "lockstep: {}\n", error.what());
+    if (!output_failed()) complain(error.what());  // else told at the end of the program
     return 3;
   }
 }

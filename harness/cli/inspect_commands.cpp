@@ -1,16 +1,14 @@
 #include "harness/cli/inspect_commands.hpp"
 
-#include <filesystem>
-#include <fstream>
-#include <iterator>
-
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
 #include "engine/comm/recorder.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/printable.hpp"
 #include "harness/cli/machine.hpp"
+#include "harness/report/dumps.hpp"
 #include "harness/run/plan_check.hpp"
 #include "harness/scenario/describe.hpp"
 #include "harness/scenario/documents.hpp"
@@ -18,12 +16,22 @@
 
 namespace lockstep::cli {
 
+namespace {
+
+// To standard output; what a scenario or results file holds does not steer the terminal.
+void show(const std::string& text) { fmt::print("{}", printable(text)); }
+
+}  // namespace
+
 int list_command(const std::vector<std::string>& what, const scenario::ExpandOptions& expand, bool json) {
   scenario::Library library(scenarios_folder());
   std::vector<std::shared_ptr<const scenario::Scenario>> scenarios;
   for (const std::string& path : library.find(what)) scenarios.push_back(library.load(path));
   const std::vector<scenario::ListRow> rows = scenario::list_rows(scenarios, expand);
-  fmt::print("{}\n", json ? scenario::list_json(rows) : scenario::list_text(rows));
+  if (json)
+    fmt::print("{}\n", printable_json(scenario::list_json(rows)));
+  else
+    show(scenario::list_text(rows) + "\n");
   return 0;
 }
 
@@ -54,7 +62,7 @@ int explain_command(const std::string& name, const std::string& only) {
   scenario::Library library(scenarios_folder());
   for (const std::string& path : library.find({name})) {
     const std::shared_ptr<const scenario::Scenario> scenario = library.load(path);
-    fmt::print("{}\n{}", scenario::explain(scenario, {}), explain_collectives(library, scenario, only));
+    show(str(scenario::explain(scenario, {}), "\n", explain_collectives(library, scenario, only)));
   }
   return 0;
 }
@@ -70,7 +78,7 @@ int validate_command(const std::vector<std::string>& files) {
   for (const std::string& path : paths) {
     const scenario::Diagnostics diagnostics = library.validate(path);
     if (diagnostics.empty()) continue;
-    fmt::print("{}\n", diagnostics.text());
+    show(diagnostics.text() + "\n");
     num_errors += diagnostics.items().size();
     ++num_bad;
   }
@@ -113,18 +121,19 @@ int defects_command(bool json) {
   return 0;
 }
 
-int explain_hang_command(const std::string& folder) {
-  const std::filesystem::path file = std::filesystem::path(folder) / "recorder.jsonl";
-  std::ifstream in(file);
-  if (!in) {
-    throw Error(str("there is no flight recorder dump in ", folder),
-                "name a folder that `lockstep run --results FILE` left under FILE.dumps");
+int explain_hang_command(const std::string& path) {
+  const std::vector<report::Dump> dumps = report::find_dumps(path);
+  if (dumps.size() > 1) {
+    std::string list;
+    for (const report::Dump& dump : dumps)
+      list += str(printable_line(dump.folder), "  ", dump.about.substr(0, dump.about.find('\n')), "\n");
+    show(str(dumps.size(), " cases left a dump; name the folder of one:\n", list));
+    return 0;
   }
-  const std::string text{std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-  if (std::ifstream about(std::filesystem::path(folder) / "case.txt"); about) {
-    fmt::print("{}", std::string{std::istreambuf_iterator<char>(about), std::istreambuf_iterator<char>()});
-  }
-  fmt::print("{}\n", comm::explain(comm::stories_from_text(text)));
+  const std::vector<comm::RankStory> stories = comm::stories_from_text(dumps.front().stories);
+  if (stories.empty())
+    throw Error(str("the flight recorder dump in ", dumps.front().folder, " is empty"), "run the case again");
+  show(str(dumps.front().about, comm::explain(stories), "\n"));
   return 0;
 }
 

@@ -12,7 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/defects.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::cli {
 
@@ -194,6 +194,7 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
     // `enough` is asked before the row is handed over, so that it holds from the next row on.
     const RunCasesOutcome outcome = run_cases(library, sharpest_first(cases, catches), run, look);
     if (outcome.interrupted) return 130;
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
     num_caught += caught.empty() ? 0 : 1;
     fmt::print(
         "{:<8} {:<42} {:<8} {} check(s) of its kind and {} other(s) in {} cases{}\n",
@@ -220,6 +221,7 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
                row.failure ? row.failure->message : row.reason);
   });
   if (plain.interrupted) return 130;
+  if (!plain.machine_error.empty()) throw ResourceError(plain.machine_error);
   fmt::print("{} of {} defects caught; the run of {} cases without any is {}\n", num_caught, num_asked, without.size(),
              clean ? "clean" : "NOT clean");
   return clean && num_caught == num_asked && num_asked > 0 ? 0 : 1;

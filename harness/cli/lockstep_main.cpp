@@ -7,8 +7,10 @@
 
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/app.hpp"
+#include "harness/cli/standard_streams.hpp"
 
 int main(int argc, char** argv) {
+  lockstep::cli::prepare_standard_streams();
   const auto missing = lockstep::kernels::missing_blas_environment();
   if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {
     for (const auto& [name, value] : missing) setenv(name.c_str(), value.c_str(), 1);
@@ -16,5 +18,5 @@ int main(int argc, char** argv) {
     execv("/proc/self/exe", argv);  // only gives back when it failed; doctor then says what is missing
   }
   unsetenv("LOCKSTEP_RESTARTED");
-  return lockstep::cli::run_app(argc, argv);
+  return lockstep::cli::exit_code_after_output(lockstep::cli::run_app(argc, argv));
 }

@@ -1,19 +1,19 @@
 #include "harness/cli/run_cases.hpp"
 
 #include <algorithm>
-#include <csignal>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
+#include <memory>
+#include <optional>
 #include <utility>
 
-#include <fmt/core.h>
-#include <unistd.h>
-
 #include "engine/comm/recorder.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
+#include "harness/cli/interrupts.hpp"
+#include "harness/cli/standard_streams.hpp"
 #include "harness/launch/launcher.hpp"
+#include "harness/launch/run_folder.hpp"
+#include "harness/report/dumps.hpp"
 #include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
 #include "harness/verdict/judge.hpp"
@@ -21,31 +21,6 @@
 namespace lockstep::cli {
 
 namespace {
-
-volatile std::sig_atomic_t interrupt_seen = 0;  // the signal that ended the run
-
-// A folder of its own under the system's temporary folder, removed with the object.
-class CaseFolder {
- public:
-  CaseFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "lockstep-case-XXXXXX").string();
-    if (!mkdtemp(pattern.data())) {
-      throw Error(str("cannot make a folder like ", pattern),
-                  "free space there, or set TMPDIR to a folder that can be written");
-    }
-    path_ = pattern;
-  }
-  ~CaseFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  CaseFolder(const CaseFolder&) = delete;
-  CaseFolder& operator=(const CaseFolder&) = delete;
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOptions& options) {
   verdict::CaseResult row;
@@ -64,7 +39,7 @@ verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOpt
 struct Running {
   const scenario::Case* test_case = nullptr;
   run::CaseSpec spec;
-  std::unique_ptr<CaseFolder> folder;
+  std::unique_ptr<launch::CaseFolder> folder;
   verdict::CaseResult row;
   std::vector<verdict::StageOutcomes> stages;
   std::vector<comm::RankStory> stories;
@@ -102,113 +77,160 @@ std::string joined_timeline(const Running& running, const RunCasesOptions& optio
   return beside.empty() || *beside.begin() == ".." ? file.string() : beside.string();
 }
 
-void write_dump(const Running& running, const RunCasesOptions& options, int number) {
-  const std::filesystem::path folder = std::filesystem::path(options.dump_folder) / str("case-", number);
-  std::error_code ignored;
-  std::filesystem::create_directories(folder, ignored);
-  std::ofstream(folder / "recorder.jsonl") << comm::to_text(running.stories);
-  std::ofstream(folder / "case.txt") << running.row.scenario << " [" << running.row.case_id << "]\n"
-                                     << running.row.repro << "\n";
+// The detail of a rank for which the machine lacked something; empty when there is none.
+std::string machine_error_of(const std::vector<verdict::RankOutcome>& ranks) {
+  for (const verdict::RankOutcome& outcome : ranks)
+    if (outcome.status == verdict::RankStatus::never_started) return outcome.detail;
+  return "";
 }
 
-}  // namespace
+// One call of run_cases(). Once there is a reason to stop, nothing more is started, and what has started is collected.
+class Runner {
+ public:
+  Runner(scenario::Library& library, const RunCasesOptions& options,
+         const std::function<void(const verdict::CaseResult&)>& on_result)
+      : library_(library), options_(options), on_result_(on_result), pool_(options.jobs) {}
 
-void catch_interrupts() {
-  struct sigaction action = {};
-  action.sa_handler = [](int signal) { interrupt_seen = signal; };
-  sigaction(SIGINT, &action, nullptr);  // without SA_RESTART: a wait for a case ends
-  sigaction(SIGTERM, &action, nullptr);
-  sigaction(SIGALRM, &action, nullptr);
-}
+  RunCasesOutcome run(const std::vector<scenario::Case>& cases) {
+    try {
+      folder_.emplace();
+    } catch (const ResourceError& error) {
+      stop_for(error);
+    }
+    for (std::size_t i = 0; i < cases.size(); ++i) begin(cases[i], static_cast<int>(i));
+    while (!running_.empty()) collect_one();
+    outcome_.interrupted = interrupted();
+    return std::move(outcome_);
+  }
 
-bool interrupted() { return interrupt_seen != 0; }
-bool out_of_time() { return interrupt_seen == SIGALRM; }
+ private:
+  void begin(const scenario::Case& test_case, int ticket) {
+    verdict::CaseResult row = blank_row(test_case, options_);
+    if (!stop_reason_.empty() || interrupted()) {
+      row.status = verdict::Status::MISSING;
+      row.reason = interrupted() ? interruption() : stop_reason_;
+      return finish(std::move(row));
+    }
+    if (test_case.skip || test_case.unsupported) {
+      row.status = test_case.unsupported ? verdict::Status::UNSUPPORTED : verdict::Status::SKIP;
+      row.reason = test_case.unsupported ? *test_case.unsupported : *test_case.skip;
+      return finish(std::move(row));
+    }
+    Running& one = running_[ticket];
+    one.test_case = &test_case;
+    one.row = std::move(row);
+    try {
+      one.folder = std::make_unique<launch::CaseFolder>(*folder_, str("case-", ticket + 1));
+    } catch (const ResourceError& error) {
+      stop_for(error);
+      one.row.status = verdict::Status::MISSING;
+      one.row.reason = stop_reason_;
+      return finish_ticket(ticket);
+    }
+    one.spec = spec_of(one, ticket);
+    start_stage(pool_, ticket, one, options_);
+    while (pool_.full()) collect_one();
+  }
 
-RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario::Case>& cases,
-                          const RunCasesOptions& options,
-                          const std::function<void(const verdict::CaseResult&)>& on_result) {
-  RunCasesOutcome outcome;
-  launch::Pool pool(options.jobs);
-  std::map<int, Running> running;
-  bool stop = false;
-  int num_dumps = 0;
+  run::CaseSpec spec_of(const Running& one, int ticket) const {
+    run::CaseSpec spec{.scenario = one.test_case->scenario.get(),
+                       .test_case = one.test_case,
+                       .library = &library_,
+                       .case_folder = one.folder->path(),
+                       .order_check = options_.order_check,
+                       .collective_deadline_seconds = options_.collective_deadline};
+    if (!options_.trace_folder.empty())
+      spec.trace_bits = (std::filesystem::path(options_.trace_folder) / str("case-", ticket + 1)).string();
+    if (!options_.timeline_folder.empty())
+      spec.timeline = (std::filesystem::absolute(options_.timeline_folder) / str("timeline-", ticket + 1))
+                          .lexically_normal()
+                          .string();
+    return spec;
+  }
 
-  const auto finish = [&](verdict::CaseResult row) {
-    if (options.fail_fast && verdict::is_unexpected(row.status)) stop = true;
-    if (!stop && options.enough && options.enough(row)) stop = true;
-    on_result(row);
-    outcome.results.push_back(std::move(row));
-  };
-  const auto collect_one = [&] {
-    launch::Pool::Finished finished = pool.next(interrupted);
-    Running& one = running.at(finished.ticket);
+  void collect_one() {
+    launch::Pool::Finished finished = pool_.next(interrupted);
+    Running& one = running_.at(finished.ticket);
     const std::size_t stage = one.next_stage - 1;
     const auto& stages = one.test_case->stages;
     const bool well = all_well(finished.result.outcomes);
+    const std::string machine_error = machine_error_of(finished.result.outcomes);
     one.row.seconds += finished.result.seconds;
     one.stages.push_back(
         {stage < stages.size() ? stages[stage].name : std::string(), std::move(finished.result.outcomes)});
     one.stories = std::move(finished.result.stories);
     if (well && !interrupted() && one.next_stage < stages.size())
-      return start_stage(pool, finished.ticket, one, options);
+      return start_stage(pool_, finished.ticket, one, options_);
     if (interrupted()) {
       one.row.status = verdict::Status::MISSING;
-      one.row.reason = "the run was interrupted";
+      one.row.reason = interruption();
     } else {
       one.row = verdict::judge(std::move(one.row), run::expectation_of(one.spec), one.stages);
     }
-    try {
-      one.row.timeline = joined_timeline(one, options);
-    } catch (const Error& error) {
-      fmt::print(stderr, "lockstep: {}\n", error.what());  // the verdict does not hang on it
+    if (!machine_error.empty() && !interrupted()) {
+      stop_for(ResourceError(machine_error));
+      one.stories.clear();  // they tell only that ranks are missing
     }
-    const bool ended_badly = one.row.status == verdict::Status::HANG || one.row.status == verdict::Status::CRASH;
-    if (ended_badly && one.row.failure && !one.stories.empty())
-      one.row.failure->also.push_back(comm::explain(one.stories));
-    if (!options.dump_folder.empty() && verdict::is_unexpected(one.row.status) && !one.stories.empty()) {
-      write_dump(one, options, ++num_dumps);
-    }
-    verdict::CaseResult row = std::move(one.row);
-    running.erase(finished.ticket);
-    finish(std::move(row));
-  };
-
-  for (std::size_t i = 0; i < cases.size(); ++i) {
-    const scenario::Case& test_case = cases[i];
-    verdict::CaseResult row = blank_row(test_case, options);
-    if (stop || interrupted()) {
-      row.status = verdict::Status::MISSING;
-      row.reason = interrupted() ? "the run was interrupted" : "the run was stopped by an earlier case";
-      finish(std::move(row));
-      continue;
-    }
-    if (test_case.skip || test_case.unsupported) {
-      row.status = test_case.unsupported ? verdict::Status::UNSUPPORTED : verdict::Status::SKIP;
-      row.reason = test_case.unsupported ? *test_case.unsupported : *test_case.skip;
-      finish(std::move(row));
-      continue;
-    }
-    Running& one = running[static_cast<int>(i)];
-    one.test_case = &test_case;
-    one.folder = std::make_unique<CaseFolder>();
-    one.spec = {.scenario = test_case.scenario.get(),
-                .test_case = &test_case,
-                .library = &library,
-                .case_folder = one.folder->path(),
-                .order_check = options.order_check,
-                .collective_deadline_seconds = options.collective_deadline};
-    if (!options.trace_folder.empty())
-      one.spec.trace_bits = (std::filesystem::path(options.trace_folder) / str("case-", i + 1)).string();
-    if (!options.timeline_folder.empty())
-      one.spec.timeline =
-          (std::filesystem::absolute(options.timeline_folder) / str("timeline-", i + 1)).lexically_normal().string();
-    one.row = std::move(row);
-    start_stage(pool, static_cast<int>(i), one, options);
-    while (pool.full()) collect_one();
+    keep_evidence(one);
+    finish_ticket(finished.ticket);
   }
-  while (!running.empty()) collect_one();
-  outcome.interrupted = interrupted();
-  return outcome;
+
+  // Timeline and flight recorder dump. The verdict does not depend on them.
+  void keep_evidence(Running& one) {
+    try {
+      one.row.timeline = joined_timeline(one, options_);
+      const bool ended_badly = one.row.status == verdict::Status::HANG || one.row.status == verdict::Status::CRASH;
+      if (ended_badly && one.row.failure && !one.stories.empty())
+        one.row.failure->also.push_back(comm::explain(one.stories));
+      if (!options_.dump_folder.empty() && verdict::is_unexpected(one.row.status) && !one.stories.empty())
+        report::write_dump(options_.dump_folder, ++num_dumps_, one.row, comm::to_text(one.stories));
+    } catch (const ResourceError& error) {
+      if (outcome_.machine_error.empty()) outcome_.machine_error = error.what();
+    } catch (const Error& error) {
+      complain(error.what());
+    }
+  }
+
+  void finish_ticket(int ticket) {
+    verdict::CaseResult row = std::move(running_.at(ticket).row);
+    running_.erase(ticket);
+    finish(std::move(row));
+  }
+
+  void finish(verdict::CaseResult row) {
+    const bool enough = (options_.fail_fast && verdict::is_unexpected(row.status)) ||
+                        (stop_reason_.empty() && options_.enough && options_.enough(row));
+    if (enough && stop_reason_.empty()) stop_reason_ = "the run was stopped by an earlier case";
+    try {
+      on_result_(row);
+    } catch (const ResourceError& error) {
+      stop_for(error);
+    }
+    outcome_.results.push_back(std::move(row));
+  }
+
+  void stop_for(const ResourceError& error) {
+    if (outcome_.machine_error.empty()) outcome_.machine_error = error.what();
+    if (stop_reason_.empty()) stop_reason_ = str("the run was stopped: ", error.message());
+  }
+
+  scenario::Library& library_;
+  const RunCasesOptions& options_;
+  const std::function<void(const verdict::CaseResult&)>& on_result_;
+  std::optional<launch::RunFolder> folder_;
+  launch::Pool pool_;
+  std::map<int, Running> running_;
+  std::string stop_reason_;  // empty: the run goes on
+  int num_dumps_ = 0;
+  RunCasesOutcome outcome_;
+};
+
+}  // namespace
+
+RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario::Case>& cases,
+                          const RunCasesOptions& options,
+                          const std::function<void(const verdict::CaseResult&)>& on_result) {
+  return Runner(library, options, on_result).run(cases);
 }
 
 }  // namespace lockstep::cli

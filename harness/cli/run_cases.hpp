@@ -29,17 +29,14 @@ struct RunCasesOptions {
 
 struct RunCasesOutcome {
   std::vector<verdict::CaseResult> results;  // in the order they ended; MISSING ones for what was not run
-  bool interrupted = false;                  // by SIGINT or SIGTERM
+  bool interrupted = false;                  // by a signal (interrupts.hpp)
+  // The machine lacked something that the run needs, or `on_result` threw ResourceError: the first such error. The run
+  // was stopped.
+  std::string machine_error;
 };
 
 RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario::Case>& cases,
                           const RunCasesOptions& options,
                           const std::function<void(const verdict::CaseResult&)>& on_result);
-
-// SIGINT, SIGTERM and SIGALRM (the whole run's time-out) from now on end the run in order: cases under way are killed,
-// results so far are kept.
-void catch_interrupts();
-bool interrupted();
-bool out_of_time();
 
 }  // namespace lockstep::cli

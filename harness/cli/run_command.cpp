@@ -5,21 +5,24 @@
 #include <cmath>
 #include <filesystem>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <utility>
 
-#include <fmt/core.h>
 #include <sys/time.h>
 #include <unistd.h>
 
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "harness/cli/interrupts.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
+#include "harness/cli/standard_streams.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/console.hpp"
+#include "harness/report/dumps.hpp"
 #include "harness/report/junit.hpp"
 #include "harness/report/page.hpp"
 #include "harness/report/results_file.hpp"
@@ -78,40 +81,106 @@ std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettin
   return cases;
 }
 
-int run_command(const RunSettings& settings) {
-  const auto begin = std::chrono::steady_clock::now();
-  const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
-  scenario::Library library(scenarios_folder());
-  const std::vector<scenario::Case> cases = cases_of(library, settings);
+namespace {
 
-  // The page is made from a results file; without one asked for, it lies beside the page.
-  const std::string results_path =
-      !settings.results.empty() || settings.report.empty() ? settings.results : settings.report + "/results.jsonl";
+// Where the results of a run go: the results file, the console, JUnit and the page. An output that fails leaves the
+// others whole.
+class Outputs {
+ public:
+  Outputs(const RunSettings& settings, verdict::RunInfo info)
+      : settings_(settings),
+        info_(std::move(info)),
+        // The page is made from a results file; without one asked for, it lies beside the page.
+        results_path_(!settings.results.empty() || settings.report.empty() ? settings.results
+                                                                           : settings.report + "/results.jsonl"),
+        console_(std::cout, report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
+                                                    report::when_from_name(settings.progress), settings.verbosity)) {
+    if (results_path_.empty()) return;
+    writer_.emplace(results_path_);
+    writer_->write(info_);
+    report::clear_dumps(dump_folder());
+  }
+
+  const std::string& results_path() const { return results_path_; }
+  std::string dump_folder() const { return results_path_.empty() ? "" : report::dump_folder_of(results_path_); }
+  void begin(int num_cases) { console_.begin(num_cases); }
+
+  // Throws ResourceError when the row does not fit in the results file.
+  void add(const verdict::CaseResult& row) {
+    ++counts_[std::string(verdict::name_of(row.status))];
+    console_.finished(row);
+    output_failed();
+    ++num_unwritten_;
+    if (writer_) writer_->write(row);
+    --num_unwritten_;
+  }
+
+  // The summary everywhere, then the page; returns the exit code.
+  int end(const RunCasesOutcome& outcome, double seconds) {
+    verdict::Summary summary;
+    summary.counts = counts_;
+    summary.seconds = seconds;
+    summary.exit_code = out_of_time()                    ? 124
+                        : outcome.interrupted            ? 130
+                        : !outcome.machine_error.empty() ? 3
+                                                         : verdict::exit_code_of(outcome.results);
+    console_.end(summary, results_path_);
+    if (!outcome.machine_error.empty()) complain(outcome.machine_error);
+    code_ = exit_code_after_output(summary.exit_code);
+    if (num_unwritten_ > 0)
+      complain(str(results_path_, " lacks ", num_unwritten_, " of ", outcome.results.size(), " results"));
+    if (!settings_.junit.empty())
+      attempt([&] { report::write_junit(settings_.junit, outcome.results, info_.started); });
+    summary.exit_code = code_;
+    if (writer_) attempt([&] { writer_->write(summary); });
+    if (!settings_.report.empty())
+      attempt([&] { report::write_page(reports_folder(), results_path_, settings_.report); });
+    return code_;
+  }
+
+ private:
+  // An output that fails makes a good exit code a 3.
+  template <class Output>
+  void attempt(Output&& output) {
+    try {
+      output();
+    } catch (const Error& error) {
+      complain(error.what());
+      if (code_ == 0 || code_ == 77) code_ = 3;
+    }
+  }
+
+  const RunSettings& settings_;
+  verdict::RunInfo info_;
+  std::string results_path_;
+  report::Console console_;
+  std::optional<report::ResultsWriter> writer_;
+  std::map<std::string, int> counts_;
+  std::size_t num_unwritten_ = 0;  // results that the results file lacks
+  int code_ = 0;
+};
+
+verdict::RunInfo info_of(const RunSettings& settings) {
   verdict::RunInfo info;
   info.version = version();
   info.started = utc_now();
   info.command = settings.command;
   info.build = build_facts();
   info.machine = machine_facts();
-  // Stories of cases that ended badly lie beside the results.
-  const std::string dump_folder = results_path.empty() ? std::string() : results_path + ".dumps";
-  std::optional<report::ResultsWriter> writer;
-  if (!results_path.empty()) {
-    writer.emplace(results_path);
-    writer->write(info);
-  }
-  if (!dump_folder.empty()) {
-    std::error_code ignored;
-    std::filesystem::remove_all(dump_folder, ignored);  // of an earlier run
-  }
+  return info;
+}
 
+}  // namespace
+
+int run_command(const RunSettings& settings) {
+  const auto begin = std::chrono::steady_clock::now();
+  const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
+  scenario::Library library(scenarios_folder());
+  const std::vector<scenario::Case> cases = cases_of(library, settings);
+  catch_interrupts();
+  Outputs outputs(settings, info_of(settings));
   if (!settings.trace_bits.empty()) report::clear_traces(settings.trace_bits);
   if (!settings.timeline.empty()) report::clear_timelines(settings.timeline);
-
-  report::Console console(std::cout,
-                          report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
-                                                  report::when_from_name(settings.progress), settings.verbosity));
-  catch_interrupts();
   start_clock(settings.run_timeout);
   arm_defect(defect);
   RunCasesOptions options;
@@ -120,32 +189,15 @@ int run_command(const RunSettings& settings) {
   options.order_check = settings.order_check;
   options.collective_deadline = settings.collective_deadline;
   options.repro_suffix = settings.defect.empty() ? "" : " --defect " + settings.defect;
-  options.dump_folder = dump_folder;
+  options.dump_folder = outputs.dump_folder();
   options.trace_folder = settings.trace_bits;
   options.timeline_folder = settings.timeline;
-  if (!results_path.empty()) options.results_folder = std::filesystem::absolute(results_path).parent_path().string();
-  console.begin(static_cast<int>(cases.size()));
-  const RunCasesOutcome outcome = run_cases(library, cases, options, [&](const verdict::CaseResult& row) {
-    if (writer) writer->write(row);
-    console.finished(row);
-  });
-
-  verdict::Summary summary;
-  for (const verdict::CaseResult& row : outcome.results) ++summary.counts[std::string(verdict::name_of(row.status))];
-  summary.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  summary.exit_code = out_of_time() ? 124 : outcome.interrupted ? 130 : verdict::exit_code_of(outcome.results);
-  if (writer) writer->write(summary);
-  if (!settings.junit.empty()) report::write_junit(settings.junit, outcome.results, info.started);
-  console.end(summary, results_path);
-  if (!settings.report.empty()) {
-    try {
-      report::write_page(reports_folder(), results_path, settings.report);
-    } catch (const Error& error) {
-      fmt::print(stderr, "lockstep: {}\n", error.what());
-      if (summary.exit_code == 0) return 3;
-    }
-  }
-  return summary.exit_code;
+  if (!outputs.results_path().empty())
+    options.results_folder = std::filesystem::absolute(outputs.results_path()).parent_path().string();
+  outputs.begin(static_cast<int>(cases.size()));
+  const RunCasesOutcome outcome =
+      run_cases(library, cases, options, [&](const verdict::CaseResult& row) { outputs.add(row); });
+  return outputs.end(outcome, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
 }
 
 }  // namespace lockstep::cli

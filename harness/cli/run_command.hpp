@@ -33,7 +33,7 @@ struct RunSettings {
 
 // The cases of what is asked for; throws ScenarioError or Error.
 std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings);
-// Exit code as interface: 0, 1, 4, 77, 124, 130.
+// Exit code as interface: 0, 1, 3, 4, 77, 124, 130.
 int run_command(const RunSettings& settings);
 
 }  // namespace lockstep::cli

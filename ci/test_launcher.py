@@ -1,0 +1,302 @@
+"""Runs that are cut short, starved or started badly: what they leave, what they say, and how they exit.
+
+LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from test_command_line import PROGRAM, lockstep, rows, scenario  # noqa: E402
+
+SLOW = """\
+scenario: slow
+summary: Every rank sleeps for a minute.
+ranks: {world_size: [4]}
+device: [cpu]
+steps:
+  - delay: {ms: 60000, where: host}
+  - expect: rank >= 0
+"""
+
+
+@pytest.fixture(name="temporary")
+def temporary_folder(tmp_path, monkeypatch):
+    """TMPDIR of the program: a folder of the test's own."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    return folder
+
+
+def start(*arguments: object, **options: object) -> subprocess.Popen:
+    return subprocess.Popen(
+        [str(PROGRAM), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options
+    )
+
+
+def start_slow(folder: Path, results: Path) -> subprocess.Popen:
+    """A run whose four ranks sleep."""
+    file = folder / "slow.yaml"
+    file.write_text(SLOW, encoding="utf-8")
+    ran = start("run", file, "--results", results)
+    deadline = time.monotonic() + 30
+    while len(ranks_of(ran.pid)) < 4:
+        assert time.monotonic() < deadline and ran.poll() is None, ran.communicate()[0]
+        time.sleep(0.02)
+    return ran
+
+
+def ranks_of(launcher: int) -> list[int]:
+    """Its children but the guardian."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children")
+    if not children.exists():
+        return []
+    pids = [int(pid) for pid in children.read_text(encoding="ascii").split()]
+    return [pid for pid in pids if "guard" not in name_of(pid)]
+
+
+def name_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def limited(**limits: int):
+    """A function for the child to run before the program: RLIMIT_<name> of each is so much."""
+
+    def set_limits() -> None:
+        for name, value in limits.items():
+            resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (value, value))
+
+    return set_limits
+
+
+# Standard streams
+
+
+@pytest.mark.parametrize("how", ["closed", "full"])
+def test_a_standard_output_that_cannot_be_written_is_an_error(tmp_path, how):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    redirected = {"closed": ">&-", "full": ">/dev/full"}[how]
+    ran = subprocess.run(
+        ["bash", "-c", f'"$0" run "$1" --results "$2" {redirected}', PROGRAM, file, results],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert ran.returncode == 3 and "standard output could not be written" in ran.stderr
+    assert [row["kind"] for row in rows(results)] == ["run", "case", "summary"]  # no line of the console among them
+    assert rows(results)[-1]["exit_code"] == 3
+
+
+def test_all_streams_closed_leaves_whole_results(tmp_path):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    subprocess.run(["bash", "-c", '"$0" run "$1" --results "$2" <&- >&- 2>&-', PROGRAM, file, results], check=False, timeout=60)
+    assert [row["kind"] for row in rows(results)] == ["run", "case", "summary"]
+
+
+def test_a_message_that_cannot_be_written_changes_no_exit_code():
+    ran = subprocess.run(["bash", "-c", '"$0" run no/such/scenario 2>/dev/full', PROGRAM], check=False, timeout=60)
+    assert ran.returncode == 2
+
+
+def test_a_reader_that_goes_ends_no_run(tmp_path):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    subprocess.run(
+        ["bash", "-c", '"$0" run "$1" --repeat 20 --results "$2" 2>/dev/null | head -1', PROGRAM, file, results],
+        stdout=subprocess.PIPE,
+        check=True,
+        timeout=120,
+    )
+    assert len(rows(results)) == 22 and rows(results)[-1]["kind"] == "summary"
+
+
+# Signals
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT"])
+def test_a_signal_ends_the_run_in_order(tmp_path, temporary, name):
+    results = tmp_path / "results.jsonl"
+    ran = start_slow(tmp_path, results)
+    ranks = ranks_of(ran.pid)
+    ran.send_signal(getattr(signal, name))
+    said = ran.communicate(timeout=30)[0]
+    assert ran.returncode == 130, said
+    assert f"the run was interrupted ({name})" in said
+    assert rows(results)[-1] == {**rows(results)[-1], "kind": "summary", "exit_code": 130}
+    assert not list(temporary.iterdir())
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+
+
+def test_a_run_under_nohup_survives_a_hang_up(tmp_path):
+    file = tmp_path / "short.yaml"
+    file.write_text(SLOW.replace("60000", "1500"), encoding="utf-8")
+    ran = start("run", file, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    time.sleep(0.5)
+    ran.send_signal(signal.SIGHUP)
+    said = ran.communicate(timeout=60)[0]
+    assert ran.returncode in (0, 1) and "interrupted" not in said
+
+
+def test_the_next_run_sweeps_what_a_killed_one_left(tmp_path, temporary):
+    killed = start_slow(tmp_path, tmp_path / "killed.jsonl")
+    ranks = ranks_of(killed.pid)
+    os.kill(ranks[0], signal.SIGSTOP)  # a stopped rank goes as well
+    killed.kill()
+    killed.communicate(timeout=30)
+    deadline = time.monotonic() + 20
+    while any("lockstep" in name_of(pid) for pid in ranks):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    left = list(temporary.iterdir())
+    assert [folder.name[:13] for folder in left] == ["lockstep-run-"]
+    living = start_slow(tmp_path, tmp_path / "living.jsonl")
+    mine = [folder for folder in temporary.iterdir() if folder not in left]
+    assert len(mine) == 1 and not left[0].exists()
+    assert lockstep("run", scenario(tmp_path, "sums")).returncode == 0
+    assert list(temporary.iterdir()) == mine  # the folder of a living run stays
+    living.terminate()
+    living.communicate(timeout=30)
+    assert not list(temporary.iterdir())
+
+
+# Limits
+
+
+def test_each_limit_is_named(tmp_path, temporary):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    for limit, named in [({"FSIZE": 1 << 20}, "ulimit -f"), ({"NOFILE": 8}, "ulimit -n")]:
+        ran = start("run", file, "--jobs", 1, "--results", results, preexec_fn=limited(**limit))
+        said = ran.communicate(timeout=60)[0]
+        assert ran.returncode == 3 and named in said, said
+        assert rows(results)[-1]["exit_code"] == 3
+        assert not list(temporary.iterdir())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the limit on processes is that of a user of the test's own")
+@pytest.mark.parametrize("launch", ["process", "thread"])
+def test_the_limit_on_processes_is_named(tmp_path, launch):
+    file = tmp_path / "four.yaml"
+    file.write_text(SLOW.replace("60000", "1"), encoding="utf-8")
+
+    def become_another_user() -> None:
+        os.chdir("/")
+        limited(NPROC=4)()
+        os.setuid(54321)
+
+    for parent in [tmp_path, *tmp_path.parents]:
+        if parent.owner() == "root" and parent != Path("/tmp") and parent != Path("/"):
+            parent.chmod(parent.stat().st_mode | 0o055)
+    environment = {**os.environ, "TMPDIR": "/tmp", "OPENBLAS_NUM_THREADS": "1"}
+    ran = start("run", file, "--launch", launch, "--jobs", 1, preexec_fn=become_another_user, env=environment)
+    said = ran.communicate(timeout=60)[0]
+    assert ran.returncode == 3 and "ulimit -u" in said, said
+
+
+def test_a_missing_temporary_folder_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    results = tmp_path / "results.jsonl"
+    ran = lockstep("run", scenario(tmp_path, "sums"), "--results", results)
+    assert ran.returncode == 3 and f"the temporary folder {tmp_path}/missing" in ran.stderr and "TMPDIR" in ran.stderr
+    assert [row["status"] for row in rows(results) if row["kind"] == "case"] == ["MISSING"]
+
+
+def test_results_that_do_not_fit_are_counted(tmp_path):
+    full = lockstep("run", scenario(tmp_path, "sums"), "--results", "/dev/full")
+    assert full.returncode == 3 and "/dev/full: No space left on device" in full.stderr
+    junit = lockstep("run", scenario(tmp_path, "sums"), "--junit", tmp_path)  # a folder
+    assert junit.returncode == 3 and "PASS" in junit.stdout and str(tmp_path) in junit.stderr
+
+
+# Files of two runs
+
+
+def test_two_runs_do_not_share_a_results_file(tmp_path, temporary):
+    results = tmp_path / "results.jsonl"
+    first = start_slow(tmp_path, results)
+    second = lockstep("run", scenario(tmp_path, "sums"), "--results", results)
+    assert second.returncode == 2 and "another run is writing the results file" in second.stderr
+    first.terminate()
+    first.communicate(timeout=30)
+    assert [row.get("scenario") for row in rows(results)] == [None, "slow", None]
+    assert not list(temporary.iterdir())
+
+
+def test_only_dumps_of_an_earlier_run_are_removed(tmp_path):
+    results, dumps = tmp_path / "results.jsonl", tmp_path / "results.jsonl.dumps"
+    lockstep("run", scenario(tmp_path, "wrong", expected="4"), "--repeat", 2, "--results", results)
+    assert (dumps / "case-1" / "recorder.jsonl").exists() and (dumps / "case-2").exists()
+    (dumps / "notes.txt").write_text("mine", encoding="utf-8")
+    (dumps / "case-1" / "mine.txt").write_text("mine", encoding="utf-8")
+    (dumps / "case-9").mkdir()
+    (dumps / "case-9" / "case.txt").write_text("mine", encoding="utf-8")
+    lockstep("run", scenario(tmp_path, "sums"), "--results", results)
+    left = sorted(str(file.relative_to(dumps)) for file in dumps.rglob("*") if file.is_file())
+    assert left == ["case-1/mine.txt", "case-9/case.txt", "notes.txt"]
+
+
+# explain-hang
+
+
+def test_explain_hang_takes_results_dumps_or_a_case(tmp_path):
+    results, dumps = tmp_path / "results.jsonl", tmp_path / "results.jsonl.dumps"
+    file = scenario(tmp_path, "wrong", expected="4")
+    lockstep("run", file, "--repeat", 2, "--results", results)
+    for path in (results, dumps):
+        listed = lockstep("explain-hang", path)
+        assert listed.returncode == 0 and f"{dumps}/case-1" in listed.stdout and f"{dumps}/case-2" in listed.stdout
+    one = lockstep("explain-hang", dumps / "case-1")
+    assert one.returncode == 0 and one.stdout.startswith("wrong [world_size=2,")
+    lockstep("run", file, "--launch", "thread", "--results", results)
+    assert lockstep("explain-hang", results).stdout.startswith("wrong [world_size=2,launch=thread")
+
+
+def test_explain_hang_finds_nothing_in_nothing(tmp_path):
+    good, empty = tmp_path / "good.jsonl", tmp_path / "empty"
+    lockstep("run", scenario(tmp_path, "sums"), "--results", good)
+    empty.mkdir()
+    blank = tmp_path / "blank"
+    blank.mkdir()
+    (blank / "recorder.jsonl").write_text("", encoding="utf-8")
+    for path in (good, empty, blank, tmp_path / "missing"):
+        told = lockstep("explain-hang", path)
+        assert told.returncode == 2 and str(path) in told.stderr and "No rank failed" not in told.stdout, path
+
+
+# Text from outside
+
+ODD = ["a\x1b[31mb", "c\nPASS d", "e\x9bf", "g\u202eh", "i\u2028j"]
+
+
+def test_names_do_not_steer_the_terminal(tmp_path):
+    file = tmp_path / "odd.yaml"
+    file.write_text(
+        "scenario: odd\nsummary: Odd names.\nranks: {world_size: [2], launch: [process]}\ndevice: [cpu]\n"
+        f"matrix: {{word: {json.dumps(ODD)}}}\nsteps:\n  - expect: rank == 0\n",
+        encoding="utf-8",
+    )
+    junit, results, page = tmp_path / "junit.xml", tmp_path / "results.jsonl", tmp_path / "page"
+    ran = lockstep("run", file, "--junit", junit, "--results", results, "--report", page)
+    said = [ran.stdout, ran.stderr, junit.read_text(encoding="utf-8"), (page / "index.html").read_text(encoding="utf-8")]
+    for command in (["explain", file], ["list", file], ["validate", file], ["explain-hang", results]):
+        told = lockstep(*command)
+        said += [told.stdout, told.stderr]
+    said.append(lockstep("compare", results, results).stdout)
+    for text in said:
+        for odd in ("\x1b", "\x9b", "\u202e", "\u2028", "\nPASS d", "&#10;PASS d"):
+            assert odd not in text, (odd, text[:2000])
+    assert "word=a\\x1b[31mb," in ran.stdout and "word=c\\nPASS d," in ran.stdout and "word=e\\u009bf," in ran.stdout
+    assert {row["params"]["word"] for row in rows(results) if row["kind"] == "case"} == set(ODD)  # the data is itself

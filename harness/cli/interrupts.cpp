@@ -1,0 +1,36 @@
+#include "harness/cli/interrupts.hpp"
+
+#include <csignal>
+#include <cstring>
+
+#include "engine/core/text.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+volatile std::sig_atomic_t interrupt_seen = 0;  // the signal that ended the run
+
+}  // namespace
+
+void catch_interrupts() {
+  struct sigaction action = {};
+  action.sa_handler = [](int signal) { interrupt_seen = signal; };
+  for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGALRM}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
+    sigaction(signal, &action, nullptr);  // without SA_RESTART: a wait for a case ends
+  }
+}
+
+bool interrupted() { return interrupt_seen != 0; }
+bool out_of_time() { return interrupt_seen == SIGALRM; }
+
+std::string interruption() {
+  if (!interrupted()) return "";
+  if (out_of_time()) return "the time-out of the whole run was over";
+  return str("the run was interrupted (SIG", ::sigabbrev_np(interrupt_seen), ")");
+}
+
+}  // namespace lockstep::cli
