@@ -135,6 +135,8 @@ constexpr std::array table = {
                "a skipped step does not start the count towards growth anew"},
     DefectInfo{optimizer_state_of_first_part, "optimizer_state_of_first_part", DefectKind::value,
                "engine/optim/whole_state.cpp", "every rank takes the first part of whole optimizer state"},
+    DefectInfo{bucket_cap_ignored, "bucket_cap_ignored", DefectKind::count, "engine/layout/buckets.cpp",
+               "buckets close at no size: there is one per type"},
 };
 static_assert(table.size() + 1 == static_cast<std::size_t>(count_), "every defect needs its row");
 }  // namespace

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::layout {
@@ -20,6 +21,8 @@ struct Open {
 // Closed buckets in order of closing, then what is left, by kind.
 Buckets cut(const std::vector<BucketParameter>& parameters, const std::vector<int>& order, std::int64_t first_cap,
             std::int64_t cap) {
+  if (defect_armed(Defect::bucket_cap_ignored)) [[unlikely]]
+    first_cap = cap = std::numeric_limits<std::int64_t>::max();
   Buckets buckets;
   std::map<int, Open> open;
   for (const int index : order) {

@@ -67,17 +67,16 @@ std::vector<ReplicatePlan::Member> ReplicatePlan::trained_now() const {
   return now;
 }
 
-std::vector<layout::BucketParameter> ReplicatePlan::bucket_parameters() const {
-  std::vector<layout::BucketParameter> all;
+std::vector<BucketMember> ReplicatePlan::bucket_members() const {
+  std::vector<BucketMember> all;
   for (const Member& member : members_)
-    all.push_back({bytes_of(facts_.tensor(member.id).sizes, member.dtype), static_cast<int>(member.dtype)});
+    all.push_back({bytes_of(facts_.tensor(member.id).sizes, member.dtype), member.dtype});
   return all;
 }
 
 void ReplicatePlan::plan_first() {
-  const layout::BucketLimits limits{choices_.bucket_cap_bytes};
-  buckets_ = choices_.find_unused_parameters ? layout::plan_static_buckets(bucket_parameters(), limits)
-                                             : layout::plan_first_buckets(bucket_parameters());
+  buckets_ = choices_.find_unused_parameters ? registered_buckets(bucket_members(), choices_.bucket_cap_bytes)
+                                             : first_buckets(bucket_members());
   order_known_ = choices_.find_unused_parameters;
   ready_.clear();
   place_of_.clear();
@@ -102,7 +101,7 @@ void ReplicatePlan::follow_changes(bool recording) {
   if (!recording) return;
   forward_sync_ = sync_;
   if (order_known_ || members_.empty() || ready_.size() != members_.size()) return;
-  buckets_ = layout::plan_ready_buckets(bucket_parameters(), ready_, layout::BucketLimits{choices_.bucket_cap_bytes});
+  buckets_ = rebuilt_buckets(bucket_members(), ready_, choices_.bucket_cap_bytes);
   order_known_ = true;
   issue_on_whole("start_up", "broadcast", static_cast<std::int64_t>(members_.size()) * number_bytes, true);
   issue_on_whole("start_up", "broadcast", static_cast<std::int64_t>(buckets_.size()) * number_bytes, true);

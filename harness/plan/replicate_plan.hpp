@@ -19,7 +19,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/layout/buckets.hpp"
+#include "harness/plan/bucket_plan.hpp"
 #include "harness/plan/collectives.hpp"
 #include "harness/plan/facts.hpp"
 
@@ -77,7 +77,7 @@ class ReplicatePlan {
   void follow_changes(bool recording);
   std::vector<Member> trained_now() const;
   void plan_first();
-  std::vector<layout::BucketParameter> bucket_parameters() const;
+  std::vector<BucketMember> bucket_members() const;
   void reduce_ready();
   void broadcast_values(const std::vector<TensorId>& tensors, const char* family);
   void issue_on_whole(const char* family, const char* operation, std::int64_t bytes, bool least);
@@ -93,7 +93,7 @@ class ReplicatePlan {
   std::vector<Member> members_;  // averaged parameters, in registration order, as they were when buckets were cut
   std::map<TensorId, std::size_t> place_of_;  // of a parameter among them
   std::set<Slot> kept_;                       // of members that hold gradients of backwards without synchronisation
-  layout::Buckets buckets_;
+  BucketList buckets_;
   bool order_known_ = false;
   std::vector<int> ready_;  // indices of members, in the order of their gradients
   // of the backward

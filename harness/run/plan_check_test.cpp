@@ -73,6 +73,15 @@ TEST(PlanCheck, ABucketThatIsNotSentIsSeen) {
   EXPECT_THAT(found[0], HasSubstr("observed 4 of"));
 }
 
+TEST(PlanCheck, BucketsThatAreCutOtherwiseAreSeen) {
+  const ArmedDefect armed(Defect::bucket_cap_ignored);
+  const std::vector<std::string> found = plan_failures(run_steps(replicated_steps, ranks(2)));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_THAT(found[0], HasSubstr("data_parallel/all_reduce over dp of 2 in backward for net"));
+  EXPECT_THAT(found[0], HasSubstr("planned 7 of"));
+  EXPECT_THAT(found[0], HasSubstr("observed 3 of"));
+}
+
 constexpr const char* sharded_steps = R"yaml(
   - seed: 1
   - model: MLPStack(8)
