@@ -182,7 +182,9 @@ void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
     watch_outputs(outputs);
     return cast_outputs(outputs);
   }
-  if (group_) {
+  if (in_backward()) {
+    queue_end_of_backward();  // which reshards the group if its own backward does not come
+  } else if (group_) {
     group_->reshard_after_forward();
     group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);

@@ -5,7 +5,8 @@
 //   forward     the first of its modules is entered         idle (the last of them is left)
 //   backward    backward reaches the outputs of a forward   idle (it has left the inputs, or has ended)
 //
-// A forward that runs while the state is in its own backward recomputes, and changes nothing.
+// A forward that runs within a backward recomputes. While the state is in its own backward, a recomputation changes
+// nothing. Before that, a recomputation gathers the group and leaves it unsharded for its own backward, which follows.
 #pragma once
 
 #include <cstdint>

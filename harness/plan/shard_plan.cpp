@@ -241,13 +241,14 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   if (!recomputing && context_of(at).runs == at) context_of(at).runs.reset();
   group.entered.clear();
   group.left.clear();
+  if (recomputing) return false;  // its own backward follows, with what was gathered for this
   put_back_after_forward(group);
   if (!group.parameters.empty()) {  // else there is nothing to gather ahead for, or of
     Context& context = context_of(at);
     group.positions.push_back(context.order.size());
     context.order.push_back(at);
   }
-  return !recomputing;
+  return true;
 }
 
 // ---- backward ----

@@ -10,8 +10,10 @@
 // A group is gathered before its module's forward and backward, is put back after them as its options say, and reduces
 // once in a backward what its parameters got.
 //
-// Order: a forward gathers its own group, then those that it was told to gather ahead, and takes a place in the order
-// of forwards when it ends, a recomputation too unless its group is in its own backward. A backward that reaches a
+// A recomputation gathers a group that is not in its own backward yet; the group stays whole for that backward.
+//
+// Order: a forward gathers its own group, then the groups of its prefetch list. A forward takes a place in the order of
+// forwards when it ends; a recomputation takes none. A backward that reaches a
 // group gathers it, then the group at the place before its own last one, or those that it was told; a group that
 // backward leaves is reduced, first over the shard axis, then over the replicate axis, but for what a later use still
 // adds to. The end of a backward serves what is left: the root, then the groups below in the order of their modules.
