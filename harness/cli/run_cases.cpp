@@ -16,6 +16,7 @@
 #include "harness/report/dumps.hpp"
 #include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/scenario/source_lines.hpp"
 #include "harness/verdict/judge.hpp"
 
 namespace lockstep::cli {
@@ -175,8 +176,12 @@ class Runner {
     finish_ticket(finished.ticket);
   }
 
-  // Timeline and flight recorder dump. The verdict does not depend on them.
+  // Timeline, flight recorder dump, and the lines of the step that failed. The verdict does not depend on them.
   void keep_evidence(Running& one) {
+    if (one.row.failure && verdict::is_unexpected(one.row.status)) {
+      verdict::Failure& failure = *one.row.failure;
+      failure.source = scenario::step_lines(library_.root(), {failure.file, failure.line, failure.column});
+    }
     try {
       one.row.timeline = joined_timeline(one, options_);
       const bool ended_badly = one.row.status == verdict::Status::HANG || one.row.status == verdict::Status::CRASH;

@@ -80,6 +80,7 @@ CaseResult full_case() {
   row.failure->column = 5;
   row.failure->rank = 1;
   row.failure->message = "1 of 2 elements\n  \"quoted\"";
+  row.failure->source = {"  - expect_equal:", "      actual: a"};
   row.failure->also = {"rank 0: other"};
   row.repro = "lockstep run replicate/single_module --case 'world_size=2'";
   return row;
@@ -101,7 +102,8 @@ TEST(JsonLine, HasTheFieldsOfACaseInTheirOrder) {
       R"("stage":"load"}],)"
       R"("memory":{"parameter":96,"other":5,"peak_total":1024},"records":{"losses":[[1.5,2.5],[0.1]]},)"
       R"("failure":{"check":"expect_equal","file":"scenarios/replicate/single_module.yaml","line":9,"column":5,)"
-      R"("rank":1,"iteration":null,"message":"1 of 2 elements\n  \"quoted\"","also":["rank 0: other"]},)"
+      R"("rank":1,"iteration":null,"message":"1 of 2 elements\n  \"quoted\"",)"
+      R"("source":["  - expect_equal:","      actual: a"],"also":["rank 0: other"]},)"
       R"("repro":"lockstep run replicate/single_module --case 'world_size=2'"})");
 }
 

@@ -183,6 +183,7 @@ verdict::Failure failure_of(const Line& line, const Json& json) {
   failure.rank = line.small_or(json, "rank", -1);
   failure.iteration = line.small_or(json, "iteration", -1);
   failure.message = line.text(json, "message");
+  for (const Json& each : line.list(json, "source")) failure.source.push_back(line.as_text(each, "source"));
   for (const Json& other : line.list(json, "also")) failure.also.push_back(line.as_text(other, "also"));
   return failure;
 }

@@ -155,16 +155,16 @@ std::string memory_json(const verdict::CaseResult& row) {
 }
 
 std::string failure_json(const verdict::Failure& failure) {
-  return Fields()
-      .text("check", failure.check)
+  Fields fields;
+  fields.text("check", failure.check)
       .text("file", failure.file)
       .known("line", failure.line, 1)
       .known("column", failure.column, 1)
       .known("rank", failure.rank, 0)
       .known("iteration", failure.iteration, 0)
-      .text("message", failure.message)
-      .raw("also", list_of(failure.also, json_text))
-      .take();
+      .text("message", failure.message);
+  if (!failure.source.empty()) fields.raw("source", list_of(failure.source, json_text));
+  return fields.raw("also", list_of(failure.also, json_text)).take();
 }
 
 }  // namespace

@@ -82,6 +82,7 @@ struct Failure {
   int rank = -1;
   int iteration = -1;  // index of the innermost loop, -1 outside loops
   std::string message;
+  std::vector<std::string> source;       // the lines of the step in its file, from `line` on
   std::vector<std::string> also;         // other ranks' failures, "rank 1: message"
   std::vector<std::string> also_checks;  // the verbs of all others that failed by themselves; not written
   std::int64_t time_ns = 0;              // monotonic, to find the first in time; not written

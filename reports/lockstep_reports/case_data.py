@@ -13,6 +13,7 @@ MAX_ROWS = 40
 MAX_ALSO = 16
 MAX_SIBLINGS = 40
 MAX_RECORDS = 12
+MAX_LISTING = 2000  # characters of a step as it stands in its file
 MAX_SEARCHED = 400
 FACTS = (
     "comparisons", "trivial", "elements", "same bits", "bits required", "largest difference", "loosest tolerance",
@@ -94,6 +95,8 @@ def _failure(failure: Failure, limits: Limits) -> dict[str, Any]:
     more = "" if failure.rank is None else f", rank {failure.rank}"
     more += "" if failure.iteration is None else f", iteration {failure.iteration}"
     data: dict[str, Any] = {"check": failure.check, "place": failure.place, "more": more}
+    if failure.source:
+        data["listing"] = cut(failure.listing, MAX_LISTING)
     if failure.message:
         data["message"] = cut(failure.message, limits.message)
     if failure.also:
@@ -226,6 +229,13 @@ def tolerance_text(evidence: Evidence | None) -> str:
     if evidence is None or evidence.comparisons == 0:
         return NONE
     return format_tolerance(evidence.rtol, evidence.atol, evidence.of_largest)
+
+
+def relative_tolerance_text(evidence: Evidence | None) -> str:
+    """Over many comparisons: an absolute tolerance means nothing beside values of another size."""
+    if evidence is None or evidence.comparisons == 0:
+        return NONE
+    return format_tolerance(evidence.rtol, None, evidence.of_largest)
 
 
 def same_bits_text(evidence: Evidence | None) -> str:

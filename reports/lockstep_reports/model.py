@@ -12,6 +12,7 @@ from typing import Any, Iterable
 from .values import numbers_by_rank, same_bits
 
 EXPECTED = ("PASS", "XFAIL", "SKIP", "UNSUPPORTED")
+LEFT_OUT = ("SKIP", "UNSUPPORTED")  # not run
 UNEXPECTED = ("CRASH", "HANG", "FAIL", "INVALID", "XPASS", "MISSING")
 STATUSES = ("PASS", "FAIL", "XFAIL", "XPASS", "SKIP", "UNSUPPORTED", "HANG", "CRASH", "INVALID", "MISSING")
 
@@ -163,6 +164,14 @@ class Failure:
     iteration: int | None
     message: str | None
     also: list[str]
+    source: list[str] = field(default_factory=list)  # the lines of the step in its file, from `line` on
+
+    @property
+    def listing(self) -> str:
+        """The lines of the step with their numbers."""
+        first = self.line or 1
+        width = len(str(first + len(self.source) - 1))
+        return "\n".join(f"{number:>{width}} | {line}" for number, line in enumerate(self.source, first))
 
     @property
     def place(self) -> str | None:
@@ -264,6 +273,10 @@ class Group:
     @property
     def status(self) -> str | None:
         return worst(case.status for case in self.cases)
+
+    @property
+    def ran(self) -> bool:
+        return any(case.status not in LEFT_OUT for case in self.cases)
 
     @property
     def scenarios(self) -> list[str]:

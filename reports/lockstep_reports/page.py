@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import os
 import re
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ import jinja2
 from markupsafe import Markup, escape
 
 from . import case_data, plots
-from .case_data import cut, document_of, same_bits_text, tolerance_text
+from .case_data import cut, document_of, relative_tolerance_text, same_bits_text, tolerance_text
 from .documents import DOCUMENTS, NUM_TESTS
 from .formats import NONE, format_bytes, format_count, format_difference, format_seconds
-from .model import MEANING, PHASES, PURPOSES, STATUSES, Case, Group, Results, is_unexpected
+from .model import LEFT_OUT, MEANING, PHASES, PURPOSES, STATUSES, Case, Group, Results, is_unexpected
 from .timeline import Timeline, UnreadableTimeline, page_data, read_timeline
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
@@ -46,7 +48,7 @@ class DocumentSection:
 
     @property
     def num_run(self) -> int:
-        return sum(bool(row.group.cases) for row in self.rows)
+        return sum(row.group.ran for row in self.rows)
 
 
 @dataclass
@@ -92,8 +94,10 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
     environment.globals.update(
         NONE=NONE,
         MEANING=MEANING,
+        max_listing=case_data.MAX_LISTING,
         limits=case_data.Limits(len(results.cases), len(results.unexpected)),
         tolerance=tolerance_text,
+        relative_tolerance=relative_tolerance_text,
         same_bits_of=same_bits_text,
         is_unexpected=is_unexpected,
         plan_cells=case_data.plan_cells,
@@ -106,6 +110,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
     planned = [case for case in results.cases if case.plan]
     totals = results.collective_totals()
     heaviest = _heaviest(results)
+    groups = results.by_scenario()
     documents = [
         DocumentSection(
             document.title,
@@ -122,7 +127,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         documents=documents,
         num_tests=NUM_TESTS,
         num_tests_run=sum(document.num_run for document in documents),
-        others=[group for group in results.by_scenario() if not any(_mirrors_a_test(case) for case in group.cases)],
+        others=[group for group in groups if not any(_mirrors_a_test(case) for case in group.cases)],
         failures=results.unexpected_groups(),
         max_failures=MAX_FAILURES,
         max_open_failures=MAX_OPEN_FAILURES,
@@ -136,7 +141,10 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         off_plan=[case for case in planned if case.off_plan],
         max_plans=MAX_PLANS,
         choices=_choices(results),
-        data=_json(case_data.page_data(results, _timeline_places(with_timeline, timelines))),
+        packed=_packed(
+            case_data.page_data(results, _timeline_places(with_timeline, timelines)),
+            environment.get_template("groups.html.j2").render(groups=groups),
+        ),
         totals=totals,
         phases=[phase for phase in PHASES if any(row.phase == phase for row in totals)],
         collectives_svg=plots.collectives_plot(totals) if totals else None,
@@ -146,24 +154,31 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         memory_svg=plots.memory_plot([(_short_name(case), case) for case in heaviest]) if heaviest else None,
         slowest=_slowest(results),
         reasons=results.reasons(),
-        groups=results.by_scenario(),
+        groups=groups,
     )
 
 
 def headline(results: Results) -> tuple[str, str]:
-    """(tone, sentence): what the file says in one line, and no more than it says."""
+    """(tone, sentence): what the file says in one line, and no more than it says. Cases that did not run are apart."""
     number, bad = len(results.cases), len(results.unexpected)
+    left_out = sum(case.status in LEFT_OUT for case in results.cases)
+    ran = number - left_out
+    apart = f", {left_out} left out" if left_out else ""
     if number == 0:
         return "none", "No case in this file"
     if bad:
-        return "bad", f"{bad} of {number} case{'s' * (number != 1)} came out unexpectedly"
-    if all(case.status in ("SKIP", "UNSUPPORTED") for case in results.cases):
+        return "bad", f"{bad} of {_cases(ran)} came out unexpectedly{apart}"
+    if ran == 0:
         return "none", "Nothing was executed: every case was left out"
     if results.summary is None:
-        return "none", f"No unexpected result among the {number} case{'s' * (number != 1)} before the file ends"
+        return "none", f"No unexpected result among the {_cases(ran)} before the file ends{apart}"
     if results.summary.exit_code not in (0, None):
-        return "bad", f"No unexpected result in {number} cases, but the run ended with exit code {results.summary.exit_code}"
-    return "good", f"All {number} cases as expected" if number != 1 else "The one case as expected"
+        return "bad", f"No unexpected result in {_cases(ran)}, but the run ended with exit code {results.summary.exit_code}"
+    return "good", (f"All {_cases(ran)} as expected" if ran != 1 else "The one case as expected") + apart
+
+
+def _cases(number: int) -> str:
+    return f"{number} case{'s' * (number != 1)}"
 
 
 def choose_for_plots(cases: list[Case], at_most: int) -> list[Case]:
@@ -313,6 +328,12 @@ def _breaks(name: str) -> Markup:
 def _kind(status: str) -> str:
     """The CSS class of a verdict; one for all that this page does not know."""
     return status.lower() if status in STATUSES else "unknown"
+
+
+def _packed(data: dict[str, Any], groups: str) -> Markup:
+    """The data of the cases and their list as HTML: deflated, as it repeats itself twentyfold, then as base64."""
+    text = json.dumps({**data, "groups": groups}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 9)).decode("ascii"))
 
 
 def _json(value: Any) -> Markup:

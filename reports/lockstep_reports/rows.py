@@ -79,6 +79,7 @@ def _failure_from(value: Any) -> Failure | None:
         iteration=iteration if iteration is not None and iteration >= 0 else None,
         message=text_of(value.get("message")),
         also=[text_of(line) or "" for line in list_of(value.get("also"))],
+        source=[text_of(line) or "" for line in list_of(value.get("source"))],
     )
 
 

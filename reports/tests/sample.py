@@ -7,10 +7,13 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import random
+import re
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 SCENARIOS = [
@@ -172,6 +175,17 @@ def hostile(row: dict) -> dict:
         return [broken(item) for item in value] if isinstance(value, list) else value
 
     return {key: value if key in ("kind", "status") else broken(value) for key, value in row.items()}
+
+
+def unpacked(page: str) -> str:
+    """The page as its script makes it at the start: the list of the cases in its place, and their data as JSON."""
+    packed = re.search(r'<script id="packed" type="text/plain">(.*?)</script>', page, flags=re.DOTALL)
+    assert packed
+    data = json.loads(zlib.decompress(base64.b64decode(packed.group(1))))
+    groups = data.pop("groups")
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
+    page = page.replace(packed.group(), f'<script id="data" type="application/json">{text}</script>')
+    return page.replace('<div id="groups"></div>', f'<div id="groups">{groups}</div>')
 
 
 def write(path: Path, lines: list[dict]) -> Path:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 import sample
+from lockstep_reports.model import STATUSES
 from lockstep_reports.page import render
 from lockstep_reports.reading import read_results
 from test_timeline import case_with
@@ -59,7 +60,7 @@ def look(tmp_path: Path, text: str, script: str, width: int = 1280, fragment: st
     """What `script`, the body of an async function, returns in the page."""
     act = """<script>addEventListener("load", async () => {
       let result;
-      try { result = await (async () => {%s})(); } catch (error) { problems.push(String(error.stack || error)); }
+      try { await started; result = await (async () => {%s})(); } catch (error) { problems.push(String(error.stack || error)); }
       const note = document.createElement("pre");
       note.id = "what-the-test-saw";
       note.textContent = JSON.stringify({ result, problems });
@@ -234,6 +235,71 @@ def test_nothing_sticks_out_or_overlaps(tmp_path, width):
     assert seen["page"] <= seen["room"], "the page scrolls sideways"
     for name in ("out", "names", "ticks", "labels", "tools", "summaries", "heads"):
         assert seen[name] == [], name
+
+
+def test_a_link_to_a_case_shows_it_below_the_bars(tmp_path):
+    seen = look(
+        tmp_path,
+        page_text(tmp_path, sample.rows(120)),
+        """
+        const at = () => {
+          const bars = all('nav, .filter').filter((bar) => getComputedStyle(bar).position === 'sticky');
+          return [document.querySelector(location.hash).getBoundingClientRect().top,
+                  Math.max(...bars.map((bar) => bar.getBoundingClientRect().bottom)), innerHeight];
+        };
+        await wait(100);
+        const first = at();
+        const link = document.createElement('a'); link.href = '#case-90'; document.body.append(link); link.click();
+        await wait(100);
+        return [first, at()];
+        """,
+        fragment="#case-40",
+    )
+    for top, below_bars, height in seen:
+        assert below_bars - 1 <= top < height / 2
+
+
+# The ratio of the luminances of a text and of what lies behind it, as WCAG 2.1 defines it (1.4.3: 4.5, or 3 for large text).
+CONTRAST = """
+  const canvas = document.createElement('canvas'); canvas.width = canvas.height = 1;
+  const brush = canvas.getContext('2d', { willReadFrequently: true });
+  const over = (color, behind) => {
+    brush.fillStyle = `rgb(${behind.join(' ')})`; brush.fillRect(0, 0, 1, 1);
+    brush.fillStyle = color; brush.fillRect(0, 0, 1, 1);
+    return [...brush.getImageData(0, 0, 1, 1).data].slice(0, 3);
+  };
+  const luminance = (rgb) => {
+    const [r, g, b] = rgb.map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => element ? over(getComputedStyle(element).backgroundColor, behind(element.parentElement)) : [255, 255, 255];
+  const poor = new Map();
+  let looked = 0;
+  for (const element of all('body *')) {
+    if (!seen(element) || element.closest('svg, #what-the-test-saw') || ![...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim())) continue;
+    const style = getComputedStyle(element), ground = behind(element);
+    const [a, b] = [luminance(over(style.color, ground)), luminance(ground)];
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    const size = parseFloat(style.fontSize), large = size >= 24 || (size >= 18.66 && style.fontWeight >= 700);
+    looked += 1;
+    if (ratio < (large ? 3 : 4.5)) poor.set(`${element.tagName}.${element.className}`, `${ratio.toFixed(2)}: ${element.textContent.slice(0, 40)}`);
+  }
+  return { looked, poor: [...poor] };
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_texts_stand_out_from_what_lies_behind_them(tmp_path, scheme):
+    rows = sample.rows(120)
+    rows[1:2] = [case_with(tmp_path, sample.trace(2, 3))]
+    for number, status in enumerate(STATUSES):
+        rows[-1:-1] = [sample.case_row(random.Random(number), 200 + number, status)]
+    text = page_text(tmp_path, rows)
+    if scheme == "dark":  # as for a reader who prefers it
+        text = text.replace("@media (prefers-color-scheme: dark)", "@media all")
+    seen = look(tmp_path, text, "for (const one of all('details')) one.open = true; await wait(300);" + CONTRAST)
+    assert seen["looked"] > 500
+    assert seen["poor"] == []
 
 
 def test_a_thousand_cases_are_light_and_quickly_filtered(tmp_path):

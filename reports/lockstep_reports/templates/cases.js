@@ -1,6 +1,5 @@
 // What a case says is put together when it is opened: a page of a thousand would be slow otherwise.
-const details = (() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+const detailsOf = (data) => {
 
   const make = (tag, attributes, ...children) => {
     const element = document.createElement(tag);
@@ -32,6 +31,7 @@ const details = (() => {
     if (it.place) where.append(" at ", make("code", {}, it.place));
     where.append(it.more || "");
     const parts = [where];
+    if (it.listing) parts.push(make("pre", { class: "listing" }, it.listing));
     if (it.message) parts.push(make("pre", { class: "message" }, it.message));
     if (it.also) parts.push(folded("also", `also ${it.num_also} more`, [make("ul", {}, ...it.also.map((line) => make("li", {}, make("pre", {}, line))))]));
     return parts;
@@ -67,4 +67,4 @@ const details = (() => {
     if (event.target.classList && event.target.classList.contains("case") && event.target.open) fill(event.target);
   }, true);
   return { data, fill };
-})();
+};

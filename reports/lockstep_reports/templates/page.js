@@ -1,5 +1,5 @@
 // Filters, links and buttons.
-(() => {
+const startPage = (details) => {
   const query = document.getElementById("query");
   const shown = document.getElementById("shown");
   const nothing = document.getElementById("nothing");
@@ -122,6 +122,15 @@
     });
     apply();
   }
+  // The bars at the top stay in view. What a link leads to must come to lie below them.
+  const bars = [...document.querySelectorAll("nav, .filter")];
+  const measure = () => {
+    const sticky = bars.filter((bar) => getComputedStyle(bar).position === "sticky").map((bar) => bar.offsetHeight);
+    document.documentElement.style.setProperty("--nav", `${sticky[0] || 0}px`);
+    document.documentElement.style.setProperty("--bars", `${sticky.reduce((sum, height) => sum + height, 0)}px`);
+  };
+  new ResizeObserver(measure).observe(document.body);
+  measure();
   addEventListener("hashchange", openTarget);
   openTarget();
-})();
+};
