@@ -8,7 +8,8 @@ namespace {
 using Lines = std::vector<std::string>;
 
 TEST(SourceLines, AreAStepAndWhatIsIndentedFurther) {
-  const std::string text = "steps:\n  - seed: 1\n  - expect_equal:\n      actual: a\r\n      expected: b\n  - barrier: {}\n";
+  const std::string text =
+      "steps:\n  - seed: 1\n  - expect_equal:\n      actual: a\r\n      expected: b\n  - barrier: {}\n";
   EXPECT_EQ(step_lines_of(text, 2), (Lines{"  - seed: 1"}));
   EXPECT_EQ(step_lines_of(text, 3), (Lines{"  - expect_equal:", "      actual: a", "      expected: b"}));
   EXPECT_EQ(step_lines_of(text, 6), (Lines{"  - barrier: {}"}));
