@@ -1,4 +1,4 @@
-// Seeded defects of the reduction do what their names say, on a mesh of one axis and of two.
+// Each seeded defect of the reduction has the effect that its name states, on a mesh of one axis and of two.
 #include <gtest/gtest.h>
 
 #include "engine/mesh/sharded.hpp"
