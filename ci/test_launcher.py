@@ -221,6 +221,51 @@ def test_results_that_do_not_fit_are_counted(tmp_path):
     assert junit.returncode == 3 and "PASS" in junit.stdout and str(tmp_path) in junit.stderr
 
 
+# The culprit
+
+LATE = """\
+scenario: late
+summary: One rank sleeps while the others wait for it.
+ranks: {world_size: [4], launch: [process, thread]}
+device: [cpu]
+steps:
+  - delay: {ms: 60000, where: host}
+    when: rank == 2
+  - barrier: all_ranks
+  - expect: rank >= 0
+"""
+
+
+def test_the_rank_that_all_wait_for_heads_a_hang(tmp_path):
+    file, results = tmp_path / "late.yaml", tmp_path / "results.jsonl"
+    file.write_text(LATE, encoding="utf-8")
+    ran = lockstep("run", file, "--timeout", 2, "--results", results)
+    assert ran.returncode == 1 and "SIGKILL" not in ran.stdout
+    cases = [row for row in rows(results) if row["kind"] == "case"]
+    assert len(cases) == 2
+    for case in cases:
+        failure = case["failure"]
+        assert case["status"] == "HANG" and failure["rank"] == 2 and failure["check"] == "delay", failure
+        assert failure["message"].startswith("rank 2 did not end in time and was ended by the harness in delay; ranks 0, 1, 3 wait")
+
+
+@pytest.mark.parametrize("name", ["SIGSEGV", "SIGKILL"])
+def test_the_rank_that_crashes_heads_a_crash(tmp_path, name):
+    file, results = tmp_path / "late.yaml", tmp_path / "results.jsonl"
+    file.write_text(LATE, encoding="utf-8")
+    ran = start("run", file, "--launch", "process", "--timeout", 4, "--results", results)
+    deadline = time.monotonic() + 30
+    while len(ranks_of(ran.pid)) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(0.5)
+    os.kill(ranks_of(ran.pid)[1], getattr(signal, name))
+    ran.communicate(timeout=90)
+    (case,) = [row for row in rows(results) if row["kind"] == "case"]
+    assert case["status"] == "CRASH" and case["failure"]["rank"] == 1
+    assert f"rank 1 was ended by signal {getattr(signal, name).value} ({name}" in case["failure"]["message"]
+
+
 # Files of two runs
 
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "engine/comm/control.hpp"
+#include "engine/comm/culprits.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/kernels/backend.hpp"
@@ -50,6 +51,7 @@ struct Case {
   std::int64_t deadline_ns = 0;  // of the next step: abort, then kill
   bool aborted = false;
   bool interrupted = false;
+  std::vector<comm::WaitedFor> culprits;  // when it was aborted
 
   bool running() const {
     return std::any_of(children.begin(), children.end(), [](const Child& child) { return !child.gone; });
@@ -137,6 +139,35 @@ void note_end(Case& of, const Child& child, int status) {
   }
 }
 
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", seconds);
+  return text;
+}
+
+// Why the process of a rank ended, for its peers and the flight recorder.
+std::string reason_of_end(const Case& of, int status) {
+  if (of.interrupted) return "ended by the harness: the run was interrupted";
+  if (of.aborted && WIFSIGNALED(status))
+    return str("ended by the harness after the time-out of ", seconds_text(of.options.timeout_seconds));
+  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
+                             : str("its process exited with ", WEXITSTATUS(status));
+}
+
+// A crash of one rank ends all ranks of its process: those that were in order are bystanders.
+void note_bystanders(Case& of, const Child& child, int status) {
+  if (child.ranks.size() < 2 || !WIFSIGNALED(status)) return;
+  const std::vector<int> crashed = comm::crashed_ranks(*of.world);
+  if (crashed.empty()) return;
+  for (int number : child.ranks) {
+    if (std::find(crashed.begin(), crashed.end(), number) != crashed.end()) continue;
+    verdict::RankOutcome& outcome = of.outcomes[static_cast<std::size_t>(number)];
+    if (outcome.status != verdict::RankStatus::killed) continue;
+    outcome.bystander = true;
+    outcome.detail = str("rank ", crashed.front(), ", a thread of the same process, crashed");
+  }
+}
+
 // The child is a zombie or gone: what it left behind is ended, then it is collected.
 void collect(Case& of, Child& child) {
   ::kill(-child.pid, SIGKILL);
@@ -146,11 +177,8 @@ void collect(Case& of, Child& child) {
   read_pipe(of, child);
   child.gone = true;
   note_end(of, child, status);
-  for (int rank : child.ranks) {
-    const std::string why = WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
-                                                : str("its process exited with ", WEXITSTATUS(status));
-    comm::announce_death(*of.world, rank, why);
-  }
+  note_bystanders(of, child, status);
+  for (int rank : child.ranks) comm::announce_death(*of.world, rank, reason_of_end(of, status));
   close_fd(child.pipe);
   close_fd(child.pidfd);
 }
@@ -158,6 +186,19 @@ void collect(Case& of, Child& child) {
 bool has_ended(const Child& child) {
   siginfo_t info{};
   return ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+// Of ranks that were ended at the time-out, those that waited for another are bystanders.
+void blame_culprits(Case& of) {
+  for (const comm::WaitedFor& culprit : of.culprits) {
+    verdict::RankOutcome& its = of.outcomes[static_cast<std::size_t>(culprit.rank)];
+    if (its.status == verdict::RankStatus::hung)
+      its.detail = str(culprit.text, its.detail.empty() ? "" : "; ", its.detail);
+    for (int rank : culprit.by) {
+      verdict::RankOutcome& waiting = of.outcomes[static_cast<std::size_t>(rank)];
+      waiting.bystander = waiting.status == verdict::RankStatus::hung;
+    }
+  }
 }
 
 LaunchResult finish(Case& of) {
@@ -175,6 +216,7 @@ LaunchResult finish(Case& of) {
         outcome.detail = comm::last_words(story);
     }
   }
+  blame_culprits(of);
   result.outcomes = std::move(of.outcomes);
   of.world.reset();
   if (!of.options.folder.empty()) {
@@ -263,9 +305,8 @@ void Pool::State::fork_children(Case& of, const RankFunction& function) {
 void Pool::State::abort(Case& of) {
   of.aborted = true;
   of.deadline_ns = comm::now_ns() + grace_ns;
-  char seconds[32];
-  std::snprintf(seconds, sizeof seconds, "%g", of.options.timeout_seconds);
-  comm::announce_abort(*of.world, str("the case ran out of its ", static_cast<const char*>(seconds), " s"));
+  of.culprits = comm::waited_for(comm::read_recorder(*of.world));
+  comm::announce_abort(*of.world, str("the case ran out of its ", seconds_text(of.options.timeout_seconds)));
 }
 
 void Pool::State::kill(Case& of) {

@@ -145,6 +145,11 @@ TEST_P(EachLaunch, EndsWhatHangsAndSaysWhere) {
   // Rank 0 could still tell that it was ended in its barrier.
   ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
   EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("the case ran out of its 0.3 s"));
+  // Rank 1 is the one to look at.
+  EXPECT_TRUE(result.outcomes[0].bystander);
+  EXPECT_FALSE(result.outcomes[1].bystander);
+  EXPECT_THAT(result.outcomes[1].detail, HasSubstr("rank 0 waits for it in barrier"));
+  EXPECT_EQ(result.stories[1].why, "ended by the harness after the time-out of 0.3 s");
   EXPECT_LT(result.seconds, 3.0);
   EXPECT_FALSE(has_children());
 }
@@ -172,8 +177,8 @@ TEST(Launcher, NamesTheSignalOfACrashAndFreesThePeers) {
   EXPECT_TRUE(result.stories[2].died);
 }
 
-TEST(Launcher, TellsACrashOfThreadRanksForAllOfThem) {
-  const LaunchResult result = launch(options_for(2, Launch::thread), [](int rank) {
+TEST(Launcher, NamesTheThreadThatCrashed) {
+  const LaunchResult result = launch(options_for(3, Launch::thread), [](int rank) {
     if (rank == 1) crash();
     comm::barrier(comm::world_group());
     return fine(rank);
@@ -181,6 +186,27 @@ TEST(Launcher, TellsACrashOfThreadRanksForAllOfThem) {
   for (const RankOutcome& outcome : result.outcomes) {
     EXPECT_EQ(outcome.status, RankStatus::killed);
     EXPECT_EQ(outcome.signal, SIGSEGV);
+  }
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  for (int rank : {0, 2}) {
+    const RankOutcome& outcome = result.outcomes[static_cast<std::size_t>(rank)];
+    EXPECT_TRUE(outcome.bystander);
+    EXPECT_THAT(outcome.detail, HasSubstr("rank 1, a thread of the same process, crashed"));
+  }
+  EXPECT_FALSE(result.outcomes[1].bystander);
+  EXPECT_EQ(result.stories[1].why, "ended by signal 11 (SIGSEGV)");
+#endif
+}
+
+TEST(Launcher, BlamesNoThreadForASignalFromOutside) {
+  const LaunchResult result = launch(options_for(2, Launch::thread), [](int rank) {
+    if (rank == 1) ::kill(::getpid(), SIGTERM);
+    for (;;) ::pause();
+    return fine(rank);
+  });
+  for (const RankOutcome& outcome : result.outcomes) {
+    EXPECT_EQ(outcome.signal, SIGTERM);
+    EXPECT_FALSE(outcome.bystander);
   }
 }
 

@@ -18,6 +18,7 @@
 #endif
 
 #include "engine/comm/control.hpp"
+#include "engine/comm/culprits.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
@@ -87,6 +88,52 @@ void pin_to_core(int rank, int world_size) {
     ::sched_setaffinity(0, sizeof mine, &mine);
     return;
   }
+}
+
+// Which rank runs on this thread, for the handler of a crash; -1: none.
+thread_local int rank_of_thread = -1;
+device::HostWorld* world_of_process = nullptr;
+
+std::string_view why_of(int signal) {
+  switch (signal) {
+    case SIGSEGV:
+      return "ended by signal 11 (SIGSEGV)";
+    case SIGBUS:
+      return "ended by signal 7 (SIGBUS)";
+    case SIGFPE:
+      return "ended by signal 8 (SIGFPE)";
+    case SIGILL:
+      return "ended by signal 4 (SIGILL)";
+    default:
+      return "ended by signal 6 (SIGABRT)";
+  }
+}
+
+void note_crash_and_end(int signal) {
+  if (rank_of_thread >= 0) comm::note_crash(*world_of_process, rank_of_thread, why_of(signal));
+  ::raise(signal);  // its handler is the default one by now
+}
+
+// Ranks that are threads die together; the first to crash leaves its mark. The sanitizers report crashes themselves.
+void mark_crashes_of_threads(device::HostWorld& world) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  world_of_process = &world;
+  struct sigaction action = {};
+  action.sa_handler = note_crash_and_end;
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER | SA_ONSTACK;
+  for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigaction(signal, &action, nullptr);
+#else
+  world_of_process = &world;
+#endif
+}
+
+// A stack for the handler, as a rank that overflows its own has none left.
+void use_spare_stack() {
+  alignas(16) thread_local char spare[16384];
+  stack_t stack{};
+  stack.ss_sp = spare;
+  stack.ss_size = sizeof spare;
+  ::sigaltstack(&stack, nullptr);
 }
 
 void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, const RankFunction& function,
@@ -177,6 +224,7 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
   if (!outlet.threads) {
     for (int rank : ranks) run_rank(rank, options, world, function, outlet);
   } else {
+    mark_crashes_of_threads(world);
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     for (int rank : ranks) {
@@ -185,6 +233,8 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
           char name[16];
           std::snprintf(name, sizeof name, "rank %d", rank);
           ::pthread_setname_np(::pthread_self(), name);
+          rank_of_thread = rank;
+          use_spare_stack();
           run_rank(rank, options, world, function, outlet);
         });
       } catch (const std::system_error& error) {

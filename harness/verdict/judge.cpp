@@ -69,6 +69,7 @@ Failure failure_of_end(const RankOutcome& outcome, std::string message) {
   failure.rank = outcome.rank;
   failure.time_ns = outcome.end_time_ns;
   failure.message = std::move(message);
+  failure.secondary = outcome.bystander;
   return failure;
 }
 
@@ -111,10 +112,14 @@ Failure first_with_others(const std::vector<Cause>& causes) {
   for (std::size_t i = 1; i < causes.size(); ++i) {
     const Failure& failure = causes[i].failure;
     if (!failure.secondary) first.also_checks.push_back(failure.check);
+    // The line of `also` begins with the rank.
+    const std::string own_name = str("rank ", failure.rank, " ");
+    const std::string message =
+        failure.message.starts_with(own_name) ? failure.message.substr(own_name.size()) : failure.message;
     const auto same =
-        std::find_if(others.begin(), others.end(), [&](const auto& other) { return other.first == failure.message; });
+        std::find_if(others.begin(), others.end(), [&](const auto& other) { return other.first == message; });
     if (same == others.end()) {
-      others.push_back({failure.message, {failure.rank}});
+      others.push_back({message, {failure.rank}});
     } else if (std::find(same->second.begin(), same->second.end(), failure.rank) == same->second.end()) {
       same->second.push_back(failure.rank);
     }
@@ -352,10 +357,10 @@ std::string describe_end(const RankOutcome& outcome) {
       text += str(" exited with code ", outcome.exit_code, " before it handed in its outcome");
       break;
     case RankStatus::hung:
-      text += " did not end in time and was ended";
+      text += " did not end in time and was ended by the harness";
       break;
     case RankStatus::never_started:
-      text += " could not be started";
+      text += outcome.last_step.step.empty() ? " could not be started" : " could not go on";
       break;
     case RankStatus::finished:
     case RankStatus::failed:

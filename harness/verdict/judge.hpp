@@ -50,6 +50,7 @@ struct RankOutcome {
   int rank = 0;
   RankStatus status = RankStatus::finished;
   bool end_expected = false;  // the scenario told the rank to end like this (`exit`, `fault ... kill`)
+  bool bystander = false;     // its end is the consequence of another rank's; set by the launcher
   int exit_code = 0;
   int signal = 0;
   std::string detail;   // what more is known of the end: last words, the collective it waited in, what is missing

@@ -184,13 +184,32 @@ TEST(Judge, ARankThatHadToBeEndedIsAHang) {
   hung.detail = "it waited 60 s in all_gather";
   const CaseResult row = judge_ranks({hung, good(1)});
   EXPECT_EQ(row.status, Status::HANG);
-  EXPECT_EQ(row.failure->message, "rank 0 did not end in time and was ended in backward; it waited 60 s in all_gather");
+  EXPECT_EQ(row.failure->message,
+            "rank 0 did not end in time and was ended by the harness in backward; it waited 60 s in all_gather");
   RankOutcome crash = ended(1, RankStatus::killed, 90);
   crash.signal = SIGABRT;
   EXPECT_EQ(judge_ranks({hung, crash}).status, Status::CRASH);
   // An expected failure does not excuse either.
   EXPECT_EQ(judge_ranks({hung, good(1)}, expecting_failure()).status, Status::HANG);
   EXPECT_EQ(judge_ranks({good(0), crash}, expecting_failure()).status, Status::CRASH);
+}
+
+TEST(Judge, ABystanderNeverHeadsTheFailure) {
+  std::vector<RankOutcome> ranks(3);
+  for (int rank = 0; rank < 3; ++rank) {
+    RankOutcome& outcome = ranks[static_cast<std::size_t>(rank)];
+    outcome.rank = rank;
+    outcome.status = RankStatus::hung;
+    outcome.bystander = rank != 2;
+    outcome.end_time_ns = 10 + rank;  // it ends last
+    outcome.detail = rank == 2 ? "ranks 0, 1 wait for it" : "in barrier";
+  }
+  const CaseResult row = judge(CaseResult{}, {}, {{"", ranks}});
+  EXPECT_EQ(row.status, Status::HANG);
+  ASSERT_TRUE(row.failure);
+  EXPECT_EQ(row.failure->message, "rank 2 did not end in time and was ended by the harness; ranks 0, 1 wait for it");
+  EXPECT_EQ(row.failure->also,
+            std::vector<std::string>{"ranks 0, 1: did not end in time and was ended by the harness; in barrier"});
 }
 
 TEST(Judge, AMissingPartOfTheMachineIsUnsupported) {

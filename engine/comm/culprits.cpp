@@ -1,0 +1,79 @@
+#include "engine/comm/culprits.hpp"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "engine/comm/control.hpp"
+#include "engine/comm/messages.hpp"
+#include "engine/core/text.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+bool is_under_way(const RecordedCollective& call) {
+  return call.state != CollectiveState::done && call.state != CollectiveState::failed;
+}
+
+// The sequence number after the last that the rank has called in the group.
+std::uint64_t num_called(const RankStory& story, std::uint64_t group) {
+  std::uint64_t called = 0;
+  for (const RecordedCollective& call : story.collectives)
+    if (call.group_id == group) called = std::max(called, call.sequence + 1);
+  return called;
+}
+
+std::string named(const std::vector<int>& ranks) {
+  const std::string list = ranks_text(ranks);
+  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2),
+             ranks.size() == 1 ? " waits" : " wait");
+}
+
+}  // namespace
+
+std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
+  std::map<int, const RankStory*> by_rank;
+  for (const RankStory& story : stories) by_rank[story.rank] = &story;
+  std::map<int, std::set<int>> waiting_for;  // by the rank waited for
+  std::set<int> waiting;
+  for (const RankStory& story : stories) {
+    if (story.ended) continue;
+    for (const RecordedCollective& call : story.collectives) {
+      if (!is_under_way(call)) continue;
+      for (int member : call.members) {
+        const auto peer = by_rank.find(member);
+        if (peer == by_rank.end() || num_called(*peer->second, call.group_id) > call.sequence) continue;
+        waiting_for[member].insert(story.rank);
+        waiting.insert(story.rank);
+      }
+    }
+  }
+  std::vector<WaitedFor> found;
+  for (const auto& [rank, by] : waiting_for) {
+    if (waiting.contains(rank)) continue;
+    WaitedFor one;
+    one.rank = rank;
+    one.by.assign(by.begin(), by.end());
+    one.text = str(named(one.by), " for it ", last_words(*by_rank.at(one.by.front())));
+    found.push_back(std::move(one));
+  }
+  return found;
+}
+
+void note_crash(device::HostWorld& world, int rank, std::string_view why) {
+  RankControl& crashed = control_of(world).rank(rank);
+  crashed.why.claim_and_fill(why);
+  RankEnd none = RankEnd::none;
+  crashed.end.compare_exchange_strong(none, RankEnd::died);
+}
+
+std::vector<int> crashed_ranks(const device::HostWorld& world) {
+  const WorldControl& control = control_of(world);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < control.world_size; ++rank)
+    if (control.rank(rank).end.load() == RankEnd::died) ranks.push_back(rank);
+  return ranks;
+}
+
+}  // namespace lockstep::comm

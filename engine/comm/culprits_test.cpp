@@ -1,0 +1,66 @@
+#include "engine/comm/culprits.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace lockstep::comm {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+RecordedCollective call(std::uint64_t group, std::uint64_t sequence, std::vector<int> members, CollectiveState state) {
+  RecordedCollective made;
+  made.group_id = group;
+  made.sequence = sequence;
+  made.operation = "barrier";
+  made.members = std::move(members);
+  made.state = state;
+  return made;
+}
+
+std::vector<RankStory> stories_of(std::vector<std::vector<RecordedCollective>> calls) {
+  std::vector<RankStory> stories(calls.size());
+  for (std::size_t rank = 0; rank < calls.size(); ++rank) {
+    stories[rank].rank = static_cast<int>(rank);
+    stories[rank].collectives = std::move(calls[rank]);
+  }
+  return stories;
+}
+
+constexpr auto done = CollectiveState::done, waits = CollectiveState::waiting;
+
+TEST(WaitedFor, IsTheRankThatHasNotCalled) {
+  const std::vector<int> all = {0, 1, 2};
+  const auto found = waited_for(stories_of({{call(7, 0, all, done), call(7, 1, all, waits)},
+                                            {call(7, 0, all, done), call(7, 1, all, waits)},
+                                            {call(7, 0, all, done)}}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_THAT(found[0].by, ElementsAre(0, 1));
+  EXPECT_THAT(found[0].text, StartsWith("ranks 0, 1 wait for it in barrier"));
+}
+
+TEST(WaitedFor, IsTheEndOfAChainOfWaits) {
+  const auto found =
+      waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {1, 2}, waits)}, {}, {call(3, 0, {3}, done)}}));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 2);
+  EXPECT_THAT(found[0].by, ElementsAre(1));
+}
+
+TEST(WaitedFor, IsNotWaitedForByTheDead) {
+  auto stories = stories_of({{call(7, 0, {0, 1}, waits)}, {}});
+  stories[0].ended = stories[0].died = true;
+  EXPECT_THAT(waited_for(stories), IsEmpty());
+}
+
+TEST(WaitedFor, IsNobodyWhereNobodyWaitsOrAllDo) {
+  EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
+  EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());
+  EXPECT_THAT(waited_for(stories_of({{}, {}})), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::comm
