@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The checks that need no build: format, layers, headers, vector instructions, and clang-tidy over what changed.
+# The checks that need no build: format, layers, sizes, headers, vector instructions, and clang-tidy over what changed.
 #
-#   ci/check.sh                 all five
-#   ci/check.sh format|layers|headers|vectors|tidy|tidy-all
+#   ci/check.sh                 all six
+#   ci/check.sh format|layers|sizes|headers|vectors|tidy|tidy-all
 #
-# Format is clang-format 14's (Debian 12); `clang-format -i FILE` mends it. A header must compile on its own and included
-# twice. The hot kernels must have vector instructions when compiled for AVX2 and for AVX-512. clang-tidy looks at the
-# sources that differ from the main branch (tidy-all: at every source), for the checks that .clang-tidy names; a change of more than
-# 40 sources is left to tidy-all. A file that passed and has not changed is not compiled again.
+# Format is clang-format 14's (Debian 12); `clang-format -i FILE` mends it. Products of sizes go through the functions
+# of engine/core/checked.hpp. A header must compile on its own and included twice. The hot kernels must have vector
+# instructions when compiled for AVX2 and for AVX-512. clang-tidy looks at the sources that differ from the main branch
+# (tidy-all: at every source), for the checks that .clang-tidy names; a change of more than 40 sources is left to tidy-all.
+# A file that passed and has not changed is not compiled again.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,23 +24,24 @@ check_format() {
   printf '%s\0' "${files[@]}" | xargs -0 -n 16 -P "$(nproc)" clang-format --style=file --dry-run -Werror
 }
 check_layers() { "$python" "$root/ci/check_layers.py" "$root"; }
+check_sizes() { "$python" "$root/ci/check_sizes.py" "$root"; }
 check_headers() { "$python" "$root/ci/check_headers.py" "$root"; }
 check_vectors() { "$python" "$root/ci/check_vectors.py" "$root"; }
 check_tidy() { "$python" "$root/ci/check_tidy.py" "$root"; }
 check_tidy-all() { "$python" "$root/ci/check_tidy.py" "$root" --all; }
 
 checks=("$@")
-((${#checks[@]})) || checks=(format layers headers vectors tidy)
+((${#checks[@]})) || checks=(format layers sizes headers vectors tidy)
 failed=()
 for check in "${checks[@]}"; do
   case "$check" in
-    format | layers | headers | vectors | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
+    format | layers | sizes | headers | vectors | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
     -h | --help)
-      sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
-      echo "check: unknown check '$check'; known are format, layers, headers, vectors, tidy, tidy-all" >&2
+      echo "check: unknown check '$check'; known are format, layers, sizes, headers, vectors, tidy, tidy-all" >&2
       exit 2
       ;;
   esac

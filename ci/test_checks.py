@@ -15,6 +15,7 @@ sys.path.insert(0, str(CI))
 import bench_ratios  # noqa: E402
 import check_headers  # noqa: E402
 import check_layers  # noqa: E402
+import check_sizes  # noqa: E402
 import check_tidy  # noqa: E402
 import check_vectors  # noqa: E402
 from includes import includes_of  # noqa: E402
@@ -215,6 +216,69 @@ def test_a_stage_that_is_not_known_is_refused_before_anything_is_built():
         refused = subprocess.run([str(CI / "test.sh"), *wrong], capture_output=True, text=True, check=False)
         assert refused.returncode == 2
         assert "--only takes release, tidy, benchmarks, asan or tsan" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "for (std::int64_t size : sizes) count *= size;",
+        "count *= sizes[i];",
+        "return num_elements() * 4;",
+        "const auto bytes = static_cast<std::size_t>(num_elements(sizes)) * size_of(dtype);",
+        "const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(T);",
+        "const auto all = x.size(0) * x.size(1);",
+        "offset += index * tensor.strides()[dim];",
+        "const std::int64_t rows = sizes[0] *\n    sizes[1];",
+        "const std::int64_t all = count * element_bytes;",
+        "end += (sizes[dim] - 1) * step;",
+        "add(linear(dim, mult * dim));",
+        "windows = out_height * out_width;",
+    ],
+)
+def test_a_raw_product_of_sizes_is_found_with_its_line(line):
+    found = check_sizes.problems_in("engine/core/a.cpp", f"// A file.\n{line}\n")
+    assert len(found) == 1
+    assert found[0].startswith("engine/core/a.cpp:2: ")
+    assert "checked_multiply" in found[0]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "const std::int64_t all = checked_multiply(sizes[0], sizes[1], \"cat\");",
+        "const std::int64_t all = bounded_product(x.size(0), x.size(1));",
+        "out += element_offset(at, strides[dim]);",
+        "// num_elements() * size_of(dtype)",
+        'throw Error("num_elements() * size_of(dtype)");',
+        "#define BYTES(n) ((n) * sizeof(int))",
+        "void fill(float* bytes, const Tensor* sizes);",
+        "const double share = static_cast<double>(num_bytes) * 0.5;",
+        "constexpr std::size_t header = 2 * sizeof(std::uint64_t);",
+        "bytes = (bytes + page_bytes - 1) / page_bytes * page_bytes;",
+        "product *= factor;",
+    ],
+)
+def test_what_is_no_raw_product_of_sizes_is_left_alone(line):
+    assert check_sizes.problems_in("engine/core/a.cpp", f"{line}\n") == []
+
+
+def test_loops_of_kernels_count_within_checked_sizes():
+    assert check_sizes.problems_in("engine/kernels/a.cpp", "out += row * width;\n") == []
+    assert len(check_sizes.problems_in("engine/kernels/a.cpp", "all = row * out.sizes[0];\n")) == 1
+
+
+def test_a_product_put_into_this_tree_is_found(tmp_path):
+    """As engine/core/shape.hpp once had it."""
+    shutil.copytree(CI.parent / "engine" / "core", tmp_path / "engine" / "core")
+    assert check_sizes.check(tmp_path) == []
+    shape = tmp_path / "engine" / "core" / "shape.hpp"
+    text = shape.read_text(encoding="utf-8")
+    assert "__builtin_mul_overflow(count, size, &count)" in text
+    shape.write_text(text.replace("if (__builtin_mul_overflow(count, size, &count))", "if (count *= size; false)"), "utf-8")
+    assert [problem.split(":")[0] for problem in check_sizes.check(tmp_path)] == ["engine/core/shape.hpp"]
+    done = subprocess.run([sys.executable, CI / "check_sizes.py", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "engine/core/shape.hpp" in done.stdout
 
 
 def bench_line(name: str, size: int, median: float) -> str:

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/autograd/node.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -35,7 +36,7 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
     std::int64_t stride = 1;
     for (int i = order.size() - 1; i >= 0; --i) {
       dense[static_cast<int>(order[i])] = stride;
-      stride *= leaf.sizes()[static_cast<int>(order[i])];
+      stride = bounded_product(stride, leaf.sizes()[static_cast<int>(order[i])]);
     }
     made = as_strided(made, grad.sizes(), dense, 0);
   }

@@ -6,6 +6,7 @@
 #include <iterator>
 
 #include "engine/autograd/op_registry_internal.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::ops {
@@ -83,7 +84,7 @@ static_assert(std::size(entries) == std::size(operation_names), "an operation ha
 
 std::int64_t offset_of(const Dims& sizes, const Dims& index) {
   std::int64_t offset = 0;
-  for (int dim = 0; dim < sizes.size(); ++dim) offset = offset * sizes[dim] + index[dim];
+  for (int dim = 0; dim < sizes.size(); ++dim) offset = bounded_product(offset, sizes[dim]) + index[dim];
   return offset;
 }
 

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "engine/autograd/op_registry_internal.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
 
 namespace lockstep::ops {
@@ -41,7 +42,7 @@ OpInput index_input(const std::vector<std::int64_t>& indices, Dims sizes) {
 // The elements of one row of the last `num_dims` dims, as (rows, length).
 Plain as_rows(const Plain& a, int num_dims) {
   std::int64_t length = 1;
-  for (int dim = a.sizes.size() - num_dims; dim < a.sizes.size(); ++dim) length *= a.sizes[dim];
+  for (int dim = a.sizes.size() - num_dims; dim < a.sizes.size(); ++dim) length = bounded_product(length, a.sizes[dim]);
   return resized(a, {static_cast<std::int64_t>(a.values.size()) / std::max<std::int64_t>(1, length), length});
 }
 
@@ -128,7 +129,7 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
   sizes[n - 1] = v.sizes[n - 1];
   return build(sizes, [&](const Dims& at) {
     std::int64_t batch = 0;
-    for (int dim = 0; dim < n - 2; ++dim) batch = batch * q.sizes[dim] + at[dim];
+    for (int dim = 0; dim < n - 2; ++dim) batch = bounded_product(batch, q.sizes[dim]) + at[dim];
     const std::int64_t query = at[n - 2];
     double sum = 0.0, result = 0.0;
     for (std::int64_t key = 0; key < keys; ++key) {
@@ -168,7 +169,7 @@ OpVariant attention_variant(std::string text, Dims q, Dims k, Dims v, bool causa
           },
           [=](const Plains& in) {
             const std::int64_t width = q.back();
-            const std::int64_t scores = width == 0 ? 0 : num_elements(q) / width * k[k.size() - 2];
+            const std::int64_t scores = width == 0 ? 0 : bounded_product(num_elements(q) / width, k[k.size() - 2]);
             return attended(in[0], in[1], in[2], causal, p > 0.0 ? drawn_factors(scores, p) : std::vector<double>(),
                             [](std::int64_t, std::int64_t) { return true; });
           }};
@@ -202,7 +203,8 @@ OpCase embedding_case() {
                        out.push_back(weight[1]);
                        return build(out, [&](const Dims& at) {
                          std::int64_t place = 0;
-                         for (int dim = 0; dim < sizes.size(); ++dim) place = place * sizes[dim] + at[dim];
+                         for (int dim = 0; dim < sizes.size(); ++dim)
+                           place = bounded_product(place, sizes[dim]) + at[dim];
                          return in[0].at({indices[static_cast<std::size_t>(place)], at[sizes.size()]});
                        });
                      }};

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/autograd/op_registry_internal.hpp"
+#include "engine/core/checked.hpp"
 
 namespace lockstep::ops {
 
@@ -44,7 +45,7 @@ OpVariant linear_variant(std::string text, Dims x, Dims weight, bool bias) {
           [](const Plains& in) {
             Dims sizes = in[0].sizes;
             Dims rows = {1, sizes.back()};
-            for (int dim = 0; dim < sizes.size() - 1; ++dim) rows[0] *= sizes[dim];
+            for (int dim = 0; dim < sizes.size() - 1; ++dim) rows[0] = bounded_product(rows[0], sizes[dim]);
             sizes[sizes.size() - 1] = in[1].sizes[0];
             const Plain result = resized(product(resized(in[0], rows), swapped(in[1], 0, 1)), sizes);
             return in.size() == 3 ? zip(result, in[2], [](double a, double b) { return a + b; }) : result;

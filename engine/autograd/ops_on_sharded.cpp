@@ -180,8 +180,7 @@ Tensor sum_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
 Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
   double count = 1.0;
   for (const std::int64_t dim : dims)
-    count *= static_cast<double>(
-        layout_of(a).sizes[normalize_dim(static_cast<int>(dim), layout_of(a).sizes.size(), "mean")]);
+    count *= static_cast<double>(layout_of(a).sizes[normalize_dim(dim, layout_of(a).sizes.size(), "mean")]);
   if (defect_armed(Defect::sharded_mean_of_parts)) [[unlikely]]
     count = static_cast<double>(std::max<std::int64_t>(1, a.num_elements()));
   return div(sum_on_sharded(a, dims, keep_dims), count);

@@ -2,6 +2,7 @@
 
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/checked.hpp"
 
 namespace lockstep::ops {
 
@@ -11,7 +12,7 @@ namespace {
 Tensor as_rows(const Tensor& a) {
   if (a.num_dims() == 2) return a;
   std::int64_t rows = 1;
-  for (int dim = 0; dim < a.num_dims() - 1; ++dim) rows *= a.sizes()[dim];
+  for (int dim = 0; dim < a.num_dims() - 1; ++dim) rows = bounded_product(rows, a.sizes()[dim]);
   return raw::reshape(a, Dims{rows, a.size(-1)});
 }
 Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }

@@ -11,7 +11,7 @@ namespace {
 Dims kept_sizes(const Dims& sizes, const Dims& dims) {
   Dims kept = sizes;
   for (std::int64_t dim : dims)
-    if (!sizes.empty()) kept[normalize_dim(static_cast<int>(dim), sizes.size(), "sum")] = 1;
+    if (!sizes.empty()) kept[normalize_dim(dim, sizes.size(), "sum")] = 1;
   return kept;
 }
 

@@ -2,6 +2,7 @@
 
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::ops {
@@ -40,7 +41,7 @@ Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
   Dims sizes;
   for (int dim = 0; dim < first; ++dim) sizes.push_back(a.sizes()[dim]);
   std::int64_t merged = 1;
-  for (int dim = first; dim <= last && dim < a.num_dims(); ++dim) merged *= a.sizes()[dim];
+  for (int dim = first; dim <= last && dim < a.num_dims(); ++dim) merged = bounded_product(merged, a.sizes()[dim]);
   sizes.push_back(merged);
   for (int dim = last + 1; dim < a.num_dims(); ++dim) sizes.push_back(a.sizes()[dim]);
   return record("flatten", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
@@ -63,8 +64,7 @@ Tensor permute(const Tensor& a, const Dims& order) {
                    [&](const Tensor& x) { return ops::permute(x, order); });
   return record("permute", lockstep::permute(a, order), {a}, {}, [order](const Backward& at) -> Gradients {
     Dims back(order.size(), 0);
-    for (int dim = 0; dim < order.size(); ++dim)
-      back[normalize_dim(static_cast<int>(order[dim]), order.size(), "permute")] = dim;
+    for (int dim = 0; dim < order.size(); ++dim) back[normalize_dim(order[dim], order.size(), "permute")] = dim;
     return {lockstep::permute(at.grad(), back)};
   });
 }

@@ -2,6 +2,7 @@
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/messages.hpp"
 #include "engine/comm/reduce.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -26,7 +27,7 @@ void check_pair(const char* operation, const Tensor& large, const char* large_na
   if (large.dtype() != small.dtype() || large.device() != small.device())
     throw Error(str(operation, ": ", large_name, " is ", describe(large), " and ", small_name, " ", describe(small)),
                 "both must have one type and device");
-  if (large.num_elements() != small.num_elements() * factor)
+  if (large.num_elements() != bounded_product(small.num_elements(), factor))
     throw Error(str(operation, ": ", large_name, " has ", large.num_elements(), " elements (", describe(large),
                     ") and ", small_name, " ", small.num_elements(), ", in a group of ", factor),
                 str(large_name, " must have ", factor, " times the elements of ", small_name));
@@ -37,7 +38,7 @@ void check_overlap(const char* operation, const Tensor& large, const Tensor& sma
   if (large.storage() != small.storage() || small.num_elements() == 0) return;
   const std::int64_t begin = small.offset() - large.offset();
   if (begin >= large.num_elements() || begin + small.num_elements() <= 0) return;
-  if (part >= 0 && begin == part * small.num_elements()) return;
+  if (part >= 0 && begin == bounded_product(small.num_elements(), part)) return;
   throw Error(str(operation, ": input and output overlap in storage"),
               part >= 0 ? "let them be apart, or one this rank's own part of the other" : "let them be apart");
 }

@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -64,14 +65,15 @@ std::int64_t now_ns() {
 }
 
 std::size_t control_bytes_for(int world_size) {
-  const std::size_t fixed =
-      align_up(sizeof(WorldControl)) + static_cast<std::size_t>(world_size) * align_up(sizeof(RankControl));
+  const std::size_t fixed = align_up(sizeof(WorldControl)) +
+                            bounded_product(static_cast<std::size_t>(world_size), align_up(sizeof(RankControl)));
   return (fixed + (std::size_t{256} << 20) + 4095) / 4096 * 4096;
 }
 
 WorldControl& lay_out(std::byte* memory, std::size_t bytes, int world_size, bool processes) {
   const std::size_t ranks = align_up(sizeof(WorldControl));
-  const std::size_t fixed = ranks + static_cast<std::size_t>(world_size) * align_up(sizeof(RankControl));
+  const std::size_t fixed =
+      ranks + bounded_product(static_cast<std::size_t>(world_size), align_up(sizeof(RankControl)));
   if (fixed + (std::size_t{1} << 20) > bytes)
     throw Error(str("the control area of ", bytes, " bytes is too small for ", world_size, " ranks"),
                 str("create the world with at least ", control_bytes_for(world_size), " bytes of it"));
@@ -111,11 +113,13 @@ GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& 
     std::uint64_t offset = entry.load(std::memory_order_acquire);
     if (offset == 0) {
       if (mine == 0) {
-        const std::size_t rounds = align_up(sizeof(GroupControl) + members.size() * sizeof(std::int32_t));
-        const std::size_t head = rounds + members.size() * sizeof(Rounds);
-        const std::size_t slot_bytes = sizeof(Slot) + members.size() * sizeof(Line);
-        mine = allocate_control(world, head + ring_slots * slot_bytes);
-        mine_end = mine + align_up(head + ring_slots * slot_bytes);
+        const std::size_t rounds =
+            align_up(sizeof(GroupControl) + bounded_product(members.size(), sizeof(std::int32_t)));
+        const std::size_t head = rounds + bounded_product(members.size(), sizeof(Rounds));
+        const std::size_t slot_bytes = sizeof(Slot) + bounded_product(members.size(), sizeof(Line));
+        const std::size_t bytes = head + bounded_product(ring_slots, slot_bytes);
+        mine = allocate_control(world, bytes);
+        mine_end = mine + align_up(bytes);
         GroupControl& group = world.group(mine);
         group.id = id;
         group.channel = channel;

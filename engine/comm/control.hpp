@@ -20,6 +20,7 @@
 
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/recorder.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/device/arena.hpp"
 
 namespace lockstep::comm {
@@ -128,7 +129,8 @@ struct GroupControl {
     return reinterpret_cast<Rounds*>(reinterpret_cast<std::byte*>(this) + rounds)[member];
   }
   Slot& slot(std::uint64_t sequence) {
-    return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(this) + slots + (sequence % ring_slots) * slot_bytes);
+    return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(this) + slots +
+                                    element_offset(sequence % ring_slots, slot_bytes));
   }
 };
 

@@ -5,6 +5,7 @@
 
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/messages.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
@@ -166,7 +167,7 @@ Work Engine::issue(const Plan& plan, const Call& call) {
 
   const std::int64_t elements = std::max(elements_of(plan.input), elements_of(plan.output));
   std::shared_ptr<Issued> issued = note(plan, call, static_cast<std::uint8_t>(plan.operation), elements,
-                                        elements * static_cast<std::int64_t>(size_of(plan.dtype)));
+                                        bounded_product(elements, static_cast<std::int64_t>(size_of(plan.dtype))));
   issued->on_rank_thread = stream.runs_inline();
   if (call.async && stream.runs_inline()) keep_deferred(issued);
   device::launch_deferred(

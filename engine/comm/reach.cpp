@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -15,7 +16,8 @@ Reach::Reach(const device::HostWorld& host) : host_(&host) {
   static_assert(std::is_trivially_destructible_v<Word>);
   const std::size_t arena = std::max(host.cpu_arena(0).bytes, host.sim_arena(0).bytes);
   words_a_arena_ = arena / block_bytes / 64 + 1;
-  const std::size_t bytes = 2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()) * sizeof(Word);
+  const std::size_t bytes =
+      bounded_product(2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word));
   // Zero, and pages of it that nobody comes to cost nothing: no allocator promises both.
   void* const words =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -48,7 +50,7 @@ void Reach::meet(int rank, const std::byte* begin, std::size_t bytes) {
 
 // Advice: where the kernel lacks it, pages come at first touch. Reading is enough to have a shared page writable too.
 void Reach::map(device::HostWorld::Area area, std::size_t block) {
-  const std::size_t begin = block * block_bytes;
+  const std::size_t begin = element_offset(block, block_bytes);
 #ifdef MADV_POPULATE_READ
   ::madvise(area.base + begin, std::min(block_bytes, area.bytes - begin), MADV_POPULATE_READ);
 #endif

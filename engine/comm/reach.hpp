@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "engine/core/checked.hpp"
 #include "engine/device/arena.hpp"
 
 namespace lockstep::comm {
@@ -21,7 +22,7 @@ class Reach {
  public:
   static constexpr std::size_t block_bytes = std::size_t{64} << 10;  // of what is kept in mind, and mapped at once
   static constexpr std::size_t least_bytes =
-      2 * block_bytes;  // of a buffer; in less, most of a block would be of others
+      bounded_product(block_bytes, 2);  // of a buffer; in less, most of a block would be of others
 
   explicit Reach(const device::HostWorld& host);
   Reach(const Reach&) = delete;

@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/past_caches.hpp"
@@ -135,7 +136,7 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
     for (unsigned bit = subtrees; (bit & 1) == 0; bit >>= 1) merge();
   }
   while (depth > 1) merge();  // NOLINT(bugprone-infinite-loop): merge counts depth down
-  std::memcpy(out, partial[0], static_cast<std::size_t>(n) * sizeof(C));
+  std::memcpy(out, partial[0], bounded_bytes<C>(n));
 }
 
 // Sums of up to eight inputs, a line of all at a time, in registers: to every output at once, through the caches (asked
@@ -156,14 +157,14 @@ std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outpu
       if (divisor != 1)
         for (C& value : sum) value /= static_cast<C>(divisor);
     }
-    const std::size_t here = offset + static_cast<std::size_t>(at) * sizeof(C);
+    const std::size_t here = offset + element_offset(static_cast<std::size_t>(at), sizeof(C));
     if (streams) {
       for (int i = 0; i < count; ++i) __builtin_prefetch(local[i] + at + ahead);
       store_past_caches(outputs[0] + here, reinterpret_cast<const std::byte*>(sum));
       continue;
     }
     for (std::byte* output : outputs) {
-      __builtin_prefetch(output + here + ahead * sizeof(C), 1);
+      __builtin_prefetch(output + here + element_offset(ahead, sizeof(C)), 1);
       std::memcpy(output + here, sum, sizeof sum);
     }
   }
@@ -225,7 +226,7 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
                                                : block_elements_of_many;
   std::int64_t done = 0;
   if constexpr (std::is_same_v<L, C> && std::is_same_v<Op, Sum>) {
-    const std::size_t offset = static_cast<std::size_t>(begin) * sizeof(S);
+    const std::size_t offset = bounded_bytes<S>(begin);
     if (goes_by_lines(reduction, num_inputs, offset)) {
       for (int i = 0; i < num_inputs; ++i)
         inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + begin;
@@ -247,8 +248,8 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
         for (std::int64_t i = 0; i < n; ++i) result[i] /= divisor;
       }
     }
-    const std::size_t bytes = static_cast<std::size_t>(n) * sizeof(S);
-    const std::size_t offset = static_cast<std::size_t>(at) * sizeof(S);
+    const std::size_t bytes = bounded_bytes<S>(n);
+    const std::size_t offset = bounded_bytes<S>(at);
     if constexpr (std::is_same_v<L, C>) {
       for (std::byte* output : reduction.outputs)
         copy(output + offset, reinterpret_cast<const std::byte*>(result), bytes, reduction.streams);

@@ -5,6 +5,7 @@
 
 #include "engine/comm/reduce.hpp"
 #include "engine/comm/transport.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -49,7 +50,9 @@ struct Staging {
   std::byte* staged_part(int member, std::int64_t number, int index) const {
     return area(member, number) + index * piece * element;
   }
-  std::size_t bytes(std::int64_t elements) const { return static_cast<std::size_t>(elements * element); }
+  std::size_t bytes(std::int64_t elements) const {
+    return static_cast<std::size_t>(bounded_product(elements, element));
+  }
 
   void meet(std::int64_t round) {
     Slot& slot = issued.slot();

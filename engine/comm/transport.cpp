@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "engine/comm/reduce.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -53,12 +54,13 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
   const std::int64_t part = what.count;
   const auto count = static_cast<std::size_t>(size);
   const auto account = [&](int member, std::int64_t elements) {
-    lines[member].moved.fetch_add(elements * static_cast<std::int64_t>(element), std::memory_order_relaxed);
+    lines[member].moved.fetch_add(bounded_product(elements, static_cast<std::int64_t>(element)),
+                                  std::memory_order_relaxed);
   };
   const auto account_all = [&](std::int64_t elements) {
     for (int member = 0; member < size; ++member) account(member, elements);
   };
-  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * element; };
+  const auto bytes = [&](std::int64_t elements) { return bounded_bytes(elements, element); };
   switch (kind) {
     case Operation::all_reduce: {
       const Buffers buffers(lines, size);
@@ -151,7 +153,8 @@ bool touches_all(Operation kind) {
 // Small enough for one rank to compute alone.
 bool is_small(const Fingerprint& what, const Cut& cut) {
   return cut.num_chunks <= 1 &&
-         cut.total * static_cast<std::int64_t>(size_of(static_cast<DType>(what.dtype))) <= at_once_bytes;
+         bounded_product(cut.total, static_cast<std::int64_t>(size_of(static_cast<DType>(what.dtype)))) <=
+             at_once_bytes;
 }
 
 }  // namespace
@@ -159,15 +162,16 @@ bool is_small(const Fingerprint& what, const Cut& cut) {
 Cut cut_of(const Fingerprint& fingerprint, int size) {
   Cut cut;
   if (fingerprint.kind == exchange_kind) return cut;
-  cut.total = fingerprint.count * num_parts(kind_of(fingerprint), size);
+  cut.total = bounded_product(fingerprint.count, num_parts(kind_of(fingerprint), size));
   if (cut.total == 0) return cut;
   const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)));
-  const std::int64_t bytes = cut.total * element;
+  const std::int64_t bytes = bounded_product(cut.total, element);
   std::int64_t chunk_bytes = bytes;
   // Chunks are of one size in bytes touched: more buffers, shorter pieces of each.
   if (bytes >= large_bytes)
-    chunk_bytes = touches_all(kind_of(fingerprint)) ? std::max(2 * large_chunk_bytes / size, least_chunk_bytes)
-                                                    : large_chunk_bytes;
+    chunk_bytes = touches_all(kind_of(fingerprint))
+                      ? std::max(bounded_product(large_chunk_bytes, 2) / size, least_chunk_bytes)
+                      : large_chunk_bytes;
   else if (bytes > at_once_bytes)
     chunk_bytes = (bytes / size + 63) / 64 * 64;
   cut.chunk = std::max<std::int64_t>(chunk_bytes / element, 1024);
@@ -207,8 +211,8 @@ void reach_buffers(const Issued& issued) {
       kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter;
   const bool outputs_of_all =
       kind == Operation::all_gather || kind == Operation::all_to_all || kind == Operation::gather;
-  const std::size_t part = static_cast<std::size_t>(what.count) * size_of(static_cast<DType>(what.dtype));
-  const auto whole = part * static_cast<std::size_t>(size);
+  const std::size_t part = bounded_bytes(what.count, size_of(static_cast<DType>(what.dtype)));
+  const auto whole = bounded_product(part, static_cast<std::size_t>(size));
   if (whole < Reach::least_bytes) return;
   for (int member = 0; member < size; ++member) {
     if (member == issued.me) continue;

@@ -2,9 +2,32 @@
 
 namespace lockstep {
 
+void checked_detail::refuse_sizes(const Dims& sizes) {
+  throw Error(str("sizes ", to_text(sizes), ": their product does not fit in 64 bits"), "give smaller sizes");
+}
+
+std::size_t checked_bytes(const Dims& sizes, std::size_t element, const char* operation) {
+  std::int64_t extent = static_cast<std::int64_t>(element);
+  bool any = true;
+  for (int dim = 0; dim < sizes.size(); ++dim) {
+    if (sizes[dim] < 0)
+      throw Error(str(operation, ": size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0");
+    if (sizes[dim] == 0) {
+      any = false;
+    } else if (__builtin_mul_overflow(extent, sizes[dim], &extent) || extent > max_tensor_bytes) {
+      throw Error(str(operation, ": sizes ", to_text(sizes), " of ", element, " bytes an element are more than the ",
+                      max_tensor_bytes, " bytes that a tensor can have"),
+                  "give smaller sizes");
+    }
+  }
+  return any ? static_cast<std::size_t>(extent) : 0;
+}
+
 Dims contiguous_strides(const Dims& sizes) {
   Dims strides(sizes.size(), 1);
-  for (int i = sizes.size() - 2; i >= 0; --i) strides[i] = strides[i + 1] * std::max<std::int64_t>(sizes[i + 1], 1);
+  for (int i = sizes.size() - 2; i >= 0; --i)
+    if (__builtin_mul_overflow(strides[i + 1], std::max<std::int64_t>(sizes[i + 1], 1), &strides[i])) [[unlikely]]
+      checked_detail::refuse_sizes(sizes);
   return strides;
 }
 
@@ -14,7 +37,7 @@ bool is_contiguous(const Dims& sizes, const Dims& strides) {
     if (sizes[i] == 0) return true;
     if (sizes[i] == 1) continue;
     if (strides[i] != expected) return false;
-    expected *= sizes[i];
+    expected = bounded_product(expected, sizes[i]);
   }
   return true;
 }
@@ -35,13 +58,13 @@ Dims broadcast_sizes(const Dims& a, const Dims& b, const char* operation) {
   return out;
 }
 
-int normalize_dim(int dim, int num_dims, const char* operation) {
+int normalize_dim(std::int64_t dim, int num_dims, const char* operation) {
   const int range = std::max(num_dims, 1);
   if (dim < -range || dim >= range) {
     throw Error(str(operation, ": dim ", dim, " is out of range for a tensor of ", num_dims, " dims"),
                 str("use -", range, " to ", range - 1));
   }
-  return dim < 0 ? dim + range : dim;
+  return static_cast<int>(dim < 0 ? dim + range : dim);
 }
 
 std::string to_text(const Dims& dims) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep {
@@ -57,18 +58,35 @@ class Dims {
   int size_ = 0;
 };
 
+namespace checked_detail {
+[[noreturn]] void refuse_sizes(const Dims& sizes);
+}
+
+// Throws Error when the product of the sizes that are not 0 does not fit in 64 bits, also where another one is 0.
 inline std::int64_t num_elements(const Dims& sizes) {
   std::int64_t count = 1;
-  for (std::int64_t size : sizes) count *= size;
-  return count;
+  bool any = true;
+  for (std::int64_t size : sizes) {
+    if (size == 0) {
+      any = false;
+    } else if (__builtin_mul_overflow(count, size, &count)) [[unlikely]] {
+      checked_detail::refuse_sizes(sizes);
+    }
+  }
+  return any ? count : 0;
 }
+
+// The bytes of a contiguous tensor of these sizes. Throws Error naming `operation` when a size is negative, or when the
+// tensor, each size of 0 counted as 1, is beyond max_tensor_bytes. Every tensor's sizes pass here once, which bounds
+// the products of its sizes and strides from then on.
+std::size_t checked_bytes(const Dims& sizes, std::size_t element, const char* operation);
 
 Dims contiguous_strides(const Dims& sizes);
 bool is_contiguous(const Dims& sizes, const Dims& strides);
 // Sizes both broadcast to, aligned at the last dim; throws Error naming `operation` and both.
 Dims broadcast_sizes(const Dims& a, const Dims& b, const char* operation);
 // `dim` counted from the back when negative; throws Error when out of range.
-int normalize_dim(int dim, int num_dims, const char* operation);
+int normalize_dim(std::int64_t dim, int num_dims, const char* operation);
 // "(2, 3)"; "()" for a scalar.
 std::string to_text(const Dims& dims);
 

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 
@@ -44,7 +45,7 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
 
   std::unique_ptr<HostWorld> world(new HostWorld);
   world->sharing_ = sharing;
-  world->total_ = num_arenas * (arena + guard_bytes) + control + guard_bytes;
+  world->total_ = bounded_product(num_arenas, arena + guard_bytes) + control + guard_bytes;
   void* base = ::mmap(nullptr, world->total_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) refuse("reserving", world->total_, world_size);
   world->base_ = static_cast<std::byte*>(base);
@@ -59,7 +60,7 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   if (sharing == Sharing::processes) {
     file.descriptor = ::memfd_create("lockstep-world", MFD_CLOEXEC);
     if (file.descriptor < 0) refuse("the memory file", world->total_, world_size);
-    if (::ftruncate(file.descriptor, static_cast<off_t>(num_arenas * arena + control)) != 0) {
+    if (::ftruncate(file.descriptor, static_cast<off_t>(bounded_product(num_arenas, arena) + control)) != 0) {
       refuse("sizing the memory file", world->total_, world_size);
     }
   }

@@ -227,6 +227,9 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
 }
 
 void delay(Stream& stream, double milliseconds) {
+  constexpr double most = 3.6e6;
+  if (!(milliseconds >= 0 && milliseconds <= most))
+    throw Error(str("delay: ", milliseconds, " milliseconds"), str("give 0 to ", most, ", an hour"));
   LaunchDetail::enqueue(
       stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
       [milliseconds](const Pointers&) {

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/device/machine_memory.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/tracer.hpp"
 
@@ -136,9 +137,9 @@ void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
       used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
     }
   }
-  std::string message =
-      str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
-          " were asked for; of ", arena.bytes(), " bytes the pools hold ", arena.taken(), ", in use are");
+  std::string message = str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes,
+                            " bytes for ", name_of(of), " were asked for; of ", arena.bytes(), " bytes the pools hold ",
+                            arena.taken(), ", the machine has ", available_memory(), " left; in use are");
   const char* separator = " ";
   for (int i = 0; i < num_purposes; ++i) {
     if (used[static_cast<std::size_t>(i)] == 0) continue;

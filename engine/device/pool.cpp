@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "engine/core/error.hpp"
+#include "engine/device/machine_memory.hpp"
 
 namespace lockstep::device {
 
@@ -16,6 +17,8 @@ constexpr std::size_t page_bytes = 4096;
 // A small case touches little; a large one grows in few steps.
 constexpr std::size_t first_chunk = std::size_t{64} << 10;
 constexpr std::size_t largest_chunk = std::size_t{8} << 20;
+// From here on the machine is asked first: its pages take far longer to come than the answer.
+constexpr std::size_t least_asked = std::size_t{64} << 20;
 
 // Huge pages for large chunks alone: a small one would have the kernel clear 2 MiB for it. All of this is advice; where
 // the kernel lacks it, pages come at first touch.
@@ -54,6 +57,7 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 std::byte* Arena::take(std::size_t bytes) {
   if (bytes > area_.bytes - taken_) return nullptr;
+  if (bytes >= least_asked && bytes > available_memory()) return nullptr;
   std::byte* base = area_.base + taken_;
   taken_ += bytes;
   populate(base, bytes);

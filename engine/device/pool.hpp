@@ -28,7 +28,7 @@ class Arena {
   Arena& operator=(Arena&& other) noexcept;
 
   bool defined() const { return area_.base != nullptr; }
-  std::byte* take(std::size_t bytes);  // populated; null when the rest is too small
+  std::byte* take(std::size_t bytes);  // populated; null when the rest, or the machine, has less
   std::size_t taken() const { return taken_; }
   std::size_t bytes() const { return area_.bytes; }
 

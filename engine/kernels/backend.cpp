@@ -12,6 +12,7 @@
 #include <cblas.h>
 #include <dnnl.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
 #include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
@@ -177,7 +178,7 @@ std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
     threads.emplace_back([&of, &multiply, products_per_thread] {
       for (int i = 0; i < products_per_thread; ++i) {
         const std::vector<T> c = multiply(of);
-        if (std::memcmp(c.data(), of.expected.data(), count * sizeof(T)) != 0) ++of.wrong;
+        if (std::memcmp(c.data(), of.expected.data(), bounded_product(count, sizeof(T))) != 0) ++of.wrong;
       }
     });
   }

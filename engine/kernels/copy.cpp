@@ -1,6 +1,7 @@
 // Copies, casts, fills.
 #include <cstring>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/past_caches.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
@@ -73,14 +74,14 @@ struct TransposeKernel {
     index /= tiles_along;
     const std::int64_t begin = index % tiles_across * side;
     index /= tiles_across;
-    Word* to = out + along + begin * rows.strides[0][across];
+    Word* to = out + along + element_offset(begin, rows.strides[0][across]);
     const Word* from = a + along * rows.step[1] + begin;
     for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
       if (dim == across) continue;
       const std::int64_t at = index % rows.sizes[dim];
       index /= rows.sizes[dim];
-      to += at * rows.strides[0][dim];
-      from += at * rows.strides[1][dim];
+      to += element_offset(at, rows.strides[0][dim]);
+      from += element_offset(at, rows.strides[1][dim]);
     }
     const std::int64_t n = rows.length - along < side ? rows.length - along : side;
     const std::int64_t m = rows.sizes[across] - begin < side ? rows.sizes[across] - begin : side;
@@ -88,7 +89,7 @@ struct TransposeKernel {
     for (std::int64_t i = 0; i < n; ++i)
       for (std::int64_t j = 0; j < m; ++j) buffer[i][j] = from[i * rows.step[1] + j];
     for (std::int64_t j = 0; j < m; ++j)
-      for (std::int64_t i = 0; i < n; ++i) to[j * rows.strides[0][across] + i] = buffer[i][j];
+      for (std::int64_t i = 0; i < n; ++i) to[element_offset(j, rows.strides[0][across]) + i] = buffer[i][j];
   }
 };
 
@@ -103,13 +104,12 @@ struct PastCachesKernel {
   void operator()(std::int64_t index) const {
     const Stretch<2> at(rows, index);
     copy_past_caches(reinterpret_cast<std::byte*>(out + at.start[0]),
-                     reinterpret_cast<const std::byte*>(a + at.start[1]),
-                     static_cast<std::size_t>(at.count) * sizeof(Word));
+                     reinterpret_cast<const std::byte*>(a + at.start[1]), bounded_bytes<Word>(at.count));
   }
   static bool suits(Space space, const Rows<2>& rows) {
-    const std::int64_t row_bytes = rows.length * static_cast<std::int64_t>(sizeof(Word));
+    const std::int64_t row_bytes = bounded_product(rows.length, static_cast<std::int64_t>(sizeof(Word)));
     return has_past_caches && space == Space::host && rows.unit && row_bytes >= least_row_bytes &&
-           row_bytes * rows.num_rows >= least_bytes;
+           bounded_product(row_bytes, rows.num_rows) >= least_bytes;
   }
 };
 
@@ -144,7 +144,7 @@ void move(Space space, const View& out, const View& a) {
 void copy(Space space, const View& out, const View& a) {
   if (out.dtype == a.dtype) {
     if (space == Space::host && is_contiguous(out) && is_contiguous(a)) {
-      const std::size_t bytes = static_cast<std::size_t>(num_elements(out)) * size_of(out.dtype);
+      const std::size_t bytes = bounded_bytes(num_elements(out), size_of(out.dtype));
       if (bytes > 0 && out.data != a.data) std::memcpy(out.data, a.data, bytes);
       return;
     }

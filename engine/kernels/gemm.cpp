@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
 #include "engine/kernels/blas_internal.hpp"
@@ -36,15 +37,15 @@ void matmul_of(const View& out, const View& a, const View& b) {
   LOCKSTEP_CHECK(lay_a.usable && lay_b.usable, "matmul of ", to_text(a.sizes), " with strides ", to_text(a.strides),
                  " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
   std::int64_t batches = 1;
-  for (int dim = 0; dim < num_dims - 2; ++dim) batches *= out.sizes[dim];
+  for (int dim = 0; dim < num_dims - 2; ++dim) batches = bounded_product(batches, out.sizes[dim]);
   for (std::int64_t batch = 0; batch < batches; ++batch) {
     std::int64_t rest = batch, at_a = 0, at_b = 0, at_out = 0;
     for (int dim = num_dims - 3; dim >= 0; --dim) {
       const std::int64_t at = rest % out.sizes[dim];
       rest /= out.sizes[dim];
-      at_a += at * a.strides[dim];
-      at_b += at * b.strides[dim];
-      at_out += at * out.strides[dim];
+      at_a += element_offset(at, a.strides[dim]);
+      at_b += element_offset(at, b.strides[dim]);
+      at_out += element_offset(at, out.strides[dim]);
     }
     product(static_cast<T*>(out.data) + at_out, lay_out.leading, m, n, k, static_cast<const T*>(a.data) + at_a, lay_a,
             static_cast<const T*>(b.data) + at_b, lay_b, false);

@@ -1,5 +1,6 @@
 #include "engine/kernels/index.hpp"
 
+#include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
@@ -14,9 +15,9 @@ struct Around {
 };
 Around around(const View& view, int dim) {
   Around result;
-  for (int i = 0; i < dim; ++i) result.outer *= view.sizes[i];
+  for (int i = 0; i < dim; ++i) result.outer = bounded_product(result.outer, view.sizes[i]);
   result.size = view.sizes[dim];
-  for (int i = dim + 1; i < view.sizes.size(); ++i) result.inner *= view.sizes[i];
+  for (int i = dim + 1; i < view.sizes.size(); ++i) result.inner = bounded_product(result.inner, view.sizes[i]);
   return result;
 }
 

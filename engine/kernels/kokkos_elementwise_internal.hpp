@@ -10,6 +10,7 @@
 // go through the same expression, so they give the same bits.
 #pragma once
 
+#include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 #include "engine/kernels/rows.hpp"
 
@@ -31,7 +32,7 @@ struct Stretch {
     for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
       const std::int64_t at = row % rows.sizes[dim];
       row /= rows.sizes[dim];
-      for (int k = 0; k < N; ++k) start[k] += at * rows.strides[k][dim];
+      for (int k = 0; k < N; ++k) start[k] += element_offset(at, rows.strides[k][dim]);
     }
   }
 };

@@ -2,6 +2,7 @@
 
 #include <type_traits>
 
+#include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
 #include "engine/kernels/kokkos_sum_internal.hpp"
 
@@ -35,7 +36,7 @@ struct RowSum {
     const std::int64_t along = index - row * kept.length;
     const T* x = a + along * kept.step[1];
     for (int dim = kept.num_outer - 1; dim >= 0; --dim) {
-      x += row % kept.sizes[dim] * kept.strides[1][dim];
+      x += element_offset(row % kept.sizes[dim], kept.strides[1][dim]);
       row /= kept.sizes[dim];
     }
     TotalType<C> total = 0;
@@ -52,7 +53,7 @@ struct RowSum {
         const std::int64_t at = begin + i - outer * reduced.length;
         const T* from = x + at * reduced.step[0];
         for (int dim = reduced.num_outer - 1; dim >= 0; --dim) {
-          from += outer % reduced.sizes[dim] * reduced.strides[0][dim];
+          from += element_offset(outer % reduced.sizes[dim], reduced.strides[0][dim]);
           outer /= reduced.sizes[dim];
         }
         const std::int64_t stop = n - i < reduced.length - at ? n - i : reduced.length - at;
@@ -85,7 +86,7 @@ struct ColumnSum {
     R* const to = out + row * kept.length + begin;
     const T* x = a + begin;
     for (int dim = kept.num_outer - 1; dim >= 0; --dim) {
-      x += row % kept.sizes[dim] * kept.strides[1][dim];
+      x += element_offset(row % kept.sizes[dim], kept.strides[1][dim]);
       row /= kept.sizes[dim];
     }
     TotalType<C> total[width] = {};
@@ -100,7 +101,7 @@ struct ColumnSum {
         std::int64_t outer = (first + i) / reduced.length;
         const T* from = x + (first + i - outer * reduced.length) * reduced.step[0];
         for (int dim = reduced.num_outer - 1; dim >= 0; --dim) {
-          from += outer % reduced.sizes[dim] * reduced.strides[0][dim];
+          from += element_offset(outer % reduced.sizes[dim], reduced.strides[0][dim]);
           outer /= reduced.sizes[dim];
         }
         C* const into = lane[i % reduce_lanes];

@@ -31,9 +31,10 @@ Rows<N> make_rows(const Dims& sizes, const std::array<const Dims*, N>& strides) 
   for (int dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] == 1) continue;
     bool joins = count > 0;
-    for (int k = 0; k < N && joins; ++k) joins = merged[k][count - 1] == (*strides[k])[dim] * sizes[dim];
+    for (int k = 0; k < N && joins; ++k)
+      joins = merged[k][count - 1] == bounded_product((*strides[k])[dim], sizes[dim]);
     if (!joins) merged_sizes[count++] = 1;
-    merged_sizes[count - 1] *= sizes[dim];
+    merged_sizes[count - 1] = bounded_product(merged_sizes[count - 1], sizes[dim]);
     for (int k = 0; k < N; ++k) merged[k][count - 1] = (*strides[k])[dim];
   }
   for (int k = 0; k < N; ++k) rows.step[k] = count > 0 ? merged[k][count - 1] : 1;
@@ -42,7 +43,7 @@ Rows<N> make_rows(const Dims& sizes, const std::array<const Dims*, N>& strides) 
   rows.num_outer = count > 0 ? count - 1 : 0;
   for (int dim = 0; dim < rows.num_outer; ++dim) {
     rows.sizes[dim] = merged_sizes[dim];
-    rows.num_rows *= merged_sizes[dim];
+    rows.num_rows = bounded_product(rows.num_rows, merged_sizes[dim]);
     for (int k = 0; k < N; ++k) rows.strides[k][dim] = merged[k][dim];
   }
   if (rows.length == 0) rows.num_rows = 0;

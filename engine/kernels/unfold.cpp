@@ -1,5 +1,6 @@
 #include "engine/kernels/unfold.hpp"
 
+#include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
 namespace lockstep::kernels {
@@ -68,7 +69,8 @@ void dispatch_wide(DType dtype, F&& f) {
 
 void unfold(Space space, const Windows& windows, const View& out, const View& images) {
   dispatch_wide(out.dtype, [&]<class T>() {
-    run(space, "lockstep::unfold", windows.batch * windows.out_height() * windows.out_width(),
+    run(space, "lockstep::unfold",
+        bounded_product(bounded_product(windows.batch, windows.out_height()), windows.out_width()),
         Unfold<T>{static_cast<T*>(out.data), static_cast<const T*>(images.data), windows, windows.out_height(),
                   windows.out_width()});
   });
@@ -76,7 +78,7 @@ void unfold(Space space, const Windows& windows, const View& out, const View& im
 
 void fold(Space space, const Windows& windows, const View& images, const View& columns) {
   dispatch_wide(images.dtype, [&]<class T>() {
-    run(space, "lockstep::fold", windows.batch * windows.channels * windows.height,
+    run(space, "lockstep::fold", bounded_product(bounded_product(windows.batch, windows.channels), windows.height),
         Fold<T>{static_cast<T*>(images.data), static_cast<const T*>(columns.data), windows, windows.out_height(),
                 windows.out_width()});
   });

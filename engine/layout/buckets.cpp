@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
@@ -29,7 +30,7 @@ Buckets cut(const std::vector<BucketParameter>& parameters, const std::vector<in
     const BucketParameter& parameter = parameters[static_cast<std::size_t>(index)];
     Open& bucket = open[parameter.kind];
     bucket.members.push_back(index);
-    bucket.bytes += parameter.bytes;
+    bucket.bytes = checked_add(bucket.bytes, parameter.bytes, "bucket");
     if (bucket.bytes < (bucket.first ? first_cap : cap)) continue;
     buckets.push_back(std::move(bucket.members));
     bucket = Open{{}, 0, false};

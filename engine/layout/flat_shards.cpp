@@ -1,5 +1,6 @@
 #include "engine/layout/flat_shards.hpp"
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/layout/placement.hpp"
 
@@ -16,14 +17,17 @@ std::int64_t padded_part_elements(const CutParameter& parameter) {
 }
 
 FlatShards plan_flat_shards(const std::vector<CutParameter>& parameters, int parts_per_rank) {
+  constexpr const char* where = "flat buffer of a group's shards";
   FlatShards flat;
   flat.parts_per_rank = parts_per_rank;
   for (const CutParameter& parameter : parameters) {
     LOCKSTEP_CHECK(parameter.parts % parts_per_rank == 0, parameter.parts, " parts, ", parts_per_rank, " a rank");
     flat.num_ranks = parameter.parts / parts_per_rank;
     flat.offsets.push_back(flat.per_rank);
-    flat.per_rank += parts_per_rank * padded_part_elements(parameter);
+    flat.per_rank =
+        checked_add(flat.per_rank, checked_multiply(parts_per_rank, padded_part_elements(parameter), where), where);
   }
+  checked_multiply(flat.per_rank, flat.num_ranks, where);  // bounds the offsets below
   return flat;
 }
 
@@ -34,12 +38,12 @@ std::vector<ShardCopy> shard_copies(const CutParameter& parameter, const FlatSha
   for (int number = 0; number < parameter.parts; ++number) {
     const Chunk cut = chunk(size, parameter.parts, number);
     if (cut.length == 0) break;
-    const std::int64_t offset =
-        flat.per_rank * (number / flat.parts_per_rank) + flat.offsets[index] + part * (number % flat.parts_per_rank);
+    const std::int64_t offset = bounded_product(flat.per_rank, number / flat.parts_per_rank) + flat.offsets[index] +
+                                bounded_product(part, number % flat.parts_per_rank);
     // Parts of one length at one distance make one copy.
     if (!copies.empty() && copies.back().length == cut.length) {
       ShardCopy& run = copies.back();
-      const std::int64_t stride = offset - (run.flat_offset + run.flat_stride * (run.num_parts - 1));
+      const std::int64_t stride = offset - (run.flat_offset + bounded_product(run.flat_stride, run.num_parts - 1));
       if (run.num_parts == 1 || stride == run.flat_stride) {
         run.flat_stride = stride;
         ++run.num_parts;

@@ -25,6 +25,13 @@ TEST(FlatShards, OffsetsCountPaddedParts) {
   EXPECT_EQ(pairs.num_ranks, 2);
 }
 
+TEST(FlatShards, BuffersWhoseElementsDoNotFitAreRefused) {
+  constexpr std::int64_t large = std::int64_t{1} << 31;
+  // Each parameter fits; the padded parts of four ranks together do not.
+  const std::vector<CutParameter> parameters(3, {{large, large}, 0, 4});
+  EXPECT_THROW(plan_flat_shards(parameters), Error);
+}
+
 TEST(FlatShards, EqualPartsAreOneCopy) {
   const std::vector<CutParameter> parameters{{{8, 2}, 0, 4}};
   const auto copies = shard_copies(parameters[0], plan_flat_shards(parameters), 0);

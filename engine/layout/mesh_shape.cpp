@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::layout {
@@ -11,20 +12,27 @@ namespace {
 
 std::int64_t product(const std::vector<int>& sizes) {
   std::int64_t count = 1;
-  for (const int size : sizes) count *= size;
+  for (const int size : sizes) count = checked_multiply(count, size, "mesh");
   return count;
-}
-
-std::vector<int> counted(const std::vector<int>& sizes) {
-  std::vector<int> ranks(static_cast<std::size_t>(std::max<std::int64_t>(product(sizes), 0)));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
 }
 
 std::string listed(const std::vector<int>& values) {
   std::string text;
   for (const int value : values) text += str(text.empty() ? "" : ", ", value);
   return text;
+}
+
+constexpr std::int64_t most_ranks = 1 << 20;
+
+std::vector<int> counted(const std::vector<int>& sizes) {
+  const std::int64_t count = product(sizes);
+  if (count > most_ranks)
+    throw Error(
+        str("mesh: sizes (", listed(sizes), ") make ", count, " ranks, more than the ", most_ranks, " of a world"),
+        "give smaller sizes");
+  std::vector<int> ranks(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <utility>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::layout {
@@ -85,6 +86,7 @@ void check(const ShardedLayout& layout) {
   if (static_cast<int>(layout.placements.size()) != layout.mesh.num_axes())
     throw Error(str("placements ", to_text(layout.placements), " on a mesh ", layout.mesh.text()),
                 "give one placement an axis");
+  checked_bytes(layout.sizes, 1, "layout");
   const Placement* first_partial = nullptr;
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
     const Placement& placement = layout.placements[axis];
@@ -134,7 +136,7 @@ std::int64_t chunk_length(std::int64_t size, int parts) { return (size + parts -
 
 Chunk chunk(std::int64_t size, int parts, int index) {
   const std::int64_t length = chunk_length(size, parts);
-  const std::int64_t begin = std::min(size, length * index);
+  const std::int64_t begin = std::min(size, bounded_product(length, index));
   return {begin, std::min(size, begin + length) - begin};
 }
 

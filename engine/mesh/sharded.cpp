@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/redistribute.hpp"
@@ -69,7 +70,8 @@ layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mes
   layout::ShardedLayout made{mesh.shape(), placements, sizes ? *sizes : local.sizes()};
   layout::check(made);
   if (!sizes)
-    for (const layout::Cut& cut : layout::cuts(made)) made.sizes[cut.dim] *= mesh.shape().size(cut.axis);
+    for (const layout::Cut& cut : layout::cuts(made))
+      made.sizes[cut.dim] = checked_multiply(made.sizes[cut.dim], mesh.shape().size(cut.axis), "from_local");
   return made;
 }
 

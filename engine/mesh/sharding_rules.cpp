@@ -95,7 +95,7 @@ Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedL
 
 Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims) {
   Dims summed;
-  for (const std::int64_t dim : dims) summed.push_back(normalize_dim(static_cast<int>(dim), a.sizes.size(), "sum"));
+  for (const std::int64_t dim : dims) summed.push_back(normalize_dim(dim, a.sizes.size(), "sum"));
   Dims sizes, places;  // places: where each dim goes
   for (int dim = 0; dim < a.sizes.size(); ++dim) {
     places.push_back(sizes.size());
@@ -128,7 +128,7 @@ Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what) {
 
 Unary permute(const ShardedLayout& a, const Dims& order) {
   Dims from, sizes;
-  for (const std::int64_t dim : order) from.push_back(normalize_dim(static_cast<int>(dim), a.sizes.size(), "permute"));
+  for (const std::int64_t dim : order) from.push_back(normalize_dim(dim, a.sizes.size(), "permute"));
   for (const std::int64_t dim : from) sizes.push_back(a.sizes[static_cast<int>(dim)]);
   return mapped(a, sizes,
                 [&](int dim) { return static_cast<int>(std::find(from.begin(), from.end(), dim) - from.begin()); });

@@ -117,8 +117,9 @@ ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, 
     if (const BufferSlot* buffer = m.buffer_slot("buffer")) normal_(buffer->tensor, 0.0, 1.0);
   };
   auto made = std::make_shared<Composed>("MLP", forward, reset);
-  made->add_child("in_proj", linear(dim, mult * dim, options, bias));
-  made->add_child("out_proj", linear(mult * dim, dim, options, bias));
+  const std::int64_t inner = checked_multiply(mult, dim, "MLP: mult and dim");
+  made->add_child("in_proj", linear(dim, inner, options, bias));
+  made->add_child("out_proj", linear(inner, dim, options, bias));
   if (with_buffer) made->add_buffer("buffer", normal({dim}, options, device::Purpose::other));
   return made;
 }

@@ -1,5 +1,6 @@
 // The Transformer of the documents. Children are built, and draw their weights, in the order written.
 #include "engine/autograd/ops.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/nn/checkpoint.hpp"
 #include "engine/nn/layers.hpp"
 #include "engine/nn/models.hpp"
@@ -28,7 +29,7 @@ ModulePtr attention(const Settings& settings, const BuildOptions& options) {
     const Tensor values = split_heads(m.of("wv", x), width);
     const double dropout = m.training ? settings.dropout : 0.0;
     const Tensor heads = ops::transpose(ops::attention(queries, keys, values, settings.causal, dropout), 1, 2);
-    const Tensor joined = ops::reshape(heads, {heads.size(0), heads.size(1), heads.size(2) * width});
+    const Tensor joined = ops::reshape(heads, {heads.size(0), heads.size(1), bounded_product(heads.size(2), width)});
     return m.of("resid_dropout", m.of("wo", joined));
   };
   auto made = std::make_shared<Composed>("Attention", forward);
@@ -41,9 +42,10 @@ ModulePtr feed_forward(const Settings& settings, const BuildOptions& options) {
   auto made = std::make_shared<Composed>("FeedForward", [](Composed& m, const Inputs& inputs) {
     return m.of("resid_dropout", m.of("w2", m.of("gelu", m.of("w1", only_input(m, "forward", inputs)))));
   });
-  made->add_child("w1", created<Linear>(options, settings.dim, 4 * settings.dim, true));
+  const std::int64_t inner = checked_multiply(4, settings.dim, "FeedForward: dim");
+  made->add_child("w1", created<Linear>(options, settings.dim, inner, true));
   made->add_child("gelu", std::make_shared<Gelu>());
-  made->add_child("w2", created<Linear>(options, 4 * settings.dim, settings.dim, true));
+  made->add_child("w2", created<Linear>(options, inner, settings.dim, true));
   made->add_child("resid_dropout", std::make_shared<Dropout>(settings.dropout));
   return made;
 }

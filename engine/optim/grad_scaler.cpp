@@ -22,7 +22,7 @@ void require(bool holds, const char* option, double value, const char* range) {
 
 void check(double scale, double growth_factor, double backoff_factor, std::int64_t growth_interval) {
   require(scale > 0 && std::isfinite(static_cast<float>(scale)), "the scale", scale, "above 0 and finite");
-  require(growth_factor > 1, "growth_factor", growth_factor, "above 1");
+  require(growth_factor > 1 && std::isfinite(growth_factor), "growth_factor", growth_factor, "above 1 and finite");
   require(backoff_factor > 0 && backoff_factor < 1, "backoff_factor", backoff_factor, "above 0 and below 1");
   require(growth_interval >= 1, "growth_interval", static_cast<double>(growth_interval), "at least 1");
 }

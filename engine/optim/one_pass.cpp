@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/core/checked.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -21,19 +22,19 @@ void one_pass(
   std::vector<bool> done(num_rows, false);
   for (std::size_t first = 0; first < num_rows; ++first) {
     if (done[first]) continue;
-    const device::Device device = operands[first * stride].tensor.device();
-    const DType dtype = operands[first * stride].tensor.dtype();
+    const device::Device device = operands[element_offset(first, stride)].tensor.device();
+    const DType dtype = operands[element_offset(first, stride)].tensor.dtype();
     std::vector<std::size_t> rows;
     std::vector<device::Access> accesses;
     std::vector<kernels::View> views;
     for (std::size_t row = first; row < num_rows; ++row) {
-      const Tensor& lead = operands[row * stride].tensor;
+      const Tensor& lead = operands[element_offset(row, stride)].tensor;
       if (done[row] || !(lead.device() == device) || lead.dtype() != dtype) continue;
       done[row] = true;
       if (lead.is_meta() || lead.num_elements() == 0) continue;
       rows.push_back(row);
       for (std::size_t i = 0; i < stride; ++i) {
-        const auto& [tensor, written] = operands[row * stride + i];
+        const auto& [tensor, written] = operands[element_offset(row, stride) + i];
         if (!tensor.defined()) {
           accesses.emplace_back();  // of no bytes: its pointer is null
           views.emplace_back();

@@ -1,6 +1,7 @@
 // What all optimizers share: steps, state by parameter name, state dicts.
 #include "engine/optim/optimizer.hpp"
 
+#include <cmath>
 #include <set>
 
 #include "engine/autograd/autograd.hpp"
@@ -11,6 +12,24 @@
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::optim {
+
+namespace {
+
+void require(bool holds, std::string_view type, const char* option, double value, const char* range) {
+  if (!holds) throw Error(str(type, ": ", option, " is ", value), str("it must be ", range));
+}
+
+void check_options(std::string_view type, const Options& o) {
+  require(o.lr >= 0 && std::isfinite(o.lr), type, "lr", o.lr, "0 or more, and finite");
+  require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), type, "weight_decay", o.weight_decay,
+          "0 or more, and finite");
+  require(o.momentum >= 0 && std::isfinite(o.momentum), type, "momentum", o.momentum, "0 or more, and finite");
+  require(o.eps >= 0 && std::isfinite(o.eps), type, "eps", o.eps, "0 or more, and finite");
+  require(o.beta1 >= 0 && o.beta1 < 1, type, "beta1", o.beta1, "at least 0 and below 1");
+  require(o.beta2 >= 0 && o.beta2 < 1, type, "beta2", o.beta2, "at least 0 and below 1");
+}
+
+}  // namespace
 
 Optimizer::ParameterState& Optimizer::state_of(const ParameterRef& parameter, const Tensor& tensor,
                                                const Options& options) {
@@ -116,6 +135,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   }
   const NoGrad no_grad;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
+    check_options(type(), dict.groups[i].second);
     groups_[i].options = dict.groups[i].second;
     for (const ParameterRef& parameter : groups_[i].parameters) {
       const auto found = given.find(parameter.name);
@@ -151,10 +171,6 @@ void Optimizer::load_state_dict(const StateDict& dict) {
 // ---- making one ----
 namespace {
 
-void require(bool holds, std::string_view type, const char* option, double value, const char* range) {
-  if (!holds) throw Error(str(type, ": ", option, " is ", value), str("it must be ", range));
-}
-
 void check_groups(std::string_view type, const std::vector<Group>& groups) {
   if (groups.empty()) throw Error(str(type, ": no parameter groups"), "give at least one");
   std::set<std::string> names;
@@ -165,13 +181,7 @@ void check_groups(std::string_view type, const std::vector<Group>& groups) {
       if (!names.insert(parameter.name).second)
         throw Error(str(type, ": parameter `", parameter.name, "` is in more than one place"),
                     "list every parameter once");
-    const Options& o = group.options;
-    require(o.lr >= 0, type, "lr", o.lr, "0 or more");
-    require(o.weight_decay >= 0, type, "weight_decay", o.weight_decay, "0 or more");
-    require(o.momentum >= 0, type, "momentum", o.momentum, "0 or more");
-    require(o.eps >= 0, type, "eps", o.eps, "0 or more");
-    require(o.beta1 >= 0 && o.beta1 < 1, type, "beta1", o.beta1, "at least 0 and below 1");
-    require(o.beta2 >= 0 && o.beta2 < 1, type, "beta2", o.beta2, "at least 0 and below 1");
+    check_options(type, group.options);
   }
 }
 

@@ -1,6 +1,7 @@
 #include "engine/optim/optimizer.hpp"
 
 #include <cmath>
+#include <limits>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -281,6 +282,17 @@ TEST_F(Optimizers, RefusesWrongOptionsAndGroups) {
   Options negative;
   negative.lr = -1;
   EXPECT_THAT(error_of([&] { make_optimizer("SGD", {group(negative)}); }), HasSubstr("lr is -1"));
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const double wrong : {infinity, std::nan("")})
+    for (double Options::*const option : {&Options::lr, &Options::momentum, &Options::eps, &Options::weight_decay}) {
+      Options options;
+      options.*option = wrong;
+      EXPECT_THAT(error_of([&] { make_optimizer("SGD", {group(options)}); }), HasSubstr(str(" is ", wrong)));
+      const auto sgd = make_optimizer("SGD", {group({})});
+      Optimizer::StateDict state = sgd->state_dict();
+      state.groups[0].second = options;
+      EXPECT_THAT(error_of([&] { sgd->load_state_dict(state); }), HasSubstr(str(" is ", wrong)));
+    }
   Options beta;
   beta.beta2 = 1;
   EXPECT_THAT(error_of([&] { make_optimizer("Adam", {group(beta)}); }), HasSubstr("beta2 is 1"));

@@ -33,7 +33,7 @@ double schedule_factor(const Schedule& schedule, std::int64_t step) {
   require(std::isfinite(schedule.factor) && schedule.factor >= 0, "factor", schedule.factor, "0 or more");
   const bool has_end = schedule.shape == ScheduleShape::linear || schedule.shape == ScheduleShape::cosine;
   if (has_end) require(schedule.steps > schedule.warm_up, "steps", number(schedule.steps), "more than warm_up");
-  if (step < schedule.warm_up) return number(step + 1) / number(schedule.warm_up + 1);
+  if (step < schedule.warm_up) return (number(step) + 1) / (number(schedule.warm_up) + 1);
   const std::int64_t since = step - schedule.warm_up;
   const double part =
       has_end ? number(std::min(since, schedule.steps - schedule.warm_up)) / number(schedule.steps - schedule.warm_up)

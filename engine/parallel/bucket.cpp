@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
@@ -18,7 +19,7 @@ Bucket::Bucket(std::vector<Slot> slots, DType dtype, device::Device device)
     : slots_(std::move(slots)), dtype_(dtype), device_(device), num_missing_(static_cast<int>(slots_.size())) {
   for (Slot& slot : slots_) {
     slot.offset = num_elements_;
-    num_elements_ += lockstep::num_elements(slot.sizes);
+    num_elements_ = checked_add(num_elements_, lockstep::num_elements(slot.sizes), "bucket");
   }
 }
 

@@ -2,6 +2,7 @@
 #include "engine/parallel/fully_shard.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <set>
 #include <utility>
@@ -329,8 +330,9 @@ int set_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
     if (flags.reshard_after_forward)
       group->set_reshard_after_forward(normalized(*flags.reshard_after_forward, group->settings().mesh.num_shards()));
     if (flags.reduce_divide_factor) {
-      if (!(*flags.reduce_divide_factor > 0))
-        throw Error(str("set_flags: reduce_divide_factor is ", *flags.reduce_divide_factor), "it must be above 0");
+      if (!(*flags.reduce_divide_factor > 0) || !std::isfinite(*flags.reduce_divide_factor))
+        throw Error(str("set_flags: reduce_divide_factor is ", *flags.reduce_divide_factor),
+                    "it must be above 0 and finite");
       group->divide_factor = flags.reduce_divide_factor;
     }
   }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/parallel/shard_copies.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -65,7 +66,7 @@ std::vector<Tensor> broadcast_together(comm::ProcessGroup& group, const std::vec
     for (const std::size_t i : members) {
       if (!one_type) bytes = (bytes + 7) / 8 * 8;  // the largest element
       offsets.push_back(bytes);
-      bytes += tensors[i].num_bytes();
+      bytes = checked_add(bytes, tensors[i].num_bytes(), "coalesced broadcast");
     }
     const DType dtype = one_type ? tensors[first].dtype() : DType::boolean;
     const Tensor flat = empty({bytes / static_cast<std::int64_t>(size_of(dtype))}, dtype, tensors[first].device());

@@ -20,6 +20,8 @@ namespace lockstep::parallel {
 
 namespace {
 
+constexpr double most_bucket_mb = 1 << 20;  // a larger bucket is a mistake, and one of 2^43 MB has no number of bytes
+
 using nn::ModulePtr;
 using nn::NamedParameter;
 using nn::Value;
@@ -94,8 +96,9 @@ class Replicated {
     Covered covered = Collector(options.ignored).collect(module);
     for (const NamedParameter& parameter : covered.parameters) names_.push_back(parameter.path);
     device_ = device_of(options.device_id, covered.parameters);
-    if (options.bucket_cap_mb && !(*options.bucket_cap_mb > 0))
-      throw Error(str("replicate: bucket_cap_mb is ", *options.bucket_cap_mb), "it must be above 0");
+    if (options.bucket_cap_mb && (!(*options.bucket_cap_mb > 0) || *options.bucket_cap_mb > most_bucket_mb))
+      throw Error(str("replicate: bucket_cap_mb is ", *options.bucket_cap_mb),
+                  str("it must be above 0, and at most ", most_bucket_mb));
     owner_ = options.name.empty() ? module->type() : options.name;
   }
 

@@ -3,6 +3,7 @@
 #include <memory>
 #include <utility>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/layout/placement.hpp"
 #include "engine/tensor/ops.hpp"
@@ -22,8 +23,8 @@ Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutPara
   Dims sizes = part;
   sizes[dim] = copy.length;
   Dims full_strides = full.strides(), flat_strides = contiguous_strides(part);
-  const std::int64_t full_offset = full.offset() + copy.begin * full_strides[dim];
-  const std::int64_t step = full_strides[dim] * copy.length;
+  const std::int64_t full_offset = full.offset() + bounded_product(copy.begin, full_strides[dim]);
+  const std::int64_t step = bounded_product(full_strides[dim], copy.length);
   sizes.insert(dim, copy.num_parts);
   full_strides.insert(dim, step);
   flat_strides.insert(dim, copy.flat_stride);
@@ -38,7 +39,7 @@ void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParam
   for (layout::ShardCopy copy : layout::shard_copies(cut, flat, index)) {
     if (defect_armed(Defect::shard_padding_leaked)) [[unlikely]] {
       const Dims part = layout::padded_part_sizes(cut);
-      copy.flat_offset += (part[cut.dim] - copy.length) * contiguous_strides(part)[cut.dim];
+      copy.flat_offset += bounded_product(part[cut.dim] - copy.length, contiguous_strides(part)[cut.dim]);
     }
     const Sides sides = sides_of(full, gathered, cut, copy);
     raw::copy_(sides.full, sides.flat);
@@ -59,7 +60,7 @@ Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64
   impl->sizes = sizes;
   impl->strides = contiguous_strides(sizes);
   impl->dtype = dtype;
-  const std::int64_t begin = flat.offset() * static_cast<std::int64_t>(size_of(flat.dtype()));
+  const std::int64_t begin = bounded_product(flat.offset(), static_cast<std::int64_t>(size_of(flat.dtype())));
   impl->offset = (begin + offset_bytes) / static_cast<std::int64_t>(size_of(dtype));
   return Tensor(std::move(impl));
 }
@@ -71,8 +72,8 @@ void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const
   for (int number = 0; number < cut.parts; ++number) {
     const std::int64_t length = layout::chunk(cut.sizes[cut.dim], cut.parts, number).length;
     if (length == part[cut.dim] || elements == 0) continue;
-    const std::int64_t offset = flat.per_rank * (number / flat.parts_per_rank) + flat.offsets[index] +
-                                elements * (number % flat.parts_per_rank);
+    const std::int64_t offset = bounded_product(flat.per_rank, number / flat.parts_per_rank) + flat.offsets[index] +
+                                bounded_product(elements, number % flat.parts_per_rank);
     const Tensor padded = as_strided(gathered, part, contiguous_strides(part), gathered.offset() + offset);
     raw::zero_(slice(padded, cut.dim, length, part[cut.dim]));
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/shard_copies.hpp"
@@ -95,7 +96,7 @@ Tensor ShardGroup::pack_extended() {
     for (const Tensor& tensor : all[i]) {
       align();
       sent_[i].tensors.push_back({tensor.sizes(), tensor.dtype(), bytes});
-      bytes += tensor.num_bytes();
+      bytes = checked_add(bytes, tensor.num_bytes(), "gather of extensions");
     }
   align();
   const DType type = one_type ? first : DType::boolean;
@@ -130,14 +131,14 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
     if (joined.empty())
       joined = {num_ranks};
     else
-      joined[0] *= num_ranks;
+      joined[0] = checked_multiply(joined[0], num_ranks, "gather of an extension");
     const Tensor first = typed_view(gathered, one.sizes, one.dtype, one.offset_bytes);
     of_ranks.push_back(raw::reshape(as_strided(first, sizes, strides, first.offset()), joined));
   }
   const GatherSite site = site_of(index);
   Tensor whole = parameters_[index].extension->build(of_ranks, sent.metadata, site);
   Dims padded = site.sizes;
-  padded[site.dim] = site.part_sizes[site.dim] * num_ranks;
+  padded[site.dim] = checked_multiply(site.part_sizes[site.dim], num_ranks, "gather of an extension");
   const bool fits = whole.defined() && !whole.is_sharded() && whole.device() == settings_.device &&
                     whole.dtype() == site.type && (whole.sizes() == site.sizes || whole.sizes() == padded);
   if (!fits)

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/events.hpp"
@@ -140,7 +141,8 @@ void ShardGroup::begin_unshard(bool after_compute) {
     const device::StreamScope scope(streams.all_gather);
     const device::PurposeScope purpose(device::Purpose::communication);
     for (const auto& hook : before_all_gather) hook();
-    buffers.output = empty({buffers.input.size(0) * flat.num_ranks}, buffers.input.dtype(), settings_.device);
+    buffers.output = empty({checked_multiply(buffers.input.size(0), flat.num_ranks, "all_gather of a group")},
+                           buffers.input.dtype(), settings_.device);
     comm::Call call;
     call.family = comm::Family::data_parallel;
     call.async = true;
@@ -265,13 +267,15 @@ void ShardGroup::keep_parts(int ranks) {
     ShardParameter& parameter = parameters_[i];
     const layout::CutParameter& cut = cuts_[i];
     const std::int64_t part_elements = layout::padded_part_elements(cut);
-    const Tensor piece = empty({part_elements * parts_per_rank}, compute_type(), settings_.device);
+    const Tensor piece = empty({checked_multiply(part_elements, parts_per_rank, "shards kept of a group")},
+                               compute_type(), settings_.device);
     // The parts of this rank, as the flat buffer of a gather of this parameter alone would hold them.
     const Dims part_sizes = layout::padded_part_sizes(cut);
     const Tensor whole = detach(parameter.full());
     for (int number = 0; number < parts_per_rank; ++number) {
       const layout::Chunk at = layout::chunk(cut.sizes[cut.dim], cut.parts, place * parts_per_rank + number);
-      const Tensor to = as_strided(piece, part_sizes, contiguous_strides(part_sizes), part_elements * number);
+      const Tensor to =
+          as_strided(piece, part_sizes, contiguous_strides(part_sizes), bounded_product(part_elements, number));
       if (at.length < part_sizes[cut.dim] && part_elements > 0)
         raw::zero_(slice(to, cut.dim, at.length, part_sizes[cut.dim]));
       if (at.length > 0)

@@ -87,7 +87,7 @@ Tensor ShardParameter::attach_full(DType dtype, device::Device device) {
     impl->strides = contiguous_strides(cut_.sizes);
     impl->dtype = dtype;
     impl->name = sharded_.name();
-    const std::size_t bytes = static_cast<std::size_t>(num_elements(cut_.sizes)) * size_of(dtype);
+    const std::size_t bytes = checked_bytes(cut_.sizes, size_of(dtype), "unshard");
     impl->storage = std::make_shared<Storage>(device, bytes, nullptr);
     impl->storage->owner = name_;
     full_ = Tensor(std::move(impl));

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/digest.hpp"
@@ -195,7 +196,8 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
 // The full gradients of those that are scattered, on compute.
 Tensor ShardGroup::gradients_in_one(const Reduction& reduction, const layout::FlatShards& flat) {
   const device::PurposeScope purpose(device::Purpose::communication);
-  const Tensor input = empty({flat.per_rank * flat.num_ranks}, reduction.output.dtype(), settings_.device);
+  const Tensor input =
+      empty({bounded_product(flat.per_rank, flat.num_ranks)}, reduction.output.dtype(), settings_.device);
   for (std::size_t i = 0; i < reduction.num_scattered; ++i) {
     ShardParameter& parameter = parameters_[reduction.members[i]];
     if (!parameter.accumulated.defined()) {

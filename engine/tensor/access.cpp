@@ -15,7 +15,7 @@ Extent extent_of(const Tensor& tensor) {
   Extent extent{tensor.offset(), tensor.offset() + 1};
   for (int dim = 0; dim < tensor.num_dims(); ++dim) {
     if (tensor.sizes()[dim] == 0) return {tensor.offset(), tensor.offset()};
-    extent.end += (tensor.sizes()[dim] - 1) * tensor.strides()[dim];
+    extent.end += bounded_product(tensor.sizes()[dim] - 1, tensor.strides()[dim]);
   }
   return extent;
 }
@@ -26,8 +26,8 @@ device::Access access_of(const Tensor& tensor, device::Mode mode) {
   const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
   // Bytes between the elements belong to others: they are kept, so this is no plain write.
   if (mode == device::Mode::write && extent.end - extent.begin != tensor.num_elements()) mode = device::Mode::update;
-  return {&tensor.storage()->memory(), static_cast<std::size_t>(extent.begin * element),
-          static_cast<std::size_t>((extent.end - extent.begin) * element), mode};
+  return {&tensor.storage()->memory(), static_cast<std::size_t>(bounded_product(extent.begin, element)),
+          static_cast<std::size_t>(bounded_product(extent.end - extent.begin, element)), mode};
 }
 
 }  // namespace

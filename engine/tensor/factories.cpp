@@ -60,12 +60,8 @@ void require_floating(const char* operation, const Tensor& tensor) {
 }  // namespace
 
 Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned) {
-  for (int dim = 0; dim < sizes.size(); ++dim) {
-    if (sizes[dim] < 0)
-      throw Error(str("empty: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0");
-  }
+  const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");
   device::require_available(device.kind);
-  const std::size_t bytes = static_cast<std::size_t>(num_elements(sizes)) * size_of(dtype);
   device::MemoryPtr memory;
   if (device.kind != device::Kind::meta) memory = device::allocate(device, bytes, pinned);
   auto impl = std::make_shared<TensorImpl>();
@@ -98,7 +94,11 @@ Tensor arange(double start, double end, double step, DType dtype, device::Device
     throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " never ends"),
                 "give finite numbers and a step that leads from start to end");
   }
-  const auto count = static_cast<std::int64_t>(std::ceil((end - start) / step));
+  const double length = std::ceil((end - start) / step);
+  if (!(length <= static_cast<double>(max_tensor_bytes)))
+    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " are ", length, " elements"),
+                str("a tensor has at most ", max_tensor_bytes, " bytes"));
+  const auto count = static_cast<std::int64_t>(length);
   Tensor out = empty({count}, dtype, device);
   if (out.is_meta() || count == 0) return out;
   dispatch_all(dtype, [&]<class T>() {

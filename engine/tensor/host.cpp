@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep {
@@ -40,7 +41,7 @@ void host::write_elements(const Tensor& to, const void* from) {
   const std::size_t element = size_of(to.dtype());
   const auto* next = static_cast<const std::byte*>(from);
   for_each_offset(to.sizes(), to.strides(), [&](std::int64_t offset) {
-    copy_element(bytes.data() + static_cast<std::size_t>(offset) * element, next, element);
+    copy_element(bytes.data() + element_offset(static_cast<std::size_t>(offset), element), next, element);
     next += element;
   });
   device::write_from_host(*range.memory, range.offset, bytes.data(), range.bytes);
@@ -59,7 +60,7 @@ std::vector<std::byte> to_bytes(const Tensor& tensor) {
   std::vector<std::byte> out(static_cast<std::size_t>(tensor.num_bytes()));
   std::byte* next = out.data();
   host::for_each_offset(tensor.sizes(), tensor.strides(), [&](std::int64_t offset) {
-    copy_element(next, bytes.data() + static_cast<std::size_t>(offset) * element, element);
+    copy_element(next, bytes.data() + element_offset(static_cast<std::size_t>(offset), element), element);
     next += element;
   });
   return out;
@@ -71,7 +72,7 @@ std::vector<double> to_doubles(const Tensor& tensor) {
   dispatch_all(tensor.dtype(), [&]<class T>() {
     for (std::size_t i = 0; i < out.size(); ++i) {
       T value;
-      std::memcpy(&value, bytes.data() + i * sizeof(T), sizeof(T));
+      std::memcpy(&value, bytes.data() + element_offset(i, sizeof(T)), sizeof(T));
       out[i] = static_cast<double>(static_cast<ComputeType<T>>(value));
     }
   });

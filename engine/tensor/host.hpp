@@ -19,7 +19,7 @@ void for_each_offset(const Dims& sizes, const Dims& strides, F&& f) {
     for (int dim = sizes.size() - 1; dim >= 0; --dim) {
       offset += strides[dim];
       if (++index[dim] < sizes[dim]) break;
-      offset -= index[dim] * strides[dim];
+      offset -= element_offset(index[dim], strides[dim]);
       index[dim] = 0;
     }
   }

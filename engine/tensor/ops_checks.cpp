@@ -1,3 +1,4 @@
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_launch.hpp"
@@ -47,8 +48,9 @@ Tensor apart_from(const Tensor& from, const Tensor& to) {
   const auto range = [](const Tensor& tensor) {
     const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
     std::int64_t last = tensor.offset();
-    for (int dim = 0; dim < tensor.num_dims(); ++dim) last += (tensor.sizes()[dim] - 1) * tensor.strides()[dim];
-    return std::pair(tensor.offset() * element, (last + 1) * element);
+    for (int dim = 0; dim < tensor.num_dims(); ++dim)
+      last += bounded_product(tensor.sizes()[dim] - 1, tensor.strides()[dim]);
+    return std::pair(bounded_product(tensor.offset(), element), bounded_product(last + 1, element));
   };
   const auto [from_begin, from_end] = range(from);
   const auto [to_begin, to_end] = range(to);

@@ -1,4 +1,5 @@
 // conv2d as one product of matrices. The 16-bit types are convolved in float32 and rounded once.
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/unfold.hpp"
 #include "engine/tensor/ops.hpp"
@@ -21,11 +22,21 @@ kernels::Windows windows_of(const Tensor& x, const Tensor& weight, const Dims& s
   return of;
 }
 
+std::int64_t product(const Dims& sizes) {
+  std::int64_t all = 1;
+  for (const std::int64_t size : sizes) all = checked_multiply(all, size, "conv2d");
+  return all;
+}
+std::int64_t num_windows(const kernels::Windows& of) { return product({of.batch, of.out_height(), of.out_width()}); }
+std::int64_t padded(std::int64_t size, std::int64_t padding) {
+  return checked_add(size, checked_multiply(2, padding, "conv2d: padding"), "conv2d: padding");
+}
+
 // (windows, channels * kernel)
 Tensor columns_of(const Tensor& x, const kernels::Windows& of) {
   const Tensor wide = contiguous(cast(x, compute_type(x.dtype())));
-  const Tensor out = empty(Dims{of.batch * of.out_height() * of.out_width(), of.channels * of.kernel[0] * of.kernel[1]},
-                           wide.dtype(), x.device());
+  const std::int64_t window = product({of.channels, of.kernel[0], of.kernel[1]});
+  const Tensor out = empty(Dims{num_windows(of), window}, wide.dtype(), x.device());
   run_kernel(
       "unfold",
       [of](kernels::Space space, const kernels::View& to, const kernels::View& from) {
@@ -37,7 +48,7 @@ Tensor columns_of(const Tensor& x, const kernels::Windows& of) {
 
 Tensor matrix_of(const Tensor& weight) {
   return reshape(cast(weight, compute_type(weight.dtype())),
-                 Dims{weight.size(0), weight.size(1) * weight.size(2) * weight.size(3)});
+                 Dims{weight.size(0), product({weight.size(1), weight.size(2), weight.size(3)})});
 }
 
 }  // namespace
@@ -50,8 +61,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const D
               x.dtype() == weight.dtype() && (!bias || bias->dtype() == x.dtype());
   fits = fits && stride.size() == 2 && padding.size() == 2 && stride[0] > 0 && stride[1] > 0 && padding[0] >= 0 &&
          padding[1] >= 0;
-  fits = fits && weight.num_elements() > 0 && x.size(2) + 2 * padding[0] >= weight.size(2) &&
-         x.size(3) + 2 * padding[1] >= weight.size(3);
+  fits = fits && weight.num_elements() > 0 && padded(x.size(2), padding[0]) >= weight.size(2) &&
+         padded(x.size(3), padding[1]) >= weight.size(3);
   if (!fits)
     throw Error(str("conv2d: ", describe(x), " with weight ", describe(weight), ", stride ", to_text(stride),
                     ", padding ", to_text(padding)),
@@ -67,8 +78,7 @@ ConvolutionGradients conv2d_backward(const Tensor& grad, const Tensor& x, const 
                                      const Dims& padding, bool for_x, bool for_weight, bool for_bias) {
   const kernels::Windows of = windows_of(x, weight, stride, padding);
   const Tensor wide = cast(grad, compute_type(x.dtype()));
-  const Tensor rows = reshape(contiguous(permute(wide, {0, 2, 3, 1})),
-                              Dims{of.batch * of.out_height() * of.out_width(), weight.size(0)});
+  const Tensor rows = reshape(contiguous(permute(wide, {0, 2, 3, 1})), Dims{num_windows(of), weight.size(0)});
   ConvolutionGradients out;
   if (for_x) {
     const Tensor columns = matmul(rows, matrix_of(weight));

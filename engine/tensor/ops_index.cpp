@@ -1,4 +1,5 @@
 // index_select, index_add_, cat.
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/index.hpp"
@@ -84,7 +85,7 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     if (!fits || !(tensor.sizes() == expected))
       throw Error(str("cat: ", to_text(tensor.sizes()), " does not fit to ", to_text(first.sizes()), " along dim ", on),
                   "sizes may differ along that dim only");
-    sizes[on] += tensor.sizes()[on];
+    sizes[on] = checked_add(sizes[on], tensor.sizes()[on], "cat");
   }
   const Tensor out = empty(sizes, dtype, first.device());
   std::int64_t at = 0;

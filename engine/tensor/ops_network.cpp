@@ -1,6 +1,7 @@
 // Activations, embedding, norms.
 #include "engine/tensor/ops_network.hpp"
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/activations.hpp"
 #include "engine/kernels/normalize.hpp"
@@ -36,7 +37,7 @@ std::int64_t row_length(const char* name, const Tensor& x, int num_dims) {
     throw Error(str(name, ": over the last ", num_dims, " dims of ", describe(x)),
                 str("give a count from 1 to ", x.num_dims()));
   std::int64_t length = 1;
-  for (int dim = x.num_dims() - num_dims; dim < x.num_dims(); ++dim) length *= x.sizes()[dim];
+  for (int dim = x.num_dims() - num_dims; dim < x.num_dims(); ++dim) length = bounded_product(length, x.sizes()[dim]);
   return length;
 }
 

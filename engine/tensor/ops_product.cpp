@@ -2,6 +2,7 @@
 // asks for it.
 #include <algorithm>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/kernels/gemm.hpp"
@@ -89,7 +90,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (batch_y.empty() && !batch_x.empty()) {
     // One right operand for all: the batches are more rows of one product.
     x = contiguous(x);
-    const std::int64_t rows = num_elements(batch_x) * m;
+    const std::int64_t rows = bounded_product(num_elements(batch_x), m);
     x = view(x, Dims{rows, k});
     result = view(out, Dims{rows, n});
   } else {

@@ -1,3 +1,4 @@
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/reduce.hpp"
 #include "engine/tensor/ops.hpp"
@@ -11,7 +12,7 @@ namespace {
 std::array<bool, max_dims> reduced_dims(const char* name, const Tensor& a, const Dims& dims) {
   std::array<bool, max_dims> reduced = {};
   for (std::int64_t dim : dims) {
-    const int at = normalize_dim(static_cast<int>(dim), a.num_dims(), name);
+    const int at = normalize_dim(dim, a.num_dims(), name);
     if (reduced[static_cast<std::size_t>(at)])
       throw Error(str(name, ": dim ", dim, " is named twice in ", to_text(dims)), "name each dim once");
     reduced[static_cast<std::size_t>(at)] = true;
@@ -32,7 +33,7 @@ Tensor reduce(const char* name, const Tensor& a, const std::array<bool, max_dims
       strides.push_back(a.strides()[dim]);
       if (going) {
         ++num_reduced;
-        count *= a.sizes()[dim];
+        count = bounded_product(count, a.sizes()[dim]);
       }
     }
   }

@@ -56,7 +56,9 @@ class Tensor {
   int num_dims() const { return impl_->sizes.size(); }
   std::int64_t size(int dim) const { return impl_->sizes[normalize_dim(dim, num_dims(), "size")]; }
   std::int64_t num_elements() const { return lockstep::num_elements(impl_->sizes); }
-  std::int64_t num_bytes() const { return num_elements() * static_cast<std::int64_t>(size_of(dtype())); }
+  std::int64_t num_bytes() const {
+    return bounded_product(num_elements(), static_cast<std::int64_t>(size_of(dtype())));
+  }
   DType dtype() const { return impl_->dtype; }
   device::Device device() const { return impl_->storage->device(); }
   const StoragePtr& storage() const { return impl_->storage; }

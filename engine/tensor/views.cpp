@@ -31,7 +31,7 @@ Dims resolve_sizes(const Tensor& tensor, const Dims& sizes) {
     } else if (sizes[dim] < 0) {
       throw Error(str("view: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0, or -1");
     } else {
-      known *= sizes[dim];
+      known = checked_multiply(known, sizes[dim], "view");
     }
   }
   const std::int64_t count = tensor.num_elements();
@@ -73,13 +73,13 @@ std::optional<Dims> strides_for(const Tensor& tensor, const Dims& sizes) {
     int before = dim - 1;
     for (; before >= 0; --before) {
       if (old_sizes[before] == 1) continue;
-      if (old_strides[before] != base * run) break;
-      run *= old_sizes[before];
+      if (old_strides[before] != bounded_product(base, run)) break;
+      run = bounded_product(run, old_sizes[before]);
     }
     std::int64_t taken = 1;
     while (next >= 0 && (taken < run || sizes[next] == 1)) {
-      strides[next] = base * taken;
-      taken *= sizes[next];
+      strides[next] = bounded_product(base, taken);
+      taken = bounded_product(taken, sizes[next]);
       --next;
     }
     if (taken != run) return std::nullopt;
@@ -125,7 +125,7 @@ Tensor permute(const Tensor& tensor, const Dims& order) {
   Dims sizes, strides;
   unsigned seen = 0;
   for (std::int64_t wanted : order) {
-    const int dim = normalize_dim(static_cast<int>(wanted), tensor.num_dims(), "permute");
+    const int dim = normalize_dim(wanted, tensor.num_dims(), "permute");
     if ((seen >> dim) & 1u) refuse(str("dim ", dim, " comes twice"));
     seen |= 1u << dim;
     sizes.push_back(tensor.sizes()[dim]);
@@ -145,7 +145,7 @@ Tensor slice(const Tensor& tensor, int dim, std::int64_t begin, std::int64_t end
   const std::int64_t to = std::max(from, clamp(end));
   Dims sizes = tensor.sizes();
   sizes[at] = to - from;
-  return view_of(tensor, sizes, tensor.strides(), tensor.offset() + from * tensor.strides()[at]);
+  return view_of(tensor, sizes, tensor.strides(), tensor.offset() + bounded_product(from, tensor.strides()[at]));
 }
 
 Tensor select(const Tensor& tensor, int dim, std::int64_t index) {
@@ -157,7 +157,7 @@ Tensor select(const Tensor& tensor, int dim, std::int64_t index) {
                 size > 0 ? str("use -", size, " to ", size - 1) : std::string("the dim is empty"));
   }
   Dims sizes = tensor.sizes(), strides = tensor.strides();
-  const std::int64_t offset = tensor.offset() + (index < 0 ? index + size : index) * strides[at];
+  const std::int64_t offset = tensor.offset() + bounded_product(index < 0 ? index + size : index, strides[at]);
   sizes.erase(at);
   strides.erase(at);
   return view_of(tensor, sizes, strides, offset);
@@ -186,6 +186,7 @@ Tensor expand(const Tensor& tensor, const Dims& sizes) {
           "only sizes of 1 can be expanded");
     }
   }
+  checked_bytes(out, size_of(tensor.dtype()), "expand");
   return view_of(tensor, out, strides, tensor.offset());
 }
 
@@ -202,7 +203,7 @@ Tensor squeeze(const Tensor& tensor, int dim) {
 Tensor unsqueeze(const Tensor& tensor, int dim) {
   const int at = normalize_dim(dim, tensor.num_dims() + 1, "unsqueeze");
   Dims sizes = tensor.sizes(), strides = tensor.strides();
-  const std::int64_t stride = at < tensor.num_dims() ? sizes[at] * strides[at] : 1;
+  const std::int64_t stride = at < tensor.num_dims() ? bounded_product(sizes[at], strides[at]) : 1;
   sizes.insert(at, 1);
   strides.insert(at, stride);
   return view_of(tensor, sizes, strides, tensor.offset());
@@ -216,12 +217,13 @@ Tensor as_strided(const Tensor& tensor, const Dims& sizes, const Dims& strides, 
   };
   if (sizes.size() != strides.size()) refuse("they differ in number", "give one stride for each size");
   if (offset < 0) refuse("the offset is negative", "count from the start of the storage");
-  std::int64_t end = offset + 1;
+  std::int64_t end = checked_add(offset, 1, "as_strided");
   for (int dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] < 0 || strides[dim] < 0)
       refuse(str("dim ", dim, " is negative"), "give sizes and strides from 0 up");
-    end += (sizes[dim] - 1) * strides[dim];
+    end = checked_add(end, checked_multiply(sizes[dim], strides[dim], "as_strided") - strides[dim], "as_strided");
   }
+  checked_bytes(sizes, size_of(tensor.dtype()), "as_strided");
   const auto limit = static_cast<std::int64_t>(tensor.storage()->bytes() / size_of(tensor.dtype()));
   if (num_elements(sizes) > 0 && end > limit) {
     refuse(str("the last element is number ", end - 1, ", the storage holds ", limit), "stay inside the storage");

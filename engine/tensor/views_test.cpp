@@ -154,6 +154,21 @@ TEST_F(Views, AsStridedStaysInTheStorage) {
   EXPECT_EQ(as_strided(base, {0, 99}, {1, 1}, 12).num_elements(), 0);
 }
 
+TEST_F(Views, SizesAndStridesWhoseProductsDoNotFitAreRefused) {
+  constexpr std::int64_t large = std::int64_t{1} << 31;
+  EXPECT_THAT(message_of([&] {
+                expand(counting({1, 1, 1}), {large, large, 2});
+              }),
+              HasSubstr("expand: sizes (2147483648, 2147483648, 2)"));
+  // (large * 4) * (large * 2) wraps around to 0, an element that the storage has.
+  EXPECT_THAT(message_of([&] {
+                as_strided(counting({2}), {large * 4, 1}, {large * 2, 1}, 0);
+              }),
+              HasSubstr("as_strided: 8589934592 * 4294967296 does not fit in 64 bits"));
+  EXPECT_THAT(message_of([&] { view(counting({0}), {large, large, 4, 0}); }), HasSubstr("view: "));
+  EXPECT_THAT(message_of([&] { arange(0, 1e300, 1, DType::float32, {}); }), HasSubstr("1e+300 elements"));
+}
+
 TEST_F(Views, WorkOnMeta) {
   const Tensor base = empty({2, 6}, DType::float32, {device::Kind::meta, 0});
   EXPECT_EQ(transpose(view(base, {3, 4}), 0, 1).sizes(), (Dims{4, 3}));

@@ -45,7 +45,7 @@ std::vector<ModuleId> Facts::pre_order(ModuleId root) const { return walked(*thi
 std::vector<ModuleId> Facts::post_order(ModuleId root) const { return walked(*this, root, false); }
 
 std::int64_t bytes_of(const Dims& sizes, DType dtype) {
-  return num_elements(sizes) * static_cast<std::int64_t>(size_of(dtype));
+  return static_cast<std::int64_t>(checked_bytes(sizes, size_of(dtype), "plan"));
 }
 
 }  // namespace lockstep::plan

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/checked.hpp"
+
 namespace lockstep::plan {
 
 namespace {
@@ -37,7 +39,7 @@ void ReplicatePlan::broadcast_values(const std::vector<TensorId>& tensors, const
   std::int64_t bytes = 0;
   bool one_type = true;
   for (const TensorId id : tensors) {
-    bytes += bytes_of(facts_.tensor(id).sizes, facts_.tensor(id).dtype);
+    bytes = checked_add(bytes, bytes_of(facts_.tensor(id).sizes, facts_.tensor(id).dtype), "plan");
     one_type = one_type && facts_.tensor(id).dtype == facts_.tensor(tensors[0]).dtype;
   }
   issue_on_whole(family, "broadcast", bytes, !one_type);
@@ -50,8 +52,8 @@ void ReplicatePlan::start() {
   std::vector<TensorId> parameters;
   for (const auto& [slot, id] : cover_().parameters) parameters.push_back(id);
   std::int64_t num_ranks = 1;
-  for (const Axis& axis : choices_.axes) num_ranks *= axis.size;
-  issue_on_whole("start_up", "all_gather", number_bytes * num_ranks, false);
+  for (const Axis& axis : choices_.axes) num_ranks = checked_multiply(num_ranks, axis.size, "plan");
+  issue_on_whole("start_up", "all_gather", checked_multiply(number_bytes, num_ranks, "plan"), false);
   if (!parameters.empty()) {
     issue_on_whole("start_up", "broadcast", 0, true);  // shapes and types
     broadcast_values(parameters, "start_up");
@@ -103,8 +105,10 @@ void ReplicatePlan::follow_changes(bool recording) {
   if (order_known_ || members_.empty() || ready_.size() != members_.size()) return;
   buckets_ = rebuilt_buckets(bucket_members(), ready_, choices_.bucket_cap_bytes);
   order_known_ = true;
-  issue_on_whole("start_up", "broadcast", static_cast<std::int64_t>(members_.size()) * number_bytes, true);
-  issue_on_whole("start_up", "broadcast", static_cast<std::int64_t>(buckets_.size()) * number_bytes, true);
+  issue_on_whole("start_up", "broadcast",
+                 checked_multiply(static_cast<std::int64_t>(members_.size()), number_bytes, "plan"), true);
+  issue_on_whole("start_up", "broadcast",
+                 checked_multiply(static_cast<std::int64_t>(buckets_.size()), number_bytes, "plan"), true);
 }
 
 void ReplicatePlan::enter(bool recording) {
@@ -148,7 +152,7 @@ void ReplicatePlan::reduce_ready() {
     for (const int index : buckets_[next_bucket_]) {
       const Member& member = members_[static_cast<std::size_t>(index)];
       if (!settled_.contains(static_cast<std::size_t>(index))) return;
-      bytes += bytes_of(facts_.tensor(member.id).sizes, member.dtype);
+      bytes = checked_add(bytes, bytes_of(facts_.tensor(member.id).sizes, member.dtype), "plan");
     }
     for (auto axis = choices_.axes.rbegin(); axis != choices_.axes.rend(); ++axis) {
       Collective one;
@@ -168,7 +172,8 @@ void ReplicatePlan::end_backward() {
   for (std::size_t i = 0; i < members_.size(); ++i) settled_.insert(i);
   reduce_ready();
   if (choices_.find_unused_parameters)
-    issue_on_whole("data_parallel", "all_reduce", static_cast<std::int64_t>(members_.size()) * flag_bytes, false);
+    issue_on_whole("data_parallel", "all_reduce",
+                   checked_multiply(static_cast<std::int64_t>(members_.size()), flag_bytes, "plan"), false);
   kept_.clear();
 }
 

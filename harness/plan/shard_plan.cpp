@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::plan {
@@ -81,9 +82,10 @@ std::int64_t ShardPlan::whole_bytes(const Group& group, const std::set<TensorId>
   std::int64_t bytes = 0;
   for (const TensorId id : tensors) {
     const bool other_type = reduced && group.choices.reduce;
-    bytes += bytes_of(part_sizes(id), other_type ? *group.choices.reduce : compute_type(id));
+    const DType type = other_type ? *group.choices.reduce : compute_type(id);
+    bytes = checked_add(bytes, bytes_of(part_sizes(id), type), "plan");
   }
-  return bytes * group.choices.shard.size;
+  return checked_multiply(bytes, group.choices.shard.size, "plan");
 }
 
 // Tensors of several types begin at multiples of eight bytes.
@@ -101,8 +103,9 @@ std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
                           return sent.dtype == all.front().dtype;
                         });
   std::int64_t bytes = 0;
-  for (const Sent& sent : all) bytes += one_type ? sent.bytes : (sent.bytes + alignment - 1) / alignment * alignment;
-  return bytes * group.choices.shard.size;
+  for (const Sent& sent : all)
+    bytes = checked_add(bytes, one_type ? sent.bytes : (sent.bytes + alignment - 1) / alignment * alignment, "plan");
+  return checked_multiply(bytes, group.choices.shard.size, "plan");
 }
 
 bool ShardPlan::is_stale(const Group& group) const {

@@ -1,6 +1,5 @@
 #include "harness/run/files.hpp"
 
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -9,8 +8,8 @@
 
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
-#include "engine/tensor/ops.hpp"
 #include "engine/tensor/tensor.hpp"
+#include "harness/run/safetensors.hpp"
 
 namespace lockstep::run {
 
@@ -20,10 +19,6 @@ using Json = nlohmann::ordered_json;
 namespace {
 
 constexpr std::int64_t most_numbers = 10'000'000;  // of a tensor that goes into a .json file
-
-constexpr std::pair<DType, const char*> type_names[] = {
-    {DType::float32, "F32"}, {DType::float64, "F64"}, {DType::float16, "F16"}, {DType::bfloat16, "BF16"},
-    {DType::int64, "I64"},   {DType::int32, "I32"},   {DType::boolean, "BOOL"}};
 
 Value from_json(const Json& json) {
   switch (json.type()) {
@@ -75,65 +70,22 @@ void replace_contents(const std::string& file, const std::string& shown, const s
   fs::rename(part, file);
 }
 
-Value parse_safetensors(const std::string& bytes, const std::string& shown, device::Device device) {
-  std::uint64_t size = 0;
-  if (bytes.size() < sizeof size)
-    throw Error(str("`", shown, "` is no safetensors file: it is shorter than its header"));
-  std::memcpy(&size, bytes.data(), sizeof size);
-  if (size > bytes.size() - sizeof size) throw Error(str("`", shown, "` is no safetensors file: its header is cut"));
-  Json header;
-  try {
-    header = Json::parse(bytes.substr(sizeof size, size));
-  } catch (const Json::exception& error) {
-    throw Error(str("`", shown, "` is no safetensors file: ", error.what()));
-  }
-  const std::size_t start = sizeof size + size;
+Value tensors_of(const std::string& bytes, const std::string& shown, device::Device device) {
   Map entries;
-  for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
-    const std::string type = entry.at("dtype").get<std::string>();
-    DType dtype = DType::float32;
-    bool known = false;
-    for (const auto& [own, text] : type_names)
-      if (type == text) {
-        dtype = own;
-        known = true;
-      }
-    if (!known) throw Error(str("`", shown, "`: ", name, " has the unknown type ", type));
-    const Dims sizes(entry.at("shape").get<std::vector<std::int64_t>>());
-    const auto offsets = entry.at("data_offsets").get<std::vector<std::size_t>>();
-    const std::size_t length = static_cast<std::size_t>(num_elements(sizes)) * size_of(dtype);
-    if (offsets.size() != 2 || offsets[1] < offsets[0] || offsets[1] - offsets[0] != length ||
-        offsets[1] > bytes.size() - start)
-      throw Error(str("`", shown, "`: the data of ", name, " does not fit its shape or the file"));
-    Tensor tensor = empty(sizes, dtype, device);
-    if (length > 0 && !tensor.is_meta())
-      device::write_from_host(tensor.storage()->memory(), 0, bytes.data() + start + offsets[0], length);
+  for (auto& [name, tensor] : read_safetensors(bytes, shown, device))
     entries.emplace_back(name, Value(std::move(tensor)));
-  }
   return Value::map(std::move(entries));
 }
 
 std::string to_safetensors(const Map& map) {
-  Json header = Json::object();
-  std::string data;
+  NamedTensors tensors;
   for (const auto& [key, value] : map) {
     const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
     if (tensor.is_sharded())
       throw Error(str("`", key.text, "` is ", describe_sharded(tensor)), "take full_tensor of it, or its local part");
-    const std::vector<std::byte> bytes = to_bytes(tensor);
-    const char* type = "";
-    for (const auto& [own, text] : type_names)
-      if (own == tensor.dtype()) type = text;
-    std::vector<std::int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
-    header[key.text] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {data.size(), data.size() + bytes.size()}}};
-    data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    tensors.emplace_back(key.text, tensor);
   }
-  std::string text = header.dump();
-  text.append((8 - text.size() % 8) % 8, ' ');
-  const std::uint64_t size = text.size();
-  std::string out(reinterpret_cast<const char*>(&size), sizeof size);
-  return out + text + data;
+  return write_safetensors(tensors);
 }
 
 }  // namespace
@@ -165,7 +117,7 @@ std::string resolve_path(const std::string& path, const Folders& folders, bool w
 Value read_file(const std::string& path, const Folders& folders, device::Device device) {
   const std::string file = resolve_path(path, folders, false);
   if (path.ends_with(".json")) return parse_json(contents_of(file, path));
-  if (path.ends_with(".safetensors")) return parse_safetensors(contents_of(file, path), path, device);
+  if (path.ends_with(".safetensors")) return tensors_of(contents_of(file, path), path, device);
   throw Error(str("`", path, "` is neither .json nor .safetensors"));
 }
 

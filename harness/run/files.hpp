@@ -1,7 +1,5 @@
 // Files of a case: .json values and .safetensors maps of tensors, in the case's own folder, or, with a leading `/`, for
 // reading only under the folder of scenarios. Neither `..` nor a link leads out of either.
-//
-// .safetensors: 8 bytes of length (little-endian), a JSON header {name: {dtype, shape, data_offsets}}, then the data.
 #pragma once
 
 #include <string>

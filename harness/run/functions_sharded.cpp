@@ -1,6 +1,7 @@
 // Sharded tensors: made of local parts or of whole tensors, redistributed, made whole. A placement is a text of the
 // language, as `placements` of a tensor gives it: 'Shard(0)', 'Replicate', 'Partial(sum)'.
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/checked.hpp"
 #include "harness/run/functions.hpp"
 
 namespace lockstep::run::functions {
@@ -22,10 +23,10 @@ Placements placements_at(const CallArguments& call, std::size_t position, int nu
 }  // namespace
 
 Value shard(const CallArguments& call) {
-  const int dim = static_cast<int>(call.integer(0, "dim"));
+  const int dim = checked_int(call.integer(0, "dim"), "shard: dim");
   const Value* split = call.keyword("split");
   if (!split) return Value(layout::to_text(layout::shard(dim)));
-  return Value(layout::to_text(layout::strided_shard(dim, static_cast<int>(split->as_int("split")))));
+  return Value(layout::to_text(layout::strided_shard(dim, checked_int(split->as_int("split"), "shard: split"))));
 }
 
 Value replicate(const CallArguments&) { return Value(layout::to_text(layout::replicate())); }

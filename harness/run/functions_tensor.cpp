@@ -42,7 +42,7 @@ Dims checked(const Dims& sizes) {
 int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing) {
   const Value* given = call.find(position, key);
   const std::int64_t dim = given ? given->as_int(key) : missing;
-  return normalize_dim(static_cast<int>(dim), x.num_dims(), std::string(call.name()).c_str());
+  return normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str());
 }
 
 // Of a number or of each element.

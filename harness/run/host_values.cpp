@@ -19,7 +19,7 @@ HostValue from_tensor(const Snapshot& snapshot) {
 template <class T>
 HostValue filled(T number, DType dtype, const Dims& sizes) {
   HostValue value;
-  value.bytes.resize(static_cast<std::size_t>(num_elements(sizes)) * sizeof(T));
+  value.bytes.resize(checked_bytes(sizes, sizeof(T), "a number as a tensor"));
   for (std::size_t at = 0; at < value.bytes.size(); at += sizeof(T))
     std::memcpy(value.bytes.data() + at, &number, sizeof(T));
   value.operand = {dtype, sizes, value.bytes.data(), nullptr, 0};

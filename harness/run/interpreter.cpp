@@ -1,6 +1,7 @@
 #include "harness/run/interpreter.hpp"
 
 #include <chrono>
+#include <cmath>
 #include <exception>
 #include <string_view>
 
@@ -289,6 +290,8 @@ void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) 
     return fail(site, str("raised `", message, "`, which does not contain what was expected: ", pattern));
   if (step.raises->within_ms) {
     const double limit = evaluate(*step.raises->within_ms, scope).as_number("within_ms");
+    if (!(limit > 0) || !std::isfinite(limit))
+      return fail(site, str("within_ms is ", limit, "; it must be above 0 and finite"));
     if (milliseconds > limit)
       return fail(site, str("raised `", message, "` after ", static_cast<std::int64_t>(milliseconds),
                             " ms, not within ", limit, " ms"));

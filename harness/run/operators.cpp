@@ -161,6 +161,7 @@ Value repeated(const List& list, std::int64_t times) {
   const auto limit = static_cast<std::int64_t>(scenario::limits::list_items);
   if (times > 0 && static_cast<std::int64_t>(list.size()) > limit / times)
     throw Error(str("a list of ", list.size(), " times ", times, ": at most ", limit, " items are allowed"));
+  if (list.empty()) times = 0;
   for (std::int64_t i = 0; i < times; ++i) items.insert(items.end(), list.begin(), list.end());
   return Value::list(std::move(items));
 }

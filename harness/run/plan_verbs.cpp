@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/layout/placement.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
@@ -17,7 +18,7 @@ namespace {
 plan::Reshard reshard_of(const Value& value) {
   using Kind = plan::Reshard::Kind;
   if (const bool* flag = value.get_if<bool>()) return {*flag ? Kind::yes : Kind::no, 0};
-  return {Kind::among, static_cast<int>(value.as_int("reshard_after_forward"))};
+  return {Kind::among, checked_int(value.as_int("reshard_after_forward"), "reshard_after_forward")};
 }
 
 std::vector<plan::Axis> axes_of(const DeviceMesh& mesh) {
@@ -164,12 +165,12 @@ void PlanTrace::shard_together(StepCall& call, const std::vector<ModuleAt>& foun
     modules.push_back(at.module);
     for (const nn::NamedParameter& parameter : nn::named_parameters(at.module)) {
       if (!dims.is(Value::Kind::map)) {
-        choices.dims[id_of(parameter.tensor())] = static_cast<int>(dims.as_int("shard_dim"));
+        choices.dims[id_of(parameter.tensor())] = checked_int(dims.as_int("shard_dim"), "shard_dim");
         continue;
       }
       for (const auto& [pattern, dim] : dims.as_map("shard_dim"))
         if (glob_matches(pattern.text, parameter.path)) {
-          choices.dims[id_of(parameter.tensor())] = static_cast<int>(dim.as_int("shard_dim"));
+          choices.dims[id_of(parameter.tensor())] = checked_int(dim.as_int("shard_dim"), "shard_dim");
           break;
         }
     }
@@ -337,8 +338,9 @@ Value PlanTrace::shape_of_collective(StepCall& call, std::string_view verb) {
   const Tensor tensor = detach(call.tensor("tensor"));
   if (verb == "all_to_all") return Value(tensor);
   Dims sizes = tensor.sizes();
-  const int dim = normalize_dim(static_cast<int>(call.integer("dim")), sizes.size(), "dim");
-  sizes[dim] = verb == "all_gather" ? sizes[dim] * mesh->num_ranks() : sizes[dim] / mesh->num_ranks();
+  const int dim = normalize_dim(call.integer("dim"), sizes.size(), "dim");
+  sizes[dim] = verb == "all_gather" ? checked_multiply(sizes[dim], mesh->num_ranks(), "all_gather")
+                                    : sizes[dim] / mesh->num_ranks();
   return Value(empty(sizes, tensor.dtype(), tensor.device()));
 }
 

@@ -11,6 +11,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/checkpoint.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/device/stream.hpp"
@@ -22,14 +23,15 @@ namespace {
 // The elements in row-major order, whatever the strides; `at` is the element at index 0 in every dim.
 std::uint64_t hash_of(const std::byte* at, std::size_t element, const Dims& sizes, const Dims& strides) {
   const std::size_t count = static_cast<std::size_t>(num_elements(sizes));
-  if (count == 0 || is_contiguous(sizes, strides)) return XXH3_64bits(at, count * element);
+  if (count == 0 || is_contiguous(sizes, strides)) return XXH3_64bits(at, bounded_product(count, element));
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(state.get());
   std::array<std::int64_t, max_dims> index{};
   for (std::size_t i = 0; i < count; ++i) {
     std::int64_t offset = 0;
-    for (int dim = 0; dim < sizes.size(); ++dim) offset += index[static_cast<std::size_t>(dim)] * strides[dim];
-    XXH3_64bits_update(state.get(), at + offset * static_cast<std::int64_t>(element), element);
+    for (int dim = 0; dim < sizes.size(); ++dim)
+      offset += element_offset(index[static_cast<std::size_t>(dim)], strides[dim]);
+    XXH3_64bits_update(state.get(), at + element_offset(offset, static_cast<std::int64_t>(element)), element);
     for (int dim = sizes.size() - 1; dim >= 0; --dim) {
       if (++index[static_cast<std::size_t>(dim)] < sizes[dim]) break;
       index[static_cast<std::size_t>(dim)] = 0;

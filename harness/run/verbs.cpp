@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <new>
 
 namespace lockstep::run {
 
@@ -17,7 +18,14 @@ constexpr Implementation implementations[] = {
 
 }  // namespace
 
-Value run_verb(StepCall& call) { return implementations[static_cast<std::size_t>(call.step.verb)](call); }
+Value run_verb(StepCall& call) {
+  try {
+    return implementations[static_cast<std::size_t>(call.step.verb)](call);
+  } catch (const std::bad_alloc&) {
+    throw Error(str(scenario::name_of(call.step.verb), ": the host has no memory left for the step's values"),
+                "use smaller sizes");
+  }
+}
 
 bool StepCall::has(std::string_view name) const {
   return scenario::spec_of(step.verb).index_of(name).has_value() && step.argument(name) != nullptr;
@@ -38,6 +46,29 @@ const scenario::Expr& StepCall::expr(std::string_view name) const {
 Value StepCall::value(std::string_view name) const {
   const scenario::Expr* found = step.argument(name);
   return found ? evaluate(*found, scope) : Value();
+}
+
+namespace {
+
+void check_range(const scenario::Step& step, std::string_view name, double number) {
+  const scenario::VerbSpec& spec = scenario::spec_of(step.verb);
+  const std::optional<std::size_t> index = spec.index_of(name);
+  const std::string why = index ? scenario::out_of_range(name, number, spec.arguments[*index].range) : std::string();
+  if (!why.empty()) throw Error(why);
+}
+
+}  // namespace
+
+std::int64_t StepCall::integer(std::string_view name) const {
+  const std::int64_t number = value(name).as_int(name);
+  check_range(step, name, static_cast<double>(number));
+  return number;
+}
+
+double StepCall::number(std::string_view name) const {
+  const double number = value(name).as_number(name);
+  check_range(step, name, number);
+  return number;
 }
 
 std::optional<double> StepCall::maybe_number(std::string_view name) const {

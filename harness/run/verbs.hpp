@@ -25,8 +25,8 @@ struct StepCall {
   const scenario::Expr& expr(std::string_view name) const;  // throws Error when it is missing
   Value value(std::string_view name) const;
   bool boolean(std::string_view name) const { return value(name).as_bool(name); }
-  std::int64_t integer(std::string_view name) const { return value(name).as_int(name); }
-  double number(std::string_view name) const { return value(name).as_number(name); }
+  std::int64_t integer(std::string_view name) const;  // in the range of its row in verbs.def, as number()
+  double number(std::string_view name) const;
   std::optional<double> maybe_number(std::string_view name) const;
   std::optional<bool> maybe_boolean(std::string_view name) const;
   std::string text(std::string_view name) const { return value(name).as_text(name); }

@@ -1,5 +1,6 @@
 // The collectives a scenario makes itself. They are counted in the family `user`.
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/verbs.hpp"
@@ -44,7 +45,7 @@ Tensor from_front(const Tensor& tensor, int dim) {
 int dim_of(const StepCall& call, const Tensor& tensor) {
   if (tensor.num_dims() == 0)
     throw Error("a tensor of no dims cannot be joined or split along one", "reshape it to (1)");
-  return normalize_dim(static_cast<int>(call.integer("dim")), tensor.num_dims(), "dim");
+  return normalize_dim(call.integer("dim"), tensor.num_dims(), "dim");
 }
 
 Dims with_first(Dims sizes, std::int64_t first) {
@@ -97,7 +98,8 @@ Value all_gather(StepCall& call) {
   const int dim = dim_of(call, tensor);
   const bool async = call.boolean("async");
   const Tensor input = to_front(tensor, dim);
-  const Tensor output = empty(with_first(input.sizes(), input.size(0) * group.size()), tensor.dtype(), tensor.device());
+  const Tensor output = empty(with_first(input.sizes(), checked_multiply(input.size(0), group.size(), "all_gather")),
+                              tensor.dtype(), tensor.device());
   comm::Work work = comm::all_gather(group, output, input, options_of(call, async));
   return joined(std::move(work), async, output, dim);
 }

@@ -1,6 +1,7 @@
 // replicate, fully_shard, unshard, reshard, wait, set_flags, prefetch, register_forward_method, set_post_optim_event.
 #include <set>
 
+#include "engine/core/checked.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
 #include "harness/run/observation.hpp"
@@ -14,7 +15,8 @@ namespace {
 parallel::ReshardAfterForward reshard_after_forward_of(const Value& value) {
   if (const bool* flag = value.get_if<bool>()) return parallel::ReshardAfterForward::of(*flag);
   if (value.is(Value::Kind::integer))
-    return parallel::ReshardAfterForward::among(static_cast<int>(value.as_int("reshard_after_forward")));
+    return parallel::ReshardAfterForward::among(
+        checked_int(value.as_int("reshard_after_forward"), "reshard_after_forward"));
   throw Error(str("`reshard_after_forward` is true, false or a number of ranks, not ", describe(value)));
 }
 
@@ -68,9 +70,9 @@ class ShardDims {
   explicit ShardDims(const Value& value) {
     if (value.is(Value::Kind::map))
       for (const auto& [path, dim] : value.as_map("shard_dim"))
-        by_path_.emplace_back(path.text, static_cast<int>(dim.as_int(path.text)));
+        by_path_.emplace_back(path.text, checked_int(dim.as_int(path.text), "shard_dim"));
     else
-      for_all_ = static_cast<int>(value.as_int("shard_dim"));
+      for_all_ = checked_int(value.as_int("shard_dim"), "shard_dim");
   }
   int dim_of(const std::string& path) {
     for (const auto& [pattern, dim] : by_path_)

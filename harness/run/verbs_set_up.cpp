@@ -1,5 +1,6 @@
 // seed, mesh, let, drop, read, write.
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/tensor/ops_network.hpp"
 #include "harness/run/files.hpp"
 #include "harness/run/verbs.hpp"
@@ -35,11 +36,12 @@ Value mesh(StepCall& call) {
   }
   std::vector<int> ranks;
   if (call.has("ranks"))
-    for (const Value& rank : call.list("ranks")) ranks.push_back(static_cast<int>(rank.as_int("a rank of a mesh")));
+    for (const Value& rank : call.list("ranks"))
+      ranks.push_back(checked_int(rank.as_int("a rank of a mesh"), "mesh: a rank"));
   const std::vector<std::string> names = call.words("names");
   if (call.has("ranks")) return Value(std::make_shared<const DeviceMesh>(sizes, names, ranks));
   std::int64_t product = 1;
-  for (int size : sizes) product *= size;
+  for (int size : sizes) product = checked_multiply(product, size, "mesh");
   if (product != call.in.session().world_size)
     throw Error(str("a mesh of ", product, " ranks in a world of ", call.in.session().world_size),
                 "let the sizes multiply to world_size, or list `ranks`");

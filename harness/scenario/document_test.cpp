@@ -269,7 +269,13 @@ TEST(Document, ChecksTheFormOfSteps) {
   EXPECT_EQ(short_errors_of_steps("  - repeat: 2\n"), "t.yaml:5:5: `repeat` needs `steps`");
   EXPECT_EQ(short_errors_of_steps("  - choose: 2\n"), "t.yaml:5:5: `choose` needs `among`");
   EXPECT_EQ(short_errors_of_steps("  - repeat: 0\n    steps: [{seed: 1}]\n"),
-            "t.yaml:5:13: `repeat` runs its steps at least once");
+            "t.yaml:5:13: times is 0; it must be from 1 to 2147483647");
+  EXPECT_EQ(short_errors_of_steps("  - delay: 1e300\n  - delay: {ms: -1}\n  - delay: inf\n"),
+            "t.yaml:5:12: ms is 1e+300; it must be from 0 to 3600000\n"
+            "t.yaml:6:17: ms is -1; it must be from 0 to 3600000\n"
+            "t.yaml:7:12: ms is inf; it must be from 0 to 3600000, and finite");
+  // A step that must raise may be meant to be wrong.
+  EXPECT_EQ(short_errors_of_steps("  - delay: 1e300\n    raises: ms is\n"), "");
   EXPECT_EQ(short_errors_of_steps("  - send: 3\n"),
             "t.yaml:5:11: `send` takes its arguments by name: `tensor`, `to`, `mesh`, `async`");
   EXPECT_EQ(

@@ -66,6 +66,7 @@ class Reader {
   void read_raises(Step& step, const YamlNode& node);
   void read_use(Step& step, const YamlNode& node);
   void check_rules(const Step& step, const VerbSpec& spec);
+  void check_ranges(const Step& step, const VerbSpec& spec);
   void check_counts(const YamlNode& node);
   ExprPtr literal_list(const YamlNode& node, const ArgumentSpec& spec);
   void check_word(const Expr& value, const ArgumentSpec& spec);

@@ -293,6 +293,7 @@ std::string argument_text(const ArgumentSpec& argument) {
     for (const std::string& word : argument.choices) type += str(type.empty() ? "" : "|", word);
   }
   return str(argument.alone ? "*" : "", argument.name, argument.optional ? "?" : "", ": ", type,
+             argument.range.any() ? "" : str(" ", argument.range.text),
              argument.has_default() ? str(" = ", argument.default_text) : "");
 }
 
@@ -317,7 +318,7 @@ std::string verbs_table(Group group) {
 std::string argument_types() {
   static constexpr std::pair<std::string_view, std::string_view> rows[] = {
       {"any", "a value of any kind"},
-      {"int, num, bool", "an integer, a number, a condition"},
+      {"int, num, bool", "an integer, a number, a condition; a number with a range is finite unless it says `or inf`"},
       {"list, map", "a list, a map"},
       {"tensor, tensors", "a tensor; one or a list of them"},
       {"mesh, optimizer, observation, dtype", "what `mesh`, `optimizer` and `observe` name; a type such as float32"},

@@ -1,5 +1,7 @@
 // The JSON Schema of a scenario file, for editors: keys, verbs, arguments and words. What spans several steps (names,
 // paths, types of expressions) is for `lockstep validate`.
+#include <cmath>
+
 #include <nlohmann/json.hpp>
 
 #include "engine/core/text.hpp"
@@ -33,14 +35,20 @@ Json choice(const std::vector<std::string>& words) {
   return {{"anyOf", Json::array({Json{{"enum", words}}, Json{{"type", "string"}, {"pattern", template_pattern}}})}};
 }
 
+Json in_range(Json schema, const NumberRange& range) {
+  if (std::isfinite(range.least)) schema[range.above ? "exclusiveMinimum" : "minimum"] = range.least;
+  if (std::isfinite(range.most)) schema[range.below ? "exclusiveMaximum" : "maximum"] = range.most;
+  return schema;
+}
+
 Json argument_schema(const ArgumentSpec& spec) {
   switch (spec.type) {
     case ArgType::boolean:
       return {{"type", Json::array({"boolean", "string"})}};
     case ArgType::integer:
-      return {{"type", Json::array({"integer", "string"})}};
+      return in_range({{"type", Json::array({"integer", "string"})}}, spec.range);
     case ArgType::number:
-      return {{"type", Json::array({"number", "string"})}};
+      return in_range({{"type", Json::array({"number", "string"})}}, spec.range);
     case ArgType::list:
       return {{"type", Json::array({"array", "string"})}};
     case ArgType::map:

@@ -29,6 +29,14 @@ bool is_modifier(const std::string& key) {
 // A pattern of stars alone fits the empty text, and so every message.
 bool matches_empty(const std::string& pattern) { return pattern.find_first_not_of('*') == std::string::npos; }
 
+// The number that an expression is, where it is one: `0.1`, `-1`.
+std::optional<double> literal_number(const Expr& value) {
+  if (value.kind == ExprKind::literal && value.value.is_number()) return value.value.as_double();
+  if (value.kind != ExprKind::unary || value.op != Op::negate) return std::nullopt;
+  const std::optional<double> inner = literal_number(*value.children[0]);
+  return inner ? std::optional(-*inner) : std::nullopt;
+}
+
 bool is_false(const Expr* value) {
   return value == nullptr || (value->kind == ExprKind::literal && value->value == Literal(false));
 }
@@ -98,6 +106,7 @@ std::optional<Step> Reader::step(const YamlNode& node) {
   read_arguments(step, *spec, *verb_value);
   read_modifiers(step, *spec, node);
   check_rules(step, *spec);
+  if (!step.raises) check_ranges(step, *spec);
   return step;
 }
 
@@ -340,6 +349,16 @@ void Reader::read_use(Step& step, const YamlNode& node) {
 }
 
 // What a verb asks of its arguments together.
+// Numbers as they are written; the run checks those that it computes. A step that must raise may be meant to be wrong.
+void Reader::check_ranges(const Step& step, const VerbSpec& spec) {
+  for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
+    const Expr* value = step.arguments[i].get();
+    const std::optional<double> number = value != nullptr ? literal_number(*value) : std::nullopt;
+    const std::string why = number ? out_of_range(spec.arguments[i].name, *number, spec.arguments[i].range) : "";
+    if (!why.empty()) error(Place{step.place.file, value->line, value->column}, why);
+  }
+}
+
 void Reader::check_rules(const Step& step, const VerbSpec& spec) {
   const auto given = [&](std::string_view argument) {
     const std::optional<std::size_t> index = spec.index_of(argument);
@@ -402,13 +421,6 @@ void Reader::check_rules(const Step& step, const VerbSpec& spec) {
         error(Place{step.place.file, word.line, word.column},
               str("unknown purpose of memory `", word.value.as_text(), "`", suggestion(word.value.as_text(), known)));
       });
-      break;
-    }
-    case Verb::repeat: {
-      const Expr* times = step.argument("times");
-      if (times != nullptr && times->kind == ExprKind::literal && times->value.is_int() && times->value.as_int() < 1) {
-        error(Place{step.place.file, times->line, times->column}, "`repeat` runs its steps at least once");
-      }
       break;
     }
     case Verb::read:

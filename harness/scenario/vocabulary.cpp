@@ -137,6 +137,10 @@ ArgumentSpec parse_argument(std::string_view text) {
     }
     return spec;
   }
+  if (type.starts_with("num ") || type.starts_with("int ")) {
+    spec.range = parse_range(trim(type.substr(4)));
+    type = type.substr(0, 3);
+  }
   for (const TypeName& entry : type_table) {
     if (entry.name == type) {
       spec.type = entry.type;

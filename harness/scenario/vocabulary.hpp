@@ -15,6 +15,8 @@
 #include <string_view>
 #include <vector>
 
+#include "harness/scenario/number_range.hpp"
+
 namespace lockstep::scenario {
 
 enum class Verb : std::uint8_t {
@@ -83,6 +85,7 @@ struct ArgumentSpec {
   std::string name;
   ArgType type = ArgType::any;
   std::vector<std::string> choices;  // of a choice
+  NumberRange range;                 // of an integer or a number
   bool alone = false;                // may be given alone
   bool optional = false;             // may be missing, then nothing is passed
   std::string default_text;          // empty: none

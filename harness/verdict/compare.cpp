@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
@@ -43,12 +44,12 @@ class Side {
   explicit Side(const void* data) : data_(static_cast<const char*>(data)) {}
   T operator[](std::int64_t i) const {
     T value;
-    std::memcpy(&value, data_ + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    std::memcpy(&value, data_ + element_offset(i, static_cast<std::int64_t>(sizeof(T))), sizeof(T));
     return value;
   }
   Bits<T> bits(std::int64_t i) const {
     Bits<T> value;
-    std::memcpy(&value, data_ + i * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+    std::memcpy(&value, data_ + element_offset(i, static_cast<std::int64_t>(sizeof(T))), sizeof(T));
     return value;
   }
 
@@ -333,7 +334,7 @@ void judge_elements(Comparison& result, const Operand& actual, const Operand& ex
   const Side<Stored> b(expected.data);
   const bool shared = actual.storage != nullptr && actual.storage == expected.storage &&
                       actual.storage_offset == expected.storage_offset;
-  result.same_bits = std::memcmp(actual.data, expected.data, static_cast<std::size_t>(n) * sizeof(Stored)) == 0;
+  result.same_bits = std::memcmp(actual.data, expected.data, bounded_bytes<Stored>(n)) == 0;
   result.trivial = shared || (all_zero(a, result.elements) && all_zero(b, result.elements));
   if (result.same_bits && !any_nan(a, n)) {
     result.equal = true;

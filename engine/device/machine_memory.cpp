@@ -1,0 +1,48 @@
+#include "engine/device/machine_memory.hpp"
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+
+namespace lockstep::device {
+
+namespace {
+
+constexpr std::size_t unknown = std::numeric_limits<std::size_t>::max();
+
+// The number in a file; nothing when there is none ("max", no such file).
+std::optional<std::size_t> number_in(const std::string& file) {
+  std::ifstream in(file);
+  std::size_t number = 0;
+  if (!(in >> number)) return std::nullopt;
+  return number;
+}
+
+std::size_t left_of(const std::string& limit, const std::string& used) {
+  const std::optional<std::size_t> most = number_in(limit), now = number_in(used);
+  if (!most || !now) return unknown;
+  return *most - std::min(*most, *now);
+}
+
+std::size_t left_of_machine(const std::string& file) {
+  constexpr std::size_t bytes_a_unit = 1024;
+  std::ifstream in(file);
+  std::string key, unit;
+  std::size_t number = 0;
+  while (in >> key >> number) {
+    std::getline(in, unit);
+    if (key == "MemAvailable:") return number > unknown / bytes_a_unit ? unknown : number * bytes_a_unit;
+  }
+  return unknown;
+}
+
+}  // namespace
+
+std::size_t available_memory(const std::string& root) {
+  const std::string group = root + "/sys/fs/cgroup/";
+  return std::min({left_of_machine(root + "/proc/meminfo"), left_of(group + "memory.max", group + "memory.current"),
+                   left_of(group + "memory/memory.limit_in_bytes", group + "memory/memory.usage_in_bytes")});
+}
+
+}  // namespace lockstep::device
