@@ -136,36 +136,35 @@ inline BFloat16::BFloat16(float value) {
 }
 inline BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
+// The 16-bit conversions have no branches, so that loops of them vectorise: every case is worked out, and masks keep one.
+namespace half_bits {
+inline std::uint32_t choose(bool yes, std::uint32_t a, std::uint32_t b) {
+  const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);
+  return (a & mask) | (b & ~mask);
+}
+}  // namespace half_bits
+
 inline Half::Half(float value) {
   const std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
   const std::uint32_t sign = (word >> 16) & 0x8000u;
   const std::uint32_t magnitude = word & 0x7fffffffu;
-  std::uint32_t half;
-  if (magnitude > 0x7f800000u) {
-    half = 0x7e00u;  // not a number, quiet
-  } else if (magnitude >= 0x477ff000u) {
-    half = 0x7c00u;  // rounds to infinity
-  } else if (magnitude >= 0x38800000u) {
-    const std::uint32_t rebased = magnitude - 0x38000000u;
-    half = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
-  } else {
-    // Subnormal: adding 0.5 lets the float unit shift and round to nearest even.
-    const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
-    half = __builtin_bit_cast(std::uint32_t, shifted) - 0x3f000000u;
-  }
+  const std::uint32_t rebased = magnitude - 0x38000000u;
+  const std::uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
+  // Adding 0.5 lets the float unit shift and round to nearest even.
+  const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
+  const std::uint32_t subnormal = __builtin_bit_cast(std::uint32_t, shifted) - 0x3f000000u;
+  std::uint32_t half = half_bits::choose(magnitude >= 0x38800000u, normal, subnormal);
+  half = half_bits::choose(magnitude >= 0x477ff000u, 0x7c00u, half);  // rounds to infinity
+  half = half_bits::choose(magnitude > 0x7f800000u, 0x7e00u, half);   // not a number, quiet
   bits = static_cast<std::uint16_t>(sign | half);
 }
 inline Half::operator float() const {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;
-  std::uint32_t word;
-  if (magnitude >= 0x7c00u) {
-    word = 0x7f800000u | ((magnitude & 0x3ffu) << 13);
-  } else if (magnitude >= 0x0400u) {
-    word = (magnitude << 13) + 0x38000000u;
-  } else {
-    word = __builtin_bit_cast(std::uint32_t, static_cast<float>(magnitude) * 5.9604644775390625e-8f);
-  }
+  const std::uint32_t normal = (magnitude << 13) + 0x38000000u;
+  const float scaled = static_cast<float>(static_cast<std::int32_t>(magnitude)) * 5.9604644775390625e-8f;
+  std::uint32_t word = half_bits::choose(magnitude >= 0x0400u, normal, __builtin_bit_cast(std::uint32_t, scaled));
+  word = half_bits::choose(magnitude >= 0x7c00u, 0x7f800000u | ((magnitude & 0x3ffu) << 13), word);
   return __builtin_bit_cast(float, sign | word);
 }
 
