@@ -126,6 +126,34 @@ def test_compare_exits_with_1_when_something_got_worse(tmp_path):
     assert worse.returncode == 1 and "same" in worse.stdout
 
 
+def test_compare_refuses_an_old_file_of_a_run_that_was_cut_and_another_schema(tmp_path):
+    whole, cut, other = tmp_path / "whole.jsonl", tmp_path / "cut.jsonl", tmp_path / "other.jsonl"
+    lockstep("run", scenario(tmp_path, "same"), "--results", whole)
+    lines = whole.read_text(encoding="utf-8").splitlines(keepends=True)
+    cut.write_text("".join(lines[:-1]), encoding="utf-8")
+    refused = lockstep("compare", cut, whole)
+    assert refused.returncode == 2 and "cut.jsonl has no summary" in refused.stderr
+    assert lockstep("compare", cut, whole, "--allow-cut").returncode == 0
+    other.write_text("".join(lines).replace('"schema":1', '"schema":2'), encoding="utf-8")
+    for command in (("compare", other, whole), ("report", other, "-o", tmp_path / "page"), ("run", "--failed", other)):
+        refused = lockstep(*command)
+        assert refused.returncode == 2 and "schema 2" in refused.stderr, command
+
+
+def test_what_failed_in_a_file_of_ones_own_runs_again_by_failed_alone(tmp_path):
+    results = tmp_path / "r.jsonl"
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "scenario: own\nsummary: Fails.\nranks: {world_size: [2]}\nsteps:\n  - expect_equal: [ones(2), ones(2) + rank]\n",
+        encoding="utf-8",
+    )
+    first = lockstep("run", own, "--results", results, "--no-order-check", "--deadline", "7", "--timeout", "50")
+    assert first.returncode == 1
+    assert "--no-order-check --deadline 7 --timeout 50" in first.stdout  # the command that runs it again has every switch
+    again = lockstep("run", "--failed", results)
+    assert again.returncode == 1 and "FAIL" in again.stdout and "own" in again.stdout
+
+
 TRAINED = """\
 scenario: trained
 summary: Three steps on two ranks, and one value that a parameter of the scenario moves on rank 1 before the second.

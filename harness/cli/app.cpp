@@ -34,6 +34,7 @@ struct Choices {
   bool all = false;
   bool trace = false;
   bool documents = false;
+  bool gate_time = false, allow_cut = false;
   std::string name, old_results, new_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
@@ -124,7 +125,11 @@ int dispatch(const std::string& command, Choices& choices) {
   if (command == "report") return report::write_page(reports_folder(), choices.old_results, choices.output);
   if (command == "compare" && choices.trace)
     return report::compare_traces_command(choices.old_results, choices.new_results, choices.json);
-  if (command == "compare") return report::compare_command(choices.old_results, choices.new_results, choices.json);
+  if (command == "compare") {
+    return report::compare_command(
+        choices.old_results, choices.new_results,
+        {.json = choices.json, .time_gates = choices.gate_time, .allow_cut = choices.allow_cut});
+  }
   if (command == "bench") return bench(choices.bench);
   if (command == "defects") return defects_command(choices.json);
   if (command == "kill-matrix") return kill_matrix_command(choices);
@@ -206,6 +211,8 @@ void define_results(CLI::App& app, Choices& choices) {
   compare.add_option("OLD", choices.old_results, "results file before; with --trace a folder of run --trace-bits")
       ->required();
   compare.add_option("NEW", choices.new_results, "results file after; with --trace another such folder")->required();
+  compare.add_flag("--gate-time", choices.gate_time, "count time that grew as worse; else it is shown only");
+  compare.add_flag("--allow-cut", choices.allow_cut, "take an OLD without a summary, of a run that was cut");
   compare.add_flag("--trace", choices.trace, "compare bits: name the first output or gradient that differs");
   compare.add_flag("--json", choices.json, "JSON lines");
   CLI::App& hang = *app.add_subcommand("explain-hang",
@@ -251,7 +258,8 @@ int run_app(int argc, char** argv) {
       "Lockstep: a conformance suite and reference engine for composable sharded training.\n\nExamples:\n"
       "  lockstep run                          run every scenario\n"
       "  lockstep explain replicate/single_module\n"
-      "  lockstep compare old.jsonl new.jsonl  gate a change\n",
+      "  lockstep compare old.jsonl new.jsonl  gate a change\n\n"
+      "LOCKSTEP_HOME names a folder that holds scenarios/ and reports/ in place of those that the program came with.\n",
       "lockstep");
   app.set_version_flag("--version", "lockstep " + version());
   app.require_subcommand(1);

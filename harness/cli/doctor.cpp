@@ -107,6 +107,14 @@ int doctor() {
   findings.check("memory available", memory > (std::int64_t{512} << 20), str(memory >> 20, " MiB"),
                  "end other programs: cases need some 512 MiB");
 
+  const char* home = std::getenv("LOCKSTEP_HOME");
+  try {
+    findings.check("scenarios", true,
+                   str(scenarios_folder(), home != nullptr && *home != '\0' ? ", from LOCKSTEP_HOME" : ""), "");
+  } catch (const Error& error) {
+    findings.check("scenarios", false, error.message(), error.remedy());
+  }
+
   std::string python;
   try {
     python = report::find_report_python();

@@ -26,6 +26,7 @@ namespace {
 verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOptions& options) {
   verdict::CaseResult row;
   row.scenario = test_case.scenario->name;
+  row.file = test_case.scenario->file;
   row.case_id = test_case.id;
   if (test_case.scenario->mirrors) row.mirrors = test_case.scenario->mirrors->number;
   row.params = test_case.params_json();

@@ -48,13 +48,24 @@ std::vector<std::shared_ptr<const scenario::Scenario>> load_all(scenario::Librar
   return scenarios;
 }
 
-void keep_failed(std::vector<scenario::Case>& cases, const std::string& results) {
-  std::set<std::pair<std::string, std::string>> failed;
-  for (const verdict::CaseResult& row : report::read_results(results).cases) {
-    if (verdict::is_unexpected(row.status)) failed.insert({row.scenario, row.case_id});
-  }
+using CaseName = std::pair<std::string, std::string>;  // scenario, case
+
+std::vector<verdict::CaseResult> failed_in(const std::string& results) {
+  std::vector<verdict::CaseResult> failed = report::read_results(results).cases;
+  std::erase_if(failed, [](const verdict::CaseResult& row) { return !verdict::is_unexpected(row.status); });
   if (failed.empty()) throw Error(str("nothing failed in ", results), "leave --failed out to run all");
-  std::erase_if(cases, [&](const scenario::Case& one) { return !failed.contains({one.scenario->name, one.id}); });
+  return failed;
+}
+
+// The scenarios of these rows, as `lockstep run` takes them: by name those below the root, by file all others.
+std::vector<std::string> scenarios_of(const std::vector<verdict::CaseResult>& rows, const std::string& root) {
+  const std::string folder = std::filesystem::weakly_canonical(root).filename().string();
+  std::set<std::string> what;
+  for (const verdict::CaseResult& row : rows) {
+    const bool is_own = !row.file.empty() && row.file != str(folder, "/", row.scenario, ".yaml");
+    what.insert(is_own ? row.file : row.scenario);
+  }
+  return {what.begin(), what.end()};
 }
 
 std::vector<std::string> devices_of_build() { return {"cpu", "sim"}; }
@@ -67,13 +78,32 @@ void start_clock(double seconds) {
   setitimer(ITIMER_REAL, &timer, nullptr);
 }
 
+// The options that change how a case runs, for the command that runs it again. Case and --set stand there already.
+std::string switches_of(const RunSettings& settings) {
+  std::string text;
+  if (!settings.defect.empty()) text += " --defect " + settings.defect;
+  if (!settings.order_check) text += " --no-order-check";
+  if (settings.collective_deadline != RunSettings().collective_deadline)
+    text += str(" --deadline ", settings.collective_deadline);
+  if (settings.expand.timeout) text += str(" --timeout ", *settings.expand.timeout);
+  return text;
+}
+
 }  // namespace
 
 std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings) {
   scenario::ExpandOptions expand = settings.expand;
   expand.available_devices = devices_of_build();
-  std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, settings.what), expand);
-  if (!settings.failed.empty()) keep_failed(cases, settings.failed);
+  std::vector<verdict::CaseResult> failed;
+  if (!settings.failed.empty()) failed = failed_in(settings.failed);
+  const bool by_failed = !failed.empty() && settings.what.empty();
+  const std::vector<std::string> what = by_failed ? scenarios_of(failed, library.root()) : settings.what;
+  std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, what), expand);
+  if (!failed.empty()) {
+    std::set<CaseName> names;
+    for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
+    std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
+  }
   const std::size_t count = cases.size();
   for (int i = 1; i < settings.repeat; ++i) {
     for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);
@@ -188,7 +218,7 @@ int run_command(const RunSettings& settings) {
   options.fail_fast = settings.fail_fast;
   options.order_check = settings.order_check;
   options.collective_deadline = settings.collective_deadline;
-  options.repro_suffix = settings.defect.empty() ? "" : " --defect " + settings.defect;
+  options.repro_suffix = switches_of(settings);
   options.dump_folder = outputs.dump_folder();
   options.trace_folder = settings.trace_bits;
   options.timeline_folder = settings.timeline;

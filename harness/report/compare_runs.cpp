@@ -108,10 +108,11 @@ void compare_evidence(Collector& out, const Evidence& before, const Evidence& af
   amount("collectives in the planned order", &Evidence::planned_in_order);
   const auto differing = [](const Evidence& e) { return e.comparisons - e.same_bits; };
   if (differing(before) != differing(after)) {
-    out.growth("bits",
-               str("comparisons whose bits differ ", arrow(differing(before), differing(after)), " (of ",
-                   after.comparisons, ", largest difference ", after.max_abs_difference, ")"),
-               differing(after) > differing(before));
+    const bool more = differing(after) > differing(before);
+    const bool vanished = !more && after.comparisons < before.comparisons;  // worse already, and no better bits
+    const std::string text = str("comparisons whose bits differ ", arrow(differing(before), differing(after)), " (of ",
+                                 after.comparisons, ", largest difference ", after.max_abs_difference, ")");
+    out.add(more ? Weight::worse : vanished ? Weight::other : Weight::better, "bits", text);
   }
   if (before.bits_required != after.bits_required) {
     out.growth("bits", "comparisons that require the same bits " + arrow(before.bits_required, after.bits_required),
@@ -167,11 +168,12 @@ void compare_collectives(Collector& out, const CaseResult& before, const CaseRes
     old_ranks.resize(static_cast<std::size_t>(num_ranks));
     new_ranks.resize(static_cast<std::size_t>(num_ranks));
     if (old_ranks == new_ranks) continue;
-    // Told of the first rank that differs; worse when any rank does more.
+    // The text is about the first rank that differs. More on any rank is worse, and so is a kind that no rank makes.
     const auto first = std::mismatch(old_ranks.begin(), old_ranks.end(), new_ranks.begin());
-    bool more = false;
+    bool more = false, gone = true;
     for (std::size_t rank = 0; rank < old_ranks.size(); ++rank) {
       more = more || new_ranks[rank].count > old_ranks[rank].count || new_ranks[rank].bytes > old_ranks[rank].bytes;
+      gone = gone && new_ranks[rank].count == 0;
     }
     const auto& [stage, family, operation, phase, axis, group_size] = kind;
     std::string text = str(family, "/", operation, " in ", phase, ", group of ", group_size);
@@ -183,7 +185,8 @@ void compare_collectives(Collector& out, const CaseResult& before, const CaseRes
       text += str(first.first->count != first.second->count ? ", bytes " : ": bytes ",
                   arrow(first.first->bytes, first.second->bytes));
     }
-    out.growth("collectives", text, more);
+    if (gone) text += "; the new run makes none of this kind";
+    out.growth("collectives", text, more || gone);
   }
 }
 
@@ -233,6 +236,10 @@ void compare_times(Collector& out, const Side& before, const Side& after, const 
     new_total += b.seconds;
   }
   if (pairs.empty()) return;
+  const auto time_change = [&](const std::string& text, bool slower) {
+    if (options.time_gates) return out.growth("time", text, slower);
+    out.add(Weight::other, "time", text);
+  };
   double drift = 0;
   double limit = std::log(options.time_ratio);
   if (ratios.size() >= 8) {
@@ -248,14 +255,14 @@ void compare_times(Collector& out, const Side& before, const Side& after, const 
     const double expected = pair.before * std::exp(drift);
     if (std::fabs(off) <= limit || std::fabs(pair.after - expected) <= options.time_floor) continue;
     out.at(pair.key);
-    out.growth("time", times_text(pair.before, pair.after), off > 0);
+    time_change(times_text(pair.before, pair.after), off > 0);
   }
   const bool apart = std::fabs(new_total - old_total) > options.time_floor;
   const double overall = std::log(new_total / old_total);
   if (pairs.size() >= 8 && apart && std::fabs(drift) > std::log(options.overall_ratio) &&
       std::fabs(overall) > std::log(options.overall_ratio)) {
     out.at({});
-    out.growth("time", str("all ", pairs.size(), " cases together: ", times_text(old_total, new_total)), overall > 0);
+    time_change(str("all ", pairs.size(), " cases together: ", times_text(old_total, new_total)), overall > 0);
   }
 }
 
@@ -379,9 +386,16 @@ std::string to_json(const RunComparison& comparison) {
              ",\"warnings\":", list(comparison.warnings, json_text), ",\"exit_code\":", comparison.exit_code(), "}");
 }
 
-int compare_command(const std::string& old_path, const std::string& new_path, bool json) {
-  const RunComparison comparison = compare_runs(read_results(old_path), read_results(new_path));
-  const std::string text = json ? to_json(comparison) + "\n" : to_text(comparison);
+int compare_command(const std::string& old_path, const std::string& new_path, const CompareCommandOptions& options) {
+  const ResultsFile before = read_results(old_path), after = read_results(new_path);
+  // The cases that a cut file lacks would pass for new ones.
+  if (!before.summary && !options.allow_cut)
+    throw Error(str(old_path, " has no summary: its run was cut after ", before.cases.size(), " cases"),
+                "compare with a whole run, or give --allow-cut");
+  CompareRunsOptions how;
+  how.time_gates = options.time_gates;
+  const RunComparison comparison = compare_runs(before, after, how);
+  const std::string text = options.json ? to_json(comparison) + "\n" : to_text(comparison);
   std::fwrite(text.data(), 1, text.size(), stdout);
   std::fflush(stdout);
   return comparison.exit_code();

@@ -5,9 +5,10 @@
 //   return changes.num_worse > 0 ? 1 : 0;
 //
 // Worse: a verdict that is worse (PASS, then XFAIL, then not run, then unexpected), a case that is gone, evidence lost,
-// more collectives or bytes, fewer comparisons with the same bits or that require them, a looser tolerance, and time
-// that grew by far more than the two runs differ anyway. Better is the reverse. The rest is told and changes no exit
-// code. Time is compared only on the same machine and build.
+// more collectives or bytes, a kind of collective that is gone, fewer comparisons with the same bits or that require
+// them, and a looser tolerance. Better is the reverse, except that nothing is better for having vanished. Time is
+// compared on the same machine and build only. It changes the exit code only where that is asked for (`time_gates`),
+// and then when it grew by far more than the two runs differ anyway.
 #pragma once
 
 #include <string>
@@ -29,6 +30,7 @@ struct Change {
 };
 
 struct CompareRunsOptions {
+  bool time_gates = false;   // time that grew counts as worse; else it is shown only
   double time_ratio = 2.0;   // a case is slower when it takes more than this times as long, after the run's own drift,
   double time_floor = 0.25;  // and this many seconds more
   double overall_ratio = 1.5;  // the whole run is slower beyond this
@@ -50,7 +52,14 @@ RunComparison compare_runs(const ResultsFile& before, const ResultsFile& after, 
 std::string to_text(const RunComparison& comparison);
 std::string to_json(const RunComparison& comparison);
 
-// Reads both, prints to standard output, gives the exit code 0 or 1; throws Error when a file cannot be read.
-int compare_command(const std::string& old_path, const std::string& new_path, bool json);
+struct CompareCommandOptions {
+  bool json = false;
+  bool time_gates = false;
+  bool allow_cut = false;  // takes an old file without a summary
+};
+
+// Reads both, prints to standard output, gives the exit code 0 or 1. Throws Error when a file cannot be read, has
+// another schema, or when the old one has no summary.
+int compare_command(const std::string& old_path, const std::string& new_path, const CompareCommandOptions& options);
 
 }  // namespace lockstep::report

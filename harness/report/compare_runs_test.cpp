@@ -120,10 +120,10 @@ TEST(CompareRuns, MoreCollectivesOrBytesAreWorse) {
   const RunComparison replaced = between(row("a"), other);
   EXPECT_THAT(
       texts(replaced),
-      ElementsAre("worse collectives data_parallel/reduce_scatter in backward, group of 2 along dp: count 0 -> 2, "
-                  "bytes 0 -> 176",
-                  "better collectives data_parallel/all_reduce in backward, group of 2 along dp: count 2 -> 0, "
-                  "bytes 176 -> 0"));
+      ElementsAre("worse collectives data_parallel/all_reduce in backward, group of 2 along dp: count 2 -> 0, "
+                  "bytes 176 -> 0; the new run makes none of this kind",
+                  "worse collectives data_parallel/reduce_scatter in backward, group of 2 along dp: count 0 -> 2, "
+                  "bytes 0 -> 176"));
 }
 
 TEST(CompareRuns, RowsPerRankMeetARowForAll) {
@@ -174,7 +174,36 @@ std::vector<CaseResult> timed(const std::vector<double>& seconds) {
 }
 
 RunComparison times(const std::vector<double>& before, const std::vector<double>& after) {
-  return compare_runs(file_of(timed(before)), file_of(timed(after)));
+  CompareRunsOptions options;
+  options.time_gates = true;
+  return compare_runs(file_of(timed(before)), file_of(timed(after)), options);
+}
+
+TEST(CompareRuns, TimeAloneGatesOnlyWhereAsked) {
+  const RunComparison shown = compare_runs(file_of(timed({1.0})), file_of(timed({2.5})));
+  EXPECT_THAT(texts(shown), ElementsAre("other time 1 s -> 2.5 s, 2.5 times"));
+  EXPECT_EQ(shown.exit_code(), 0);
+  EXPECT_EQ(times({1.0}, {2.5}).exit_code(), 1);
+}
+
+TEST(CompareRuns, NothingIsBetterForHavingVanished) {
+  CaseResult before = row("a"), after = row("a");
+  before.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 4, 64, -1, ""}};
+  before.evidence.comparisons = 4;
+  before.evidence.same_bits = 2;
+  after.evidence = before.evidence;
+  after.evidence.comparisons = 2;
+  after.evidence.same_bits = 2;
+  const RunComparison gone = compare_runs(file_of({before}), file_of({after}));
+  EXPECT_THAT(texts(gone), testing::Contains(testing::HasSubstr("worse collectives data_parallel/all_reduce")));
+  EXPECT_THAT(texts(gone), testing::Contains("worse evidence comparisons 4 -> 2"));
+  EXPECT_THAT(texts(gone), testing::Not(testing::Contains(testing::StartsWith("better"))));
+  after.collectives = before.collectives;
+  after.collectives[0].count = 2;
+  after.collectives[0].bytes = 32;
+  after.evidence = before.evidence;
+  EXPECT_THAT(texts(compare_runs(file_of({before}), file_of({after}))),
+              ElementsAre(testing::StartsWith("better collectives")));
 }
 
 TEST(CompareRuns, OnlyLargeChangesOfTimeCount) {
@@ -241,7 +270,7 @@ TEST(CompareRuns, JsonHoldsTheSame) {
 }
 
 TEST(CompareCommand, RefusesFilesItCannotRead) {
-  EXPECT_THROW(compare_command("/does/not/exist.jsonl", "/does/not/exist.jsonl", false), Error);
+  EXPECT_THROW(compare_command("/does/not/exist.jsonl", "/does/not/exist.jsonl", {}), Error);
 }
 
 }  // namespace

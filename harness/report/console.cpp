@@ -147,6 +147,10 @@ void Console::begin(int num_cases) {
 
 void Console::finished(const CaseResult& row) {
   ++num_finished_;
+  if (row.status == Status::MISSING && !row.failure) {
+    ++missing_[row.reason];
+    return draw();
+  }
   const bool unexpected = verdict::is_unexpected(row.status);
   const std::string name = printable_line(str(row.scenario, " [", row.case_id, "]"));
   last_ = name;
@@ -194,6 +198,9 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << "\nunexpected results:\n";
     for (const std::string& line : unexpected_) out_ << "  " << line << '\n';
   }
+  for (const auto& [reason, count] : missing_)
+    out_ << '\n' << status_text(Status::MISSING) << ' ' << plural(count, "case") << ": " << printable_line(reason);
+  if (!missing_.empty()) out_ << '\n';
   out_ << '\n';
   int total = 0;
   for (int i = 0; i < verdict::num_statuses; ++i) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <iosfwd>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -54,6 +55,7 @@ class Console {
   bool drawn_ = false;
   std::string last_;
   std::vector<std::string> unexpected_;
+  std::map<std::string, int> missing_;  // cases that did not run, by reason
 };
 
 // A failure in full: place, check, message, what other ranks said, how to run it again.

@@ -1,5 +1,6 @@
 #include "harness/report/console.hpp"
 
+#include <algorithm>
 #include <cstdlib>
 #include <sstream>
 
@@ -216,6 +217,24 @@ TEST(WhenFromName, KnowsThreeWords) {
   EXPECT_EQ(when_from_name("always"), When::always);
   EXPECT_EQ(when_from_name("never"), When::never);
   EXPECT_THROW(when_from_name("Always"), Error);
+}
+
+TEST(Console, CasesThatDidNotRunAreOneLineAReason) {
+  std::ostringstream out;
+  Console console(out, {});
+  verdict::Summary summary;
+  for (int i = 0; i < 300; ++i) {
+    CaseResult row = passed();
+    row.status = Status::MISSING;
+    row.reason = "the run was interrupted";
+    console.finished(row);
+    ++summary.counts["MISSING"];
+  }
+  console.end(summary, "");
+  const std::string text = out.str();
+  EXPECT_THAT(text, HasSubstr("300 cases: the run was interrupted"));
+  EXPECT_THAT(text, Not(HasSubstr("compose/a")));
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 8);
 }
 
 }  // namespace

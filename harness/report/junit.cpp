@@ -1,5 +1,6 @@
 #include "harness/report/junit.hpp"
 
+#include <algorithm>
 #include <map>
 #include <sstream>
 
@@ -69,11 +70,41 @@ struct Totals {
   }
 };
 
+// Where an editor should go: the step that failed, or the step of the scenario's own file that led to it.
+int line_of(const CaseResult& row) {
+  if (!row.failure) return 1;
+  if (row.failure->file == row.file && row.failure->line > 0) return row.failure->line;
+  return std::max(row.failure->scenario_line, 1);
+}
+
+void add_properties(pugi::xml_node testcase, const CaseResult& row) {
+  pugi::xml_node properties = testcase.append_child("properties");
+  const auto add = [&](const char* name, const std::string& value) {
+    pugi::xml_node property = properties.append_child("property");
+    set(property, "name", name);
+    set(property, "value", value);
+  };
+  add("status", std::string(verdict::name_of(row.status)));
+  add("world_size", str(row.world_size));
+  if (!row.launch.empty()) add("launch", row.launch);
+  if (!row.device.empty()) add("device", row.device);
+  if (row.mirrors) add("mirrors", str(*row.mirrors));
+  add("comparisons", str(row.evidence.comparisons));
+  add("same_bits", str(row.evidence.same_bits));
+  add("collectives_checked", str(row.evidence.collectives_checked));
+  if (!row.repro.empty()) add("repro", row.repro);
+}
+
 void add_case(pugi::xml_node suite, const CaseResult& row, const std::string& name) {
   pugi::xml_node node = suite.append_child("testcase");
   set(node, "name", name);
   set(node, "classname", row.scenario);
   set(node, "time", time_text(row.seconds));
+  if (!row.file.empty()) {
+    set(node, "file", row.file);
+    set(node, "line", str(line_of(row)));
+  }
+  add_properties(node, row);
   const Outcome outcome = outcome_of(row.status);
   if (outcome == Outcome::passed) return;
   if (outcome == Outcome::skipped) {

@@ -50,16 +50,21 @@ pugi::xml_document parsed(const std::string& xml) {
 }
 
 // What the Jenkins schema lets an element hold.
-const std::map<std::string, std::set<std::string>> allowed_children = {{"testsuites", {"testsuite"}},
-                                                                       {"testsuite", {"testcase"}},
-                                                                       {"testcase", {"skipped", "error", "failure"}},
-                                                                       {"skipped", {}},
-                                                                       {"error", {}},
-                                                                       {"failure", {}}};
+const std::map<std::string, std::set<std::string>> allowed_children = {
+    {"testsuites", {"testsuite"}},
+    {"testsuite", {"testcase"}},
+    {"testcase", {"properties", "skipped", "error", "failure"}},
+    {"properties", {"property"}},
+    {"property", {}},
+    {"skipped", {}},
+    {"error", {}},
+    {"failure", {}}};
 const std::map<std::string, std::set<std::string>> allowed_attributes = {
     {"testsuites", {"name", "time", "tests", "failures", "errors"}},
     {"testsuite", {"name", "tests", "failures", "errors", "skipped", "time", "timestamp"}},
-    {"testcase", {"name", "classname", "time"}},
+    {"testcase", {"name", "classname", "time", "file", "line"}},
+    {"properties", {}},
+    {"property", {"name", "value"}},
     {"skipped", {"type", "message"}},
     {"error", {"type", "message"}},
     {"failure", {"type", "message"}}};
@@ -133,11 +138,43 @@ TEST(Junit, EveryVerdictHasItsElement) {
   ASSERT_EQ(elements.size(), static_cast<std::size_t>(verdict::num_statuses));
   for (const auto& [status, element] : elements) {
     const auto document = parsed(junit_xml({row("a", "b", status)}));
-    const auto node = document.child("testsuites").child("testsuite").child("testcase").first_child();
+    const auto properties = document.child("testsuites").child("testsuite").child("testcase").first_child();
+    ASSERT_STREQ(properties.name(), "properties");
+    const auto node = properties.next_sibling();
     EXPECT_EQ(std::string(node.name()), element) << verdict::name_of(status);
     const std::string type = element.empty() ? "" : std::string(verdict::name_of(status));
     EXPECT_EQ(std::string(node.attribute("type").value()), type);
   }
+}
+
+TEST(Junit, ATestcaseHasItsFileItsLineAndProperties) {
+  CaseResult failed = row("compose/a", "world_size=4", Status::FAIL);
+  failed.file = "scenarios/a.yaml";
+  failed.world_size = 4;
+  failed.mirrors = 16;
+  const auto testcase = [](const CaseResult& of) {
+    static pugi::xml_document kept;
+    kept.load_string(junit_xml({of}).c_str());
+    return kept.child("testsuites").child("testsuite").child("testcase");
+  };
+  auto node = testcase(failed);
+  EXPECT_STREQ(node.attribute("file").value(), "scenarios/a.yaml");
+  EXPECT_STREQ(node.attribute("line").value(), "12");
+  const auto value = [&](const char* name) {
+    return std::string(
+        node.child("properties").find_child_by_attribute("property", "name", name).attribute("value").value());
+  };
+  EXPECT_EQ(value("world_size"), "4");
+  EXPECT_EQ(value("mirrors"), "16");
+  EXPECT_EQ(value("status"), "FAIL");
+  EXPECT_EQ(value("repro"), "lockstep run compose/a");
+  failed.failure->file = "scenarios/lib/train.yaml";  // inside a routine: the line that led there
+  failed.failure->scenario_line = 30;
+  node = testcase(failed);
+  EXPECT_STREQ(node.attribute("line").value(), "30");
+  failed.failure.reset();
+  node = testcase(failed);
+  EXPECT_STREQ(node.attribute("line").value(), "1");
 }
 
 TEST(Junit, RepeatedCasesHaveNamesOfTheirOwn) {

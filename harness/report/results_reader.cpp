@@ -183,7 +183,8 @@ verdict::Failure failure_of(const Line& line, const Json& json) {
   failure.rank = line.small_or(json, "rank", -1);
   failure.iteration = line.small_or(json, "iteration", -1);
   failure.message = line.text(json, "message");
-  for (const Json& each : line.list(json, "source")) failure.source.push_back(line.as_text(each, "source"));
+  if (json.contains("source"))
+    for (const Json& each : line.list(json, "source")) failure.source.push_back(line.as_text(each, "source"));
   for (const Json& other : line.list(json, "also")) failure.also.push_back(line.as_text(other, "also"));
   return failure;
 }
@@ -192,6 +193,7 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   verdict::CaseResult row;
   row.scenario = line.text(json, "scenario");
   row.case_id = line.text(json, "case");
+  row.file = line.optional_text(json, "file");
   if (!line.field(json, "mirrors").is_null()) row.mirrors = line.small(json, "mirrors");
   for (const auto& [name, value] : line.object(json, "params").items()) row.params.emplace_back(name, value.dump());
   row.world_size = line.small(json, "world_size");

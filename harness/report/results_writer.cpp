@@ -190,6 +190,7 @@ std::string json_line(const verdict::CaseResult& row) {
   for (const auto& [name, ranks] : row.records) records.raw(name, list_of(ranks, embedded));
   Fields fields;
   fields.text("kind", "case").text("scenario", row.scenario).text("case", row.case_id);
+  if (!row.file.empty()) fields.text("file", row.file);
   fields.raw("mirrors", row.mirrors ? str(*row.mirrors) : "null").raw("params", params.take());
   fields.integer("world_size", row.world_size).text("launch", row.launch).text("device", row.device);
   fields.text("status", verdict::name_of(row.status));

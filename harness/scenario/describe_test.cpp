@@ -61,9 +61,15 @@ TEST(Vocabulary, TablesFollowTheEnumerations) {
 TEST(Schema, IsJsonAndKnowsTheVocabulary) {
   const nlohmann::json parsed = nlohmann::json::parse(schema());
   EXPECT_EQ(parsed["$schema"], "http://json-schema.org/draft-07/schema#");
-  EXPECT_EQ(parsed["required"], nlohmann::json({"scenario", "summary", "ranks"}));
+  EXPECT_EQ(parsed["then"]["$ref"], "#/definitions/routine");
+  EXPECT_EQ(parsed["else"]["$ref"], "#/definitions/scenario");
+  const nlohmann::json& scenario = parsed["definitions"]["scenario"];
+  EXPECT_EQ(scenario["required"], nlohmann::json({"scenario", "summary", "ranks"}));
   for (const KeySpec& key : scenario_keys())
-    EXPECT_TRUE(parsed["properties"].contains(std::string(key.name))) << key.name;
+    EXPECT_TRUE(scenario["properties"].contains(std::string(key.name))) << key.name;
+  const nlohmann::json& routine = parsed["definitions"]["routine"];
+  EXPECT_EQ(routine["required"], nlohmann::json({"routine", "summary", "steps"}));
+  EXPECT_EQ(routine["properties"].size(), routine_keys().size());
   const nlohmann::json& step = parsed["definitions"]["step"];
   EXPECT_EQ(step["oneOf"].size(), verbs().size());
   for (const VerbSpec& spec : verbs()) EXPECT_TRUE(step["properties"].contains(std::string(spec.name))) << spec.name;

@@ -1,6 +1,7 @@
 #include "harness/scenario/diagnostics.hpp"
 
 #include <algorithm>
+#include <cctype>
 #include <numeric>
 #include <tuple>
 
@@ -93,16 +94,30 @@ ScenarioError::ScenarioError(const Diagnostics& diagnostics)
 ScenarioError::ScenarioError(const Place& place, const std::string& message)
     : Error(str(to_text(place), ": ", message)), diagnostics_{Diagnostic{place, message, {}}} {}
 
-std::string nearest_word(std::string_view word, const std::vector<std::string>& known) {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  for (char& c : out) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return out;
+}
+
+}  // namespace
+
+std::string nearest_word(std::string_view given, const std::vector<std::string>& known_words) {
+  const std::string word = lower(given);
+
   // The limit keeps a hint from being a guess: one edit for short words, a third of the letters for long ones.
   if (word.size() < 2) return {};
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);
   std::size_t best = limit + 1;
   std::string nearest;
-  for (const std::string& candidate : known) {
+  for (const std::string& known : known_words) {
+    const std::string candidate = lower(known);
+    if (candidate == word) return known;  // another case
     // The start of a word, or a word and something more, is as near as one edit.
     if (std::min(word.size(), candidate.size()) >= 3 && (candidate.starts_with(word) || word.starts_with(candidate))) {
-      if (best > 1) nearest = candidate;
+      if (best > 1) nearest = known;
       best = std::min<std::size_t>(best, 1);
       continue;
     }
@@ -123,7 +138,7 @@ std::string nearest_word(std::string_view word, const std::vector<std::string>& 
     }
     if (cost[word.size()][candidate.size()] < best) {
       best = cost[word.size()][candidate.size()];
-      nearest = candidate;
+      nearest = known;
     }
   }
   return nearest;

@@ -64,8 +64,8 @@ class ScenarioError : public Error {
   std::vector<Diagnostic> diagnostics_;
 };
 
-// The known word nearest to `word` by edit distance (a third of its length at most, at least one edit); empty when none
-// is near, and for a single letter.
+// The known word nearest to `word` by edit distance (a third of its length at most, at least one edit); upper and lower
+// case count as the same. Empty when none is near, and for a single letter.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
 // "; did you mean `x`?", or "; known are a, b, c" when none is near and there are few, or empty.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);

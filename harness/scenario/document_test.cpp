@@ -251,6 +251,22 @@ TEST(Document, NamesWhatIsMissingOrUnknownInAFile) {
             "t.yaml:4:8: `steps` must hold at least one step");
 }
 
+TEST(Document, ShowsTheFormOfAStepWithAnArgumentBesideItsVerb) {
+  EXPECT_EQ(short_errors_of_steps(
+                "  - model: Linear(2, 2)\n    as: m\n  - fully_shard: m\n    reshard_after_forward: false\n"),
+            "t.yaml:8:5: `reshard_after_forward` is an argument of `fully_shard` and stands within it: "
+            "`fully_shard: {modules: m, reshard_after_forward: false}`");
+  EXPECT_EQ(short_errors_of_steps("  - model: Sequential(Linear(2, 2), ReLU())\n    device: cpu\n    as: m\n"),
+            "t.yaml:6:5: `device` is an argument of `model` and stands within it: "
+            "`model: {build: \"Sequential(Linear(2, 2), ReLU())\", device: cpu}`");
+}
+
+TEST(Document, FindsTheNearestWordInAnyCase) {
+  EXPECT_EQ(nearest_word("Adamw", {"SGD", "Adam", "AdamW"}), "AdamW");
+  EXPECT_EQ(nearest_word("linear", {"Linear", "LayerNorm"}), "Linear");
+  EXPECT_EQ(nearest_word("RELU", {"GELU", "ReLU"}), "ReLU");
+}
+
 TEST(Document, ChecksTheFormOfSteps) {
   EXPECT_EQ(short_errors_of_steps("  - barrier\n"),
             "t.yaml:5:5: a step is a map: write `barrier: ...`, or `barrier: {}`");

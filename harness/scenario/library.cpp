@@ -62,6 +62,12 @@ std::string name_below(const fs::path& root, const fs::path& path) {
 
 bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
 
+// Whether a folder `lib` lies between the folder and the file: then the file is a routine.
+bool lies_in_lib(const fs::path& folder, const fs::path& path) {
+  const fs::path between = path.lexically_relative(folder).parent_path();
+  return std::find(between.begin(), between.end(), fs::path("lib")) != between.end();
+}
+
 }  // namespace
 
 Library::Library(std::string root) : root_(std::move(root)) {}
@@ -106,7 +112,7 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
     for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
       if (found || !fs::is_directory(folder, error)) continue;
       for (const std::string& path : yaml_files(folder)) {
-        if (is_lib(name_below(root_, path)) && !is_lib(wanted + "/")) continue;
+        if (lies_in_lib(folder, path)) continue;
         add(path);
         found = true;
       }
@@ -117,8 +123,10 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
       add(wanted);
       continue;
     }
-    throw Error(str("no scenario `", wanted, "` under ", root_, suggestion(pattern, names)),
-                "`lockstep list` shows the names; a path of a file or folder is taken too");
+    const fs::path looked = fs::absolute(wanted, error).lexically_normal();
+    throw Error(
+        str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_, suggestion(pattern, names)),
+        "`lockstep list` shows the names; LOCKSTEP_HOME names another folder that holds scenarios/");
   }
   return out;
 }
@@ -135,34 +143,65 @@ std::string shown_name(const std::string& root, const std::string& path) {
 
 }  // namespace
 
-std::shared_ptr<Library::Entry> Library::entry(const std::string& name) {
-  const auto found = routines_.find(name);
-  if (found != routines_.end()) return found->second;
-  const fs::path path = fs::path(root_) / "lib" / (name + ".yaml");
+Library::Folders Library::folders_for(const std::string& path) const {
+  const std::string built_in = (fs::path(root_) / "lib").string();
+  if (!name_below(root_, path).empty()) return {built_in};
   std::error_code error;
-  if (name.find('/') != std::string::npos || !fs::is_regular_file(path, error)) return nullptr;
+  const fs::path here = fs::weakly_canonical(fs::current_path(error), error);
+  Folders folders;
+  for (fs::path folder = fs::weakly_canonical(path, error).parent_path();; folder = folder.parent_path()) {
+    // A routine lies in a `lib` itself.
+    folders.push_back((folder.filename() == "lib" ? folder : folder / "lib").string());
+    const fs::path below = folder.lexically_relative(here);
+    if (below.empty() || *below.begin() == ".." || folder == here) break;
+  }
+  folders.push_back(built_in);
+  return folders;
+}
+
+std::shared_ptr<Library::Entry> Library::entry(const std::string& name, const Folders& folders) {
+  const auto kept = routines_.find(name);
+  if (kept != routines_.end()) return kept->second;
+  if (name.find('/') != std::string::npos) return nullptr;
+  std::error_code error;
+  auto folder = folders.begin();
+  while (folder != folders.end() && !fs::is_regular_file(fs::path(*folder) / (name + ".yaml"), error)) ++folder;
+  if (folder == folders.end()) return nullptr;
+  const std::string path = (fs::path(*folder) / (name + ".yaml")).string();
+  const auto found = routines_.find(path);
+  if (found != routines_.end()) return found->second;
+  const Folders onward(folder, folders.end());
   auto made = std::make_shared<Entry>();
-  const std::string file = shown_name(root_, path.string());
-  loading_.push_back(name);
+  const std::string file = shown_name(root_, path);
+  loading_.push_back(path);
   try {
     made->routine = parse_routine(read_text(path), file, name, made->diagnostics,
                                   [&](const std::string& wanted, const Place& place) -> std::shared_ptr<const Routine> {
-                                    return resolve(wanted, place, made->diagnostics, &made->depth);
+                                    return resolve(wanted, place, made->diagnostics, &made->depth, onward);
                                   });
   } catch (const Error& mistake) {
     made->diagnostics.error(Place{file, 0, 0}, mistake.message());
   }
   loading_.pop_back();
-  routines_[name] = made;
+  routines_[path] = made;
   return made;
 }
 
 std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
-                                                int* depth) {
-  const auto above = std::find(loading_.begin(), loading_.end(), name);
+                                                int* depth, const Folders& folders) {
+  const auto is_named = [&](const std::string& key) { return fs::path(key).stem() == name; };
+  const auto above = std::find_if(loading_.begin(), loading_.end(), [&](const std::string& key) {
+    if (!is_named(key)) return false;
+    if (key == name) return true;  // it has no file
+    const auto first = std::find_if(folders.begin(), folders.end(), [&](const std::string& folder) {
+      std::error_code error;
+      return fs::is_regular_file(fs::path(folder) / (name + ".yaml"), error);
+    });
+    return first != folders.end() && key == (fs::path(*first) / (name + ".yaml")).string();
+  });
   if (above != loading_.end()) {
     std::string trail;
-    for (auto it = above; it != loading_.end(); ++it) trail += str(*it, " -> ");
+    for (auto it = above; it != loading_.end(); ++it) trail += str(fs::path(*it).stem().string(), " -> ");
     diagnostics.error(place, str("routines must not use themselves: ", trail, name));
     return nullptr;
   }
@@ -171,9 +210,12 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
     diagnostics.error(place, str("routines are nested deeper than ", limits::routine_depth));
     return nullptr;
   }
-  const std::shared_ptr<Entry> found = entry(name);
+  const std::shared_ptr<Entry> found = entry(name, folders);
   if (found == nullptr) {
-    diagnostics.error(place, str("unknown routine `", name, "`", suggestion(name, routine_names())));
+    std::string looked;
+    if (folders.size() > 1)
+      for (const std::string& folder : folders) looked += str(looked.empty() ? "; looked in " : ", ", folder);
+    diagnostics.error(place, str("unknown routine `", name, "`", suggestion(name, names_in(folders)), looked));
     return nullptr;
   }
   for (const Diagnostic& item : found->diagnostics.items()) diagnostics.add(item);
@@ -186,16 +228,18 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
 }
 
 std::shared_ptr<const Scenario> Library::parse(const std::string& text, const std::string& file,
-                                               const std::string& expected_name, Diagnostics& diagnostics) {
+                                               const std::string& expected_name, Diagnostics& diagnostics,
+                                               const Folders& folders) {
   return parse_scenario(text, file, expected_name, diagnostics, [&](const std::string& name, const Place& place) {
-    return resolve(name, place, diagnostics, nullptr);
+    return resolve(name, place, diagnostics, nullptr, folders);
   });
 }
 
 std::shared_ptr<const Scenario> Library::load(const std::string& path) {
   Diagnostics diagnostics;
   const std::string text = read_text(path);
-  std::shared_ptr<const Scenario> scenario = parse(text, shown_name(root_, path), name_below(root_, path), diagnostics);
+  std::shared_ptr<const Scenario> scenario =
+      parse(text, shown_name(root_, path), name_below(root_, path), diagnostics, folders_for(path));
   if (!diagnostics.empty()) throw ScenarioError(diagnostics);
   const auto found = std::const_pointer_cast<Scenario>(scenario);
   found->path = path;
@@ -205,7 +249,7 @@ std::shared_ptr<const Scenario> Library::load(const std::string& path) {
 
 std::shared_ptr<const Scenario> Library::load_text(const std::string& text, const std::string& file) {
   Diagnostics diagnostics;
-  std::shared_ptr<const Scenario> scenario = parse(text, file, {}, diagnostics);
+  std::shared_ptr<const Scenario> scenario = parse(text, file, {}, diagnostics, {(fs::path(root_) / "lib").string()});
   if (!diagnostics.empty()) throw ScenarioError(diagnostics);
   return scenario;
 }
@@ -223,20 +267,23 @@ Diagnostics Library::validate(const std::string& path) {
   const std::string file = shown_name(root_, path);
   if (is_lib(name) || (name.empty() && is_routine(text))) {
     int depth = 1;
-    const std::string own = fs::path(path).stem().string();
-    loading_.push_back(own);
-    parse_routine(text, file, own, diagnostics, [&](const std::string& wanted, const Place& place) {
-      return resolve(wanted, place, diagnostics, &depth);
+    std::error_code error;
+    const Folders folders = folders_for(path);
+    const fs::path own =
+        name.empty() ? fs::weakly_canonical(path, error) : fs::path(folders[0]) / fs::path(path).filename();
+    loading_.push_back(own.string());
+    parse_routine(text, file, own.stem().string(), diagnostics, [&](const std::string& wanted, const Place& place) {
+      return resolve(wanted, place, diagnostics, &depth, folders);
     });
     loading_.pop_back();
   } else {
-    parse(text, file, name, diagnostics);
+    parse(text, file, name, diagnostics, folders_for(path));
   }
   return diagnostics;
 }
 
 std::shared_ptr<const Routine> Library::routine(const std::string& name, Diagnostics& diagnostics) {
-  const std::shared_ptr<Entry> found = entry(name);
+  const std::shared_ptr<Entry> found = entry(name, {(fs::path(root_) / "lib").string()});
   if (found == nullptr) return nullptr;
   for (const Diagnostic& item : found->diagnostics.items()) diagnostics.add(item);
   return found->routine;
@@ -245,19 +292,23 @@ std::shared_ptr<const Routine> Library::routine(const std::string& name, Diagnos
 void Library::add_routine(const std::string& name, const std::string& text) {
   auto made = std::make_shared<Entry>();
   loading_.push_back(name);
-  made->routine = parse_routine(text, str(name, ".yaml"), name, made->diagnostics,
-                                [&](const std::string& wanted, const Place& place) {
-                                  return resolve(wanted, place, made->diagnostics, &made->depth);
-                                });
+  made->routine = parse_routine(
+      text, str(name, ".yaml"), name, made->diagnostics, [&](const std::string& wanted, const Place& place) {
+        return resolve(wanted, place, made->diagnostics, &made->depth, {(fs::path(root_) / "lib").string()});
+      });
   loading_.pop_back();
   if (!made->diagnostics.empty()) throw ScenarioError(made->diagnostics);
   routines_[name] = made;
 }
 
-std::vector<std::string> Library::routine_names() const {
+std::vector<std::string> Library::routine_names() const { return names_in({(fs::path(root_) / "lib").string()}); }
+
+std::vector<std::string> Library::names_in(const Folders& folders) const {
   std::set<std::string> names;
-  for (const std::string& path : yaml_files(fs::path(root_) / "lib")) names.insert(fs::path(path).stem().string());
-  for (const auto& [name, entry] : routines_) names.insert(name);
+  for (const std::string& folder : folders)
+    for (const std::string& path : yaml_files(folder)) names.insert(fs::path(path).stem().string());
+  for (const auto& [key, entry] : routines_)
+    if (key.find('/') == std::string::npos) names.insert(key);
   return {names.begin(), names.end()};
 }
 

@@ -3,6 +3,10 @@
 //   Library library("/usr/share/lockstep/scenarios");
 //   for (const std::string& path : library.find({"replicate/*"})) scenarios.push_back(library.load(path));
 //
+// A scenario of a user's own finds routines in `lib` beside its file, then in `lib` of each folder above it up to the
+// working directory, then in lib/ under the root; the nearest wins. A routine finds others in its own `lib` and in
+// those after it, so that routines which come with the program never see a user's.
+//
 // Owns the routines it has read (each once) and shares them with the scenarios that use them. One thread at a time.
 #pragma once
 
@@ -43,16 +47,20 @@ class Library {
 
  private:
   struct Entry;
-  std::shared_ptr<Entry> entry(const std::string& name);
+  using Folders = std::vector<std::string>;  // of routines, the nearest first
+  Folders folders_for(const std::string& path) const;
+  std::shared_ptr<Entry> entry(const std::string& name, const Folders& folders);
   // A routine that a step names; `depth` of the routine that uses it grows, nullptr: a scenario uses it.
   std::shared_ptr<const Routine> resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
-                                         int* depth);
+                                         int* depth, const Folders& folders);
   std::shared_ptr<const Scenario> parse(const std::string& text, const std::string& file,
-                                        const std::string& expected_name, Diagnostics& diagnostics);
+                                        const std::string& expected_name, Diagnostics& diagnostics,
+                                        const Folders& folders);
+  std::vector<std::string> names_in(const Folders& folders) const;
 
   std::string root_;
-  std::map<std::string, std::shared_ptr<Entry>> routines_;
-  std::vector<std::string> loading_;  // routines being read, to find recursion
+  std::map<std::string, std::shared_ptr<Entry>> routines_;  // by file; those without a file by name
+  std::vector<std::string> loading_;                        // keys of routines being read, to find recursion
 };
 
 }  // namespace lockstep::scenario

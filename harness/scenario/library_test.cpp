@@ -229,5 +229,60 @@ TEST(Scenarios, AllExpand) {
   }
 }
 
+// Scenarios of a user's own beside a library that comes with the program.
+class OwnScenarios : public LibraryFolder {
+ protected:
+  void SetUp() override {
+    LibraryFolder::SetUp();
+    before_ = fs::current_path();
+    write("built_in/lib/common.yaml", "routine: common\nsummary: s\nsteps:\n  - use: helper\n");
+    write("built_in/lib/helper.yaml", "routine: helper\nsummary: s\nsteps:\n  - barrier: {}\n");
+    write(
+        "mine/deep/own.yaml",
+        "scenario: own\nsummary: s\nranks: {world_size: [2]}\nsteps:\n  - use: near\n  - use: far\n  - use: common\n");
+    write("mine/deep/lib/near.yaml", "routine: near\nsummary: s\nsteps:\n  - use: far\n");
+    write("mine/lib/far.yaml", "routine: far\nsummary: s\nsteps:\n  - barrier: {}\n");
+    fs::current_path(root_ / "mine");
+  }
+  void TearDown() override {
+    fs::current_path(before_);
+    LibraryFolder::TearDown();
+  }
+  std::string mistakes(const std::string& path) const {
+    return Library((root_ / "built_in").string()).validate(path).text();
+  }
+  fs::path before_;
+};
+
+TEST_F(OwnScenarios, FindRoutinesBesideThemAndInTheFoldersAbove) {
+  EXPECT_EQ(mistakes("deep/own.yaml"), "");
+  EXPECT_EQ(mistakes("deep/lib/near.yaml"), "");
+  fs::remove(root_ / "mine/lib/far.yaml");
+  EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr("unknown routine `far`"));
+  EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr((root_ / "mine/deep/lib").string()));
+}
+
+TEST_F(OwnScenarios, DoNotChangeTheRoutinesThatComeWithTheProgram) {
+  write("mine/lib/helper.yaml", "routine: helper\nsummary: s\nsteps:\n  - unknown_verb: {}\n");
+  EXPECT_EQ(mistakes("deep/own.yaml"), "");  // `common` keeps its own helper
+  write("mine/deep/lib/near.yaml", "routine: near\nsummary: s\nsteps:\n  - use: helper\n");
+  EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr("unknown verb `unknown_verb`"));  // the nearest wins
+}
+
+TEST_F(OwnScenarios, AreFoundInAFolderWithoutItsRoutines) {
+  EXPECT_THAT(Library((root_ / "built_in").string()).find({(root_ / "mine").string()}),
+              ElementsAre((root_ / "mine/deep/own.yaml").string()));
+}
+
+TEST_F(OwnScenarios, AreNamedWithTheFolderThatWasLookedIn) {
+  try {
+    Library((root_ / "built_in").string()).find({"deep/owm.yaml"});
+    FAIL() << "found";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.message(), HasSubstr((fs::current_path() / "deep/owm.yaml").string()));
+    EXPECT_THAT(error.message(), HasSubstr((root_ / "built_in").string()));
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::scenario

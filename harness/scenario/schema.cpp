@@ -191,6 +191,32 @@ Json reason_under(const char* key) {
           {"properties", {{key, {{"type", "string"}}}}}};
 }
 
+Json routine_schema() {
+  const Json type = {{"enum", routine_types()}};
+  const Json parameter = {
+      {"anyOf", Json::array({type, Json{{"type", "object"},
+                                        {"additionalProperties", false},
+                                        {"required", {"type"}},
+                                        {"properties", {{"type", type}, {"default", ref("literal")}}}}})}};
+  Json properties = Json::object();
+  properties["routine"] = ref("name");
+  properties["summary"] = {{"type", "string"}, {"minLength", 1}};
+  properties["parameters"] = map_of(parameter, name_pattern);
+  properties["gives"] = list_of(ref("name"));
+  properties["models"] = map_of(ref("model"), model_pattern);
+  properties["steps"] = ref("steps");
+  Json required = Json::array();
+  for (const KeySpec& key : routine_keys()) {
+    properties[std::string(key.name)] = described(properties.at(std::string(key.name)), key.doc);
+    if (key.required) required.push_back(key.name);
+  }
+  return {{"title", "Lockstep routine"},
+          {"type", "object"},
+          {"additionalProperties", false},
+          {"required", std::move(required)},
+          {"properties", std::move(properties)}};
+}
+
 }  // namespace
 
 std::string schema() {
@@ -238,15 +264,23 @@ std::string schema() {
     properties[std::string(key.name)] = described(properties.at(std::string(key.name)), key.doc);
     if (key.required) required.push_back(key.name);
   }
+  Json scenario;
+  scenario["title"] = "Lockstep scenario";
+  scenario["type"] = "object";
+  scenario["additionalProperties"] = false;
+  scenario["required"] = std::move(required);
+  scenario["oneOf"] = Json::array({Json{{"required", {"steps"}}}, Json{{"required", {"stages"}}}});
+  scenario["properties"] = std::move(properties);
   Json out;
   out["$schema"] = "http://json-schema.org/draft-07/schema#";
-  out["title"] = "Lockstep scenario";
-  out["type"] = "object";
-  out["additionalProperties"] = false;
-  out["required"] = std::move(required);
-  out["oneOf"] = Json::array({Json{{"required", {"steps"}}}, Json{{"required", {"stages"}}}});
-  out["properties"] = std::move(properties);
+  out["title"] = "Lockstep scenario or routine";
+  // The key `routine` decides, so that an editor shows the mistakes of the one kind alone.
+  out["if"] = {{"required", {"routine"}}};
+  out["then"] = ref("routine");
+  out["else"] = ref("scenario");
   out["definitions"] = {
+      {"scenario", std::move(scenario)},
+      {"routine", routine_schema()},
       {"name", {{"type", "string"}, {"pattern", name_pattern}}},
       {"text", {{"type", Json::array({"string", "number", "integer", "boolean"})}}},
       {"literal", {{"type", Json::array({"string", "number", "integer", "boolean", "array", "object"})}}},

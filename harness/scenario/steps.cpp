@@ -21,6 +21,34 @@ std::vector<std::string> argument_names(const VerbSpec& spec) {
   return names;
 }
 
+// A value on one line, as YAML: enough of it to recognise it by.
+std::string short_form(const YamlNode& value) {
+  if (value.is_list()) return value.items.empty() ? "[]" : "[...]";
+  if (value.is_map()) return value.entries.empty() ? "{}" : "{...}";
+  if (value.kind == YamlNode::Kind::null) return "none";
+  const bool quoted = value.text.empty() || value.text.find_first_of(",[]{}:#\"'\n") != std::string::npos;
+  return quoted ? str('"', value.text, '"') : value.text;
+}
+
+// The step with all its arguments within its verb: `fully_shard: {modules: m, reshard_after_forward: false}`.
+std::string step_with_all_arguments(const VerbSpec& spec, const YamlNode& value, const YamlNode& step) {
+  std::string inside;
+  const auto add = [&](const std::string& name, const std::string& text) {
+    inside += str(inside.empty() ? "" : ", ", name, ": ", text);
+  };
+  if (value.is_map()) {
+    for (const auto& [key, node] : value.entries) add(key->text, short_form(*node));
+  } else if (value.is_list() && spec.num_in_order > 0) {
+    for (std::size_t i = 0; i < std::min(value.items.size(), spec.arguments.size()); ++i)
+      add(spec.arguments[i].name, short_form(*value.items[i]));
+  } else if (value.kind != YamlNode::Kind::null && spec.alone() != nullptr) {
+    add(spec.alone()->name, short_form(value));
+  }
+  for (const auto& [key, node] : step.entries)
+    if (spec.index_of(key->text)) add(key->text, short_form(*node));
+  return str(spec.name, ": {", inside, "}");
+}
+
 bool is_modifier(const std::string& key) {
   const std::vector<std::string>& known = step_modifiers();
   return std::find(known.begin(), known.end(), key) != known.end();
@@ -88,6 +116,11 @@ std::optional<Step> Reader::step(const YamlNode& node) {
     }
   }
   for (const YamlPtr& key : unknown) {
+    if (spec != nullptr && spec->index_of(key->text)) {
+      error(key->place, str("`", key->text, "` is an argument of `", spec->name, "` and stands within it: `",
+                            step_with_all_arguments(*spec, *verb_value, node), "`"));
+      continue;
+    }
     const bool verb = spec == nullptr && key == unknown.front();
     const std::vector<std::string>& known = verb ? all_keys : step_modifiers();
     error(key->place, verb ? str("unknown verb `", key->text, "`", suggestion(key->text, known))

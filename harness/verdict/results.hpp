@@ -97,6 +97,7 @@ using JsonText = std::string;
 
 struct CaseResult {
   std::string scenario;  // "replicate/single_module"
+  std::string file;      // of the scenario, as places name it; empty in results of earlier versions
   std::string case_id;   // "world_size=2,launch=process,device=cpu"
   std::optional<int> mirrors;
   std::vector<std::pair<std::string, JsonText>> params;  // matrix parameters in order

@@ -8,6 +8,7 @@ from pathlib import Path
 from .model import Case, Results
 from .rows import case_from, run_from, summary_from
 
+SCHEMA = 1
 MAX_LINE_CHARACTERS = 64 * 1024 * 1024
 
 
@@ -38,6 +39,8 @@ def read_results(path: Path) -> Results:
                         results.cut_line = number
                     continue
                 num_rows += 1
+                if row.get("kind") == "run" and row.get("schema", SCHEMA) != SCHEMA:
+                    raise UnreadableResults(f"{path}: schema {row['schema']!r} is not the one this program reads, which is {SCHEMA}")
                 _add(results, row, number)
     except OSError as error:
         raise UnreadableResults(f"{path}: {error.strerror}") from error

@@ -273,6 +273,15 @@ def test_the_command_refuses_what_it_cannot_do(tmp_path, arguments, code, said):
     assert not (tmp_path / "x").exists()
 
 
+def test_results_of_another_schema_are_refused(tmp_path):
+    results = tmp_path / "r.jsonl"
+    results.write_text('{"kind": "run", "schema": 2}\n', encoding="utf-8")
+    ran = subprocess.run([sys.executable, str(PROGRAM), str(results), "-o", str(tmp_path / "x")], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2
+    assert "schema 2 is not the one this program reads, which is 1" in ran.stderr
+    assert not (tmp_path / "x").exists()
+
+
 def test_the_command_replaces_an_old_page_and_leaves_nothing_else(tmp_path):
     folder = tmp_path / "page"
     folder.mkdir()
