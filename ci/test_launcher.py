@@ -221,6 +221,51 @@ def test_results_that_do_not_fit_are_counted(tmp_path):
     assert junit.returncode == 3 and "PASS" in junit.stdout and str(tmp_path) in junit.stderr
 
 
+FILES = """\
+scenario: files
+summary: A rank writes a file.
+ranks: {world_size: [2], launch: [process, thread]}
+device: [cpu]
+steps:
+  - write: {file: numbers.safetensors, value: "{'x': full([100000], 1.5)}"}
+    when: rank == 1
+  - expect: rank >= 0
+"""
+
+
+def on_full_disk(folder: Path, command: str, *arguments: object) -> subprocess.CompletedProcess:
+    """Runs a command of bash ($0 is the program) with a file system of 24 KiB at `folder`, which goes with the command."""
+    folder.mkdir()
+    mounted = 'mount -t tmpfs -o size=24k none "$0" || exit 99; folder=$0; program=$1; shift; '
+    ran = subprocess.run(
+        ["unshare", "-m", "bash", "-c", mounted + command, str(folder), str(PROGRAM), *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    if ran.returncode == 99 or "unshare failed" in ran.stderr:
+        pytest.skip("no file system can be mounted here")
+    return ran
+
+
+def test_a_full_results_disk_keeps_whole_lines(tmp_path):
+    file, copy = scenario(tmp_path, "sums"), tmp_path / "copy.jsonl"
+    command = '"$program" run "$1" --repeat 40 --results "$folder/r.jsonl"; code=$?; cat "$folder/r.jsonl" > "$2"; exit $code'
+    ran = on_full_disk(tmp_path / "disk", command, file, copy)
+    assert ran.returncode == 3 and "r.jsonl: No space left on device" in ran.stderr
+    whole = rows(copy)  # no line is cut
+    lacking = 40 - sum(row["kind"] == "case" for row in whole)
+    assert 0 < lacking < 40 and f"lacks {lacking} of 40 results" in ran.stderr
+
+
+def test_a_full_temporary_disk_is_named(tmp_path):
+    file = tmp_path / "files.yaml"
+    file.write_text(FILES, encoding="utf-8")
+    ran = on_full_disk(tmp_path / "disk", 'TMPDIR=$folder exec "$program" run "$1"', file)
+    assert ran.returncode == 3 and "No space left on device" in ran.stderr, ran.stdout
+
+
 # The culprit
 
 LATE = """\

@@ -150,6 +150,7 @@ std::string explain(const std::vector<RankStory>& stories) {
     }
     out += "\n";
   }
+  if (stories.empty()) return "The recording holds no rank.\n";
   if (out.empty()) {
     std::size_t total = 0;
     for (const RankStory& story : stories) total += story.collectives.size();

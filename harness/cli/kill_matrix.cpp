@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/defects.hpp"
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 
 namespace lockstep::cli {
@@ -205,7 +206,9 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
       nlohmann::ordered_json row = {{"kind", "defect"}, {"name", name}, {"place", info.place}};
       row["caught_by"] = nlohmann::ordered_json::array();
       for (const Catch& one : caught) row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}});
+      errno = 0;
       results << row.dump() << '\n' << std::flush;
+      if (!results) throw resource_error(str("writing ", options.results_file), errno != 0 ? errno : EIO);
     }
   }
 
@@ -217,8 +220,9 @@ int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& g
   const RunCasesOutcome plain = run_cases(library, without, options.run, [&](const verdict::CaseResult& row) {
     if (!verdict::is_unexpected(row.status)) return;
     clean = false;
-    fmt::print("without any defect: {} {} [{}]: {}\n", verdict::name_of(row.status), row.scenario, row.case_id,
-               row.failure ? row.failure->message : row.reason);
+    fmt::print("without any defect: {} {}: {}\n", verdict::name_of(row.status),
+               printable_line(str(row.scenario, " [", row.case_id, "]")),
+               printable(row.failure ? row.failure->message : row.reason));
   });
   if (plain.interrupted) return 130;
   if (!plain.machine_error.empty()) throw ResourceError(plain.machine_error);

@@ -53,10 +53,17 @@ int num_open_files() {
 
 bool has_children() { return waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
 
-bool is_alive(pid_t pid) {
+// "R", "S", "T" (stopped), "Z", ...; empty when there is no such process.
+std::string state_of(pid_t pid) {
   std::ifstream stat(str("/proc/", pid, "/stat"));
   std::string number, name, state;
-  return (stat >> number >> name >> state) && state != "Z" && state != "X";
+  stat >> number >> name >> state;
+  return state;
+}
+
+bool is_alive(pid_t pid) {
+  const std::string state = state_of(pid);
+  return !state.empty() && state != "Z" && state != "X";
 }
 
 [[noreturn]] void crash() {
@@ -341,13 +348,19 @@ TEST(Pool, EndsEverythingOnInterrupt) {
   EXPECT_FALSE(has_children());
 }
 
-// A child of fork() that stops before its first own instruction, while `stop_children` is set.
+// While `worst_moment` is set, a child of fork() stops before its first own instruction, and its parent is killed
+// before fork() returns.
 int* stopped_child = nullptr;  // its process id, in shared memory
-bool stop_children = false;
-void stop_when_asked() {
-  if (!stop_children) return;
+bool worst_moment = false;
+void stop_child() {
+  if (!worst_moment) return;
   *stopped_child = ::getpid();
   ::raise(SIGSTOP);
+}
+void kill_parent() {
+  if (!worst_moment) return;
+  while (*stopped_child == 0 || state_of(*stopped_child) != "T") ::usleep(1000);
+  ::kill(::getpid(), SIGKILL);
 }
 
 TEST(Pool, LeavesNoRankBehindThatIsStoppedBeforeItsDeathSignal) {
@@ -356,18 +369,18 @@ TEST(Pool, LeavesNoRankBehindThatIsStoppedBeforeItsDeathSignal) {
   ASSERT_NE(static_cast<void*>(stopped_child), MAP_FAILED);
   const pid_t launcher = ::fork();
   if (launcher == 0) {
+    ::setsid();  // in a session of its own no terminal's rules end a stopped process
     Pool pool(1);
-    ::pthread_atfork(nullptr, nullptr, stop_when_asked);
-    stop_children = true;
+    ::pthread_atfork(nullptr, kill_parent, stop_child);
+    worst_moment = true;
     pool.start(0, options_for(1, Launch::process), fine);
-    for (;;) ::pause();
+    ::_exit(0);
   }
-  for (int i = 0; i < 1000 && *stopped_child == 0; ++i) ::usleep(5000);
+  int status = 0;
+  ::waitpid(launcher, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
   const pid_t rank = *stopped_child;
   ASSERT_GT(rank, 0);
-  ::usleep(20'000);  // the stop follows the note
-  ::kill(launcher, SIGKILL);
-  ::waitpid(launcher, nullptr, 0);
   bool gone = false;
   for (int i = 0; i < 1000 && !gone; ++i) {
     gone = !is_alive(rank);

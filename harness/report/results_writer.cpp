@@ -230,7 +230,13 @@ ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {
   struct stat about {};
   is_regular_ = ::fstat(file_, &about) == 0 && S_ISREG(about.st_mode);
   if (!is_regular_) return;
-  if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+  // The ranks of a run that was killed hold its lock for the moment that they outlive it.
+  bool taken = true;
+  for (int attempt = 0; taken && attempt < 20; ++attempt) {
+    if (attempt > 0) ::usleep(50'000);
+    taken = ::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  }
+  if (taken) {
     ::close(file_);
     throw Error(str("another run is writing the results file ", path), "wait for its end, or give another path");
   }

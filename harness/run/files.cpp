@@ -1,5 +1,6 @@
 #include "harness/run/files.hpp"
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/tensor.hpp"
 #include "harness/run/safetensors.hpp"
@@ -65,7 +67,11 @@ void replace_contents(const std::string& file, const std::string& shown, const s
   {
     std::ofstream out(part, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) throw Error(str("cannot write `", shown, "`"), "is the disk full?");
+    if (!out.flush()) {
+      const int reason = errno;
+      if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
+      throw Error(str("cannot write `", shown, "`"), "see that the case's folder can be written");
+    }
   }
   fs::rename(part, file);
 }

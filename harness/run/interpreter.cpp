@@ -165,6 +165,9 @@ void Interpreter::run_guarded() {
   }
   try {
     finish();
+  } catch (const ResourceError& error) {
+    outcome_.status = verdict::RankStatus::never_started;
+    outcome_.detail = error.what();
   } catch (const std::exception& error) {
     fail_from(error);
   }

@@ -1,6 +1,7 @@
 #include "harness/run/timeline.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +11,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/trace.hpp"
 #include "harness/run/observation.hpp"
 
@@ -234,7 +236,10 @@ void Timeline::write(const std::string& path, const Header& header) const {
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  if (!out) throw Error(str("cannot write the timeline ", path), "free space, or give --timeline another folder");
+  if (out) return;
+  const int reason = errno;
+  if (is_exhaustion(reason)) throw resource_error(str("writing the timeline ", path), reason);
+  throw Error(str("cannot write the timeline ", path), "give --timeline another folder");
 }
 
 }  // namespace lockstep::run

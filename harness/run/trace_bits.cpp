@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +15,7 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::run {
@@ -140,7 +142,10 @@ void TraceBits::write(const std::string& path, const Header& header) const {
   std::ofstream out(file, std::ios::binary | std::ios::trunc);
   out << text;
   out.close();
-  if (!out) throw Error(str("cannot write the trace ", path), "free space, or give --trace-bits another folder");
+  if (out) return;
+  const int reason = errno;
+  if (is_exhaustion(reason)) throw resource_error(str("writing the trace ", path), reason);
+  throw Error(str("cannot write the trace ", path), "give --trace-bits another folder");
 }
 
 }  // namespace lockstep::run
