@@ -138,6 +138,8 @@ class Outputs {
   // Throws ResourceError when the row does not fit in the results file.
   void add(const verdict::CaseResult& row) {
     ++counts_[std::string(verdict::name_of(row.status))];
+    if (row.plan_verdict && row.plan_verdict->is_judged) ++num_plans_judged_;
+    if (row.plan_verdict && !row.plan_verdict->is_judged) ++plans_not_judged_[row.plan_verdict->kind()];
     console_.finished(row);
     output_failed();
     ++num_unwritten_;
@@ -149,6 +151,8 @@ class Outputs {
   int end(const RunCasesOutcome& outcome, double seconds) {
     verdict::Summary summary;
     summary.counts = counts_;
+    summary.num_plans_judged = num_plans_judged_;
+    summary.plans_not_judged = plans_not_judged_;
     summary.seconds = seconds;
     summary.exit_code = out_of_time()                    ? 124
                         : outcome.interrupted            ? 130
@@ -186,6 +190,8 @@ class Outputs {
   report::Console console_;
   std::optional<report::ResultsWriter> writer_;
   std::map<std::string, int> counts_;
+  int num_plans_judged_ = 0;
+  std::map<std::string, int> plans_not_judged_;
   std::size_t num_unwritten_ = 0;  // results that the results file lacks
   int code_ = 0;
 };

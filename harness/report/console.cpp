@@ -82,6 +82,17 @@ std::string collective_text(const verdict::CollectiveCount& row) {
   return text;
 }
 
+// "plans judged 12, not judged 3: ended early 1, nothing to plan 2"
+std::string plans_text(const verdict::Summary& summary) {
+  int others = 0;
+  std::string kinds;
+  for (const auto& [kind, count] : summary.plans_not_judged) {
+    others += count;
+    kinds += str(kinds.empty() ? ": " : ", ", kind, " ", count);
+  }
+  return str("plans judged ", summary.num_plans_judged, ", not judged ", others, kinds);
+}
+
 }  // namespace
 
 When when_from_name(std::string_view name) {
@@ -171,6 +182,8 @@ void Console::finished(const CaseResult& row) {
     if (row.failure) out_ << indented(printable(failure_text(row))) << '\n';
     if (row.status == Status::PASS || row.status == Status::XFAIL) {
       out_ << "  " << paint(evidence_text(row.evidence), dim) << '\n';
+      if (row.plan_verdict && !row.plan_verdict->is_judged)
+        out_ << "  " << paint(printable_line("the plan was not judged, " + row.plan_verdict->reason), dim) << '\n';
       for (const auto& collective : row.collectives) {
         out_ << "  " << paint(printable_line(collective_text(collective)), dim) << '\n';
       }
@@ -211,6 +224,7 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << status_text(status) << fmt::format(" {:>6}", found->second) << '\n';
   }
   out_ << fmt::format("{:<11} {:>6}", "cases", total) << "  in " << seconds_text(summary.seconds) << '\n';
+  if (options_.verbosity > 0) out_ << plans_text(summary) << '\n';
   if (!results_path.empty()) out_ << "results: " << printable_line(results_path) << '\n';
   if (summary.exit_code == 4) out_ << "nothing was executed\n";
   if (summary.exit_code == 77) out_ << "nothing was executed: this machine lacks what the cases need\n";

@@ -116,6 +116,49 @@ TEST(JsonLine, HasTheFieldsOfRunAndSummary) {
             R"({"kind":"summary","counts":{"FAIL":1,"PASS":3},"seconds":1.5,"exit_code":1})");
 }
 
+TEST(JsonLine, SaysWhyAPlanWasNotJudged) {
+  CaseResult row = full_case();
+  row.plan_verdict = {true, ""};
+  EXPECT_EQ(json_line(row), json_line(full_case()));
+  row.plan_verdict = {false, "ended early: rank 1"};
+  EXPECT_THAT(json_line(row),
+              HasSubstr(R"("plan":{"judged":false,"reason":"ended early: rank 1","collectives":[{"fam)"));
+  row.plan.clear();
+  EXPECT_THAT(json_line(row), HasSubstr(R"("plan":{"judged":false,"reason":"ended early: rank 1"},"memory")"));
+  row.plan_verdict = {true, ""};
+  EXPECT_THAT(json_line(row), HasSubstr(R"("plan":{"judged":true},"memory")"));
+
+  verdict::Summary summary;
+  summary.num_plans_judged = 3;
+  summary.plans_not_judged = {{"unplanned", 1}, {"ended early", 2}};
+  EXPECT_THAT(json_line(summary),
+              HasSubstr(R"("exit_code":0,"plan":{"judged":3,"not_judged":{"ended early":2,"unplanned":1}}})"));
+}
+
+TEST(ResultsFile, ReadsWhetherAPlanWasJudged) {
+  const auto read_back = [](const CaseResult& row) {
+    verdict::Summary summary;
+    summary.num_plans_judged = 3;
+    summary.plans_not_judged = {{"unplanned", 1}};
+    const ResultsFile file =
+        parse_results(str(json_line(run_info()), "\n", json_line(row), "\n", json_line(summary), "\n"), "r.jsonl");
+    EXPECT_EQ(file.summary->num_plans_judged, 3);
+    EXPECT_EQ(file.summary->plans_not_judged, summary.plans_not_judged);
+    return file.cases.at(0);
+  };
+  CaseResult row = full_case();
+  EXPECT_TRUE(read_back(row).plan_verdict->is_judged);
+  EXPECT_EQ(read_back(row).plan.size(), 1u);
+  row.plan_verdict = {false, "ended early: rank 1"};
+  EXPECT_FALSE(read_back(row).plan_verdict->is_judged);
+  EXPECT_EQ(read_back(row).plan_verdict->reason, "ended early: rank 1");
+  EXPECT_EQ(read_back(row).plan.size(), 1u);
+  row.plan.clear();
+  EXPECT_EQ(read_back(row).plan.size(), 0u);
+  row.plan_verdict.reset();
+  EXPECT_FALSE(read_back(row).plan_verdict.has_value());
+}
+
 TEST(JsonLine, GivesAReasonOnlyWhereThereIsOne) {
   CaseResult row = full_case();
   EXPECT_THAT(json_line(row), Not(HasSubstr("\"reason\"")));

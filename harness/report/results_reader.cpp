@@ -159,6 +159,20 @@ verdict::PlanRow plan_of(const Line& line, const Json& json) {
   return row;
 }
 
+// A list of rows, or an object that says whether it was judged.
+void read_plan(const Line& line, const Json& json, verdict::CaseResult& row) {
+  row.plan_verdict = {true, ""};
+  const Json& field = line.field(json, "plan");
+  if (field.is_object()) {
+    const Json& judged = line.field(field, "judged");
+    if (!judged.is_boolean()) line.refuse("`judged` of `plan` should be true or false");
+    row.plan_verdict = {judged.get<bool>(), line.optional_text(field, "reason")};
+    if (!field.contains("collectives")) return;
+  }
+  for (const Json& one : field.is_object() ? line.list(field, "collectives") : line.list(json, "plan"))
+    row.plan.push_back(plan_of(line, one));
+}
+
 void read_memory(const Line& line, const Json& json, verdict::CaseResult& row) {
   for (const auto& [key, value] : json.items()) {
     if (key != "stages") {
@@ -208,8 +222,7 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   row.seconds = line.number(json, "seconds");
   row.evidence = evidence_of(line, line.object(json, "evidence"));
   for (const Json& one : line.list(json, "collectives")) row.collectives.push_back(collective_of(line, one));
-  if (json.contains("plan"))
-    for (const Json& one : line.list(json, "plan")) row.plan.push_back(plan_of(line, one));
+  if (json.contains("plan")) read_plan(line, json, row);
   read_memory(line, line.object(json, "memory"), row);
   for (const auto& [name, ranks] : line.object(json, "records").items()) {
     if (!ranks.is_array()) line.refuse(str("the record '", name, "' should be a list with one entry a rank"));
@@ -227,6 +240,12 @@ verdict::Summary summary_of(const Line& line, const Json& json) {
   for (const auto& [name, value] : counts.items()) summary.counts[name] = line.small(counts, name.c_str());
   summary.seconds = line.number(json, "seconds");
   summary.exit_code = line.small(json, "exit_code");
+  if (json.contains("plan")) {
+    const Json& plan = line.object(json, "plan");
+    summary.num_plans_judged = line.small(plan, "judged");
+    const Json& kinds = line.object(plan, "not_judged");
+    for (const auto& [kind, count] : kinds.items()) summary.plans_not_judged[kind] = line.small(kinds, kind.c_str());
+  }
   return summary;
 }
 

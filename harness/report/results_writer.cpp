@@ -127,6 +127,18 @@ std::string plan_json(const verdict::PlanRow& row) {
   return fields.take();
 }
 
+// The rows of a plan that was judged; else whether it was, and why not.
+std::string plan_field(const verdict::CaseResult& row) {
+  const bool is_judged = !row.plan_verdict || row.plan_verdict->is_judged;
+  if (is_judged && !row.plan.empty()) return list_of(row.plan, plan_json);
+  if (!row.plan_verdict) return {};
+  Fields fields;
+  fields.raw("judged", is_judged ? "true" : "false");
+  if (!is_judged) fields.text("reason", row.plan_verdict->reason);
+  if (!row.plan.empty()) fields.raw("collectives", list_of(row.plan, plan_json));
+  return fields.take();
+}
+
 void add_peaks(Fields& fields, const verdict::MemoryPeaks& peaks) {
   for (std::string_view key : memory_keys) {
     const auto found = peaks.find(std::string(key));
@@ -197,7 +209,7 @@ std::string json_line(const verdict::CaseResult& row) {
   if (!row.reason.empty()) fields.text("reason", row.reason);
   fields.number("seconds", row.seconds).raw("evidence", evidence_json(row.evidence));
   fields.raw("collectives", list_of(row.collectives, collective_json));
-  if (!row.plan.empty()) fields.raw("plan", list_of(row.plan, plan_json));
+  if (const std::string plan = plan_field(row); !plan.empty()) fields.raw("plan", plan);
   fields.raw("memory", memory_json(row));
   fields.raw("records", records.take());
   if (row.failure) fields.raw("failure", failure_json(*row.failure));
@@ -208,12 +220,15 @@ std::string json_line(const verdict::CaseResult& row) {
 std::string json_line(const verdict::Summary& summary) {
   Fields counts;
   for (const auto& [name, count] : summary.counts) counts.integer(name, count);
-  return Fields()
-      .text("kind", "summary")
-      .raw("counts", counts.take())
-      .number("seconds", summary.seconds)
-      .integer("exit_code", summary.exit_code)
-      .take();
+  Fields not_judged;
+  for (const auto& [kind, count] : summary.plans_not_judged) not_judged.integer(kind, count);
+  Fields fields;
+  fields.text("kind", "summary").raw("counts", counts.take());
+  fields.number("seconds", summary.seconds).integer("exit_code", summary.exit_code);
+  if (summary.num_plans_judged > 0 || !summary.plans_not_judged.empty())
+    fields.raw("plan",
+               Fields().integer("judged", summary.num_plans_judged).raw("not_judged", not_judged.take()).take());
+  return fields.take();
 }
 
 ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {

@@ -83,8 +83,12 @@ void Interpreter::judge_transport() {
 
 // The second witness of the parallel layer: what its collectives must have been, and in which order.
 void Interpreter::judge_plan() {
-  if (announced_) return;
-  PlanJudgement judgement = check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+  PlanJudgement judgement;
+  judgement.not_judged = why_not_planned(spec_, stage_);
+  if (judgement.not_judged.empty() && announced_) judgement.not_judged = str("ended early: rank ", session_.rank);
+  if (judgement.not_judged.empty())
+    judgement = check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+  outcome_.plan_verdict = {judgement.not_judged.empty(), judgement.not_judged};
   if (session_.rank == 0) outcome_.plan = std::move(judgement.rows);
   outcome_.evidence.planned_in_order += judgement.num_in_order;
   const auto fail_at = [this](const char* check, int line, std::string message) {

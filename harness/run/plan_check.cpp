@@ -72,13 +72,24 @@ std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& 
 
 }  // namespace
 
+std::string why_not_planned(const CaseSpec& spec, std::size_t stage) {
+  if (!has_plan(spec.scenario->stages.at(stage).steps)) return std::string(verdict::nothing_to_plan);
+  if (!spec.scenario->unplanned_reason.empty()) return str("unplanned: ", spec.scenario->unplanned_reason);
+  return {};
+}
+
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                          const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
-  if (!spec.scenario->unplanned_reason.empty() || !has_plan(spec.scenario->stages.at(stage).steps)) return {};
-  const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
-  if (!outcome.not_planned.empty()) return {};
   PlanJudgement judgement;
+  judgement.not_judged = why_not_planned(spec, stage);
+  if (!judgement.not_judged.empty()) return judgement;
+  const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
+  if (!outcome.not_planned.empty()) {
+    judgement.not_judged = str("no plan yet: of ", outcome.not_planned);
+    return judgement;
+  }
   if (!outcome.unforeseen.empty()) {
+    judgement.not_judged = str("cannot be foretold: ", outcome.unforeseen);
     judgement.mismatches.push_back(
         {str("the collectives cannot be foretold: ", outcome.unforeseen,
              "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),

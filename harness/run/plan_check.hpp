@@ -25,8 +25,11 @@ struct PlanJudgement {
   std::vector<PlanMismatch> mismatches;     // kinds that the log holds more or less of than the plan says
   std::optional<PlanMismatch> first_apart;  // the first place where the two sequences part
   std::int64_t num_in_order = 0;            // collectives that stand at their place
+  std::string not_judged;                   // why there is nothing to go by; empty: the plan was judged
   std::vector<verdict::PlanRow> rows;       // of both; empty when there is no plan
 };
+// Why a stage has no plan, before any trace is made; empty when it has one.
+std::string why_not_planned(const CaseSpec& spec, std::size_t stage);
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                          const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 

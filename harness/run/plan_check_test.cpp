@@ -288,6 +288,21 @@ TEST(PlanCheck, CountsOfAWindowAreThoseThatArePlannedInIt) {
   EXPECT_EQ(scattered, 2 * (1 + 3 + 1));
 }
 
+TEST(PlanCheck, ACaseSaysWhetherAndWhyItWasNotJudged) {
+  const auto verdict_of = [](const std::string& steps, const std::string& head = "") {
+    TextOptions options = ranks(2);
+    options.head = head;
+    return run_steps(steps, options).result.plan_verdict.value();
+  };
+  EXPECT_TRUE(verdict_of(replicated_steps).is_judged);
+  EXPECT_EQ(verdict_of(replicated_steps, "plan: {unplanned: a test}\n").reason, "unplanned: a test");
+  EXPECT_EQ(verdict_of("  - expect: rank >= 0\n").kind(), "nothing to plan");
+  const std::string ended = str(replicated_steps, "  - forward: {y: \"net(ones(4, 3))\"}\n");
+  EXPECT_EQ(verdict_of(ended).kind(), "ended early");
+  EXPECT_EQ(verdict_of(str(replicated_steps, "  - if: item(sum(ones(2))) > 0\n    steps:\n      - step: sgd\n")).kind(),
+            "cannot be foretold");
+}
+
 TEST(PlanCheck, ValuesThatNoStepNeedsAreNotAsked) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()

@@ -265,6 +265,7 @@ CaseResult judge(CaseResult blank, const Expectation& expectation, const std::ve
   } else {
     judge_failure(row, expectation, causes);
   }
+  if (row.status != Status::UNSUPPORTED) row.plan_verdict = merge_plan_verdicts(stages);
   return row;
 }
 
@@ -331,6 +332,25 @@ std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& r
     }
   }
   return rows;
+}
+
+PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
+  PlanVerdict merged{false, std::string(nothing_to_plan)};
+  for (const StageOutcomes& stage : stages) {
+    const bool plans_nothing = std::any_of(stage.ranks.begin(), stage.ranks.end(), [](const RankOutcome& outcome) {
+      return outcome.plan_verdict.reason == nothing_to_plan;
+    });
+    if (plans_nothing) continue;
+    for (const RankOutcome& outcome : stage.ranks) {
+      merged = outcome.plan_verdict;
+      if (merged.is_judged) continue;
+      // Its end left no time to say why.
+      if (merged.reason.empty()) merged.reason = str("ended early: rank ", outcome.rank);
+      if (!stage.stage.empty()) merged.reason += str(" (stage ", stage.stage, ")");
+      return merged;
+    }
+  }
+  return merged;
 }
 
 MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks) {

@@ -61,6 +61,7 @@ struct RankOutcome {
   std::vector<Failure> failures;  // in the order they came
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;
+  PlanVerdict plan_verdict;
   MemoryPeaks memory;
   std::vector<std::pair<std::string, JsonText>> records;  // one JSON text a name
   std::vector<std::string> checks_reached;                // ids of CheckSite
@@ -104,6 +105,8 @@ bool is_expected(const Failure& failure, const ExpectedFailure& expected);
 // One row a (family, operation, axis, group size, phase) in the order rank 0 met them; where ranks that handed in an
 // outcome differ, a row for each with its rank.
 std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& ranks, const std::string& stage);
+// Judged when that holds of every rank of every stage that replicates or shards. Else the first reason.
+PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages);
 // The largest of each purpose.
 MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks);
 // How a rank ended that nobody told to end: "rank 1 was ended by signal 11 (SIGSEGV) in forward; ...".

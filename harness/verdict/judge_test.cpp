@@ -327,6 +327,22 @@ TEST(Judge, ThePlanIsThatOfTheFirstRankOfEachStage) {
   EXPECT_EQ(row.plan[0].planned, 2);
 }
 
+TEST(Judge, SaysWhyThePlanOfACaseWasNotJudged) {
+  RankOutcome judged = good(0), idle = good(0), silent = good(1), early = good(1);
+  judged.plan_verdict = {true, ""};
+  idle.plan_verdict = {false, std::string(nothing_to_plan)};
+  early.plan_verdict = {false, "unplanned: a reason"};
+  const auto verdict_of = [](std::vector<StageOutcomes> stages) { return judge({}, {}, stages).plan_verdict.value(); };
+  EXPECT_TRUE(verdict_of({{"", {judged, judged}}}).is_judged);
+  EXPECT_TRUE(verdict_of({{"save", {idle, silent}}, {"load", {judged, judged}}}).is_judged);
+  EXPECT_EQ(verdict_of({{"", {idle, silent}}}).reason, nothing_to_plan);
+  EXPECT_EQ(verdict_of({{"", {idle, silent}}}).kind(), "nothing to plan");
+  EXPECT_EQ(verdict_of({{"", {judged, silent}}}).reason, "ended early: rank 1");
+  EXPECT_EQ(verdict_of({{"", {judged, early}}}).reason, "unplanned: a reason");
+  EXPECT_EQ(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).reason, "unplanned: a reason (stage save)");
+  EXPECT_FALSE(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).is_judged);
+}
+
 TEST(Judge, MemoryIsThePeakOverRanksAndStages) {
   RankOutcome a = good(0), b = good(1), c = good(0);
   a.memory = {{"parameter", 100}, {"peak_total", 300}};

@@ -71,6 +71,15 @@ struct PlanRow {
   std::string stage;  // only in staged cases
 };
 
+// Whether the collectives of a rank or a case were held against the plan. Otherwise `reason` says why not; the words
+// before its colon are one of a few kinds.
+struct PlanVerdict {
+  bool is_judged = false;
+  std::string reason;
+  std::string kind() const { return reason.substr(0, reason.find(':')); }
+};
+inline constexpr std::string_view nothing_to_plan = "nothing to plan: no step replicates or shards a module";
+
 // Peak over ranks, bytes, by purpose; keys as in the results file, with peak_total.
 using MemoryPeaks = std::map<std::string, std::int64_t>;
 
@@ -109,7 +118,8 @@ struct CaseResult {
   double seconds = 0.0;
   Evidence evidence;
   std::vector<CollectiveCount> collectives;
-  std::vector<PlanRow> plan;  // empty where nothing is planned
+  std::vector<PlanRow> plan;                // empty where nothing is planned
+  std::optional<PlanVerdict> plan_verdict;  // nothing when the case did not run
   MemoryPeaks memory;
   std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // by stage, only in staged cases
   std::map<std::string, std::vector<JsonText>> records;           // one entry a rank
@@ -130,6 +140,8 @@ struct Summary {
   std::map<std::string, int> counts;  // by status name
   double seconds = 0.0;
   int exit_code = 0;
+  int num_plans_judged = 0;
+  std::map<std::string, int> plans_not_judged{};  // by kind of reason
 };
 
 // How many of each status, by name; statuses that did not occur are left out.

@@ -196,6 +196,8 @@ void visit(Archive& archive, Outcome& outcome) {
   visit_list(archive, outcome.failures, [&](auto& failure) { visit_failure(archive, failure); });
   visit_list(archive, outcome.collectives, [&](auto& row) { visit_collective(archive, row); });
   visit_list(archive, outcome.plan, [&](auto& row) { visit_plan(archive, row); });
+  archive(outcome.plan_verdict.is_judged);
+  archive(outcome.plan_verdict.reason);
   visit_peaks(archive, outcome.memory);
   visit_list(archive, outcome.records, [&](auto& record) {
     archive(record.first);

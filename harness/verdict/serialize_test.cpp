@@ -38,6 +38,7 @@ RankOutcome full() {
   failure.scenario_line = 8;
   o.failures = {failure, Failure{}};
   o.collectives = {{"user", "all_reduce", "dp", 2, "forward", 3, 4, 1, "load"}};
+  o.plan_verdict = {false, "ended early: rank 3"};
   o.plan = {{"start_up", "broadcast", "dp", 2, "forward", 3, 40, true, 5, 60, "load"}};
   o.memory = {{"parameter", 5}, {"peak_total", 6}};
   o.records = {{"losses", "[1]"}, {"again", "null"}};
@@ -96,6 +97,8 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.collectives[0].bytes, 4);
   EXPECT_EQ(b.collectives[0].rank, 1);
   EXPECT_EQ(b.collectives[0].stage, "load");
+  EXPECT_FALSE(b.plan_verdict.is_judged);
+  EXPECT_EQ(b.plan_verdict.reason, "ended early: rank 3");
   ASSERT_EQ(b.plan.size(), 1u);
   EXPECT_EQ(b.plan[0].family, "start_up");
   EXPECT_EQ(b.plan[0].operation, "broadcast");

@@ -65,6 +65,8 @@ def _case(case: Case, limits: Limits, timeline: tuple[str, str] | None) -> dict[
         data["no_failure"] = f"The results file gives no failure for it{_why_none(case)}."
     if case.reason:
         data["reason"] = cut(case.reason, limits.message)
+    if case.plan_not_judged:
+        data["plan"] = "The plan was not judged, " + cut(case.plan_not_judged, limits.message)
     if case.evidence:
         data["evidence"] = _evidence(case.evidence)
     tables = [table for table in (_plan(case.plan), _collectives(case.collectives)) if table]
@@ -208,6 +210,8 @@ def search_words(case: Case) -> str:
         words.append("has:timeline")
     if case.off_plan:
         words.append("is:off-plan")
+    if case.plan_not_judged:
+        words.append("is:not-planned")
     return f" {' '.join(words)} ".lower()
 
 

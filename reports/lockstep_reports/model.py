@@ -222,6 +222,7 @@ class Case:
     evidence: Evidence | None = None
     collectives: list[Collective] = field(default_factory=list)
     plan: list[PlanRow] = field(default_factory=list)
+    plan_not_judged: str | None = None  # why
     memory: dict[str, int] = field(default_factory=dict)
     stage_memory: dict[str, dict[str, int]] = field(default_factory=dict)
     records: dict[str, Any] = field(default_factory=dict)

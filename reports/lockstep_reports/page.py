@@ -139,6 +139,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
         planned=planned,
         num_plan_rows=sum(len(case.plan) for case in planned),
         off_plan=[case for case in planned if case.off_plan],
+        not_judged=[case for case in results.cases if case.plan_not_judged],
         max_plans=MAX_PLANS,
         choices=_choices(results),
         packed=_packed(

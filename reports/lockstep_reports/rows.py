@@ -88,6 +88,17 @@ def _peaks_from(value: Any) -> dict[str, int]:
     return {purpose: size for purpose, size in peaks.items() if size is not None}
 
 
+def _plan_rows(plan: Any) -> list:
+    """Of a plan that was judged, the field itself; of another, what rank 0 left."""
+    return list_of(plan.get("collectives")) if isinstance(plan, dict) else list_of(plan)
+
+
+def _why_not_judged(plan: Any) -> str | None:
+    if not isinstance(plan, dict) or plan.get("judged") is not False:
+        return None
+    return text_of(plan.get("reason")) or "no reason is given"
+
+
 def case_from(row: dict) -> Case:
     memory = map_of(row.get("memory"))
     return Case(
@@ -103,7 +114,8 @@ def case_from(row: dict) -> Case:
         seconds=number_of(row.get("seconds")),
         evidence=_evidence_from(row.get("evidence")),
         collectives=[_collective_from(item) for item in list_of(row.get("collectives")) if isinstance(item, dict)],
-        plan=[_plan_row_from(item) for item in list_of(row.get("plan")) if isinstance(item, dict)],
+        plan=[_plan_row_from(item) for item in _plan_rows(row.get("plan")) if isinstance(item, dict)],
+        plan_not_judged=_why_not_judged(row.get("plan")),
         memory=_peaks_from(memory),
         stage_memory={str(stage): _peaks_from(peaks) for stage, peaks in map_of(memory.get("stages")).items()},
         records=shown_in(map_of(row.get("records"))),

@@ -146,6 +146,19 @@ def test_a_plan_that_was_kept_is_said_to_be(tmp_path):
     assert len(tables[0]["rows"]) == len(row["plan"]) and not any(isinstance(cell, list) for cells in tables[0]["rows"] for cell in cells)
 
 
+def test_a_plan_that_was_not_judged_says_why(tmp_path):
+    row = sample.case_row(random.Random(1), 8, "PASS")
+    left = {**row, "case": row["case"] + ",again=1", "plan": {"judged": False, "reason": "ended early: rank 1"}}
+    partly = {**left, "case": row["case"] + ",again=2", "plan": {**left["plan"], "collectives": row["plan"]}}
+    text, page = page_of(tmp_path, [row, left, partly])
+    assert "The plans of 2 cases were not judged" in page.text
+    judged, *others = data_of(page, text, 'id="data"')["cases"]
+    assert "plan" not in judged and "is:not-planned" not in judged["words"]
+    assert [case["plan"] for case in others] == ["The plan was not judged, ended early: rank 1"] * 2
+    assert all("is:not-planned" in case["words"] for case in others)
+    assert [[table["kind"] for table in case["tables"]].count("plan") for case in others] == [0, 1]
+
+
 def test_what_differs_from_the_plan_is_marked_and_comes_first(tmp_path):
     row = sample.case_row(random.Random(1), 8, "FAIL")
     text, page = page_of(tmp_path, [row])
