@@ -260,7 +260,7 @@ TEST(ExpectEvents, IsNoEvidenceInAWindowWhereNothingHappened) {
     steps:
       - let: {y: "whole(ones(2, 4))"}
   - expect_events: {during: run, model: m, never: [unshard 0]}
-  - expect_events: {during: run, model: m, kinds: unshard, exactly: "${[k for k in ['unshard 0'] if 1 == 2]}"}
+  - expect_events: {during: run, model: m, kinds: recompute, exactly: "${[k for k in ['recompute 0'] if 1 == 2]}"}
 )yaml"));
   EXPECT_EQ(ran.result.status, Status::INVALID) << told(ran);
   EXPECT_EQ(ran.evidence().trivial, 2);
@@ -299,12 +299,13 @@ TEST(ExpectEvents, HasOneFormOfPath) {
 TEST(ExpectEvents, BarsOnlyWhatCanHappen) {
   EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard: {modules: [m.0, m.1], together: true}
+  - fully_shard: m
   - observe: {}
     as: run
     steps:
       - let: {y: "m(ones(2, 4))"}
   - expect_events: {during: run, model: m, never: [unshard 0]}
-    raises: "nothing at `0` has events*events come from 0+1"
+    raises: "nothing at `0` has events*events come from (root), 0+1"
   - expect_events: {during: run, model: m, never: [reduce 0+1]}
 )yaml")));
 }
