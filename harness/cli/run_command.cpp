@@ -27,6 +27,7 @@
 #include "harness/report/page.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/timeline.hpp"
+#include "harness/run/foresight.hpp"
 
 namespace lockstep::cli {
 
@@ -74,6 +75,9 @@ std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettin
   expand.available_devices = devices_of_build();
   std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, settings.what), expand);
   if (!settings.failed.empty()) keep_failed(cases, settings.failed);
+  scenario::Diagnostics wrong;
+  run::check_before_launch(cases, wrong);
+  if (!wrong.empty()) throw scenario::ScenarioError(wrong);
   const std::size_t count = cases.size();
   for (int i = 1; i < settings.repeat; ++i) {
     for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);

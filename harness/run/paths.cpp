@@ -72,18 +72,22 @@ Start start_of(const std::string& path, const Scope& scope) {
   return start;
 }
 
+// The nearest path to one that matches nothing; a module stands for its parameters too.
+std::string nearest_path(const std::string& path, bool parameter, const Start& start) {
+  const nn::ModulePtr* root = start.value.get_if<nn::ModulePtr>();
+  if (!root || is_glob(path)) return {};
+  std::vector<std::string> parameters, modules;
+  for (const nn::NamedParameter& entry : nn::named_parameters(*root))
+    parameters.push_back(joined(start.name, entry.path));
+  for (const nn::NamedModule& entry : nn::named_modules(*root)) modules.push_back(joined(start.name, entry.path));
+  const std::string near = parameter ? scenario::nearest_word(path, parameters) : std::string();
+  return near.empty() ? scenario::nearest_word(path, modules) : near;
+}
+
 [[noreturn]] void matches_nothing(const std::string& path, std::string_view kind, const Start& start) {
-  std::string near;
-  if (const nn::ModulePtr* root = start.value.get_if<nn::ModulePtr>(); root && !is_glob(path)) {
-    std::vector<std::string> known;
-    for (const nn::NamedModule& entry : nn::named_modules(*root)) known.push_back(joined(start.name, entry.path));
-    if (kind == "parameter")
-      for (const nn::NamedParameter& entry : nn::named_parameters(*root))
-        known.push_back(joined(start.name, entry.path));
-    near = scenario::nearest_word(path, known);
-  }
-  throw Error(str("the path `", path, "` matches no ", kind, near.empty() ? "" : "; did you mean `", near,
-                  near.empty() ? "" : "`?"),
+  const std::string near = nearest_path(path, kind == "parameter", start);
+  throw Error(str("the path `", path, "` matches no ", kind,
+                  near.empty() ? std::string() : str("; did you mean `", near, "`?")),
               "look at names(...) of the model, or its description");
 }
 
