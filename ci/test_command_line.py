@@ -66,7 +66,7 @@ def test_a_case_that_cannot_be_right_is_refused_before_it_runs(tmp_path):
         said = refused.stdout + refused.stderr
         assert refused.returncode == 2, said
         assert "wrong.yaml:6:24: the path `m.2` matches no module" in said
-        assert "wrong.yaml:7:16: a module Linear has no `wieght`; did you mean `weight`?" in said
+        assert "wrong.yaml:7:17: a module Linear has no `wieght`; did you mean `weight`?" in said
         assert "PASS" not in said and "FAIL" not in said
 
 

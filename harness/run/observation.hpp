@@ -32,8 +32,8 @@ struct Observation {
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;
   std::optional<PlannedWindow> planned{};  // in a dry run, instead of all others
-  bool worked = false;     // a step in it did something with the engine (does_work)
-  bool allocated = false;  // memory of its purposes was taken within it
+  bool worked = false;                     // a step in it did something with the engine (does_work)
+  bool allocated = false;                  // memory of its purposes was taken within it
 };
 
 // ---- windows in which nothing happened ----
