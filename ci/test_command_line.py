@@ -53,6 +53,35 @@ def test_version_and_help():
         assert f"lockstep {command}" in shown.stdout, command
 
 
+def test_a_case_that_cannot_be_right_is_refused_before_it_runs(tmp_path):
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "scenario: wrong\nsummary: A path of no module.\nranks: {world_size: [2]}\nsteps:\n"
+        '  - {model: "Sequential(Linear(2, 2), ReLU())", as: m}\n'
+        "  - fully_shard: [m.0, m.2]\n  - expect: m.0.wieght != none\n",
+        encoding="utf-8",
+    )
+    for command in ("validate", "run"):
+        refused = lockstep(command, file)
+        said = refused.stdout + refused.stderr
+        assert refused.returncode == 2, said
+        assert "wrong.yaml:6:24: the path `m.2` matches no module" in said
+        assert "wrong.yaml:7:17: a module Linear has no `wieght`; did you mean `weight`?" in said
+        assert "PASS" not in said and "FAIL" not in said
+
+
+def test_a_case_without_a_check_is_refused_before_it_runs(tmp_path):
+    file = tmp_path / "silent.yaml"
+    file.write_text(
+        "scenario: silent\nsummary: Checks in one case alone.\nranks: {world_size: [1]}\nmatrix: {kind: [a, b]}\nsteps:\n"
+        "  - {expect: rank < 2, when: kind == 'a'}\n",
+        encoding="utf-8",
+    )
+    refused = lockstep("validate", file)
+    assert refused.returncode == 2 and "no step checks anything in the case [kind=b" in refused.stdout
+    assert lockstep("run", file, "--case", "kind=a").returncode == 0
+
+
 def test_a_scenario_that_holds_exits_with_0_and_leaves_its_results(tmp_path):
     results, junit = tmp_path / "out" / "results.jsonl", tmp_path / "out" / "junit.xml"
     ran = lockstep("run", scenario(tmp_path, "sums"), "--results", results, "--junit", junit)

@@ -2,6 +2,7 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/device/allocations.hpp"
 #include "engine/device/machine_memory.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/tracer.hpp"
@@ -105,6 +106,7 @@ void Runtime::count(Purpose of, std::int64_t bytes) {
   stats.current[i] += bytes;
   stats.current_total += bytes;
   if (bytes <= 0) return;
+  ++allocations[i];
   stats.peak[i] = std::max(stats.peak[i], stats.current[i]);
   stats.peak_total = std::max(stats.peak_total, stats.current_total);
   for (MemoryWindow* window : windows) window->peak_ = std::max(window->peak_, current_bytes(window->mask_));
@@ -164,6 +166,14 @@ PurposeScope::PurposeScope(Purpose purpose) : previous_(std::exchange(Runtime::c
 PurposeScope::~PurposeScope() { Runtime::current().purpose = previous_; }
 
 MemoryStats memory_stats() { return Runtime::current().stats; }
+
+std::int64_t num_allocations(unsigned purpose_mask) {
+  const Runtime& runtime = Runtime::current();
+  std::int64_t sum = 0;
+  for (int i = 0; i < num_purposes; ++i)
+    if ((purpose_mask >> i) & 1u) sum += runtime.allocations[static_cast<std::size_t>(i)];
+  return sum;
+}
 
 void reset_peaks() {
   MemoryStats& stats = Runtime::current().stats;

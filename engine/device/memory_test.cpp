@@ -5,6 +5,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/allocations.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/device/stream.hpp"
 
@@ -122,6 +123,10 @@ TEST(Memory, WindowsSeeThePeakOfTheirPurposes) {
   }
   MemoryPtr later = allocate(cpu, 5000);
   EXPECT_EQ(inner_peak, 31);
+  repurpose(*later, Purpose::gathered);
+  EXPECT_EQ(num_allocations(1u << static_cast<unsigned>(Purpose::gathered)), 5);
+  EXPECT_EQ(num_allocations(1u << static_cast<unsigned>(Purpose::gradient)), 1);
+  EXPECT_EQ(num_allocations((1u << num_purposes) - 1), 7);
   EXPECT_EQ(all.peak_bytes(), 5001);
 }
 

@@ -114,6 +114,7 @@ class Runtime {
 
   Purpose purpose = Purpose::activation;  // of the innermost PurposeScope
   MemoryStats stats;
+  std::array<std::int64_t, num_purposes> allocations{};  // since the start, by purpose
   std::vector<MemoryWindow*> windows;
   std::int64_t current_bytes(unsigned purpose_mask) const;
 

@@ -9,6 +9,7 @@
 #include "engine/core/printable.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/report/dumps.hpp"
+#include "harness/run/foresight.hpp"
 #include "harness/run/plan_check.hpp"
 #include "harness/scenario/describe.hpp"
 #include "harness/scenario/documents.hpp"
@@ -67,6 +68,27 @@ int explain_command(const std::string& name, const std::string& only) {
   return 0;
 }
 
+namespace {
+
+// Of a file that is sound as a text: what its cases would meet when they ran.
+scenario::Diagnostics errors_of_cases(scenario::Library& library, const std::string& path) {
+  scenario::Diagnostics found;
+  std::shared_ptr<const scenario::Scenario> scenario;
+  try {
+    scenario = library.load(path);
+  } catch (const scenario::ScenarioError&) {
+    return found;  // a routine, which has no cases
+  }
+  try {
+    run::check_before_launch(scenario::expand(scenario, {}), found);
+  } catch (const scenario::ScenarioError& error) {
+    for (const scenario::Diagnostic& item : error.diagnostics()) found.add(item);
+  }
+  return found;
+}
+
+}  // namespace
+
 int validate_command(const std::vector<std::string>& files) {
   scenario::Library library(scenarios_folder());
   std::vector<std::string> paths = library.find(files);
@@ -76,7 +98,8 @@ int validate_command(const std::vector<std::string>& files) {
   }
   std::size_t num_errors = 0, num_bad = 0;
   for (const std::string& path : paths) {
-    const scenario::Diagnostics diagnostics = library.validate(path);
+    scenario::Diagnostics diagnostics = library.validate(path);
+    if (diagnostics.empty()) diagnostics = errors_of_cases(library, path);
     if (diagnostics.empty()) continue;
     show(diagnostics.text() + "\n");
     num_errors += diagnostics.items().size();

@@ -27,6 +27,7 @@
 #include "harness/report/page.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/timeline.hpp"
+#include "harness/run/foresight.hpp"
 
 namespace lockstep::cli {
 
@@ -104,6 +105,9 @@ std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettin
     for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
     std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
   }
+  scenario::Diagnostics wrong;
+  run::check_before_launch(cases, wrong);
+  if (!wrong.empty()) throw scenario::ScenarioError(wrong);
   const std::size_t count = cases.size();
   for (int i = 1; i < settings.repeat; ++i) {
     for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);

@@ -96,11 +96,14 @@ void compare_verdicts(Collector& out, const CaseResult& before, const CaseResult
 }
 
 void compare_evidence(Collector& out, const Evidence& before, const Evidence& after) {
+  if (before.conditions_apart != after.conditions_apart)
+    return compare_evidence(out, before.with_conditions_among_comparisons(), after.with_conditions_among_comparisons());
   const auto amount = [&](const char* name, std::int64_t Evidence::*field) {
     if (before.*field == after.*field) return;
     out.growth("evidence", str(name, " ", arrow(before.*field, after.*field)), after.*field < before.*field);
   };
   amount("comparisons", &Evidence::comparisons);
+  amount("conditions", &Evidence::conditions);
   amount("elements compared", &Evidence::elements);
   amount("collectives checked", &Evidence::collectives_checked);
   amount("orders checked", &Evidence::orders_checked);

@@ -154,6 +154,26 @@ TEST(CompareRuns, LostEvidenceBitsAndToleranceAreWorse) {
   EXPECT_EQ(back.exit_code(), 0);
 }
 
+TEST(CompareRuns, LostConditionsAreWorse) {
+  CaseResult before = row("a"), after = row("a");
+  before.evidence.conditions = 3;
+  after.evidence.conditions = 1;
+  EXPECT_THAT(texts(between(before, after)), ElementsAre("worse evidence conditions 3 -> 1"));
+}
+
+// Before the field a condition was a comparison of one element with the same bits.
+TEST(CompareRuns, AnOlderFileHasItsConditionsAmongTheComparisons) {
+  CaseResult before = row("a"), after = row("a");
+  before.evidence.conditions_apart = false;
+  after.evidence = verdict::Evidence{1, 0, 37, 1, 4, 0.0, {1e-6, 1e-5, 0}, 2, 0, 1};
+  after.evidence.conditions = 3;
+  EXPECT_THAT(texts(between(before, after)), ElementsAre());
+  EXPECT_THAT(texts(between(after, before)), ElementsAre());
+  after.evidence.conditions = 2;
+  EXPECT_THAT(texts(between(before, after)),
+              ElementsAre("worse evidence comparisons 4 -> 3", "worse evidence elements compared 40 -> 39"));
+}
+
 TEST(CompareRuns, MemoryIsToldButChangesNoExitCode) {
   CaseResult after = row("a");
   after.memory["peak_total"] = 20480;

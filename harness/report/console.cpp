@@ -63,6 +63,7 @@ std::string evidence_text(const verdict::Evidence& evidence) {
                 evidence.loosest.atol);
     if (evidence.loosest.of_largest != 0) text += str(", of_largest ", evidence.loosest.of_largest);
   }
+  if (evidence.conditions > 0) text += str(", ", plural(evidence.conditions, "condition"));
   if (evidence.trivial > 0) text += str(", ", evidence.trivial, " trivial");
   if (evidence.collectives_checked > 0)
     text += str(", ", plural(evidence.collectives_checked, "collective"), " checked");

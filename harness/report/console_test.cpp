@@ -107,6 +107,15 @@ TEST(Console, VerboseShowsTheEvidence) {
             "  memory peak 4 KiB\n");
 }
 
+TEST(Console, VerboseShowsConditionsApartFromComparisons) {
+  ConsoleOptions verbose;
+  verbose.verbosity = 1;
+  CaseResult row = passed();
+  row.evidence.conditions = 3;
+  EXPECT_THAT(shown(row, verbose),
+              HasSubstr("2 comparisons of 10 elements, 2 with the same bits, 3 conditions, 1 coll"));
+}
+
 TEST(Console, ColoursTheVerdict) {
   ConsoleOptions color;
   color.color = true;

@@ -67,7 +67,7 @@ CaseResult full_case() {
   row.device = "cpu";
   row.status = Status::FAIL;
   row.seconds = 0.021;
-  row.evidence = verdict::Evidence{12, 1, 340, 11, 10, 0.0, {1.3e-6, 1e-5, 0}, 4, 2, 3, 17};
+  row.evidence = verdict::Evidence{12, 1, 340, 11, 10, 0.0, {1.3e-6, 1e-5, 0}, 4, 2, 3, 17, 6};
   row.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, -1, ""},
                      {"user", "send", "", 2, "other", 1, 8, 1, "load"}};
   row.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 170, true, 2, 176, "load"}};
@@ -91,7 +91,7 @@ TEST(JsonLine, HasTheFieldsOfACaseInTheirOrder) {
       json_line(full_case()),
       R"({"kind":"case","scenario":"replicate/single_module","case":"world_size=2,launch=process,device=cpu",)"
       R"("mirrors":16,"params":{"zeta":true,"alpha":[1,0.1]},"world_size":2,"launch":"process","device":"cpu",)"
-      R"("status":"FAIL","seconds":0.021,"evidence":{"comparisons":12,"trivial":1,"elements":340,"same_bits":11,)"
+      R"("status":"FAIL","seconds":0.021,"evidence":{"comparisons":12,"conditions":6,"trivial":1,"elements":340,"same_bits":11,)"
       R"("bits_required":10,"max_abs_difference":0.0,"loosest":{"rtol":1.3e-06,"atol":1e-05},)"
       R"("collectives_checked":4,"orders_checked":2,"errors_expected":3,"planned_in_order":17},)"
       R"("collectives":[{"family":"data_parallel","operation":"all_reduce","axis":"dp","group_size":2,)"
@@ -252,6 +252,19 @@ TEST(ResultsFile, EachLineIsThereAsSoonAsItIsWritten) {
   EXPECT_EQ(content_of(path), json_line(run_info()) + "\n");
   writer.write(full_case());
   EXPECT_EQ(content_of(path), json_line(run_info()) + "\n" + json_line(full_case()) + "\n");
+}
+
+TEST(ResultsFile, AnOlderRowHasItsConditionsAmongTheComparisons) {
+  const std::string head = json_line(run_info()) + "\n";
+  std::string line = json_line(full_case());
+  EXPECT_TRUE(parse_results(head + line + "\n", "r.jsonl").cases.at(0).evidence.conditions_apart);
+  const std::string field = "\"conditions\":6,";
+  line.erase(line.find(field), field.size());
+  const ResultsFile file = parse_results(head + line + "\n", "r.jsonl");
+  ASSERT_EQ(file.cases.size(), 1u);
+  EXPECT_FALSE(file.cases[0].evidence.conditions_apart);
+  EXPECT_EQ(file.cases[0].evidence.conditions, 0);
+  EXPECT_EQ(file.cases[0].evidence.comparisons, 12);
 }
 
 TEST(ResultsFile, ACutLastLineIsToldAndTheRestKept) {

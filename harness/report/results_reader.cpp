@@ -111,6 +111,8 @@ verdict::RunInfo run_of(const Line& line, const Json& json) {
 verdict::Evidence evidence_of(const Line& line, const Json& json) {
   verdict::Evidence evidence;
   evidence.comparisons = line.integer(json, "comparisons");
+  evidence.conditions_apart = json.contains("conditions");
+  if (evidence.conditions_apart) evidence.conditions = line.integer(json, "conditions");
   evidence.trivial = line.integer(json, "trivial");
   evidence.elements = line.integer(json, "elements");
   evidence.same_bits = line.integer(json, "same_bits");

@@ -85,6 +85,7 @@ std::string evidence_json(const verdict::Evidence& evidence) {
   if (evidence.loosest.of_largest != 0) loosest.number("of_largest", evidence.loosest.of_largest);
   Fields fields;
   fields.integer("comparisons", evidence.comparisons)
+      .integer("conditions", evidence.conditions)
       .integer("trivial", evidence.trivial)
       .integer("elements", evidence.elements)
       .integer("same_bits", evidence.same_bits)

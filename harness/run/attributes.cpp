@@ -115,6 +115,7 @@ Value attribute_of(const Value& of, const std::string& name) {
     case Value::Kind::observation: {
       const Observation& seen = *of.as_observation("observation");
       if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
+      if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_empty_reading();
       if (name == "peak_bytes") return Value(seen.peak_bytes);
       if (name == "seconds") return Value(seen.seconds);
       unknown(of, name, {"peak_bytes", "seconds"});

@@ -27,14 +27,16 @@ std::string failure(const Ran& ran) {
 
 #define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << failure(ran)
 
-TEST(CaseRunner, CountsConditionsAsComparisons) {
+TEST(CaseRunner, CountsConditionsApartFromComparisons) {
   const Ran ran = run_steps(R"yaml(
   - let: {a: 1, b: a + 1}
   - expect: b == 2
   - expect: [a < b, "a in [1, 2]"]
 )yaml");
   EXPECT_PASS(ran);
-  EXPECT_EQ(ran.evidence().comparisons, 3);
+  EXPECT_EQ(ran.evidence().conditions, 3);
+  EXPECT_EQ(ran.evidence().comparisons, 0);
+  EXPECT_EQ(ran.evidence().same_bits, 0);
   EXPECT_EQ(ran.evidence().trivial, 0);
 }
 
@@ -48,7 +50,7 @@ TEST(CaseRunner, AConditionThatDoesNotHoldFailsAtItsLineWithBothSides) {
   EXPECT_THAT(ran.failures(), ElementsAre("expect 4: `a == 4` does not hold: left is 3, right is 4"));
   EXPECT_EQ(ran.result.failure->file, "text.yaml");
   EXPECT_EQ(ran.result.failure->rank, 0);
-  EXPECT_EQ(ran.evidence().comparisons, 1);
+  EXPECT_EQ(ran.evidence().conditions, 1);
 }
 
 TEST(CaseRunner, NoEvidenceIsInvalid) {
@@ -64,6 +66,62 @@ TEST(CaseRunner, NoEvidenceIsInvalid) {
   EXPECT_EQ(ran.result.status, Status::INVALID);
   EXPECT_EQ(ran.evidence().trivial, 4);
   EXPECT_EQ(ran.evidence().comparisons, 0);
+}
+
+// What a window in which nothing happened shows, it shows whatever the engine does.
+TEST(CaseRunner, AnEmptyWindowIsNoEvidence) {
+  TextOptions options;
+  options.routines =
+      "bounded\n---\nroutine: bounded\nsummary: A bound.\nparameters: {peak: integer}\nsteps:\n  - expect: peak < 10\n";
+  const Ran ran = run_steps(R"yaml(
+  - let: {held: ones(64)}
+  - observe: {memory: [gathered]}
+    as: gathered
+    steps:
+      - let: {x: ones(4)}
+  - observe: {}
+    as: idle
+    steps:
+      - let: {a: 1}
+  - expect: gathered.peak_bytes <= 100
+  - let: {peaks: "[gathered.peak_bytes]", later: 3}
+  - expect: ["all([p <= 100 for p in peaks])", idle.seconds < 5]
+  - let: {peak: "peaks[0] + 1"}
+  - expect: peak < 10
+  - expect: "not has(counts(idle), 'data_parallel/all_reduce')"
+  - expect_equal: [idle.peak_bytes, 272]
+  - expect_different: [gathered.peak_bytes, 1]
+  - for_each: {name: one, in: peaks}
+    steps:
+      - expect: one == 0
+  - expect_collectives: {during: idle, exactly: {}}
+  - expect_collectives: {during: idle, total: 0}
+  - use: bounded
+    with: {peak: gathered.peak_bytes}
+)yaml",
+                            options);
+  EXPECT_EQ(ran.result.status, Status::INVALID) << failure(ran);
+  EXPECT_EQ(ran.evidence().trivial, 1 + 2 + 1 + 1 + 1 + 1 + 1 + 1 + 1 + 1);
+  EXPECT_EQ(ran.evidence().conditions, 0);
+}
+
+TEST(CaseRunner, AWindowWithWorkIsEvidence) {
+  const Ran ran = run_steps(R"yaml(
+  - let: {held: ones(64)}
+  - observe: {memory: [activation]}
+    as: run
+    steps:
+      - let: {x: ones(4)}
+  - expect: [run.peak_bytes >= 16, run.seconds < 50]
+  - let: {peak: 3}
+  - expect: "peak < 10 and not has(counts(run), 'data_parallel/all_reduce')"
+  - expect_collectives: {during: run, exactly: {}}
+  - expect_collectives: {during: run, total: 0}
+)yaml");
+  EXPECT_PASS(ran);
+  EXPECT_EQ(ran.evidence().trivial, 0);
+  EXPECT_EQ(ran.evidence().conditions, 3);
+  EXPECT_EQ(ran.evidence().collectives_checked, 2);
 }
 
 TEST(CaseRunner, EqualComparesValuesListsMapsAndModels) {
@@ -266,7 +324,7 @@ TEST(CaseRunner, RoutinesHaveTheirOwnScope) {
 )yaml",
                             options);
   EXPECT_PASS(ran);
-  EXPECT_EQ(ran.evidence().comparisons, 4);
+  EXPECT_EQ(ran.evidence().conditions, 4);
   const Ran wrong = run_steps(R"yaml(
   - use: double
     with: {x: 4}

@@ -51,6 +51,7 @@ struct EqualOptions {
   bool bits_float32 = false;  // required by the scenario, of float32
   bool gradients = true;      // of modules
   bool different = false;     // expect_different
+  bool from_empty = false;    // an operand was read from a window in which nothing happened
 };
 
 class Checks {

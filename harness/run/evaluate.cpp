@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "harness/run/functions.hpp"
+#include "harness/run/observation.hpp"
 #include "harness/run/scenario_module.hpp"
 
 namespace lockstep::run {
@@ -24,6 +25,14 @@ const Value* find_name(std::string_view name, const Scope& scope) {
   return nullptr;
 }
 
+void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& scope) {
+  for (const scenario::NamedExpr& entry : entries) {
+    const EmptyReadings readings;
+    Value value = evaluate(*entry.value, scope);
+    scope.frame->bind(entry.name, std::move(value), readings.any());
+  }
+}
+
 namespace {
 
 // Names of an own model come before all others but the inputs of its method.
@@ -36,6 +45,7 @@ bool lookup(const std::string& name, const Scope& scope, Value& found) {
   if (scope.self && scope.self->find_own(name, found)) return true;
   if (const Value* value = find_name(name, scope)) {
     found = *value;
+    if (!scope.frame->from_empty.empty() && scope.frame->from_empty.contains(name)) note_empty_reading();
     return true;
   }
   return false;

@@ -21,6 +21,9 @@ bool evaluate_condition(const scenario::Expr& expr, const Scope& scope);
 // The value of a name, innermost first; null when it is not bound.
 const Value* find_name(std::string_view name, const Scope& scope);
 
+// Of `let` and `forward`: each value under its name, in order.
+void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& scope);
+
 // operators.cpp
 Value apply_unary(scenario::Op op, const Value& x);
 Value apply_binary(scenario::Op op, const Value& a, const Value& b);  // all but and_, or_

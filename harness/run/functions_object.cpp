@@ -93,6 +93,7 @@ Value memory(const CallArguments& call) {
 
 Value counts(const CallArguments& call) {
   const Observation& seen = *call.at(0, "observation").as_observation("observation");
+  if (!seen.worked) note_empty_reading();
   Map map;
   CollectiveFilter all;
   all.start_up = all.checkpoint = true;

@@ -13,6 +13,7 @@
 #include "engine/parallel/replicate.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/evaluate.hpp"
+#include "harness/run/observation.hpp"
 #include "harness/run/plan_trace.hpp"
 #include "harness/run/stand_in.hpp"
 #include "harness/run/verbs.hpp"
@@ -254,12 +255,13 @@ void Interpreter::perform(const Step& step, const Scope& scope) {
     const std::string id = scope.frame->way + to_text(step.place);
     if (reached_.insert(id).second) outcome_.checks_reached.push_back(id);
   }
+  if (does_work(step)) ++num_working_steps_;
   StepCall call{*this, step, scope};
   const Timeline::Span span = timeline_ ? timeline_->step(step) : Timeline::Span();
   Value result = trace_ ? trace_->perform(call) : run_verb(call);
   if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
   if (timeline_) timeline_->after_step(step, scope, result);
-  if (!step.as.empty()) scope.frame->names[step.as] = std::move(result);
+  if (!step.as.empty()) scope.frame->bind(step.as, std::move(result));
 }
 
 void Interpreter::perform_expecting_error(const Step& step, const Scope& scope) {

@@ -54,6 +54,7 @@ class Interpreter {
   RankContext& context() { return context_; }
   Checks& checks() { return checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
+  std::int64_t num_working_steps() const { return num_working_steps_; }  // so far, those that does_work() names
   void record(const std::string& name, verdict::JsonText json);
   // Before each all_reduce of a replicated module, on the stream that does the work; several hooks run in order.
   void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
@@ -97,6 +98,7 @@ class Interpreter {
   std::unique_ptr<TraceBits> trace_bits_;  // null when none was asked for
   std::unique_ptr<Timeline> timeline_;     // the same
   bool announced_ = false;
+  std::int64_t num_working_steps_ = 0;
 };
 
 }  // namespace lockstep::run

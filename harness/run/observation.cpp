@@ -46,6 +46,29 @@ std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, 
 
 namespace {
 
+struct Readings {
+  explicit Readings(RankContext&) {}
+  std::int64_t empty = 0;
+};
+
+Readings& readings() { return RankContext::current().service<Readings>(); }
+
+// Modules, or functions that make tensors or compute with them.
+bool calls_engine(const scenario::Expr& expr) {
+  using scenario::FunctionKind;
+  bool found = false;
+  scenario::for_each_node(expr, [&found](const scenario::Expr& node) {
+    if (node.kind != scenario::ExprKind::call) return;
+    if (node.function == scenario::Function::none) {
+      found = true;
+      return;
+    }
+    const FunctionKind kind = scenario::spec_of(node.function).kind;
+    found = found || (kind != FunctionKind::plain && kind != FunctionKind::object);
+  });
+  return found;
+}
+
 struct Owners {
   explicit Owners(RankContext&) {}
   std::map<std::string, std::vector<std::vector<std::weak_ptr<nn::Module>>>> by_name;
@@ -73,25 +96,56 @@ std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak
 
 }  // namespace
 
+void note_empty_reading() { ++readings().empty; }
+EmptyReadings::EmptyReadings() : before_(readings().empty) {}
+bool EmptyReadings::any() const { return readings().empty > before_; }
+
+bool does_work(const scenario::Step& step) {
+  using scenario::Group;
+  switch (scenario::spec_of(step.verb).group) {
+    case Group::models:
+    case Group::parallel:
+    case Group::training:
+    case Group::collectives:
+    case Group::state:
+      return true;
+    default:
+      return step.verb == scenario::Verb::let &&
+             std::any_of(step.entries.begin(), step.entries.end(),
+                         [](const scenario::NamedExpr& entry) { return calls_engine(*entry.value); });
+  }
+}
+
 void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules) {
   owners().by_name[owner].emplace_back(modules.begin(), modules.end());
 }
 
+std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name) {
+  const auto noted = owners().by_name.find(owner);
+  if (noted == owners().by_name.end()) {
+    if (owner == model_name) return "(root)";
+    return owner.starts_with(model_name + ".") ? owner.substr(model_name.size() + 1) : std::string();
+  }
+  std::string path;
+  for (const auto& modules : noted->second)
+    if (std::string below_it = joined_below(model, modules); !below_it.empty()) path = std::move(below_it);
+  return path;
+}
+
+std::vector<std::string> paths_of_owners(const nn::ModulePtr& model) {
+  std::vector<std::string> paths;
+  for (const auto& [name, all] : owners().by_name)
+    for (const auto& modules : all)
+      if (std::string path = joined_below(model, modules); !path.empty()) paths.push_back(std::move(path));
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  return paths;
+}
+
 std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
                        const std::string& model_name) {
-  std::string owner = event.owner;
-  if (model) {
-    const auto noted = owners().by_name.find(event.owner);
-    if (noted != owners().by_name.end()) {
-      for (const auto& modules : noted->second)
-        if (std::string path = joined_below(model, modules); !path.empty()) owner = std::move(path);
-    } else if (owner == model_name) {
-      owner = "(root)";
-    } else if (owner.starts_with(model_name + ".")) {
-      owner.erase(0, model_name.size() + 1);
-    }
-  }
-  return str(name_of(event.kind), " ", owner);
+  const std::string path = path_of_owner(event.owner, model, model_name);
+  return str(name_of(event.kind), " ", path.empty() ? event.owner : path);
 }
 
 parallel::EventKind event_kind(const std::string& name) {

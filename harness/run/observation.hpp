@@ -13,6 +13,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/nn/module.hpp"
 #include "engine/parallel/events.hpp"
+#include "harness/scenario/document.hpp"
 
 namespace lockstep::run {
 
@@ -31,7 +32,25 @@ struct Observation {
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;
   std::optional<PlannedWindow> planned{};  // in a dry run, instead of all others
+  bool worked = false;                     // a step in it did something with the engine (does_work)
+  bool allocated = false;                  // memory of its purposes was taken within it
 };
+
+// ---- windows in which nothing happened ----
+// The peak of a window that allocated nothing, and the seconds or counts of one without work, hold whatever the engine
+// does: a check that rests on such a reading is trivial. Readings are counted on each rank; a name that `let` binds to
+// one carries the mark (Frame::from_empty).
+void note_empty_reading();
+class EmptyReadings {  // since it was made
+ public:
+  EmptyReadings();
+  bool any() const;
+
+ private:
+  std::int64_t before_;
+};
+// Whether a step builds, computes, communicates, or applies an API: not what observes, checks or steers.
+bool does_work(const scenario::Step& step);
 
 // What of a window is looked at. start_up and checkpoint only count for a check that names them.
 struct CollectiveFilter {
@@ -53,8 +72,14 @@ std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, 
 // routine may have called the model by another name than the check does.
 void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules);
 
-// "unshard layers.0": the kind, and the owner as its path below the model, `(root)` for the model itself, several
-// joined by `+`. Without a model, or for what is not below it, the owner's own name.
+// The path below the model that an owner of events has: `(root)`, `layers.0`, `layers.0+layers.1`; empty when it is not
+// of this model. `model_name` is the path that the check names the model by.
+std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name);
+// Of all that has events below the model, in order of their names.
+std::vector<std::string> paths_of_owners(const nn::ModulePtr& model);
+
+// "unshard layers.0": the kind, and the owner as its path below the model; for what is not below it, the owner's own
+// name.
 std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model, const std::string& model_name);
 // Throws Error for an unknown kind, with the nearest known one.
 parallel::EventKind event_kind(const std::string& name);

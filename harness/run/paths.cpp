@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "harness/run/evaluate.hpp"
+#include "harness/scenario/diagnostics.hpp"
 
 namespace lockstep::run {
 
@@ -71,8 +72,23 @@ Start start_of(const std::string& path, const Scope& scope) {
   return start;
 }
 
-[[noreturn]] void matches_nothing(const std::string& path, std::string_view kind) {
-  throw Error(str("the path `", path, "` matches no ", kind), "look at names(...) of the model, or its description");
+// The nearest path to one that matches nothing; a module stands for its parameters too.
+std::string nearest_path(const std::string& path, bool parameter, const Start& start) {
+  const nn::ModulePtr* root = start.value.get_if<nn::ModulePtr>();
+  if (!root || is_glob(path)) return {};
+  std::vector<std::string> parameters, modules;
+  for (const nn::NamedParameter& entry : nn::named_parameters(*root))
+    parameters.push_back(joined(start.name, entry.path));
+  for (const nn::NamedModule& entry : nn::named_modules(*root)) modules.push_back(joined(start.name, entry.path));
+  const std::string near = parameter ? scenario::nearest_word(path, parameters) : std::string();
+  return near.empty() ? scenario::nearest_word(path, modules) : near;
+}
+
+[[noreturn]] void matches_nothing(const std::string& path, std::string_view kind, const Start& start) {
+  const std::string near = nearest_path(path, kind == "parameter", start);
+  throw Error(str("the path `", path, "` matches no ", kind,
+                  near.empty() ? std::string() : str("; did you mean `", near, "`?")),
+              "look at names(...) of the model, or its description");
 }
 
 // Maps pass through a path by their keys, so that a module in a map or list can be named too.
@@ -167,8 +183,26 @@ std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope) 
     for (ModuleAt& match : match_modules(root, start.below))
       found.push_back({joined(start.name, match.path), match.module});
   }
-  if (found.empty()) matches_nothing(path, "module");
+  if (found.empty()) matches_nothing(path, "module", {start.name, start.below, value});
   return found;
+}
+
+std::vector<ModuleAt> models_in(const Scope& scope) {
+  std::vector<ModuleAt> all;
+  for (const auto& [name, value] : scope.frame->names)
+    if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) all.push_back({name, *module});
+  std::sort(all.begin(), all.end(), [](const ModuleAt& a, const ModuleAt& b) { return a.path < b.path; });
+  std::vector<ModuleAt> models;
+  for (const ModuleAt& one : all) {
+    const auto holds_it = [&one](const ModuleAt& other) {
+      if (other.module == one.module) return other.path < one.path;
+      const std::vector<nn::NamedModule> below = nn::named_modules(other.module);
+      return std::any_of(below.begin(), below.end(),
+                         [&](const nn::NamedModule& at) { return at.module == one.module; });
+    };
+    if (std::none_of(all.begin(), all.end(), holds_it)) models.push_back(one);
+  }
+  return models;
 }
 
 std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope) {
@@ -192,7 +226,7 @@ std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scop
         for (nn::NamedParameter& entry : nn::named_parameters(module.module))
           found.push_back({joined(joined(start.name, module.path), entry.path), entry.owner, entry.slot, false, {}});
   }
-  if (found.empty()) matches_nothing(path, "parameter");
+  if (found.empty()) matches_nothing(path, "parameter", {start.name, start.below, value});
   return found;
 }
 

@@ -40,6 +40,9 @@ struct TensorAt {
 std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope);
 std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope);
 
+// The modules that names of this frame stand for, but those within another of them; in order of their names.
+std::vector<ModuleAt> models_in(const Scope& scope);
+
 // What is matched below a module, for tests and for maps of paths: paths relative to `root`.
 std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view pattern);
 std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once = true);

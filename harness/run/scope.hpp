@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -41,6 +42,15 @@ struct Frame {
   std::string way;        // places of the `use` steps that led here, for ids of checks
   int scenario_line = 0;  // in a routine: the line of the scenario's own file that led here
   Names names;
+  std::unordered_set<std::string> from_empty;  // of these, values read from windows in which nothing happened
+
+  void bind(const std::string& name, Value value, bool is_from_empty = false) {
+    names[name] = std::move(value);
+    if (is_from_empty)
+      from_empty.insert(name);
+    else if (!from_empty.empty())
+      from_empty.erase(name);
+  }
 };
 using FramePtr = std::shared_ptr<Frame>;
 

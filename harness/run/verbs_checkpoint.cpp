@@ -1,5 +1,6 @@
 // activation_checkpoint.
 #include "engine/parallel/activation_checkpoint.hpp"
+#include "harness/run/observation.hpp"
 #include "harness/run/verbs.hpp"
 
 namespace lockstep::run::verbs {
@@ -12,6 +13,7 @@ Value activation_checkpoint(StepCall& call) {
   for (const ModuleAt& found : call.modules("modules")) {
     options.name = found.path;
     parallel::activation_checkpoint(found.module, options);
+    note_owner(found.path, {found.module});
   }
   return Value();
 }

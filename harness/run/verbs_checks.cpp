@@ -1,4 +1,5 @@
 // expect, expect_equal, expect_different, expect_across, expect_collectives.
+#include <algorithm>
 #include <set>
 
 #include "harness/run/observation.hpp"
@@ -12,10 +13,9 @@ using scenario::Op;
 
 namespace {
 
-void count_condition(verdict::Evidence& evidence) {
-  evidence.comparisons += 1;
-  evidence.elements += 1;
-  evidence.same_bits += 1;
+void count_condition(StepCall& call, const EmptyReadings& readings) {
+  verdict::Evidence& evidence = call.in.evidence();
+  (readings.any() ? evidence.trivial : evidence.conditions) += 1;
 }
 
 bool is_comparison(const Expr& expr) {
@@ -26,6 +26,7 @@ void check_condition(StepCall& call, const Expr& expr) {
   const Site site = call.in.site_of(call.step, call.scope);
   std::string seen;
   bool holds = false;
+  const EmptyReadings readings;
   if (is_comparison(expr)) {
     // Both sides once, so that the message can show what was compared.
     const Value left = evaluate(*expr.children[0], call.scope);
@@ -39,7 +40,7 @@ void check_condition(StepCall& call, const Expr& expr) {
       if (items.empty()) throw Error("an empty list of conditions says nothing");
       for (std::size_t i = 0; i < items.size(); ++i) {
         if (items[i].as_bool(str("condition ", i)))
-          count_condition(call.in.evidence());
+          count_condition(call, readings);
         else
           call.in.fail(site, str("`", to_text(expr), "` does not hold: item ", i, " is false"));
       }
@@ -48,7 +49,7 @@ void check_condition(StepCall& call, const Expr& expr) {
     holds = value.as_bool("a condition");
   }
   if (holds)
-    count_condition(call.in.evidence());
+    count_condition(call, readings);
   else
     call.in.fail(site, str("`", to_text(expr), "` does not hold", seen));
 }
@@ -84,6 +85,12 @@ CollectiveFilter filter_of(StepCall& call) {
   return filter;
 }
 
+// That there was no collective says nothing of a window in which no step did any work.
+void count_checked(StepCall& call, const Observation& seen, std::int64_t number, bool some) {
+  verdict::Evidence& evidence = call.in.evidence();
+  (some || seen.worked ? evidence.collectives_checked : evidence.trivial) += number;
+}
+
 // Each number stated or seen is held against its counterpart.
 void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter filter, const CollectiveCounts& stated,
                     bool bytes) {
@@ -110,7 +117,9 @@ void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter
     for (const comm::LogEntry* entry : entries)
       if (name_of(entry->family) == key.first && name_of(entry->operation) == key.second) culprits.push_back(entry);
   }
-  call.in.evidence().collectives_checked += static_cast<std::int64_t>(keys.size());
+  const bool some =
+      std::any_of(keys.begin(), keys.end(), [&](const auto& key) { return at(stated, key) + at(seen, key) > 0; });
+  count_checked(call, seen_in, std::max<std::int64_t>(1, static_cast<std::int64_t>(keys.size())), some);
   if (off.empty()) return;
   if (!culprits.empty()) off += str(". Seen were ", list_collectives(culprits, 8));
   call.in.fail(call.in.site_of(call.step, call.scope), off);
@@ -137,8 +146,10 @@ Value expect_equal(StepCall& call) {
   options.bits = call.boolean("bits");
   options.bits_float32 = call.in.scenario().bits == scenario::Bits::required;
   options.gradients = call.boolean("gradients");
+  const EmptyReadings readings;
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
+  options.from_empty = readings.any();
   call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
                              call.source("expected"), expected, options);
   return Value();
@@ -149,8 +160,10 @@ Value expect_different(StepCall& call) {
   options.rtol = call.maybe_number("rtol");
   options.atol = call.maybe_number("atol");
   options.different = true;
+  const EmptyReadings readings;
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
+  options.from_empty = readings.any();
   call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
                              call.source("expected"), expected, options);
   return Value();
@@ -176,7 +189,7 @@ Value expect_collectives(StepCall& call) {
   if (call.has("total")) {
     const std::int64_t expected = call.integer("total");
     const std::vector<const comm::LogEntry*> entries = select(seen, filter);
-    call.in.evidence().collectives_checked += 1;
+    count_checked(call, seen, 1, expected + static_cast<std::int64_t>(entries.size()) > 0);
     if (static_cast<std::int64_t>(entries.size()) != expected)
       call.in.fail(call.in.site_of(call.step, call.scope), str("expected ", expected, " collectives, seen ",
                                                                entries.size(), ": ", list_collectives(entries, 8)));

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <thread>
 
+#include "harness/run/observation.hpp"
 #include "harness/run/plan_trace.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -45,11 +46,12 @@ void Interpreter::call_routine(const scenario::Step& step, const Scope& scope) {
     if (!given && !parameter.default_value)
       throw Error(str("the routine ", routine.name, " needs `", parameter.name, "`"));
     if (trace_ && given && !trace_->knows(*given, scope)) continue;  // what needs it stays unknown too
+    const EmptyReadings readings;
     Value value = given ? evaluate(*given, scope) : evaluate(*parameter.default_value, Scope{frame});
     if (!has_type(value, parameter.type))
       throw Error(str("`", parameter.name, "` of the routine ", routine.name, " is of type ", parameter.type, ", not ",
                       describe(value)));
-    frame->names[parameter.name] = std::move(value);
+    frame->bind(parameter.name, std::move(value), readings.any());
   }
   // What a hook of the caller knows is not known in the routine.
   run_steps(routine.steps, Scope{frame});
@@ -64,7 +66,7 @@ void Interpreter::call_routine(const scenario::Step& step, const Scope& scope) {
     if (trace_ && !frame->names.contains(its))
       scope.frame->names.erase(mine);
     else
-      scope.frame->names[mine] = given_back(its);
+      scope.frame->bind(mine, given_back(its), frame->from_empty.contains(its));
   }
 }
 
@@ -74,7 +76,7 @@ Value repeat(StepCall& call) {
   const std::int64_t times = call.integer("times");
   const std::string index = call.has("index") ? call.text("index") : "";
   for (std::int64_t i = 0; i < times; ++i) {
-    if (!index.empty()) call.scope.frame->names[index] = Value(i);
+    if (!index.empty()) call.scope.frame->bind(index, Value(i));
     call.in.run_iteration(call.step.steps, call.scope, i);
   }
   return Value();
@@ -82,21 +84,23 @@ Value repeat(StepCall& call) {
 
 Value for_each(StepCall& call) {
   const std::vector<std::string> names = call.words("name");
+  const EmptyReadings readings;
   const Value in = call.value("in");
+  const bool from_empty = readings.any();
   const List& items = in.as_list("what for_each runs over");
   if (items.empty()) throw Error("the list that for_each runs over is empty", "guard it with `when`");
   const std::string index = call.has("index") ? call.text("index") : "";
-  Names& scope = call.scope.frame->names;
+  Frame& scope = *call.scope.frame;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (names.size() == 1) {
-      scope[names[0]] = items[i];
+      scope.bind(names[0], items[i], from_empty);
     } else {
       const List& parts = items[i].as_list("an item that several names take apart");
       if (parts.size() != names.size())
         throw Error(str("item ", i, " holds ", parts.size(), " values for ", names.size(), " names"));
-      for (std::size_t k = 0; k < names.size(); ++k) scope[names[k]] = parts[k];
+      for (std::size_t k = 0; k < names.size(); ++k) scope.bind(names[k], parts[k], from_empty);
     }
-    if (!index.empty()) scope[index] = Value(static_cast<std::int64_t>(i));
+    if (!index.empty()) scope.bind(index, Value(static_cast<std::int64_t>(i)));
     call.in.run_iteration(call.step.steps, call.scope, static_cast<std::int64_t>(i));
   }
   return Value();

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "harness/run/event_texts.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/run/verbs.hpp"
 
@@ -11,20 +12,13 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-std::string kind_of(const std::string& text) {
-  const std::size_t space = text.find(' ');
-  if (space == std::string::npos || space == 0 || space + 1 == text.size())
-    throw Error(str("`", text, "` is no event"), "write the kind and the path, such as `unshard layers.0`");
-  return text.substr(0, space);
-}
-
 // The kinds that are looked at: those asked for, else those that the texts name.
 std::set<parallel::EventKind> kinds_of(const Texts& asked, std::initializer_list<const Texts*> named) {
   std::set<parallel::EventKind> kinds;
   for (const std::string& kind : asked) kinds.insert(event_kind(kind));
   std::set<parallel::EventKind> in_texts;
   for (const Texts* texts : named)
-    for (const std::string& text : *texts) in_texts.insert(event_kind(kind_of(text)));
+    for (const std::string& text : *texts) in_texts.insert(parse_event(text).kind);
   if (asked.empty()) return in_texts;
   for (const parallel::EventKind kind : in_texts)
     if (!kinds.contains(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds` looked at"));
@@ -67,32 +61,62 @@ std::string never_off(const Texts& seen, const Texts& barred) {
   return {};
 }
 
+// The model that is asked for, else the only one that a name of the scope stands for.
+ModuleAt model_of(const StepCall& call) {
+  if (call.has("model")) return call.module("model");
+  const std::vector<ModuleAt> models = models_in(call.scope);
+  if (models.size() == 1) return models.front();
+  std::string names;
+  for (const ModuleAt& model : models) names += str(names.empty() ? "" : ", ", model.path);
+  throw Error(models.empty() ? str("there is no model whose events could be looked at")
+                             : str("there are several models: ", names),
+              "give `model`");
+}
+
+// What has no events in any window does not have to be barred: a wrong path would hold for ever.
+void check_barred(const Texts& never, const ModuleAt& model) {
+  const Texts owners = paths_of_owners(model.module);
+  for (const std::string& text : never) {
+    const std::string path = parse_event(text).path;
+    if (std::find(owners.begin(), owners.end(), path) == owners.end())
+      throw Error(str("nothing at `", path, "` has events"),
+                  owners.empty() ? str("apply fully_shard or activation_checkpoint first")
+                                 : str("events come from ", listed(owners)));
+  }
+}
+
 }  // namespace
 
 Value expect_events(StepCall& call) {
   const Value during = call.value("during");
   const Observation& window = *during.as_observation("during");
   const Texts exactly = call.words("exactly"), in_order = call.words("in_order"), never = call.words("never");
-  if (!call.has("exactly") && in_order.empty() && never.empty())
+  if (!call.has("exactly") && !call.has("in_order") && !call.has("never"))
     throw Error("expect_events says nothing", "give `exactly`, `in_order` or `never`");
+  for (const char* name : {"in_order", "never"})
+    if (call.has(name) && call.words(name).empty()) throw Error(str("`", name, "` lists no event"));
   const std::set<parallel::EventKind> kinds = kinds_of(call.words("kinds"), {&exactly, &in_order, &never});
   if (kinds.empty()) throw Error("expect_events looks at no kind of events", "give `kinds`");
-  ModuleAt model;
-  if (call.has("model")) model = call.module("model");
+  const ModuleAt model = model_of(call);
+  for (const Texts* texts : {&exactly, &in_order, &never})
+    for (const std::string& text : *texts) check_paths(parse_event(text), model.module, model.path);
+  check_barred(never, model);
   Texts seen;
-  for (const parallel::ParallelEvent& event : window.events)
+  bool silent = true;  // of this model, whatever the kind
+  for (const parallel::ParallelEvent& event : window.events) {
     if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
+    silent = silent && path_of_owner(event.owner, model.module, model.path).empty();
+  }
   const Site site = call.in.site_of(call.step, call.scope);
-  // That something did not happen says nothing of a window in which nothing did.
-  const bool silent = window.events.empty();
+  // That something did not happen says nothing of a window in which the model had no event at all.
   const auto judge = [&](bool asked, const std::string& off) {
     if (!asked) return;
     (silent ? call.in.evidence().trivial : call.in.evidence().orders_checked) += 1;
     if (!off.empty()) call.in.fail(site, off);
   };
   judge(call.has("exactly"), exactly_off(seen, exactly));
-  judge(!in_order.empty(), in_order_off(seen, in_order));
-  judge(!never.empty(), never_off(seen, never));
+  judge(call.has("in_order"), in_order_off(seen, in_order));
+  judge(call.has("never"), never_off(seen, never));
   return Value();
 }
 

@@ -2,6 +2,7 @@
 #include <chrono>
 
 #include "engine/autograd/checkpoint.hpp"
+#include "engine/device/allocations.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/run/verbs.hpp"
@@ -84,13 +85,17 @@ Value observe(StepCall& call) {
   unsigned mask = 0;
   for (const std::string& purpose : call.words("memory"))
     mask |= 1u << static_cast<unsigned>(device::purpose_from_name(purpose));
-  const device::MemoryWindow window(mask ? mask : (1u << device::num_purposes) - 1);
+  if (mask == 0) mask = (1u << device::num_purposes) - 1;
+  const device::MemoryWindow window(mask);
+  const std::int64_t allocations = device::num_allocations(mask), work = call.in.num_working_steps();
   const std::size_t first = comm::log().size(), first_event = parallel::events().size();
   const auto start = std::chrono::steady_clock::now();
   call.in.run_steps(call.step.steps, call.scope);
   auto seen = std::make_shared<Observation>();
   seen->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   seen->peak_bytes = window.peak_bytes();
+  seen->allocated = device::num_allocations(mask) > allocations;
+  seen->worked = call.in.num_working_steps() > work;
   const std::vector<comm::LogEntry>& log = comm::log();
   seen->collectives.assign(log.begin() + static_cast<std::ptrdiff_t>(first), log.end());
   const std::vector<parallel::ParallelEvent>& events = parallel::events();

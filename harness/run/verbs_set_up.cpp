@@ -50,8 +50,7 @@ Value mesh(StepCall& call) {
 
 Value let(StepCall& call) {
   const NoGrad no_grad;
-  for (const scenario::NamedExpr& entry : call.step.entries)
-    call.scope.frame->names[entry.name] = evaluate(*entry.value, call.scope);
+  bind_each(call.step.entries, call.scope);
   return Value();
 }
 

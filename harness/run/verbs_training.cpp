@@ -111,8 +111,7 @@ Value init_optimizer_state(StepCall& call) {
 
 Value forward(StepCall& call) {
   const GradMode recording(true);
-  for (const scenario::NamedExpr& entry : call.step.entries)
-    call.scope.frame->names[entry.name] = evaluate(*entry.value, call.scope);
+  bind_each(call.step.entries, call.scope);
   return Value();
 }
 

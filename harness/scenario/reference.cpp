@@ -192,6 +192,11 @@ How checks judge:
   no race. Reading a value into plain arithmetic (`item`, a condition on a tensor's value, `record`) does wait for it.
 - A case passes when all of its checks hold and at least one gathered evidence. A comparison of all zeros with all zeros, of
   a storage with itself, or of nothing, is counted as trivial and is no evidence. Not-a-number equals nothing.
+- A check that something is absent or bounded is trivial too where nothing happened: `peak_bytes` of a window that allocated
+  nothing of its purposes, `seconds`, `counts()` or no collectives of a window in which no step worked, events of a window in
+  which the model had none. A step works unless it observes, checks or steers; a `let` works when it calls a module or
+  computes with tensors.
+- A condition of `expect` counts under `conditions`, not as a comparison.
 - `expect_equal` of floating-point values holds when |a - b| <= atol + rtol * |b| + of_largest * max|b|. Unless given, the
   tolerances follow from the type:
 

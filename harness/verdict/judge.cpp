@@ -229,8 +229,9 @@ void judge_success(CaseResult& row, const Expectation& expectation, const std::v
     failure.message = row.evidence.trivial == 0
                           ? std::string("the case gathered no evidence: it compared nothing and expected nothing")
                           : str("the case gathered no evidence: ", row.evidence.trivial,
-                                row.evidence.trivial == 1 ? " comparison was trivial" : " comparisons were trivial",
-                                " (both sides all zero, sharing storage, or empty)");
+                                row.evidence.trivial == 1 ? " check was trivial" : " checks were trivial",
+                                " (both sides all zero, sharing storage or empty, or of a window in which nothing "
+                                "happened)");
     row.failure = std::move(failure);
   } else if (expectation.failure) {
     row.status = Status::XPASS;

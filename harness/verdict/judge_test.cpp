@@ -99,7 +99,8 @@ TEST(Judge, NoEvidenceIsInvalid) {
   EXPECT_EQ(trivial.status, Status::INVALID);
   EXPECT_EQ(
       trivial.failure->message,
-      "the case gathered no evidence: 3 comparisons were trivial (both sides all zero, sharing storage, or empty)");
+      "the case gathered no evidence: 3 checks were trivial (both sides all zero, sharing storage or empty, or of a "
+      "window in which nothing happened)");
   // An expected failure makes it no better.
   EXPECT_EQ(judge_ranks({outcome}, expecting_failure()).status, Status::INVALID);
 }

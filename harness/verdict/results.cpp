@@ -62,6 +62,17 @@ void Evidence::add(const Evidence& other) {
   orders_checked += other.orders_checked;
   errors_expected += other.errors_expected;
   planned_in_order += other.planned_in_order;
+  conditions += other.conditions;
+}
+
+Evidence Evidence::with_conditions_among_comparisons() const {
+  Evidence all = *this;
+  all.comparisons += conditions;
+  all.elements += conditions;
+  all.same_bits += conditions;
+  all.conditions = 0;
+  all.conditions_apart = false;
+  return all;
 }
 
 std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results) {

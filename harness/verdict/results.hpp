@@ -41,8 +41,13 @@ struct Evidence {
   std::int64_t errors_expected = 0;
   // Collectives that stood at their place in the plan's sequence; never evidence, as all of the plan.
   std::int64_t planned_in_order = 0;
+  std::int64_t conditions = 0;  // of `expect` that held and that hang on the run
+  // False for a row of an older file, which counts each condition as a comparison of one element with the same bits.
+  bool conditions_apart = true;
 
-  bool any() const { return comparisons + collectives_checked + orders_checked + errors_expected > 0; }
+  bool any() const { return comparisons + conditions + collectives_checked + orders_checked + errors_expected > 0; }
+  // The counts as an older file has them: for a comparison with one.
+  Evidence with_conditions_among_comparisons() const;
   // Sums; the larger difference (not-a-number stays); the looser of each part of the tolerance.
   void add(const Evidence& other);
 };

@@ -53,8 +53,8 @@ TEST(CountStatuses, LeavesOutWhatDidNotOccur) {
 }
 
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
-  Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20};
-  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22};
+  Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20, 3};
+  const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22, 4};
   a.add(b);
   EXPECT_EQ(a.comparisons, 3);
   EXPECT_EQ(a.trivial, 1);
@@ -69,6 +69,7 @@ TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   EXPECT_EQ(a.orders_checked, 1);
   EXPECT_EQ(a.errors_expected, 3);
   EXPECT_EQ(a.planned_in_order, 42);
+  EXPECT_EQ(a.conditions, 7);
 }
 
 TEST(Evidence, ANotANumberDifferenceStays) {
@@ -88,6 +89,9 @@ TEST(Evidence, TrivialOnesAreNone) {
   evidence.planned_in_order = 7;  // of the plan
   EXPECT_FALSE(evidence.any());
   evidence.orders_checked = 1;
+  EXPECT_TRUE(evidence.any());
+  evidence.orders_checked = 0;
+  evidence.conditions = 1;
   EXPECT_TRUE(evidence.any());
 }
 

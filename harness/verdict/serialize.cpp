@@ -136,6 +136,7 @@ void visit_evidence(Archive& archive, TheEvidence& evidence) {
   archive(evidence.orders_checked);
   archive(evidence.errors_expected);
   archive(evidence.planned_in_order);
+  archive(evidence.conditions);
 }
 
 template <class Archive, class TheFailure>

@@ -23,7 +23,7 @@ RankOutcome full() {
   o.last_step = {"forward", "a.yaml", 12, 4};
   o.end_time_ns = 123456789012345;
   o.seconds = 0.1;
-  o.evidence = Evidence{1, 2, 3, 4, 5, std::numeric_limits<double>::infinity(), {1e-6, 1e-5, 0.25}, 6, 7, 8, 9};
+  o.evidence = Evidence{1, 2, 3, 4, 5, std::numeric_limits<double>::infinity(), {1e-6, 1e-5, 0.25}, 6, 7, 8, 9, 10};
   Failure failure;
   failure.check = "expect_equal";
   failure.file = "b.yaml";
@@ -74,6 +74,7 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.evidence.orders_checked, 7);
   EXPECT_EQ(b.evidence.errors_expected, 8);
   EXPECT_EQ(b.evidence.planned_in_order, 9);
+  EXPECT_EQ(b.evidence.conditions, 10);
   ASSERT_EQ(b.failures.size(), 2u);
   EXPECT_EQ(b.failures[0].check, "expect_equal");
   EXPECT_EQ(b.failures[0].file, "b.yaml");

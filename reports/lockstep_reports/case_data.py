@@ -16,7 +16,7 @@ MAX_RECORDS = 12
 MAX_LISTING = 2000  # characters of a step as it stands in its file
 MAX_SEARCHED = 400
 FACTS = (
-    "comparisons", "trivial", "elements", "same bits", "bits required", "largest difference", "loosest tolerance",
+    "comparisons", "conditions", "trivial", "elements", "same bits", "bits required", "largest difference", "loosest tolerance",
     "collectives checked", "orders checked", "errors expected", "in planned order",
 )  # fmt: skip
 # Heads of tables and whether a column holds numbers; tables name them by their place here.
@@ -111,13 +111,13 @@ def _failure(failure: Failure, limits: Limits) -> dict[str, Any]:
 
 def _evidence(evidence: Evidence) -> list[str]:
     counts = (
-        evidence.comparisons, evidence.trivial, evidence.elements, evidence.same_bits, evidence.bits_required,
+        evidence.comparisons, evidence.conditions, evidence.trivial, evidence.elements, evidence.same_bits, evidence.bits_required,
         evidence.collectives_checked, evidence.orders_checked, evidence.errors_expected,
         evidence.planned_in_order,
     )  # fmt: skip
     texts = [format_count(count) for count in counts]
     difference = format_difference(evidence.max_abs_difference) if evidence.comparisons else NONE
-    return texts[:5] + [difference, tolerance_text(evidence)] + texts[5:]
+    return texts[:6] + [difference, tolerance_text(evidence)] + texts[6:]
 
 
 def _collectives(rows: list[Collective]) -> dict[str, Any] | None:

@@ -81,10 +81,11 @@ class Evidence:
     orders_checked: int = 0
     errors_expected: int = 0
     planned_in_order: int = 0  # never evidence
+    conditions: int = 0
 
     @property
     def any(self) -> bool:
-        return self.comparisons + self.collectives_checked + self.orders_checked + self.errors_expected > 0
+        return self.comparisons + self.conditions + self.collectives_checked + self.orders_checked + self.errors_expected > 0
 
     def add(self, other: "Evidence") -> None:
         """Counts add up; of differences and tolerances the largest stays, and not-a-number above all."""
@@ -98,7 +99,7 @@ class Evidence:
 
 
 EVIDENCE_COUNTS = (
-    "comparisons trivial elements same_bits bits_required collectives_checked orders_checked errors_expected planned_in_order".split()
+    "comparisons conditions trivial elements same_bits bits_required collectives_checked orders_checked errors_expected planned_in_order".split()
 )
 
 

@@ -53,7 +53,7 @@ def case_row(chance: random.Random, number: int, status: str) -> dict:
         "world_size": world_size, "launch": "process", "device": device, "status": status,
         "seconds": round(chance.expovariate(8), 4) if ran else 0.0,
         "evidence": {
-            "comparisons": comparisons, "trivial": chance.randrange(0, 6) if ran else 0, "elements": comparisons * 340,
+            "comparisons": comparisons, "conditions": 3 if ran else 0, "trivial": chance.randrange(0, 6) if ran else 0, "elements": comparisons * 340,
             "same_bits": comparisons if same else comparisons - comparisons // 5,
             "bits_required": comparisons if same else 0, "max_abs_difference": 0.0 if same else 3.0e-7,
             "loosest": {"rtol": 1.3e-6, "atol": 1e-5} if comparisons else {"rtol": 0.0, "atol": 0.0},

@@ -94,6 +94,12 @@ def test_a_field_of_any_wrong_type_is_no_error(value):
     case_from({"failure": {"line": value, "rank": value, "also": value, "message": value}})
 
 
+def test_conditions_are_evidence_of_their_own_and_an_older_file_has_none():
+    old, new = case_from({"evidence": {"comparisons": 1}}), case_from({"evidence": {"comparisons": 0, "conditions": 2}})
+    assert old.evidence.conditions == 0 and new.evidence.conditions == 2
+    assert new.evidence.any and new.evidence.comparisons == 0
+
+
 def test_bits():
     assert same_bits(0.1, 0.1)
     assert not same_bits(0.1, 0.1 + 2**-56)
