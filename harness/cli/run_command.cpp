@@ -20,6 +20,7 @@
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
 #include "harness/cli/standard_streams.hpp"
+#include "harness/cli/watched.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/console.hpp"
 #include "harness/report/dumps.hpp"
@@ -48,6 +49,19 @@ std::vector<std::shared_ptr<const scenario::Scenario>> load_all(scenario::Librar
   return scenarios;
 }
 
+// Those that lie outside the folder of scenarios.
+std::vector<std::string> own_files(const scenario::Library& library, const std::vector<std::string>& what) {
+  std::vector<std::string> files;
+  if (what.empty()) return files;
+  std::error_code error;
+  const std::filesystem::path root = std::filesystem::weakly_canonical(library.root(), error);
+  for (const std::string& path : library.find(what)) {
+    const std::filesystem::path below = std::filesystem::weakly_canonical(path, error).lexically_relative(root);
+    if (below.empty() || *below.begin() == "..") files.push_back(path);
+  }
+  return files;
+}
+
 void keep_failed(std::vector<scenario::Case>& cases, const std::string& results) {
   std::set<std::pair<std::string, std::string>> failed;
   for (const verdict::CaseResult& row : report::read_results(results).cases) {
@@ -72,6 +86,9 @@ void start_clock(double seconds) {
 std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings) {
   scenario::ExpandOptions expand = settings.expand;
   expand.available_devices = devices_of_build();
+  // A user's own files may be anything: first in a child, then here, where the ranks are forked from.
+  if (const std::vector<std::string> own = own_files(library, settings.what); !own.empty())
+    try_in_child([&] { scenario::expand_all(load_all(library, own), expand); });
   std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, settings.what), expand);
   if (!settings.failed.empty()) keep_failed(cases, settings.failed);
   const std::size_t count = cases.size();
