@@ -1,6 +1,7 @@
 #include "harness/run/plan_trace.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
