@@ -1,9 +1,12 @@
 #include "harness/cli/watched.hpp"
 
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
-#include <cstdlib>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -20,6 +23,10 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr WatchLimits small{.cpu_seconds = 0.3, .seconds = 0.6, .heap_mb = 256};
+
+[[noreturn]] void spin() {
+  for (std::atomic<int> turns = 0;;) ++turns;
+}
 
 std::string complaint_about(const std::function<void()>& work) {
   try {
@@ -40,7 +47,7 @@ TEST(Watched, EndsWorkThatDoesNotEndAndNamesTheLine) {
   const std::string message = complaint_about([] {
     const scenario::Evaluation evaluation("mine.yaml", "the reading");
     scenario::note_line(7, 3);
-    for (volatile int i = 0;;) i = 0;
+    spin();
   });
   EXPECT_THAT(message, StartsWith("mine.yaml:7:3: evaluating it took longer"));
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
@@ -95,12 +102,7 @@ TEST(Watched, ACommandsCodeComesThroughInBothProcesses) {
   const int code = in_watched_child([] { return 5; }, small);
   if (::getpid() != test) ::_exit(code);
   EXPECT_EQ(code, 5);
-  EXPECT_EQ(in_watched_child(
-                []() -> int {
-                  for (volatile int i = 0;;) i = 0;
-                },
-                small),
-            2);
+  EXPECT_EQ(in_watched_child([]() -> int { spin(); }, small), 2);
 }
 
 }  // namespace
