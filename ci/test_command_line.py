@@ -262,3 +262,125 @@ def test_report_writes_one_page(tmp_path):
     assert made.returncode == 0, made.stderr
     page = (tmp_path / "page" / "index.html").read_text(encoding="utf-8")
     assert "paged" in page and page.lstrip().lower().startswith("<!doctype html>")
+
+
+COSTLY = """\
+scenario: {name}
+summary: Ten thousand cases, each with a rule that costs much.
+ranks: {{world_size: [1]}}
+device: [cpu]
+matrix: {{a: {digits}, b: {digits}, c: {digits}, d: {digits}}}
+skip:
+  - {{when: "sum([i * a + b + c + d for i in range(10000)]) < 0", reason: never}}
+steps:
+  - expect: rank + 1 == 1
+"""
+
+PLANNED = """\
+scenario: {name}
+summary: {summary}
+ranks: {{world_size: [2]}}
+device: [cpu]
+steps:
+  - seed: 1
+  - {{model: "Linear(2, 2)", as: model}}
+  - replicate: model
+{steps}
+  - forward: {{loss: "sum(model(ones(1, 2)))"}}
+  - backward: loss
+  - expect: rank < 2
+"""
+
+
+def refused(result: subprocess.CompletedProcess, place: str) -> str:
+    said = result.stdout + result.stderr
+    assert result.returncode == 2, said
+    assert place in said, said
+    return said
+
+
+@pytest.mark.parametrize("command", ["validate", "list", "explain", "run"])
+def test_what_is_no_regular_file_is_refused_at_once_by_name(tmp_path, command):
+    pipe = tmp_path / "pipe.yaml"
+    os.mkfifo(pipe)
+    huge = tmp_path / "huge.yaml"
+    huge.write_bytes(b"a" * 2_000_000)
+    folder = tmp_path / "folder.yaml"
+    (folder / "none").mkdir(parents=True)
+    assert "is a pipe, not a regular file" in refused(lockstep(command, pipe, timeout=20), "pipe.yaml")
+    assert "is a device, not a regular file" in refused(lockstep(command, "/dev/zero", timeout=20), "/dev/zero")
+    assert "at most 1048576 are allowed" in refused(lockstep(command, huge, timeout=20), "huge.yaml")
+    refused(lockstep(command, folder, timeout=20), "folder.yaml")
+
+
+def test_results_that_are_no_regular_file_are_refused_by_name(tmp_path):
+    good, results, pipe = scenario(tmp_path, "good"), tmp_path / "results.jsonl", tmp_path / "pipe"
+    os.mkfifo(pipe)
+    assert lockstep("run", good, "--results", results).returncode == 0
+    for arguments in (
+        ("report", pipe, "-o", tmp_path / "page"),
+        ("compare", results, pipe),
+        ("compare", "/dev/zero", results),
+        ("run", good, "--failed", pipe),
+    ):
+        said = refused(lockstep(*arguments, timeout=20), "not a regular file")
+        assert "give a results file" in said
+
+
+@pytest.mark.parametrize("command", ["list", "explain", "run"])
+def test_rules_that_cost_too_much_end_at_their_line(tmp_path, command):
+    file = tmp_path / "costly.yaml"
+    file.write_text(COSTLY.format(name="costly", digits=list(range(10))), encoding="utf-8")
+    said = refused(lockstep(command, file, timeout=60), "costly.yaml:7:")
+    assert "may take 5 s" in said
+    assert lockstep("validate", file, timeout=20).returncode == 0
+
+
+@pytest.mark.parametrize("command", ["list", "explain", "run"])
+def test_lists_that_grow_before_launch_end_at_their_line(tmp_path, command):
+    file = tmp_path / "lists.yaml"
+    file.write_text(
+        scenario(tmp_path, "lists").read_text(encoding="utf-8")
+        + 'skip:\n  - {when: "len([range(10000) for i in range(10000)]) == 1", reason: never}\n',
+        encoding="utf-8",
+    )
+    said = refused(lockstep(command, file, timeout=60), "lists.yaml:10:")
+    assert "of the 256 MiB" in said
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        '  - repeat: 100000000\n    steps:\n      - forward: {loss: "sum(model(ones(1, 2)))"}\n      - backward: loss',
+        '  - let: {x: "sum([sum([sum(range(10000)) for j in range(10000)]) for i in range(10000)])"}',
+    ],
+    ids=["many_steps", "one_step"],
+)
+def test_explain_ends_a_plan_that_takes_too_long_at_its_line(tmp_path, steps):
+    file = tmp_path / "planned.yaml"
+    file.write_text(PLANNED.format(name="planned", summary="A long plan.", steps=steps), encoding="utf-8")
+    said = refused(lockstep("explain", file, timeout=60), "planned.yaml:")
+    assert "the plan of a case may take 5 s" in said
+
+
+def test_ten_thousand_errors_in_one_line_are_told_in_little_memory(tmp_path):
+    file = tmp_path / "errors.yaml"
+    file.write_text("{" + ",".join(f"unknown_key_number_{i}: 1" for i in range(9900)) + "}\n", encoding="utf-8")
+    said = lockstep("validate", file, timeout=60)
+    assert said.returncode == 2
+    assert len(said.stdout) < 5_000_000
+
+
+def test_memory_and_output_are_set_by_the_command(tmp_path):
+    file = tmp_path / "large.yaml"
+    file.write_text(
+        "scenario: large\nsummary: s\nranks: {world_size: [1]}\ndevice: [cpu]\nsteps:\n  - let: {x: zeros(2097152)}\n"
+        "  - write: {file: x.safetensors, value: \"{'x': x}\"}\n  - expect: rank + 1 == 1\n",
+        encoding="utf-8",
+    )
+    assert lockstep("run", file).returncode == 0
+    for option, line, message in (("--memory-mb", 6, "raise it with `limits: {memory_mb"), ("--output-mb", 7, "--output-mb")):
+        ran = lockstep("run", file, option, 4)
+        assert ran.returncode == 1, ran.stdout
+        assert f"large.yaml:{line}:" in ran.stdout and message in ran.stdout and f"{option} 4" in ran.stdout
+    assert lockstep("run", file, "--memory-mb", 0).returncode == 2

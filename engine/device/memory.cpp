@@ -21,6 +21,8 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   }
   if (any_returned_.load(std::memory_order_acquire)) [[unlikely]]
     take_back_returned();
+  if (bytes > room()) [[unlikely]]
+    past_limit(device, bytes, of);
   Stream& home = current_stream(device);
   ++stats.num_allocations;
 
@@ -131,25 +133,43 @@ std::int64_t Runtime::current_bytes(unsigned purpose_mask) const {
   return sum;
 }
 
-void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
-  const Arena& arena = arena_of(device.kind);
+std::size_t Runtime::room() const {
+  const std::int64_t beside = limit_.beside ? limit_.beside->load(std::memory_order_relaxed) : 0;
+  return static_cast<std::size_t>(std::max<std::int64_t>(0, limit_.bytes - stats.current_total - beside));
+}
+
+// " 96 (parameter), 32 (activation)", or " 0".
+std::string Runtime::in_use_by_purpose(Kind kind) const {
   std::array<std::int64_t, num_purposes> used{};
   for (const Memory* memory = living_; memory != nullptr; memory = memory->next_) {
-    if (memory->device_.kind == device.kind) {
+    if (memory->device_.kind == kind) {
       used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
     }
   }
-  std::string message = str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes,
-                            " bytes for ", name_of(of), " were asked for; of ", arena.bytes(), " bytes the pools hold ",
-                            arena.taken(), ", the machine has ", available_memory(), " left; in use are");
-  const char* separator = " ";
+  std::string text;
   for (int i = 0; i < num_purposes; ++i) {
     if (used[static_cast<std::size_t>(i)] == 0) continue;
-    message += str(separator, used[static_cast<std::size_t>(i)], " (", name_of(static_cast<Purpose>(i)), ")");
-    separator = ", ";
+    text +=
+        str(text.empty() ? " " : ", ", used[static_cast<std::size_t>(i)], " (", name_of(static_cast<Purpose>(i)), ")");
   }
-  if (*separator == ' ') message += " 0";
-  throw Error(std::move(message), "shard more, free earlier, or give the world larger arenas");
+  return text.empty() ? " 0" : text;
+}
+
+void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
+  const Arena& arena = arena_of(device.kind);
+  throw Error(str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ",
+                  name_of(of), " were asked for; of ", arena.bytes(), " bytes the pools hold ", arena.taken(),
+                  ", the machine has ", available_memory(), " left; in use are", in_use_by_purpose(device.kind)),
+              "shard more, free earlier, or give the world larger arenas");
+}
+
+void Runtime::past_limit(Device device, std::size_t bytes, Purpose of) {
+  std::string message =
+      str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
+          " go past the ", limit_.bytes, " that a rank may use; in use are ", stats.current_total,
+          " on all devices, here", in_use_by_purpose(device.kind));
+  if (limit_.beside) message += str(", and ", limit_.beside->load(std::memory_order_relaxed), " for values");
+  throw Error(std::move(message), limit_.remedy);
 }
 
 MemoryPtr allocate(Device device, std::size_t bytes, bool pinned) {
@@ -174,6 +194,8 @@ std::int64_t num_allocations(unsigned purpose_mask) {
     if ((purpose_mask >> i) & 1u) sum += runtime.allocations[static_cast<std::size_t>(i)];
   return sum;
 }
+std::int64_t memory_in_use() { return Runtime::current().stats.current_total; }
+void limit_memory(MemoryLimit limit) { Runtime::current().limit_memory(std::move(limit)); }
 
 void reset_peaks() {
   MemoryStats& stats = Runtime::current().stats;

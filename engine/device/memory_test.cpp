@@ -1,3 +1,5 @@
+#include <atomic>
+#include <memory>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -7,6 +9,7 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/device/arena.hpp"
+#include "engine/device/memory_limit.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::device {
@@ -243,6 +246,43 @@ TEST(Memory, LetGoByAnotherThreadIsTakenBack) {
   EXPECT_EQ(memory_stats().current_total, 100);
   allocate(cpu, 0);
   EXPECT_EQ(memory_stats().current_total, 0);
+}
+
+TEST(MemoryLimit, RefusesWhatGoesPastItOnAllDevicesTogether) {
+  OneRank rank;
+  const auto values = std::make_shared<std::atomic<std::int64_t>>(0);
+  limit_memory({.bytes = 1 << 20, .beside = values, .remedy = "ask for less"});
+  const MemoryPtr first = allocate(cpu, 1 << 19, Purpose::parameter);
+  {
+    const MemoryPtr second = allocate(sim, 1 << 19);
+    try {
+      allocate(cpu, 1);
+      FAIL() << "no error";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.message(),
+                "out of memory on cpu of rank 0: 1 bytes for activation go past the 1048576 that a rank may use; in "
+                "use are 1048576 on all devices, here 524288 (parameter), and 0 for values");
+      EXPECT_EQ(error.remedy(), "ask for less");
+    }
+    EXPECT_EQ(memory_stats().current_total, 1 << 20);
+    EXPECT_NO_THROW(allocate(cpu, 0));
+  }
+  EXPECT_NO_THROW(allocate(sim, 1 << 19));  // what was freed can be used again
+  *values = 100;
+  EXPECT_THROW(allocate(cpu, (1 << 19) - 99), Error);
+  EXPECT_NO_THROW(allocate(cpu, (1 << 19) - 100));
+  *values = 1 << 30;  // more than all of it
+  EXPECT_THROW(allocate(cpu, 1), Error);
+}
+
+TEST(MemoryLimit, IsNoneUnlessGiven) {
+  OneRank rank;
+  EXPECT_NO_THROW(allocate(cpu, std::size_t{1} << 28));
+  limit_memory({.bytes = 100});
+  EXPECT_THROW(allocate(cpu, 101), Error);
+  limit_memory({});
+  EXPECT_NO_THROW(allocate(cpu, 101));
+  EXPECT_EQ(memory_in_use(), 0);
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/device/device.hpp"
+#include "engine/device/memory_limit.hpp"
 #include "engine/device/order_check.hpp"
 #include "engine/device/pool.hpp"
 #include "engine/device/stream.hpp"
@@ -112,6 +113,8 @@ class Runtime {
   // The shadow of a block, made at first need.
   static OrderShadow& shadow_of(Memory& memory);
 
+  void limit_memory(MemoryLimit limit) { limit_ = std::move(limit); }
+
   Purpose purpose = Purpose::activation;  // of the innermost PurposeScope
   MemoryStats stats;
   std::array<std::int64_t, num_purposes> allocations{};  // since the start, by purpose
@@ -129,8 +132,11 @@ class Runtime {
   void take_back(Memory* memory);
   void take_back_returned();
   void count(Purpose of, std::int64_t bytes);
-  void mark_wrapped();  // the streams, when something goes around each launch
+  void mark_wrapped();       // the streams, when something goes around each launch
+  std::size_t room() const;  // below the limit
+  std::string in_use_by_purpose(Kind kind) const;
   [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
+  [[noreturn]] void past_limit(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;
   OrderCheck order_;
@@ -140,6 +146,7 @@ class Runtime {
   bool poison_ = false;
   std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: workers end before members go
   std::uint64_t next_id_ = 1;
+  MemoryLimit limit_;
   Memory* living_ = nullptr;
   Memory* spare_ = nullptr;
   std::mutex returned_mutex_;

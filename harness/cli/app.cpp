@@ -17,6 +17,7 @@
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_command.hpp"
 #include "harness/cli/standard_streams.hpp"
+#include "harness/cli/watched.hpp"
 #include "harness/report/compare_runs.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/page.hpp"
@@ -61,6 +62,11 @@ void add_selection(CLI::App& command, Choices& choices) {
   command.add_option("--tag", expand.tags, "only scenarios with this tag")->allow_extra_args(false);
   command.add_option("--shard", choices.shard, "the I-th of N parts of the cases")->type_name("I/N");
   command.add_option("--timeout", choices.timeout, "seconds a case may take (60)")->check(CLI::PositiveNumber);
+  const CLI::Range mebibytes(std::int64_t{1}, scenario::limits::most_mb);
+  command.add_option("--memory-mb", expand.memory_mb, "MiB that each rank may use for tensors and values (2048)")
+      ->check(mebibytes);
+  command.add_option("--output-mb", expand.output_mb, "MiB that each rank may record and write to files (64)")
+      ->check(mebibytes);
 }
 
 void add_execution(CLI::App& command, Choices& choices) {
@@ -117,9 +123,11 @@ int kill_matrix_command(const Choices& choices) {
 int dispatch(const std::string& command, Choices& choices) {
   settle(choices);
   if (command == "run") return run_command(choices.run);
-  if (command == "list") return list_command(choices.run.what, choices.run.expand, choices.json);
-  if (command == "explain") return explain_command(choices.name, choices.run.expand.only);
-  if (command == "validate") return validate_command(choices.files);
+  if (command == "list")
+    return in_watched_child([&] { return list_command(choices.run.what, choices.run.expand, choices.json); });
+  if (command == "explain")
+    return in_watched_child([&] { return explain_command(choices.name, choices.run.expand.only); });
+  if (command == "validate") return in_watched_child([&] { return validate_command(choices.files); });
   if (command == "schema") return schema_command();
   if (command == "reference") return reference_command(choices.documents);
   if (command == "report") return report::write_page(reports_folder(), choices.old_results, choices.output);

@@ -13,6 +13,7 @@
 #include "harness/run/plan_check.hpp"
 #include "harness/scenario/describe.hpp"
 #include "harness/scenario/documents.hpp"
+#include "harness/scenario/evaluation.hpp"
 #include "harness/scenario/library.hpp"
 
 namespace lockstep::cli {
@@ -49,6 +50,7 @@ std::string explain_collectives(scenario::Library& library, const std::shared_pt
     spec.scenario = scenario.get();
     spec.test_case = &one;
     spec.library = &library;
+    const scenario::Evaluation evaluation(scenario->file, "the plan of a case");
     const std::string plan = run::explain_plan(spec);
     if (plan.empty()) return "";
     return str("Collectives that rank 0 must make, or it fails (plan); of [", one.id, "], another case with --case\n",

@@ -9,6 +9,7 @@
 
 #include "engine/comm/recorder.hpp"
 #include "engine/core/resources.hpp"
+#include "harness/cli/case_limits.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/launcher.hpp"
@@ -56,6 +57,7 @@ void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCase
   how.launch = test_case.launch == scenario::Launch::process ? launch::Launch::process : launch::Launch::thread;
   how.timeout_seconds = test_case.timeout;
   how.collective_deadline_seconds = options.collective_deadline;
+  how.memory_bytes = running.spec.limits.memory_bytes;
   const run::CaseSpec spec = running.spec;
   pool.start(ticket, how, [spec, stage](int rank) { return run::run_case(spec, rank, stage); });
 }
@@ -140,7 +142,8 @@ class Runner {
                        .library = &library_,
                        .case_folder = one.folder->path(),
                        .order_check = options_.order_check,
-                       .collective_deadline_seconds = options_.collective_deadline};
+                       .collective_deadline_seconds = options_.collective_deadline,
+                       .limits = limits_of(*one.test_case)};
     if (!options_.trace_folder.empty())
       spec.trace_bits = (std::filesystem::path(options_.trace_folder) / str("case-", ticket + 1)).string();
     if (!options_.timeline_folder.empty())

@@ -20,6 +20,7 @@
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
 #include "harness/cli/standard_streams.hpp"
+#include "harness/cli/watched.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/console.hpp"
 #include "harness/report/dumps.hpp"
@@ -47,6 +48,19 @@ std::vector<std::shared_ptr<const scenario::Scenario>> load_all(scenario::Librar
   }
   if (!errors.empty()) throw Error(errors, "");
   return scenarios;
+}
+
+// Those that lie outside the folder of scenarios.
+std::vector<std::string> own_files(const scenario::Library& library, const std::vector<std::string>& what) {
+  std::vector<std::string> files;
+  if (what.empty()) return files;
+  std::error_code error;
+  const std::filesystem::path root = std::filesystem::weakly_canonical(library.root(), error);
+  for (const std::string& path : library.find(what)) {
+    const std::filesystem::path below = std::filesystem::weakly_canonical(path, error).lexically_relative(root);
+    if (below.empty() || *below.begin() == "..") files.push_back(path);
+  }
+  return files;
 }
 
 using CaseName = std::pair<std::string, std::string>;  // scenario, case
@@ -99,15 +113,22 @@ std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettin
   if (!settings.failed.empty()) failed = failed_in(settings.failed);
   const bool by_failed = !failed.empty() && settings.what.empty();
   const std::vector<std::string> what = by_failed ? scenarios_of(failed, library.root()) : settings.what;
-  std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, what), expand);
+  const auto checked_cases = [&](const std::vector<std::string>& of) {
+    std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, of), expand);
+    scenario::Diagnostics wrong;
+    run::check_before_launch(cases, wrong);
+    if (!wrong.empty()) throw scenario::ScenarioError(wrong);
+    return cases;
+  };
+  // A user's own files may be anything: first in a child, then here, where the ranks are forked from.
+  if (const std::vector<std::string> own = own_files(library, what); !own.empty())
+    try_in_child([&] { checked_cases(own); });
+  std::vector<scenario::Case> cases = checked_cases(what);
   if (!failed.empty()) {
     std::set<CaseName> names;
     for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
     std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
   }
-  scenario::Diagnostics wrong;
-  run::check_before_launch(cases, wrong);
-  if (!wrong.empty()) throw scenario::ScenarioError(wrong);
   const std::size_t count = cases.size();
   for (int i = 1; i < settings.repeat; ++i) {
     for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);

@@ -9,6 +9,7 @@
 //   LaunchResult result = launch(options, [&](int rank) { return run_case_on_rank(...); });
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -26,8 +27,9 @@ struct LaunchOptions {
   Launch launch = Launch::process;
   double timeout_seconds = 60.0;
   double collective_deadline_seconds = 10.0;
-  bool pin = false;    // each rank on a core of its own, where there are enough: for measurements
-  std::string folder;  // the case's own folder, made before and removed after; empty: none
+  bool pin = false;               // each rank on a core of its own, where there are enough: for measurements
+  std::int64_t memory_bytes = 0;  // that a rank may use, for the process's own limit; 0: none
+  std::string folder;             // the case's own folder, made before and removed after; empty: none
 };
 
 // Runs on each rank, with its RankContext current and its communicator ready. Must not throw: failures are part of the

@@ -11,6 +11,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -20,6 +21,7 @@
 #include "engine/comm/control.hpp"
 #include "engine/comm/culprits.hpp"
 #include "engine/comm/process_group.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
@@ -136,6 +138,30 @@ void use_spare_stack() {
   ::sigaltstack(&stack, nullptr);
 }
 
+// The kernel's bound on the heap, for memory that no budget counts: what goes past it is std::bad_alloc at the step
+// that asked, long before the machine ends a process of its choice. Device memory is shared and does not count here.
+void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unused]] std::size_t num_ranks) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  if (rank_bytes <= 0) return;
+  std::int64_t total = 0, resident = 0, shared = 0, text = 0, library = 0, data = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) return;
+  const int found = std::fscanf(file, "%ld %ld %ld %ld %ld %ld", &total, &resident, &shared, &text, &library, &data);
+  std::fclose(file);
+  if (found != 6) return;
+  // Stacks of threads count, and what libraries keep for themselves.
+  constexpr std::int64_t spare = std::int64_t{1} << 30, spare_of_rank = std::int64_t{256} << 20;
+  rlimit limit = {};
+  if (::getrlimit(RLIMIT_DATA, &limit) != 0) return;
+  const auto wanted =
+      static_cast<rlim_t>(data * ::sysconf(_SC_PAGESIZE) + spare +
+                          bounded_product(static_cast<std::int64_t>(num_ranks), rank_bytes + spare_of_rank));
+  if (limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur <= wanted) return;
+  limit.rlim_cur = wanted;
+  ::setrlimit(RLIMIT_DATA, &limit);
+#endif
+}
+
 void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, const RankFunction& function,
               Outlet& outlet) {
   const std::int64_t start = comm::now_ns();
@@ -218,6 +244,7 @@ void become_child(int parent) {
 
 void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
                const RankFunction& function, int pipe) {
+  limit_process_memory(options.memory_bytes, ranks.size());
   Outlet outlet;
   outlet.pipe = pipe;
   outlet.threads = options.launch == Launch::thread;

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
-#include <sstream>
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +12,7 @@
 #include "engine/core/text.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/text.hpp"
+#include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::report {
 
@@ -232,11 +231,8 @@ std::vector<RankTrace> read_traces(const std::string& folder) {
   });
   std::vector<RankTrace> traces;
   for (const fs::path& file : files) {
-    std::ifstream in(file, std::ios::binary);
-    std::ostringstream text;
-    text << in.rdbuf();
-    if (!in) throw Error(str("cannot read ", file.string()), "");
-    traces.push_back(parse_trace(text.str(), file.string()));
+    constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+    traces.push_back(parse_trace(scenario::read_regular_file(file.string(), most_bytes), file.string()));
   }
   return traces;
 }

@@ -15,6 +15,7 @@
 
 #include "engine/core/error.hpp"
 #include "harness/report/text.hpp"
+#include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::report {
 
@@ -136,6 +137,11 @@ int write_page(const std::string& reports_folder, const std::string& results, co
   }
   if (!std::filesystem::exists(results)) {
     throw Error(str("there is no results file ", results), "write one with `lockstep run --results FILE`");
+  }
+  try {
+    const scenario::RegularFile readable(results);  // the page's program would wait for a pipe
+  } catch (const Error& error) {
+    throw Error(error.message(), "give a results file written by `lockstep run --results FILE`");
   }
   // An argument that begins with '-' would be read as an option.
   const auto plain = [](const std::string& path) { return path.starts_with('-') ? "./" + path : path; };

@@ -1,13 +1,11 @@
 #include <cmath>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.hpp"
 #include "harness/report/results_file.hpp"
+#include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::report {
 
@@ -297,12 +295,13 @@ ResultsFile parse_results(std::string_view text, const std::string& path) {
 }
 
 ResultsFile read_results(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) throw Error(str(path, " is a folder"), remedy);
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(str("cannot read ", path), remedy);
-  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw Error(str("cannot read ", path, " to its end"), remedy);
+  constexpr std::int64_t most_bytes = std::int64_t{1} << 30;
+  std::string text;
+  try {
+    text = scenario::read_regular_file(path, most_bytes);
+  } catch (const Error& error) {
+    throw Error(error.message(), remedy);
+  }
   return parse_results(text, path);
 }
 

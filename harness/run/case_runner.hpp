@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "harness/run/rank_budget.hpp"
 #include "harness/scenario/document.hpp"
 #include "harness/scenario/expand.hpp"
 #include "harness/scenario/library.hpp"
@@ -20,6 +21,7 @@ struct CaseSpec {
   std::string case_folder;                     // the case's own folder for files it writes
   bool order_check = true;
   double collective_deadline_seconds = 10.0;
+  RankLimits limits{};
   std::string trace_bits{};  // where this case's trace goes (trace_bits.hpp), without what ends the name; empty: none
   std::string timeline{};    // where this case's timeline goes (timeline.hpp), without what ends the name; empty: none
 };

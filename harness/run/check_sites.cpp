@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "harness/run/case_runner.hpp"
+#include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::run {
 
@@ -140,6 +141,7 @@ class Collector {
 
 verdict::Expectation expectation_of(const CaseSpec& spec) {
   const scenario::Case& test_case = *spec.test_case;
+  const scenario::Evaluation evaluation(spec.scenario->file, "the conditions of a case");
   verdict::Expectation expectation;
   Bindings known;
   for (std::string_view type : scenario::type_names()) known.emplace(std::string(type), Literal(std::string(type)));

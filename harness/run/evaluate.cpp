@@ -78,6 +78,7 @@ void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, V
   for (const std::string& target : expr.names) locals.names.emplace_back(target, Value());
   const Scope inner = scope.with(&locals);
   for (const Value& item : items.as_list("what a comprehension runs over")) {
+    scenario::Budget::ask_time();
     bind_targets(expr.names, item, locals.names);
     if (!condition || evaluate_condition(*condition, inner)) visit(inner);
   }
@@ -150,7 +151,12 @@ Value concat(const Expr& expr, const Scope& scope) {
     return Value(to_text(only));
   }
   std::string text;
-  for (const auto& child : expr.children) text += to_text(evaluate(*child, scope));
+  for (const auto& child : expr.children) {
+    const std::string piece = to_text(evaluate(*child, scope));
+    scenario::Budget::ask(static_cast<std::int64_t>(text.size() + piece.size()),
+                          [&] { return str("a text of ", text.size() + piece.size(), " characters"); });
+    text += piece;
+  }
   return Value(std::move(text));
 }
 

@@ -3,62 +3,35 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <limits>
 
-#include <nlohmann/json.hpp>
-
+#include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/tensor.hpp"
+#include "harness/run/json_values.hpp"
+#include "harness/run/rank_budget.hpp"
 #include "harness/run/safetensors.hpp"
+#include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::run {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::ordered_json;
 
 namespace {
 
 constexpr std::int64_t most_numbers = 10'000'000;  // of a tensor that goes into a .json file
 
-Value from_json(const Json& json) {
-  switch (json.type()) {
-    case Json::value_t::null:
-      return Value();
-    case Json::value_t::boolean:
-      return Value(json.get<bool>());
-    case Json::value_t::number_integer:
-      return Value(json.get<std::int64_t>());
-    case Json::value_t::number_unsigned:
-      if (json.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
-        throw Error(str("the integer ", json.get<std::uint64_t>(), " does not fit in 64 bits with a sign"));
-      return Value(json.get<std::int64_t>());
-    case Json::value_t::number_float:
-      return Value(json.get<double>());
-    case Json::value_t::string:
-      return Value(json.get<std::string>());
-    case Json::value_t::array: {
-      List items;
-      for (const Json& item : json) items.push_back(from_json(item));
-      return Value::list(std::move(items));
-    }
-    case Json::value_t::object: {
-      Map entries;
-      for (const auto& [key, item] : json.items()) entries.emplace_back(key, from_json(item));
-      return Value::map(std::move(entries));
-    }
-    default:
-      throw Error("a JSON value of unknown kind");
-  }
-}
-
+// The budget of the rank bounds it, not a size of its own.
 std::string contents_of(const std::string& file, const std::string& shown) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw Error(str("cannot read `", shown, "`"), "a file that a step writes lies in the case's own folder");
-  std::ostringstream out;
-  out << in.rdbuf();
-  return std::move(out).str();
+  try {
+    return scenario::read_regular_file(file, std::numeric_limits<std::int64_t>::max() - 1, str("`", shown, "`"));
+  } catch (const scenario::BudgetError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(error.message(), "a file that a step writes lies in the case's own folder");
+  }
 }
 
 void replace_contents(const std::string& file, const std::string& shown, const std::string& bytes) {
@@ -76,6 +49,17 @@ void replace_contents(const std::string& file, const std::string& shown, const s
   fs::rename(part, file);
 }
 
+Value json_of(const std::string& file, const std::string& shown) {
+  try {
+    return parse_json(contents_of(file, shown));
+  } catch (const scenario::BudgetError&) {
+    throw;
+  } catch (const Error& error) {
+    if (error.message().find(shown) != std::string::npos) throw;
+    throw Error(str("`", shown, "`: ", error.message()), error.remedy());
+  }
+}
+
 Value tensors_of(const std::string& bytes, const std::string& shown, device::Device device) {
   Map entries;
   for (auto& [name, tensor] : read_safetensors(bytes, shown, device))
@@ -84,6 +68,15 @@ Value tensors_of(const std::string& bytes, const std::string& shown, device::Dev
 }
 
 std::string to_safetensors(const Map& map) {
+  std::int64_t total = 0;
+  for (const auto& [key, value] : map) {
+    const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
+    total = scenario::saturating_add(
+        total, static_cast<std::int64_t>(bounded_bytes(tensor.num_elements(), size_of(tensor.dtype()))));
+  }
+  // The bytes of all and, beside them, the file that they are joined to.
+  scenario::Budget::ask(scenario::saturating_add(total, total),
+                        [&] { return str("a file of ", map.size(), " tensors"); });
   NamedTensors tensors;
   for (const auto& [key, value] : map) {
     const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
@@ -95,14 +88,6 @@ std::string to_safetensors(const Map& map) {
 }
 
 }  // namespace
-
-Value parse_json(const std::string& text) {
-  try {
-    return from_json(Json::parse(text));
-  } catch (const Json::exception& error) {
-    throw Error(str("malformed JSON: ", error.what()));
-  }
-}
 
 std::string resolve_path(const std::string& path, const Folders& folders, bool writing) {
   const bool shared = path.starts_with('/');
@@ -122,17 +107,23 @@ std::string resolve_path(const std::string& path, const Folders& folders, bool w
 
 Value read_file(const std::string& path, const Folders& folders, device::Device device) {
   const std::string file = resolve_path(path, folders, false);
-  if (path.ends_with(".json")) return parse_json(contents_of(file, path));
+  if (path.ends_with(".json")) return json_of(file, path);
   if (path.ends_with(".safetensors")) return tensors_of(contents_of(file, path), path, device);
   throw Error(str("`", path, "` is neither .json nor .safetensors"));
 }
 
-void write_file(const std::string& path, const Value& value, const Folders& folders) {
+void write_file(const std::string& path, const Value& value, const Folders& folders, RankBudget* budget) {
   const std::string file = resolve_path(path, folders, true);
+  std::string bytes;
+  if (path.ends_with(".json"))
+    bytes = to_literal(value, most_numbers).json();
+  else if (path.ends_with(".safetensors"))
+    bytes = to_safetensors(value.as_map("value"));
+  else
+    throw Error(str("`", path, "` is neither .json nor .safetensors"));
+  if (budget) budget->write(file, path, bytes.size());
   fs::create_directories(fs::path(file).parent_path());
-  if (path.ends_with(".json")) return replace_contents(file, path, to_literal(value, most_numbers).json());
-  if (path.ends_with(".safetensors")) return replace_contents(file, path, to_safetensors(value.as_map("value")));
-  throw Error(str("`", path, "` is neither .json nor .safetensors"));
+  replace_contents(file, path, bytes);
 }
 
 }  // namespace lockstep::run

@@ -8,6 +8,8 @@
 
 namespace lockstep::run {
 
+class RankBudget;
+
 struct Folders {
   std::string of_case;    // empty: the case has none
   std::string scenarios;  // what `/` stands for
@@ -17,10 +19,7 @@ struct Folders {
 std::string resolve_path(const std::string& path, const Folders& folders, bool writing);
 
 Value read_file(const std::string& path, const Folders& folders, device::Device device);
-// A value as .json, a map of tensors as .safetensors.
-void write_file(const std::string& path, const Value& value, const Folders& folders);
-
-// JSON both ways; not-a-number and infinities are the texts "nan", "inf", "-inf" (as records are written).
-Value parse_json(const std::string& text);
+// A value as .json, a map of tensors as .safetensors. The bytes count in the output of the budget, unless it is null.
+void write_file(const std::string& path, const Value& value, const Folders& folders, RankBudget* budget);
 
 }  // namespace lockstep::run

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 #include <exception>
+#include <new>
 #include <string_view>
 
 #include "engine/autograd/autograd.hpp"
@@ -17,6 +18,7 @@
 #include "harness/run/plan_trace.hpp"
 #include "harness/run/stand_in.hpp"
 #include "harness/run/verbs.hpp"
+#include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::run {
 
@@ -110,6 +112,8 @@ void Interpreter::set_up() {
 
 verdict::RankOutcome Interpreter::run() {
   const std::int64_t start = now_ns();
+  RankBudget budget(spec_.limits);
+  budget_ = &budget;
   if (!trace_ && !spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
   if (!trace_ && !spec_.timeline.empty()) timeline_ = std::make_unique<Timeline>();
   run_guarded();
@@ -182,13 +186,21 @@ void Interpreter::run_guarded() {
 void Interpreter::fail_from(const std::exception& error) {
   Site site = current_;
   site.time_ns = now_ns();
-  fail(site, error.what(), dynamic_cast<const comm::PeerEndedError*>(&error) != nullptr);
+  const bool no_memory = budget_ && dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  fail(site, no_memory ? budget_->out_of_memory() : error.what(),
+       dynamic_cast<const comm::PeerEndedError*>(&error) != nullptr);
 }
 
 void Interpreter::fail(const Site& site, std::string message, bool secondary) {
   // A failing check in a long loop would drown what came first.
   constexpr std::size_t most_failures = 50;
+  constexpr std::size_t most_characters = 16384;
   if (outcome_.failures.size() >= most_failures) return;
+  if (message.size() > most_characters) {
+    const std::size_t left_out = message.size() - most_characters;
+    message.resize(most_characters);
+    message += str("... (", left_out, " characters more)");
+  }
   verdict::Failure failure;
   failure.check = site.check;
   failure.file = site.file;
@@ -220,7 +232,12 @@ void Interpreter::enter(const Step& step, const Scope& scope) {
   current_ = site_of(step, scope);
   context_.place = str(step.place.file, ":", step.place.line);
   context_.scenario_line = current_.scenario_line;
-  if (!trace_) comm::note_place(current_.check, current_.file, current_.line, current_.column);
+  if (trace_) {
+    scenario::Budget::ask_time();
+    scenario::note_line(current_.scenario_line, current_.line == current_.scenario_line ? current_.column : 1);
+    return;
+  }
+  comm::note_place(current_.check, current_.file, current_.line, current_.column);
 }
 
 void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
@@ -350,6 +367,7 @@ void Interpreter::end_by_kill() {
 }
 
 void Interpreter::record(const std::string& name, verdict::JsonText json) {
+  if (budget_) budget_->record(name, json.size());
   for (auto& [own, text] : outcome_.records)
     if (own == name) {
       text = std::move(json);

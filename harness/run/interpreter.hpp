@@ -55,6 +55,7 @@ class Interpreter {
   Checks& checks() { return checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
   std::int64_t num_working_steps() const { return num_working_steps_; }  // so far, those that does_work() names
+  RankBudget* budget() { return budget_; }  // null in a dry run
   void record(const std::string& name, verdict::JsonText json);
   // Before each all_reduce of a replicated module, on the stream that does the work; several hooks run in order.
   void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
@@ -97,6 +98,7 @@ class Interpreter {
   PlanTrace* trace_ = nullptr;
   std::unique_ptr<TraceBits> trace_bits_;  // null when none was asked for
   std::unique_ptr<Timeline> timeline_;     // the same
+  RankBudget* budget_ = nullptr;           // of run()
   bool announced_ = false;
   std::int64_t num_working_steps_ = 0;
 };

@@ -245,8 +245,12 @@ Value apply_binary(Op op, const Value& a, const Value& b) {
     return apply_binary(op, a.is(Kind::handle) ? Value(a.as_tensor("operand")) : a,
                         b.is(Kind::handle) ? Value(b.as_tensor("operand")) : b);
   if (a.is_tensor() || b.is_tensor()) return on_tensors(op, a, b);
-  if (op == Op::add && a.is(Kind::text) && b.is(Kind::text))
-    return Value(*a.get_if<std::string>() + *b.get_if<std::string>());
+  if (op == Op::add && a.is(Kind::text) && b.is(Kind::text)) {
+    const std::string &x = *a.get_if<std::string>(), &y = *b.get_if<std::string>();
+    scenario::Budget::ask(static_cast<std::int64_t>(x.size() + y.size()),
+                          [&] { return str("a text of ", x.size() + y.size(), " characters"); });
+    return Value(x + y);
+  }
   if (op == Op::add && a.is(Kind::list) && b.is(Kind::list)) {
     List items = a.as_list("list");
     const List& more = b.as_list("list");

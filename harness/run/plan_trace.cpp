@@ -1,6 +1,7 @@
 #include "harness/run/plan_trace.hpp"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
@@ -340,6 +341,10 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     Interpreter interpreter(spec, rank, stage, &trace);
     try {
       interpreter.trace_steps();
+    } catch (const scenario::OutOfTime&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
     } catch (const std::exception& error) {
       outcome.unforeseen = str(context.place, ": ", error.what());
       const std::vector<std::string> notes = trace.unknown_for(error.what());

@@ -1,12 +1,14 @@
 #include "harness/run/scenario_module.hpp"
 
 #include <algorithm>
+#include <unordered_map>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/nn/build.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/evaluate.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
 
@@ -138,6 +140,32 @@ bool is_buildable(const std::string& name, const Scope& scope) {
   return own_model(name, *scope.frame) || nn::has_builder(name);
 }
 
+namespace {
+
+using Heights = std::unordered_map<const nn::Module*, int>;
+
+// Modules below, itself included; one that stands in several places is looked at once.
+int height_of(const nn::Module& module, Heights& known) {
+  if (const auto found = known.find(&module); found != known.end()) return found->second;
+  int height = 1;
+  for (const nn::ChildSlot& child : module.children)
+    if (child.module) height = std::max(height, 1 + height_of(*child.module, known));
+  known.emplace(&module, height);
+  return height;
+}
+
+// Whatever walks a model may recurse: no part of it was deeper when it was built.
+nn::ModulePtr bounded(nn::ModulePtr module) {
+  Heights known;
+  const int height = height_of(*module, known);
+  if (height > scenario::limits::value_depth)
+    throw Error(
+        str(module->type(), " nests ", height, " modules: at most ", scenario::limits::value_depth, " are allowed"));
+  return module;
+}
+
+}  // namespace
+
 nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional,
                            const std::vector<std::pair<std::string, Value>>& named, const Scope& scope) {
   const nn::BuildOptions& options = *scope.building;
@@ -166,7 +194,7 @@ nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& po
         throw Error(str(name, " has no argument `", key, "`"));
     auto module = std::make_shared<ScenarioModule>(*model, std::move(frame), std::move(arguments));
     module->build(options);
-    return module;
+    return bounded(module);
   }
   nn::Inputs inputs;
   std::vector<nn::ModulePtr> modules;
@@ -181,7 +209,7 @@ nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& po
       inputs.positional.push_back(to_nn(value));
   }
   for (const auto& [key, value] : named) inputs.named.emplace_back(key, to_nn(value));
-  return nn::build(name, inputs, options, modules);
+  return bounded(nn::build(name, inputs, options, modules));
 }
 
 }  // namespace lockstep::run

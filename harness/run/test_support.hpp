@@ -21,6 +21,7 @@ struct TextOptions {
   std::string head;       // more keys of the file, each on its own line
   std::string routines;   // "name\n---\ntext of the routine", or empty
   std::size_t index = 0;  // which of the cases
+  RankLimits limits{};
 };
 
 struct Ran {
@@ -63,6 +64,7 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   spec.library = &library;
   spec.case_folder = (folder / "case").string();
   spec.collective_deadline_seconds = 5;
+  spec.limits = options.limits;
   Ran ran;
   if (options.world_size == 1 && options.launch == "thread") {
     RankContext context(0, 1);
@@ -74,6 +76,7 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
     how.launch = options.launch == "thread" ? launch::Launch::thread : launch::Launch::process;
     how.timeout_seconds = 30;
     how.collective_deadline_seconds = 5;
+    how.memory_bytes = options.limits.memory_bytes;
     ran.outcomes = launch::launch(how, [&](int rank) { return run_case(spec, rank); }).outcomes;
   }
   verdict::CaseResult blank;

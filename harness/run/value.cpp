@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "harness/run/observation.hpp"
 #include "harness/scenario/vocabulary.hpp"
@@ -15,13 +16,88 @@ Value& Value::operator=(const Value&) = default;
 Value& Value::operator=(Value&&) noexcept = default;
 Value::~Value() = default;
 
-Value Value::list(List items) {
-  if (items.size() > scenario::limits::list_items)
-    throw Error(str("a list of ", items.size(), " items: at most ", scenario::limits::list_items, " are allowed"));
-  return Value(Data(std::make_shared<const List>(std::move(items))));
+namespace {
+
+template <class T>
+std::int64_t bytes_of(std::size_t count) {
+  return static_cast<std::int64_t>(bounded_product(count, sizeof(T)));
 }
 
-Value Value::map(Map entries) { return Value(Data(std::make_shared<const Map>(std::move(entries)))); }
+}  // namespace
+
+// Checked before anything is held, so that a value past a bound never comes to be.
+struct Value::Sum {
+  int depth = 1;
+  std::int64_t bytes = 0;
+
+  void add(const Value& value) {
+    depth = std::max(depth, 1 + value.depth());
+    bytes = scenario::saturating_add(bytes, value.tree_bytes());
+  }
+  // `own` bytes are held anew; the tree is written out by whatever records, copies or compares the value.
+  void check(const char* what, std::size_t size, std::int64_t own) const {
+    if (size > scenario::limits::list_items)
+      throw Error(str(what, " of ", size, " items: at most ", scenario::limits::list_items, " are allowed"));
+    if (depth > scenario::limits::value_depth)
+      throw Error(str(what, " that nests ", depth, " deep: at most ", scenario::limits::value_depth, " are allowed"));
+    const scenario::Budget* budget = scenario::Budget::current();
+    if (!budget) return;
+    budget->need(own, [&] { return str(what, " of ", size, " items"); });
+    if (bytes > budget->limits().memory_bytes)
+      throw scenario::BudgetError(str(what, " of ", size, " items that nests ", depth, " deep needs ",
+                                      scenario::bytes_text(bytes), " written out, where ", budget->limits().of,
+                                      " may use ", scenario::bytes_text(budget->limits().memory_bytes)),
+                                  "shared items count each time they stand in it");
+  }
+};
+
+Value::Value(std::string value) {
+  const auto bytes = static_cast<std::int64_t>(sizeof(Held<std::string>) + value.capacity());
+  scenario::Budget::ask(bytes, [&] { return str("a text of ", value.size(), " characters"); });
+  data_ = std::make_shared<const Held<std::string>>(std::move(value), 0, bytes, scenario::Charge(bytes));
+}
+
+Value Value::list(List items) {
+  Sum sum;
+  sum.bytes = bytes_of<Value>(items.size());
+  const auto own = static_cast<std::int64_t>(sizeof(Held<List>)) + bytes_of<Value>(items.capacity());
+  for (const Value& item : items) sum.add(item);
+  sum.check("a list", items.size(), own);
+  return Value(Data(std::make_shared<const Held<List>>(std::move(items), sum.depth, sum.bytes, scenario::Charge(own))));
+}
+
+Value Value::map(Map entries) {
+  Sum sum;
+  auto own = static_cast<std::int64_t>(sizeof(Held<Map>)) + bytes_of<Map::value_type>(entries.capacity());
+  for (const auto& [key, value] : entries) {
+    own += static_cast<std::int64_t>(key.text.size());
+    sum.add(value);
+  }
+  sum.bytes = scenario::saturating_add(sum.bytes, own);
+  sum.check("a map", entries.size(), own);
+  return Value(
+      Data(std::make_shared<const Held<Map>>(std::move(entries), sum.depth, sum.bytes, scenario::Charge(own))));
+}
+
+const std::string* Value::text_or_null() const {
+  const auto* held = std::get_if<HeldPtr<std::string>>(&data_);
+  return held ? &(*held)->content : nullptr;
+}
+
+int Value::depth() const {
+  if (const auto* list = std::get_if<HeldPtr<List>>(&data_)) return (*list)->depth;
+  if (const auto* map = std::get_if<HeldPtr<Map>>(&data_)) return (*map)->depth;
+  const Handle* handle = std::get_if<Handle>(&data_);
+  return handle && handle->result ? handle->result->depth() : 0;
+}
+
+std::int64_t Value::tree_bytes() const {
+  if (const auto* text = std::get_if<HeldPtr<std::string>>(&data_)) return (*text)->tree_bytes;
+  if (const auto* list = std::get_if<HeldPtr<List>>(&data_)) return (*list)->tree_bytes;
+  if (const auto* map = std::get_if<HeldPtr<Map>>(&data_)) return (*map)->tree_bytes;
+  const Handle* handle = std::get_if<Handle>(&data_);
+  return handle && handle->result ? handle->result->tree_bytes() : 0;
+}
 
 Value Value::texts(const std::vector<std::string>& items) {
   List list;
@@ -69,12 +145,12 @@ const std::string& Value::as_text(std::string_view what) const {
 }
 
 const List& Value::as_list(std::string_view what) const {
-  if (const auto* value = settled().get_if<std::shared_ptr<const List>>()) return **value;
+  if (const auto* value = std::get_if<HeldPtr<List>>(&settled().data_)) return (*value)->content;
   wrong_kind(what, "a list");
 }
 
 const Map& Value::as_map(std::string_view what) const {
-  if (const auto* value = settled().get_if<std::shared_ptr<const Map>>()) return **value;
+  if (const auto* value = std::get_if<HeldPtr<Map>>(&settled().data_)) return (*value)->content;
   wrong_kind(what, "a map");
 }
 
@@ -272,6 +348,8 @@ scenario::Literal tensor_literal(const Tensor& tensor, std::int64_t limit) {
   if (tensor.num_elements() > limit)
     throw Error(str("a tensor of ", tensor.num_elements(), " elements: at most ", limit, " numbers can be written out"),
                 "write a digest, or a slice");
+  scenario::Budget::ask(static_cast<std::int64_t>(bounded_bytes(tensor.num_elements(), 2 * sizeof(double))),
+                        [&] { return str("writing out a tensor of ", tensor.num_elements(), " elements"); });
   std::size_t next = 0;
   const std::vector<double> values = to_doubles(tensor);
   if (is_floating(tensor.dtype())) return nested(values, tensor.sizes(), 0, next);

@@ -1,10 +1,11 @@
 // What a name of a scenario stands for while a case runs: plain values, tensors, and the objects that verbs give.
 //
 //   Value v = Value::list({Value(1), Value(tensor)});
-//   v.items()[0].as_int("size");                    // throws Error saying what it is instead
+//   v.as_list("sizes")[0].as_int("size");           // throws Error that names the kind it has instead
 //
-// Plain values, lists and maps are immutable and shared; modules, optimizers, meshes and handles are references to the
-// object. A Value belongs to one rank.
+// Texts, lists and maps are immutable and shared; modules, optimizers, meshes and handles are references to the object.
+// A Value belongs to one rank. Texts, lists and maps count in the rank's budget (scenario/budget.hpp) while they live,
+// and none nests deeper than limits::value_depth, so that whatever walks a value may recurse.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/tensor.hpp"
+#include "harness/scenario/budget.hpp"
 #include "harness/scenario/literal.hpp"
 
 namespace lockstep::run {
@@ -74,6 +77,15 @@ struct Identity {
   }
 };
 
+// A text, list or map with the sizes of the tree that it is written out as: an item that is shared counts each time.
+template <class Content>
+struct Held {
+  Content content;
+  int depth = 0;                // of lists and maps below, itself included
+  std::int64_t tree_bytes = 0;  // of all values below
+  scenario::Charge charge{};
+};
+
 class Value {
  public:
   enum class Kind {
@@ -102,9 +114,9 @@ class Value {
   explicit Value(int value) : data_(std::int64_t{value}) {}
   explicit Value(std::int64_t value) : data_(value) {}
   explicit Value(double value) : data_(value) {}
-  explicit Value(std::string value) : data_(std::move(value)) {}
-  explicit Value(std::string_view value) : data_(std::string(value)) {}
-  explicit Value(const char* value) : data_(std::string(value)) {}
+  explicit Value(std::string value);  // throws BudgetError, as do list and map
+  explicit Value(std::string_view value) : Value(std::string(value)) {}
+  explicit Value(const char* value) : Value(std::string(value)) {}
   explicit Value(DType value) : data_(value) {}
   explicit Value(Tensor value) : data_(std::move(value)) {}
   explicit Value(nn::ModulePtr value) : data_(std::move(value)) {}
@@ -150,16 +162,25 @@ class Value {
   const std::shared_ptr<const Observation>& as_observation(std::string_view what) const;
   template <class T>
   const T* get_if() const {
-    return std::get_if<T>(&data_);
+    if constexpr (std::is_same_v<T, std::string>)
+      return text_or_null();
+    else
+      return std::get_if<T>(&data_);
   }
   // The entry of a map, or null.
   const Value* find(const Key& key) const;
 
  private:
-  using Data = std::variant<std::monostate, bool, std::int64_t, double, std::string, std::shared_ptr<const List>,
-                            std::shared_ptr<const Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr,
-                            device::Event, Handle, std::shared_ptr<const Observation>, Method, Identity, ScalerPtr>;
+  template <class Content>
+  using HeldPtr = std::shared_ptr<const Held<Content>>;
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<List>,
+                            HeldPtr<Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr, device::Event, Handle,
+                            std::shared_ptr<const Observation>, Method, Identity, ScalerPtr>;
   explicit Value(Data data) : data_(std::move(data)) {}
+  const std::string* text_or_null() const;
+  int depth() const;
+  std::int64_t tree_bytes() const;
+  struct Sum;  // of the values of a list or map that is made
   [[noreturn]] void wrong_kind(std::string_view what, std::string_view wanted) const;
   const Value& settled() const;  // the result of a handle, or the value itself
   Data data_;

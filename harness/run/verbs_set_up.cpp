@@ -64,7 +64,7 @@ Value drop(StepCall& call) {
 Value read(StepCall& call) { return read_file(call.text("file"), folders_of(call), call.in.session().device); }
 
 Value write(StepCall& call) {
-  write_file(call.text("file"), call.value("value"), folders_of(call));
+  write_file(call.text("file"), call.value("value"), folders_of(call), call.in.budget());
   return Value();
 }
 

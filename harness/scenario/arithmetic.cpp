@@ -13,17 +13,17 @@ namespace lockstep::scenario {
 namespace {
 
 [[noreturn]] void refuse(std::string_view operation, const Literal& a) {
-  throw Error(str(operation, " is not defined for ", name_of(a.kind()), " ", a.text()));
+  throw Error(str(operation, " is not defined for ", name_of(a.kind()), " ", a.shown()));
 }
 [[noreturn]] void refuse(Op op, const Literal& a, const Literal& b) {
-  throw Error(str("`", name_of(op), "` is not defined for ", name_of(a.kind()), " ", a.text(), " and ",
-                  name_of(b.kind()), " ", b.text()));
+  throw Error(str("`", name_of(op), "` is not defined for ", name_of(a.kind()), " ", a.shown(), " and ",
+                  name_of(b.kind()), " ", b.shown()));
 }
 [[noreturn]] void overflow(Op op, const Literal& a, const Literal& b) {
-  throw Error(str("64-bit overflow in ", a.text(), " ", name_of(op), " ", b.text()));
+  throw Error(str("64-bit overflow in ", a.shown(), " ", name_of(op), " ", b.shown()));
 }
 [[noreturn]] void by_zero(Op op, const Literal& a) {
-  throw Error(str("division by zero in ", a.text(), " ", name_of(op), " 0"));
+  throw Error(str("division by zero in ", a.shown(), " ", name_of(op), " 0"));
 }
 
 void check_size(std::size_t size) {
@@ -39,7 +39,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 Literal power(const Literal& a, const Literal& b) {
   if (!a.is_int() || !b.is_int() || b.as_int() < 0) {
     const double result = std::pow(a.as_double(), b.as_double());
-    if (std::isnan(result)) throw Error(str(a.text(), "**", b.text(), " is no real number"));
+    if (std::isnan(result)) throw Error(str(a.shown(), "**", b.shown(), " is no real number"));
     return Literal(result);
   }
   std::int64_t result = 1;
@@ -143,7 +143,7 @@ Literal repeated(const LiteralList& list, std::int64_t times) {
 
 Literal to_integer(double value, std::string_view operation) {
   if (!(value >= -9223372036854775808.0 && value < 9223372036854775808.0)) {
-    throw Error(str(operation, " of ", Literal(value).text(), " does not fit in 64 bits"));
+    throw Error(str(operation, " of ", Literal(value).shown(), " does not fit in 64 bits"));
   }
   return Literal(static_cast<std::int64_t>(value));
 }
@@ -159,7 +159,7 @@ Literal real_function(std::string_view name, double (*function)(double), const L
   if (!x.is_number()) refuse(str(name, "()"), x);
   const double result = function(x.as_double());
   if (std::isnan(result) || (std::isinf(result) && !std::isinf(x.as_double()))) {
-    throw Error(str(name, "(", x.text(), ") is no finite number"));
+    throw Error(str(name, "(", x.shown(), ") is no finite number"));
   }
   return Literal(result);
 }
@@ -218,7 +218,7 @@ Literal negate(const Literal& a) {
   if (!a.is_int()) refuse("`-`", a);
   std::int64_t result = 0;
   if (__builtin_sub_overflow(std::int64_t{0}, a.as_int(), &result))
-    throw Error(str("64-bit overflow in -(", a.text(), ")"));
+    throw Error(str("64-bit overflow in -(", a.shown(), ")"));
   return Literal(result);
 }
 
@@ -247,7 +247,11 @@ Literal apply(Op op, const Literal& a, const Literal& b) {
     if (op == Op::power) return power(a, b);
     return a.is_int() && b.is_int() ? integers(op, a, b) : numbers(op, a, b);
   }
-  if (op == Op::add && a.is_text() && b.is_text()) return Literal(a.as_text() + b.as_text());
+  if (op == Op::add && a.is_text() && b.is_text()) {
+    const std::size_t size = a.as_text().size() + b.as_text().size();
+    Budget::ask(static_cast<std::int64_t>(size), [size] { return str("a text of ", size, " characters"); });
+    return Literal(a.as_text() + b.as_text());
+  }
   if (op == Op::add && a.is_list() && b.is_list()) {
     check_size(a.as_list().size() + b.as_list().size());
     LiteralList out = a.as_list();
@@ -268,11 +272,11 @@ Literal item_at(const Literal& of, const Literal& index) {
     throw Error(str("no entry `", key, "`", suggestion(key, known)));
   }
   if (!of.is_list() || !index.is_int()) {
-    throw Error(str("a ", name_of(of.kind()), " has no item [", index.text(), "]"));
+    throw Error(str("a ", name_of(of.kind()), " has no item [", index.shown(), "]"));
   }
   const std::int64_t size = static_cast<std::int64_t>(of.as_list().size());
   const std::int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
-  if (at < 0 || at >= size) throw Error(str("index ", index.text(), " of a list of ", size, " items"));
+  if (at < 0 || at >= size) throw Error(str("index ", index.shown(), " of a list of ", size, " items"));
   return of.as_list()[static_cast<std::size_t>(at)];
 }
 
@@ -295,7 +299,7 @@ Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
 std::vector<Literal> take_apart(const Literal& item, std::size_t num_names) {
   if (num_names == 1) return {item};
   if (!item.is_list() || item.as_list().size() != num_names) {
-    throw Error(str("cannot take ", item.text(), " apart into ", num_names, " names"));
+    throw Error(str("cannot take ", item.shown(), " apart into ", num_names, " names"));
   }
   return item.as_list();
 }

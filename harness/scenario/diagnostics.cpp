@@ -69,7 +69,10 @@ void Diagnostics::error(const Place& place, std::string message) {
   Diagnostic item{place, std::move(message), {}};
   const auto found = lines_.find(place.file);
   if (found != lines_.end() && place.line > 0 && static_cast<std::size_t>(place.line) <= found->second.size()) {
-    item.source = found->second[static_cast<std::size_t>(place.line) - 1];
+    const std::string& line = found->second[static_cast<std::size_t>(place.line) - 1];
+    // Ten thousand errors in one line of a megabyte do not keep ten thousand copies of it.
+    constexpr std::size_t longest_shown = 4096;
+    if (line.size() <= longest_shown) item.source = line;
   }
   add(item);
 }

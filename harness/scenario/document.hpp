@@ -180,6 +180,8 @@ struct Scenario {
   std::vector<Rule> expect_failure;
   double timeout = limits::timeout_seconds;
   bool has_timeout = false;
+  std::optional<std::int64_t> memory_mb;  // of `limits`, a rank's
+  std::optional<std::int64_t> output_mb;
   std::vector<std::string> tags;
   Bits bits = Bits::unstated;
   std::string bits_reason;       // of reported

@@ -32,6 +32,7 @@ class ScenarioReader {
     if (const YamlNode* node = key("skip")) scenario_.skip = rules(*node, "skip");
     if (const YamlNode* node = key("expect_failure")) scenario_.expect_failure = rules(*node, "expect_failure");
     if (const YamlNode* node = key("timeout")) read_timeout(*node);
+    if (const YamlNode* node = key("limits")) read_limits(*node);
     if (const YamlNode* node = key("tags")) scenario_.tags = reader_.texts(*node, "`tags`");
     if (const YamlNode* node = key("bits")) read_bits(*node);
     if (const YamlNode* node = key("plan")) read_plan(*node);
@@ -152,7 +153,7 @@ class ScenarioReader {
           if (!literal) continue;
           for (const MatrixValue& other : entry.values) {
             if (other.value.kind() == literal->kind() && other.value == *literal) {
-              reader_.error(item->place, str("the value ", literal->text(), " of `", name->text, "` stands twice"));
+              reader_.error(item->place, str("the value ", literal->shown(), " of `", name->text, "` stands twice"));
             }
           }
           entry.values.push_back(MatrixValue{{}, std::move(*literal)});
@@ -232,6 +233,24 @@ class ScenarioReader {
     }
     scenario_.timeout = *seconds;
     scenario_.has_timeout = true;
+  }
+
+  void read_limits(const YamlNode& node) {
+    if (!reader_.require_map(node, "`limits`")) return;
+    reader_.check_keys(node, {"memory_mb", "output_mb"}, "`limits`");
+    for (auto [name, target] :
+         {std::pair<std::string_view, std::optional<std::int64_t>*>("memory_mb", &scenario_.memory_mb),
+          {"output_mb", &scenario_.output_mb}}) {
+      const YamlNode* value = Reader::find(node, name);
+      if (value == nullptr) continue;
+      const auto mebibytes = reader_.integer(*value, str("`", name, "`"));
+      if (!mebibytes) continue;
+      if (*mebibytes < 1 || *mebibytes > limits::most_mb) {
+        reader_.error(value->place, str("`", name, "` must be a number of MiB, 1 to ", limits::most_mb));
+      } else {
+        *target = *mebibytes;
+      }
+    }
   }
 
   // `word` alone, or `{key: reason}`.

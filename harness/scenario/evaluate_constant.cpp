@@ -1,6 +1,8 @@
 // Expressions before launch: literals, constants by name, plain functions.
+#include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/arithmetic.hpp"
+#include "harness/scenario/evaluation.hpp"
 #include "harness/scenario/expand.hpp"
 
 namespace lockstep::scenario {
@@ -17,9 +19,12 @@ class Evaluator {
                           "the expression takes too long to evaluate before launch");
     }
     try {
+      Budget::ask_time();
       return value_of(expr);
     } catch (const ScenarioError&) {
       throw;
+    } catch (const OutOfTime& error) {
+      throw ScenarioError(Place{file_, expr.line, expr.column}, error.what());
     } catch (const Error& error) {
       throw ScenarioError(Place{file_, expr.line, expr.column}, error.message());
     }
@@ -35,7 +40,7 @@ class Evaluator {
     const Literal value = evaluate(expr);
     if (value.is_bool()) return value.as_bool();
     throw ScenarioError(Place{file_, expr.line, expr.column},
-                        str("a condition must be a boolean, got ", name_of(value.kind()), " ", value.text()));
+                        str("a condition must be a boolean, got ", name_of(value.kind()), " ", value.shown()));
   }
 
   Literal value_of(const Expr& expr) {
@@ -82,7 +87,10 @@ class Evaluator {
         for (const ExprPtr& piece : expr.children) {
           const Literal value = evaluate(*piece);
           if (expr.children.size() == 1 && value.is_list()) return value;
-          out += value.text();
+          const std::string more = value.text();
+          const std::size_t size = out.size() + more.size();
+          Budget::ask(static_cast<std::int64_t>(size), [size] { return str("a text of ", size, " characters"); });
+          out += more;
         }
         return Literal(std::move(out));
       }
@@ -91,7 +99,7 @@ class Evaluator {
   }
 
   static Literal with_entry(const Literal& map, const Literal& key, const Literal& value) {
-    if (!key.is_text() && !key.is_int()) throw Error(str("the key ", key.text(), " is neither text nor integer"));
+    if (!key.is_text() && !key.is_int()) throw Error(str("the key ", key.shown(), " is neither text nor integer"));
     return call_plain(Function::put, {map, Literal(key.text()), value});
   }
 
@@ -132,6 +140,7 @@ class Evaluator {
     const Literal items = child(expr, list);
     Literal out = map ? Literal(LiteralMap{}) : Literal();
     LiteralList values;
+    const Charge growing(static_cast<std::int64_t>(bounded_product(items.as_list().size(), sizeof(Literal))));
     for (const Literal& item : items.as_list()) {
       const std::vector<Literal> parts = take_apart(item, expr.names.size());
       for (std::size_t i = 0; i < parts.size(); ++i) inner_.emplace_back(expr.names[i], parts[i]);
@@ -157,6 +166,7 @@ class Evaluator {
 }  // namespace
 
 Literal evaluate_constant(const Expr& expr, const Bindings& bindings, const std::string& file) {
+  note_line(expr.line, expr.column);
   return Evaluator(bindings, file).evaluate(expr);
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/core/text.hpp"
+#include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::scenario {
 
@@ -62,7 +63,7 @@ std::pair<std::string, std::string> split_setting(const std::string& text) {
 // The value given for a parameter, as a value of the same kind.
 Literal same_kind(const std::string& name, const std::string& text, const Literal& old) {
   const auto refuse = [&](std::string_view wanted) {
-    throw Error(str("--set ", name, "=", text, ": `", name, "` is ", wanted, ", ", old.text(), " in the file"));
+    throw Error(str("--set ", name, "=", text, ": `", name, "` is ", wanted, ", ", old.shown(), " in the file"));
   };
   if (old.is_text()) return Literal(text);
   if (old.is_list() || old.is_map() || old.is_none()) {
@@ -228,10 +229,21 @@ class Expander {
     bindings.insert_or_assign("device", Literal(one.device));
     judge(one, bindings);
     one.timeout = options_.timeout.value_or(scenario_->timeout);
+    one.memory_mb = options_.memory_mb ? options_.memory_mb : scenario_->memory_mb;
+    one.output_mb = options_.output_mb.value_or(scenario_->output_mb.value_or(limits::output_mb));
     if (options_.world_size) one.overrides += str(" --world-size ", *options_.world_size);
     if (options_.launch) one.overrides += str(" --launch ", name_of(*options_.launch));
     if (!options_.device.empty()) one.overrides += str(" --device ", options_.device);
+    if (options_.memory_mb) one.overrides += str(" --memory-mb ", *options_.memory_mb);
+    if (options_.output_mb) one.overrides += str(" --output-mb ", *options_.output_mb);
+    charge_ids(one.id);
     cases_.push_back(std::move(one));
+  }
+
+  // An id holds a matrix value as text, whatever its size.
+  void charge_ids(const std::string& id) {
+    id_bytes_ += static_cast<std::int64_t>(id.size());
+    Budget::ask(id_bytes_, [&] { return str("the names of ", cases_.size() + 1, " cases"); });
   }
 
   // Rules, then stages; a case that is left out needs no stages.
@@ -251,7 +263,7 @@ class Expander {
         const Literal size = evaluate_constant(*stage.world_size, bindings, scenario_->file);
         const Place place{scenario_->file, stage.world_size->line, stage.world_size->column};
         if (!size.is_int() || size.as_int() < 1 || size.as_int() > 65536) {
-          throw ScenarioError(place, str("a stage's world_size must be an integer of 1 to 65536, got ", size.text()));
+          throw ScenarioError(place, str("a stage's world_size must be an integer of 1 to 65536, got ", size.shown()));
         }
         launch.world_size = static_cast<int>(size.as_int());
       }
@@ -260,16 +272,41 @@ class Expander {
   }
 
   const Rule* first_of(const std::vector<Rule>& rules, const Bindings& bindings) const {
-    for (const Rule& rule : rules) {
-      const Literal value = evaluate_constant(*rule.when, bindings, scenario_->file);
-      if (!value.is_bool()) {
-        throw ScenarioError(Place{scenario_->file, rule.when->line, rule.when->column},
-                            str("`when` must be a boolean, got ", name_of(value.kind()), " ", value.text()));
-      }
-      if (value.as_bool()) return &rule;
-    }
+    for (const Rule& rule : rules)
+      if (applies(rule, bindings)) return &rule;
     return nullptr;
   }
+
+  // Evaluated once for all cases that agree in the names it uses.
+  bool applies(const Rule& rule, const Bindings& bindings) const {
+    auto [entry, added] = rules_.try_emplace(&rule);
+    KnownRule& known = entry->second;
+    if (added) known.names = varying_names(*rule.when);
+    std::string key;
+    for (const std::string& name : known.names) key += str(id_text(bindings.at(name)), "\n");
+    if (const auto found = known.results.find(key); found != known.results.end()) return found->second;
+    const Literal value = evaluate_constant(*rule.when, bindings, scenario_->file);
+    if (!value.is_bool()) {
+      throw ScenarioError(Place{scenario_->file, rule.when->line, rule.when->column},
+                          str("`when` must be a boolean, got ", name_of(value.kind()), " ", value.shown()));
+    }
+    return known.results[key] = value.as_bool();
+  }
+
+  // Those that differ from case to case; parameters, types and the device do not.
+  std::set<std::string> varying_names(const Expr& expr) const {
+    const std::vector<std::string> varying = selectable(*scenario_);
+    std::set<std::string> names;
+    for_each_node(expr, [&](const Expr& node) {
+      if (node.kind == ExprKind::name && holds(varying, node.name)) names.insert(node.name);
+    });
+    return names;
+  }
+
+  struct KnownRule {
+    std::set<std::string> names;
+    std::map<std::string, bool> results;  // by the values of those names
+  };
 
   std::shared_ptr<const Scenario> scenario_;
   const ExpandOptions& options_;
@@ -280,6 +317,8 @@ class Expander {
   std::vector<int> world_sizes_;
   std::vector<Launch> launches_;
   std::vector<Case> cases_;
+  std::int64_t id_bytes_ = 0;
+  mutable std::map<const Rule*, KnownRule> rules_;
 };
 
 std::string shell_quoted(const std::string& text) {
@@ -317,7 +356,12 @@ std::vector<Case> expand(const std::shared_ptr<const Scenario>& scenario, const 
   if (options.world_size && (*options.world_size < 1 || *options.world_size > 65536)) {
     throw Error(str("--world-size must be 1 to 65536, got ", *options.world_size));
   }
-  return Expander(scenario, options).expand();
+  const Evaluation evaluation(scenario->file, "the rules and cases of a scenario");
+  try {
+    return Expander(scenario, options).expand();
+  } catch (const BudgetError& error) {
+    throw ScenarioError(scenario->matrix.empty() ? scenario->place : scenario->matrix.front().place, error.what());
+  }
 }
 
 std::vector<Case> expand_all(const std::vector<std::shared_ptr<const Scenario>>& scenarios,

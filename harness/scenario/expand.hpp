@@ -27,6 +27,8 @@ struct ExpandOptions {
   std::vector<std::string> tags;             // scenarios with one of these; empty: all
   std::optional<std::pair<int, int>> shard;  // I of N, I from 1; over all cases given to expand_all
   std::optional<double> timeout;             // seconds
+  std::optional<std::int64_t> memory_mb;     // as in `limits`
+  std::optional<std::int64_t> output_mb;
   std::vector<std::string> available_devices{"cpu", "sim"};
 };
 
@@ -58,6 +60,8 @@ struct Case {
   std::optional<std::string> unsupported;  // what this build lacks
   std::optional<ExpectedFailure> expect_failure;
   double timeout = limits::timeout_seconds;
+  std::optional<std::int64_t> memory_mb;  // of a rank; nothing: the default, which the machine bounds
+  std::int64_t output_mb = limits::output_mb;
   std::string overrides;  // options beyond --case and --set that `repro` needs: "--world-size 3"
 
   // Matrix values as the results show them: (name, JSON), labelled ones by their label.

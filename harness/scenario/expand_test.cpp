@@ -1,5 +1,7 @@
 #include "harness/scenario/expand.hpp"
 
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -223,6 +225,94 @@ TEST(Expand, GathersAllScenarios) {
   EXPECT_THAT(ids(expand_all({one, two}, options)), ElementsAre("a=2,world_size=2,launch=process,device=cpu"));
   options.shard = std::pair(3, 2);
   EXPECT_EQ(error_of([&] { expand_all({one, two}, options); }), "--shard 3/2 must be I/N with I from 1 to N");
+}
+
+// ---- files that ask for more than evaluation may use ----
+
+constexpr const char* ten_thousand_cases =
+    "matrix: {a: [0,1,2,3,4,5,6,7,8,9], b: [0,1,2,3,4,5,6,7,8,9], c: [0,1,2,3,4,5,6,7,8,9], d: "
+    "[0,1,2,3,4,5,6,7,8,9]}\n";
+
+std::string rule(const std::string& when) { return str("skip: [{when: \"", when, "\", reason: r}]\n"); }
+
+TEST(ExpandBudget, ARuleIsEvaluatedOnceForTheCasesThatAgreeInItsNames) {
+  // 10,000 evaluations of 10,000 steps each would take many seconds.
+  const auto scenario = parsed(scenario_of(step, str(ten_thousand_cases, rule("sum([i for i in range(10000)]) < a"))));
+  const std::vector<Case> cases = expand(scenario, {});
+  ASSERT_EQ(cases.size(), 10000u);
+  EXPECT_EQ(std::count_if(cases.begin(), cases.end(), [](const Case& one) { return one.skip.has_value(); }), 0);
+  const auto some = parsed(scenario_of(step, str(ten_thousand_cases, rule("a == 3 and world_size == 2"))));
+  const std::vector<Case> skipped = expand(some, {});
+  EXPECT_EQ(std::count_if(skipped.begin(), skipped.end(), [](const Case& one) { return one.skip.has_value(); }), 1000);
+  EXPECT_FALSE(skipped[2999].skip);
+  EXPECT_TRUE(skipped[3000].skip);
+  EXPECT_TRUE(skipped[3999].skip);
+  EXPECT_FALSE(skipped[4000].skip);
+}
+
+TEST(ExpandBudget, AnExpressionThatTakesTooLongEndsAtItsPlace) {
+  const ExprPtr expr =
+      parse_expression("sum([sum([j for j in range(10000)]) for i in range(100)])", Place{"t.yaml", 3, 5});
+  Budget budget({.seconds = 0.02, .of = "the rules"});
+  const BudgetScope scope(budget);
+  const std::string message = error_of([&] { evaluate_constant(*expr, {}, "t.yaml"); });
+  EXPECT_THAT(message, HasSubstr("t.yaml:3:"));
+  EXPECT_THAT(message, HasSubstr("the rules may take 0.02 s, and they are over"));
+}
+
+TEST(ExpandBudget, ListsAndTextsThatGrowEndAtTheirPlace) {
+  for (const char* when : {"len([range(10000) for i in range(10000)]) == 1",
+                           "len([[range(10000) for i in range(10000)] for j in range(10000)]) == 1",
+                           "[sum([range(10000) for i in range(10000)])] == []"}) {
+    const auto scenario = parsed(scenario_of(step, rule(when)));
+    const std::string message = error_of([&] { expand(scenario, {}); });
+    EXPECT_THAT(message, HasSubstr("t.yaml:4:")) << when;
+    EXPECT_THAT(message, HasSubstr("of the 256 MiB that the rules and cases of a scenario may use")) << when;
+  }
+  std::string sum = "t";
+  for (int i = 0; i < 480; ++i) sum += "+t";
+  const auto text = parsed(
+      scenario_of(step, str("parameters: {t: ", std::string(900'000, 'x'), "}\n", rule(str("len(", sum, ") == 1")))));
+  EXPECT_THAT(error_of([&] { expand(text, {}); }), HasSubstr("t.yaml:5:"));
+}
+
+TEST(ExpandBudget, AMessageShowsTheBeginningOfAValue) {
+  const auto scenario = parsed(scenario_of(step, rule("[[[range(1000) for i in range(100)] for j in range(10)]][0]")));
+  const std::string message = error_of([&] { expand(scenario, {}); });
+  EXPECT_THAT(message, HasSubstr("must be a boolean, got list [[[0,1,2,"));
+  EXPECT_LT(message.size(), 300u);
+}
+
+TEST(ExpandBudget, CasesShareTheirValues) {
+  std::string items = "0";
+  for (int i = 1; i < 9900; ++i) items += str(",", i);
+  const auto scenario = parsed(scenario_of(step, str("parameters: {t: [", items, "]}\n", ten_thousand_cases)));
+  const std::vector<Case> cases = expand(scenario, {});
+  EXPECT_EQ(&cases.front().parameters[0].second.as_list(), &cases.back().parameters[0].second.as_list());
+  // Ids are texts: ten thousand of 50,000 characters are refused.
+  std::string matrix = ten_thousand_cases;
+  matrix.insert(matrix.find('{') + 1, str("t: [[", items, "]], "));
+  const auto ids = parsed(scenario_of(step, matrix));
+  EXPECT_THAT(error_of([&] { expand(ids, {}); }), HasSubstr("cases needs"));
+}
+
+TEST(Expand, TakesLimitsOfTheCommandBeforeThoseOfTheFile) {
+  const auto scenario = parsed(scenario_of(step, "limits: {memory_mb: 100, output_mb: 5}\n"));
+  EXPECT_EQ(expand(scenario, {})[0].memory_mb, 100);
+  EXPECT_EQ(expand(scenario, {})[0].output_mb, 5);
+  ExpandOptions options;
+  options.memory_mb = 7;
+  options.output_mb = 8;
+  const Case one = expand(scenario, options)[0];
+  EXPECT_EQ(one.memory_mb, 7);
+  EXPECT_EQ(one.output_mb, 8);
+  EXPECT_THAT(one.repro(), HasSubstr(" --memory-mb 7 --output-mb 8"));
+  const Case plain = expand(parsed(scenario_of(step)), {})[0];
+  EXPECT_EQ(plain.memory_mb, std::nullopt);
+  EXPECT_EQ(plain.output_mb, limits::output_mb);
+  for (const char* wrong : {"limits: 3\n", "limits: {memory: 3}\n", "limits: {memory_mb: 0}\n",
+                            "limits: {output_mb: 99999999}\n", "limits: {memory_mb: 1.5}\n"})
+    EXPECT_THAT(testing::errors_of_steps(step, wrong), HasSubstr("t.yaml:4:")) << wrong;
 }
 
 }  // namespace

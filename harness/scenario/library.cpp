@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <set>
-#include <sstream>
 
 #include "engine/core/text.hpp"
 #include "harness/scenario/document_parser.hpp"
+#include "harness/scenario/evaluation.hpp"
+#include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::scenario {
 
@@ -22,17 +22,7 @@ struct Library::Entry {
 
 namespace {
 
-// Reads at most a byte more than may be, which is enough to refuse it.
-std::string read_text(const fs::path& path) {
-  std::error_code error;
-  if (fs::is_directory(path, error)) throw Error(str(path.string(), " is a folder"), "name a file");
-  std::ifstream stream(path, std::ios::binary);
-  if (!stream) throw Error(str("cannot read ", path.string()), "check the name and the permissions");
-  std::string text(limits::file_bytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<std::size_t>(stream.gcount()));
-  return text;
-}
+std::string read_text(const fs::path& path) { return read_regular_file(path.string(), limits::file_bytes); }
 
 // `*` any characters, `?` one; across folders too.
 bool glob(std::string_view pattern, std::string_view text) {
@@ -59,6 +49,8 @@ std::string name_below(const fs::path& root, const fs::path& path) {
   if (below.empty() || *below.begin() == ".." || *below.begin() == ".") return {};
   return (below.parent_path() / below.stem()).generic_string();
 }
+
+constexpr const char* reading = "the reading of a file";  // who a budget is for
 
 bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
 
@@ -236,6 +228,7 @@ std::shared_ptr<const Scenario> Library::parse(const std::string& text, const st
 }
 
 std::shared_ptr<const Scenario> Library::load(const std::string& path) {
+  const Evaluation evaluation(path, reading);
   Diagnostics diagnostics;
   const std::string text = read_text(path);
   std::shared_ptr<const Scenario> scenario =
@@ -255,6 +248,7 @@ std::shared_ptr<const Scenario> Library::load_text(const std::string& text, cons
 }
 
 Diagnostics Library::validate(const std::string& path) {
+  const Evaluation evaluation(path, reading);
   Diagnostics diagnostics;
   std::string text;
   try {

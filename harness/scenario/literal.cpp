@@ -3,7 +3,9 @@
 #include <charconv>
 #include <cmath>
 #include <system_error>
+#include <utility>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/text.hpp"
@@ -13,7 +15,7 @@ namespace lockstep::scenario {
 namespace {
 
 [[noreturn]] void wrong_kind(const Literal& value, std::string_view wanted) {
-  throw Error(str("expected ", wanted, ", got ", name_of(value.kind()), " ", value.text()));
+  throw Error(str("expected ", wanted, ", got ", name_of(value.kind()), " ", value.shown()));
 }
 
 std::string number_text(double value, bool json) {
@@ -34,6 +36,38 @@ bool is_digits(std::string_view text) {
 }
 
 }  // namespace
+
+namespace {
+
+std::int64_t own_bytes(const LiteralList& list) {
+  return static_cast<std::int64_t>(sizeof list + bounded_product(list.capacity(), sizeof(Literal)));
+}
+std::int64_t own_bytes(const LiteralMap& map) {
+  std::int64_t bytes =
+      static_cast<std::int64_t>(sizeof map + bounded_product(map.capacity(), sizeof(LiteralMap::value_type)));
+  for (const auto& [key, value] : map) bytes += static_cast<std::int64_t>(key.size());
+  return bytes;
+}
+
+}  // namespace
+
+Literal::Literal(std::string value) {
+  const auto bytes = static_cast<std::int64_t>(sizeof value + value.capacity());
+  Budget::ask(bytes, [&] { return str("a text of ", value.size(), " characters"); });
+  value_ = std::make_shared<const Held<std::string>>(std::move(value), Charge(bytes));
+}
+
+Literal::Literal(LiteralList value) {
+  const std::int64_t bytes = own_bytes(value);
+  Budget::ask(bytes, [&] { return str("a list of ", value.size(), " items"); });
+  value_ = std::make_shared<const Held<LiteralList>>(std::move(value), Charge(bytes));
+}
+
+Literal::Literal(LiteralMap value) {
+  const std::int64_t bytes = own_bytes(value);
+  Budget::ask(bytes, [&] { return str("a map of ", value.size(), " entries"); });
+  value_ = std::make_shared<const Held<LiteralMap>>(std::move(value), Charge(bytes));
+}
 
 Literal::Literal(const Literal&) = default;
 Literal::Literal(Literal&&) noexcept = default;
@@ -76,20 +110,20 @@ double Literal::as_double() const {
 }
 const std::string& Literal::as_text() const {
   if (!is_text()) wrong_kind(*this, "a text");
-  return std::get<std::string>(value_);
+  return std::get<HeldPtr<std::string>>(value_)->content;
 }
 const LiteralList& Literal::as_list() const {
   if (!is_list()) wrong_kind(*this, "a list");
-  return std::get<LiteralList>(value_);
+  return std::get<HeldPtr<LiteralList>>(value_)->content;
 }
 const LiteralMap& Literal::as_map() const {
   if (!is_map()) wrong_kind(*this, "a map");
-  return std::get<LiteralMap>(value_);
+  return std::get<HeldPtr<LiteralMap>>(value_)->content;
 }
 
 const Literal* Literal::find(std::string_view key) const {
   if (!is_map()) return nullptr;
-  for (const auto& [name, value] : std::get<LiteralMap>(value_)) {
+  for (const auto& [name, value] : as_map()) {
     if (name == key) return &value;
   }
   return nullptr;
@@ -111,6 +145,7 @@ bool operator==(const Literal& a, const Literal& b) {
     case Literal::Kind::text:
       return a.as_text() == b.as_text();
     case Literal::Kind::list:
+      Budget::ask_time();
       return a.as_list() == b.as_list();
     case Literal::Kind::map: {
       // The order of keys is no part of a map's value.
@@ -125,55 +160,87 @@ bool operator==(const Literal& a, const Literal& b) {
   return false;
 }
 
-std::string Literal::json() const {
-  switch (kind()) {
-    case Kind::none:
-      return "null";
-    case Kind::boolean:
-      return as_bool() ? "true" : "false";
-    case Kind::integer:
-      return str(as_int());
-    case Kind::number:
-      return number_text(as_double(), true);
-    case Kind::text:
-      return json_text(as_text());
-    case Kind::list: {
-      std::string out = "[";
-      for (const Literal& item : as_list()) out += str(out.size() > 1 ? "," : "", item.json());
-      return out + "]";
-    }
-    case Kind::map: {
-      std::string out = "{";
-      for (const auto& [key, value] : as_map()) {
-        out += str(out.size() > 1 ? "," : "", json_text(key) + ":" + value.json());
+// Writes a value piece by piece, so that a list that stands in itself many times is stopped while it grows.
+class Literal::Writer {
+ public:
+  Writer(bool json, std::size_t cut) : json_(json), cut_(cut) {}
+
+  void write(const Literal& value) {
+    if (out_.size() > cut_) return;
+    switch (value.kind()) {
+      case Kind::list: {
+        const char* separator = "";
+        add("[");
+        for (const Literal& item : value.as_list()) {
+          if (out_.size() > cut_) break;
+          add(std::exchange(separator, ","));
+          write(item);
+        }
+        return add("]");
       }
-      return out + "}";
+      case Kind::map: {
+        const char* separator = "";
+        add("{");
+        for (const auto& [key, item] : value.as_map()) {
+          if (out_.size() > cut_) break;
+          add(std::exchange(separator, ","));
+          add(json_ ? json_text(key) : key);
+          add(":");
+          write(item);
+        }
+        return add("}");
+      }
+      case Kind::none:
+        return add(json_ ? "null" : "none");
+      case Kind::boolean:
+        return add(value.as_bool() ? "true" : "false");
+      case Kind::integer:
+        return add(str(value.as_int()));
+      case Kind::number:
+        return add(number_text(value.as_double(), json_));
+      case Kind::text:
+        return add(json_ ? json_text(value.as_text()) : value.as_text());
     }
   }
-  return {};
+  std::string take() {
+    if (out_.size() > cut_) {
+      out_.resize(cut_);
+      out_ += "...";
+    }
+    return std::move(out_);
+  }
+
+ private:
+  void add(std::string_view piece) {
+    out_ += piece;
+    if (out_.size() < next_asked_) return;
+    Budget::ask(static_cast<std::int64_t>(2 * out_.size()), [] { return std::string("a value as text"); });
+    next_asked_ = out_.size() + out_.size() / 4;
+  }
+
+  const bool json_;
+  const std::size_t cut_;
+  std::string out_;
+  std::size_t next_asked_ = 1 << 16;
+};
+
+std::string Literal::json() const {
+  Writer writer(true, std::string::npos);
+  writer.write(*this);
+  return writer.take();
 }
 
 std::string Literal::text() const {
-  switch (kind()) {
-    case Kind::none:
-      return "none";
-    case Kind::number:
-      return number_text(as_double(), false);
-    case Kind::text:
-      return as_text();
-    case Kind::list: {
-      std::string out = "[";
-      for (const Literal& item : as_list()) out += str(out.size() > 1 ? "," : "", item.text());
-      return out + "]";
-    }
-    case Kind::map: {
-      std::string out = "{";
-      for (const auto& [key, value] : as_map()) out += str(out.size() > 1 ? "," : "", key, ":", value.text());
-      return out + "}";
-    }
-    default:
-      return json();
-  }
+  Writer writer(false, std::string::npos);
+  writer.write(*this);
+  return writer.take();
+}
+
+std::string Literal::shown() const {
+  constexpr std::size_t most_shown = 80;
+  Writer writer(false, most_shown);
+  writer.write(*this);
+  return writer.take();
 }
 
 Literal literal_of_scalar(std::string_view text) {

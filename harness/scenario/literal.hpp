@@ -4,15 +4,19 @@
 //   value.as_double();                                // throws Error when it is something else
 //   value.json();                                     // "0.01"; not-a-number and infinities as texts
 //
-// A plain value; maps keep the order of the file. Integers are 64-bit, never mixed up with numbers or booleans.
+// A plain value that is cheap to copy; it counts in the budget of its thread (budget.hpp). Maps keep the order of the
+// file. Integers are 64-bit, never mixed up with numbers or booleans.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "harness/scenario/budget.hpp"
 
 namespace lockstep::scenario {
 
@@ -29,10 +33,10 @@ class Literal {
   explicit Literal(int value) : value_(static_cast<std::int64_t>(value)) {}
   explicit Literal(std::int64_t value) : value_(value) {}
   explicit Literal(double value) : value_(value) {}
-  explicit Literal(std::string value) : value_(std::move(value)) {}
-  explicit Literal(const char* value) : value_(std::string(value)) {}
-  explicit Literal(LiteralList value) : value_(std::move(value)) {}
-  explicit Literal(LiteralMap value) : value_(std::move(value)) {}
+  explicit Literal(std::string value);  // throws BudgetError, as do lists and maps
+  explicit Literal(const char* value) : Literal(std::string(value)) {}
+  explicit Literal(LiteralList value);
+  explicit Literal(LiteralMap value);
 
   // Out of line: they are instantiations of a variant, dear to compile in every source.
   Literal(const Literal&);
@@ -63,11 +67,24 @@ class Literal {
   // Numbers by value, other kinds never equal each other: 1 == 1.0, but 1 != true.
   friend bool operator==(const Literal& a, const Literal& b);
 
-  std::string json() const;  // reads back to the same bits
-  std::string text() const;  // as in case ids and `${}`: texts bare, true, none, 0.01, [1,2], {a:1}
+  // Both throw BudgetError when the text goes past the budget.
+  std::string json() const;   // reads back to the same bits
+  std::string text() const;   // as in case ids and `${}`: texts bare, true, none, 0.01, [1,2], {a:1}
+  std::string shown() const;  // text() for messages, cut after some 80 characters
 
  private:
-  std::variant<std::monostate, bool, std::int64_t, double, std::string, LiteralList, LiteralMap> value_;
+  // Shared, so that a copy costs nothing however large the value is.
+  template <class Content>
+  struct Held {
+    Content content;
+    Charge charge;
+  };
+  template <class Content>
+  using HeldPtr = std::shared_ptr<const Held<Content>>;
+  class Writer;
+  std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<LiteralList>,
+               HeldPtr<LiteralMap>>
+      value_;
 };
 
 // "none", "boolean", "integer", "number", "text", "list", "map".

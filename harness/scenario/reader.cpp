@@ -67,7 +67,7 @@ std::string mismatch(const Expr& value, ArgType type) {
   bool map = false;
   switch (value.kind) {
     case ExprKind::literal:
-      got = value.value.is_text() ? str("the text '", value.value.as_text(), "'") : value.value.text();
+      got = value.value.is_text() ? str("the text '", value.value.as_text(), "'") : value.value.shown();
       whole = value.value.is_int();
       real = value.value.is_number();
       truth = value.value.is_bool();

@@ -392,10 +392,15 @@ std::string words(const std::vector<std::string>& list) {
 
 std::string limits_list() {
   return str("- An expression: ", limits::expression_characters, " characters, ", limits::expression_depth,
-             " deep. A list: ", limits::list_items, " items.\n- A file: ", limits::file_bytes / 1024, " KiB, ",
+             " deep. A list or map: ", limits::list_items, " items.\n- A file: ", limits::file_bytes / 1024, " KiB, ",
              limits::yaml_nodes, " nodes, ", limits::yaml_depth, " deep, ", limits::yaml_aliases,
              " aliases.\n- A scenario: ", limits::cases, " cases. Routines: ", limits::routine_depth,
-             " deep.\n- A recorded value: ", limits::recorded_numbers, " numbers.\n");
+             " deep.\n- A recorded value: ", limits::recorded_numbers,
+             " numbers.\n- While a case runs, lists, maps and modules nest ", limits::value_depth,
+             " deep at most. Memory and output of a rank are bounded by `limits`.\n- Before launch, "
+             "reading a file and evaluating its rules may take ",
+             limits::evaluation_seconds, " s and ", limits::evaluation_mb,
+             " MiB for values each. A file must be a regular file.\n");
 }
 
 }  // namespace

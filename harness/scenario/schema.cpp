@@ -247,6 +247,10 @@ std::string schema() {
   properties["skip"] = rules_schema(false);
   properties["expect_failure"] = rules_schema(true);
   properties["timeout"] = {{"type", "number"}, {"exclusiveMinimum", 0}, {"maximum", 86400}};
+  const Json mebibytes = {{"type", "integer"}, {"minimum", 1}, {"maximum", limits::most_mb}};
+  properties["limits"] = {{"type", "object"},
+                          {"additionalProperties", false},
+                          {"properties", {{"memory_mb", mebibytes}, {"output_mb", mebibytes}}}};
   properties["tags"] = one_or_list({{"type", "string"}});
   properties["bits"] = {{"anyOf", Json::array({Json{{"const", "required"}}, reason_under("reported")})}};
   properties["plan"] = reason_under("unplanned");

@@ -429,7 +429,12 @@ const std::vector<KeySpec>& scenario_keys() {
        "a list of the same form: the cases that must fail (XFAIL; one that passes is XPASS). With `line` and "
        "`message`, a "
        "failure elsewhere, or one that says something else, is still a FAIL"},
-      {"timeout", false, "seconds a case may take, 60 unless given"},
+      {"timeout", false, "seconds a case may take, 60 unless given; `--timeout` overrides it"},
+      {"limits", false,
+       "`{memory_mb: 2048, output_mb: 64}`: MiB that each rank may use for tensors and values together, and MiB that "
+       "it "
+       "may record and write to files. A step that asks for more fails. Unless given, memory is 2048, or the ranks' "
+       "share of half the machine's memory where that is less. `--memory-mb` and `--output-mb` override them"},
       {"tags", false, "words that `--tag` selects by"},
       {"bits", false,
        "`required`: every `expect_equal` of float32 values asks for the same bits; `{reported: reason}`: they are "

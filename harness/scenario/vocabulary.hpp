@@ -197,7 +197,15 @@ inline constexpr int yaml_nodes = 20000;
 inline constexpr std::size_t cases = 10000;
 inline constexpr int routine_depth = 8;
 inline constexpr std::size_t recorded_numbers = 10000;
+inline constexpr int value_depth = 200;  // of lists, maps and modules while a case runs, and of JSON that it reads
+// A case's budget unless the scenario or the command gives another: `timeout`, `limits`.
 inline constexpr double timeout_seconds = 60;
+inline constexpr std::int64_t memory_mb = 2048;   // of a rank, less where the machine has less (cli/case_limits.hpp)
+inline constexpr std::int64_t output_mb = 64;     // that a rank records and writes to files
+inline constexpr std::int64_t most_mb = 1 << 20;  // that either may be set to
+// Of one file before launch: reading it, its rules, its plan.
+inline constexpr double evaluation_seconds = 5;
+inline constexpr std::int64_t evaluation_mb = 256;
 }  // namespace limits
 
 }  // namespace lockstep::scenario

@@ -1,0 +1,39 @@
+#include "harness/cli/case_limits.hpp"
+
+#include <algorithm>
+#include <fstream>
+
+#include <unistd.h>
+
+namespace lockstep::cli {
+
+run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_bytes) {
+  run::RankLimits limits;
+  limits.output_bytes = test_case.output_mb << 20;
+  if (test_case.memory_mb) {
+    limits.memory_bytes = *test_case.memory_mb << 20;
+    return limits;
+  }
+  // Half of the machine for the ranks of a case, and enough for a small case on any machine.
+  constexpr std::int64_t least = std::int64_t{256} << 20;
+  int num_ranks = test_case.world_size;
+  for (const scenario::StageLaunch& stage : test_case.stages) num_ranks = std::max(num_ranks, stage.world_size);
+  const std::int64_t share = machine_bytes / 2 / std::max(1, num_ranks);
+  limits.memory_bytes = std::min(limits.memory_bytes, std::max(least, share));
+  return limits;
+}
+
+run::RankLimits limits_of(const scenario::Case& test_case) {
+  static const std::int64_t machine_bytes = machine_memory();
+  return limits_of(test_case, machine_bytes);
+}
+
+std::int64_t machine_memory() {
+  std::int64_t bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
+  std::ifstream file("/sys/fs/cgroup/memory.max");
+  std::int64_t bound = 0;
+  if (file >> bound && bound > 0) bytes = std::min(bytes, bound);  // "max" is no number
+  return bytes;
+}
+
+}  // namespace lockstep::cli
