@@ -140,7 +140,7 @@ void ShardPlan::gather(std::size_t number, bool ahead) {
 void ShardPlan::put_back_after_forward(Group& group) {
   const Reshard& how = group.choices.reshard_after_forward;
   const bool among_one = how.kind == Reshard::Kind::among && how.ranks == 1;
-  if (group.is_root || how.kind == Reshard::Kind::no || among_one || group.state != State::whole) return;
+  if (how.kind == Reshard::Kind::no || among_one || group.state != State::whole) return;
   const bool few = how.kind == Reshard::Kind::among && how.ranks < group.choices.shard.size;
   group.state = few ? State::kept_among : State::sharded;
 }
@@ -195,6 +195,7 @@ void ShardPlan::begin(std::size_t root) {
   Context& context = contexts_.emplace_back();
   context.root = root;
   groups_[root].is_root = true;
+  groups_[root].choices.reshard_after_forward = {Reshard::Kind::no};  // its backward follows; a later flag may differ
   for (const ModuleId top : groups_[root].modules)
     for (const ModuleId module : facts_.pre_order(top)) {
       if (!has(module) || groups_[number(module)].context == number_of_root) continue;

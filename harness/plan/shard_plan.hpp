@@ -35,7 +35,7 @@
 namespace lockstep::plan {
 
 struct Reshard {
-  enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: yes, but not at the root
+  enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: yes
   int ranks = 0;
 };
 

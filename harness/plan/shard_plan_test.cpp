@@ -417,6 +417,25 @@ TEST(ShardPlan, WhatIsToldToBeGatheredAheadChangesNoCount) {
   EXPECT_EQ(count(chain.planner, "all_gather", "backward"), 4);
 }
 
+TEST(ShardPlan, AFlagSetAfterTheFirstForwardReshardsTheRoot) {
+  for (const bool flagged : {false, true}) {
+    Chain chain(1, over(2));
+    chain.forward();
+    chain.backward();
+    FlagChange flags;
+    flags.reshard_after_forward = Reshard{Reshard::Kind::yes};
+    if (flagged) chain.planner.shards().change(chain.root, flags);
+    const std::size_t before = chain.planner.collectives().size();
+    chain.forward();
+    chain.backward();
+    const auto& all = chain.planner.collectives();
+    const auto gathers =
+        std::count_if(all.begin() + static_cast<std::ptrdiff_t>(before), all.end(),
+                      [](const auto& one) { return one.operation == "all_gather" && one.phase == "backward"; });
+    EXPECT_EQ(gathers, flagged ? 2 : 1);
+  }
+}
+
 TEST(ShardPlan, ARecomputationAndTheBackwardThatFollowsShareAGather) {
   Chain chain(2, over(2));
   chain.forward();

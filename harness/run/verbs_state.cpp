@@ -12,7 +12,7 @@ namespace lockstep::run::verbs {
 
 namespace {
 
-// How tensors of a state dict are handed out.
+// How tensors of a state dict are handed out: as they are held, sharing storage, or as copies, whole or on the host.
 struct Form {
   bool full = false;
   bool cpu = false;
@@ -22,8 +22,9 @@ struct Form {
   Tensor operator()(const Tensor& tensor) const {
     const Tensor handed = full ? full_tensor(tensor) : tensor;
     if (!keep) return {};
-    if (!cpu || handed.device() == host) return handed;
-    const Tensor local = raw::to_device(local_tensor(handed), host);
+    if (!full && !cpu) return handed;
+    Tensor local = cpu ? raw::to_device(local_tensor(handed), host) : local_tensor(handed);
+    if (local.storage() == tensor.storage()) local = raw::clone(local);  // it was whole, or on the host, already
     return handed.is_sharded() ? make_sharded(local, handed.impl().layout) : local;
   }
 };
