@@ -68,7 +68,10 @@ TEST_P(WaitGraphOfKind, NamesGroupsInCrossedOrderAndWhoWaitsForThem) {
       4,
       [](int rank) {
         ProcessGroup &pair = rank < 2 ? group_of({0, 1}, "tp") : world_group(), &trio = group_of({0, 1, 2, 3}, "dp");
-        if (rank == 0) barrier(pair);
+        if (rank == 0) {
+          sleep_ms(300);  // the others wait by then
+          barrier(pair);
+        }
         all_reduce(trio, floats(4), ReduceOp::sum);
         if (rank == 1) barrier(pair);
       },
