@@ -29,7 +29,9 @@ void tell(Issued& issued) {
 bool calls_differ(const Issued& issued) {
   const Line* lines = issued.slot().lines();
   for (int member = 1; member < issued.group->size; ++member)
-    if (!is_alike(lines[member].fingerprint, lines[0].fingerprint)) return true;
+    if (!is_alike(lines[member].fingerprint, lines[0].fingerprint) ||
+        issued.record_of(member).terms_digest != issued.record_of(0).terms_digest)
+      return true;
   return false;
 }
 
@@ -38,7 +40,7 @@ enum class Text { none, on_its_way, later };
 // Whether a text of this member is still to come.
 Text awaited_from(const Issued& issued, int member) {
   const RankControl& rank = issued.rank->world->rank(issued.group->members()[member]);
-  const Record& record = rank.records[issued.slot().lines()[member].record % recorder_entries];
+  const Record& record = issued.record_of(member);
   if (record.tells == Tells::nothing || has_told(issued, member)) return Text::none;
   if (rank.end.load(std::memory_order_acquire) != RankEnd::none) return Text::none;
   const bool waits = record.state.load(std::memory_order_acquire) != CollectiveState::issued || rank.waits.load() != 0;

@@ -181,8 +181,8 @@ Work receive(ProcessGroup& group, const Tensor& tensor, int from, const Call& ca
 
 void barrier(ProcessGroup& group, const Call& call) { Engine::issue_on_host(plan_of(Operation::barrier, group), call); }
 
-std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine) {
-  return Engine::exchange(group, mine);
+std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose) {
+  return Engine::exchange(group, mine, purpose);
 }
 
 }  // namespace lockstep::comm

@@ -14,6 +14,7 @@ constexpr std::size_t lone_bytes = std::size_t{4} << 20;
 
 Communicator::Communicator(RankContext& context) : context_(&context), state_(std::make_shared<RankState>()) {
   state_->rank = context.rank();
+  state_->activity = &context.service<device::Activity>();
   if (context.shared() != nullptr) {
     state_->host = static_cast<const device::HostWorld*>(context.shared());
     state_->world = &control_of(*state_->host);
@@ -101,10 +102,15 @@ Phase current_phase() { return Communicator::current().phase; }
 PhaseScope::PhaseScope(Phase phase) : previous_(std::exchange(Communicator::current().phase, phase)) {}
 PhaseScope::~PhaseScope() { Communicator::current().phase = previous_; }
 
+const std::string& meeting_place() { return Communicator::current().meeting_place; }
+void set_meeting_place(const std::string& name) { Communicator::current().meeting_place = name; }
+
 void set_deadline(double seconds) {
   if (!(seconds > 0)) throw Error(str("a deadline of ", seconds, " s"), "give a positive number of seconds");
   Communicator::current().state()->deadline_ns = static_cast<std::int64_t>(seconds * 1e9);
 }
+
+void announce_begin() { Communicator::current().state()->note_begin(); }
 
 void abort_all(const std::string& why) {
   WorldControl& world = Communicator::current().world();

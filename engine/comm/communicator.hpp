@@ -44,6 +44,7 @@ class Communicator {
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
+  std::string meeting_place;
   std::vector<LogEntry> log;
 
  private:
@@ -71,7 +72,7 @@ struct Plan {
 struct Engine {
   static Work issue(const Plan& plan, const Call& call);
   static void issue_on_host(const Plan& plan, const Call& call);
-  static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine);
+  static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose);
   static Meeting& meeting_of(ProcessGroup& group) { return *group.state_->meeting; }
 };
 

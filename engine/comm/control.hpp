@@ -21,6 +21,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/core/shape.hpp"
 #include "engine/device/arena.hpp"
 
 namespace lockstep::comm {
@@ -42,8 +43,8 @@ struct Fingerprint {
   std::uint8_t op = 0;
   std::uint8_t unused = 0;
   std::int32_t root = 0;
-  std::int64_t count = 0;  // elements of one part: what one rank brings to a gather, keeps of a scatter
-  std::uint64_t agreement = 0;
+  std::int64_t count = 0;    // elements of one part: what one rank brings to a gather, keeps of a scatter
+  std::uint64_t digest = 0;  // of the terms and the agreement, which the record holds apart
 };
 inline constexpr std::uint8_t exchange_kind = num_operations;
 
@@ -111,6 +112,10 @@ struct alignas(64) Rounds {
     const std::uint64_t last = ended.load(std::memory_order_acquire);
     return last >= number && last < number + kept;
   }
+  // The member has ended the round `number` (0: none) without the collective of that sequence number.
+  bool left_out(std::uint64_t number, std::uint64_t sequence) const {
+    return number != 0 && has(number) && issued[number % kept].load(std::memory_order_relaxed) <= sequence;
+  }
 };
 
 struct GroupControl {
@@ -137,6 +142,19 @@ struct GroupControl {
 // Whether a member has something to say about its agreement (Call::agreement_text), and when it comes to that.
 enum class Tells : std::uint8_t { nothing, at_once, later };
 
+// How the place of a call is compared between ranks.
+enum class PlacedBy : std::uint8_t { nothing, phase, line, name };
+
+// What members agree on beside the plain fields of Fingerprint (fingerprint.hpp); for messages.
+struct Terms {
+  std::int64_t sizes[max_dims];  // as the caller wrote them
+  std::uint8_t num_dims;
+  std::int8_t dim;      // that parts are joined or cut along
+  std::uint8_t device;  // a device::Kind
+  PlacedBy placed_by;
+  char place[92];  // "file:line", or the name that several places share
+};
+
 // An entry of the flight recorder.
 struct Record {
   std::uint64_t group;  // offset of the GroupControl in the control area
@@ -153,14 +171,34 @@ struct Record {
   std::int32_t scenario_line;
   char axis[16];
   char owner[80];
+  std::uint64_t terms_digest;
+  std::uint64_t agreement;
+  Terms terms;
 };
+
+// A thread of a rank that waits for peers (wait_graph.hpp).
+struct WaitEntry {
+  std::atomic<std::uint64_t> group;  // offset of the GroupControl in the control area, 0: free, 1: being written
+  std::atomic<std::uint64_t> sequence;
+  std::atomic<std::uint64_t> round;   // 0: none
+  std::atomic<std::uint64_t> target;  // of Waiting::round and Waiting::end_of_round
+  std::atomic<std::uint64_t> record;
+  std::atomic<std::uint32_t> what;   // a Waiting
+  std::atomic<std::uint32_t> me;     // within the group
+  std::atomic<std::int32_t> member;  // whom an end of a round is awaited from
+};
+inline constexpr int most_waits = 16;  // of one rank
 
 enum class RankEnd : std::uint32_t { none, ended, failed, died };
 
 struct alignas(64) RankControl {
   std::atomic<RankEnd> end;
+  std::atomic<std::int64_t> begun_ns;  // when the rank had come to its program; 0: not yet
   OnceText<4096> why;
   std::atomic<std::uint32_t> waits;         // long ones that its threads are in
+  std::atomic<std::uint64_t> wait_changes;  // goes up whenever one begins or ends
+  std::atomic<std::uint64_t> stuck_at;      // `wait_changes` + 1 when no thread of the rank could go on without a peer
+  WaitEntry waits_in[most_waits];
   std::atomic<std::uint64_t> agreement_of;  // sequence + 1 of the mismatch that agreement_text belongs to
   std::uint64_t agreement_group;
   char agreement_text[4096];
@@ -186,6 +224,7 @@ struct alignas(64) WorldControl {
   std::atomic<std::uint64_t> next_free;
   std::atomic<std::int32_t> num_waiters;        // threads that may wait for others: ranks, and stream workers
   alignas(64) std::atomic<std::uint32_t> ends;  // goes up whenever a rank ends, dies, or something is aborted
+  std::atomic<std::uint32_t> looker;            // 1 + the rank that looks for a deadlock now; 0: none does
   OnceText<16384> abort;
   std::atomic<std::uint64_t> groups[group_table_entries];  // offsets; open addressing by id
 

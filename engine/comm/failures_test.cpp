@@ -227,6 +227,30 @@ TEST_P(FailuresOfKind, NamesWhoDidNotArriveByTheDeadline) {
   EXPECT_LT(took, 2.0);
 }
 
+// A rank that is launched late is not late: the clock starts when all members have begun.
+TEST_P(FailuresOfKind, CountsADeadlineFromWhenAllHaveBegun) {
+  World world(3, GetParam());
+  world.launch = [](int rank) {
+    if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+  };
+  for (const std::string& failure : run_ranks(
+           world, [](int) { all_reduce(world_group(), floats(4), ReduceOp::sum); }, 0.2))
+    EXPECT_EQ(failure, "");
+  World late(2, GetParam());
+  late.launch = world.launch;
+  const double took = seconds_of([&] {
+    const auto failures = run_ranks(
+        late,
+        [](int rank) {
+          if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
+          barrier(world_group());
+        },
+        0.2);
+    EXPECT_THAT(failures[0], HasSubstr("rank 1 did not arrive within 0.2 s"));
+  });
+  EXPECT_GT(took, 0.9);
+}
+
 TEST_P(FailuresOfKind, LearnsOfAnEndedRankAtOnce) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {

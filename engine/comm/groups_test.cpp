@@ -8,6 +8,7 @@
 #include "engine/comm/bench_support.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/test_ranks.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/device/order.hpp"
 
 namespace lockstep::comm {
@@ -243,6 +244,41 @@ TEST_P(GroupsOfKind, LogAndTransportAreTwoWitnesses) {
     require(log()[2].phase == Phase::other && log()[2].bytes == 160 && log()[2].sequence == 2, "the third");
     require(current_phase() == Phase::other, "phase put back");
     require(group.sequence() == 17, "sequence");
+  }));
+}
+
+// What is copied is what counts, not what was planned.
+TEST_P(GroupsOfKind, TheTransportNoticesWhatItDoesNotCopy) {
+  struct Armed {
+    Armed() { arm_defect(Defect::transport_tail_left_out); }
+    ~Armed() { arm_defect(Defect::none); }
+  };
+  const Armed armed;
+  expect_fine(run_ranks(3, GetParam(), [](int rank) {
+    ProcessGroup& group = world_group();
+    std::int64_t logged = 0, moved = 0;
+    const auto differs = [&](const char* operation, std::int64_t count) {
+      const std::int64_t bytes = log().back().bytes, done = transport_bytes() - moved;
+      require(done < bytes,
+              str(operation, " of ", count, " elements on rank ", rank, ": log ", bytes, ", moved ", done));
+      logged += bytes;
+      moved += done;
+    };
+    for (const std::int64_t count : {std::int64_t{1}, std::int64_t{10}, std::int64_t{10'000}, std::int64_t{300'000}}) {
+      const Tensor part = empty({count}, DType::float32, {}), whole = empty({3 * count}, DType::float32, {});
+      // Parts that lie unlike in their lines: large ones are copied in whole lines as long as they lie alike.
+      const Tensor shifted = slice(empty({count + 1}, DType::float32, {}), 0, 1, count + 1);
+      all_reduce(group, part, ReduceOp::sum);
+      differs("all_reduce", count);
+      broadcast(group, rank == 1 ? shifted : part, 0);
+      differs("broadcast", count);
+      all_to_all(group, empty({3 * count}, DType::float32, {}), whole);
+      differs("all_to_all", count);
+      gather(group, rank == 1 ? whole : Tensor(), part, 1);
+      differs("gather", count);
+      scatter(group, part, rank == 2 ? whole : Tensor(), 2);
+      differs("scatter", count);
+    }
   }));
 }
 

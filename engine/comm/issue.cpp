@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/comm/communicator.hpp"
+#include "engine/comm/fingerprint.hpp"
 #include "engine/comm/messages.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
@@ -85,10 +86,10 @@ std::shared_ptr<Issued> note(const Plan& plan, const Call& call, std::uint8_t ki
   issued->fingerprint.op = static_cast<std::uint8_t>(plan.op);
   issued->fingerprint.root = plan.root;
   issued->fingerprint.count = plan.count;
-  issued->fingerprint.agreement = agreement_of(call);
   issued->agreement_text = call.agreement_text;
   issued->counted = call.family != Family::uncounted;
 
+  communicator.state()->note_begin();
   RankControl& control = communicator.state()->control();
   issued->record_number = control.num_records.load(std::memory_order_relaxed);
   Record& record = issued->record();
@@ -109,6 +110,12 @@ std::shared_ptr<Issued> note(const Plan& plan, const Call& call, std::uint8_t ki
   record.scenario_line = context.scenario_line;
   copy_text(record.axis, sizeof record.axis, plan.group->axis());
   copy_text(record.owner, sizeof record.owner, call.owner);
+  note_terms(record, plan, call, communicator);
+  record.agreement = agreement_of(call);
+  Digest digest;
+  digest.add(record.terms_digest);
+  digest.add(record.agreement);
+  issued->fingerprint.digest = digest.value();
   control.num_records.store(issued->record_number + 1, std::memory_order_release);
 
   if (issued->counted) {
@@ -196,7 +203,7 @@ void Engine::issue_on_host(const Plan& plan, const Call& call) {
   run(*issued);
 }
 
-std::vector<std::string> Engine::exchange(ProcessGroup& group, const std::string& mine) {
+std::vector<std::string> Engine::exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose) {
   Plan plan;
   plan.group = &group;
   plan.meeting = &meeting_of(group);
@@ -204,6 +211,7 @@ std::vector<std::string> Engine::exchange(ProcessGroup& group, const std::string
   plan.count = static_cast<std::int64_t>(mine.size());
   Call call;
   call.family = Family::uncounted;
+  call.owner = purpose;
   check_usable(*Communicator::current().state(), *plan.meeting->control, "exchange");
   std::vector<std::string> all(static_cast<std::size_t>(group.size()));
   const std::shared_ptr<Issued> issued = note(plan, call, exchange_kind, plan.count, plan.count);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "engine/comm/fingerprint.hpp"
 #include "engine/core/text.hpp"
 
 namespace lockstep::comm {
@@ -11,11 +12,6 @@ namespace {
 const Record* last_record(const RankControl& rank) {
   const std::uint64_t count = rank.num_records.load(std::memory_order_acquire);
   return count == 0 ? nullptr : &rank.records[(count - 1) % recorder_entries];
-}
-
-const Record& record_of_line(const Issued& issued, int member) {
-  const RankControl& rank = issued.rank->world->rank(issued.group->members()[member]);
-  return rank.records[issued.slot().lines()[member].record % recorder_entries];
 }
 
 std::string seconds_text(std::int64_t ns) {
@@ -49,6 +45,7 @@ class Sayings {
     return out;
   }
   bool empty() const { return sayings_.empty(); }
+  std::size_t size() const { return sayings_.size(); }
 
  private:
   std::vector<std::pair<std::string, std::vector<int>>> sayings_;
@@ -61,6 +58,36 @@ std::string head(const Issued& issued) {
                                                       : name_of(static_cast<Operation>(record.kind)),
              " #", issued.sequence, " of group ", group_text(*issued.group),
              axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
+}
+
+// "the number of elements, the device (rank 0: cpu; rank 1: sim)": what the members do not agree on. An operation of
+// its own stands alone, as everything else differs with it.
+std::string differences(const Issued& issued) {
+  const Line* lines = issued.slot().lines();
+  const Fingerprint& first = lines[0].fingerprint;
+  std::string what;
+  const auto name = [&](const std::string& property) { what += str(what.empty() ? "" : ", ", property); };
+  const auto differs = [&](auto Fingerprint::*field) {
+    for (int member = 1; member < issued.group->size; ++member)
+      if (lines[member].fingerprint.*field != first.*field) return true;
+    return false;
+  };
+  if (differs(&Fingerprint::kind)) return "the operation";
+  const bool count = differs(&Fingerprint::count) && first.kind != exchange_kind;
+  if (count) name("the number of elements");
+  if (differs(&Fingerprint::dtype)) name("the type");
+  if (differs(&Fingerprint::op)) name("the reduction");
+  if (differs(&Fingerprint::root)) name("the root");
+  for (const Term term : all_terms) {
+    if (term == Term::shape && count) continue;
+    Sayings values;
+    for (int member = 0; member < issued.group->size; ++member)
+      values.add(issued.group->members()[member], value_of(term, issued.record_of(member)));
+    if (values.size() > 1) name(str(name_of(term), " (", values.text(": "), ")"));
+  }
+  if (agreements_differ(issued)) name("the module it is for, or its contents");
+  // Texts that were too long for the recorder and differ beyond its end.
+  return what.empty() ? "the place in the program" : what;
 }
 
 }  // namespace
@@ -96,7 +123,10 @@ std::string call_text(const WorldControl& world, const Record& record) {
     out = name_of(kind);
     if (kind == Operation::all_reduce || kind == Operation::reduce_scatter)
       out += str("(", name_of(static_cast<ReduceOp>(record.op)), ")");
-    if (kind != Operation::barrier) out += str(" of ", record.elements, " ", name_of(static_cast<DType>(record.dtype)));
+    if (kind != Operation::barrier)
+      out += str(" of ", record.terms.num_dims == 1 ? str(record.elements) : shape_text(record.terms), " ",
+                 name_of(static_cast<DType>(record.dtype)));
+    if (has_dim(record) && record.terms.num_dims > 1) out += str(" along dim ", static_cast<int>(record.terms.dim));
     const GroupControl& group = world.group(record.group);
     if (kind == Operation::broadcast || kind == Operation::scatter) {
       const bool known = record.root >= 0 && record.root < group.size;
@@ -116,42 +146,19 @@ std::string call_text(const WorldControl& world, const Record& record) {
 }
 
 bool agreements_differ(const Issued& issued) {
-  const Line* lines = issued.slot().lines();
   for (int member = 1; member < issued.group->size; ++member)
-    if (lines[member].fingerprint.agreement != lines[0].fingerprint.agreement) return true;
+    if (issued.record_of(member).agreement != issued.record_of(0).agreement) return true;
   return false;
 }
 
 std::string mismatch_text(const Issued& issued) {
-  const Line* lines = issued.slot().lines();
   const WorldControl& world = *issued.rank->world;
-  const Fingerprint& first = lines[0].fingerprint;
-  bool kind = false, dtype = false, op = false, root = false, count = false, agreement = false;
   Sayings calls, agreements;
-  for (int member = 0; member < issued.group->size; ++member) {
-    const Fingerprint& other = lines[member].fingerprint;
-    kind |= other.kind != first.kind;
-    dtype |= other.dtype != first.dtype;
-    op |= other.op != first.op;
-    root |= other.root != first.root;
-    count |= other.count != first.count;
-    agreement |= other.agreement != first.agreement;
-    calls.add(issued.group->members()[member], call_text(world, record_of_line(issued, member)));
-  }
-  std::string what;
-  const auto differs = [&](bool yes, const char* name) {
-    if (yes) what += str(what.empty() ? "" : ", ", name);
-  };
-  differs(kind, "the operation");
-  if (!kind) {
-    differs(count, "the number of elements");
-    differs(dtype, "the type");
-    differs(op, "the reduction");
-    differs(root, "the root");
-    differs(agreement, "the module it is for, or its contents");
-  }
-  std::string text = str(head(issued), ": its members do not agree on ", what, ": ", calls.text(" call ", " calls "));
-  if (agreement) {
+  for (int member = 0; member < issued.group->size; ++member)
+    calls.add(issued.group->members()[member], call_text(world, issued.record_of(member)));
+  std::string text =
+      str(head(issued), ": its members do not agree on ", differences(issued), ": ", calls.text(" call ", " calls "));
+  if (agreements_differ(issued)) {
     for (int member = 0; member < issued.group->size; ++member) {
       const int rank = issued.group->members()[member];
       if (!has_told(issued, member)) continue;
@@ -170,7 +177,7 @@ std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t d
   for (int member = 0; member < issued.group->size; ++member) {
     const int rank = issued.group->members()[member];
     if (issued.has_arrived(member)) {
-      waiting.add(rank, call_text(world, record_of_line(issued, member)));
+      waiting.add(rank, call_text(world, issued.record_of(member)));
       continue;
     }
     missing.push_back(rank);

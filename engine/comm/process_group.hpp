@@ -113,6 +113,9 @@ struct Call {
   // Something more that all members must agree on (a digest), and what it stands for, told when they do not.
   std::uint64_t agreement = 0;
   std::function<std::string()> agreement_text = {};
+  // The dim that the caller joins or cuts parts along. Where it is not the first, the tensors come with it swapped to
+  // the front. Members must agree on it.
+  int dim = 0;
   bool in_round = false;  // a member may have nothing to bring: see end_round()
 };
 
@@ -141,7 +144,8 @@ void end_round(ProcessGroup& group, bool compare, const std::string& owner = "")
 
 // Uncounted, blocking exchange of small byte strings on the host: every member gets all, in group order. For agreement
 // checks and for what checks compare between ranks; never for training data.
-std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine);
+// Members must name the same purpose.
+std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose = "");
 
 // ---- what collectives are recorded with ----
 // The phase of the running rank: set by backward, optimizer step, module calls.
@@ -156,6 +160,11 @@ class PhaseScope {
  private:
   Phase previous_;
 };
+
+// A name that steps at several places of a program share, so that collectives of one agree with those of another; ""
+// (the default): a collective of the families user, tensor_parallel and checkpoint is issued at one line on all ranks.
+const std::string& meeting_place();
+void set_meeting_place(const std::string& name);
 
 struct LogEntry {
   std::uint64_t sequence = 0;  // within the group
@@ -177,7 +186,11 @@ const std::vector<LogEntry>& log();
 std::int64_t transport_bytes();
 
 // ---- deadlines, aborts ----
-void set_deadline(double seconds);  // of this rank's waits; 10 unless told
+// Of this rank's waits; 10 s by default. A wait counts from when all members have begun.
+void set_deadline(double seconds);
+// This rank has come to its program: how long it took to be launched counts against nobody. Its first collective says
+// so too.
+void announce_begin();
 // Ends every wait of every rank of the case with a CollectiveError of this text. First one wins.
 void abort_all(const std::string& why);
 // This rank has finished its steps (or failed): peers waiting for it learn so at once instead of at their deadline.

@@ -8,6 +8,7 @@
 
 #include "engine/comm/messages.hpp"
 #include "engine/comm/transport.hpp"
+#include "engine/comm/wait_graph.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -21,7 +22,7 @@ namespace {
 constexpr std::int64_t spin_ns = 2'000;
 constexpr std::int64_t fitting_awake_ns = 200'000;
 constexpr std::int64_t crowded_awake_ns = 50'000;
-constexpr std::int64_t slice_ns = 100'000'000;
+constexpr std::int64_t slice_ns = 40'000'000;
 
 inline void pause_core() {
 #if defined(__x86_64__)
@@ -47,6 +48,8 @@ bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
       return slot.stage.load(std::memory_order_acquire) == Stage::finished;
     case Waiting::round:
       return slot.rounds.load(std::memory_order_acquire) >= target;
+    case Waiting::end_of_round:
+      break;
   }
   return false;
 }
@@ -59,14 +62,23 @@ bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
 
 // Whether a member has ended the round of this collective without issuing it.
 bool left_out_by(const Issued& issued, int member) {
-  if (issued.round == 0 || issued.has_arrived(member)) return false;
-  const Rounds& rounds = issued.group->rounds_of(member);
-  return rounds.has(issued.round) &&
-         rounds.issued[issued.round % Rounds::kept].load(std::memory_order_relaxed) <= issued.sequence;
+  return !issued.has_arrived(member) && issued.group->rounds_of(member).left_out(issued.round, issued.sequence);
+}
+
+// The clock of a wait starts when all members have begun.
+bool is_past_deadline(const Issued& issued, std::int64_t start_ns) {
+  const std::int64_t deadline_ns = issued.rank->deadline_ns.load();
+  const std::int64_t now = now_ns();
+  if (now - start_ns <= deadline_ns) return false;
+  for (int member = 0; member < issued.group->size; ++member) {
+    const std::int64_t begun = issued.rank->world->rank(issued.group->members()[member]).begun_ns.load();
+    if (begun == 0 || now - begun <= deadline_ns) return false;
+  }
+  return true;
 }
 
 // What ends a wait as an error, looked at before each sleep.
-void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t waited_ns) {
+void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t start_ns) {
   RankState& rank = *issued.rank;
   tell_deferred(rank);
   if (rank.world->abort.any())
@@ -88,7 +100,7 @@ void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t 
     // What ended the wait may have come before the end of the member.
     if (missing && !is_ready(issued, for_what, target)) fail(issued, ended_text(issued, member), Cause::peer_ended);
   }
-  if (waited_ns > rank.deadline_ns.load()) fail(issued, deadline_text(issued, for_what, rank.deadline_ns.load()));
+  if (is_past_deadline(issued, start_ns)) fail(issued, deadline_text(issued, for_what, rank.deadline_ns.load()));
 }
 
 void open(Issued& issued) {
@@ -99,7 +111,7 @@ void open(Issued& issued) {
   std::uint32_t staged = is_exchange && size > 1 ? 1 : 0;
   for (int member = 0; member < size; ++member) {
     const Fingerprint &mine = lines[member].fingerprint, &first = lines[0].fingerprint;
-    if (!is_alike(mine, first) || mine.agreement != first.agreement) {
+    if (!is_alike(mine, first) || mine.digest != first.digest) {
       slot.stage.store(Stage::mismatch);
       ring_all(*issued.rank->world);  // members that wait for something else have to tell
       return;
@@ -192,11 +204,12 @@ void wait_until(Issued& issued, Waiting for_what, std::uint64_t target) {
     sched_yield();
     if (is_ready(issued, for_what, target)) return;
   }
-  const LongWait wait(*issued.rank);
+  const LongWait wait(issued, for_what, target);
   for (;;) {
     const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
     if (is_ready(issued, for_what, target)) return;
-    watch(issued, for_what, target, now_ns() - start);
+    watch(issued, for_what, target, start);
+    look_for_deadlock(*issued.rank, now_ns() - start);
     bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
     if (!is_ready(issued, for_what, target)) sleep_on(bell, seen);
     bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);

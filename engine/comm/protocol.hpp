@@ -21,6 +21,7 @@
 
 #include "engine/comm/control.hpp"
 #include "engine/comm/reach.hpp"
+#include "engine/device/activity.hpp"
 
 namespace lockstep::comm {
 
@@ -35,10 +36,12 @@ struct Deferred {
 // What this rank's calls share, also on worker threads of streams; outlives the communicator when work is left over.
 struct RankState {
   WorldControl* world = nullptr;
+  device::Activity* activity = nullptr;     // outlives all threads of the rank
   const device::HostWorld* host = nullptr;  // null for a lone rank
   int rank = 0;
   std::atomic<std::int64_t> deadline_ns{10'000'000'000};
   std::atomic<std::int64_t> transport_bytes{0};
+  std::atomic<std::int64_t> next_look_ns{0};  // for a deadlock
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
@@ -47,6 +50,9 @@ struct RankState {
   std::unique_ptr<Reach> reach;  // of a rank that is a process
 
   RankControl& control() const { return world->rank(rank); }
+  void note_begin() const {
+    if (control().begun_ns.load(std::memory_order_relaxed) == 0) control().begun_ns.store(now_ns());
+  }
 };
 
 // One collective as this rank issued it.
@@ -77,6 +83,11 @@ struct Issued {
   std::uint32_t generation() const { return static_cast<std::uint32_t>(sequence / ring_slots); }
   // Overwritten when the rank has issued many more since.
   Record& record() const { return rank->control().records[record_number % recorder_entries]; }
+  // Of a member that has arrived.
+  Record& record_of(int member) const {
+    RankControl& control = rank->world->rank(group->members()[member]);
+    return control.records[slot().lines()[member].record % recorder_entries];
+  }
   bool has_arrived(int member) const {
     return (slot().lines()[member].arrival.load(std::memory_order_acquire) >> 1) == generation() + 1;
   }
@@ -95,7 +106,7 @@ void check_usable(const RankState& rank, const GroupControl& group, const std::s
 enum class Cause { own, peer_ended };
 [[noreturn]] void fail(Issued& issued, const std::string& text, Cause cause = Cause::own);
 
-// The calls agree, but for what they stand for.
+// The plain fields of the calls agree.
 bool is_alike(const Fingerprint& a, const Fingerprint& b);
 // After a mismatch (agreements.cpp): what agreements stood for is told, then all members throw the same text.
 [[noreturn]] void fail_mismatch(Issued& issued);
@@ -106,17 +117,6 @@ void tell_if_mismatched(Issued& issued);  // a deferred call, under the lock of 
 // else.
 void keep_deferred(const std::shared_ptr<Issued>& issued);
 void tell_deferred(RankState& rank);
-// A wait long enough to tell in: peers count on it.
-class LongWait {
- public:
-  explicit LongWait(RankState& rank) : rank_(rank) { rank_.control().waits.fetch_add(1); }
-  ~LongWait() { rank_.control().waits.fetch_sub(1); }
-  LongWait(const LongWait&) = delete;
-  LongWait& operator=(const LongWait&) = delete;
-
- private:
-  RankState& rank_;
-};
 // The deferred call, if it was one, that had the slot of this one a ring ago: does this rank's part of it, when all
 // have arrived or (`wait`) once they have; else that part would wait for a wait() that may come after this call only.
 void finish_predecessor(const Issued& issued, bool wait);
@@ -124,7 +124,7 @@ void finish_predecessor(const Issued& issued, bool wait);
 // Waits for the slot to be free, for all members to have arrived, for the data to be there, or for so many arrivals at
 // the meeting points of a staged collective. The end of a member that is missing, deadline, abort and poison end the
 // wait as an error.
-enum class Waiting { slot, arrivals, data, round };
+enum class Waiting : std::uint32_t { slot, arrivals, data, round, end_of_round };
 void wait_until(Issued& issued, Waiting for_what, std::uint64_t target = 0);
 
 }  // namespace lockstep::comm

@@ -35,6 +35,8 @@ void announce_death(device::HostWorld& world, int rank, const std::string& why) 
   if (dead.end.load() != none) return;  // it had announced its end before its process went
   dead.why.claim_and_fill(why);
   dead.end.compare_exchange_strong(none, RankEnd::died);
+  std::uint32_t looker = static_cast<std::uint32_t>(rank) + 1;
+  control.looker.compare_exchange_strong(looker, 0);
   ring_all(control);
 }
 

@@ -1,5 +1,6 @@
 #include "engine/comm/reduce.hpp"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -204,7 +205,7 @@ bool goes_by_lines(const Reduction& reduction, int num_inputs, std::size_t offse
 }
 
 template <class T, class Op>
-void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+std::size_t reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
   using S = typename Stored<T>::type;
   constexpr bool wraps = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product>;
   using C = std::conditional_t<wraps, typename Arithmetic<ComputeType<S>>::type, ComputeType<S>>;
@@ -233,6 +234,13 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
       done = sum_lines<C>(inputs, num_inputs, reduction.outputs, offset, count, reduction.divisor, reduction.streams);
     }
   }
+  std::size_t stored = static_cast<std::size_t>(done) * sizeof(S);
+  const auto store = [&](std::size_t offset, const void* result, std::size_t bytes) {
+    std::size_t least = bytes;
+    for (std::byte* output : reduction.outputs)
+      least = std::min(least, copy(output + offset, static_cast<const std::byte*>(result), bytes, reduction.streams));
+    stored += least;
+  };
   for (std::int64_t at = begin + done; at < begin + count; at += block) {
     const std::int64_t n = begin + count - at < block ? begin + count - at : block;
     for (int i = 0; i < num_inputs; ++i)
@@ -251,33 +259,35 @@ void reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t c
     const std::size_t bytes = bounded_bytes<S>(n);
     const std::size_t offset = bounded_bytes<S>(at);
     if constexpr (std::is_same_v<L, C>) {
-      for (std::byte* output : reduction.outputs)
-        copy(output + offset, reinterpret_cast<const std::byte*>(result), bytes, reduction.streams);
+      store(offset, result, bytes);
     } else {
       alignas(64) S rounded[block_elements];
       for (std::int64_t i = 0; i < n; ++i) rounded[i] = static_cast<S>(result[i]);
-      for (std::byte* output : reduction.outputs)
-        copy(output + offset, reinterpret_cast<const std::byte*>(rounded), bytes, reduction.streams);
+      store(offset, rounded, bytes);
     }
   }
+  return stored;
 }
 
 }  // namespace
 
-void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+std::size_t reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+  std::size_t stored = 0;
+  const auto run = [&]<class T, class Op>() { stored = reduce_typed<T, Op>(reduction, begin, count); };
   dispatch_all(reduction.dtype, [&]<class T>() {
     switch (reduction.op) {
       case ReduceOp::sum:
       case ReduceOp::mean:
-        return reduce_typed<T, Sum>(reduction, begin, count);
+        return run.template operator()<T, Sum>();
       case ReduceOp::product:
-        return reduce_typed<T, Product>(reduction, begin, count);
+        return run.template operator()<T, Product>();
       case ReduceOp::max:
-        return reduce_typed<T, Max>(reduction, begin, count);
+        return run.template operator()<T, Max>();
       case ReduceOp::min:
-        return reduce_typed<T, Min>(reduction, begin, count);
+        return run.template operator()<T, Min>();
     }
   });
+  return stored;
 }
 
 void check_reduction(DType dtype, ReduceOp op, const char* operation) {

@@ -21,14 +21,17 @@ struct Reduction {
   bool streams = false;                      // results go past the caches: large, and not read again soon
 };
 
+// Each of these returns the bytes that its place holds afterwards, counted by the code that stores them; the transport
+// counts nothing else. A place that is the source itself holds them before. Of several places it is the least.
+
 // Elements [begin, begin + count) of all inputs to those of all outputs.
-void reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count);
+std::size_t reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count);
 
 // A copy; past the caches when `streams`.
-void copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams);
+std::size_t copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams);
 
 // A copy to each of several places, which reads the source once. A place may be the source itself, or null: none.
-void copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams);
+std::size_t copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams);
 
 // Throws Error when the type has no such reduction (mean of integers, sums of bool).
 void check_reduction(DType dtype, ReduceOp op, const char* operation);

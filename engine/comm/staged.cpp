@@ -1,6 +1,5 @@
 // The staged form of every collective: for buffers that peers cannot reach, and for exchanges of byte strings.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "engine/comm/reduce.hpp"
@@ -74,14 +73,13 @@ struct Staging {
     const std::byte* input =
         is_exchange ? reinterpret_cast<const std::byte*>(issued.exchange_input->data()) : issued.input;
     for (int index = 0; index < parts; ++index) {
-      std::memcpy(staged_part(issued.me, number, index), input + bytes(index * count + begin), bytes(n));
-      moved_in += n * element;
+      moved_in += static_cast<std::int64_t>(
+          copy(staged_part(issued.me, number, index), input + bytes(index * count + begin), bytes(n), false));
     }
   }
 
   void take(std::byte* to, const std::byte* from, std::int64_t n) {
-    if (n > 0) std::memcpy(to, from, bytes(n));
-    moved_out += n * element;
+    if (n > 0) moved_out += static_cast<std::int64_t>(copy(to, from, bytes(n), false));
   }
 
   void copy_out(std::int64_t number, std::int64_t begin, std::int64_t n) {
@@ -95,8 +93,8 @@ struct Staging {
         for (int member = 0; member < size; ++member)
           inputs.push_back(staged_part(member, number, kind == Operation::reduce_scatter ? me : 0));
         output += bytes(begin);
-        reduce({dtype, op, inputs, {&output, 1}, op == ReduceOp::mean ? size : 1, false}, 0, n);
-        moved_out += n * element;
+        moved_out += static_cast<std::int64_t>(
+            reduce({dtype, op, inputs, {&output, 1}, op == ReduceOp::mean ? size : 1, false}, 0, n));
         return;
       }
       case Operation::all_gather:

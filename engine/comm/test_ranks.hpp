@@ -29,6 +29,7 @@ struct World {
     prepare_world(*host);
   }
   std::unique_ptr<device::HostWorld> host;
+  std::function<void(int rank)> launch;  // what a rank does before it begins
   Kind kind() const { return kind_; }
 
  private:
@@ -38,11 +39,14 @@ struct World {
 using Body = std::function<void(int rank)>;
 
 // Runs a rank's body; ends are announced as the launcher does it.
-inline std::string run_rank(device::HostWorld& host, int rank, const Body& body, double deadline) {
+inline std::string run_rank(const World& world, int rank, const Body& body, double deadline) {
+  if (world.launch) world.launch(rank);
+  device::HostWorld& host = *world.host;
   RankContext context(rank, host.world_size(), &host);
   RankScope scope(context);
   std::string failure;
   set_deadline(deadline);
+  announce_begin();
   try {
     body(rank);
   } catch (const std::exception& error) {
@@ -59,7 +63,7 @@ inline std::vector<std::string> run_ranks(World& world, const Body& body, double
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank)
       threads.emplace_back(
-          [&, rank] { failures[static_cast<std::size_t>(rank)] = run_rank(*world.host, rank, body, deadline); });
+          [&, rank] { failures[static_cast<std::size_t>(rank)] = run_rank(world, rank, body, deadline); });
     for (std::thread& thread : threads) thread.join();
     return failures;
   }
@@ -73,7 +77,7 @@ inline std::vector<std::string> run_ranks(World& world, const Body& body, double
     if (pipe(ends) != 0) throw Error("pipe failed");
     const pid_t pid = fork();
     if (pid == 0) {
-      const std::string failure = run_rank(*world.host, rank, body, deadline);
+      const std::string failure = run_rank(world, rank, body, deadline);
       const ssize_t written = ::write(ends[1], failure.data(), failure.size());
       _exit(written == static_cast<ssize_t>(failure.size()) ? 0 : 3);
     }

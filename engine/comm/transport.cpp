@@ -44,7 +44,8 @@ struct Buffers {
   std::byte** outputs = few_outputs;
 };
 
-// Elements [begin, end) of the collective's range.
+// Elements [begin, end) of the collective's range. A member's count grows by what copy() and reduce() say they stored
+// of what it brings or gets.
 void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::int64_t end) {
   const Fingerprint& what = lines[0].fingerprint;
   const Operation kind = kind_of(what);
@@ -53,20 +54,23 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
   const std::size_t element = size_of(dtype);
   const std::int64_t part = what.count;
   const auto count = static_cast<std::size_t>(size);
-  const auto account = [&](int member, std::int64_t elements) {
-    lines[member].moved.fetch_add(bounded_product(elements, static_cast<std::int64_t>(element)),
-                                  std::memory_order_relaxed);
+  const auto account = [&](int member, std::size_t stored) {
+    lines[member].moved.fetch_add(static_cast<std::int64_t>(stored), std::memory_order_relaxed);
   };
-  const auto account_all = [&](std::int64_t elements) {
-    for (int member = 0; member < size; ++member) account(member, elements);
+  const auto account_all = [&](std::size_t stored) {
+    for (int member = 0; member < size; ++member) account(member, stored);
+  };
+  const auto account_both = [&](int member, std::size_t stored) {  // the root and its peer
+    account(what.root, stored);
+    if (member != what.root) account(member, stored);
   };
   const auto bytes = [&](std::int64_t elements) { return bounded_bytes(elements, element); };
   switch (kind) {
     case Operation::all_reduce: {
       const Buffers buffers(lines, size);
-      reduce({dtype, op, {buffers.inputs, count}, {buffers.outputs, count}, op == ReduceOp::mean ? size : 1, false},
-             begin, end - begin);
-      account_all(end - begin);
+      account_all(
+          reduce({dtype, op, {buffers.inputs, count}, {buffers.outputs, count}, op == ReduceOp::mean ? size : 1, false},
+                 begin, end - begin));
       return;
     }
     case Operation::broadcast:
@@ -74,8 +78,8 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
     case Operation::receive: {
       // What all have just been using is broadcast more often than not: their lines lie in caches.
       const Buffers places(lines, size, bytes(begin));
-      copy_to_all({places.outputs, count}, lines[what.root].input + bytes(begin), bytes(end - begin), false);
-      account_all(end - begin);
+      account_all(
+          copy_to_all({places.outputs, count}, lines[what.root].input + bytes(begin), bytes(end - begin), false));
       return;
     }
     case Operation::barrier:
@@ -93,33 +97,29 @@ void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::i
     switch (kind) {
       case Operation::all_gather: {
         const Buffers places(lines, size, bytes(at));
-        copy_to_all({places.outputs, count}, lines[member].input + bytes(within), bytes(n), cut.streams);
-        account_all(n);
+        account_all(copy_to_all({places.outputs, count}, lines[member].input + bytes(within), bytes(n), cut.streams));
         break;
       }
       case Operation::reduce_scatter: {
         // The output holds one part: shifted back so that both sides count elements from the same start.
         std::byte* output = lines[member].output - bytes(index * part);
-        reduce({dtype, op, {buffers.inputs, count}, {&output, 1}, op == ReduceOp::mean ? size : 1, cut.streams}, at, n);
-        account_all(n);
+        account_all(reduce(
+            {dtype, op, {buffers.inputs, count}, {&output, 1}, op == ReduceOp::mean ? size : 1, cut.streams}, at, n));
         break;
       }
       case Operation::all_to_all: {
         const auto to = static_cast<int>(index / size);
-        copy(lines[to].output + bytes(member * part + within), lines[member].input + bytes(to * part + within),
-             bytes(n), cut.streams);
-        account(to, n);
+        account(to, copy(lines[to].output + bytes(member * part + within),
+                         lines[member].input + bytes(to * part + within), bytes(n), cut.streams));
         break;
       }
       case Operation::gather:
-        copy(lines[what.root].output + bytes(at), lines[member].input + bytes(within), bytes(n), cut.streams);
-        account(what.root, n);
-        if (member != what.root) account(member, n);
+        account_both(member, copy(lines[what.root].output + bytes(at), lines[member].input + bytes(within), bytes(n),
+                                  cut.streams));
         break;
       case Operation::scatter:
-        copy(lines[member].output + bytes(within), lines[what.root].input + bytes(at), bytes(n), cut.streams);
-        account(what.root, n);
-        if (member != what.root) account(member, n);
+        account_both(member, copy(lines[member].output + bytes(within), lines[what.root].input + bytes(at), bytes(n),
+                                  cut.streams));
         break;
       default:
         break;

@@ -74,6 +74,7 @@ enum class Defect {
   scaler_growth_not_reset,                  // a skipped step does not start the count towards growth anew
   optimizer_state_of_first_part,            // every rank takes the first part of whole optimizer state
   bucket_cap_ignored,                       // buckets close at no size: there is one per type
+  transport_tail_left_out,                  // copies between ranks leave out their last byte
   count_
 };
 

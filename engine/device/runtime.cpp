@@ -6,7 +6,7 @@
 
 namespace lockstep::device {
 
-Runtime::Runtime(RankContext& context) : context_(&context), order_(context) {}
+Runtime::Runtime(RankContext& context) : context_(&context), activity_(context.service<Activity>()), order_(context) {}
 
 Runtime::~Runtime() {
   // Nobody waits any more for what is still queued. Stop all workers before joining any: they wait for each other.
@@ -20,8 +20,8 @@ Runtime::~Runtime() {
   for_each_stream([](StreamState& state) {
     std::lock_guard lock(state.mutex);
     state.stop = true;
-    state.wake.notify_all();
-    state.progress.notify_all();
+    state.wake.notify();
+    state.progress.notify();
   });
   for_each_stream([](StreamState& state) {
     if (state.worker.joinable()) state.worker.join();
@@ -86,7 +86,7 @@ Stream& Runtime::stream(Device device, Role role) {
     made->role_ = role;
     made->inline_ = device.kind == Kind::cpu;
     made->wrapped_ = poison_ || tracer_ != nullptr;
-    made->state_ = std::make_shared<StreamState>(&arena_of(device.kind));
+    made->state_ = std::make_shared<StreamState>(&arena_of(device.kind), activity_);
     made->state_->runtime = this;
     made->state_->stream = made.get();
     made->state_->name = made->name();

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "engine/core/rank_context.hpp"
+#include "engine/device/activity.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/device/device.hpp"
 #include "engine/device/memory_limit.hpp"
@@ -31,8 +31,9 @@ struct TraceOptions;  // trace.hpp
 
 // The inside of a stream. Inline streams use the deferred part, the others the queue and its worker.
 struct StreamState {
-  explicit StreamState(Arena* arena) : pool(arena) {}
+  StreamState(Arena* arena, Activity& of_rank) : activity(of_rank), pool(arena) {}
 
+  Activity& activity;          // outlives the runtime, and with it all who sleep here
   Runtime* runtime = nullptr;  // null once the rank's runtime is gone
   Stream* stream = nullptr;
   std::string name;
@@ -58,8 +59,8 @@ struct StreamState {
   };
   static constexpr std::uint64_t nobody_waits = ~std::uint64_t{0};
   std::mutex mutex;
-  std::condition_variable wake;      // the worker: something is wanted
-  std::condition_variable progress;  // others: something has run
+  ActivityCondition wake;      // the worker: something is wanted
+  ActivityCondition progress;  // others: something has run
   std::deque<Item> queue;
   std::uint64_t issued = 0;
   std::atomic<std::uint64_t> completed{0};    // stored under the lock, or by the host when it equals `issued`
@@ -105,6 +106,7 @@ class Runtime {
   // The last owner let go; any thread.
   void recycle(Memory* memory);
 
+  Activity& activity() { return activity_; }
   OrderCheck& order() { return order_; }
   void set_poison(bool on);
   bool poison() const { return poison_; }
@@ -139,6 +141,7 @@ class Runtime {
   [[noreturn]] void past_limit(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;
+  Activity& activity_;
   OrderCheck order_;
   Arena cpu_arena_;
   Arena sim_arena_;

@@ -31,9 +31,11 @@ void StreamState::push(Item item, bool may_block) {
 void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
   if (completed >= number || wanted >= number) return;
   if (!worker.joinable()) {
+    activity.add();
     try {
       worker = std::thread([this] { run_worker(); });
     } catch (const std::system_error& refused) {
+      activity.remove();
       throw resource_error("starting the thread of a stream", refused.code().value());
     }
     wanted = number;
@@ -41,8 +43,9 @@ void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock
   }
   wanted = number;
   if (!running) {
+    wake.count_awake(activity);
     lock.unlock();  // or who is woken would wait for it at once
-    wake.notify_one();
+    wake.notify();
   }
 }
 
@@ -92,8 +95,9 @@ void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
   completed.store(number, std::memory_order_release);
   if (number >= next_awaited) {
     next_awaited = nobody_waits;  // who waits for more says so again
+    progress.count_awake(activity);
     lock.unlock();
-    progress.notify_all();
+    progress.notify();
     lock.lock();
   }
 }
@@ -101,7 +105,7 @@ void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
 void StreamState::run_worker() {
   std::unique_lock lock(mutex);
   while (true) {
-    wake.wait(lock, [this] { return stop || (!running && !queue.empty() && completed < wanted); });
+    while (!stop && (running || queue.empty() || completed >= wanted)) wake.wait(lock, activity);
     // Once it is awake it runs what came after, too.
     while (!stop && !running && !queue.empty()) run_next(lock);
     if (stop) return;
@@ -116,16 +120,20 @@ void StreamState::await_completed(std::uint64_t number, std::unique_lock<std::mu
       ran = true;
     } else {
       next_awaited = std::min(next_awaited, number);
-      progress.wait(lock);
+      progress.wait(lock, activity);
     }
   }
   if (!ran || running || queue.empty()) return;
   // Others waited for this thread to run what they want, too.
   if (next_awaited != nobody_waits) {
     next_awaited = nobody_waits;
-    progress.notify_all();
+    progress.count_awake(activity);
+    progress.notify();
   }
-  if (completed < wanted) wake.notify_one();
+  if (completed < wanted) {
+    wake.count_awake(activity);
+    wake.notify();
+  }
 }
 
 void StreamState::wait_for(std::uint64_t number) {

@@ -17,7 +17,7 @@ std::vector<std::pair<std::string, std::string>> told_by_first(comm::ProcessGrou
   std::string mine;
   if (world.rank() == 0)
     for (const auto& [name, tensor] : whole) mine += str(name, "\n", to_text(tensor.sizes()), "\n");
-  const std::string told = comm::exchange(world, mine).front();
+  const std::string told = comm::exchange(world, mine, "model state").front();
   std::vector<std::pair<std::string, std::string>> entries;
   for (std::size_t at = 0; at < told.size();) {
     const std::size_t middle = told.find('\n', at), end = told.find('\n', middle + 1);

@@ -88,7 +88,7 @@ class Lines {
 // The groups as rank 0 has them, and its tensors: their values by one broadcast each.
 StateDict from_first_rank(const StateDict& mine) {
   comm::ProcessGroup& world = comm::world_group();
-  Lines lines(comm::exchange(world, world.rank() == 0 ? told(mine) : "").front());
+  Lines lines(comm::exchange(world, world.rank() == 0 ? told(mine) : "", "optimizer state").front());
   StateDict dict;
   dict.groups.resize(static_cast<std::size_t>(lines.count()));
   for (auto& [names, options] : dict.groups) {

@@ -57,7 +57,8 @@ void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
   const auto counts = gather_numbers(group, static_cast<std::int64_t>(parameters.size()), call);
   const auto odd = std::find_if(counts.begin(), counts.end(), [&](std::int64_t count) { return count != counts[0]; });
   if (odd == counts.end()) return;
-  const auto names = comm::exchange(group, joined_names(parameters));  // every rank saw that they differ
+  const auto names =
+      comm::exchange(group, joined_names(parameters), "names of parameters");  // every rank saw that they differ
   const auto rank = static_cast<std::size_t>(odd - counts.begin());
   const std::string only_first = missing_lines(names[0], names[rank]);
   const std::string only_other = missing_lines(names[rank], names[0]);
@@ -85,7 +86,7 @@ void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
                        group.members()[static_cast<std::size_t>(group.rank())]);
   }
   // Names and differences are told to all, so that a rank without a difference stops too.
-  const auto reports = comm::exchange(group, difference + "\n" + joined_names(parameters));
+  const auto reports = comm::exchange(group, difference + "\n" + joined_names(parameters), "differences of parameters");
   for (const std::string& report : reports)
     if (report[0] != '\n') fail(owner, report.substr(0, report.find('\n')));
   for (std::size_t rank = 1; rank < reports.size(); ++rank) {

@@ -34,7 +34,8 @@ class ArmedDefect {
 };
 
 std::string kind_of_check(const std::string& check) {
-  if (check == "expect_collectives" || check == "expect_events" || check == "plan") return "count";
+  if (check == "expect_collectives" || check == "expect_events" || check == "plan" || check == "witness")
+    return "count";
   if (check == "order" || check == "plan_order") return "order";
   if (check == "raises") return "message";
   if (check == "expect" || check.rfind("expect_", 0) == 0) return "value";

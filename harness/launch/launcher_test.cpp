@@ -1,6 +1,7 @@
 #include "harness/launch/launcher.hpp"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -94,6 +95,25 @@ TEST_P(EachLaunch, BringsEveryRanksOutcome) {
     ASSERT_EQ(result.stories[static_cast<std::size_t>(rank)].collectives.size(), 1u);
   }
   EXPECT_FALSE(has_children());
+}
+
+// A fork that takes longer than a collective may: the second child sleeps before it comes to its rank.
+int forks_to_delayed_child = 0;
+
+TEST(Launcher, LaunchTimeDoesNotCountAgainstACollective) {
+  pthread_atfork([] { --forks_to_delayed_child; }, nullptr,
+                 [] {
+                   if (forks_to_delayed_child == 0) std::this_thread::sleep_for(std::chrono::milliseconds(800));
+                 });
+  forks_to_delayed_child = 2;
+  LaunchOptions options = options_for(3, Launch::process);
+  options.collective_deadline_seconds = 0.2;
+  const LaunchResult result = launch(options, [](int rank) {
+    comm::barrier(comm::world_group());
+    return fine(rank);
+  });
+  for (const RankOutcome& outcome : result.outcomes) EXPECT_EQ(outcome.status, RankStatus::finished) << outcome.detail;
+  EXPECT_GT(result.seconds, 0.7);
 }
 
 TEST_P(EachLaunch, LetsLargeOutcomesThrough) {

@@ -25,6 +25,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/kernels/backend.hpp"
 #include "harness/verdict/serialize.hpp"
 
 namespace lockstep::launch {
@@ -68,6 +69,8 @@ struct OutletOfRank {
 
 verdict::RankOutcome run_function(int rank, const RankFunction& function) {
   try {
+    kernels::initialize();
+    comm::announce_begin();
     verdict::RankOutcome outcome = function(rank);
     outcome.rank = rank;
     return outcome;

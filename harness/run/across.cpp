@@ -155,7 +155,7 @@ void Checks::judge_across(int rank, int world_size, verdict::Evidence& evidence,
   }
   comm::ProcessGroup& world = comm::world_group();
   All all;
-  for (const std::string& text : comm::exchange(world, mine)) all.push_back(parse(text));
+  for (const std::string& text : comm::exchange(world, mine, "checks across ranks")) all.push_back(parse(text));
   LOCKSTEP_CHECK(static_cast<int>(all.size()) == world_size, "ranks heard from: ", all.size());
 
   // Which contents are wanted, worked out alike on all ranks.
@@ -174,7 +174,7 @@ void Checks::judge_across(int rank, int world_size, verdict::Evidence& evidence,
       put(shown, key);
       put(shown, wires[key][static_cast<std::size_t>(found.first)].substr(0, most_content));
     }
-    const std::vector<std::string> texts = comm::exchange(world, shown);
+    const std::vector<std::string> texts = comm::exchange(world, shown, "values that differ across ranks");
     for (std::size_t r = 0; r < texts.size(); ++r)
       for (Reader reader(texts[r]); reader.more();) {
         const std::string key = reader.next();

@@ -32,6 +32,7 @@ void Interpreter::finish() {
   } catch (const std::exception& error) {
     if (!announced_) fail_from(error);
   }
+  judge_transport();
   checks_.judge(outcome_.evidence, fail_check);
   if (case_has_checks_across()) {
     if (announced_) {
@@ -48,7 +49,6 @@ void Interpreter::finish() {
     }
   }
   judge_order();
-  judge_transport();
   judge_plan();
   summarise();
   write_trace_bits();

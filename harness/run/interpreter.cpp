@@ -50,11 +50,19 @@ void forget_on_streams(const Error& told) {
 // Puts a step's place back when a hook has run; what a hook threw stays at the hook's own step.
 class PlaceKeeper {
  public:
-  PlaceKeeper(RankContext& context, Site& current)
-      : context_(context), current_(current), place_(context.place), line_(context.scenario_line), site_(current) {}
+  PlaceKeeper(RankContext& context, Site& current, bool traced)
+      : context_(context),
+        current_(current),
+        place_(context.place),
+        line_(context.scenario_line),
+        site_(current),
+        traced_(traced) {
+    if (!traced) meeting_place_ = comm::meeting_place();
+  }
   ~PlaceKeeper() {
     if (std::uncaught_exceptions() > exceptions_) return;
     context_.place = place_;
+    if (!traced_) comm::set_meeting_place(meeting_place_);
     context_.scenario_line = line_;
     current_ = site_;
   }
@@ -65,8 +73,10 @@ class PlaceKeeper {
   RankContext& context_;
   Site& current_;
   std::string place_;
+  std::string meeting_place_;
   int line_;
   Site site_;
+  bool traced_;  // a dry run, which has no communicator
   int exceptions_ = std::uncaught_exceptions();
 };
 
@@ -238,6 +248,7 @@ void Interpreter::enter(const Step& step, const Scope& scope) {
     return;
   }
   comm::note_place(current_.check, current_.file, current_.line, current_.column);
+  comm::set_meeting_place(step.meeting_place);
 }
 
 void Interpreter::run_steps(const Steps& steps, const Scope& scope) {
@@ -330,7 +341,7 @@ void Interpreter::run_iteration(const Steps& steps, const Scope& scope, std::int
 }
 
 void Interpreter::run_hook(const Steps& steps, const Scope& scope) {
-  const PlaceKeeper keeper(context_, current_);
+  const PlaceKeeper keeper(context_, current_, trace_ != nullptr);
   const int iteration = context_.iteration;
   const NoGrad no_grad;
   run_steps(steps, scope);

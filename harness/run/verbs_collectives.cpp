@@ -20,6 +20,12 @@ comm::Call options_of(const StepCall& call, bool async) {
   return options;
 }
 
+comm::Call options_of(const StepCall& call, bool async, int dim) {
+  comm::Call options = options_of(call, async);
+  options.dim = dim;
+  return options;
+}
+
 int rank_in(const StepCall& call, const char* name, const comm::ProcessGroup& group) {
   const std::int64_t rank = call.integer(name);
   if (rank < 0 || rank >= group.size()) throw Error(str("`", name, "` is rank ", rank, " of a mesh of ", group.size()));
@@ -100,7 +106,7 @@ Value all_gather(StepCall& call) {
   const Tensor input = to_front(tensor, dim);
   const Tensor output = empty(with_first(input.sizes(), checked_multiply(input.size(0), group.size(), "all_gather")),
                               tensor.dtype(), tensor.device());
-  comm::Work work = comm::all_gather(group, output, input, options_of(call, async));
+  comm::Work work = comm::all_gather(group, output, input, options_of(call, async, dim));
   return joined(std::move(work), async, output, dim);
 }
 
@@ -113,8 +119,8 @@ Value reduce_scatter(StepCall& call) {
   const bool async = call.boolean("async");
   const Tensor input = to_front(tensor, dim);
   const Tensor output = empty(with_first(input.sizes(), input.size(0) / group.size()), tensor.dtype(), tensor.device());
-  comm::Work work =
-      comm::reduce_scatter(group, output, input, comm::reduce_op_from_name(call.text("op")), options_of(call, async));
+  comm::Work work = comm::reduce_scatter(group, output, input, comm::reduce_op_from_name(call.text("op")),
+                                         options_of(call, async, dim));
   return joined(std::move(work), async, output, dim);
 }
 
@@ -127,7 +133,7 @@ Value all_to_all(StepCall& call) {
   const bool async = call.boolean("async");
   const Tensor input = to_front(tensor, dim);
   const Tensor output = empty(input.sizes(), tensor.dtype(), tensor.device());
-  comm::Work work = comm::all_to_all(group, output, input, options_of(call, async));
+  comm::Work work = comm::all_to_all(group, output, input, options_of(call, async, dim));
   return joined(std::move(work), async, output, dim);
 }
 

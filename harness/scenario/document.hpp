@@ -60,6 +60,7 @@ struct Step {
   Steps otherwise;  // `else`
   std::vector<Branch> among;
   std::string note;
+  std::string meeting_place;               // `place`; empty: the step's collectives agree with those of the same line
   std::shared_ptr<const Routine> routine;  // of use
 
   // By name, nullptr when not given and without default. LOCKSTEP_CHECKs that the verb has it.

@@ -217,6 +217,9 @@ How checks judge:
 - `expect_collectives` looks at what a window (`observe`) saw, after `phase`, `mesh` and `dtype` have narrowed it.
   `exactly: {data_parallel: {all_reduce: 2}}` names everything there is, `total` the number of all, `bytes` the bytes in the
   form of `exactly`. `start_up` and `checkpoint` count only where they are named.
+- Ranks must issue a collective of the families `user`, `tensor_parallel` and `checkpoint` at one line of one file (in a
+  routine: the routine's line), with one shape, `dim`, device and mesh axis. Where ranks take different branches on
+  purpose, `place: name` on the steps of each branch says so. `send` and `receive` may stand anywhere.
 - `raises` expects an error. A step that should fail and does not is a failure of the case. A message that would fit any
   error is refused.
 

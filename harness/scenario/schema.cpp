@@ -146,6 +146,7 @@ Json step_schema() {
   add("else", ref("steps"));
   add("among", {{"type", "object"}, {"minProperties", 1}, {"additionalProperties", ref("steps")}});
   add("with", map_of(ref("expression"), name_pattern));
+  add("place", ref("name"));
   add("note", {{"type", "string"}});
   return {{"type", "object"},
           {"additionalProperties", false},

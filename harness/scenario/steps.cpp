@@ -254,6 +254,12 @@ void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& no
   }
   if (const YamlNode* raises = find(node, "raises")) read_raises(step, *raises);
   if (const YamlNode* note = find(node, "note")) step.note = text(*note, "`note`").value_or("");
+  if (const YamlNode* place = find(node, "place")) {
+    if (spec.block != Block::none || spec.id == Verb::use)
+      error(place->place, str("`place` goes with a step that makes collectives itself; give it to the steps within `",
+                              spec.name, "`"));
+    step.meeting_place = name(*place, "`place`");
+  }
 
   const YamlNode* block = find(node, "steps");
   const bool takes = spec.block == Block::required || spec.block == Block::with_else;

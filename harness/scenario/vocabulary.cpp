@@ -486,6 +486,9 @@ const std::vector<KeySpec>& modifier_keys() {
       {"else", false, "what `if` runs instead"},
       {"among", false, "the branches of `choose`: a map from value to steps"},
       {"with", false, "the arguments of the routine that `use` runs"},
+      {"place", false,
+       "a name: the step's own collectives agree with those of other steps of this name. Without it all ranks issue a "
+       "collective at one line"},
       {"note", false, "a remark that `explain` and failures show"},
   };
   return table;

@@ -171,7 +171,7 @@ const std::vector<std::string>& memory_purposes();   // parameter, ...
 const std::vector<std::string>& routine_types();     // any, integer, ...
 // What a routine's parameter of that type takes as an argument.
 ArgType argument_type_of(std::string_view routine_type);
-const std::vector<std::string>& step_modifiers();  // as, when, raises, steps, else, among, with, note
+const std::vector<std::string>& step_modifiers();  // as, when, raises, steps, else, among, with, place, note
 const std::vector<std::string>& devices();         // cpu, sim, cuda
 
 // Keys of a file, of a step and of an own model, with what they mean; `required` ones must be there.
