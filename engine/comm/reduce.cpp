@@ -234,7 +234,7 @@ std::size_t reduce_typed(const Reduction& reduction, std::int64_t begin, std::in
       done = sum_lines<C>(inputs, num_inputs, reduction.outputs, offset, count, reduction.divisor, reduction.streams);
     }
   }
-  std::size_t stored = static_cast<std::size_t>(done) * sizeof(S);
+  std::size_t stored = bounded_bytes<S>(done);
   const auto store = [&](std::size_t offset, const void* result, std::size_t bytes) {
     std::size_t least = bytes;
     for (std::byte* output : reduction.outputs)
