@@ -147,12 +147,12 @@ enum class PlacedBy : std::uint8_t { nothing, phase, line, name };
 
 // What members agree on beside the plain fields of Fingerprint (fingerprint.hpp); for messages.
 struct Terms {
-  std::int64_t sizes[max_dims];  // as the caller wrote them
   std::uint8_t num_dims;
   std::int8_t dim;      // that parts are joined or cut along
   std::uint8_t device;  // a device::Kind
   PlacedBy placed_by;
-  char place[92];  // "file:line", or the name that several places share
+  std::int64_t sizes[max_dims];  // the first `num_dims`, as the caller wrote them
+  char place[96];                // "file:line", or the name that several places share; of calls that are placed so
 };
 
 // An entry of the flight recorder.

@@ -78,7 +78,8 @@ void note_terms(Record& record, const Plan& plan, const Call& call, const Commun
   }
   const bool named = terms.placed_by == PlacedBy::name;
   const std::string& place = named ? communicator.meeting_place : communicator.context().place;
-  copy_end(terms.place, sizeof terms.place, place);
+  const bool by_place = named || terms.placed_by == PlacedBy::line;
+  if (by_place) copy_end(terms.place, sizeof terms.place, place);  // else its lines of memory stay untouched
 
   Digest digest;
   digest.add(static_cast<std::uint64_t>(record.family) | static_cast<std::uint64_t>(terms.device) << 8 |
@@ -88,7 +89,7 @@ void note_terms(Record& record, const Plan& plan, const Call& call, const Commun
   digest.add(plan.group->axis());
   if (record.kind == exchange_kind) digest.add(call.owner);
   if (terms.placed_by == PlacedBy::phase || terms.placed_by == PlacedBy::line) digest.add(record.phase);
-  if (terms.placed_by == PlacedBy::line || named) digest.add(place);
+  if (by_place) digest.add(place);
   record.terms_digest = digest.value();
 }
 
