@@ -136,7 +136,7 @@ inline BFloat16::BFloat16(float value) {
 }
 inline BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
-// The 16-bit conversions have no branches, so that loops of them vectorise: every case is worked out, and masks keep one.
+// The conversions have no branches, so that loops of them vectorise: all cases are worked out, and masks keep one.
 namespace half_bits {
 inline std::uint32_t choose(bool yes, std::uint32_t a, std::uint32_t b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);

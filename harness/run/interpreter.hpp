@@ -55,7 +55,7 @@ class Interpreter {
   Checks& checks() { return checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
   std::int64_t num_working_steps() const { return num_working_steps_; }  // so far, those that does_work() names
-  RankBudget* budget() { return budget_; }  // null in a dry run
+  RankBudget* budget() { return budget_; }                               // null in a dry run
   void record(const std::string& name, verdict::JsonText json);
   // Before each all_reduce of a replicated module, on the stream that does the work; several hooks run in order.
   void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
