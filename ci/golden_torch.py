@@ -1,0 +1,431 @@
+#!/usr/bin/env python3
+"""Runs the cases of scenarios/golden on PyTorch with gloo, and writes the figures that the scenarios compare with.
+
+    golden_torch.py --seed 1234 --output scenarios/golden/torch-2.15.0-cpu-seed1234.json
+    golden_torch.py --seed 42 --against scenarios/golden/torch-2.14.1-cpu.json     how far this PyTorch is from a stored file
+    golden_torch.py --seed 42 --only hsdp_w4,accumulate_w4 --against FILE
+
+CPU, float32, a process and one thread per rank. A case is one entry of CASES: the seeds, the order of the draws and the
+order of the parallel APIs are those of the scenario with the same name. Each entry of the written list has `case`,
+`world_size`, `torch`, `losses_by_rank` (per rank one number per forward), `comm_first` (the c10d operations of the first
+iteration; `replicate` starts up in it), `grads_first` and `params_last` (per parameter the sum, the sum
+of absolute values and the sum weighted by position from 1, of the full tensor in float64). `--against` prints, per case, the
+largest distance of the losses as a share of the largest loss, of the first two digests as a share of the second, and of the
+third as a share of the second times the number of elements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from typing import Callable
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as multiprocessing
+import torch.nn as nn
+import torch.nn.functional as functional
+from torch.distributed._composable import checkpoint, replicate
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+# ---- models ----
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1, self.fc2, self.fc3 = (nn.Linear(2, 2) for _ in range(3))
+
+    def forward(self, x):
+        return self.fc3(self.fc2(self.fc1(x)))
+
+
+class UnitModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l1 = nn.Linear(100, 100)
+        self.seq = nn.Sequential(nn.ReLU(), nn.Linear(100, 100), nn.ReLU())
+        self.l2 = nn.Linear(100, 100)
+
+    def forward(self, x):
+        return self.l2(self.seq(self.l1(x)))
+
+
+class CompositeParamModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.l = nn.Linear(100, 100)
+        self.u1, self.u2 = UnitModule(), UnitModule()
+        self.p = nn.Parameter(torch.randn(100, 100))
+        self.register_buffer("buffer", torch.randn(100, 100))
+
+    def forward(self, x):
+        return self.u2(self.u1(self.l(x))) @ self.p
+
+
+class MLP(nn.Module):
+    def __init__(self, dim: int, mult: int = 4):
+        super().__init__()
+        self.in_proj, self.out_proj = nn.Linear(dim, mult * dim), nn.Linear(mult * dim, dim)
+
+    def forward(self, x):
+        return torch.relu(self.out_proj(torch.relu(self.in_proj(x))))
+
+
+class MultiForwardModule(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 5)
+
+    def forward(self, x):
+        return self.outer(self.inner(x) + self.inner(x))
+
+
+class Attention(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def forward(self, x):
+        batch, length, dim = x.shape
+        shape = (batch, length, self.heads, dim // self.heads)
+        q, k, v = (linear(x).view(shape).transpose(1, 2) for linear in (self.wq, self.wk, self.wv))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.wo(mixed.transpose(1, 2).reshape(batch, length, dim))
+
+
+class FeedForward(nn.Module):
+    def __init__(self, dim: int):
+        super().__init__()
+        self.w1, self.w2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x):
+        return self.w2(functional.gelu(self.w1(x)))
+
+
+class Block(nn.Module):
+    def __init__(self, dim: int, heads: int):
+        super().__init__()
+        self.attention_norm, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
+        self.ffn_norm, self.feed_forward = nn.LayerNorm(dim), FeedForward(dim)
+
+    def forward(self, x):
+        x = x + self.attention(self.attention_norm(x))
+        return x + self.feed_forward(self.ffn_norm(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4):
+        super().__init__()
+        self.tok_embeddings, self.pos_embeddings = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
+        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
+        self.output.weight = self.tok_embeddings.weight
+
+    def forward(self, tokens):
+        hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))
+        for layer in self.layers:
+            hidden = layer(hidden)
+        return self.output(self.norm(hidden)).float()
+
+
+class VisionTransformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patch_proj = nn.Conv2d(3, 1024, kernel_size=14, stride=14)
+
+    def forward_features(self, x):
+        return self.patch_proj(x).flatten(2).transpose(1, 2)
+
+    def forward(self, x):
+        return self.forward_features(x).sum(1)
+
+
+class ViT(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.vit, self.projector = VisionTransformer(), nn.Linear(1024, 256)
+
+    def forward(self, x):
+        return self.projector(self.vit.forward_features(x))
+
+
+# ---- one iteration after the other ----
+
+
+class CountCollectives(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.namespace == "c10d":
+            self.counts[function._opname] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def digests(named: dict[str, torch.Tensor]) -> dict[str, list[float]]:
+    found = {}
+    for name, tensor in named.items():
+        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        flat = full.detach().double().flatten()
+        weights = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
+        found[name] = [flat.sum().item(), flat.abs().sum().item(), (flat * weights).sum().item()]
+    return found
+
+
+@dataclass
+class Case:
+    """One training. `build` gives the model, `parallelize` applies the APIs and gives the module to call."""
+
+    world_size: int
+    build: Callable[[], nn.Module]
+    parallelize: Callable[[nn.Module], nn.Module]
+    draw: Callable[[], torch.Tensor]
+    iterations: int
+    optimizer: Callable = lambda parameters: torch.optim.Adam(parameters, lr=1e-2)
+    new_inputs: bool = False  # drawn for every forward; else once
+    microbatches: int = 1
+    model_seed: Callable[[int], int] = lambda seed: seed
+    input_seed: Callable[[int, int], int] = lambda seed, rank: seed + rank + 1
+
+    def run(self, seed: int, rank: int) -> dict:
+        torch.manual_seed(self.model_seed(seed))
+        model = self.build()
+        called = self.parallelize(model)
+        optimizer = self.optimizer(model.parameters())
+        torch.manual_seed(self.input_seed(seed, rank))
+        x = None if self.new_inputs else self.draw()
+        losses, counting = [], CountCollectives()
+        for iteration in range(self.iterations):
+            optimizer.zero_grad()
+            with counting:
+                for microbatch in range(self.microbatches):
+                    if self.microbatches > 1:
+                        called.set_requires_gradient_sync(microbatch == self.microbatches - 1)
+                    loss = called(self.draw() if self.new_inputs else x).sum()
+                    loss.backward()
+                    losses.append(loss.item())
+            if iteration == 0:
+                comm_first = dict(sorted(counting.counts.items()))
+                grads_first = digests({name: p.grad for name, p in model.named_parameters()})
+            optimizer.step()
+        return dict(losses=losses, comm_first=comm_first, grads_first=grads_first, params_last=digests(dict(model.named_parameters())))
+
+
+class RowsOfOneBatch:
+    """replicate_net_sgd_w2: every rank draws the same batch and trains on its own row; plain gradient descent."""
+
+    world_size = 2
+
+    def run(self, seed: int, rank: int) -> dict:
+        torch.manual_seed(0)
+        model = Net()
+        called = replicate(model)
+        x, target = torch.randn(2, 2), torch.randn(2, 2)
+        losses = []
+        for iteration in range(2):
+            called.zero_grad()
+            loss = functional.mse_loss(called(x[rank : rank + 1]), target[rank : rank + 1])
+            loss.backward()
+            losses.append(loss.item())
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= p.grad
+            torch.manual_seed(iteration)
+            x = x[torch.randperm(2)]
+        return dict(losses=losses, params_last=digests(dict(model.named_parameters())))
+
+
+# ---- the cases ----
+
+
+def shard(model: nn.Module, groups=lambda model: [], **options) -> nn.Module:
+    for module in groups(model):
+        fully_shard(module, **options)
+    return fully_shard(model, **options)
+
+
+def shard_on_2x2(model: nn.Module, **options) -> nn.Module:
+    return shard(model, list, mesh=init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard")), **options)
+
+
+def checkpoint_each(model: nn.Module, modules) -> nn.Module:
+    for module in modules:
+        checkpoint(module)
+    return model
+
+
+def shard_vit(model: ViT) -> nn.Module:
+    shard(model, lambda model: [model.vit, model.projector])
+    register_fsdp_forward_method(model.vit, "forward_features")
+    return model
+
+
+def blocks(model: Transformer):
+    return model.layers
+
+
+def two_layers(first: int, hidden: int, last: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
+
+
+def norm_and_mlps(dim: int) -> nn.Module:
+    return nn.Sequential(nn.LayerNorm(dim, bias=False), MLP(dim, 3), MLP(dim), MLP(dim, 3))
+
+
+def tokens(vocab: int, *shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randint(0, vocab, shape)
+
+
+def normal(*shape: int) -> Callable[[], torch.Tensor]:
+    return lambda: torch.randn(*shape)
+
+
+def large_transformer() -> nn.Module:
+    return Transformer(3, vocab=1024, length=64)
+
+
+CASES = {
+    "single_group_replicate_w2": Case(2, lambda: two_layers(16, 15, 8), replicate, normal(4, 16), 10),
+    "single_group_shard_w2": Case(2, lambda: two_layers(16, 15, 8), shard, normal(4, 16), 10),
+    "single_group_shard_uneven_w4": Case(4, lambda: two_layers(7, 15, 3), shard, normal(4, 7), 10),
+    "replicate_net_sgd_w2": RowsOfOneBatch(),
+    "multi_group_reshard_w2": Case(
+        2, large_transformer, lambda model: shard(model, blocks), tokens(1024, 3, 64), 10, new_inputs=True
+    ),
+    "multi_group_keep_w2": Case(
+        2, large_transformer, lambda model: shard(model, blocks, reshard_after_forward=False), tokens(1024, 3, 64), 10, new_inputs=True
+    ),
+    "activation_checkpoint_w2": Case(
+        2, large_transformer, lambda model: shard(checkpoint_each(model, model.layers), blocks), tokens(1024, 3, 64), 10
+    ),
+    "shared_params_w4": Case(
+        4, lambda: Transformer(3), lambda model: shard(model, blocks), tokens(8, 2, 16), 10, new_inputs=True
+    ),
+    "transformer_adamw_w2": Case(
+        2, lambda: Transformer(8), lambda model: shard(model, blocks), tokens(8, 2, 8), 10,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, lr=1e-2),
+    ),
+    "multi_forward_w2": Case(
+        2, MultiForwardModule, lambda model: shard(model, lambda model: [model.inner]), normal(32, 4), 10,
+        input_seed=lambda seed, rank: seed + rank,
+    ),
+    "hsdp_w4": Case(4, lambda: norm_and_mlps(16), shard_on_2x2, normal(8, 16), 5, new_inputs=True),
+    "hsdp_uneven_ac_w4": Case(
+        4, lambda: norm_and_mlps(17), lambda model: shard_on_2x2(checkpoint_each(model, model), reshard_after_forward=False),
+        normal(8, 17), 5, new_inputs=True,
+    ),
+    "accumulate_w4": Case(
+        4, lambda: nn.Sequential(nn.Linear(32, 32), MLP(32), MLP(32), MLP(32)), lambda model: shard(model, lambda model: list(model)[1:]),
+        normal(2, 32), 3, new_inputs=True, microbatches=3,
+    ),
+    "conv_forward_method_w2": Case(
+        2, ViT, shard_vit, normal(4, 3, 224, 224), 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-4)
+    ),
+    "composite_replicate_w2": Case(
+        2, CompositeParamModel, replicate, normal(2, 100), 5, new_inputs=True,
+        model_seed=lambda seed: 0, input_seed=lambda seed, rank: rank + 1,
+    ),
+}
+
+
+# ---- ranks, files ----
+
+
+def rank_main(rank: int, name: str, seed: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_num_interop_threads(1)
+    case = CASES[name]
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=case.world_size)
+    found = case.run(seed, rank)
+    with open(os.path.join(folder, f"{rank}.json"), "w", encoding="utf-8") as file:
+        json.dump(found, file)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def run_case(name: str, seed: int) -> dict:
+    world_size = CASES[name].world_size
+    with tempfile.TemporaryDirectory() as folder:
+        multiprocessing.start_processes(rank_main, args=(name, seed, folder), nprocs=world_size, start_method="fork")
+        ranks = []
+        for rank in range(world_size):
+            with open(os.path.join(folder, f"{rank}.json"), encoding="utf-8") as file:
+                ranks.append(json.load(file))
+    for rank, found in enumerate(ranks):
+        if any(found[key] != ranks[0][key] for key in found if key != "losses"):
+            raise SystemExit(f"golden_torch: {name}: rank {rank} has other gradients, parameters or collectives than rank 0")
+    row = dict(case=name, world_size=world_size, torch=torch.__version__.split("+")[0])
+    row["losses_by_rank"] = [found["losses"] for found in ranks]
+    return row | {key: value for key, value in ranks[0].items() if key != "losses"}
+
+
+def distances(mine: dict, theirs: dict, sizes: dict[str, int]) -> tuple[float, float, float]:
+    losses = 0.0
+    for a, b in zip(mine["losses_by_rank"], theirs["losses_by_rank"], strict=True):
+        losses = max(losses, max(abs(x - y) for x, y in zip(a, b, strict=True)) / max(map(abs, b)))
+    first, third = 0.0, 0.0
+    for key in ("grads_first", "params_last"):
+        if key not in theirs:
+            continue
+        if sorted(mine[key]) != sorted(theirs[key]):
+            raise SystemExit(f"golden_torch: {mine['case']}: {key} has other names than the file")
+        for name, b in theirs[key].items():
+            a = mine[key][name]
+            first = max(first, abs(a[0] - b[0]) / b[1], abs(a[1] - b[1]) / b[1])
+            third = max(third, abs(a[2] - b[2]) / (b[1] * sizes[name]))
+    return losses, first, third
+
+
+def compare(rows: list[dict], path: str) -> int:
+    with open(path, encoding="utf-8") as file:
+        stored = {row["case"]: row for row in json.load(file)}
+    different = 0
+    print(f"{'case':30} {'losses':>9} {'1st, 2nd':>9} {'3rd':>9}  collectives")
+    for row in rows:
+        theirs = stored[row["case"]]
+        case = CASES[row["case"]]
+        model = case.build() if isinstance(case, Case) else Net()
+        figures = distances(row, theirs, {name: p.numel() for name, p in model.named_parameters()})
+        same = "comm_first" not in theirs or row["comm_first"] == theirs["comm_first"]
+        different += not same
+        text = "the same" if same else f"{row['comm_first']}, stored {theirs['comm_first']}"
+        print(f"{row['case']:30} " + " ".join(f"{figure:9.1e}" for figure in figures) + "  " + text)
+    return 1 if different else 0
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES), help="cases, by name")
+    parser.add_argument("--output", metavar="FILE", help="write the figures there")
+    parser.add_argument("--against", metavar="FILE", help="compare with stored figures; exit code 1 where collectives differ")
+    options = parser.parse_args(arguments)
+    for name in options.only:
+        if name not in CASES:
+            parser.error(f"unknown case '{name}'; known are {', '.join(CASES)}")
+    # The ranks run on this machine; without a name gloo asks the resolver for the host's, which may not know it.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+    rows = [run_case(name, options.seed) for name in options.only]
+    if options.output:
+        text = json.dumps(rows, indent=1)
+        text = re.sub(r"\[([^\[\]{}]*)\]", lambda match: "[" + " ".join(match[1].split()) + "]", text)
+        with open(options.output, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    return compare(rows, options.against) if options.against else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
