@@ -169,6 +169,32 @@ def test_compare_refuses_an_old_file_of_a_run_that_was_cut_and_another_schema(tm
         assert refused.returncode == 2 and "schema 2" in refused.stderr, command
 
 
+def test_a_scenario_of_ones_own_uses_routines_and_files_beside_it(tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "twice.yaml").write_text(
+        "routine: twice\nsummary: Doubles.\nparameters: {x: tensor}\ngives: [y]\nsteps:\n  - let: {y: x + x}\n", encoding="utf-8"
+    )
+    (tmp_path / "figures.json").write_text("[2, 2, 2]", encoding="utf-8")
+    steps = """\
+steps:
+  - use: twice
+    with: {x: ones(3)}
+    as: {y: b}
+  - read: /figures.json
+    as: figures
+  - expect_equal: [b, "tensor(figures, dtype=float32)"]
+"""
+    (tmp_path / "own.yaml").write_text("scenario: own\nsummary: s\nranks: {world_size: [2]}\n" + steps, encoding="utf-8")
+    ran = lockstep("run", tmp_path)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (tmp_path / "figures.json").unlink()
+    lost = lockstep("run", tmp_path)
+    assert lost.returncode == 1
+    assert f"there is no {tmp_path}/figures.json and " in lost.stdout  # every place where it was looked for
+    missing = lockstep("run", "owm.yaml")
+    assert missing.returncode == 2 and f"no file {Path.cwd()}/owm.yaml" in missing.stderr
+
+
 def test_what_failed_in_a_file_of_ones_own_runs_again_by_failed_alone(tmp_path):
     results = tmp_path / "r.jsonl"
     own = tmp_path / "own.yaml"

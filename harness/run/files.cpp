@@ -89,20 +89,37 @@ std::string to_safetensors(const Map& map) {
 
 }  // namespace
 
+namespace {
+
+fs::path below(const std::string& folder, const fs::path& path, const std::string& shown) {
+  std::error_code failed;
+  const fs::path root = fs::weakly_canonical(folder, failed);
+  const fs::path full = fs::weakly_canonical(root / path, failed);
+  const fs::path inside = full.lexically_relative(root);
+  if (failed || inside.empty() || *inside.begin() == "..") throw Error(str("`", shown, "` leads out of its folder"));
+  return full;
+}
+
+}  // namespace
+
 std::string resolve_path(const std::string& path, const Folders& folders, bool writing) {
   const bool shared = path.starts_with('/');
   if (shared && writing) throw Error(str("`", path, "` lies under the scenarios, which are for reading only"));
-  const std::string& folder = shared ? folders.scenarios : folders.of_case;
-  if (folder.empty()) throw Error(str("`", path, "`: this case has no folder"));
-  const fs::path below = fs::path(path.substr(shared ? 1 : 0));
-  for (const fs::path& part : below)
+  if (shared ? folders.scenarios.empty() : folders.of_case.empty())
+    throw Error(str("`", path, "`: this case has no folder"));
+  const fs::path relative = fs::path(path.substr(shared ? 1 : 0));
+  for (const fs::path& part : relative)
     if (part == "..") throw Error(str("`", path, "` leads out of its folder"));
-  std::error_code failed;
-  const fs::path root = fs::weakly_canonical(folder, failed);
-  const fs::path full = fs::weakly_canonical(root / below, failed);
-  const fs::path inside = full.lexically_relative(root);
-  if (failed || inside.empty() || *inside.begin() == "..") throw Error(str("`", path, "` leads out of its folder"));
-  return full.string();
+  if (!shared) return below(folders.of_case, relative, path).string();
+  std::string looked;
+  for (const std::string& folder : folders.scenarios) {
+    const fs::path full = below(folder, relative, path);
+    std::error_code error;
+    if (fs::exists(full, error)) return full.string();
+    looked += str(looked.empty() ? "" : " and ", full.string());
+  }
+  throw Error(str("cannot read `", path, "`: there is no ", looked),
+              "put the file there; a path without `/` is one that a step of this case writes");
 }
 
 Value read_file(const std::string& path, const Folders& folders, device::Device device) {

@@ -1,8 +1,10 @@
-// Files of a case: .json values and .safetensors maps of tensors, in the case's own folder, or, with a leading `/`, for
-// reading only under the folder of scenarios. Neither `..` nor a link leads out of either.
+// Files of a case: .json values and .safetensors maps of tensors, in the case's own folder or, with a leading `/`, for
+// reading only: beside a scenario of a user's own, then under the folder of scenarios. Neither `..` nor a link leads
+// out of any of them.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "harness/run/value.hpp"
 
@@ -11,11 +13,12 @@ namespace lockstep::run {
 class RankBudget;
 
 struct Folders {
-  std::string of_case;    // empty: the case has none
-  std::string scenarios;  // what `/` stands for
+  std::string of_case;                 // empty: the case has none
+  std::vector<std::string> scenarios;  // what `/` stands for: the first of these that has the file
 };
 
-// The path in the file system. Throws Error for a path that leaves its folder, or a `/` path that is to be written.
+// The path in the file system. Throws Error for a path that leaves its folder, for a `/` path that is to be written,
+// and for a `/` path that names no file, with every place where it was looked for.
 std::string resolve_path(const std::string& path, const Folders& folders, bool writing);
 
 Value read_file(const std::string& path, const Folders& folders, device::Device device);

@@ -1,4 +1,6 @@
 // seed, mesh, let, drop, read, write.
+#include <filesystem>
+
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/tensor/ops_network.hpp"
@@ -11,7 +13,11 @@ namespace {
 
 Folders folders_of(const StepCall& call) {
   const CaseSpec& spec = call.in.spec();
-  return {spec.case_folder, spec.library ? spec.library->root() : ""};
+  Folders folders{spec.case_folder, {}};
+  const bool is_own = !spec.scenario->path.empty() && spec.scenario->call == spec.scenario->path;
+  if (is_own) folders.scenarios.push_back(std::filesystem::absolute(spec.scenario->path).parent_path().string());
+  if (spec.library) folders.scenarios.push_back(spec.library->root());
+  return folders;
 }
 
 }  // namespace

@@ -109,7 +109,8 @@ characters, `?` for one and `[abc]` for one of these; a part `**` stands for any
 children of the model and not the model. What matches comes in registration order, each object once, and matching nothing
 is an error. Paths and names never show wrappers.
 
-Files and folders lie in the case's own folder. With a leading `/` they are looked up beside the scenarios, for reading.
+Files and folders lie in the case's own folder. With a leading `/` they are looked up beside a scenario of your
+own, then under the folder of scenarios, for reading.
 
 ## Models
 
