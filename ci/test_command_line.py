@@ -353,13 +353,12 @@ def test_results_that_are_no_regular_file_are_refused_by_name(tmp_path):
         assert "give a results file" in said
 
 
-@pytest.mark.parametrize("command", ["list", "explain", "run"])
+@pytest.mark.parametrize("command", ["validate", "list", "explain", "run"])
 def test_rules_that_cost_too_much_end_at_their_line(tmp_path, command):
     file = tmp_path / "costly.yaml"
     file.write_text(COSTLY.format(name="costly", digits=list(range(10))), encoding="utf-8")
     said = refused(lockstep(command, file, timeout=60), "costly.yaml:7:")
     assert "may take 5 s" in said
-    assert lockstep("validate", file, timeout=20).returncode == 0
 
 
 @pytest.mark.parametrize("command", ["list", "explain", "run"])

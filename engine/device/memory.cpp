@@ -164,6 +164,7 @@ void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
 }
 
 void Runtime::past_limit(Device device, std::size_t bytes, Purpose of) {
+  if (limit_.bytes == MemoryLimit::none) out_of_memory(device, bytes, of);  // more than a number of bytes can be
   std::string message =
       str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
           " go past the ", limit_.bytes, " that a rank may use; in use are ", stats.current_total,

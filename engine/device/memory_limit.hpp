@@ -14,7 +14,8 @@ namespace lockstep::device {
 // The most bytes in use on all devices together; allocate throws Error for a request that goes past it. A rank has no
 // limit until it gets one.
 struct MemoryLimit {
-  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+  static constexpr std::int64_t none = std::numeric_limits<std::int64_t>::max();
+  std::int64_t bytes = none;
   std::shared_ptr<const std::atomic<std::int64_t>> beside{};  // bytes in use that are no device's; null: none
   std::string remedy = "shard more, free earlier, or raise the limit";
 };
