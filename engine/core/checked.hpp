@@ -6,14 +6,12 @@
 //
 //   checked_multiply(rows, columns, "unfold")   the factors come from outside: throws Error with operation and factors
 //   bounded_product(index, stride)              the factors describe memory that exists, whose extent was checked when
-//   it
-//                                               was made; a product that wraps is a defect of the engine
+//                                               it was made; a product that wraps is a defect of the engine
 //                                               (InternalError)
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <source_location>
 #include <type_traits>
 
 namespace lockstep {
@@ -22,9 +20,14 @@ namespace lockstep {
 inline constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 62;
 
 namespace checked_detail {
+// Of the call. std::source_location is not known to clang 14 beside g++ 12's library.
+struct Where {
+  const char* file;
+  int line;
+};
 [[noreturn]] void refuse(const char* operation, const char* sign, std::int64_t a, std::int64_t b);
 [[noreturn]] void refuse_int(const char* operation, std::int64_t value);
-[[noreturn]] void fail_bound(std::uint64_t a, std::uint64_t b, const std::source_location& where);
+[[noreturn]] void fail_bound(std::uint64_t a, std::uint64_t b, Where where);
 }  // namespace checked_detail
 
 inline std::int64_t checked_multiply(std::int64_t a, std::int64_t b, const char* operation) {
@@ -44,7 +47,7 @@ inline std::int64_t checked_add(std::int64_t a, std::int64_t b, const char* oper
 // The second factor has the type of the first.
 template <class T>
 constexpr T bounded_product(T a, std::type_identity_t<T> b,
-                            const std::source_location& where = std::source_location::current()) {
+                            checked_detail::Where where = checked_detail::Where{__builtin_FILE(), __builtin_LINE()}) {
   T product = 0;
   if (__builtin_mul_overflow(a, b, &product)) [[unlikely]]
     checked_detail::fail_bound(static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b), where);
@@ -53,12 +56,13 @@ constexpr T bounded_product(T a, std::type_identity_t<T> b,
 
 // The bytes of `count` elements, or of `count` objects of type T, in memory that exists.
 inline std::size_t bounded_bytes(std::int64_t count, std::size_t element,
-                                 const std::source_location& where = std::source_location::current()) {
+                                 checked_detail::Where where = checked_detail::Where{__builtin_FILE(),
+                                                                                     __builtin_LINE()}) {
   return bounded_product(static_cast<std::size_t>(count), element, where);
 }
 template <class T>
-inline std::size_t bounded_bytes(std::int64_t count,
-                                 const std::source_location& where = std::source_location::current()) {
+inline std::size_t bounded_bytes(std::int64_t count, checked_detail::Where where = checked_detail::Where{
+                                                         __builtin_FILE(), __builtin_LINE()}) {
   return bounded_bytes(count, sizeof(T), where);
 }
 
