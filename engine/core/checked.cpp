@@ -12,9 +12,8 @@ void refuse_int(const char* operation, std::int64_t value) {
   throw Error(str(operation, ": ", value, " does not fit in 32 bits"), "give a smaller number");
 }
 
-void fail_bound(std::uint64_t a, std::uint64_t b, Where where) {
-  throw InternalError(
-      str("internal check failed: ", a, " * ", b, " does not fit in its type, at ", where.file, ":", where.line));
+void fail_bound(std::uint64_t a, std::uint64_t b, const char* file, int line) {
+  throw InternalError(str("internal check failed: ", a, " * ", b, " does not fit in its type, at ", file, ":", line));
 }
 
 }  // namespace lockstep::checked_detail

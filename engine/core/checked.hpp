@@ -20,14 +20,9 @@ namespace lockstep {
 inline constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 62;
 
 namespace checked_detail {
-// Of the call. std::source_location is not known to clang 14 beside g++ 12's library.
-struct Where {
-  const char* file;
-  int line;
-};
 [[noreturn]] void refuse(const char* operation, const char* sign, std::int64_t a, std::int64_t b);
 [[noreturn]] void refuse_int(const char* operation, std::int64_t value);
-[[noreturn]] void fail_bound(std::uint64_t a, std::uint64_t b, Where where);
+[[noreturn]] void fail_bound(std::uint64_t a, std::uint64_t b, const char* file, int line);
 }  // namespace checked_detail
 
 inline std::int64_t checked_multiply(std::int64_t a, std::int64_t b, const char* operation) {
@@ -44,26 +39,24 @@ inline std::int64_t checked_add(std::int64_t a, std::int64_t b, const char* oper
   return sum;
 }
 
-// The second factor has the type of the first.
+// The second factor has the type of the first. `file` and `line` are those of the call.
 template <class T>
-constexpr T bounded_product(T a, std::type_identity_t<T> b,
-                            checked_detail::Where where = checked_detail::Where{__builtin_FILE(), __builtin_LINE()}) {
+constexpr T bounded_product(T a, std::type_identity_t<T> b, const char* file = __builtin_FILE(),
+                            int line = __builtin_LINE()) {
   T product = 0;
   if (__builtin_mul_overflow(a, b, &product)) [[unlikely]]
-    checked_detail::fail_bound(static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b), where);
+    checked_detail::fail_bound(static_cast<std::uint64_t>(a), static_cast<std::uint64_t>(b), file, line);
   return product;
 }
 
 // The bytes of `count` elements, or of `count` objects of type T, in memory that exists.
-inline std::size_t bounded_bytes(std::int64_t count, std::size_t element,
-                                 checked_detail::Where where = checked_detail::Where{__builtin_FILE(),
-                                                                                     __builtin_LINE()}) {
-  return bounded_product(static_cast<std::size_t>(count), element, where);
+inline std::size_t bounded_bytes(std::int64_t count, std::size_t element, const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) {
+  return bounded_product(static_cast<std::size_t>(count), element, file, line);
 }
 template <class T>
-inline std::size_t bounded_bytes(std::int64_t count, checked_detail::Where where = checked_detail::Where{
-                                                         __builtin_FILE(), __builtin_LINE()}) {
-  return bounded_bytes(count, sizeof(T), where);
+inline std::size_t bounded_bytes(std::int64_t count, const char* file = __builtin_FILE(), int line = __builtin_LINE()) {
+  return bounded_bytes(count, sizeof(T), file, line);
 }
 
 // In loops over elements, where a check per element would cost: an index below a size, times the stride or the bytes of
