@@ -15,7 +15,7 @@ namespace lockstep::comm {
 struct WaitedFor {
   int rank = 0;
   std::vector<int> by;  // ranks in a collective that this rank has not called
-  std::string text;     // who waits for it, and in which call
+  std::string text;     // the waiting ranks, with the call of each
 };
 
 // The ranks that peers wait for and that wait for no peer themselves, in order. Empty when nobody waits, and when the

@@ -247,7 +247,7 @@ TEST_P(GroupsOfKind, LogAndTransportAreTwoWitnesses) {
   }));
 }
 
-// What is copied is what counts, not what was planned.
+// The count is of the bytes that were copied. Planned bytes do not enter it.
 TEST_P(GroupsOfKind, TheTransportNoticesWhatItDoesNotCopy) {
   struct Armed {
     Armed() { arm_defect(Defect::transport_tail_left_out); }

@@ -60,8 +60,8 @@ std::string head(const Issued& issued) {
              axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
 }
 
-// "the number of elements, the device (rank 0: cpu; rank 1: sim)": what the members do not agree on. An operation of
-// its own stands alone, as everything else differs with it.
+// The terms on which members differ: "the number of elements, the device (rank 0: cpu; rank 1: sim)". A difference of
+// operation stands alone, as everything else differs with it.
 std::string differences(const Issued& issued) {
   const Line* lines = issued.slot().lines();
   const Fingerprint& first = lines[0].fingerprint;

@@ -29,7 +29,7 @@ struct World {
     prepare_world(*host);
   }
   std::unique_ptr<device::HostWorld> host;
-  std::function<void(int rank)> launch;  // what a rank does before it begins
+  std::function<void(int rank)> launch;  // runs on each rank before it begins
   Kind kind() const { return kind_; }
 
  private:

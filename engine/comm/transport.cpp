@@ -44,8 +44,8 @@ struct Buffers {
   std::byte** outputs = few_outputs;
 };
 
-// Elements [begin, end) of the collective's range. A member's count grows by what copy() and reduce() say they stored
-// of what it brings or gets.
+// Elements [begin, end) of the collective's range. A member's count grows by the bytes of its input or output that
+// copy() and reduce() report as stored.
 void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::int64_t end) {
   const Fingerprint& what = lines[0].fingerprint;
   const Operation kind = kind_of(what);

@@ -40,7 +40,7 @@ bool has_arrived(Wait& wait, int member) {
   return (line.arrival.load(std::memory_order_acquire) >> 1) == generation + 1;
 }
 
-// What the wait is for is there, or about to be told as an error: it ends by itself.
+// The event has come, or an error is about to be reported: the wait ends by itself.
 bool ends_by_itself(Wait& wait) {
   GroupControl& group = *wait.group;
   if (group.poison.any()) return true;
@@ -91,7 +91,7 @@ class Graph {
     return true;
   }
 
-  // The waits of the cycle. Who waits for its ranks goes on when these do, or learns that they failed.
+  // The waits of the cycle. A rank that waits for these goes on when they do, or learns that they failed.
   void poison(const std::string& text) {
     for (std::size_t i = 0; i < cycle_length_; ++i) next(stuck_[i]).second->group->poison.claim_and_fill(text);
     ring_all(world_);
@@ -114,7 +114,7 @@ class Graph {
     node(r).may_go_on = rank.end.load() != RankEnd::none || rank.stuck_at.load() != node(r).changes + 1;
   }
 
-  // The waits of a stuck rank; what was torn shows in `wait_changes`.
+  // The waits of a stuck rank. A torn read shows in `wait_changes`.
   void read_waits(int r) {
     if (node(r).may_go_on) return;
     for (const WaitEntry& entry : world_.rank(r).waits_in) {
@@ -199,7 +199,7 @@ class Graph {
 
   WorldControl& world_;
   std::vector<Node> nodes_;
-  std::vector<int> stuck_;  // the cycle, in order; then who waits for it
+  std::vector<int> stuck_;  // the cycle, in order; then the ranks that wait for it
   std::size_t cycle_length_ = 0;
 };
 

@@ -6,7 +6,7 @@
 // do anything; so may a stuck rank as soon as one of its waits can end. Ranks that are left over when nothing more
 // follows from that can never go on. A counter of changes shows that all of them were stuck at one moment.
 //
-// Whoever finds it poisons every group of the cycle with one text, which names the cycle and who waits for it.
+// The rank that finds it poisons every group of the cycle with one text, which names the cycle and its waiting ranks.
 #pragma once
 
 #include "engine/comm/protocol.hpp"
