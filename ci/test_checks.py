@@ -36,7 +36,7 @@ def problems(tmp_path: Path, path: str, line: str) -> list[str]:
     "path, line, said",
     [
         ("engine/layout/chunk.cpp", '#include "engine/tensor/tensor.hpp"', "engine/layout lies below engine/tensor"),
-        ("engine/state/a.cpp", '#include "harness/run/verbs.hpp"', "engine/state lies below harness/run"),
+        ("engine/state/a.cpp", '#include "harness/run/verbs/verbs.hpp"', "engine/state lies below harness/run"),
         ("harness/plan/plan.cpp", '#include "engine/comm/group.hpp"', "harness/plan may include"),
         ("harness/verdict/compare.cpp", '  #  include "engine/tensor/tensor.hpp"', "harness/verdict may include"),
         ("harness/scenario/parse.cpp", '#include "harness/verdict/results.hpp"', "lies below harness/verdict"),
@@ -71,9 +71,9 @@ def test_a_wrong_include_is_found_with_its_line(tmp_path, path, line, said):
         ("engine/kernels/launch_internal.hpp", "#include <Kokkos_Core.hpp>"),
         ("harness/plan/plan.cpp", '#include "engine/layout/chunk.hpp"'),
         ("harness/report/json.cpp", "#include <nlohmann/json.hpp>"),
-        ("harness/run/verbs.cpp", '#include "engine/parallel/fully_shard.hpp"'),
-        ("engine/core/text.hpp", '// #include "harness/run/verbs.hpp"'),
-        ("engine/core/text.hpp", '/*\n#include "harness/run/verbs.hpp"\n*/'),
+        ("harness/run/verbs/verbs.cpp", '#include "engine/parallel/fully_shard.hpp"'),
+        ("engine/core/text.hpp", '// #include "harness/run/verbs/verbs.hpp"'),
+        ("engine/core/text.hpp", '/*\n#include "harness/run/verbs/verbs.hpp"\n*/'),
     ],
 )
 def test_a_right_include_passes(tmp_path, path, line):

@@ -28,7 +28,7 @@
 #include "harness/report/page.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/report/timeline.hpp"
-#include "harness/run/foresight.hpp"
+#include "harness/run/trace/foresight.hpp"
 
 namespace lockstep::cli {
 

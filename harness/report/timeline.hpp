@@ -1,5 +1,6 @@
-// The timeline of a case as one file: what its ranks left under `lockstep run --timeline` (harness/run/timeline.hpp),
-// joined into a trace in the JSON format of Chrome, which Perfetto opens and the page draws.
+// The timeline of a case as one file: what its ranks left under `lockstep run --timeline`
+// (harness/run/observe/timeline.hpp), joined into a trace in the JSON format of Chrome, which Perfetto opens and the
+// page draws.
 //
 //   std::string file = join_timeline("when/timeline-3", {2, 2});   // two stages of two ranks: when/timeline-3.json
 //

@@ -13,11 +13,11 @@
 #include "engine/kernels/backend.hpp"
 #include "engine/parallel/replicate.hpp"
 #include "harness/launch/launcher.hpp"
-#include "harness/run/evaluate.hpp"
-#include "harness/run/observation.hpp"
-#include "harness/run/plan_trace.hpp"
-#include "harness/run/stand_in.hpp"
-#include "harness/run/verbs.hpp"
+#include "harness/run/observe/observation.hpp"
+#include "harness/run/trace/plan_trace.hpp"
+#include "harness/run/trace/stand_in.hpp"
+#include "harness/run/values/evaluate.hpp"
+#include "harness/run/verbs/verbs.hpp"
 #include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::run {

@@ -15,11 +15,11 @@
 
 #include "engine/core/rank_context.hpp"
 #include "harness/run/case_runner.hpp"
-#include "harness/run/checks.hpp"
-#include "harness/run/plan_check.hpp"
-#include "harness/run/scope.hpp"
-#include "harness/run/timeline.hpp"
-#include "harness/run/trace_bits.hpp"
+#include "harness/run/checks/checks.hpp"
+#include "harness/run/observe/timeline.hpp"
+#include "harness/run/observe/trace_bits.hpp"
+#include "harness/run/trace/plan_check.hpp"
+#include "harness/run/values/scope.hpp"
 
 namespace lockstep::run {
 

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/rank_context.hpp"
-#include "harness/run/json_values.hpp"
 #include "harness/run/test_support.hpp"
+#include "harness/run/values/json_values.hpp"
 
 namespace lockstep::run {
 namespace {

@@ -1,0 +1,277 @@
+#include "harness/run/checks/checks.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/checks/host_values.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+Snapshot plain(const std::string& label, Value value) {
+  return Snapshot{label, Tensor(), std::move(value), nullptr, 0};
+}
+
+// Of a sharded tensor, the part of this rank.
+Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
+  if (tensor.is_meta()) throw Error(str(label, " is ", describe(tensor), " and has no values to compare"));
+  const device::PurposeScope purpose(device::Purpose::other);
+  const NoGrad no_grad;
+  return Snapshot{label, raw::clone(local_tensor(tensor)), Value(), tensor.storage().get(), tensor.offset()};
+}
+
+std::string entry_label(const std::string& label, const Key& key) { return str(label, "['", key.text, "']"); }
+
+// What of a module is compared: what lies in its slots, and the gradients of what is trained.
+struct Item {
+  std::string label;
+  Tensor tensor;  // undefined: no gradient
+};
+
+std::vector<Item> items_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
+  std::vector<Item> items;
+  for (const nn::NamedParameter& entry : nn::named_parameters(module)) {
+    const std::string name = str(label, ".", entry.path);
+    items.push_back({name, entry.tensor()});
+    if (gradients) items.push_back({name + ".grad", grad(entry.trained())});
+  }
+  for (const nn::NamedBuffer& entry : nn::named_buffers(module))
+    items.push_back({str(label, ".", entry.path), entry.tensor()});
+  return items;
+}
+
+std::string layout_text(const Tensor& tensor) {
+  return tensor.is_sharded() ? tensor.impl().layout->text() : str("whole, of sizes ", to_text(tensor.sizes()));
+}
+
+void refuse_partial(const std::string& label, const Tensor& tensor) {
+  if (!tensor.is_sharded()) return;
+  for (const layout::Placement& placement : tensor.impl().layout->placements)
+    if (placement.is_partial())
+      throw Error(str(label, " is ", layout_text(tensor), ": a partial value is no value to compare"),
+                  "redistribute it first");
+}
+
+// Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
+class Pairing {
+ public:
+  // `keep_whole`: of expected tensors of which only a part is compared.
+  Pairing(bool gradients, bool keep_whole) : gradients_(gradients), keep_whole_(keep_whole) {}
+  std::string mismatch;
+  std::vector<std::pair<Snapshot, Snapshot>> pairs;
+
+  void walk(const std::string& la, const Value& a, const std::string& lb, const Value& b) {
+    if (const Handle* handle = a.get_if<Handle>(); handle && handle->result) return walk(la, *handle->result, lb, b);
+    if (const Handle* handle = b.get_if<Handle>(); handle && handle->result) return walk(la, a, lb, *handle->result);
+    using Kind = Value::Kind;
+    if (a.is(Kind::module) && b.is(Kind::module)) {
+      walk_modules(la, *a.get_if<nn::ModulePtr>(), lb, *b.get_if<nn::ModulePtr>());
+    } else if (a.is(Kind::list) && b.is(Kind::list)) {
+      walk_lists(la, a.as_list(la), lb, b.as_list(lb));
+    } else if (a.is(Kind::map) && b.is(Kind::map)) {
+      walk_maps(la, a.as_map(la), lb, b.as_map(lb));
+    } else if (a.is_tensor() && b.is_tensor()) {
+      walk_tensors(la, *a.get_if<Tensor>(), lb, *b.get_if<Tensor>());
+    } else if ((a.is_tensor() || a.is_number()) && (b.is_tensor() || b.is_number())) {
+      pairs.emplace_back(leaf(la, a), leaf(lb, b));
+    } else if (a.kind() != b.kind() || !comparable(a)) {
+      differ(str(la, " is ", describe(a), ", ", lb, " is ", describe(b)));
+    } else {
+      pairs.emplace_back(plain(la, a), plain(lb, b));
+    }
+  }
+
+ private:
+  static bool comparable(const Value& value) {
+    return value.kind() <= Value::Kind::text || value.is(Value::Kind::dtype) || value.is(Value::Kind::identity);
+  }
+  static Snapshot leaf(const std::string& label, const Value& value) {
+    return value.is_tensor() ? snapshot_of(label, *value.get_if<Tensor>()) : plain(label, value);
+  }
+  void differ(std::string text) {
+    if (mismatch.empty()) mismatch = std::move(text);
+  }
+
+  // A sharded tensor and a whole one: on the elements that this rank holds.
+  void walk_tensors(const std::string& la, const Tensor& a, const std::string& lb, const Tensor& b) {
+    refuse_partial(la, a);
+    refuse_partial(lb, b);
+    const LayoutPtr& left = a.impl().layout;
+    const LayoutPtr& right = b.impl().layout;
+    const bool fits = left && right ? *left == *right
+                      : left        ? left->sizes == b.sizes()
+                                    : !right || right->sizes == a.sizes();
+    if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
+    pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
+                       snapshot_of(lb, left && !right ? local_part(b, *left) : b));
+    if (left && !right && keep_whole_) pairs.back().second.whole = snapshot_of(lb, b).copy;
+  }
+
+  void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {
+    if (a.size() != b.size()) return differ(str(la, " has ", a.size(), " items, ", lb, " has ", b.size()));
+    if (a.empty()) pairs.emplace_back(plain(la, Value()), plain(lb, Value()));
+    for (std::size_t i = 0; i < a.size(); ++i) walk(str(la, "[", i, "]"), a[i], str(lb, "[", i, "]"), b[i]);
+  }
+
+  void walk_maps(const std::string& la, const Map& a, const std::string& lb, const Map& b) {
+    for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+      if (i >= a.size()) return differ(str(lb, " has the key '", b[i].first.text, "', ", la, " has not"));
+      if (i >= b.size()) return differ(str(la, " has the key '", a[i].first.text, "', ", lb, " has not"));
+      if (!(a[i].first == b[i].first))
+        return differ(str("key ", i, " of ", la, " is '", a[i].first.text, "', of ", lb, " '", b[i].first.text, "'"));
+    }
+    if (a.empty()) pairs.emplace_back(plain(la, Value()), plain(lb, Value()));
+    for (std::size_t i = 0; i < a.size(); ++i)
+      walk(entry_label(la, a[i].first), a[i].second, entry_label(lb, b[i].first), b[i].second);
+  }
+
+  void walk_modules(const std::string& la, const nn::ModulePtr& a, const std::string& lb, const nn::ModulePtr& b) {
+    const auto names_of = [](const nn::ModulePtr& module) {
+      std::vector<std::string> names;
+      for (const nn::NamedParameter& entry : nn::named_parameters(module)) names.push_back(entry.path);
+      for (const nn::NamedBuffer& entry : nn::named_buffers(module)) names.push_back(str("buffer ", entry.path));
+      return names;
+    };
+    const std::vector<std::string> mine = names_of(a), theirs = names_of(b);
+    for (std::size_t i = 0; i < std::max(mine.size(), theirs.size()); ++i)
+      if (i >= mine.size() || i >= theirs.size() || mine[i] != theirs[i])
+        return differ(str("name ", i, " of ", la, " is ", i < mine.size() ? mine[i] : "missing", ", of ", lb, " ",
+                          i < theirs.size() ? theirs[i] : "missing"));
+    const std::vector<Item> x = items_of(la, a, gradients_), y = items_of(lb, b, gradients_);
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      if (x[i].tensor.defined() != y[i].tensor.defined()) {
+        const bool first = x[i].tensor.defined();
+        differ(str((first ? x : y)[i].label, " is there, ", (first ? y : x)[i].label, " is none"));
+      } else if (x[i].tensor.defined()) {
+        walk_tensors(x[i].label, x[i].tensor, y[i].label, y[i].tensor);
+      }
+    }
+  }
+
+  bool gradients_;
+  bool keep_whole_;
+};
+
+}  // namespace
+
+void take_snapshots(const std::string& label, const Value& value, bool gradients, std::vector<Snapshot>& out) {
+  if (const Handle* handle = value.get_if<Handle>(); handle && handle->result)
+    return take_snapshots(label, *handle->result, gradients, out);
+  switch (value.kind()) {
+    case Value::Kind::module:
+      for (const Item& item : items_of(label, *value.get_if<nn::ModulePtr>(), gradients))
+        out.push_back(item.tensor.defined() ? snapshot_of(item.label, item.tensor) : plain(item.label, Value()));
+      return;
+    case Value::Kind::list: {
+      std::size_t i = 0;
+      out.push_back(plain(label + " (items)", Value(static_cast<std::int64_t>(value.as_list(label).size()))));
+      for (const Value& item : value.as_list(label)) take_snapshots(str(label, "[", i++, "]"), item, gradients, out);
+      return;
+    }
+    case Value::Kind::map:
+      out.push_back(plain(label + " (entries)", Value(static_cast<std::int64_t>(value.as_map(label).size()))));
+      for (const auto& [key, item] : value.as_map(label)) {
+        out.push_back(plain(label + " (key)", Value(key.text)));
+        take_snapshots(entry_label(label, key), item, gradients, out);
+      }
+      return;
+    case Value::Kind::tensor:
+      out.push_back(snapshot_of(label, *value.get_if<Tensor>()));
+      return;
+    case Value::Kind::none:
+    case Value::Kind::boolean:
+    case Value::Kind::integer:
+    case Value::Kind::number:
+    case Value::Kind::text:
+    case Value::Kind::dtype:
+      out.push_back(plain(label, value));
+      return;
+    default:
+      throw Error(str(label, " is ", describe(value), " and has no value to compare"));
+  }
+}
+
+void Checks::add_equal(Site site, const std::string& actual_label, const Value& actual,
+                       const std::string& expected_label, const Value& expected, const EqualOptions& options) {
+  Pairing pairing(options.gradients, options.of_largest > 0.0);
+  pairing.walk(actual_label, actual, expected_label, expected);
+  Equal check{std::move(site), options, {}, std::move(pairing.mismatch)};
+  for (auto& [a, b] : pairing.pairs) check.pairs.push_back({std::move(a), std::move(b)});
+  equal_.push_back(std::move(check));
+}
+
+void Checks::judge(verdict::Evidence& evidence, const Fail& fail) {
+  for (const Equal& check : equal_) judge_one(check, evidence, fail);
+  equal_.clear();
+}
+
+void Checks::judge_one(const Equal& check, verdict::Evidence& evidence, const Fail& fail) {
+  if (!check.mismatch.empty()) return fail(check.site, check.mismatch);
+  struct Judged {
+    verdict::Comparison comparison;
+    verdict::CompareOptions options;
+    bool nan = false;
+  };
+  // The whole of `expected` is one scale.
+  double largest = 0.0;
+  if (check.options.of_largest > 0.0)
+    for (const Pair& pair : check.pairs) largest = std::max(largest, largest_magnitude(pair.expected));
+  std::vector<Judged> judged;
+  for (const Pair& pair : check.pairs) {
+    const HostPair host = to_host(pair.actual, pair.expected);
+    const verdict::Tolerance usual = verdict::tolerance_of(host.expected.operand.dtype);
+    Judged item;
+    item.options.tolerance = {check.options.rtol.value_or(usual.rtol), check.options.atol.value_or(usual.atol)};
+    item.options.of_largest = check.options.of_largest;
+    item.options.largest_expected = largest;
+    item.options.bits = check.options.bits || (check.options.bits_float32 && !check.options.different && host.tensors &&
+                                               host.expected.operand.dtype == DType::float32);
+    item.comparison = verdict::compare(host.actual.operand, host.expected.operand, item.options);
+    item.nan = check.options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
+    if (check.options.from_empty) item.comparison.trivial = true;
+    if (host.exact) {
+      item.comparison.equal = item.comparison.same_bits = host.agree;
+      item.comparison.message = host.agree ? "" : host.message;
+    }
+    judged.push_back(std::move(item));
+  }
+  if (!check.options.different) {
+    std::string first;
+    std::size_t num_failed = 0;
+    for (std::size_t i = 0; i < judged.size(); ++i) {
+      verdict::count(evidence, judged[i].comparison, judged[i].options);
+      if (judged[i].comparison.equal) continue;
+      if (num_failed++ == 0)
+        first = str(check.pairs[i].actual.label, " and ", check.pairs[i].expected.label, ": ",
+                    judged[i].comparison.message);
+    }
+    if (num_failed > 1) first += str("; ", num_failed, " of ", judged.size(), " values are off");
+    if (num_failed > 0) fail(check.site, std::move(first));
+    return;
+  }
+  const auto differs = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return !j.comparison.equal; });
+  const auto nan = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return j.nan; });
+  if (nan != judged.end()) {
+    const auto& pair = check.pairs[static_cast<std::size_t>(nan - judged.begin())];
+    return fail(check.site, str(pair.actual.label, " and ", pair.expected.label,
+                                " cannot be told apart: there is a not-a-number among them"));
+  }
+  if (differs == judged.end()) {
+    const std::string which =
+        check.pairs.empty() ? "the values" : str(check.pairs[0].actual.label, " and ", check.pairs[0].expected.label);
+    return fail(check.site, str(which, " agree, though they must differ"));
+  }
+  if (check.options.from_empty) {
+    evidence.trivial += 1;
+    return;
+  }
+  evidence.comparisons += 1;
+  evidence.elements += differs->comparison.elements;
+}
+
+}  // namespace lockstep::run

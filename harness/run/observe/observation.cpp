@@ -1,0 +1,161 @@
+#include "harness/run/observe/observation.hpp"
+
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/core/text.hpp"
+#include "harness/scenario/diagnostics.hpp"
+
+namespace lockstep::run {
+
+std::vector<const comm::LogEntry*> select(const Observation& observation, const CollectiveFilter& filter) {
+  std::vector<const comm::LogEntry*> chosen;
+  for (const comm::LogEntry& entry : observation.collectives) {
+    if (entry.family == comm::Family::start_up && !filter.start_up) continue;
+    if (entry.family == comm::Family::checkpoint && !filter.checkpoint) continue;
+    if (entry.family == comm::Family::uncounted) continue;
+    if (filter.phase && entry.phase != *filter.phase) continue;
+    if (filter.dtype && entry.dtype != *filter.dtype) continue;
+    if (!filter.axes.empty() &&
+        std::find(filter.axes.begin(), filter.axes.end(), std::pair(entry.axis, entry.group_size)) == filter.axes.end())
+      continue;
+    chosen.push_back(&entry);
+  }
+  return chosen;
+}
+
+CollectiveCounts count_collectives(const std::vector<const comm::LogEntry*>& entries, bool bytes) {
+  CollectiveCounts counts;
+  for (const comm::LogEntry* entry : entries)
+    counts[{std::string(name_of(entry->family)), std::string(name_of(entry->operation))}] += bytes ? entry->bytes : 1;
+  return counts;
+}
+
+std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, std::size_t limit) {
+  std::string text;
+  for (std::size_t i = 0; i < std::min(limit, entries.size()); ++i) {
+    const comm::LogEntry& entry = *entries[i];
+    text += str(i ? ", " : "", name_of(entry.family), "/", name_of(entry.operation), " of ", entry.bytes, " bytes in ",
+                name_of(entry.phase), entry.owner.empty() ? "" : " for ", entry.owner);
+    if (entry.scenario_line > 0) text += str(" (line ", entry.scenario_line, ")");
+  }
+  if (entries.size() > limit) text += str(" and ", entries.size() - limit, " more");
+  return text;
+}
+
+namespace {
+
+struct Readings {
+  explicit Readings(RankContext&) {}
+  std::int64_t empty = 0;
+};
+
+Readings& readings() { return RankContext::current().service<Readings>(); }
+
+// Modules, or functions that make tensors or compute with them.
+bool calls_engine(const scenario::Expr& expr) {
+  using scenario::FunctionKind;
+  bool found = false;
+  scenario::for_each_node(expr, [&found](const scenario::Expr& node) {
+    if (node.kind != scenario::ExprKind::call) return;
+    if (node.function == scenario::Function::none) {
+      found = true;
+      return;
+    }
+    const FunctionKind kind = scenario::spec_of(node.function).kind;
+    found = found || (kind != FunctionKind::plain && kind != FunctionKind::object);
+  });
+  return found;
+}
+
+struct Owners {
+  explicit Owners(RankContext&) {}
+  std::map<std::string, std::vector<std::vector<std::weak_ptr<nn::Module>>>> by_name;
+};
+
+Owners& owners() { return RankContext::current().service<Owners>(); }
+
+std::string below(const nn::ModulePtr& model, const nn::Module* module) {
+  for (const nn::NamedModule& entry : nn::named_modules(model))
+    if (entry.module.get() == module) return entry.path.empty() ? "(root)" : entry.path;
+  return {};
+}
+
+// The paths of these modules below the model, joined; empty when one of them is elsewhere.
+std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak_ptr<nn::Module>>& modules) {
+  std::string text;
+  for (const std::weak_ptr<nn::Module>& module : modules) {
+    const nn::ModulePtr alive = module.lock();
+    const std::string path = alive ? below(model, alive.get()) : std::string();
+    if (path.empty()) return {};
+    text += str(text.empty() ? "" : "+", path);
+  }
+  return text;
+}
+
+}  // namespace
+
+void note_empty_reading() { ++readings().empty; }
+EmptyReadings::EmptyReadings() : before_(readings().empty) {}
+bool EmptyReadings::any() const { return readings().empty > before_; }
+
+bool does_work(const scenario::Step& step) {
+  using scenario::Group;
+  switch (scenario::spec_of(step.verb).group) {
+    case Group::models:
+    case Group::parallel:
+    case Group::training:
+    case Group::collectives:
+    case Group::state:
+      return true;
+    default:
+      return step.verb == scenario::Verb::let &&
+             std::any_of(step.entries.begin(), step.entries.end(),
+                         [](const scenario::NamedExpr& entry) { return calls_engine(*entry.value); });
+  }
+}
+
+void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modules) {
+  owners().by_name[owner].emplace_back(modules.begin(), modules.end());
+}
+
+std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name) {
+  const auto noted = owners().by_name.find(owner);
+  if (noted == owners().by_name.end()) {
+    if (owner == model_name) return "(root)";
+    return owner.starts_with(model_name + ".") ? owner.substr(model_name.size() + 1) : std::string();
+  }
+  std::string path;
+  for (const auto& modules : noted->second)
+    if (std::string below_it = joined_below(model, modules); !below_it.empty()) path = std::move(below_it);
+  return path;
+}
+
+std::vector<std::string> paths_of_owners(const nn::ModulePtr& model) {
+  std::vector<std::string> paths;
+  for (const auto& [name, all] : owners().by_name)
+    for (const auto& modules : all)
+      if (std::string path = joined_below(model, modules); !path.empty()) paths.push_back(std::move(path));
+  std::sort(paths.begin(), paths.end());
+  paths.erase(std::unique(paths.begin(), paths.end()), paths.end());
+  return paths;
+}
+
+std::string event_text(const parallel::ParallelEvent& event, const nn::ModulePtr& model,
+                       const std::string& model_name) {
+  const std::string path = path_of_owner(event.owner, model, model_name);
+  return str(name_of(event.kind), " ", path.empty() ? event.owner : path);
+}
+
+parallel::EventKind event_kind(const std::string& name) {
+  std::vector<std::string> known;
+  for (int i = 0; i < parallel::num_event_kinds; ++i) {
+    const auto kind = static_cast<parallel::EventKind>(i);
+    if (name_of(kind) == name) return kind;
+    known.emplace_back(name_of(kind));
+  }
+  throw Error(str("unknown kind of event `", name, "`", scenario::suggestion(name, known)));
+}
+
+}  // namespace lockstep::run

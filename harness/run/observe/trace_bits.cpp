@@ -1,0 +1,151 @@
+#include "harness/run/observe/trace_bits.hpp"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+
+#include <xxhash.h>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/checkpoint.hpp"
+#include "engine/core/checked.hpp"
+#include "engine/core/json_text.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
+#include "engine/device/stream.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+// The elements in row-major order, whatever the strides; `at` is the element at index 0 in every dim.
+std::uint64_t hash_of(const std::byte* at, std::size_t element, const Dims& sizes, const Dims& strides) {
+  const std::size_t count = static_cast<std::size_t>(num_elements(sizes));
+  if (count == 0 || is_contiguous(sizes, strides)) return XXH3_64bits(at, bounded_product(count, element));
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(), XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  std::array<std::int64_t, max_dims> index{};
+  for (std::size_t i = 0; i < count; ++i) {
+    std::int64_t offset = 0;
+    for (int dim = 0; dim < sizes.size(); ++dim)
+      offset += element_offset(index[static_cast<std::size_t>(dim)], strides[dim]);
+    XXH3_64bits_update(state.get(), at + element_offset(offset, static_cast<std::int64_t>(element)), element);
+    for (int dim = sizes.size() - 1; dim >= 0; --dim) {
+      if (++index[static_cast<std::size_t>(dim)] < sizes[dim]) break;
+      index[static_cast<std::size_t>(dim)] = 0;
+    }
+  }
+  return XXH3_64bits_digest(state.get());
+}
+
+struct Record {
+  const char* what;  // forward, recompute, backward, gradient
+  std::string path;
+  int part;  // which of several outputs
+  int iteration;
+  int line;
+  DType dtype;
+  Dims sizes;
+  std::atomic<std::uint64_t> hash{0};
+  std::atomic<bool> done{false};  // false for what failed before it ran
+
+  Record(const char* what_it_is, std::string path_of_it, int part_of_it, const Tensor& tensor)
+      : what(what_it_is), path(std::move(path_of_it)), part(part_of_it), dtype(tensor.dtype()), sizes(tensor.sizes()) {
+    const RankContext& context = RankContext::current();
+    iteration = context.iteration;
+    line = context.scenario_line;
+  }
+};
+
+std::string joined(const std::string& name, const std::string& path) { return path.empty() ? name : name + "." + path; }
+
+}  // namespace
+
+struct TraceBits::Records {
+  std::deque<Record> list;  // addresses stay
+
+  static void take(const std::shared_ptr<Records>& records, const char* what, const std::string& path, int part,
+                   const Tensor& tensor) {
+    if (!tensor.defined() || tensor.is_meta() || !tensor.storage()->has_memory()) return;
+    Record& record = records->list.emplace_back(what, path, part, tensor);
+    device::launch(device::current_stream(tensor.device()), "trace_bits", {read(tensor)},
+                   [records, &record, strides = tensor.strides()](const device::Pointers& pointers) {
+                     record.hash = hash_of(pointers.at(0), size_of(record.dtype), record.sizes, strides);
+                     record.done = true;
+                   });
+  }
+};
+
+TraceBits::TraceBits() : records_(std::make_shared<Records>()) {}
+TraceBits::~TraceBits() = default;
+
+void TraceBits::after_step(scenario::Verb verb, const std::string& name, const Value& result) {
+  const bool makes_models = verb == scenario::Verb::model || verb == scenario::Verb::copy;
+  if (const nn::ModulePtr* module = result.get_if<nn::ModulePtr>(); module && makes_models) watch(name, *module);
+  if (verb == scenario::Verb::backward) take_gradients();
+}
+
+void TraceBits::watch(const std::string& name, const nn::ModulePtr& root) {
+  std::erase_if(roots_, [](const auto& entry) { return entry.second.expired(); });
+  roots_.emplace_back(name, root);
+  for (const nn::NamedModule& entry : nn::named_modules(root)) {
+    const std::string path = joined(name, entry.path);
+    entry.module->add_post_forward(
+        [records = records_, path](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
+          const bool again = recomputing();
+          int part = 0;
+          for (const Tensor& output : nn::tensors_of(outputs)) {
+            Records::take(records, again ? "recompute" : "forward", path, part, output);
+            // A leaf is no result of this module; its own gradient is taken with the parameters.
+            if (grad_enabled() && requires_grad(output) && !is_leaf(output))
+              add_hook(output, [records, path, part](const Tensor& gradient) {
+                Records::take(records, "backward", path, part, gradient);
+                return Tensor();
+              });
+            ++part;
+          }
+        },
+        nn::Module::Place::user);
+  }
+}
+
+void TraceBits::take_gradients() {
+  for (const auto& [name, weak] : roots_) {
+    const nn::ModulePtr root = weak.lock();
+    if (!root) continue;
+    for (const nn::NamedParameter& entry : nn::named_parameters(root))
+      Records::take(records_, "gradient", joined(name, entry.path), 0, grad(entry.trained()));
+  }
+}
+
+void TraceBits::write(const std::string& path, const Header& header) const {
+  std::string text = str("{\"kind\":\"trace\",\"scenario\":", json_text(header.scenario),
+                         ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage),
+                         ",\"rank\":", header.rank, ",\"world_size\":", header.world_size, "}\n");
+  for (const Record& record : records_->list) {
+    std::string sizes;
+    for (const std::int64_t size : record.sizes) sizes += str(sizes.empty() ? "" : ",", size);
+    char hash[17] = "";
+    if (record.done) std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(record.hash));
+    text += str("{\"what\":\"", record.what, "\",\"path\":", json_text(record.path), ",\"part\":", record.part,
+                ",\"iteration\":", record.iteration, ",\"line\":", record.line, ",\"type\":\"", name_of(record.dtype),
+                "\",\"sizes\":[", sizes, "],\"hash\":\"", hash, "\"}\n");
+  }
+  text += str("{\"kind\":\"end\",\"records\":", records_->list.size(), "}\n");
+  const std::filesystem::path file(path);
+  std::error_code ignored;
+  std::filesystem::create_directories(file.parent_path(), ignored);
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (out) return;
+  const int reason = errno;
+  if (is_exhaustion(reason)) throw resource_error(str("writing the trace ", path), reason);
+  throw Error(str("cannot write the trace ", path), "give --trace-bits another folder");
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,134 @@
+#include "harness/run/trace/foresight.hpp"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "engine/core/text.hpp"
+#include "harness/scenario/library.hpp"
+
+namespace lockstep::run {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// "line:column message" of each error; `steps` begin in line 1.
+std::vector<std::string> errors_of(const std::string& steps, const std::string& head = "") {
+  scenario::Library library("/nowhere");
+  library.add_routine("shard_layer",
+                      "routine: shard_layer\nsummary: Shards one layer.\nparameters: {model: model, layer: text}\n"
+                      "steps:\n  - fully_shard: model.${layer}\n");
+  const auto scenario = library.load_text(
+      str("steps:\n", steps, "scenario: test/text\nsummary: A test.\nranks: {world_size: [2]}\n", head), "text.yaml");
+  scenario::Diagnostics found;
+  check_before_launch(scenario::expand(scenario, {}), found);
+  std::vector<std::string> texts;
+  for (const scenario::Diagnostic& item : found.sorted())
+    texts.push_back(str(item.place.line - 1, ":", item.place.column, " ", item.message));
+  return texts;
+}
+
+constexpr const char* model = "  - {model: \"Sequential(Linear(2, 2), ReLU(), Linear(2, 2))\", as: m}\n";
+
+TEST(Foresight, FindsAPathThatMatchesNothing) {
+  EXPECT_THAT(errors_of(str(model, R"yaml(  - fully_shard: [m.0, m.3, m]
+  - set_requires_grad: {parameters: m.0.wieght, to: false}
+  - prefetch: {module: m.0, forward: "m.${1 + 3}"}
+  - expect: m.0.bias.grad == none
+)yaml")),
+              ElementsAre("2:24 the path `m.3` matches no module; did you mean `m.0`?",
+                          "3:37 the path `m.0.wieght` matches no parameter; did you mean `m.0.weight`?",
+                          testing::StartsWith("4:39 the path `m.4` matches no module")));
+}
+
+TEST(Foresight, FindsAMemberThatAModuleHasNot) {
+  EXPECT_THAT(errors_of(str(model, "  - expect_equal: [m.0.weigth, m.2.weight]\n")),
+              ElementsAre(HasSubstr("has no `weigth`; did you mean `weight`?")));
+  // Where something else decides whether it is asked for, it is not.
+  EXPECT_THAT(errors_of(str(model, "  - expect: world_size == 2 or m.0.weigth == none\n")), IsEmpty());
+}
+
+TEST(Foresight, FindsWrongEvents) {
+  EXPECT_THAT(errors_of(str(model, R"yaml(  - fully_shard: m
+  - observe: {}
+    as: run
+    steps:
+      - forward: {y: "m(ones(2, 2))"}
+  - expect_events: {during: run, model: m, never: [reduce m.0, unshart 0]}
+  - expect_events: {during: run, model: m, kinds: [reduc], exactly: "${['unshard 0', 'unshard 7']}"}
+)yaml")),
+              ElementsAre(HasSubstr("`m.0` of the event `reduce m.0` is no path below `m`; did you mean `0`?"),
+                          HasSubstr("unknown kind of event `unshart`; did you mean `unshard`?"),
+                          HasSubstr("unknown kind of event `reduc`"), HasSubstr("`7` of the event `unshard 7`")));
+}
+
+TEST(Foresight, FollowsLoopsBranchesCopiesAndRoutines) {
+  EXPECT_THAT(
+      errors_of(str(model, R"yaml(  - copy: m
+    as: n
+  - let: {first: m.0, layers: ["0", "2"]}
+  - repeat: {times: 2, index: i}
+    steps:
+      - unshard: m.${2 * i}
+      - reshard: n.${i + 2}
+  - for_each: {name: one, in: layers}
+    steps:
+      - unshard: first.${one}
+  - if: world_size == 3
+    steps:
+      - unshard: m.8
+    else:
+      - unshard: m.9
+  - use: shard_layer
+    with: {model: n, layer: "4"}
+  - expect: rank < 2
+)yaml")),
+      ElementsAre(testing::AllOf(HasSubstr("`model.4` matches no module"), HasSubstr("(used by text.yaml:18:5)")),
+                  HasSubstr("`n.3`"), HasSubstr("`first.0`"), HasSubstr("`first.2`"), HasSubstr("`m.9`")));
+}
+
+// Whatever hangs on a run may be right.
+TEST(Foresight, LeavesOutWhatARunDecides) {
+  EXPECT_THAT(errors_of(str(model, R"yaml(  - unshard: m.7
+    raises: matches no module
+  - forward: {y: "m(ones(2, 2))"}
+  - let: {at: "int(item(sum(y)))", name: "'7'"}
+  - unshard: m.${at}
+  - unshard: m.8
+    when: m.0.weight.grad != none
+  - if: at == 1
+    steps:
+      - let: {name: "'0'"}
+  - unshard: m.${name}
+  - hook: {modules: m.0, at: before_forward}
+    steps:
+      - let: {later: "'9'"}
+  - let: {later: "'5'"}
+  - unshard: m.${later}
+  - repeat: at
+    steps:
+      - let: {name: "'6'"}
+  - unshard: m.${name}
+  - expect: at == 1
+)yaml")),
+              IsEmpty());
+}
+
+TEST(Foresight, FindsACaseWithoutACheck) {
+  EXPECT_THAT(errors_of("  - let: {x: ones(2)}\n"), ElementsAre(HasSubstr("no step checks anything")));
+  const std::string some = "  - {expect: rank < 2, when: kind == 'a'}\n";
+  EXPECT_THAT(errors_of(some, "matrix: {kind: [a]}\n"), IsEmpty());
+  EXPECT_THAT(errors_of(some, "matrix: {kind: [a, b]}\n"),
+              ElementsAre(HasSubstr("no step checks anything in the case [kind=b")));
+  EXPECT_THAT(errors_of(some, "matrix: {kind: [a, b]}\nskip: [{when: kind == 'b', reason: none}]\n"), IsEmpty());
+  EXPECT_THAT(errors_of("  - {barrier: all_ranks, raises: never}\n"), IsEmpty());
+}
+
+TEST(Foresight, LeavesOutCasesThatMustFail) {
+  EXPECT_THAT(errors_of(str(model, "  - unshard: m.7\n"), "expect_failure: [{when: true, reason: no such layer}]\n"),
+              IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::run

@@ -1,0 +1,338 @@
+// The plan and the run agree on cases that train, and the plan sees it when they do not.
+#include "harness/run/trace/plan_check.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/defects.hpp"
+#include "harness/run/test_support.hpp"
+
+namespace lockstep::run {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing_support::Ran;
+using testing_support::run_steps;
+using testing_support::TextOptions;
+
+TextOptions ranks(int world_size) {
+  TextOptions options;
+  options.world_size = world_size;
+  return options;
+}
+
+// What the plan says of rank 0.
+std::vector<std::string> plan_failures(const Ran& ran) {
+  std::vector<std::string> found;
+  for (const std::string& text : ran.failures())
+    if (text.starts_with("plan ")) found.push_back(text);
+  return found;
+}
+
+// The same, and where the order parts.
+std::vector<std::string> off_plan(const Ran& ran) {
+  std::vector<std::string> found;
+  for (const std::string& text : ran.failures())
+    if (text.starts_with("plan")) found.push_back(text);
+  return found;
+}
+
+constexpr const char* replicated_steps = R"yaml(
+  - seed: 1
+  - model: Net()
+    as: net
+  - replicate: {modules: net, bucket_cap_mb: 0.00002}
+  - optimizer: {type: SGD, model: net, lr: 0.1}
+    as: sgd
+  - repeat: 3
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+      - step: sgd
+      - zero_grad: sgd
+  - expect: any([p.requires_grad for p in parameters(net)])
+)yaml";
+
+class ArmedDefect {
+ public:
+  explicit ArmedDefect(Defect defect) { arm_defect(defect); }
+  ~ArmedDefect() { arm_defect(Defect::none); }
+};
+
+TEST(PlanCheck, AReplicatedModuleDoesWhatIsPlanned) {
+  EXPECT_THAT(off_plan(run_steps(replicated_steps, ranks(2))), IsEmpty());
+}
+
+TEST(PlanCheck, ABucketThatIsNotSentIsSeen) {
+  const ArmedDefect armed(Defect::replicate_bucket_not_sent);
+  const std::vector<std::string> found = plan_failures(run_steps(replicated_steps, ranks(2)));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_THAT(found[0], HasSubstr("data_parallel/all_reduce over dp of 2 in backward for net"));
+  EXPECT_THAT(found[0], HasSubstr("planned 7 of"));
+  EXPECT_THAT(found[0], HasSubstr("observed 4 of"));
+}
+
+TEST(PlanCheck, BucketsThatAreCutOtherwiseAreSeen) {
+  const ArmedDefect armed(Defect::bucket_cap_ignored);
+  const std::vector<std::string> found = plan_failures(run_steps(replicated_steps, ranks(2)));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_THAT(found[0], HasSubstr("data_parallel/all_reduce over dp of 2 in backward for net"));
+  EXPECT_THAT(found[0], HasSubstr("planned 7 of"));
+  EXPECT_THAT(found[0], HasSubstr("observed 3 of"));
+}
+
+constexpr const char* sharded_steps = R"yaml(
+  - seed: 1
+  - model: MLPStack(8)
+    as: test
+  - mesh: {shape: [2, world_size // 2], names: [replicate, shard]}
+    as: mesh
+  - activation_checkpoint: test.*
+  - fully_shard: {modules: [test.0, test.1, test.2, test], mesh: mesh, reshard_after_forward: false}
+  - optimizer: {type: Adam, model: test, lr: 0.1}
+    as: adam
+  - repeat: 2
+    steps:
+      - repeat: {times: 2, index: i}
+        steps:
+          - set_flags: {modules: test, requires_gradient_sync: i == 1}
+          - forward: {loss: "sum(test(randn(4, 8)))"}
+          - backward: loss
+      - step: adam
+      - zero_grad: adam
+  - let: {y: "test(randn(4, 8))"}
+  - let: {y: "test(randn(4, 8))"}
+  - expect: any([p.sharded for p in parameters(test)])
+)yaml";
+
+TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
+  const Ran ran = run_steps(sharded_steps, ranks(4));
+  EXPECT_THAT(off_plan(ran), IsEmpty());
+  const verdict::RankOutcome& first = ran.outcomes.at(0);
+  std::map<std::string, std::int64_t> planned, observed;
+  for (const verdict::PlanRow& row : first.plan) {
+    planned[str(row.phase, " ", row.operation, " ", row.axis)] += row.planned;
+    observed[str(row.phase, " ", row.operation, " ", row.axis)] += row.observed;
+  }
+  // The root owns nothing; what an evaluation left gathered is used again.
+  const std::map<std::string, std::int64_t> expected = {{"forward all_gather shard", 3 * 4 + 3},
+                                                        {"backward reduce_scatter shard", 3 * 2},
+                                                        {"backward all_reduce replicate", 3 * 2}};
+  EXPECT_EQ(planned, expected);
+  EXPECT_EQ(observed, expected);
+}
+
+TEST(PlanCheck, WhatALoadPutsInPlaceIsTheParameterFromThenOn) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - fully_shard: net
+  - state_dict: net
+    as: state
+  - let: {other: "{k: full_like(v, 2) for k, v in zip(keys(state), values(state))}"}
+  - load_state_dict: {into: net, state: other, assign: true}
+  - repeat: 2
+    steps:
+      - forward: {loss: "sum(net(ones(4, 2)))"}
+      - backward: loss
+  - expect: all([p.grad != none for p in parameters(net)])
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  std::map<std::string, std::int64_t> planned;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned[row.operation] += row.planned;
+  EXPECT_EQ(planned, (std::map<std::string, std::int64_t>{{"all_gather", 2}, {"reduce_scatter", 2}}));
+}
+
+TEST(PlanCheck, AModuleThatACheckCallsIsPartOfThePlan) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: plain
+  - copy: plain
+    as: test
+  - fully_shard: {modules: [test.fc1, test]}
+  - let: {x: "randn(4, 2)"}
+  - expect_equal: [test(x), plain(x)]
+  - expect: item(sum(test(x))) < 1000
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(off_plan(ran), IsEmpty());
+  std::int64_t planned = 0;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned += row.planned;
+  EXPECT_EQ(planned, 2 + 1);  // the root stays whole
+}
+
+TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
+  for (const Defect defect : {Defect::shard_reshard_too_often, Defect::shard_sync_flag_ignored}) {
+    const ArmedDefect armed(defect);
+    const std::vector<std::string> found = plan_failures(run_steps(sharded_steps, ranks(4)));
+    ASSERT_EQ(found.size(), 1u) << static_cast<int>(defect);
+    EXPECT_THAT(found[0], HasSubstr("for test.0"));
+  }
+}
+
+TEST(PlanCheck, IsToldWithoutLaunchingAnything) {
+  scenario::Library library((std::filesystem::temp_directory_path() / "lockstep_no_such_folder").string());
+  const auto told = [&](const std::string& more) {
+    const auto scenario =
+        library.load_text(str("scenario: test/text\nsummary: A test.\nranks: {world_size: [4]}\n", more,
+                              "steps:\n  - model: Net()\n    as: net\n  - fully_shard: net\n",
+                              "  - repeat: 3\n    steps:\n      - forward: {loss: \"sum(net(ones(2, 2)))\"}\n",
+                              "      - backward: loss\n  - expect: rank >= 0\n"),
+                          "text.yaml");
+    const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+    CaseSpec spec;
+    spec.scenario = scenario.get();
+    spec.test_case = &cases.at(0);
+    spec.library = &library;
+    return explain_plan(spec);
+  };
+  // Three linears of 2x2: rows and biases padded to 4.
+  EXPECT_EQ(told(""),
+            "  phase     family         operation       group    last turn  bytes  in all  for\n"
+            "  forward   data_parallel  all_gather      dp of 4          1    144       3  net\n"
+            "  backward  data_parallel  reduce_scatter  dp of 4          1    144       3  net\n"
+            "  in this order (last turn):\n"
+            "  forward    all_gather net\n"
+            "  backward   reduce_scatter net\n");
+  EXPECT_EQ(told("plan: {unplanned: a test}\n"), "  not foretold: a test\n");
+}
+
+TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {
+  const std::string steps = R"yaml(
+  - model: Net()
+    as: net
+  - replicate: net
+  - let: {twice: "item(sum(randn(2))) > 0 or true"}
+  - if: twice
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - expect: any([p.grad != none for p in parameters(net)])
+)yaml";
+  const std::vector<std::string> found = plan_failures(run_steps(steps, ranks(2)));
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_THAT(found[0], HasSubstr("cannot be foretold"));
+  TextOptions unplanned = ranks(2);
+  unplanned.head = "plan: {unplanned: the branch depends on a value}\n";
+  EXPECT_THAT(off_plan(run_steps(steps, unplanned)), IsEmpty());
+}
+
+TEST(PlanCheck, NamesTheStepAndTheValueThatOnlyARunKnows) {
+  const auto failures_with = [](const std::string& value) {
+    return plan_failures(run_steps(str(R"yaml(
+  - model: Net()
+    as: net
+  - replicate: net
+  - observe: {}
+    as: seen
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - let: {again: ")yaml",
+                                       value, R"yaml("}
+  - if: again
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - expect: net.fc1.weight.grad != none
+)yaml"),
+                                   ranks(2)));
+  };
+  const std::map<std::string, std::string> unknown = {{"memory('parameter') > 0", "memory()"},
+                                                      {"seen.peak_bytes > 0", "`peak_bytes`"},
+                                                      {"seen.seconds > 0", "`seconds`"},
+                                                      {"draws(net)[0] == 1", "how often values were drawn"},
+                                                      {"not net.fc1.weight.pinned", "`pinned`"}};
+  for (const auto& [value, name] : unknown) {
+    const std::vector<std::string> found = failures_with(value);
+    ASSERT_EQ(found.size(), 1u) << value;
+    EXPECT_THAT(found[0], HasSubstr("text.yaml:12: `again` has no value here"));
+    EXPECT_THAT(found[0], HasSubstr("unknown: `again` of text.yaml:11:5: "));
+    EXPECT_THAT(found[0], HasSubstr(str(name, " is known only when the case runs")));
+  }
+  EXPECT_THAT(failures_with("counts(seen)['data_parallel/all_reduce'] == 1"), IsEmpty());
+  EXPECT_THAT(failures_with("net.fc1.weight.device == device"), IsEmpty());
+}
+
+TEST(PlanCheck, CountsOfAWindowAreThoseThatArePlannedInIt) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - fully_shard: [net.fc1, net]
+  - let: {trained: parameters(net)}
+  - observe: {}
+    as: seen
+    steps:
+      - all_reduce: {tensor: "ones(2)", op: sum}
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - repeat: counts(seen)['data_parallel/all_gather'] + counts(seen)['user/all_reduce']
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+  - observe: {}
+    as: raised
+    steps:
+      - forward: {loss: "sum(net(randn(4, 3)))"}
+        raises: linear
+  - expect: all([p.grad != none for p in trained])
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  std::int64_t scattered = 0;
+  for (const verdict::PlanRow& row : ran.outcomes.at(0).plan)
+    if (row.operation == "reduce_scatter") scattered += row.planned;
+  // Two a turn: the group of fc1 is gathered again for backward, the root is not.
+  EXPECT_EQ(scattered, 2 * (1 + 3 + 1));
+}
+
+TEST(PlanCheck, ACaseSaysWhetherAndWhyItWasNotJudged) {
+  const auto verdict_of = [](const std::string& steps, const std::string& head = "") {
+    TextOptions options = ranks(2);
+    options.head = head;
+    return run_steps(steps, options).result.plan_verdict.value();
+  };
+  EXPECT_TRUE(verdict_of(replicated_steps).is_judged);
+  EXPECT_EQ(verdict_of(replicated_steps, "plan: {unplanned: a test}\n").reason, "unplanned: a test");
+  EXPECT_EQ(verdict_of("  - expect: rank >= 0\n").kind(), "nothing to plan");
+  const std::string ended = str(replicated_steps, "  - forward: {y: \"net(ones(4, 3))\"}\n");
+  EXPECT_EQ(verdict_of(ended).kind(), "ended early");
+  EXPECT_EQ(verdict_of(str(replicated_steps, "  - if: item(sum(ones(2))) > 0\n    steps:\n      - step: sgd\n")).kind(),
+            "cannot be foretold");
+}
+
+TEST(PlanCheck, ValuesThatNoStepNeedsAreNotAsked) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - replicate: net
+  - let: {losses: "[]"}
+  - repeat: 2
+    steps:
+      - forward: {loss: "sum(net(randn(4, 2)))"}
+      - backward: loss
+      - let: {losses: "losses + [item(loss)]"}
+  - expect: len(losses) == 2
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(off_plan(ran), IsEmpty());
+}
+
+TEST(PlanCheck, AStepThatMustFailIsNoPartOfThePlan) {
+  const Ran ran = run_steps(R"yaml(
+  - model: Net()
+    as: net
+  - replicate: net
+  - replicate: net
+    raises: already been applied
+  - forward: {loss: "sum(net(randn(4, 2)))"}
+  - backward: loss
+)yaml",
+                            ranks(2));
+  EXPECT_THAT(off_plan(ran), IsEmpty());
+}
+
+}  // namespace
+}  // namespace lockstep::run

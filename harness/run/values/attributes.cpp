@@ -1,0 +1,141 @@
+// What stands after a dot: attributes of tensors, meshes and observations, members of modules, entries of maps.
+#include <algorithm>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops_sharded.hpp"
+#include "harness/run/observe/observation.hpp"
+#include "harness/run/trace/stand_in.hpp"
+#include "harness/run/values/evaluate.hpp"
+#include "harness/scenario/diagnostics.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+[[noreturn]] void unknown(const Value& of, const std::string& name, const std::vector<std::string>& known) {
+  throw Error(str(describe(of), " has no `", name, "`", scenario::suggestion(name, known)));
+}
+
+Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string& name) {
+  if (name == "grad") {
+    const Tensor gradient = grad(tensor);
+    return gradient.defined() ? Value(gradient) : Value();
+  }
+  if (name == "dtype") return Value(tensor.dtype());
+  if (name == "device") return Value(device::name_of(stood_for(tensor.device()).kind));
+  if (name == "shape") {
+    List sizes;
+    for (std::int64_t size : global_sizes(tensor)) sizes.push_back(Value(size));
+    return Value::list(std::move(sizes));
+  }
+  if (name == "numel") return Value(num_elements(global_sizes(tensor)));
+  if (name == "bytes") return Value(tensor.num_bytes());
+  if (name == "name") return Value(tensor.name());
+  if (name == "requires_grad") return Value(requires_grad(tensor));
+  if (name == "pinned") {
+    if (is_stand_in(tensor.device()) && stood_for(tensor.device()).kind == device::Kind::cpu)
+      throw UnknownBeforeRun("`pinned`");
+    return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
+                 tensor.storage()->memory().pinned());
+  }
+  if (name == "storage") return Value(Identity{tensor.storage()});
+  if (name == "sharded") return Value(tensor.is_sharded());
+  if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
+  if (tensor.is_sharded() && name == "mesh")
+    return Value(std::make_shared<const DeviceMesh>(tensor.impl().layout->mesh));
+  if (tensor.is_sharded() && name == "placements") {
+    std::vector<std::string> placements;
+    for (const layout::Placement& placement : tensor.impl().layout->placements)
+      placements.push_back(layout::to_text(placement));
+    return Value::texts(placements);
+  }
+  if (name == "mesh" || name == "placements")
+    throw Error(str("`", name, "` is of sharded tensors; this is ", describe(of)), "ask `sharded` first");
+  unknown(of, name,
+          {"grad", "dtype", "device", "shape", "numel", "bytes", "name", "requires_grad", "pinned", "storage",
+           "sharded", "local", "mesh", "placements"});
+}
+
+Value mesh_attribute(const Value& of, const MeshPtr& mesh, const std::string& name) {
+  if (name == "rank") return Value(std::int64_t{mesh->whole_group().rank()});
+  if (name == "size") return Value(std::int64_t{mesh->num_ranks()});
+  const std::vector<std::string>& names = mesh->shape().names();
+  if (name == "names") return Value::texts(names);
+  if (std::find(names.begin(), names.end(), name) != names.end())
+    return Value(std::make_shared<const DeviceMesh>(mesh->slice({name})));
+  std::vector<std::string> known = names;
+  known.insert(known.end(), {"rank", "size", "names"});
+  unknown(of, name, known);
+}
+
+Value module_attribute(const Value& of, const nn::ModulePtr& module, const std::string& name) {
+  Value found;
+  if (find_member(module, name, found)) return found;
+  std::vector<std::string> known = module->methods();
+  for (const nn::ChildSlot& slot : module->children) known.push_back(slot.name);
+  for (const nn::ParameterSlot& slot : module->parameters) known.push_back(slot.name);
+  for (const nn::BufferSlot& slot : module->buffers) known.push_back(slot.name);
+  unknown(of, name, known);
+}
+
+}  // namespace
+
+bool find_member(const nn::ModulePtr& module, const std::string& name, Value& found) {
+  if (nn::ModulePtr child = module->child(name)) {
+    found = Value(std::move(child));
+    return true;
+  }
+  if (nn::ParameterSlot* slot = module->parameter_slot(name)) {
+    found = slot->tensor.defined() ? Value(slot->tensor) : Value();
+    return true;
+  }
+  if (nn::BufferSlot* slot = module->buffer_slot(name)) {
+    found = slot->tensor.defined() ? Value(slot->tensor) : Value();
+    return true;
+  }
+  for (const std::string& method : module->methods())
+    if (method == name) {
+      found = Value(Method{module, name});
+      return true;
+    }
+  return false;
+}
+
+Value attribute_of(const Value& of, const std::string& name) {
+  switch (of.kind()) {
+    case Value::Kind::tensor:
+      return tensor_attribute(of, *of.get_if<Tensor>(), name);
+    case Value::Kind::mesh:
+      return mesh_attribute(of, *of.get_if<MeshPtr>(), name);
+    case Value::Kind::module:
+      return module_attribute(of, *of.get_if<nn::ModulePtr>(), name);
+    case Value::Kind::handle:
+      if (const Handle* handle = of.get_if<Handle>(); handle->result) return attribute_of(*handle->result, name);
+      break;
+    case Value::Kind::observation: {
+      const Observation& seen = *of.as_observation("observation");
+      if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
+      if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_empty_reading();
+      if (name == "peak_bytes") return Value(seen.peak_bytes);
+      if (name == "seconds") return Value(seen.seconds);
+      unknown(of, name, {"peak_bytes", "seconds"});
+    }
+    case Value::Kind::scaler: {
+      const optim::GradScaler& scaler = *of.as_scaler("scaler");
+      if (name == "scale") return Value(scaler.scale());
+      if (name == "growth_tracker") return Value(scaler.growth_tracker());
+      unknown(of, name, {"scale", "growth_tracker"});
+    }
+    case Value::Kind::map: {
+      if (const Value* value = of.find(Key(name))) return *value;
+      std::vector<std::string> known;
+      for (const auto& [key, value] : of.as_map("map")) known.push_back(key.text);
+      unknown(of, name, known);
+    }
+    default:
+      break;
+  }
+  throw Error(str(describe(of), " has no attributes; `.", name, "` was asked for"));
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,64 @@
+#include "harness/run/values/functions.hpp"
+
+#include <array>
+
+namespace lockstep::run {
+
+namespace {
+
+using Implementation = Value (*)(const CallArguments&);
+
+constexpr Implementation implementations[] = {
+#define LOCKSTEP_FUNCTION(id, name, kind, signature, doc) &functions::id,
+#include "harness/scenario/functions.def"
+#undef LOCKSTEP_FUNCTION
+};
+
+}  // namespace
+
+const Value* CallArguments::keyword(std::string_view key) const {
+  for (const auto& [own, value] : named)
+    if (own == key) return &value;
+  return nullptr;
+}
+
+const Value* CallArguments::find(std::size_t position, std::string_view key) const {
+  if (position < positional.size()) return &positional[position];
+  return keyword(key);
+}
+
+const Value& CallArguments::at(std::size_t position, std::string_view key) const {
+  if (const Value* value = find(position, key)) return *value;
+  throw Error(str(name(), " needs `", key, "`"));
+}
+
+List CallArguments::rest(std::size_t from) const {
+  if (positional.size() == from + 1 && positional[from].is(Value::Kind::list)) return positional[from].as_list(name());
+  return List(positional.begin() + static_cast<std::ptrdiff_t>(std::min(from, positional.size())), positional.end());
+}
+
+Dims sizes_of(const List& values, std::string_view what) {
+  Dims sizes;
+  for (const Value& value : values) sizes.push_back(value.as_int(str("a size of ", what)));
+  return sizes;
+}
+
+Value call_function(const CallArguments& call) {
+  LOCKSTEP_CHECK(call.function != scenario::Function::none);
+  try {
+    return implementations[static_cast<std::size_t>(call.function) - 1](call);
+  } catch (const UnboundName&) {
+    throw;
+  } catch (const CollectiveError&) {
+    throw;
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    const std::string prefix = str(call.name(), "(...): ");
+    throw Error(error.message().starts_with(call.name()) ? error.message() : prefix + error.message(), error.remedy());
+  }
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,61 @@
+// Sharded tensors: made of local parts or of whole tensors, redistributed, made whole. A placement is a text of the
+// language, as `placements` of a tensor gives it: 'Shard(0)', 'Replicate', 'Partial(sum)'.
+#include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/checked.hpp"
+#include "harness/run/values/functions.hpp"
+
+namespace lockstep::run::functions {
+
+namespace {
+
+// Dims of placements are counted from the back when negative.
+Placements placements_at(const CallArguments& call, std::size_t position, int num_dims) {
+  const Value& given = call.at(position, "placements");
+  const List items = given.is(Value::Kind::list) ? given.as_list("placements") : List{given};
+  Placements placements;
+  for (const Value& item : items) {
+    placements.push_back(layout::placement_from_text(item.as_text("a placement")));
+    if (placements.back().is_shard() && placements.back().dim < 0) placements.back().dim += num_dims;
+  }
+  return placements;
+}
+
+}  // namespace
+
+Value shard(const CallArguments& call) {
+  const int dim = checked_int(call.integer(0, "dim"), "shard: dim");
+  const Value* split = call.keyword("split");
+  if (!split) return Value(layout::to_text(layout::shard(dim)));
+  return Value(layout::to_text(layout::strided_shard(dim, checked_int(split->as_int("split"), "shard: split"))));
+}
+
+Value replicate(const CallArguments&) { return Value(layout::to_text(layout::replicate())); }
+
+Value partial(const CallArguments& call) {
+  const Value* op = call.find(0, "op");
+  return Value(layout::to_text(layout::placement_from_text(str("Partial(", op ? op->as_text("op") : "sum", ")"))));
+}
+
+Value from_local(const CallArguments& call) {
+  const Tensor& local = call.tensor(0, "x");
+  const MeshPtr& mesh = call.at(1, "mesh").as_mesh("mesh");
+  const Placements placements = placements_at(call, 2, local.num_dims());
+  const Value* shape = call.keyword("shape");
+  if (!shape) return Value(ops::from_local(local, *mesh, placements));
+  const Dims sizes = sizes_of(shape->as_list("shape"), "from_local");
+  return Value(ops::from_local(local, *mesh, placements, &sizes));
+}
+
+Value distribute(const CallArguments& call) {
+  const Tensor& whole = call.tensor(0, "x");
+  return Value(ops::distribute(whole, *call.at(1, "mesh").as_mesh("mesh"), placements_at(call, 2, whole.num_dims())));
+}
+
+Value redistribute(const CallArguments& call) {
+  const Tensor& tensor = call.tensor(0, "x");
+  return Value(ops::redistribute(tensor, placements_at(call, 1, tensor.num_dims())));
+}
+
+Value full_tensor(const CallArguments& call) { return Value(ops::full_tensor(call.tensor(0, "x"))); }
+
+}  // namespace lockstep::run::functions

@@ -1,0 +1,295 @@
+// New tensors, and functions on tensors; some of them also take plain numbers.
+#include <cmath>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/trace/stand_in.hpp"
+#include "harness/run/values/evaluate.hpp"
+#include "harness/run/values/functions.hpp"
+
+namespace lockstep::run::functions {
+
+namespace {
+
+DType dtype_for(const CallArguments& call, DType usual) {
+  const Value* given = call.keyword("dtype");
+  return given ? given->as_dtype("dtype") : usual;
+}
+
+// The type of what is drawn while a model is built is the model's.
+DType floating_for(const CallArguments& call) {
+  return dtype_for(call, call.scope.building ? call.scope.building->dtype : DType::float32);
+}
+
+device::Device device_for(const CallArguments& call) {
+  if (const Value* given = call.keyword("device")) return device_named(call.scope.session(), given->as_text("device"));
+  return call.scope.building ? call.scope.building->device : call.scope.session().device;
+}
+
+Dims sizes_at(const CallArguments& call, std::size_t from, const char* key) {
+  if (const Value* named = call.keyword(key)) return sizes_of(named->as_list(key), key);
+  return sizes_of(call.rest(from), call.name());
+}
+
+Dims checked(const Dims& sizes) {
+  for (std::int64_t size : sizes)
+    if (size < 0) throw Error(str("a size of ", size));
+  return sizes;
+}
+
+int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing) {
+  const Value* given = call.find(position, key);
+  const std::int64_t dim = given ? given->as_int(key) : missing;
+  return normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str());
+}
+
+// Of a number or of each element.
+template <class OnNumber, class OnTensor>
+Value either(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tensor) {
+  const Value& x = call.at(0, "x");
+  if (x.is_number()) return on_number(x);
+  return Value(on_tensor(x.as_tensor("x")));
+}
+
+// Whether a scalar of a list makes the tensor one of numbers, of integers or of booleans.
+enum class Element { boolean, integer, number };
+
+void flatten_into(const Value& value, int depth, Dims& sizes, std::vector<double>& numbers,
+                  std::vector<std::int64_t>& integers, Element& element) {
+  if (value.is(Value::Kind::list)) {
+    const List& items = value.as_list("value");
+    const auto count = static_cast<std::int64_t>(items.size());
+    if (depth == sizes.size())
+      sizes.push_back(count);
+    else if (sizes[depth] != count)
+      throw Error(str("lists of different length: ", sizes[depth], " and ", count));
+    for (const Value& item : items) flatten_into(item, depth + 1, sizes, numbers, integers, element);
+    return;
+  }
+  if (depth != sizes.size()) throw Error("numbers at different depths");
+  if (const bool* flag = value.get_if<bool>()) {
+    numbers.push_back(*flag ? 1.0 : 0.0);
+    integers.push_back(*flag ? 1 : 0);
+    return;
+  }
+  numbers.push_back(value.as_number("an element"));
+  if (const std::int64_t* integer = value.get_if<std::int64_t>()) {
+    integers.push_back(*integer);
+    element = std::max(element, Element::integer);
+  } else {
+    integers.push_back(0);
+    element = Element::number;
+  }
+}
+
+}  // namespace
+
+// ---- new tensors ----
+Value zeros(const CallArguments& call) {
+  return Value(lockstep::zeros(checked(sizes_at(call, 0, "sizes")), floating_for(call), device_for(call)));
+}
+Value ones(const CallArguments& call) {
+  return Value(lockstep::ones(checked(sizes_at(call, 0, "sizes")), floating_for(call), device_for(call)));
+}
+Value randn(const CallArguments& call) {
+  return Value(lockstep::randn(checked(sizes_at(call, 0, "sizes")), floating_for(call), device_for(call)));
+}
+Value rand(const CallArguments& call) {
+  return Value(lockstep::rand(checked(sizes_at(call, 0, "sizes")), floating_for(call), device_for(call)));
+}
+
+Value full(const CallArguments& call) {
+  const Value& sizes = call.at(0, "sizes");
+  const Dims dims =
+      sizes.is(Value::Kind::integer) ? Dims{sizes.as_int("sizes")} : sizes_of(sizes.as_list("sizes"), "full");
+  const Value& value = call.at(1, "value");
+  if (const bool* flag = value.get_if<bool>())
+    return Value(lockstep::full(checked(dims), *flag, dtype_for(call, DType::boolean), device_for(call)));
+  return Value(lockstep::full(checked(dims), value.as_number("value"), floating_for(call), device_for(call)));
+}
+
+Value full_like(const CallArguments& call) {
+  const Tensor& like = call.tensor(0, "tensor");
+  const device::Device device = call.keyword("device") ? device_for(call) : like.device();
+  const Tensor made =
+      lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
+  if (like.is_sharded() && layout::has_partial(*like.impl().layout))
+    throw Error(str("like ", describe_sharded(like), ", whose parts add up"), "give the sizes to full()");
+  made.impl().layout = like.impl().layout;
+  return Value(made);
+}
+
+Value arange(const CallArguments& call) {
+  const Value& first = call.at(0, "start_or_stop");
+  const Value* second = call.find(1, "stop");
+  const Value* third = call.find(2, "step");
+  const double start = second ? first.as_number("start") : 0.0;
+  const double stop = second ? second->as_number("stop") : first.as_number("stop");
+  const double step = third ? third->as_number("step") : 1.0;
+  if (step == 0.0) throw Error("the step must not be 0");
+  const bool integers = first.is(Value::Kind::integer) && (!second || second->is(Value::Kind::integer)) &&
+                        (!third || third->is(Value::Kind::integer));
+  return Value(lockstep::arange(start, stop, step, dtype_for(call, integers ? DType::int64 : floating_for(call)),
+                                device_for(call)));
+}
+
+Value tensor(const CallArguments& call) {
+  Dims sizes;
+  std::vector<double> numbers;
+  std::vector<std::int64_t> integers;
+  Element element = Element::boolean;
+  flatten_into(call.at(0, "value"), 0, sizes, numbers, integers, element);
+  const DType usual = element == Element::number    ? floating_for(call)
+                      : element == Element::integer ? DType::int64
+                      : numbers.empty()             ? floating_for(call)
+                                                    : DType::boolean;
+  const DType dtype = dtype_for(call, usual);
+  if (element == Element::number) return Value(from_values(numbers, sizes, dtype, device_for(call)));
+  return Value(from_values(integers, sizes, dtype, device_for(call)));
+}
+
+Value randint(const CallArguments& call) {
+  const Value& sizes = call.at(2, "sizes");
+  const Dims dims =
+      sizes.is(Value::Kind::integer) ? Dims{sizes.as_int("sizes")} : sizes_of(sizes.as_list("sizes"), "randint");
+  const std::int64_t low = call.integer(0, "low"), high = call.integer(1, "high");
+  if (low >= high) throw Error(str("there is no integer from ", low, " up to, without, ", high));
+  return Value(lockstep::randint(low, high, checked(dims), dtype_for(call, DType::int64), device_for(call)));
+}
+
+Value randperm(const CallArguments& call) {
+  const std::int64_t count = call.integer(0, "n");
+  if (count < 0) throw Error(str("a permutation of ", count));
+  return Value(raw::cast(lockstep::randperm(count, device_for(call)), dtype_for(call, DType::int64)));
+}
+
+// ---- numbers or tensors ----
+Value abs(const CallArguments& call) {
+  return either(
+      call, [](const Value& x) { return is_less(x, Value(0)) ? apply_unary(scenario::Op::negate, x) : x; },
+      [](const Tensor& x) { return ops::abs(x); });
+}
+Value sqrt(const CallArguments& call) {
+  return either(
+      call,
+      [](const Value& x) {
+        if (x.as_number("x") < 0.0) throw Error(str("of ", x.as_number("x"), ": it must not be negative"));
+        return Value(std::sqrt(x.as_number("x")));
+      },
+      [](const Tensor& x) { return ops::sqrt(x); });
+}
+Value rsqrt(const CallArguments& call) {
+  return either(
+      call,
+      [](const Value& x) {
+        if (x.as_number("x") <= 0.0) throw Error(str("of ", x.as_number("x"), ": it must be greater than 0"));
+        return Value(1.0 / std::sqrt(x.as_number("x")));
+      },
+      [](const Tensor& x) { return ops::rsqrt(x); });
+}
+Value exp(const CallArguments& call) {
+  return either(
+      call, [](const Value& x) { return Value(std::exp(x.as_number("x"))); },
+      [](const Tensor& x) { return ops::exp(x); });
+}
+
+Value sum(const CallArguments& call) {
+  const Value& x = call.at(0, "x");
+  if (x.is(Value::Kind::list)) {
+    Value total(0);
+    for (const Value& item : x.as_list("x")) total = apply_binary(scenario::Op::add, total, item);
+    return total;
+  }
+  const Tensor& tensor = x.as_tensor("x");
+  if (!call.find(1, "dim")) return Value(ops::sum(tensor));
+  return Value(ops::sum(tensor, Dims{dim_at(call, 1, "dim", tensor, -1)}, false));
+}
+
+Value mean(const CallArguments& call) {
+  const Tensor& tensor = call.tensor(0, "x");
+  if (!call.find(1, "dim")) return Value(ops::mean(tensor));
+  return Value(ops::mean(tensor, Dims{dim_at(call, 1, "dim", tensor, -1)}, false));
+}
+
+// ---- shapes ----
+Value reshape(const CallArguments& call) {
+  return Value(ops::reshape(call.tensor(0, "x"), sizes_at(call, 1, "sizes")));
+}
+
+Value flatten(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  if (x.num_dims() == 0) return Value(ops::reshape(x, Dims{1}));
+  return Value(ops::flatten(x, dim_at(call, 1, "start", x, 0), dim_at(call, 2, "end", x, -1)));
+}
+
+Value transpose(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  return Value(ops::transpose(x, dim_at(call, 1, "dim", x, 0), dim_at(call, 2, "other", x, 1)));
+}
+
+Value cat(const CallArguments& call) {
+  std::vector<Tensor> tensors;
+  for (const Value& item : call.at(0, "tensors").as_list("tensors"))
+    tensors.push_back(item.as_tensor("an item of `tensors`"));
+  if (tensors.empty()) throw Error("needs at least one tensor");
+  return Value(ops::cat(tensors, dim_at(call, 1, "dim", tensors[0], 0)));
+}
+
+// ---- types, devices, gradients ----
+Value to(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  const Value& target = call.at(1, "type_or_device");
+  if (const DType* dtype = target.get_if<DType>()) return Value(ops::cast(x, *dtype));
+  return Value(ops::to_device(x, device_named(call.scope.session(), target.as_text("type_or_device"))));
+}
+Value detach(const CallArguments& call) { return Value(lockstep::detach(call.tensor(0, "x"))); }
+Value clone(const CallArguments& call) { return Value(ops::clone(call.tensor(0, "x"))); }
+Value requires_grad(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  const Value* value = call.find(1, "value");
+  set_requires_grad(x, value ? value->as_bool("value") : true);
+  return Value(x);
+}
+
+// ---- of networks ----
+Value relu(const CallArguments& call) { return Value(ops::relu(call.tensor(0, "x"))); }
+Value mse_loss(const CallArguments& call) {
+  return Value(ops::mse_loss(call.tensor(0, "x"), call.tensor(1, "target")));
+}
+
+Value gelu(const CallArguments& call) { return Value(ops::gelu(call.tensor(0, "x"))); }
+Value softmax(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  return Value(ops::softmax(x, x.num_dims() == 0 ? 0 : dim_at(call, 1, "dim", x, -1)));
+}
+Value cross_entropy(const CallArguments& call) {
+  return Value(ops::cross_entropy(call.tensor(0, "x"), call.tensor(1, "target")));
+}
+Value dropout(const CallArguments& call) {
+  return Value(ops::dropout(call.tensor(0, "x"), call.at(1, "p").as_number("p")));
+}
+
+// ---- to the host ----
+Value item(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  if (x.is_sharded())
+    for (const layout::Placement& placement : x.impl().layout->placements)
+      if (!placement.is_replicate())
+        throw Error(str("of ", describe_sharded(x), ", of which this rank has no more than a part"),
+                    "take full_tensor of it in `let`");
+  const double value = lockstep::item(x);
+  if (x.dtype() == DType::boolean) return Value(value != 0.0);
+  if (!is_floating(x.dtype())) return Value(static_cast<std::int64_t>(value));
+  return Value(value);
+}
+Value finite(const CallArguments& call) {
+  const Tensor& x = call.tensor(0, "x");
+  if (x.is_sharded() && layout::has_partial(*x.impl().layout))
+    throw Error(str("of ", describe_sharded(x), ", whose parts are no values of their own"),
+                "redistribute it in `let`");
+  return Value(raw::all_finite(x));
+}
+
+}  // namespace lockstep::run::functions

@@ -1,0 +1,215 @@
+#include "harness/run/values/scenario_module.hpp"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/nn/build.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/values/evaluate.hpp"
+#include "harness/scenario/vocabulary.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+const scenario::OwnModel* own_model(const std::string& name, const Frame& frame) {
+  if (!frame.models) return nullptr;
+  for (const scenario::OwnModel& model : *frame.models)
+    if (model.name == name) return &model;
+  return nullptr;
+}
+
+// The frame that own models of a file are evaluated in: no bound names.
+FramePtr bare(const Frame& frame) {
+  auto result = std::make_shared<Frame>();
+  result->session = frame.session;
+  result->models = frame.models;
+  result->routine = frame.routine;
+  result->file = frame.file;
+  return result;
+}
+
+Tensor as_parameter(const Value& value, const std::string& what) {
+  const Tensor& tensor = value.as_tensor(what);
+  // A value that already is somebody's parameter or view would alias it.
+  return is_leaf(tensor) ? tensor : detach(tensor);
+}
+
+}  // namespace
+
+ScenarioModule::ScenarioModule(const scenario::OwnModel& description, FramePtr frame,
+                               std::vector<std::pair<std::string, Value>> arguments)
+    : Module(description.name), description_(description), frame_(std::move(frame)), arguments_(std::move(arguments)) {}
+
+std::vector<std::string> ScenarioModule::methods() const {
+  std::vector<std::string> names;
+  for (const scenario::OwnMethod& method : description_.methods) names.push_back(method.name);
+  return names;
+}
+
+nn::ModulePtr ScenarioModule::clone_shell() const {
+  return std::make_shared<ScenarioModule>(description_, frame_, arguments_);
+}
+
+bool ScenarioModule::find_own(const std::string& name, Value& found) {
+  for (const auto& [own, value] : arguments_)
+    if (own == name) {
+      found = value;
+      return true;
+    }
+  return find_member(shared_from_this(), name, found);
+}
+
+void ScenarioModule::build(const nn::BuildOptions& options) {
+  Scope scope{frame_, nullptr, this, &options};
+  for (const scenario::NamedExpr& entry : description_.children)
+    add_child(entry.name, evaluate(*entry.value, scope).as_module(str("child `", entry.name, "`")));
+  for (const scenario::NamedExpr& entry : description_.parameters) {
+    add_parameter(entry.name, as_parameter(evaluate(*entry.value, scope), str("parameter `", entry.name, "`")));
+    nn::ParameterSlot& slot = parameters.back();
+    slot.num_draws = slot.tensor.defined() && !slot.tensor.is_meta() ? 1 : 0;
+  }
+  for (const scenario::NamedExpr& entry : description_.buffers)
+    add_buffer(entry.name, as_parameter(evaluate(*entry.value, scope), str("buffer `", entry.name, "`")));
+}
+
+void ScenarioModule::draw_parameters() {
+  const NoGrad no_grad;
+  // Drawn once more into the tensors that are there; a frame of options as at building.
+  const auto draw = [this](const scenario::NamedExpr& entry, const Tensor& into) {
+    nn::BuildOptions options{into.dtype(), into.device()};
+    const Scope scope{frame_, nullptr, this, &options};
+    const Tensor drawn = evaluate(*entry.value, scope).as_tensor(entry.name);
+    if (!into.is_meta()) ops::copy_(into, drawn);
+  };
+  for (const scenario::NamedExpr& entry : description_.parameters)
+    if (const nn::ParameterSlot* slot = parameter_slot(entry.name); slot && slot->tensor.defined())
+      draw(entry, slot->tensor);
+  for (const scenario::NamedExpr& entry : description_.buffers)
+    if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined()) draw(entry, slot->tensor);
+}
+
+nn::Value ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {
+  const scenario::OwnMethod* method = description_.method(name);
+  if (!method) throw Error(str(type(), " has no method `", name, "`"));
+  const std::size_t num_inputs = method->inputs.size();
+  Locals locals;
+  std::vector<bool> filled(num_inputs, false);
+  for (const std::string& input : method->inputs) locals.names.emplace_back(input, Value());
+  const Scope outside{frame_, nullptr, this, nullptr};
+  if (inputs.positional.size() > num_inputs + method->options.size())
+    throw Error(str(type(), ".", name, " takes at most ", num_inputs + method->options.size(), " inputs, not ",
+                    inputs.positional.size()));
+  std::vector<bool> option_given(method->options.size(), false);
+  for (const auto& [option, default_value] : method->options) locals.names.emplace_back(option, Value());
+  for (std::size_t i = 0; i < inputs.positional.size(); ++i) {
+    locals.names[i].second = from_nn(inputs.positional[i]);
+    if (i < num_inputs)
+      filled[i] = true;
+    else
+      option_given[i - num_inputs] = true;
+  }
+  for (const auto& [key, value] : inputs.named) {
+    const auto at = std::find_if(locals.names.begin(), locals.names.end(),
+                                 [&key = key](const auto& entry) { return entry.first == key; });
+    if (at == locals.names.end()) throw Error(str(type(), ".", name, " has no input `", key, "`"));
+    const auto index = static_cast<std::size_t>(at - locals.names.begin());
+    if (index < inputs.positional.size()) throw Error(str(type(), ".", name, " got `", key, "` twice"));
+    at->second = from_nn(value);
+    if (index < num_inputs)
+      filled[index] = true;
+    else
+      option_given[index - num_inputs] = true;
+  }
+  for (std::size_t i = 0; i < num_inputs; ++i)
+    if (!filled[i]) throw Error(str(type(), ".", name, " needs an input `", method->inputs[i], "`"));
+  for (std::size_t i = 0; i < method->options.size(); ++i)
+    if (!option_given[i]) locals.names[num_inputs + i].second = evaluate(*method->options[i].second, outside);
+  const Scope scope = outside.with(&locals);
+  Value result;
+  for (const scenario::NamedExpr& entry : method->body) {
+    result = evaluate(*entry.value, scope);
+    if (entry.name != "return") locals.names.emplace_back(entry.name, result);
+  }
+  return to_nn(result);
+}
+
+bool is_buildable(const std::string& name, const Scope& scope) {
+  return own_model(name, *scope.frame) || nn::has_builder(name);
+}
+
+namespace {
+
+using Heights = std::unordered_map<const nn::Module*, int>;
+
+// Modules below, itself included; one that stands in several places is looked at once.
+int height_of(const nn::Module& module, Heights& known) {
+  if (const auto found = known.find(&module); found != known.end()) return found->second;
+  int height = 1;
+  for (const nn::ChildSlot& child : module.children)
+    if (child.module) height = std::max(height, 1 + height_of(*child.module, known));
+  known.emplace(&module, height);
+  return height;
+}
+
+// Whatever walks a model may recurse: no part of it was deeper when it was built.
+nn::ModulePtr bounded(nn::ModulePtr module) {
+  Heights known;
+  const int height = height_of(*module, known);
+  if (height > scenario::limits::value_depth)
+    throw Error(
+        str(module->type(), " nests ", height, " modules: at most ", scenario::limits::value_depth, " are allowed"));
+  return module;
+}
+
+}  // namespace
+
+nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional,
+                           const std::vector<std::pair<std::string, Value>>& named, const Scope& scope) {
+  const nn::BuildOptions& options = *scope.building;
+  if (const scenario::OwnModel* model = own_model(name, *scope.frame)) {
+    FramePtr frame = bare(*scope.frame);
+    std::vector<std::pair<std::string, Value>> arguments;
+    if (positional.size() > model->arguments.size())
+      throw Error(str(name, " takes ", model->arguments.size(), " arguments, not ", positional.size()));
+    for (std::size_t i = 0; i < model->arguments.size(); ++i) {
+      const scenario::OwnArgument& argument = model->arguments[i];
+      const auto given =
+          std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == argument.name; });
+      if (i < positional.size() && given != named.end()) throw Error(str(name, " got `", argument.name, "` twice"));
+      if (i < positional.size())
+        arguments.emplace_back(argument.name, positional[i]);
+      else if (given != named.end())
+        arguments.emplace_back(argument.name, given->second);
+      else if (argument.default_value)
+        arguments.emplace_back(argument.name, evaluate(*argument.default_value, Scope{frame}));
+      else
+        throw Error(str(name, " needs `", argument.name, "`"));
+    }
+    for (const auto& [key, value] : named)
+      if (std::none_of(model->arguments.begin(), model->arguments.end(),
+                       [&key = key](const scenario::OwnArgument& argument) { return argument.name == key; }))
+        throw Error(str(name, " has no argument `", key, "`"));
+    auto module = std::make_shared<ScenarioModule>(*model, std::move(frame), std::move(arguments));
+    module->build(options);
+    return bounded(module);
+  }
+  nn::Inputs inputs;
+  std::vector<nn::ModulePtr> modules;
+  for (const Value& value : positional) {
+    if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>())
+      modules.push_back(*module);
+    else if (value.is(Value::Kind::list) && !value.as_list("modules").empty() &&
+             value.as_list("modules").front().is(Value::Kind::module))
+      for (const Value& item : value.as_list("modules"))
+        modules.push_back(item.as_module("an item of a list of modules"));
+    else
+      inputs.positional.push_back(to_nn(value));
+  }
+  for (const auto& [key, value] : named) inputs.named.emplace_back(key, to_nn(value));
+  return bounded(nn::build(name, inputs, options, modules));
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,216 @@
+// The collectives a scenario makes itself. They are counted in the family `user`.
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/verbs/verbs.hpp"
+
+namespace lockstep::run::verbs {
+
+namespace {
+
+comm::ProcessGroup& group_of(const DeviceMesh& mesh) {
+  return mesh.num_axes() == 1 ? mesh.group(0) : mesh.whole_group();
+}
+
+comm::Call options_of(const StepCall& call, bool async) {
+  comm::Call options;
+  options.async = async;
+  options.owner = call.has("tensor") ? call.source("tensor") : std::string(scenario::name_of(call.step.verb));
+  return options;
+}
+
+comm::Call options_of(const StepCall& call, bool async, int dim) {
+  comm::Call options = options_of(call, async);
+  options.dim = dim;
+  return options;
+}
+
+int rank_in(const StepCall& call, const char* name, const comm::ProcessGroup& group) {
+  const std::int64_t rank = call.integer(name);
+  if (rank < 0 || rank >= group.size()) throw Error(str("`", name, "` is rank ", rank, " of a mesh of ", group.size()));
+  return static_cast<int>(rank);
+}
+
+Value in_place(comm::Work work, bool async) { return async ? Value(Handle{std::move(work), nullptr}) : Value(); }
+
+// A result that does not come in place: at once the value, otherwise a handle that holds it.
+Value with_result(comm::Work work, bool async, Value result) {
+  if (!async) return result;
+  return Value(Handle{std::move(work), std::make_shared<const Value>(std::move(result))});
+}
+
+// Collectives join along the first dim: brings `dim` there.
+Tensor to_front(const Tensor& tensor, int dim) {
+  return raw::contiguous(dim == 0 ? tensor : transpose(tensor, 0, dim));
+}
+Tensor from_front(const Tensor& tensor, int dim) {
+  return dim == 0 ? tensor : raw::contiguous(transpose(tensor, 0, dim));
+}
+
+int dim_of(const StepCall& call, const Tensor& tensor) {
+  if (tensor.num_dims() == 0)
+    throw Error("a tensor of no dims cannot be joined or split along one", "reshape it to (1)");
+  return normalize_dim(call.integer("dim"), tensor.num_dims(), "dim");
+}
+
+Dims with_first(Dims sizes, std::int64_t first) {
+  sizes[0] = first;
+  return sizes;
+}
+
+void must_divide(const Tensor& tensor, int size, int dim) {
+  if (tensor.size(dim) % size != 0)
+    throw Error(str("dim ", dim, " of ", describe(tensor), " cannot be split among ", size, " ranks"),
+                "pad it to a multiple");
+}
+
+// An asynchronous result along another dim than the first is put together on the stream that has waited.
+Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
+  if (async && dim != 0)
+    throw Error("an asynchronous collective joins along dim 0 only", "wait at once, or transpose the tensor");
+  return with_result(std::move(work), async, Value(from_front(output, dim)));
+}
+
+Tensor plain_tensor(const StepCall& call) {
+  const Tensor tensor = lockstep::detach(call.tensor("tensor"));
+  if (tensor.is_sharded())
+    throw Error(str("`tensor` is ", describe_sharded(tensor)), "take its local part, or redistribute it");
+  return tensor;
+}
+
+Tensor in_place_tensor(const StepCall& call) {
+  Tensor tensor = plain_tensor(call);
+  if (!tensor.is_contiguous())
+    throw Error(str("in place on ", describe(tensor), ", which is not contiguous"), "clone() it first");
+  return tensor;
+}
+
+}  // namespace
+
+Value all_reduce(StepCall& call) {
+  const Tensor tensor = in_place_tensor(call);
+  const bool async = call.boolean("async");
+  const MeshPtr mesh = call.mesh();
+  return in_place(
+      comm::all_reduce(group_of(*mesh), tensor, comm::reduce_op_from_name(call.text("op")), options_of(call, async)),
+      async);
+}
+
+Value all_gather(StepCall& call) {
+  const Tensor tensor = plain_tensor(call);
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const int dim = dim_of(call, tensor);
+  const bool async = call.boolean("async");
+  const Tensor input = to_front(tensor, dim);
+  const Tensor output = empty(with_first(input.sizes(), checked_multiply(input.size(0), group.size(), "all_gather")),
+                              tensor.dtype(), tensor.device());
+  comm::Work work = comm::all_gather(group, output, input, options_of(call, async, dim));
+  return joined(std::move(work), async, output, dim);
+}
+
+Value reduce_scatter(StepCall& call) {
+  const Tensor tensor = plain_tensor(call);
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const int dim = dim_of(call, tensor);
+  must_divide(tensor, group.size(), dim);
+  const bool async = call.boolean("async");
+  const Tensor input = to_front(tensor, dim);
+  const Tensor output = empty(with_first(input.sizes(), input.size(0) / group.size()), tensor.dtype(), tensor.device());
+  comm::Work work = comm::reduce_scatter(group, output, input, comm::reduce_op_from_name(call.text("op")),
+                                         options_of(call, async, dim));
+  return joined(std::move(work), async, output, dim);
+}
+
+Value all_to_all(StepCall& call) {
+  const Tensor tensor = plain_tensor(call);
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const int dim = dim_of(call, tensor);
+  must_divide(tensor, group.size(), dim);
+  const bool async = call.boolean("async");
+  const Tensor input = to_front(tensor, dim);
+  const Tensor output = empty(input.sizes(), tensor.dtype(), tensor.device());
+  comm::Work work = comm::all_to_all(group, output, input, options_of(call, async, dim));
+  return joined(std::move(work), async, output, dim);
+}
+
+Value broadcast(StepCall& call) {
+  const Tensor tensor = in_place_tensor(call);
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const bool async = call.boolean("async");
+  return in_place(comm::broadcast(group, tensor, rank_in(call, "from", group), options_of(call, async)), async);
+}
+
+Value receive(StepCall& call) {
+  const Tensor tensor = in_place_tensor(call);
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const bool async = call.boolean("async");
+  return in_place(comm::receive(group, tensor, rank_in(call, "from", group), options_of(call, async)), async);
+}
+
+Value send(StepCall& call) {
+  const Tensor tensor = raw::contiguous(plain_tensor(call));
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const bool async = call.boolean("async");
+  return in_place(comm::send(group, tensor, rank_in(call, "to", group), options_of(call, async)), async);
+}
+
+Value gather(StepCall& call) {
+  const Tensor input = raw::contiguous(plain_tensor(call));
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const int to = rank_in(call, "to", group);
+  const bool async = call.boolean("async");
+  if (group.rank() != to) {
+    comm::Work work = comm::gather(group, Tensor(), input, to, options_of(call, async));
+    return with_result(std::move(work), async, Value::list({}));
+  }
+  Dims sizes{group.size()};
+  for (std::int64_t size : input.sizes()) sizes.push_back(size);
+  const Tensor output = empty(sizes, input.dtype(), input.device());
+  comm::Work work = comm::gather(group, output, input, to, options_of(call, async));
+  List items;
+  for (int rank = 0; rank < group.size(); ++rank) items.push_back(Value(select(output, 0, rank)));
+  return with_result(std::move(work), async, Value::list(std::move(items)));
+}
+
+Value scatter(StepCall& call) {
+  const MeshPtr mesh = call.mesh();
+  comm::ProcessGroup& group = group_of(*mesh);
+  const int from = rank_in(call, "from", group);
+  const bool async = call.boolean("async");
+  // Every rank evaluates the list, which gives it type and shape of what it gets; only that of `from` is sent.
+  const Value tensors = call.value("tensors");
+  const List& items = tensors.as_list("tensors");
+  if (items.size() != static_cast<std::size_t>(group.size()))
+    throw Error(str("`tensors` has ", items.size(), " items for a mesh of ", group.size(), " ranks"));
+  const Tensor mine = items[static_cast<std::size_t>(group.rank())].as_tensor("an item of `tensors`");
+  const Tensor output = empty(mine.sizes(), mine.dtype(), mine.device());
+  Tensor input;
+  if (group.rank() == from) {
+    std::vector<Tensor> parts;
+    for (const Value& item : items) {
+      const Tensor& part = item.as_tensor("an item of `tensors`");
+      if (!(part.sizes() == mine.sizes()) || part.dtype() != mine.dtype())
+        throw Error(str("the items of `tensors` differ: ", describe(part), " and ", describe(mine)));
+      parts.push_back(raw::reshape(part, {1, part.num_elements()}));
+    }
+    input = raw::contiguous(raw::cat(parts, 0));
+  }
+  comm::Work work = comm::scatter(group, output, input, from, options_of(call, async));
+  return with_result(std::move(work), async, Value(output));
+}
+
+Value barrier(StepCall& call) {
+  const MeshPtr mesh = call.mesh();
+  comm::barrier(group_of(*mesh), options_of(call, false));
+  return call.boolean("async") ? Value(Handle{}) : Value();
+}
+
+}  // namespace lockstep::run::verbs

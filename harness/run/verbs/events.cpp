@@ -1,0 +1,123 @@
+// expect_events: what the parallel APIs did within a window, and in which order.
+#include <algorithm>
+#include <set>
+
+#include "harness/run/checks/event_texts.hpp"
+#include "harness/run/observe/observation.hpp"
+#include "harness/run/verbs/verbs.hpp"
+
+namespace lockstep::run::verbs {
+
+namespace {
+
+using Texts = std::vector<std::string>;
+
+// The kinds that are looked at: those asked for, else those that the texts name.
+std::set<parallel::EventKind> kinds_of(const Texts& asked, std::initializer_list<const Texts*> named) {
+  std::set<parallel::EventKind> kinds;
+  for (const std::string& kind : asked) kinds.insert(event_kind(kind));
+  std::set<parallel::EventKind> in_texts;
+  for (const Texts* texts : named)
+    for (const std::string& text : *texts) in_texts.insert(parse_event(text).kind);
+  if (asked.empty()) return in_texts;
+  for (const parallel::EventKind kind : in_texts)
+    if (!kinds.contains(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds` looked at"));
+  return kinds;
+}
+
+std::string listed(const Texts& texts, std::size_t from = 0) {
+  constexpr std::size_t most = 40;
+  if (from >= texts.size()) return "nothing";
+  std::string text;
+  for (std::size_t i = from; i < std::min(texts.size(), from + most); ++i) text += str(i == from ? "" : ", ", texts[i]);
+  if (texts.size() > from + most) text += str(" and ", texts.size() - from - most, " more");
+  return text;
+}
+
+std::string exactly_off(const Texts& seen, const Texts& wanted) {
+  const auto [at, want] = std::mismatch(seen.begin(), seen.end(), wanted.begin(), wanted.end());
+  if (at == seen.end() && want == wanted.end()) return {};
+  const auto position = static_cast<std::size_t>(at - seen.begin());
+  return str("event ", position, " is ", at == seen.end() ? "missing" : str("`", *at, "`"), ", expected ",
+             want == wanted.end() ? "no more" : str("`", *want, "`"), ". Seen: ", listed(seen));
+}
+
+// Each text once, after the one before it; others may stand between.
+std::string in_order_off(const Texts& seen, const Texts& wanted) {
+  auto from = seen.begin();
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const auto found = std::find(from, seen.end(), wanted[i]);
+    if (found == seen.end())
+      return str("no `", wanted[i], "`", i == 0 ? "" : str(" after `", wanted[i - 1], "`"), ". Seen: ", listed(seen));
+    from = found + 1;
+  }
+  return {};
+}
+
+std::string never_off(const Texts& seen, const Texts& barred) {
+  for (std::size_t i = 0; i < seen.size(); ++i)
+    if (std::find(barred.begin(), barred.end(), seen[i]) != barred.end())
+      return str("`", seen[i], "` is event ", i, ". Seen: ", listed(seen));
+  return {};
+}
+
+// The model that is asked for, else the only one that a name of the scope stands for.
+ModuleAt model_of(const StepCall& call) {
+  if (call.has("model")) return call.module("model");
+  const std::vector<ModuleAt> models = models_in(call.scope);
+  if (models.size() == 1) return models.front();
+  std::string names;
+  for (const ModuleAt& model : models) names += str(names.empty() ? "" : ", ", model.path);
+  throw Error(models.empty() ? str("there is no model whose events could be looked at")
+                             : str("there are several models: ", names),
+              "give `model`");
+}
+
+// What has no events in any window does not have to be barred: a wrong path would hold for ever.
+void check_barred(const Texts& never, const ModuleAt& model) {
+  const Texts owners = paths_of_owners(model.module);
+  for (const std::string& text : never) {
+    const std::string path = parse_event(text).path;
+    if (std::find(owners.begin(), owners.end(), path) == owners.end())
+      throw Error(str("nothing at `", path, "` has events"),
+                  owners.empty() ? str("apply fully_shard or activation_checkpoint first")
+                                 : str("events come from ", listed(owners)));
+  }
+}
+
+}  // namespace
+
+Value expect_events(StepCall& call) {
+  const Value during = call.value("during");
+  const Observation& window = *during.as_observation("during");
+  const Texts exactly = call.words("exactly"), in_order = call.words("in_order"), never = call.words("never");
+  if (!call.has("exactly") && !call.has("in_order") && !call.has("never"))
+    throw Error("expect_events says nothing", "give `exactly`, `in_order` or `never`");
+  for (const char* name : {"in_order", "never"})
+    if (call.has(name) && call.words(name).empty()) throw Error(str("`", name, "` lists no event"));
+  const std::set<parallel::EventKind> kinds = kinds_of(call.words("kinds"), {&exactly, &in_order, &never});
+  if (kinds.empty()) throw Error("expect_events looks at no kind of events", "give `kinds`");
+  const ModuleAt model = model_of(call);
+  for (const Texts* texts : {&exactly, &in_order, &never})
+    for (const std::string& text : *texts) check_paths(parse_event(text), model.module, model.path);
+  check_barred(never, model);
+  Texts seen;
+  bool silent = true;  // of this model, whatever the kind
+  for (const parallel::ParallelEvent& event : window.events) {
+    if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
+    silent = silent && path_of_owner(event.owner, model.module, model.path).empty();
+  }
+  const Site site = call.in.site_of(call.step, call.scope);
+  // That something did not happen says nothing of a window in which the model had no event at all.
+  const auto judge = [&](bool asked, const std::string& off) {
+    if (!asked) return;
+    (silent ? call.in.evidence().trivial : call.in.evidence().orders_checked) += 1;
+    if (!off.empty()) call.in.fail(site, off);
+  };
+  judge(call.has("exactly"), exactly_off(seen, exactly));
+  judge(call.has("in_order"), in_order_off(seen, in_order));
+  judge(call.has("never"), never_off(seen, never));
+  return Value();
+}
+
+}  // namespace lockstep::run::verbs

@@ -1,0 +1,173 @@
+// model, copy, to, to_empty, reset_parameters, set_training, set_requires_grad, set_parameter, set_gradient, assign.
+#include "engine/autograd/autograd.hpp"
+#include "engine/autograd/ops.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/trace/stand_in.hpp"
+#include "harness/run/verbs/verbs.hpp"
+
+namespace lockstep::run::verbs {
+
+namespace {
+
+Value deep_copy(const Value& value) {
+  switch (value.kind()) {
+    case Value::Kind::module: {
+      nn::ModulePtr copy = nn::clone_module(value.as_module("of"));
+      nn::name_parameters(copy);
+      return Value(std::move(copy));
+    }
+    case Value::Kind::tensor: {
+      const Tensor& tensor = value.as_tensor("of");
+      const NoGrad no_grad;
+      const Tensor copy = ops::clone(tensor);
+      if (is_leaf(tensor) && requires_grad(tensor)) {
+        set_requires_grad(copy, true);
+        if (const Tensor gradient = grad(tensor); gradient.defined()) set_grad(copy, ops::clone(gradient));
+      }
+      copy.set_name(tensor.name());
+      return Value(copy);
+    }
+    case Value::Kind::list: {
+      List items;
+      for (const Value& item : value.as_list("of")) items.push_back(deep_copy(item));
+      return Value::list(std::move(items));
+    }
+    case Value::Kind::map: {
+      Map entries;
+      for (const auto& [key, item] : value.as_map("of")) entries.emplace_back(key, deep_copy(item));
+      return Value::map(std::move(entries));
+    }
+    case Value::Kind::none:
+    case Value::Kind::boolean:
+    case Value::Kind::integer:
+    case Value::Kind::number:
+    case Value::Kind::text:
+    case Value::Kind::dtype:
+      return value;
+    default:
+      throw Error(str(describe(value), " cannot be copied"), "copy a module, a tensor, or a map or list of such");
+  }
+}
+
+// A value into a tensor: numbers fill it, tensors are copied with broadcasting.
+void assign_to(const Tensor& tensor, const Value& value, const std::string& label) {
+  if (value.is_number() || value.is(Value::Kind::boolean)) {
+    const double number = value.is_number() ? value.as_number("value") : (*value.get_if<bool>() ? 1.0 : 0.0);
+    if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
+      throw Error(str(label, " is ", describe_sharded(tensor), ", whose parts are no values of their own"),
+                  "redistribute it first");
+    raw::fill_(tensor, number);
+  } else {
+    ops::copy_(tensor, value.as_tensor(str("what is assigned to ", label)));
+  }
+}
+
+}  // namespace
+
+Value model(StepCall& call) {
+  nn::BuildOptions options;
+  options.device = device_named(call.in.session(), call.text("device"));
+  options.dtype = call.value("dtype").as_dtype("dtype");
+  const NoGrad no_grad;
+  const device::PurposeScope purpose(device::Purpose::parameter);
+  Scope building = call.scope;
+  building.building = &options;
+  nn::ModulePtr module = evaluate(call.expr("build"), building).as_module("build");
+  nn::name_parameters(module);
+  return Value(std::move(module));
+}
+
+Value copy(StepCall& call) {
+  const NoGrad no_grad;
+  return deep_copy(call.value("of"));
+}
+
+Value to(StepCall& call) {
+  const ModuleAt target = call.module("model");
+  const NoGrad no_grad;
+  if (call.has("dtype")) nn::cast_module(target.module, call.value("dtype").as_dtype("dtype"));
+  if (call.has("device")) nn::move_module(target.module, device_named(call.in.session(), call.text("device")));
+  return Value();
+}
+
+Value to_empty(StepCall& call) {
+  nn::materialize(call.module("model").module, device_named(call.in.session(), call.text("device")));
+  return Value();
+}
+
+Value reset_parameters(StepCall& call) {
+  const NoGrad no_grad;
+  for (const ModuleAt& found : call.modules("modules")) nn::redraw(found.module);
+  return Value();
+}
+
+Value set_training(StepCall& call) {
+  const ModuleAt target = call.module("model");
+  nn::set_training(target.module, call.boolean("to"));
+  return Value();
+}
+
+Value set_requires_grad(StepCall& call) {
+  const std::vector<TensorAt> parameters = call.parameters("parameters");
+  const bool to = call.boolean("to");
+  for (const TensorAt& parameter : parameters) lockstep::set_requires_grad(parameter.tensor(), to);
+  return Value();
+}
+
+Value set_parameter(StepCall& call) {
+  const std::vector<TensorAt> found = call.parameters("parameter");
+  if (found.size() != 1 || !found[0].owner)
+    throw Error(str("`parameter` must name one registered parameter, not ", found.size()));
+  Tensor tensor = call.tensor("to");
+  if (!is_leaf(tensor)) tensor = lockstep::detach(tensor);
+  // Another parameter stays the same tensor, so that the two are tied; anything else begins to need gradients.
+  if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor) && tensor.name().empty())
+    lockstep::set_requires_grad(tensor, true);
+  found[0].owner->parameters[found[0].slot].tensor = tensor;
+  if (tensor.name().empty()) {
+    const std::size_t dot = found[0].path.find('.');
+    tensor.set_name(dot == std::string::npos ? found[0].path : found[0].path.substr(dot + 1));
+  }
+  return Value();
+}
+
+Value set_gradient(StepCall& call) {
+  const Tensor parameter = call.tensor("parameter");
+  const Value to = call.value("to");
+  if (to.is_none()) {
+    set_grad(parameter, Tensor());
+    return Value();
+  }
+  const NoGrad no_grad;
+  const device::PurposeScope purpose(device::Purpose::gradient);
+  if (to.is_tensor()) {
+    set_grad(parameter, lockstep::detach(to.as_tensor("to")));
+  } else {
+    const Tensor made = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
+    made.impl().layout = layout::gradient_layout(parameter.impl().layout);
+    set_grad(parameter, made);
+  }
+  return Value();
+}
+
+Value assign(StepCall& call) {
+  const NoGrad no_grad;
+  const Value to = call.value("to");
+  const Value value = call.value("value");
+  if (!to.is(Value::Kind::list)) {
+    assign_to(to.as_tensor("to"), value, "to");
+    return Value();
+  }
+  const List& targets = to.as_list("to");
+  if (targets.empty()) throw Error("there is no tensor to assign to");
+  const bool one_each = value.is(Value::Kind::list);
+  if (one_each && value.as_list("value").size() != targets.size())
+    throw Error(str(targets.size(), " tensors to assign to, but ", value.as_list("value").size(), " values"));
+  for (std::size_t i = 0; i < targets.size(); ++i)
+    assign_to(targets[i].as_tensor("an item of `to`"), one_each ? value.as_list("value")[i] : value,
+              str("to[", i, "]"));
+  return Value();
+}
+
+}  // namespace lockstep::run::verbs

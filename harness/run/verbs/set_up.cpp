@@ -1,0 +1,77 @@
+// seed, mesh, let, drop, read, write.
+#include <filesystem>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
+#include "engine/tensor/ops_network.hpp"
+#include "harness/run/values/files.hpp"
+#include "harness/run/verbs/verbs.hpp"
+
+namespace lockstep::run::verbs {
+
+namespace {
+
+Folders folders_of(const StepCall& call) {
+  const CaseSpec& spec = call.in.spec();
+  Folders folders{spec.case_folder, {}};
+  const bool is_own = !spec.scenario->path.empty() && spec.scenario->call == spec.scenario->path;
+  if (is_own) folders.scenarios.push_back(std::filesystem::absolute(spec.scenario->path).parent_path().string());
+  if (spec.library) folders.scenarios.push_back(spec.library->root());
+  return folders;
+}
+
+}  // namespace
+
+Value seed(StepCall& call) {
+  const std::int64_t value = call.integer("value");
+  call.in.context().generator().seed(static_cast<std::uint64_t>(value));
+  return Value();
+}
+
+Value exact_products(StepCall& call) {
+  raw::set_float32_products_exact(call.boolean("on"));
+  return Value();
+}
+
+Value mesh(StepCall& call) {
+  std::vector<int> sizes;
+  for (const Value& size : call.list("shape")) {
+    const std::int64_t ranks = size.as_int("a size of a mesh");
+    if (ranks < 1 || ranks > 1'000'000) throw Error(str("a mesh axis of ", ranks, " ranks"));
+    sizes.push_back(static_cast<int>(ranks));
+  }
+  std::vector<int> ranks;
+  if (call.has("ranks"))
+    for (const Value& rank : call.list("ranks"))
+      ranks.push_back(checked_int(rank.as_int("a rank of a mesh"), "mesh: a rank"));
+  const std::vector<std::string> names = call.words("names");
+  if (call.has("ranks")) return Value(std::make_shared<const DeviceMesh>(sizes, names, ranks));
+  std::int64_t product = 1;
+  for (int size : sizes) product = checked_multiply(product, size, "mesh");
+  if (product != call.in.session().world_size)
+    throw Error(str("a mesh of ", product, " ranks in a world of ", call.in.session().world_size),
+                "let the sizes multiply to world_size, or list `ranks`");
+  return Value(std::make_shared<const DeviceMesh>(sizes, names));
+}
+
+Value let(StepCall& call) {
+  const NoGrad no_grad;
+  bind_each(call.step.entries, call.scope);
+  return Value();
+}
+
+Value drop(StepCall& call) {
+  for (const std::string& name : call.words("names"))
+    if (call.scope.frame->names.erase(name) == 0)
+      throw UnboundName(str("`", name, "` has no value here, so that there is nothing to drop"));
+  return Value();
+}
+
+Value read(StepCall& call) { return read_file(call.text("file"), folders_of(call), call.in.session().device); }
+
+Value write(StepCall& call) {
+  write_file(call.text("file"), call.value("value"), folders_of(call), call.in.budget());
+  return Value();
+}
+
+}  // namespace lockstep::run::verbs
