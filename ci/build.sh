@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # Configures when that was not done yet, and builds.
 #
-#   ci/build.sh [release|debug|asan|tsan|kokkos4] [TARGET...]      default: release, target lockstep
+#   ci/build.sh [release|debug|strict|asan|tsan|kokkos4] [TARGET...]      default: release, target lockstep
 #
-# The program is then build/bin/lockstep (build-debug, build-asan, build-tsan, build-kokkos4 for the other presets). The target `tests`
+# The program is then build/bin/lockstep (build-PRESET/bin/lockstep for the other presets). The target `tests`
 # is every unit test. LOCKSTEP_JOBS sets the number of compilers at once.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,18 +1,16 @@
 #!/usr/bin/env python3
-"""Compiles every header on its own, included twice: what it uses it must include, and it must bear being included again.
+"""Compiles every header on its own, included twice: a header must include what it uses, and guard against a second inclusion.
 
     check_headers.py [ROOT]
 
-Most headers are the first include of the source of their name: compiling that shows that they stand on their own, so that only
-`#pragma once` is looked for. Of the others, a header whose text, and the text of all project headers it includes, was checked before is not compiled again: the stamps
-lie in ROOT/build/header-check. CXX names the compiler (g++). Exits with 1 when a header fails, after the compiler's message.
+A header is not compiled again while its text and the text of all project headers it includes are unchanged. The stamps of passed
+headers lie in ROOT/build/header-check. CXX names the compiler (g++). Exits with 1, after the compiler's message, when a header fails.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -61,21 +59,6 @@ class Headers:
         return f"{digest.hexdigest()[:32]}"
 
 
-def guards_itself(text: str) -> bool:
-    """Whether the first line that is no comment is `#pragma once`."""
-    lines = (line.strip() for line in re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL).splitlines())
-    return next((line for line in lines if line and not line.startswith("//")), "") == "#pragma once"
-
-
-def stands_by_its_source(root: Path, header: str) -> bool:
-    """Whether the source of the header's name includes it before anything else."""
-    source = (root / header).with_suffix(".cpp")
-    if not source.is_file():
-        return False
-    included = includes_of(source.read_text(encoding="utf-8", errors="replace"))
-    return bool(included) and included[0].quoted and included[0].target == header
-
-
 def compile_twice(compiler: str, root: Path, path: str) -> str | None:
     """The compiler's message when the header does not stand on its own, else None."""
     source = f'#include "{path}"\n#include "{path}"\n'
@@ -84,24 +67,24 @@ def compile_twice(compiler: str, root: Path, path: str) -> str | None:
     return None if result.returncode == 0 else result.stderr
 
 
-def looked_at_once(
-    keys: dict[str, str], paths: list[str], stamps: Path, look: Callable[[str], str | None]
+def failures_of(
+    keys: dict[str, str], paths: list[str], stamps: Path, check_one: Callable[[str], str | None]
 ) -> dict[str, str]:
-    """What `look` says of those paths that it has not found good before, by path. A stamp is kept for each good content
-    (its key); stamps of contents that are no key any more are removed."""
+    """The messages of `check_one` by path, for each path that fails. A path that passes leaves a stamp named by its key (a digest
+    of its content) and is skipped while the stamp exists. Stamps of contents that no longer exist are removed."""
     stamps.mkdir(parents=True, exist_ok=True)
-    to_do = [path for path in paths if not (stamps / keys[path]).exists()]
-    said: dict[str, str] = {}
+    unchecked = [path for path in paths if not (stamps / keys[path]).exists()]
+    failures: dict[str, str] = {}
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for path, text in zip(to_do, pool.map(look, to_do)):
-            if text is None:
+        for path, message in zip(unchecked, pool.map(check_one, unchecked)):
+            if message is None:
                 (stamps / keys[path]).touch()
             else:
-                said[path] = text
+                failures[path] = message
     for stamp in stamps.iterdir():
         if stamp.name not in keys.values():
             stamp.unlink()
-    return said
+    return failures
 
 
 def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
@@ -109,15 +92,9 @@ def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
     headers = Headers(root)
     version = subprocess.run([compiler, "--version"], text=True, capture_output=True, check=True).stdout.splitlines()[0]
     salt = " ".join([version, *FLAGS])
-    keys: dict[str, str] = {}
-    failed: dict[str, str] = {}
-    for path in (file.relative_to(root).as_posix() for file in source_files(root) if file.suffix == ".hpp"):
-        if not stands_by_its_source(root, path):
-            keys[path] = headers.key(path, salt)
-        elif not guards_itself(headers.text(path)):
-            failed[path] = "its first line that is no comment must be #pragma once"
-    failed.update(looked_at_once(keys, list(keys), stamps, lambda path: compile_twice(compiler, root, path)))
-    return failed
+    paths = [file.relative_to(root).as_posix() for file in source_files(root) if file.suffix == ".hpp"]
+    keys = {path: headers.key(path, salt) for path in paths}
+    return failures_of(keys, paths, stamps, lambda path: compile_twice(compiler, root, path))
 
 
 def main(arguments: list[str]) -> int:

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from check_headers import SYSTEM_FOLDERS, Headers, looked_at_once  # noqa: E402
+from check_headers import SYSTEM_FOLDERS, Headers, failures_of  # noqa: E402
 
 TARGETS = ("x86-64-v3", "x86-64-v4")
 # As CMakeLists.txt compiles them.
@@ -112,7 +112,7 @@ def check(root: Path, stamps: Path, compiler: str) -> dict[str, str]:
         problems = [problem for functor in HOT[source] if (problem := problem_of(functor, by_function))]
         return "\n".join(problems) or None
 
-    return looked_at_once(keys, list(keys), stamps, look)
+    return failures_of(keys, list(keys), stamps, look)
 
 
 def main(arguments: list[str]) -> int:

@@ -1,50 +1,51 @@
 #!/usr/bin/env bash
-# Every test: unit tests, scenarios, seeded defects, the reports' and the scripts' own tests. This is what green means.
+# Runs every test: this script defines green.
 #
-#   ci/test.sh                      release build
-#   ci/test.sh --full               and clang-tidy over every source, each benchmark once, and under the address,
-#                                   undefined-behaviour, leak and thread sanitizers the unit tests and all scenarios as threads
-#   ci/test.sh --only STAGE         one part of --full: release, tidy, benchmarks, asan or tsan
-#   ci/test.sh --kokkos4            only the kernels and two scenarios, in a build against Kokkos 4 with OpenMP
-#   ci/test.sh -R '^unit/'          further arguments go to ctest
+#   ci/test.sh                      stages release, strict and openmp
+#   ci/test.sh -R '^unit/'          stage release only; ctest gets the arguments
+#   ci/test.sh --only STAGE         one stage; repeat the option for several
+#   ci/test.sh --full               every stage but kokkos4
+#
+#   stage       does                                                                                      minutes on two cores
+#   release     builds the program and its tests, runs unit tests, scenarios, seeded defects, reports' and scripts' tests     11
+#   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++                    6
+#   openmp      compiles the kernels against Kokkos 4 with OpenMP                                                              1
+#   tidy        runs clang-tidy on every source                                                                               10
+#   benchmarks  runs each benchmark once                                                                                       5
+#   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
+#   kokkos4     builds against Kokkos 4 with OpenMP, runs the kernels' tests and two scenarios                                 8
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-stages=(release)
-kokkos4=false
+known_stages=(release strict openmp tidy benchmarks asan tsan kokkos4)
+stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp tidy benchmarks asan tsan) ;;
     --only)
       shift
-      [[ "${1:-}" =~ ^(release|tidy|benchmarks|asan|tsan)$ ]] || {
-        echo "test: --only takes release, tidy, benchmarks, asan or tsan, not '${1:-}'" >&2
+      [[ -n ${1:-} && " ${known_stages[*]} " == *" $1 "* ]] || {
+        echo "test: --only takes one of ${known_stages[*]}, not '${1:-}'" >&2
         exit 2
       }
-      stages=("$1")
+      stages+=("$1")
       ;;
-    --kokkos4) kokkos4=true ;;
     -h | --help)
-      sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
   esac
   shift
 done
-
-if $kokkos4; then
-  # Another backend: threads within a kernel. Ranks are processes there, as launches from several threads wait for each other.
-  "$root/ci/setup.sh" --tests --kokkos4
-  say "building the program and the kernels' tests (kokkos4)"
-  "$root/ci/build.sh" kokkos4 lockstep kernels_tests
-  say "testing (kokkos4)"
-  exec ctest --test-dir "$(build_folder kokkos4)" --output-on-failure --no-tests=error -L backend "${arguments[@]}"
+if ((!${#stages[@]})); then
+  stages=(release strict openmp)
+  ((!${#arguments[@]})) || stages=(release)
 fi
 
 failed=()
-stage() { # NAME COMMAND...: runs it, says how long it took, and goes on when it fails
+stage() { # NAME COMMAND...: runs the command and reports its time; a failure does not stop the later stages
   local name="$1" began=$SECONDS
   shift
   say "$name"
@@ -64,15 +65,24 @@ every_benchmark_once() {
   "$root/ci/build.sh" release lockstep_benchmarks || return
   OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep_benchmarks" --benchmark_min_time=0 >/dev/null
 }
+# Threads within a kernel. Ranks are processes there: launches from several threads would wait for each other.
+tests_of_kokkos4() {
+  "$root/ci/build.sh" kokkos4 lockstep kernels_tests || return
+  ctest --test-dir "$(build_folder kokkos4)" --output-on-failure --no-tests=error -L backend "${arguments[@]}"
+}
 
 needed=(--tests)
 [[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
+[[ " ${stages[*]} " != *" openmp "* && " ${stages[*]} " != *" kokkos4 "* ]] || needed+=(--kokkos4)
 "$root/ci/setup.sh" "${needed[@]}"
 for name in "${stages[@]}"; do
   case "$name" in
     release | asan | tsan) stage "$name" tests_of "$name" ;;
+    strict) stage strict "$root/ci/build.sh" strict ;;
+    openmp) stage openmp "$root/ci/build.sh" kokkos4 lockstep_kernels ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
+    kokkos4) stage kokkos4 tests_of_kokkos4 ;;
   esac
 done
 
