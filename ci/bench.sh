@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Speed, measured in turns: what is compared runs by turns in one sitting, and the ratio of each turn's medians is what
-# counts, so that a slow minute of the machine meets both sides.
+# Measures speed in turns: both sides run alternately in one sitting, and each turn gives a ratio of medians, so that a slow
+# minute of the machine affects both sides.
 #
-#   ci/bench.sh [collectives] [steps]                  Lockstep beside PyTorch with gloo; default: both, 3 turns
+#   ci/bench.sh [collectives] [steps]                  Lockstep and PyTorch with gloo; default: both groups, 3 turns
 #   ci/bench.sh --turns 5 steps
-#   ci/bench.sh operations [--filter REGEX]            every operation and the device's hot pieces, by Google Benchmark
-#   ci/bench.sh operations --against FOLDER            and in turns with the build in FOLDER (made by the same command in
-#                                                      another checkout, where it is build/): here over there
+#   ci/bench.sh operations [--filter REGEX]            every operation and the hot code of engine/device, by Google Benchmark
+#   ci/bench.sh operations --against FOLDER            in turns with the build in FOLDER, the build/ of another checkout made by
+#                                                      the same command; ratios are this build over that one
 #
-# LOCKSTEP_PEER_PYTHON names a python that has torch; else one is installed under build/peer (some 200 MB).
-# What was measured stays in build/bench.
+# LOCKSTEP_PEER_PYTHON names a Python with torch; otherwise one is installed under build/peer (about 200 MB). The measurements stay in
+# build/bench.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

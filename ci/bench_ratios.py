@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Prints how two sets of measurements compare, turn by turn.
+"""Compares two sets of measurements turn by turn.
 
     bench_ratios.py FOLDER ONE OTHER       FOLDER holds turn-N-ONE and turn-N-OTHER, each .jsonl or .json
 
-.jsonl are the lines of `lockstep bench --json`, .json what Google Benchmark writes. A ratio is ONE's median over OTHER's, of
-the same turn: below 1 ONE is faster. Shown are the median of the turns' ratios and its lowest and highest. What only one of
-the two measured is listed at the end.
+A .jsonl file holds the lines of `lockstep bench --json`, a .json file the output of Google Benchmark. A ratio is ONE's median over
+OTHER's in the same turn: below 1, ONE is faster. The table shows the median, the lowest and the highest ratio of the turns.
+Measurements that only one side has are listed at the end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Key = tuple[str, str, str]
 
 
 def key_of(row: dict) -> Key:
-    # Lockstep's order check has no counterpart: what is compared is measured without it, and what has it stands apart.
+    # Lockstep's order check has no counterpart. The compared entries run without it; entries with it are listed separately.
     params = {name: value for name, value in row["params"].items() if not (name == "order_check" and value is False)}
     return row["group"], row["name"], " ".join(f"{name}={value}" for name, value in sorted(params.items()))
 
@@ -33,7 +33,7 @@ def medians(file: Path) -> dict[Key, tuple[float, str]]:
 
 
 def medians_of_benchmarks(rows: list[dict]) -> dict[Key, tuple[float, str]]:
-    """Google Benchmark's: time of the processor, but of the clock where the benchmark itself says what is timed."""
+    """Entries of Google Benchmark: processor time, or wall time if the benchmark measures its time itself."""
     times: dict[Key, list[float]] = {}
     units: dict[Key, str] = {}
     for row in rows:
@@ -48,7 +48,7 @@ def medians_of_benchmarks(rows: list[dict]) -> dict[Key, tuple[float, str]]:
 
 
 def compare(folder: Path, one: str, other: str) -> tuple[list[tuple[Key, float, float, str, list[float]]], list[tuple[Key, str]]]:
-    """(key, median of one, of the other, unit, ratio of each turn), and what only one side has."""
+    """(key, median of one, of the other, unit, ratio of each turn), and the entries of only one side."""
     ours: dict[Key, list[float]] = {}
     theirs: dict[Key, list[float]] = {}
     ratios: dict[Key, list[float]] = {}
@@ -77,7 +77,7 @@ def main(arguments: list[str]) -> int:
         return 2
     folder, one, other = arguments
     table, alone = compare(Path(folder), one, other)
-    print(f"{'what':<62} {one:>11} {other:>11}      ratio (lowest to highest)")
+    print(f"{'measurement':<62} {one:>11} {other:>11}      ratio (lowest to highest)")
     for key, mine, facing, unit, ratios in table:
         spread = f"{statistics.median(ratios):6.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
         print(f"{' '.join(part for part in key if part):<62} {mine:>11.1f} {facing:>11.1f} {unit}  {spread}")

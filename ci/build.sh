@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Configures when that was not done yet, and builds.
+# Configures once, and builds.
 #
 #   ci/build.sh [release|debug|strict|asan|tsan|kokkos4] [TARGET...]      default: release, target lockstep
 #
@@ -24,13 +24,13 @@ folder="$(build_folder "$preset")"
 targets=("$@")
 ((${#targets[@]})) || targets=(lockstep)
 
-# Two builds at once in one folder would spoil each other's files: the second waits.
+# Two builds in one folder would corrupt each other's files: the second waits.
 mkdir -p "$folder"
 exec 9>"$folder/.build.lock"
 flock 9
 
-# The program alone builds on a machine without GoogleTest and Google Benchmark; what needs them switches its declaration on,
-# and it stays on.
+# The program alone builds without GoogleTest and Google Benchmark. A target that needs one of them declares it, permanently for
+# this folder.
 is_on() { grep -qs "^$1:BOOL=ON" "$folder/CMakeCache.txt" && echo ON || echo OFF; }
 declared="$(is_on LOCKSTEP_TESTS) $(is_on LOCKSTEP_BENCHMARKS)"
 [[ -e $folder/build.ninja ]] || declared="OFF OFF"
@@ -57,7 +57,7 @@ jobs="${LOCKSTEP_JOBS:-$(build_jobs)}"
 if [[ -t 2 ]]; then
   ninja -C "$folder" -j "$jobs" "${targets[@]}" >&2 9>&-
 else
-  # Nothing to read when all goes well; everything when it does not.
+  # No output on success; the whole log on failure.
   ninja -C "$folder" -j "$jobs" "${targets[@]}" >"$log" 2>&1 9>&- || {
     cat "$log" >&2
     exit 3

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
-# The checks that need no build: format, layers, sizes, headers, vector instructions, and clang-tidy over what changed.
+# The checks that need no build: format, layers, sizes, headers, vector instructions, and clang-tidy over changed sources.
 #
 #   ci/check.sh                 all six
 #   ci/check.sh format|layers|sizes|headers|vectors|tidy|tidy-all
 #
-# Format is clang-format 14's (Debian 12); `clang-format -i FILE` mends it. Products of sizes go through the functions
-# of engine/core/checked.hpp. A header must compile on its own and included twice. The hot kernels must have vector
-# instructions when compiled for AVX2 and for AVX-512. clang-tidy looks at the sources that differ from the main branch
-# (tidy-all: at every source), for the checks that .clang-tidy names; a change of more than 40 sources is left to tidy-all.
-# A file that passed and has not changed is not compiled again.
+# The format is that of clang-format 14 (Debian 12); `clang-format -i FILE` applies it. Products of sizes use the functions of
+# engine/core/checked.hpp. A header must compile alone, and included twice. The hot kernels must have vector instructions when
+# compiled for AVX2 and for AVX-512. clang-tidy checks the sources that differ from the main branch (tidy-all: every source), with
+# the checks in .clang-tidy. A file that passed is not compiled again until it changes.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -20,7 +19,7 @@ check_format() {
     echo "check: clang-format is missing; ci/setup.sh --tests installs it" >&2
     return 3
   }
-  # One process a core; the output of a file that is not formatted names it.
+  # One process per core. The output names each file with a wrong format.
   printf '%s\0' "${files[@]}" | xargs -0 -n 16 -P "$(nproc)" clang-format --style=file --dry-run -Werror
 }
 check_layers() { "$python" "$root/ci/check_layers.py" "$root"; }
@@ -37,7 +36,7 @@ for check in "${checks[@]}"; do
   case "$check" in
     format | layers | sizes | headers | vectors | tidy | tidy-all) "check_$check" || failed+=("$check") ;;
     -h | --help)
-      sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)

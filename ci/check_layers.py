@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Holds the folders of the C++ sources to their order: a layer includes itself and the layers below, nothing above.
+"""Checks the order of the source folders: a layer may include itself and the layers below it.
 
     check_layers.py [ROOT]
 
-Prints `file:line: what is wrong; remedy` for each #include that goes the wrong way, and exits with 1 when there is one.
-The order is the one of CMakeLists.txt; a new layer gets its place in both.
+Prints `file:line: error; remedy` for each #include in the wrong direction, and exits with 1 if there is one. The order is that of
+CMakeLists.txt; a new layer is entered in both.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ENGINE = [
 HARNESS = [f"harness/{name}" for name in "scenario verdict launch plan run report cli".split()]
 ORDER = ENGINE + HARNESS
 
-# Layers that see less than what stands below them. What a scenario says and what counts as evidence know nothing of
-# the engine that is judged; the plan of collectives must not be able to ask the engine what it did.
+# Layers that may include less than all layers below them. The language and the evidence are independent of the engine under test,
+# and the plan of collectives cannot ask the engine for its collectives.
 NARROWED = {
     "harness/scenario": {"engine/core"},
     "harness/verdict": {"engine/core"},
@@ -54,7 +54,7 @@ LIBRARIES = [
 
 
 def layer_of(path: str) -> str | None:
-    """The layer a path lies in: its first two folders, when those are a layer."""
+    """The layer of a path: its first two folders, if they are a layer."""
     parts = path.split("/")
     layer = "/".join(parts[:2])
     return layer if len(parts) > 2 and layer in ORDER else None
@@ -66,12 +66,12 @@ def allowed(layer: str) -> set[str]:
 
 
 def is_internal(path: str) -> bool:
-    """Headers that only their own layer includes: `*_internal.hpp`, or in a folder `detail`."""
+    """Whether only its own layer may include the header: `*_internal.hpp`, or any header in a folder `detail`."""
     return path.endswith("_internal.hpp") or "/detail/" in path
 
 
 def problem_of(root: Path, path: str, include: Include) -> str | None:
-    """What is wrong with an include line of the file at `path` (relative to the root), with the remedy; None when nothing."""
+    """The error of an include line of the file at `path` (relative to the root), with its remedy; None for a valid line."""
     layer = layer_of(path)
     if layer is None:
         return None
@@ -90,11 +90,11 @@ def problem_of(root: Path, path: str, include: Include) -> str | None:
                     "pass what it needs as a plain value"
                 )
             return (
-                f"{layer} lies below {target_layer} and must not include it; move the code up, or what it needs down, "
+                f"{layer} lies below {target_layer} and must not include it; move the code up, move its dependency down, "
                 "or let the upper layer hand in a function"
             )
         if target_layer != layer and is_internal(target):
-            return f"{target} is internal to {target_layer}; put what is needed into a public header there"
+            return f"{target} is internal to {target_layer}; move the needed declarations into a public header there"
         return None
 
     for library in LIBRARIES:

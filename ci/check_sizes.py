@@ -5,16 +5,16 @@
 
 Prints `file:line: the product; remedy` for each, and exits with 1 when there is one. A factor counts as a size when it is
 a call such as num_elements(), size_of() or sizeof, an entry of sizes or strides, or a variable with a name such as
-num_bytes; outside engine/kernels, whose loops count within checked sizes, also rows, width and their like; in `x *= y`
-also when y is called size. The remedy is a function of engine/core/checked.hpp:
+num_bytes; outside engine/kernels, whose loops stay within checked sizes, names such as rows and width count too. In `x *= y`, y
+counts also when its name is size. The remedy is a function of engine/core/checked.hpp:
 
     checked_multiply(a, b, "operation")    sizes of a user or of a file
     bounded_product(a, b)                  sizes of memory that exists
     bounded_bytes<T>(count)                bytes of that memory
     element_offset(index, stride)          in a kernel, where the index is below the size that belongs to the stride
 
-Not looked at: checked.hpp itself, tests, benchmarks, products of floating-point numbers (a factor that begins with a cast
-to double or float), a literal times sizeof, which the compiler works out, and `x / y * y`, which rounds.
+Not checked: checked.hpp itself, tests, benchmarks, products of floating-point numbers (a factor that begins with a cast
+to double or float), a literal times sizeof, which the compiler evaluates, and `x / y * y`, which rounds.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from includes import source_files  # noqa: E402
 
-# clang-format sets spaces around the operator and none between a pointer's star and its name.
+# clang-format puts spaces around the operator, and none between a pointer's star and its name.
 OPERATOR = re.compile(r"(?<=[\w)\]}])\s+(\*=?)\s+(?=[\w(])")
 UNSEEN = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\''

@@ -3,7 +3,7 @@
 
     check_vectors.py [ROOT]
 
-A loop that the compiler fails to vectorise gives right results, only slowly, and it may do so for one processor alone. This
+A loop that the compiler fails to vectorise gives right results slowly, perhaps on one processor only. This
 check reads the machine code of each functor in HOT, and fails when the functor has no arithmetic on whole vectors (ymm or
 zmm). A source is compiled again only when its text, or that of a header it includes, has changed: the stamps lie in
 ROOT/build/vector-check. CXX names the compiler (g++). On other processors than x86-64 there is nothing to check.
@@ -28,7 +28,7 @@ TARGETS = ("x86-64-v3", "x86-64-v4")
 # As CMakeLists.txt compiles them.
 FLAGS = ["-std=c++20", "-O3", "-DNDEBUG", "-ffp-contract=off", "-fno-math-errno", "-Wno-psabi"]
 
-# By source, texts that the demangled names of a functor's functions contain.
+# Per source: texts that occur in the demangled names of a functor's functions.
 HOT = {
     "engine/kernels/activations.cpp": [
         *(f"{name}, {types}>" for name in ("Gelu", "Tanh", "Sigmoid", "Erf")
@@ -62,7 +62,7 @@ class Count:
 
 
 def counts_by_function(listing: str) -> dict[str, Count]:
-    """From the output of `objdump -d -C`."""
+    """The functions in the output of `objdump -d -C`."""
     found: dict[str, Count] = {}
     current = Count()
     for line in listing.splitlines():

@@ -1,13 +1,13 @@
-# Shared by the scripts of this folder; to be sourced, not run.
+# Shared by the scripts of this folder. Source it, do not run it.
 #
-# Sets: root (the repository), python (Debian's own, whose packages ci/setup.sh installs; another python first on PATH would
-# not see them).
+# Sets root (the repository) and python (Debian's own, because ci/setup.sh installs its packages and another Python on PATH lacks
+# them).
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 python=/usr/bin/python3
 [[ -x $python ]] || python="$(command -v python3 || true)"
 
-# Where a preset of CMakePresets.json builds.
+# The build folder of a preset of CMakePresets.json.
 build_folder() {
   case "$1" in
     release) echo "$root/build" ;;
@@ -18,7 +18,7 @@ build_folder() {
 
 say() { printf '== %s\n' "$*" >&2; }
 
-# One job a core, but no more than memory allows: a translation unit that includes Kokkos takes about 1 GB.
+# One job per core, as far as memory allows: a translation unit that includes Kokkos needs about 1 GB.
 build_jobs() {
   local cores memory_gb
   cores="$(nproc)"

@@ -2,10 +2,10 @@
 """Runs the cases of scenarios/golden on PyTorch with gloo, and writes the figures that the scenarios compare with.
 
     golden_torch.py --seed 1234 --output scenarios/golden/torch-2.15.0-cpu-seed1234.json
-    golden_torch.py --seed 42 --against scenarios/golden/torch-2.14.1-cpu.json     how far this PyTorch is from a stored file
+    golden_torch.py --seed 42 --against scenarios/golden/torch-2.14.1-cpu.json     distance of this PyTorch from a stored file
     golden_torch.py --seed 42 --only hsdp_w4,accumulate_w4 --against FILE
 
-CPU, float32, a process and one thread per rank. A case is one entry of CASES: the seeds, the order of the draws and the
+CPU, float32, one process with one thread per rank. A case is one entry of CASES: the seeds, the order of the draws and the
 order of the parallel APIs are those of the scenario with the same name. Each entry of the written list has `case`,
 `world_size`, `torch`, `losses_by_rank` (per rank one number per forward), `comm_first` (the c10d operations of the first
 iteration; `replicate` starts up in it), `grads_first` and `params_last` (per parameter the sum, the sum
@@ -160,7 +160,7 @@ class ViT(nn.Module):
         return self.projector(self.vit.forward_features(x))
 
 
-# ---- one iteration after the other ----
+# ---- iterations ----
 
 
 class CountCollectives(TorchDispatchMode):
@@ -186,7 +186,7 @@ def digests(named: dict[str, torch.Tensor]) -> dict[str, list[float]]:
 
 @dataclass
 class Case:
-    """One training. `build` gives the model, `parallelize` applies the APIs and gives the module to call."""
+    """One training. `build` returns the model; `parallelize` applies the APIs and returns the module to call."""
 
     world_size: int
     build: Callable[[], nn.Module]
@@ -194,7 +194,7 @@ class Case:
     draw: Callable[[], torch.Tensor]
     iterations: int
     optimizer: Callable = lambda parameters: torch.optim.Adam(parameters, lr=1e-2)
-    new_inputs: bool = False  # drawn for every forward; else once
+    new_inputs: bool = False  # drawn for every forward, else once
     microbatches: int = 1
     model_seed: Callable[[int], int] = lambda seed: seed
     input_seed: Callable[[int, int], int] = lambda seed, rank: seed + rank + 1
@@ -415,7 +415,7 @@ def main(arguments: list[str]) -> int:
     for name in options.only:
         if name not in CASES:
             parser.error(f"unknown case '{name}'; known are {', '.join(CASES)}")
-    # The ranks run on this machine; without a name gloo asks the resolver for the host's, which may not know it.
+    # The ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     rows = [run_case(name, options.seed) for name in options.only]

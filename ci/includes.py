@@ -21,7 +21,7 @@ class Include:
 
 
 def includes_of(text: str) -> list[Include]:
-    """Line numbers count from 1. What stands in a block comment is no include."""
+    """The includes of a source. Line numbers count from 1. Includes in block comments are ignored."""
     text = _BLOCK_COMMENT.sub(lambda match: "\n" * match.group().count("\n"), text)
     found = []
     for number, line in enumerate(text.splitlines(), start=1):

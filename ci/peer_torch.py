@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Measures what `lockstep bench` measures on PyTorch with gloo, and prints the same JSON lines.
+"""Runs the measurements of `lockstep bench` on PyTorch with gloo, and prints the same JSON lines.
 
     peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
     peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
-    peer_torch.py steps --like FILE         what the `lockstep bench --json` lines of a file measure, and nothing else
+    peer_torch.py steps --like FILE         only the measurements in a file of `lockstep bench --json` lines
 
-World size 2, a process and one thread a rank, CPU, float32. A measurement is from the moment the last rank enters to the
-moment the last rank leaves (the clock is common to all processes of a machine), after warm-up; median, low and high are the
-50th, 10th and 90th percentile. Buffers are written to before each call and taken in turn, so that none lies ready in a cache
-only because it was just used. `bytes` is the larger of a rank's input and output.
+World size 2, one process with one thread per rank, CPU, float32. A measurement lasts from the moment the last rank enters to the
+moment the last rank leaves (all processes of a machine share the clock), after warm-up; median, low and high are the
+50th, 10th and 90th percentile. Buffers are written before each call and used in turn, so that none is in a cache only because it was just used. `bytes` is the larger of a rank's input and output.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Learned positions, blocks that normalise first, and an output tied to the token embedding."""
+    """Learned positions, pre-norm blocks, and an output tied to the token embedding."""
 
     def __init__(self, dim: int, layers: int, heads: int, vocab: int, length: int, batch: int):
         super().__init__()
@@ -85,7 +84,7 @@ class Transformer(nn.Module):
 
 
 def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
-    """The model, and what draws an input of it."""
+    """The model, and a function that draws an input for it."""
     if name in MODELS:
         shape = MODELS[name]
         return Transformer(**shape), lambda: torch.randint(0, shape["vocab"], (shape["batch"], shape["length"]))
@@ -93,7 +92,7 @@ def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
 
 
 def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
-    """The buffers to dirty, and the call on the i-th of them. In-place where PyTorch's own call is, else out of place."""
+    """The buffers to write, and the call on the i-th of them; in place if PyTorch's own call is."""
     whole, part = size // 4, size // 4 // WORLD_SIZE
     wholes = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
     if name == "all_reduce":
@@ -117,7 +116,7 @@ STEPS = ["alone", "replicate", "fully_shard"]
 
 
 def time_calls(call: Callable[[int], object], prepare: Callable[[int], None], rounds: int, warm_up: int, together: bool) -> list[float]:
-    """Seconds of each call, last in to last out; the same list on every rank when `together`."""
+    """Seconds of each call, from the last entry to the last exit; the same list on every rank if `together`."""
     spans = torch.empty(rounds, 2, dtype=torch.float64)
     for i in range(-warm_up, rounds):
         prepare(i)
@@ -160,7 +159,7 @@ def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]
     for model_name in options.models:
         for name in options.only or STEPS:
             if name == "alone" and rank != 0:
-                dist.barrier()  # one rank measures, the other keeps off the machine
+                dist.barrier()  # one rank measures while the other is idle
                 continue
             torch.manual_seed(42)
             model, draw_input = build(model_name)
@@ -232,7 +231,7 @@ def main(arguments: list[str]) -> int:
         take_from(options)
         if not options.only:
             return 0
-    # Both ranks run on this machine; without a name gloo asks the resolver for the host's, which may not know it.
+    # Both ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# From a fresh clone to a report: installs what is missing, builds the program, runs the scenarios.
+# From a fresh clone to a report: installs missing packages, builds the program, runs the scenarios.
 #
 #   ci/run.sh                                all scenarios
 #   ci/run.sh 'replicate/*' --device sim     any arguments of `lockstep run`
 #
-# Writes build/report/index.html, results.jsonl and junit.xml there (--report, --results and --junit say otherwise), prints
-# the summary, and exits with the code of `lockstep run`.
+# Writes index.html, results.jsonl and junit.xml to build/report/ (--report, --results and --junit name other places), prints the
+# summary, and exits with the code of `lockstep run`.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Installs the Debian 12 packages that are missing; does nothing when none is.
+# Installs missing Debian 12 packages; does nothing if none is missing.
 #
-#   ci/setup.sh            what the program and its reports need
-#   ci/setup.sh --tests    and what the tests need
+#   ci/setup.sh            packages of the program and its reports
+#   ci/setup.sh --tests    and those of the tests
 #   ci/setup.sh --bench    and Google Benchmark, for ci/bench.sh operations
-#   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from the wheel of a package that ships it
-#   ci/setup.sh --list     print the packages, one a line, and install nothing (with --tests: all of them)
+#   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from a Python wheel that contains it
+#   ci/setup.sh --list     print the packages, one per line, and install nothing (with --tests: all of them)
 #
-# LOCKSTEP_SKIP_SETUP=1 installs and checks nothing: for machines that have the libraries from elsewhere.
-# Exit codes: 0 all there, 2 usage, 3 something is missing and cannot be installed (the command that would is printed).
+# LOCKSTEP_SKIP_SETUP=1 installs and checks nothing, for machines with the libraries from another source.
+# Exit codes: 0 complete, 2 usage, 3 a package is missing and cannot be installed (the needed command is printed).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -18,7 +18,7 @@ packages=(
   libspdlog-dev libpugixml-dev libxxhash-dev libtcmalloc-minimal4
   python3-matplotlib python3-jinja2
 )
-# chromium: a test looks at the page as a reader does.
+# chromium: a test opens the page in a browser.
 test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format clang-tidy chromium)
 
 list_only=false
@@ -48,7 +48,7 @@ if $list_only; then
   exit 0
 fi
 
-# build/kokkos4 is where the preset of that name looks. Done once; a fetch that was cut leaves no link.
+# The preset kokkos4 expects build/kokkos4. The fetch runs once; an interrupted fetch leaves no link.
 fetch_kokkos4() {
   local environment="$root/build/kokkos4-python" found
   [[ -e $root/build/kokkos4/lib64/cmake/Kokkos/KokkosConfig.cmake ]] && return
@@ -68,14 +68,14 @@ finish() {
 if [[ ${LOCKSTEP_SKIP_SETUP:-} == 1 ]]; then finish; fi
 if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
   {
-    echo "setup: this is not Debian. Lockstep needs what these Debian 12 packages hold:"
+    echo "setup: this is not Debian. Lockstep needs the contents of these Debian 12 packages:"
     printf '  %s\n' "${packages[@]}"
-    echo "Install the like of them, then set LOCKSTEP_SKIP_SETUP=1 and run the same command again."
+    echo "Install their equivalents, set LOCKSTEP_SKIP_SETUP=1, and run the same command again."
   } >&2
   exit 3
 fi
 
-# dpkg-query fails when it does not know a package; its output still lists the others.
+# dpkg-query fails on an unknown package; its output still lists the others.
 installed="$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "${packages[@]}" 2>/dev/null || true)"
 missing=()
 for package in "${packages[@]}"; do

@@ -1,4 +1,4 @@
-"""The contract of the command line, as a user's CI meets it: exit codes, files left, messages.
+"""The contract of the command line that a user's CI relies on: exit codes, remaining files, messages.
 
 LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
 """
@@ -91,7 +91,7 @@ def test_a_scenario_that_holds_exits_with_0_and_leaves_its_results(tmp_path):
     run, case, summary = rows(results)
     assert run["schema"] == 1 and run["version"] and run["build"] and run["machine"]
     assert case["status"] == "PASS" and case["world_size"] == 2 and case["case"].startswith("world_size=2,")
-    assert case["evidence"]["comparisons"] == 2 and case["evidence"]["same_bits"] == 2  # one a rank
+    assert case["evidence"]["comparisons"] == 2 and case["evidence"]["same_bits"] == 2  # one per rank
     assert [(row["operation"], row["count"]) for row in case["collectives"] if row["family"] == "user"] == [("all_reduce", 1)]
     assert summary["exit_code"] == 0 and summary["counts"]["PASS"] == 1
     assert len(ElementTree.parse(junit).getroot().findall(".//testcase")) == 1
@@ -190,7 +190,7 @@ steps:
     (tmp_path / "figures.json").unlink()
     lost = lockstep("run", tmp_path)
     assert lost.returncode == 1
-    assert f"there is no {tmp_path}/figures.json and " in lost.stdout  # every place where it was looked for
+    assert f"there is no {tmp_path}/figures.json and " in lost.stdout  # every searched place
     missing = lockstep("run", "owm.yaml")
     assert missing.returncode == 2 and f"no file {Path.cwd()}/owm.yaml" in missing.stderr
 
@@ -204,7 +204,7 @@ def test_what_failed_in_a_file_of_ones_own_runs_again_by_failed_alone(tmp_path):
     )
     first = lockstep("run", own, "--results", results, "--no-order-check", "--deadline", "7", "--timeout", "50")
     assert first.returncode == 1
-    assert "--no-order-check --deadline 7 --timeout 50" in first.stdout  # the command that runs it again has every switch
+    assert "--no-order-check --deadline 7 --timeout 50" in first.stdout  # the rerun command has every option
     again = lockstep("run", "--failed", results)
     assert again.returncode == 1 and "FAIL" in again.stdout and "own" in again.stdout
 
@@ -268,7 +268,7 @@ def test_compare_trace_names_the_first_value_that_differs(tmp_path):
 
 @pytest.mark.parametrize("launch", ["process", "thread"])
 def test_a_case_that_hangs_is_ended_by_its_timeout(tmp_path, launch):
-    """One rank waits for a peer that never comes: HANG, well before a CI's own limit."""
+    """One rank waits for a peer that never arrives: HANG, long before the limit of a CI."""
     file = tmp_path / "stuck.yaml"
     file.write_text(
         "scenario: stuck\nsummary: Rank 1 sleeps for longer than the case may take.\nranks: {world_size: [2]}\ndevice: [cpu]\n"

@@ -1,4 +1,4 @@
-"""Runs that are cut short, starved or started badly: what they leave, what they say, and how they exit.
+"""Runs that are interrupted, starved or started badly: their remains, messages and exit codes.
 
 LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
 """
@@ -32,7 +32,7 @@ steps:
 
 @pytest.fixture(name="temporary")
 def temporary_folder(tmp_path, monkeypatch):
-    """TMPDIR of the program: a folder of the test's own."""
+    """TMPDIR of the program, one folder per test."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -46,7 +46,7 @@ def start(*arguments: object, **options: object) -> subprocess.Popen:
 
 
 def start_slow(folder: Path, results: Path) -> subprocess.Popen:
-    """A run whose four ranks sleep."""
+    """A run with four sleeping ranks."""
     file = folder / "slow.yaml"
     file.write_text(SLOW, encoding="utf-8")
     ran = start("run", file, "--results", results)
@@ -58,7 +58,7 @@ def start_slow(folder: Path, results: Path) -> subprocess.Popen:
 
 
 def ranks_of(launcher: int) -> list[int]:
-    """Its children but the guardian."""
+    """The children of the process, except the guardian."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children")
     if not children.exists():
         return []
@@ -74,7 +74,7 @@ def name_of(pid: int) -> str:
 
 
 def limited(**limits: int):
-    """A function for the child to run before the program: RLIMIT_<name> of each is so much."""
+    """A function that sets RLIMIT_<name> of the child before the program starts."""
 
     def set_limits() -> None:
         for name, value in limits.items():
@@ -98,7 +98,7 @@ def test_a_standard_output_that_cannot_be_written_is_an_error(tmp_path, how):
         timeout=60,
     )
     assert ran.returncode == 3 and "standard output could not be written" in ran.stderr
-    assert [row["kind"] for row in rows(results)] == ["run", "case", "summary"]  # no line of the console among them
+    assert [row["kind"] for row in rows(results)] == ["run", "case", "summary"]  # without lines of the console
     assert rows(results)[-1]["exit_code"] == 3
 
 
@@ -154,7 +154,7 @@ def test_a_run_under_nohup_survives_a_hang_up(tmp_path):
 def test_the_next_run_sweeps_what_a_killed_one_left(tmp_path, temporary):
     killed = start_slow(tmp_path, tmp_path / "killed.jsonl")
     ranks = ranks_of(killed.pid)
-    os.kill(ranks[0], signal.SIGSTOP)  # a stopped rank goes as well
+    os.kill(ranks[0], signal.SIGSTOP)  # a stopped rank ends too
     killed.kill()
     killed.communicate(timeout=30)
     deadline = time.monotonic() + 20
@@ -167,7 +167,7 @@ def test_the_next_run_sweeps_what_a_killed_one_left(tmp_path, temporary):
     mine = [folder for folder in temporary.iterdir() if folder not in left]
     assert len(mine) == 1 and not left[0].exists()
     assert lockstep("run", scenario(tmp_path, "sums")).returncode == 0
-    assert list(temporary.iterdir()) == mine  # the folder of a living run stays
+    assert list(temporary.iterdir()) == mine  # the folder of a running run stays
     living.terminate()
     living.communicate(timeout=30)
     assert not list(temporary.iterdir())
@@ -186,7 +186,7 @@ def test_each_limit_is_named(tmp_path, temporary):
         assert not list(temporary.iterdir())
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="the limit on processes is that of a user of the test's own")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the limit on processes applies to a user that only this test has")
 @pytest.mark.parametrize("launch", ["process", "thread"])
 def test_the_limit_on_processes_is_named(tmp_path, launch):
     file = tmp_path / "four.yaml"
@@ -234,7 +234,7 @@ steps:
 
 
 def on_full_disk(folder: Path, command: str, *arguments: object) -> subprocess.CompletedProcess:
-    """Runs a command of bash ($0 is the program) with a file system of 24 KiB at `folder`, which goes with the command."""
+    """Runs a bash command ($0 is the program) with a file system of 24 KiB at `folder`, which is unmounted with the command."""
     folder.mkdir()
     mounted = 'mount -t tmpfs -o size=24k none "$0" || exit 99; folder=$0; program=$1; shift; '
     ran = subprocess.run(
@@ -254,7 +254,7 @@ def test_a_full_results_disk_keeps_whole_lines(tmp_path):
     command = '"$program" run "$1" --repeat 40 --results "$folder/r.jsonl"; code=$?; cat "$folder/r.jsonl" > "$2"; exit $code'
     ran = on_full_disk(tmp_path / "disk", command, file, copy)
     assert ran.returncode == 3 and "r.jsonl: No space left on device" in ran.stderr
-    whole = rows(copy)  # no line is cut
+    whole = rows(copy)  # no line is truncated
     lacking = 40 - sum(row["kind"] == "case" for row in whole)
     assert 0 < lacking < 40 and f"lacks {lacking} of 40 results" in ran.stderr
 
@@ -389,4 +389,4 @@ def test_names_do_not_steer_the_terminal(tmp_path):
         for odd in ("\x1b", "\x9b", "\u202e", "\u2028", "\nPASS d", "&#10;PASS d"):
             assert odd not in text, (odd, text[:2000])
     assert "word=a\\x1b[31mb," in ran.stdout and "word=c\\nPASS d," in ran.stdout and "word=e\\u009bf," in ran.stdout
-    assert {row["params"]["word"] for row in rows(results) if row["kind"] == "case"} == set(ODD)  # the data is itself
+    assert {row["params"]["word"] for row in rows(results) if row["kind"] == "case"} == set(ODD)  # the data is unchanged

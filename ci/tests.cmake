@@ -1,5 +1,5 @@
-# What CTest runs beside the unit tests (declared layer by layer): scenarios, seeded defects, and the tests of scripts and
-# reports. Included by CMakeLists.txt once the target `lockstep` exists.
+# The tests that CTest runs beside the unit tests of the layers: scenarios, seeded defects, and the tests of scripts and reports.
+# CMakeLists.txt includes this file once the target `lockstep` exists.
 
 find_program(LOCKSTEP_PYTHON NAMES python3 PATHS /usr/bin NO_DEFAULT_PATH)
 if(NOT LOCKSTEP_PYTHON)
@@ -7,28 +7,28 @@ if(NOT LOCKSTEP_PYTHON)
 endif()
 
 # lockstep_run_test(NAME SECONDS arguments of lockstep...)
-# Serial: cases start up to eight ranks, and their deadlines should not meet another test's load.
+# Serial: cases start up to eight ranks, and the load of another test could break their deadlines.
 function(lockstep_run_test name seconds)
   add_test(NAME ${name} COMMAND lockstep ${ARGN})
   set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds} RUN_SERIAL TRUE LABELS scenarios
                                           ENVIRONMENT "OPENBLAS_NUM_THREADS=1" WORKING_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
-# What a run leaves beside its exit code, under test-results/NAME.
+# A run that also writes its results and JUnit files to test-results/NAME.
 function(lockstep_scenarios_test name seconds)
   set(folder ${CMAKE_BINARY_DIR}/test-results/${name})
   file(MAKE_DIRECTORY ${folder})
   lockstep_run_test(scenarios/${name} ${seconds} run ${ARGN} --results ${folder}/results.jsonl --junit ${folder}/junit.xml)
 endfunction()
 
-# What a sanitizer finds ends the process, a rank's too: its case then has a rank that did not finish.
+# A finding of a sanitizer ends the process, including that of a rank. The case then has a rank that did not finish.
 set(LOCKSTEP_SANITIZER_OPTIONS
     "ASAN_OPTIONS=detect_leaks=1:strict_string_checks=1:detect_stack_use_after_return=1"
     "UBSAN_OPTIONS=print_stacktrace=1"
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/ci/tsan.supp")
 
 if(LOCKSTEP_BACKEND_TESTS)
-  # A build against another Kokkos: its kernels, with two threads each, and ranks as processes.
+  # A build against another Kokkos: the kernels with two threads each, and ranks as processes.
   lockstep_scenarios_test(backend 600 golden/single_group_replicate_w2 models/transformer --launch process)
   set_property(TEST unit/kernels scenarios/backend APPEND PROPERTY ENVIRONMENT
     OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OMP_PROC_BIND=false)
@@ -37,18 +37,18 @@ if(LOCKSTEP_BACKEND_TESTS)
 endif()
 
 if(LOCKSTEP_SANITIZE)
-  # Ranks as threads, where the sanitizers see both sides of a race, and what a rank loses is looked for at its end. Slow
-  # machines meet slow code: nobody is taken for dead before two minutes have passed.
+  # Ranks are threads, so that the sanitizers see both sides of a race and search for leaks at the end. Instrumented code is slow:
+  # the deadlines are two minutes.
   set(patient --launch thread --deadline 120 --timeout 600)
   if(LOCKSTEP_SANITIZE MATCHES thread)
-    # All but negative/: its cases are wrong on purpose, some by a race.
+    # All folders except negative/, whose cases are wrong on purpose, some by a race.
     file(GLOB folders RELATIVE ${PROJECT_SOURCE_DIR}/scenarios CONFIGURE_DEPENDS LIST_DIRECTORIES TRUE ${PROJECT_SOURCE_DIR}/scenarios/*)
     list(FILTER folders EXCLUDE REGEX "^(negative|lib)$|[.]")
     list(TRANSFORM folders APPEND "/*" OUTPUT_VARIABLE selection)
     foreach(device IN ITEMS cpu sim)
       lockstep_scenarios_test(thread_${device} 10800 ${selection} --device ${device} ${patient})
     endforeach()
-    # The proof that a race of a scenario would be seen: nobody waits for a collective, then nobody waits for a gather.
+    # These two runs show that a race in a scenario is reported: one waits for no collective, the other for no gather.
     lockstep_run_test(sanitizers/missing_wait 600 run negative/missing_wait --device sim ${patient})
     lockstep_run_test(sanitizers/gather_not_waited_for 600 run beyond/overlap_by_order --case ahead=false,held_up=nothing --device sim
                       --no-order-check --defect shard_compute_ignores_gather ${patient})
@@ -70,10 +70,10 @@ if(LOCKSTEP_SANITIZE)
   return()
 endif()
 
-# Cases that must fail (negative/) are among them: expect_failure makes them XFAIL, and the run 0.
+# These runs include the cases that must fail (negative/): expect_failure makes them XFAIL, and the exit code 0.
 lockstep_scenarios_test(cpu 1800 --device cpu)
 lockstep_scenarios_test(sim 2400 --device sim)
-# The two runs above compare with PyTorch's figures of seed 42, the default; this one with those of the other stored seed.
+# The two runs above compare with PyTorch's figures for seed 42, the default, this one with those of the other stored seed.
 lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device cpu)
 lockstep_run_test(defects 3600 kill-matrix --results ${CMAKE_BINARY_DIR}/test-results/defects.jsonl)
 lockstep_run_test(doctor 120 doctor)
@@ -85,7 +85,7 @@ function(lockstep_python_test name seconds)
                                           ENVIRONMENT "PYTHONDONTWRITEBYTECODE=1;MPLBACKEND=Agg;LOCKSTEP_PROGRAM=$<TARGET_FILE:lockstep>;OPENBLAS_NUM_THREADS=1")
 endfunction()
 
-# A file an entry: drawing pages takes a core, and there may be several.
+# One entry per file: drawing pages uses one core, and several may run at once.
 file(GLOB report_tests CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/reports/tests/test_*.py)
 foreach(file IN LISTS report_tests)
   get_filename_component(name ${file} NAME_WE)
@@ -98,4 +98,4 @@ lockstep_python_test(launcher 300 ci/test_launcher.py)
 set_tests_properties(command_line launcher PROPERTIES RUN_SERIAL TRUE)
 
 add_test(NAME check COMMAND ${PROJECT_SOURCE_DIR}/ci/check.sh)
-set_tests_properties(check PROPERTIES TIMEOUT 1800 LABELS python)
+set_tests_properties(check PROPERTIES TIMEOUT 5400 LABELS python)

@@ -3,7 +3,7 @@
 
     lockstep_report.py RESULTS -o FOLDER       writes FOLDER/index.html
 
-The page is one file without links to others: plots, styles and scripts are in it. Exit codes: 0 written, 2 wrong usage or no
+The page is one file that contains its plots, styles and scripts. Exit codes: 0 written, 2 wrong usage or no
 results file, 3 a package is missing.
 """
 
@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 
 def write_atomically(file: Path, text: str) -> None:
-    """A reader sees the old page or the new one, never half of it."""
+    """Replaces the page atomically: a reader sees the old page or the new one."""
     file.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     try:
@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--max-timelines", metavar="N", type=int, default=8, help="timelines to draw at most (8)")
     options = parser.parse_args(arguments)
 
-    # matplotlib builds a cache of fonts; where there is no home to keep it, a temporary one does.
+    # matplotlib builds a cache of fonts. Without a home folder it uses a temporary one.
     if not os.environ.get("MPLCONFIGDIR") and not os.access(os.path.expanduser("~"), os.W_OK):
         os.environ["MPLCONFIGDIR"] = tempfile.mkdtemp(prefix="lockstep-matplotlib-")
     try:

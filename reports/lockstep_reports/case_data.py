@@ -1,4 +1,4 @@
-"""What the page's script needs of each case: small, ready to be shown, and bounded however much a file holds."""
+"""The data of each case for the page's script: small, formatted, and bounded for results files of any size."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ MAX_ROWS = 40
 MAX_ALSO = 16
 MAX_SIBLINGS = 40
 MAX_RECORDS = 12
-MAX_LISTING = 2000  # characters of a step as it stands in its file
+MAX_LISTING = 2000  # characters of a step, as written in its file
 MAX_SEARCHED = 400
 FACTS = (
     "comparisons", "conditions", "trivial", "elements", "same bits", "bits required", "largest difference", "loosest tolerance",
     "collectives checked", "orders checked", "errors expected", "in planned order",
 )  # fmt: skip
-# Heads of tables and whether a column holds numbers; tables name them by their place here.
+# Heads of tables, each with a mark for columns of numbers. A table names its head by the index here.
 HEADS = (
     ("stage", False), ("rank", False), ("family", False), ("operation", False), ("axis", False), ("group", True), ("phase", False),
     ("count", True), ("bytes", True), ("planned", True), ("observed", True), ("bytes planned", True), ("bytes observed", True),
@@ -34,10 +34,10 @@ def _between(least: int, value: int, most: int) -> int:
 
 
 class Limits:
-    """The more cases there are, the less of each text: the page stays of a size that a browser likes."""
+    """Limits of the texts of a case. They shrink as the number of cases grows, so that the size of the page stays bounded."""
 
     def __init__(self, num_cases: int, num_unexpected: int):
-        self.records = _between(600, 800_000 // max(num_cases, 1), 12_000)  # of a case, shared by what it recorded
+        self.records = _between(600, 800_000 // max(num_cases, 1), 12_000)  # of a case, shared by its records
         self.message = _between(400, 800_000 // max(num_unexpected, 1), 6000)
         self.also = _between(160, self.message // 6, 1000)
         self.num_also = MAX_ALSO if self.message >= 3000 else 4
@@ -45,7 +45,7 @@ class Limits:
 
 
 def page_data(results: Results, timelines: dict[int, tuple[str, str]]) -> dict[str, Any]:
-    """`timelines`: of a case's index, the id of its timeline in the page ("" when it is not drawn) and where the file is."""
+    """`timelines` maps the index of a case to the id of its timeline in the page ("" if it is not drawn) and the path of its file."""
     limits = Limits(len(results.cases), len(results.unexpected))
     return {
         "facts": FACTS,
@@ -90,7 +90,7 @@ def _case(case: Case, limits: Limits, timeline: tuple[str, str] | None) -> dict[
 def _why_none(case: Case) -> str:
     if case.status == "MISSING":
         return ": the run ended before this case"
-    return ": it held, though the scenario expects it to fail" if case.status == "XPASS" else ""
+    return ": it passed, but the scenario expects it to fail" if case.status == "XPASS" else ""
 
 
 def _failure(failure: Failure, limits: Limits) -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _collectives(rows: list[Collective]) -> dict[str, Any] | None:
 
 
 def _plan(rows: list[PlanRow]) -> dict[str, Any] | None:
-    """Planned beside observed; what differs is a list of one, which the script marks."""
+    """Planned and observed collectives side by side. A cell that differs is a list with one entry, which the script marks."""
     if not rows:
         return None
     num_off = sum(row.differs for row in rows)
@@ -192,7 +192,7 @@ def _peaks(name: str, memory: dict[str, int]) -> list[str]:
 
 
 def document_of(case: Case) -> str:
-    """The place of the document whose test the case mirrors, as text; "other" for none."""
+    """The index of the document whose test the case mirrors, as text; "other" without one."""
     for place, document in enumerate(DOCUMENTS):
         if case.mirrors in document.tests:
             return str(place)
@@ -200,7 +200,7 @@ def document_of(case: Case) -> str:
 
 
 def search_words(case: Case) -> str:
-    """What the filter box looks through. Its words with `=` or `:` are matched whole."""
+    """The text that the filter box searches. Words with `=` or `:` must match whole."""
     words = [case.scenario, *case.words, case.status]
     if case.mirrors is not None:
         words.append(f"test:{case.mirrors}")
@@ -236,14 +236,14 @@ def tolerance_text(evidence: Evidence | None) -> str:
 
 
 def relative_tolerance_text(evidence: Evidence | None) -> str:
-    """Over many comparisons: an absolute tolerance means nothing beside values of another size."""
+    """The loosest tolerance over many comparisons. An absolute tolerance is omitted: it has no meaning across values of different size."""
     if evidence is None or evidence.comparisons == 0:
         return NONE
     return format_tolerance(evidence.rtol, None, evidence.of_largest)
 
 
 def same_bits_text(evidence: Evidence | None) -> str:
-    """How many comparisons held bit for bit, of those made."""
+    """The number of comparisons with equal bits, and the number of comparisons."""
     if evidence is None or evidence.comparisons == 0:
         return NONE
     if evidence.same_bits == evidence.comparisons:

@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them."""
+"""Numbers formatted for readers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def format_difference(value: float | None) -> str:
 
 
 def format_tolerance(rtol: float | None, atol: float | None, of_largest: float | None) -> str:
-    """The loosest tolerance, as the scenario language names its parts."""
+    """The loosest tolerance, with the names of the scenario language."""
     parts = [
         f"{name} {value:.3g}"
         for name, value in (("rtol", rtol), ("atol", atol), ("of_largest", of_largest))

@@ -1,5 +1,5 @@
-"""A run, its cases and their evidence as plain values; rows.py makes them from a results file. None is what the file did not
-say, or said in a way that is not understood, and is shown as absent.
+"""A run, its cases and their evidence as plain values, which rows.py reads from a results file. None means that the file does not
+hold the value, or holds one of the wrong type; the page shows it as absent.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ STATUSES = ("PASS", "FAIL", "XFAIL", "XPASS", "SKIP", "UNSUPPORTED", "HANG", "CR
 MEANING = {
     "PASS": "all checks held, with evidence",
     "FAIL": "a check did not hold",
-    "XFAIL": "failed, as the scenario says it must",
-    "XPASS": "held, though the scenario says it must fail",
-    "SKIP": "left out, for the reason the scenario gives",
+    "XFAIL": "failed, as the scenario expects",
+    "XPASS": "passed, but the scenario expects a failure",
+    "SKIP": "skipped, for the scenario's reason",
     "UNSUPPORTED": "this machine or build lacks something",
     "HANG": "ended by its timeout",
     "CRASH": "a rank died unexpectedly",
     "INVALID": "gathered no evidence",
-    "MISSING": "listed, but the run ended before it",
+    "MISSING": "listed, but the run ended before this case",
 }
 
-# From the worst to the mildest: what stands for several cases is the first of these among them.
+# From worst to mildest. The verdict of several cases is the first of these among them.
 _WORST_FIRST = (*UNEXPECTED, "PASS", "XFAIL", "UNSUPPORTED", "SKIP")
 
 PURPOSES = ("parameter", "gradient", "gathered", "activation", "optimizer", "communication", "other")
@@ -37,7 +37,7 @@ PHASES = ("forward", "backward", "optimizer", "other")
 
 
 def is_unexpected(status: str) -> bool:
-    """A verdict that is not known is not trusted."""
+    """Whether the verdict is unexpected. An unknown verdict is."""
     return status not in EXPECTED
 
 
@@ -88,7 +88,7 @@ class Evidence:
         return self.comparisons + self.conditions + self.collectives_checked + self.orders_checked + self.errors_expected > 0
 
     def add(self, other: "Evidence") -> None:
-        """Counts add up; of differences and tolerances the largest stays, and not-a-number above all."""
+        """Adds counts, and keeps the largest difference and tolerance. Not-a-number counts as the largest."""
         for name in EVIDENCE_COUNTS:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         if other.comparisons or other.max_abs_difference:
@@ -126,7 +126,7 @@ class Collective:
 
 @dataclass
 class PlanRow:
-    """What rank 0 had to issue, worked out before the run, and what it did issue."""
+    """The collectives that rank 0 was planned to issue, and those that it issued."""
 
     family: str
     operation: str
@@ -188,7 +188,7 @@ class Failure:
 
 @dataclass
 class Curves:
-    """Losses by rank; of a rank that recorded none, an empty list."""
+    """Losses by rank. A rank without records has an empty list."""
 
     losses: list[list[float]]
     reference: list[list[float]] | None
@@ -198,7 +198,7 @@ class Curves:
         return sum(len(rank) for rank in self.losses)
 
     def compared(self) -> list[tuple[float, float]]:
-        """Pairs (loss, reference) of all ranks and iterations that both have."""
+        """Pairs (loss, reference) of all ranks and iterations that have both."""
         if self.reference is None:
             return []
         return [pair for ours, theirs in zip(self.losses, self.reference) for pair in zip(ours, theirs)]
@@ -242,12 +242,12 @@ class Case:
 
     @property
     def order_apart(self) -> str | None:
-        """Where the order first parts from the plan's; on a rank that nothing else failed on."""
+        """The first place where the order differs from the plan, on a rank without another failure."""
         return self.failure.message if self.failure and self.failure.check == "plan_order" else None
 
     @property
     def words(self) -> list[str]:
-        """The parts of the case's identity."""
+        """The entries of the case's identity."""
         return [word for word in self.case.split(",") if word]
 
     @property
@@ -258,12 +258,12 @@ class Case:
         return Curves(losses, numbers_by_rank(self.records.get("reference_losses")))
 
 
-# -- added up ----------------------------------------------------------------------------------------------------------
+# -- totals --------------------------------------------------------------------------------------------------------------
 
 
 @dataclass
 class Group:
-    """Cases that belong together, by scenario or by mirrored test."""
+    """The cases of one scenario, or of one mirrored test."""
 
     name: str
     cases: list[Case] = field(default_factory=list)
@@ -324,7 +324,7 @@ class Results:
         return [case for case in self.cases if case.unexpected]
 
     def unexpected_groups(self) -> list[list[Case]]:
-        """Unexpected cases of one scenario that failed with the same verdict at the same step: most likely one cause."""
+        """Unexpected cases of one scenario with the same verdict at the same step. They most likely have one cause."""
         groups: dict[tuple, list[Case]] = {}
         for case in self.unexpected:
             where = (case.failure.check, case.failure.place) if case.failure else None
@@ -341,7 +341,7 @@ class Results:
         return Group(name, [case for case in self.cases if case.mirrors == number])
 
     def reasons(self) -> list[tuple[str, str, list[Case]]]:
-        """(status, reason, cases) of what did not run or failed as expected."""
+        """(status, reason, cases) of the cases that did not run or failed as expected."""
         found: dict[tuple[str, str], list[Case]] = {}
         for case in self.cases:
             if case.status in ("SKIP", "UNSUPPORTED", "XFAIL"):
@@ -363,21 +363,21 @@ class Results:
         return sorted(totals.values(), key=lambda row: (row.family, row.operation, order.get(row.phase, len(order))))
 
     def warnings(self) -> list[str]:
-        """What is odd about the file itself."""
+        """Notes about irregularities of the file itself."""
         found = []
         if self.cut_line:
-            found.append(f"Line {self.cut_line}, the last, ends too soon: the run was cut while it was written.")
+            found.append(f"Line {self.cut_line}, the last, is truncated: the run ended while it was written.")
         if self.unreadable_lines:
-            found.append(f"{_lines(self.unreadable_lines)} no JSON object and left out.")
+            found.append(f"{_lines(self.unreadable_lines)} no JSON object and skipped.")
         if self.unknown_rows:
-            found.append(f"{_lines(self.unknown_rows)} of a kind this page does not know and left out.")
+            found.append(f"{_lines(self.unknown_rows)} of a kind unknown to this page and skipped.")
         if not self.run:
-            found.append("The file has no row about the run: command, build and machine are unknown.")
+            found.append("The file has no row for the run: command, build and machine are unknown.")
         if not self.summary:
-            found.append("The file has no summary: the run has not ended, or was cut.")
+            found.append("The file has no summary: the run has not ended, or was interrupted.")
         elif self.summary.counts != self.counts:
             said = ", ".join(f"{number} {status}" for status, number in ordered_counts_of(self.summary.counts)) or "none"
-            found.append(f"The file's own summary counts differ from its cases: it says {said}.")
+            found.append(f"The counts of the file's summary differ from its cases: {said}.")
         return found
 
 

@@ -1,4 +1,4 @@
-"""The page of a run: index.html as one text, with everything it needs inside."""
+"""The page of a run: index.html as one text that needs no other file."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class LossFigure:
 
 @dataclass
 class TimelineFigure:
-    """A case with its timeline, or with why there is none."""
+    """A case with its timeline, or with the reason why it has none."""
 
     id: str
     case: Case
@@ -160,7 +160,7 @@ def render(results: Results, max_plots: int = MAX_PLOTS, max_timelines: int = MA
 
 
 def headline(results: Results) -> tuple[str, str]:
-    """(tone, sentence): what the file says in one line, and no more than it says. Cases that did not run are apart."""
+    """(tone, sentence): the results in one line. Cases that did not run are counted separately."""
     number, bad = len(results.cases), len(results.unexpected)
     left_out = sum(case.status in LEFT_OUT for case in results.cases)
     ran = number - left_out
@@ -170,7 +170,7 @@ def headline(results: Results) -> tuple[str, str]:
     if bad:
         return "bad", f"{bad} of {_cases(ran)} came out unexpectedly{apart}"
     if ran == 0:
-        return "none", "Nothing was executed: every case was left out"
+        return "none", "Nothing was executed: every case was skipped"
     if results.summary is None:
         return "none", f"No unexpected result among the {_cases(ran)} before the file ends{apart}"
     if results.summary.exit_code not in (0, None):
@@ -183,7 +183,7 @@ def _cases(number: int) -> str:
 
 
 def choose_for_plots(cases: list[Case], at_most: int) -> list[Case]:
-    """Unexpected ones, then one a scenario, then the rest, as far as they fit; in the order of the file."""
+    """As many cases as fit, in the order of the file: unexpected ones first, then one per scenario, then the rest."""
     chosen: dict[int, Case] = {}
     seen: set[str] = set()
     for case in cases:
@@ -200,7 +200,7 @@ def choose_for_plots(cases: list[Case], at_most: int) -> list[Case]:
 
 
 def choose_for_timelines(cases: list[Case], at_most: int) -> list[Case]:
-    """One unexpected case of each scenario, then one of each other, then the other unexpected ones, then the rest."""
+    """One unexpected case per scenario, then one case of each other scenario, then the other unexpected ones, then the rest."""
     first: dict[tuple[str, bool], int] = {}
     for case in cases:
         first.setdefault((case.scenario, case.unexpected), case.index)
@@ -241,7 +241,7 @@ def _loss_figure(case: Case) -> LossFigure:
 
 
 def _heaviest(results: Results) -> list[Case]:
-    """The case with the highest peak of each scenario, the highest first."""
+    """The case with the highest peak per scenario, the highest first."""
     best: dict[str, Case] = {}
     for case in results.cases:
         peak = case.memory.get("peak_total")
@@ -286,7 +286,7 @@ def _timelines(results: Results, at_most: int) -> list[TimelineFigure]:
 
 
 def _timeline_data(timeline: Timeline, at_most: int) -> tuple[Markup, int]:
-    """As many boxes as fit into so many characters: a few tries, as boxes differ little in length."""
+    """As many boxes as fit into the given number of characters. A few attempts suffice, because boxes differ little in length."""
     data = page_data(timeline)
     text = _json(data)
     while len(text) > at_most and data["shown"] > 100:
@@ -305,7 +305,7 @@ def _timeline_places(cases: list[Case], figures: list[TimelineFigure]) -> dict[i
 
 
 def _choices(results: Results) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What the selects beside the filter box offer: name, then value and text of each choice; only what occurs."""
+    """The selects beside the filter box: name, then value and text of each choice that occurs."""
     documents = {document_of(case) for case in results.cases}
     titles = [(str(place), document.title) for place, document in enumerate(DOCUMENTS) if str(place) in documents]
     titles += [("other", "no document")] if "other" in documents else []
@@ -327,17 +327,17 @@ def _breaks(name: str) -> Markup:
 
 
 def _kind(status: str) -> str:
-    """The CSS class of a verdict; one for all that this page does not know."""
+    """The CSS class of a verdict; one class for all unknown ones."""
     return status.lower() if status in STATUSES else "unknown"
 
 
 def _packed(data: dict[str, Any], groups: str) -> Markup:
-    """The data of the cases and their list as HTML: deflated, as it repeats itself twentyfold, then as base64."""
+    """The data of the cases and their list as HTML, compressed (the text repeats itself twentyfold) and encoded as base64."""
     text = json.dumps({**data, "groups": groups}, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(base64.b64encode(zlib.compress(text.encode("utf-8", "replace"), 9)).decode("ascii"))
 
 
 def _json(value: Any) -> Markup:
-    """Data for the script, of which nothing can end the element that holds it."""
+    """Data for the script, escaped so that nothing can end its script element."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))

@@ -1,7 +1,7 @@
 """Plots as inline SVG.
 
 Figures are drawn in placeholder colours that become the page's CSS variables, so that they follow its light and dark
-scheme, and every id gets a prefix of its own, so that many fit into one page. Texts stay texts.
+scheme. Every id gets a prefix, so that many figures fit into one page. Texts stay selectable text.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _svg(figure: Figure, label: str) -> Markup:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     text = re.sub(r"<!--.*?-->\s*", "", text, flags=re.DOTALL)
-    # Its own size in points would fix it; the view box lets the page scale it.
+    # A size in points would fix the size of the figure; the view box lets the page scale it.
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
     text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", text, count=1)
     text = text.replace("<svg", f'<svg role="img" aria-label="{html.escape(label, quote=True)}"', 1)
@@ -96,7 +96,7 @@ def _drawn(label: str, width: float, height: float, draw: Callable[[Figure], Non
 
 
 def _plain(text: str) -> str:
-    """A label that cannot break a plot: no formula, nothing unprintable, not wider than the figure."""
+    """A label without formulas and unprintable characters, no wider than the figure."""
     shown = "".join(character if character.isprintable() else "?" for character in text[:MAX_LABEL_CHARACTERS])
     return shown.replace("$", r"\$")
 
@@ -114,7 +114,7 @@ def num_not_finite(curves: Curves) -> int:
 
 
 def loss_plot(curves: Curves, label: str) -> Markup:
-    """Losses by rank; over a reference, also what differs at each iteration, with the same bits marked."""
+    """Losses by rank. With a reference, also the difference at each iteration, with equal bits marked."""
     compared = curves.compared()
 
     def draw(figure: Figure) -> None:
@@ -123,7 +123,7 @@ def loss_plot(curves: Curves, label: str) -> Markup:
         if not compared:
             _draw_losses(figure.subplots(), curves, last=True)
             return
-        # Where nothing differs there is nothing to measure: a strip of marks is enough.
+        # Without any difference, a strip of marks suffices.
         all_same = curves.num_same_bits == len(compared)
         ratios = [5, 1] if all_same else [2.3, 1]
         above, below = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": ratios})
@@ -162,7 +162,7 @@ def _draw_differences(axes: Axes, curves: Curves) -> None:
         same = [place for place, (a, b) in pairs if same_bits(a, b)]
         other = [(place, abs(a - b)) for place, (a, b) in pairs if not same_bits(a, b)]
         other = [(place, value) for place, value in other if math.isfinite(value) and value < _LARGEST_PLOTTED]
-        # Ranks stand side by side, or those with the same bits would hide each other.
+        # Ranks are drawn side by side, because equal curves would hide each other.
         shift = (rank - (len(curves.losses) - 1) / 2) * min(0.12, 0.6 / len(curves.losses))
         axes.plot(
             [place + shift for place in same], [0.0] * len(same), linestyle="none", marker="s", markersize=3.4,
@@ -183,7 +183,7 @@ def _draw_differences(axes: Axes, curves: Curves) -> None:
 
 
 def _name_values(axes: Axes, name: str) -> None:
-    """At one distance from the axis, however wide the numbers are."""
+    """Places the label at a fixed distance from the axis, for numbers of any width."""
     axes.set_ylabel(name)
     axes.yaxis.set_label_coords(-0.155, 0.5)
 
@@ -204,7 +204,7 @@ def _stacked(axes: Axes, rows: list[list[float]], colors: list[str]) -> None:
         widths = [row[part] for row in rows]
         lefts = [sum(row[:part]) for row in rows]
         if any(widths):
-            # The thin edge in the page's own colour keeps neighbouring parts apart.
+            # A thin edge in the page's colour separates neighbouring parts.
             axes.barh(range(len(rows)), widths, left=lefts, height=0.62, color=color, edgecolor=_SURFACE, linewidth=0.6)
     axes.set_ylim(len(rows) - 0.4, -0.6)
     axes.grid(axis="x")
@@ -228,7 +228,7 @@ def purpose_color(purpose: str) -> int:
 
 
 def collectives_plot(totals: list[Collective]) -> Markup:
-    """How often each collective ran, and how many bytes it moved, by phase."""
+    """Calls and bytes of each collective, by phase."""
     bars = list(dict.fromkeys((row.family, row.operation) for row in totals))
     phases = list(dict.fromkeys([*PHASES, *(row.phase for row in totals)]))
 
@@ -253,7 +253,7 @@ def collectives_plot(totals: list[Collective]) -> Markup:
 
 
 def memory_plot(cases: list[tuple[str, Case]]) -> Markup:
-    """Peaks by purpose of labelled cases; the mark is the peak of all purposes together."""
+    """Peaks by purpose of labelled cases. The mark is the peak of the total."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -275,13 +275,13 @@ _MAX_STEPS = 900
 
 
 def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
-    """Bytes in use by purpose on the rank that used most, over its time, with the bounds that the scenario set to it."""
+    """Bytes in use by purpose over time, on the rank that used most, with the scenario's bounds."""
     rank = timeline.heaviest_rank
     if rank is None:
         return None
     samples = _thinned(timeline.memory[rank])
     bounds = timeline.drawn_bounds(rank)
-    # What a bound is about lies at the bottom, so that the bound can be read against it.
+    # The purposes of a bound are at the bottom, so that the bound can be compared with them.
     bounded = bounds[0].purposes if bounds else []
     order = sorted(range(len(PURPOSES)), key=lambda place: PURPOSES[place] not in bounded)
     used = [place for place in order if any(sizes[place] for _, sizes in samples)]
@@ -289,7 +289,7 @@ def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
     times = [time / 1e3 for time, _ in samples] + [end / 1e3]
 
     def draw(figure: Figure) -> None:
-        # The margins of the drawing above it at the page's full width: what happens at once stands below each other.
+        # The margins of the timeline above it at the page's full width: simultaneous events are aligned.
         figure.subplots_adjust(left=0.1345, right=0.9925, top=0.93, bottom=0.14)
         axes = figure.subplots()
         axes.grid(axis="y")
@@ -312,7 +312,7 @@ def memory_over_time_plot(timeline: Timeline, label: str) -> Markup | None:
 
 
 def _thinned(samples: list[tuple[float, list[int]]]) -> list[tuple[float, list[int]]]:
-    """Of each stretch of time its peak and what stays after it: about what a row of pixels can show."""
+    """The peak and the final value of each interval, about one interval per column of pixels."""
     if len(samples) <= _MAX_STEPS:
         return samples
     width = (samples[-1][0] - samples[0][0]) / (_MAX_STEPS / 2) or 1.0
@@ -331,7 +331,7 @@ def _mark_iterations(axes: Axes, iterations: list[tuple[float, int]], end: float
         return
     last = -end
     for begin, number in iterations:
-        # Those that would crowd each other are left out; the first label is long.
+        # Labels that would overlap are omitted; the first label is long.
         if begin - last < (0.025 if last > iterations[0][0] else 0.07) * end:
             continue
         axes.axvline(begin / 1e3, color=_MUTED, linewidth=0.6, alpha=0.5)

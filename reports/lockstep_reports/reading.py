@@ -1,4 +1,4 @@
-"""Reading results.jsonl. A run that was killed leaves a file that ends in the middle of a line; it is read as far as it goes."""
+"""Reading results.jsonl. A killed run leaves a file with a truncated last line; the lines before it are read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnreadableResults(Exception):
 
 
 def _constant(name: str) -> float:
-    # JSON has no such numbers and the format writes them as text; other writers' NaN and Infinity are taken all the same.
+    # JSON has no such numbers, and the format writes them as text. NaN and Infinity of other writers are accepted too.
     return float(name.replace("Infinity", "inf"))
 
 
@@ -25,7 +25,7 @@ def read_results(path: Path) -> Results:
     results = Results(source=str(path))
     num_rows = 0
     try:
-        # Bytes that are no UTF-8 must not hide the other rows.
+        # Bytes that are not UTF-8 must not hide the other rows.
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
             number = 0
             for number, line in enumerate(file, start=1):

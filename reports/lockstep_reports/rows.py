@@ -1,4 +1,4 @@
-"""From the rows of a results file to the values of model.py. A field that is not understood is shown as absent."""
+"""From the rows of a results file to the values of model.py. A field of the wrong type becomes absent."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def _peaks_from(value: Any) -> dict[str, int]:
 
 
 def _plan_rows(plan: Any) -> list:
-    """Of a plan that was judged, the field itself; of another, what rank 0 left."""
+    """The field itself if the plan was judged, else the collectives of rank 0."""
     return list_of(plan.get("collectives")) if isinstance(plan, dict) else list_of(plan)
 
 

@@ -1,7 +1,7 @@
-"""The timeline of a case: what the page draws of a trace that `lockstep run --timeline` left.
+"""The timeline of a case: the trace of `lockstep run --timeline`, reduced to what the page draws.
 
-The file is a trace in Chrome's JSON format (harness/report/timeline.hpp says what is in it). It is read as tolerantly as
-the results file: what cannot be understood is left out, a file that is no trace is a reason to show.
+The file is a trace in Chrome's JSON format (harness/report/timeline.hpp describes it). Entries of the wrong type are skipped. A
+file that is not a trace gives a reason, which the page shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .values import count_of, number_of, text_of
 MAX_FILE_BYTES = 256 * 1024 * 1024
 MAX_BOXES = 12_000  # of a case in the page
 MAX_TEXT = 200
-TICKS = 10  # of a microsecond: times in the page are whole numbers of these
+TICKS = 10  # per microsecond: times in the page are integers in this unit
 
 # Kinds of boxes, in the order of the numbers in the page's data.
 KINDS = ("step", "module", "launch", "copy", "all_gather", "reduce_scatter", "all_reduce", "collective")
@@ -34,7 +34,7 @@ class Box:
     info: str
     iteration: int | None = None
     depth: int = 0
-    resumed: float | None = None  # of a deferred collective: from here on its rank waited in it
+    resumed: float | None = None  # of a deferred collective: the time at which its rank began to wait
     unfinished: bool = False
 
 
@@ -88,7 +88,7 @@ class Timeline:
         return max(peaks, key=lambda rank: (peaks[rank], -rank), default=None)
 
     def shares(self) -> list["Share"]:
-        """Rank by rank, how its time was spent."""
+        """The use of time, per rank."""
         found = []
         for rank, lanes in self.lanes.items():
             boxes = [box for lane in lanes for box in lane.boxes]
@@ -108,7 +108,7 @@ class Timeline:
         return found
 
     def drawn_bounds(self, rank: int) -> list[Bound]:
-        """Bounds on one choice of purposes, the first's: those can lie at the bottom of one plot."""
+        """The bounds on the purposes of the first bound: one plot can have these purposes at its bottom."""
         of_rank = [bound for bound in self.bounds if bound.rank in (None, rank)]
         return [bound for bound in of_rank if set(bound.purposes) == set(of_rank[0].purposes)]
 

@@ -168,7 +168,7 @@ def test_a_cut_run_is_not_called_clean(tmp_path):
     results = read_results(file)
     tone, said = headline(results)
     assert tone == "none" and "before the file ends" in said
-    assert "ends too soon" in Page(render(results)).text
+    assert "is truncated" in Page(render(results)).text
 
 
 def test_a_run_that_only_skipped_is_not_called_clean(tmp_path):

@@ -1,4 +1,4 @@
-// What a case says is put together when it is opened: a page of a thousand would be slow otherwise.
+// Builds a case when it is opened: building a thousand at once would be slow.
 const detailsOf = (data) => {
 
   const make = (tag, attributes, ...children) => {
@@ -37,7 +37,7 @@ const detailsOf = (data) => {
     return parts;
   };
 
-  // The parts of a case, in the order in which they are shown; each is there only when the results file holds it.
+  // The sections of a case in display order. A section exists only if the results file holds its data.
   const body = (one) => {
     const parts = [];
     if (one.failure) parts.push(...failure(one.failure));

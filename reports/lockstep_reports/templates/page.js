@@ -15,7 +15,7 @@ const startPage = (details) => {
   const selects = [...document.querySelectorAll(".filter select")]; // in the order of `chosen`: document, launch, device
   const wanted = new Set();
 
-  // A word with = or : is looked for whole, so that test:1 is not test:16; any other as a part of a name or of a text.
+  // A word with = or : must match whole, so that test:1 does not match test:16. Other words match parts of names and texts.
   const holds = (one, tokens) =>
     tokens.every((token) =>
       /^[\w.-]+[=:]./.test(token) ? one.words.includes(` ${token} `) || one.text.includes(token) : one.words.includes(token) || one.text.includes(token));
@@ -41,7 +41,7 @@ const startPage = (details) => {
       visible += any;
       total += group.cases.length;
     }
-    // A few groups are shown open; a hundred open ones would bury each other.
+    // A few groups are shown open; a hundred open groups would be unreadable.
     if (active) {
       let room = 60;
       for (const group of groups) {
@@ -122,7 +122,7 @@ const startPage = (details) => {
     });
     apply();
   }
-  // The bars at the top stay in view. What a link leads to must come to lie below them.
+  // The bars at the top stay in view. The target of a link must scroll to a position below them.
   const bars = [...document.querySelectorAll("nav, .filter")];
   const measure = () => {
     const sticky = bars.filter((bar) => getComputedStyle(bar).position === "sticky").map((bar) => bar.offsetHeight);

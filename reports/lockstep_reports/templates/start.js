@@ -1,4 +1,4 @@
-// The list of the cases, and what each says, come packed: deflated, then as base64. The page starts when they are unpacked.
+// The list of the cases and their data are compressed and encoded as base64. The page starts when they are unpacked.
 const unpack = async (packed) => {
   const bytes = Uint8Array.from(atob(packed), (letter) => letter.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
@@ -8,7 +8,7 @@ const unpack = async (packed) => {
 const started = (async () => {
   const { groups, ...data } = await unpack(document.getElementById("packed").textContent);
   const list = document.getElementById("groups");
-  if (list) list.innerHTML = groups; // escaped when it was made
+  if (list) list.innerHTML = groups; // escaped in Python
   startPage(detailsOf(data));
 })();
 started.catch((error) => {

@@ -1,6 +1,6 @@
-// Draws the timelines: a row a stream, a box a launch, a curve between the boxes of one collective on its ranks.
+// Draws the timelines: one row per stream, one box per launch, a curve between the boxes of a collective on its ranks.
 (() => {
-  const TICKS = 10; // of a microsecond, as the data has them
+  const TICKS = 10; // per microsecond, the unit of the data
   const FIELDS = 6; // of a box: begin, duration, name, info, flags, wait
   const GUTTER = 148;
   const ROW = 18;
@@ -24,7 +24,7 @@
     return [1, 2, 5, 10].map((one) => one * power).find((one) => one >= raw);
   };
 
-  // A begin is kept as its distance from the one before, and waits apart, as few boxes have one.
+  // A begin is stored as the distance from the previous one. Waits are stored separately, because few boxes have one.
   const unpacked = ({ boxes, waits }) => {
     const found = [];
     let begin = 0;
@@ -52,7 +52,7 @@
       this.draw();
     }
 
-    // Where each lane lies, top to bottom.
+    // The position of each lane, top to bottom.
     place() {
       let y = 2;
       let rank = null;
@@ -106,7 +106,7 @@
         parts.push(`<text class="name" x="${GUTTER - 8}" y="${lane.y + 12}" text-anchor="end">${escaped(name)}</text>`);
         this.drawBoxes(lane, number, boxes);
       });
-      // A drawing of its own inside this one cuts off what lies left of the rows.
+      // A nested drawing clips boxes that begin left of the rows.
       const inner = `x="${GUTTER}" width="${width - GUTTER}" height="${this.height}" viewBox="${GUTTER} 0 ${width - GUTTER} ${this.height}"`;
       const joins = this.drawJoins();
       parts.push(`<svg ${inner}${joins.length > 120 ? ' class="many"' : ""}>`, ...boxes, ...joins, "</svg>");
@@ -128,7 +128,7 @@
     drawBoxes(lane, number, parts) {
       const [from, to] = this.view;
       const { boxes } = lane;
-      const reached = new Array(lane.depth).fill(-1); // pixels drawn so far, row by row: what lies below one joins it
+      const reached = new Array(lane.depth).fill(-1); // pixels drawn so far, per row: a box narrower than a pixel joins the previous one
       for (let i = 0, box = 0; i < boxes.length; i += FIELDS, ++box) {
         const begin = boxes[i];
         const end = begin + boxes[i + 1];
@@ -162,7 +162,7 @@
       }
     }
 
-    // A curve between neighbours, from box to box in the order of the ranks.
+    // A curve between neighbouring ranks, from box to box.
     drawJoins() {
       const [from, to] = this.view;
       const parts = [];
@@ -266,7 +266,7 @@
     }
   }
 
-  // Drawn when they are first opened: their sizes are unknown before.
+  // Drawn when first opened, because their sizes are unknown before.
   for (const holder of document.querySelectorAll("details.timeline")) {
     const start = () => {
       if (holder.open && !holder.timeline && holder.querySelector("script")) holder.timeline = new Timeline(holder);
