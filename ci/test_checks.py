@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -351,3 +352,42 @@ def test_a_hot_functor_that_is_not_vectorised_is_found(tmp_path, monkeypatch, fu
     found = check_vectors.check(tmp_path, tmp_path / "stamps", "g++")
     assert len(found) == (2 if said else 0)
     assert all(said in message for message in found.values())
+
+
+# ---- pages ----
+ROOT = CI.parent
+PAGES = [page for folder in ("", "ci", "engine", "engine/*", "harness", "reports", "scenarios") for page in ROOT.glob(f"{folder}/*.md".lstrip("/"))]
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
+
+
+def anchor_of(heading: str) -> str:
+    """The anchor that Markdown renderers give a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_to_a_file_and_a_heading(page):
+    broken = []
+    for target, anchor in LINK.findall(page.read_text(encoding="utf-8")):
+        if ":" in target:
+            continue
+        file = (page.parent / target).resolve() if target else page
+        if not file.exists():
+            broken.append(target)
+        elif anchor and anchor not in {anchor_of(line.lstrip("#")) for line in file.read_text(encoding="utf-8").splitlines() if line.startswith("#")}:
+            broken.append(f"{target}#{anchor}")
+    assert broken == []
+
+
+def test_the_picture_of_the_layers_shows_every_layer():
+    picture = (ROOT / "engine/layers.svg").read_text(encoding="utf-8")
+    assert [layer for layer in check_layers.ORDER if f">{layer}<" not in picture] == []
+
+
+def test_architecture_and_contributing_name_existing_paths():
+    missing = []
+    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        for path in re.findall(r"`((?:engine|harness|reports|scenarios|ci)/[\w./]*)`", (ROOT / page).read_text(encoding="utf-8")):
+            if not list(ROOT.glob(f"{path.rstrip('/')}*")):
+                missing.append(f"{page}: {path}")
+    assert missing == []
