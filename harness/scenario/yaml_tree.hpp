@@ -47,6 +47,11 @@ class YamlFile {
   SourceText source_of(const YamlNode& scalar) const;
 
  private:
+  Place place_of(std::size_t at, const std::string& file) const;
+  // Reports bytes that no text may contain and excessive nesting; false when the text must not be parsed.
+  bool check_text(const std::string& file, Diagnostics& diagnostics) const;
+  void parse(const std::string& file, Diagnostics& diagnostics);
+
   std::string text_;
   std::vector<std::size_t> line_starts_;
   YamlPtr root_;
