@@ -60,12 +60,32 @@ class Reader {
 
  private:
   std::optional<Step> step(const YamlNode& node);
-  void read_arguments(Step& step, const VerbSpec& spec, const YamlNode& value);
+  struct StepKeys;
+  StepKeys find_step_keys(const YamlNode& node);
+  void report_unknown_key(const YamlNode& key, const StepKeys& keys, const YamlNode& step);
   void read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& node);
+  void read_blocks(Step& step, const VerbSpec& spec, const YamlNode& node);
+  void read_branches(Step& step, const VerbSpec& spec, const YamlNode& node);
   void read_as(Step& step, const VerbSpec& spec, const YamlNode& node);
   void read_raises(Step& step, const YamlNode& node);
+
+  // step_arguments.cpp. The functions that return bool return false where an unquoted comma has split the text: what is
+  // missing then is not reported.
+  void read_arguments(Step& step, const VerbSpec& spec, const YamlNode& value);
+  void read_argument(Step& step, const VerbSpec& spec, std::size_t index, const YamlNode& node);
+  void read_entries(Step& step, const VerbSpec& spec, const YamlNode& value);  // let, forward, record
+  bool read_named_arguments(Step& step, const VerbSpec& spec, const YamlNode& value);
+  bool read_ordered_arguments(Step& step, const VerbSpec& spec, const YamlNode& value);
+  void add_defaults(Step& step, const VerbSpec& spec, bool complete);
   void read_use(Step& step, const YamlNode& node);
+  bool read_routine_arguments(Step& step, const YamlNode* with);
+  void read_routine_names(Step& step, const YamlNode& as);
+
+  // step_rules.cpp
   void check_rules(const Step& step, const VerbSpec& spec);
+  void check_hook_target(const Step& step, const VerbSpec& spec);
+  void check_memory_purposes(const Step& step);
+  void check_file_name(const Step& step);
   void check_ranges(const Step& step, const VerbSpec& spec);
   void check_counts(const YamlNode& node);
   ExprPtr literal_list(const YamlNode& node, const ArgumentSpec& spec);
