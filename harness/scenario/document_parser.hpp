@@ -23,6 +23,9 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
 // Whether the text is that of a routine: its first key of the two is `routine`.
 bool is_routine(const std::string& text);
 
+// Reads the keys of a scenario file (scenario_reader.cpp).
+void read_scenario(Reader& reader, const YamlNode& root, const std::string& expected_name, Scenario& scenario);
+
 // Names, calls and what must hold across steps (check.cpp).
 // `excused`: names that count as bound, as the step that binds them could not be read.
 void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics);

@@ -56,7 +56,7 @@ class Reader {
 
   Steps steps(const YamlNode& node, std::string_view what);                // steps.cpp
   std::vector<OwnModel> models(const YamlNode& node);                      // models.cpp
-  std::vector<RoutineParameter> routine_parameters(const YamlNode& node);  // document.cpp
+  std::vector<RoutineParameter> routine_parameters(const YamlNode& node);  // document_parser.cpp
 
  private:
   std::optional<Step> step(const YamlNode& node);
@@ -93,6 +93,8 @@ class Reader {
   OwnModel own_model(const std::string& name, const YamlNode& key, const YamlNode& node);
   void own_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
+
+  void read_default(RoutineParameter& parameter, const YamlNode& node);
 
   void excuse(const YamlNode& step);
   void excuse_bound(const Steps& list);
