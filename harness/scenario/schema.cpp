@@ -218,21 +218,33 @@ Json routine_schema() {
           {"properties", std::move(properties)}};
 }
 
-}  // namespace
+Json mirrors_schema() {
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"required", {"document", "test"}},
+          {"properties",
+           {{"document", {{"type", "string"}}},
+            {"test", {{"type", "string"}}},
+            {"number", {{"type", "integer"}, {"minimum", 1}}}}}};
+}
 
-std::string schema() {
+Json stage_schema() {
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"required", {"name", "steps"}},
+          {"properties",
+           {{"name", ref("name")},
+            {"world_size", {{"type", Json::array({"integer", "string"})}}},
+            {"steps", ref("steps")}}}};
+}
+
+Json scenario_properties() {
   const Json size = {{"type", "integer"}, {"minimum", 1}, {"maximum", 65536}};
   const Json launch = {{"enum", {"process", "thread"}}};
   Json properties = Json::object();
   properties["scenario"] = {{"type", "string"}, {"minLength", 1}};
   properties["summary"] = {{"type", "string"}, {"minLength", 1}};
-  properties["mirrors"] = {{"type", "object"},
-                           {"additionalProperties", false},
-                           {"required", {"document", "test"}},
-                           {"properties",
-                            {{"document", {{"type", "string"}}},
-                             {"test", {{"type", "string"}}},
-                             {"number", {{"type", "integer"}, {"minimum", 1}}}}}};
+  properties["mirrors"] = mirrors_schema();
   properties["see"] = one_or_list({{"type", "string"}});
   properties["ranks"] = {{"type", "object"},
                          {"additionalProperties", false},
@@ -257,13 +269,12 @@ std::string schema() {
   properties["plan"] = reason_under("unplanned");
   properties["models"] = map_of(ref("model"), model_pattern);
   properties["steps"] = ref("steps");
-  properties["stages"] = list_of({{"type", "object"},
-                                  {"additionalProperties", false},
-                                  {"required", {"name", "steps"}},
-                                  {"properties",
-                                   {{"name", ref("name")},
-                                    {"world_size", {{"type", Json::array({"integer", "string"})}}},
-                                    {"steps", ref("steps")}}}});
+  properties["stages"] = list_of(stage_schema());
+  return properties;
+}
+
+Json scenario_schema() {
+  Json properties = scenario_properties();
   Json required = Json::array();
   for (const KeySpec& key : scenario_keys()) {
     properties[std::string(key.name)] = described(properties.at(std::string(key.name)), key.doc);
@@ -276,6 +287,12 @@ std::string schema() {
   scenario["required"] = std::move(required);
   scenario["oneOf"] = Json::array({Json{{"required", {"steps"}}}, Json{{"required", {"stages"}}}});
   scenario["properties"] = std::move(properties);
+  return scenario;
+}
+
+}  // namespace
+
+std::string schema() {
   Json out;
   out["$schema"] = "http://json-schema.org/draft-07/schema#";
   out["title"] = "Lockstep scenario or routine";
@@ -284,7 +301,7 @@ std::string schema() {
   out["then"] = ref("routine");
   out["else"] = ref("scenario");
   out["definitions"] = {
-      {"scenario", std::move(scenario)},
+      {"scenario", scenario_schema()},
       {"routine", routine_schema()},
       {"name", {{"type", "string"}, {"pattern", name_pattern}}},
       {"text", {{"type", Json::array({"string", "number", "integer", "boolean"})}}},
