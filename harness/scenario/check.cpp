@@ -7,23 +7,11 @@
 #include "harness/scenario/call_arguments.hpp"
 #include "harness/scenario/document_parser.hpp"
 #include "harness/scenario/model_cycles.hpp"
+#include "harness/scenario/scope.hpp"
 
 namespace lockstep::scenario {
 
 namespace {
-
-// Names that stand for something before launch.
-const std::vector<std::string> launch_names = {"world_size", "launch", "device"};
-
-struct Scope {
-  std::set<std::string> fixed;         // known before launch: parameters, matrix names, some variables, types
-  std::set<std::string> known;         // all that can be used, `fixed` included
-  std::map<std::string, Place> later;  // every name that some step of the file binds
-  std::set<std::string> cannot_bind;   // parameters, matrix names, variables, types
-  std::set<std::string> of_loops;      // bound by the loops around
-  std::set<std::string> barred;        // in a hook: those, which mean something else once it runs
-  bool in_hook = false;                // names are looked up when the hook runs
-};
 
 class Checker {
  public:
@@ -31,34 +19,8 @@ class Checker {
 
   void matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
 
-  Scope base_scope(const std::vector<std::string>& constants) const {
-    Scope scope;
-    for (std::string_view name : variables()) scope.known.emplace(name);
-    for (std::string_view name : type_names()) scope.fixed.emplace(name);
-    for (const std::string& name : launch_names) scope.fixed.insert(name);
-    for (const std::string& name : constants) scope.fixed.insert(name);
-    scope.known.insert(scope.fixed.begin(), scope.fixed.end());
-    scope.cannot_bind = scope.known;
-    return scope;
-  }
-
   void steps(const Steps& list, Scope& scope) {
     for (const Step& step : list) check_step(step, scope);
-  }
-
-  static void collect(const Steps& list, std::map<std::string, Place>& bound) {
-    for (const Step& step : list) {
-      const auto bind = [&](const std::string& name) { bound.try_emplace(name, step.place); };
-      if (step.verb == Verb::let || step.verb == Verb::forward) {
-        for (const NamedExpr& entry : step.entries) bound.try_emplace(entry.name, entry.place);
-      }
-      if (!step.as.empty()) bind(step.as);
-      for (const auto& [its, mine] : step.as_names) bind(mine);
-      for (const std::string& name : loop_names(step)) bind(name);
-      collect(step.steps, bound);
-      collect(step.otherwise, bound);
-      for (const Branch& branch : step.among) collect(branch.steps, bound);
-    }
   }
 
   void expression(const Expr& expr, const Scope& scope, const std::string& file, bool builds = false) {
@@ -92,58 +54,6 @@ class Checker {
     diagnostics_.error(Place{*file_, expr.line, expr.column}, std::move(message));
   }
 
-  static std::vector<std::string> loop_names(const Step& step) {
-    std::vector<std::string> names;
-    const auto take = [&](const Expr* expr) {
-      if (expr == nullptr) return;
-      for_each_node(*expr, [&](const Expr& node) {
-        if (node.kind == ExprKind::literal && node.value.is_text()) names.push_back(node.value.as_text());
-      });
-    };
-    if (step.verb == Verb::for_each) take(step.argument("name"));
-    if (step.verb == Verb::for_each || step.verb == Verb::repeat) take(step.argument("index"));
-    return names;
-  }
-
-  void bind(const std::string& name, const Place& place, Scope& scope) {
-    if (scope.cannot_bind.contains(name)) {
-      const bool fixed = std::find(variables().begin(), variables().end(), name) != variables().end();
-      const bool type = std::find(type_names().begin(), type_names().end(), name) != type_names().end();
-      diagnostics_.error(place, str("`", name, "` is a ",
-                                    fixed  ? "variable"
-                                    : type ? "type"
-                                           : "parameter or matrix name",
-                                    " and cannot be bound"));
-      return;
-    }
-    scope.known.insert(name);
-    scope.barred.erase(name);
-  }
-
-  void unknown(const std::string& name, const Place& place, const Scope& scope) {
-    if (scope.barred.contains(name)) {
-      diagnostics_.error(place, str("a hook looks `", name,
-                                    "` up when it runs, after the loop has moved on; bind another "
-                                    "name to its value with `let`"));
-      return;
-    }
-    const auto later = scope.later.find(name);
-    if (later != scope.later.end()) {
-      diagnostics_.error(place, str("`", name, "` is used before it is bound; line ", later->second.line, " binds it"));
-      return;
-    }
-    std::vector<std::string> known(scope.known.begin(), scope.known.end());
-    for (const auto& [other, where] : scope.later) known.push_back(other);
-    const std::string near = nearest_word(name, known);
-    diagnostics_.error(place, str("unknown name `", name, "`",
-                                  near.empty() ? "; no earlier step binds it" : str("; did you mean `", near, "`?")));
-  }
-
-  static bool is_known(const std::string& name, const Scope& scope) {
-    if (scope.barred.contains(name)) return false;
-    return scope.known.contains(name) || (scope.in_hook && scope.later.contains(name));
-  }
-
   void check_step(const Step& step, Scope& scope) {
     file_ = &step.place.file;
     const bool binds = step.verb == Verb::let || step.verb == Verb::forward;
@@ -160,7 +70,7 @@ class Checker {
       typed.name = entry.name;
       typed.type = parameter == nullptr ? ArgType::any : argument_type_of(parameter->type);
       if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
-      if (binds) bind(entry.name, entry.place, scope);
+      if (binds) bind_name(entry.name, entry.place, scope, diagnostics_);
     }
     may_communicate_ = false;
     if (step.raises) {
@@ -172,7 +82,7 @@ class Checker {
     may_communicate_ = true;
     const std::set<std::string> around = scope.of_loops;
     for (const std::string& name : loop_names(step)) {
-      bind(name, step.place, scope);
+      bind_name(name, step.place, scope, diagnostics_);
       scope.of_loops.insert(name);
     }
     if (step.verb == Verb::hook) {
@@ -184,8 +94,8 @@ class Checker {
     }
     scope.of_loops = around;
     file_ = &step.place.file;
-    if (!step.as.empty()) bind(step.as, step.place, scope);
-    for (const auto& [its, mine] : step.as_names) bind(mine, step.place, scope);
+    if (!step.as.empty()) bind_name(step.as, step.place, scope, diagnostics_);
+    for (const auto& [its, mine] : step.as_names) bind_name(mine, step.place, scope, diagnostics_);
   }
 
   // A hook's own names are known within it alone; what it binds is known everywhere after.
@@ -196,7 +106,7 @@ class Checker {
     for (std::string_view name : hook_names()) inner.known.emplace(name);
     steps(step.steps, inner);
     std::map<std::string, Place> bound;
-    collect(step.steps, bound);
+    collect_bound_names(step.steps, bound);
     for (const auto& [name, place] : bound) scope.known.insert(name);
   }
 
@@ -211,8 +121,8 @@ class Checker {
         // The names that `drop` forgets; loops bind theirs.
         if (spec.name == "names") {
           for_each_node(value, [&](const Expr& node) {
-            if (node.kind == ExprKind::literal && node.value.is_text() && !is_known(node.value.as_text(), scope)) {
-              unknown(node.value.as_text(), Place{*file_, node.line, node.column}, scope);
+            if (node.kind == ExprKind::literal && node.value.is_text() && !scope.is_known(node.value.as_text())) {
+              report_unknown_name(node.value.as_text(), Place{*file_, node.line, node.column}, scope, diagnostics_);
             }
           });
         }
@@ -243,21 +153,21 @@ class Checker {
     const std::string name = text.substr(0, end);
     if (name.find_first_of("*?[") != std::string::npos) {
       error(*first, str("a path begins with a name: `", name, "` is a pattern"));
-    } else if (!is_known(name, scope)) {
-      unknown(name, Place{*file_, first->line, first->column}, scope);
+    } else if (!scope.is_known(name)) {
+      report_unknown_name(name, Place{*file_, first->line, first->column}, scope, diagnostics_);
     }
   }
 
   void check(const Expr& expr, const Scope& scope, bool builds) {
     switch (expr.kind) {
       case ExprKind::name: {
-        if (is_known(expr.name, scope)) return;
+        if (scope.is_known(expr.name)) return;
         if (find_function(expr.name) != nullptr) {
           error(expr, str("`", expr.name, "` is a function; call it: `", expr.name, "(...)`"));
         } else if (is_model(expr.name)) {
           error(expr, str("`", expr.name, "` builds a module; call it: `", expr.name, "(...)`"));
         } else {
-          unknown(expr.name, Place{*file_, expr.line, expr.column}, scope);
+          report_unknown_name(expr.name, Place{*file_, expr.line, expr.column}, scope, diagnostics_);
         }
         return;
       }
@@ -292,7 +202,7 @@ class Checker {
       check(callee, scope, false);
     } else if (builds && is_model(callee.name)) {
       check_model_arguments(expr, callee.name, models_, complain_);
-    } else if (!is_known(callee.name, scope)) {
+    } else if (!scope.is_known(callee.name)) {
       if (expr.function != Function::none) {
         const FunctionSpec& spec = spec_of(expr.function);
         if (communicates(expr.function) && !may_communicate_)
@@ -309,7 +219,7 @@ class Checker {
 
   void unknown_call(const Expr& callee, const Scope& scope, bool builds) {
     if (scope.later.contains(callee.name)) {
-      unknown(callee.name, Place{*file_, callee.line, callee.column}, scope);
+      report_unknown_name(callee.name, Place{*file_, callee.line, callee.column}, scope, diagnostics_);
       return;
     }
     std::vector<std::string> known;
@@ -360,7 +270,7 @@ class Checker {
     for_each_node(expr, [&](const Expr& node) { own_names.insert(node.names.begin(), node.names.end()); });
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind == ExprKind::name) {
-        const bool called = find_function(node.name) != nullptr && !is_known(node.name, scope);
+        const bool called = find_function(node.name) != nullptr && !scope.is_known(node.name);
         constant = constant && (called || scope.fixed.contains(node.name) || own_names.contains(node.name));
       } else if (node.kind == ExprKind::call) {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
@@ -422,14 +332,14 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& excus
     }
     constants.push_back(name.name);
   }
-  const Scope plain = checker.base_scope({});
+  const Scope plain = base_scope({});
   const auto check_free = [&](const std::string& name, const Place& place) {
     if (!plain.known.contains(name)) return;
     diagnostics.error(place, str("`", name, "` is a variable or type and cannot be a parameter or matrix name"));
   };
   for (const NamedLiteral& parameter : scenario.parameters) check_free(parameter.name, parameter.place);
   for (const MatrixName& name : scenario.matrix) check_free(name.name, name.place);
-  Scope scope = checker.base_scope(constants);
+  Scope scope = base_scope(constants);
   for (const std::vector<Rule>* rules : {&scenario.skip, &scenario.expect_failure}) {
     for (const Rule& rule : *rules) {
       if (rule.when != nullptr) checker.constant(*rule.when, scope, scenario.file);
@@ -441,14 +351,14 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& excus
     // Fresh ranks: nothing but files lives on from the stage before.
     Scope own = scope;
     own.known.insert(excused.begin(), excused.end());
-    Checker::collect(stage.steps, own.later);
+    collect_bound_names(stage.steps, own.later);
     checker.steps(stage.steps, own);
   }
 }
 
 void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics) {
   Checker checker(routine.models, diagnostics);
-  Scope scope = checker.base_scope({});
+  Scope scope = base_scope({});
   for (const RoutineParameter& parameter : routine.parameters) {
     if (scope.cannot_bind.contains(parameter.name)) {
       diagnostics.error(parameter.place, str("`", parameter.name, "` is a variable or type and cannot be a parameter"));
@@ -460,7 +370,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& excused,
     scope.cannot_bind.insert(parameter.name);
   }
   scope.known.insert(excused.begin(), excused.end());
-  Checker::collect(routine.steps, scope.later);
+  collect_bound_names(routine.steps, scope.later);
   checker.steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {
     if (!scope.known.contains(name)) {
