@@ -4,6 +4,8 @@
 #include <array>
 #include <map>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/core/text.hpp"
 
 namespace lockstep::scenario {
@@ -123,6 +125,17 @@ int cases_at_one_size(const ListRow& row) {
   int most = 0;
   for (const auto& [size, count] : counts) most = std::max(most, count);
   return most;
+}
+
+std::string documents_json() {
+  nlohmann::ordered_json out = nlohmann::ordered_json::array();
+  for (const Document& document : documents) {
+    nlohmann::ordered_json tests = nlohmann::ordered_json::object();
+    for (int number = document.first; number <= document.last; ++number)
+      tests[str(number)] = find_document_test(number)->name;
+    out.push_back({{"title", document.name}, {"about", document.about}, {"tests", std::move(tests)}});
+  }
+  return str(out.dump(1), "\n");
 }
 
 std::string documents_page(const std::vector<ListRow>& rows) {

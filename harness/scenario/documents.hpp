@@ -27,6 +27,10 @@ const DocumentTest* find_document_test(int number);  // nullptr: there is none
 // The cases that a scenario runs at one world size and one launch: of those it has, the most.
 int cases_at_one_size(const ListRow& row);
 
+// reports/lockstep_reports/documents.json, the same table for the page of a run: a list of {title, about, tests}, where
+// `tests` maps numbers to names.
+std::string documents_json();
+
 // scenarios/README.md: which test is mirrored where, in how many cases.
 std::string documents_page(const std::vector<ListRow>& rows);
 

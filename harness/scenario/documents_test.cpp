@@ -64,17 +64,27 @@ TEST(Documents, CasesCountAtOneWorldSizeAndLaunchWithoutSkippedOnes) {
   EXPECT_EQ(cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
 }
 
-TEST(Documents, PageIsFresh) {
-  const std::string file = LOCKSTEP_SOURCE_DIR "/scenarios/README.md";
-  const std::string page = documents_page(all_rows());
+// Compares a generated file with its text, or writes it where LOCKSTEP_WRITE_REFERENCE is set.
+void expect_fresh(const std::string& file, const std::string& text, const std::string& remedy) {
+  const std::string path = str(LOCKSTEP_SOURCE_DIR "/", file);
   if (std::getenv("LOCKSTEP_WRITE_REFERENCE") != nullptr) {
-    std::ofstream(file) << page;
+    std::ofstream(path) << text;
     return;
   }
-  std::ifstream stream(file);
-  std::stringstream text;
-  text << stream.rdbuf();
-  EXPECT_TRUE(text.str() == page) << "mirrors have changed; `lockstep reference --documents > scenarios/README.md`";
+  std::ifstream stream(path);
+  std::stringstream stored;
+  stored << stream.rdbuf();
+  EXPECT_TRUE(stored.str() == text) << file << " is out of date; " << remedy;
+}
+
+TEST(Documents, PageIsFresh) {
+  expect_fresh("scenarios/README.md", documents_page(all_rows()),
+               "run `lockstep reference --documents > scenarios/README.md`");
+}
+
+TEST(Documents, TableOfTheReportIsFresh) {
+  expect_fresh("reports/lockstep_reports/documents.json", documents_json(),
+               "run `LOCKSTEP_WRITE_REFERENCE=1 scenario_tests --gtest_filter=Documents.*`");
 }
 
 }  // namespace
