@@ -36,7 +36,7 @@ std::string argument_text(const ArgumentSpec& argument) {
 }
 
 std::string verbs_table(Group group) {
-  std::string out = "\n| verb | arguments | does |\n|---|---|---|\n";
+  std::string out = "\n| verb | arguments | description |\n|---|---|---|\n";
   for (const VerbSpec& spec : verbs()) {
     if (spec.group != group) continue;
     std::string arguments = spec.free_names ? "`name: any`, ..." : "";
@@ -56,17 +56,19 @@ std::string verbs_table(Group group) {
 std::string argument_types() {
   static constexpr std::pair<std::string_view, std::string_view> rows[] = {
       {"any", "a value of any kind"},
-      {"int, num, bool", "an integer, a number, a condition; a number with a range is finite unless it says `or inf`"},
+      {"int, num, bool",
+       "an integer, a number, a boolean; a number with a range is finite unless the range says `or inf`"},
       {"list, map", "a list, a map"},
-      {"tensor, tensors", "a tensor; one or a list of them"},
-      {"mesh, optimizer, observation, dtype", "what `mesh`, `optimizer` and `observe` name; a type such as float32"},
+      {"tensor, tensors", "a tensor; a tensor or a list of tensors"},
+      {"mesh, optimizer, observation", "the result of the verb `mesh`, `optimizer` or `observe`"},
+      {"dtype", "an element type such as float32"},
       {"module", "an expression that builds a module: `MLP(8, mult=2)`"},
-      {"counts", "`{family: {operation: count}}`, the counts being expressions"},
-      {"path, paths", "literal: a module or parameter, or several; one path or a list"},
-      {"word, words, text, a\\|b", "literal"},
-      {"name, names", "literal, bound or looked up by the verb"},
+      {"counts", "`{family: {operation: count}}`; the counts are expressions"},
+      {"path, paths", "literal: the path of a module or parameter; a path or a list of paths"},
+      {"word, words, text, a\\|b", "literal: a word, a word or a list of words, a text, one of the words a and b"},
+      {"name, names", "literal: a name that the verb binds or looks up; a name or a list of names"},
   };
-  std::string out = "\n| type | is |\n|---|---|\n";
+  std::string out = "\n| type | value |\n|---|---|\n";
   for (const auto& [type, doc] : rows) out += str("| ", type, " | ", doc, " |\n");
   return out;
 }
@@ -74,7 +76,7 @@ std::string argument_types() {
 std::string functions_tables() {
   std::string out;
   for (int kind = 0; kind < num_function_kinds; ++kind) {
-    out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n\n| function | gives |\n|---|---|\n");
+    out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n\n| function | result |\n|---|---|\n");
     for (const FunctionSpec& spec : functions()) {
       if (spec.kind == static_cast<FunctionKind>(kind)) {
         out += str("| `", spec.name, "(", spec.signature, ")` | ", escaped(spec.doc), " |\n");
@@ -82,9 +84,9 @@ std::string functions_tables() {
     }
     if (static_cast<FunctionKind>(kind) == FunctionKind::factory) {
       out +=
-          "\nSizes are given one by one or as a list. A new tensor lies on the case's device and is float32 "
-          "(integers are "
-          "int64) unless `device=` and `dtype=` say otherwise.\n";
+          "\nSizes are given one by one or as a list. A new tensor is on the case's device unless `device=` is given. "
+          "It is "
+          "float32, or int64 for integers, unless `dtype=` is given.\n";
     }
   }
   return out;
@@ -100,7 +102,7 @@ std::string hooks_table() {
 }
 
 std::string attributes_table() {
-  std::string out = "| of | attribute | is |\n|---|---|---|\n";
+  std::string out = "| of | attribute | value |\n|---|---|---|\n";
   for (const AttributeSpec& attribute : attributes()) {
     out += str("| ", attribute.of, " | `", attribute.name, "` | ", escaped(attribute.doc), " |\n");
   }
@@ -108,7 +110,7 @@ std::string attributes_table() {
 }
 
 std::string models_table() {
-  std::string out = "| module | is |\n|---|---|\n";
+  std::string out = "| module | description |\n|---|---|\n";
   for (const ModelSpec& model : built_in_models()) {
     std::string arguments;
     for (const std::string& argument : model.arguments) arguments += str(arguments.empty() ? "" : ", ", argument);
@@ -124,16 +126,17 @@ std::string words(const std::vector<std::string>& list) {
 }
 
 std::string limits_list() {
-  return str("- An expression: ", limits::expression_characters, " characters, ", limits::expression_depth,
-             " deep. A list or map: ", limits::list_items, " items.\n- A file: ", limits::file_bytes / 1024, " KiB, ",
-             limits::yaml_nodes, " nodes, ", limits::yaml_depth, " deep, ", limits::yaml_aliases,
-             " aliases.\n- A scenario: ", limits::cases, " cases. Routines: ", limits::routine_depth,
-             " deep.\n- A recorded value: ", limits::recorded_numbers,
-             " numbers.\n- While a case runs, lists, maps and modules nest ", limits::value_depth,
-             " deep at most. Memory and output of a rank are bounded by `limits`.\n- Before launch, "
-             "reading a file and evaluating its rules may take ",
-             limits::evaluation_seconds, " s and ", limits::evaluation_mb,
-             " MiB for values each. A file must be a regular file.\n");
+  return str(
+      "- An expression: at most ", limits::expression_characters, " characters, nested ", limits::expression_depth,
+      " deep. A list or map: ", limits::list_items, " items.\n- A file: at most ", limits::file_bytes / 1024, " KiB, ",
+      limits::yaml_nodes, " nodes, nested ", limits::yaml_depth, " deep, ", limits::yaml_aliases,
+      " aliases.\n- A scenario: at most ", limits::cases, " cases. Routines: nested ", limits::routine_depth,
+      " deep.\n- A recorded value: at most ", limits::recorded_numbers,
+      " numbers.\n- While a case runs, lists, maps and modules are nested at most ", limits::value_depth,
+      " deep. `limits` bounds the memory and output of a rank.\n- Before launch, reading a file and evaluating its "
+      "rules may take ",
+      limits::evaluation_seconds, " s and ", limits::evaluation_mb,
+      " MiB for values each. A scenario file must be a regular file.\n");
 }
 
 }  // namespace
@@ -154,8 +157,8 @@ std::string reference() {
     }
     if (group == Group::control) out += prose::control_note;
     if (group == Group::checks) {
-      out +=
-          str("\nFamilies of collectives: ", words(families()), "; `user` are those that a scenario calls itself.\n");
+      out += str("\nFamilies of collectives: ", words(families()),
+                 ". `user` contains the collectives that a scenario calls itself.\n");
     }
   }
   out += str(prose::checks_section, functions_tables(), prose::routines_section, attributes_table(),

@@ -7,11 +7,11 @@ namespace lockstep::scenario::prose {
 
 inline constexpr std::string_view opening = R"page(# Scenario reference
 
-This page is generated from the vocabulary of the program (`lockstep schema` gives the same as a JSON Schema). A test
-keeps it fresh.
+This page is generated from the program's vocabulary, and a test keeps it up to date. `lockstep schema` prints the same
+vocabulary as a JSON Schema.
 
-A scenario is a YAML file that describes a training run on several ranks and what must hold of it. All ranks run the same
-steps in order. Here is a whole one:
+A scenario is a YAML file. It describes a training run on several ranks and the conditions that the run must meet. All
+ranks run the same steps in order. A complete scenario:
 
 ```yaml
 scenario: examples/one_step
@@ -30,28 +30,29 @@ steps:
       - expect_across: {value: p.grad, same: true}
 ```
 
-`lockstep run FILE` runs it, once for each world size. `lockstep validate FILE` checks it without running and shows every
-mistake with its line; `lockstep explain FILE` says what it does and what would make it fail.
+`lockstep run FILE` runs it once per world size. `lockstep validate FILE` checks it without running it and prints every
+mistake with its line. `lockstep explain FILE` describes its steps and what would make it fail.
 
 ## Keys of a file
 
 )page";
 
 inline constexpr std::string_view values_section = R"page(
-Values under `parameters` and `matrix` are literal: integers, numbers, `true`, `false`, `none`, `inf`, texts, lists, maps.
+Values under `parameters` and `matrix` are literal: integers, numbers, `true`, `false`, `none`, `inf`, texts, lists and
+maps.
 
 ## Literal texts and expressions
 
-Whether an argument is an expression depends on its type, never on quotes:
+The type of an argument decides whether it is an expression; quotes do not matter:
 
-- `path`, `paths`, `word`, `words`, `text` and words to choose from (`a|b`) are literal. `${...}` puts the value of an
-  expression into them, as in `test.layers.${i}`. A text that is nothing but one `${...}` may also give a list. Here
-  `none` is a word like any other.
-- `name` and `names` are literal too, and take no `${...}`.
-- Everything else is an expression: `lr: 1e-2`, `times: n + 1`, `when: rank == 0`. A YAML list or map in its place is a
-  list or map of expressions, its keys being texts.
+- `path`, `paths`, `word`, `words`, `text` and words to choose from (`a|b`) are literal. `${...}` inserts the value of an
+  expression, as in `test.layers.${i}`. A text that consists of one `${...}` only may also give a list. In these
+  arguments `none` is an ordinary word.
+- `name` and `names` are literal and accept no `${...}`.
+- All other types are expressions: `lr: 1e-2`, `times: n + 1`, `when: rank == 0`. A YAML list or map in place of an
+  expression is a list or map of expressions; the keys of the map are texts.
 
-A plain text inside an expression stands in single quotes: `form == 'wrapper'`.
+A text within an expression has single quotes: `form == 'wrapper'`.
 
 ### Expressions
 
@@ -61,36 +62,36 @@ From the strongest binding to the weakest:
 |---|---|
 | `x.name` `x[i]` `x[a:b]` `f(x, key=y)` | attribute or entry, item, slice, call |
 | `a ** b` | power, groups to the right |
-| `-x` | |
+| `-x` | negation |
 | `a * b` `a / b` `a // b` `a % b` `a @ b` | `/` always gives a number; `//` and `%` round down; `@` multiplies matrices |
-| `a + b` `a - b` | `+` also joins texts and lists; `list * n` repeats one |
-| `==` `!=` `<` `<=` `>` `>=` `in` | at most one of them in a row: join several with `and` |
+| `a + b` `a - b` | `+` also joins texts and lists; `list * n` repeats a list |
+| `==` `!=` `<` `<=` `>` `>=` `in` | comparisons; they do not chain, join several with `and` |
 | `not a` | |
 | `a and b` | |
 | `a or b` | |
 | `a if c else b` | |
 
-Beside these: `(x)`, `[x, y]`, `{'key': x}`, `[f(x) for x in xs if c]`, `{k: v for k, v in pairs}`, `'text'` (with `\'`,
+In addition: `(x)`, `[x, y]`, `{'key': x}`, `[f(x) for x in xs if c]`, `{k: v for k, v in pairs}`, `'text'` (with `\'`,
 `\\`, `\n`, `\t`), integers, numbers such as `0.5` and `1e-2`, `true`, `false`, `none`, `inf`.
 
-- Only a boolean is a condition. `and`, `or` and `if` evaluate what they need and no more.
-- Numbers are equal when their values are; values of two different types never are, so `1 != true`.
-- A tensor can be compared with `none` only; for its values there is `expect_equal`.
-- Integers have 64 bits, and overflow is an error, as is division by zero.
-- `f(...)` calls the module that is named `f` when there is one, and the function `f` otherwise.
+- Only a boolean is a condition. `and`, `or` and `if` evaluate only the operands that decide the result.
+- Numbers are equal when their values are equal. Values of different types are never equal, so `1 != true`.
+- A tensor can be compared with `none` only. `expect_equal` compares the values of tensors.
+- Integers have 64 bits. Overflow is an error, and so is division by zero.
+- `f(...)` calls the module that is bound to the name `f` if there is one, otherwise the function `f`.
 - Each rank evaluates an expression when its step runs, from left to right. Random functions draw from that rank's
   generator.
-- `skip`, `expect_failure` and a stage's `world_size` are evaluated before anything is launched. They know parameters,
-  matrix names, `world_size`, `launch`, `device`, and the functions on plain values.
+- `skip`, `expect_failure` and the `world_size` of a stage are evaluated before launch. They can use parameters, matrix
+  names, `world_size`, `launch`, `device`, and the functions on plain values.
 
-### Names that are always there
+### Predefined names
 
-| name | is |
+| name | value |
 |---|---|
-| `rank` | this rank, from 0 |
-| `world_size` | number of ranks |
+| `rank` | the index of this rank, from 0 |
+| `world_size` | the number of ranks |
 | `device` | the device of the case: `'cpu'`, `'sim'` or `'cuda'` |
-| `device_index` | this rank's index of it |
+| `device_index` | the index of this rank's device |
 | `launch` | `'process'` or `'thread'` |
 | `all_ranks` | the mesh of all ranks |
 )page";
@@ -99,32 +100,33 @@ inline constexpr std::string_view names_section = R"page(
 ## Names and paths
 
 `as`, `let`, `forward`, `for_each` and `index` bind names: lower-case letters, digits and `_`, a letter first. A file is
-one scope, so what a loop binds is there after it; a call of a routine has a scope of its own. Binding a name again lets go
-of what it stood for. Parameters, matrix names and the names above cannot be bound. Using a name that no earlier step binds
-is an error of the file; using one whose step did not run makes the case INVALID.
+one scope, so a name that is bound in a loop stays bound after it. Each use of a routine has a scope of its own. Binding
+a name again releases its old value. Parameters, matrix names and the predefined names cannot be bound. Using a name that
+no earlier step binds is an error in the file. Using a name whose step did not run makes the case INVALID.
 
-A path is a bound name and parts after it, with dots between: `model.layers.0.attention`. In a part, `*` stands for any
-characters, `?` for one and `[abc]` for one of these; a part `**` stands for any number of parts. `model.*` means the
-children of the model and not the model. What matches comes in registration order, each object once, and matching nothing
-is an error. Paths and names never show wrappers.
+A path is a bound name, followed by components separated by dots: `model.layers.0.attention`. Within a component, `*`
+matches any characters, `?` one character and `[abc]` one of these characters. A component `**` matches any number of
+components. `model.*` matches the children of the model, but not the model itself. Matches are returned in registration
+order, each object once. A path that matches nothing is an error. Paths and names never contain wrappers.
 
-Files and folders lie in the case's own folder. With a leading `/` they are looked up beside a scenario of your
-own, then under the folder of scenarios, for reading.
+Files and folders are read from and written to the case's own folder. A name with a leading `/` can only be read: it is
+looked up beside a scenario of your own, then in the folder of scenarios.
 
 ## Models
 
-`model: Sequential(Linear(16, 15), ReLU(), Linear(15, 8))` builds a tree of modules from these, and from the models that
-the file defines itself:
+`model: Sequential(Linear(16, 15), ReLU(), Linear(15, 8))` builds a tree of modules. It can use the models that the file
+defines itself and these:
 
 )page";
 
 inline constexpr std::string_view own_models_section = R"page(
-A model of the file's own stands under `models`, by a name with an upper-case letter first, with these keys:
+A file defines its own models under `models`. The name of a model starts with an upper-case letter. A model has these
+keys:
 
 )page";
 
 inline constexpr std::string_view own_models_example = R"page(
-Within its expressions the model's own names come first. Calling a child runs the hooks on it.
+In the model's expressions, its own names hide other names. Calling a child runs the hooks on it.
 
 ```yaml
 models:
@@ -141,39 +143,40 @@ models:
 
 ## Steps
 
-A step is a map with one verb. Beside the verb it may have:
+A step is a map with one verb. It may have these keys beside the verb:
 
 )page";
 
 inline constexpr std::string_view verbs_section = R"page(
 ## Verbs
 
-In the tables, `*` marks the argument that may be given alone (`seed: 42` is `seed: {value: 42}`), `?` one that may be left
-out, `= x` the default, `a|b` the words to choose from, and the arrow what `as` names. A verb without arguments to give is
-written `barrier: {}`.
+In the tables, `*` marks the argument that may be given alone (`seed: 42` is `seed: {value: 42}`), `?` marks an optional
+argument, `= x` is the default, `a|b` lists the words to choose from, and the arrow shows the result that `as` names. A
+verb that is given no arguments is written `barrier: {}`.
 )page";
 
 inline constexpr std::string_view collectives_note = R"page(
-`mesh` is the group they run in, and ranks are counted within it. With `async: true` a collective returns at once and gives
-a handle for `wait`.
+A collective runs in the process group of `mesh`, and ranks are counted within it. With `async: true` a collective
+returns at once, and its result is a handle for `wait`.
 )page";
 
 inline constexpr std::string_view hooks_section = R"page(
-A hook goes with `modules`, `parameters` or `optimizer`, depending on where it runs:
+`at` decides whether a hook takes `modules`, `parameters` or `optimizer`:
 
-| at | goes with | runs |
+| at | argument | runs |
 |---|---|---|
 )page";
 
 inline constexpr std::string_view hooks_end = R"page(
-Its steps may use `module`, `parameter`, `inputs`, `named_inputs`, `outputs` and `recomputing`. Names in it are looked up
-when it runs, so a hook made in a loop must not use what the loop binds. It runs innermost: after what the APIs do before a
-forward, and once more when the forward is recomputed.
+The steps of a hook may use `module`, `parameter`, `inputs`, `named_inputs`, `outputs` and `recomputing`. Names are
+looked up when the hook runs, so a hook that is registered in a loop must not use the names of the loop. A hook runs
+innermost: after the APIs' own hooks before a forward, and before them after a forward. It runs again when the forward is
+recomputed.
 )page";
 
 inline constexpr std::string_view control_note = R"page(
-`for_each` with several names takes each item apart: `for_each: {name: [key, value], in: "zip(ks, vs)"}`. `choose` is
-written with its branches:
+`for_each` with several names unpacks each item: `for_each: {name: [key, value], in: "zip(ks, vs)"}`. `choose` is written
+with its branches:
 
 ```yaml
 - choose: mode
@@ -186,41 +189,44 @@ written with its branches:
 )page";
 
 inline constexpr std::string_view checks_section = R"page(
-How checks judge:
+Rules for checks:
 
-- A check takes a snapshot of its operands and is judged at the end of the case, so that checking orders nothing and hides
-  no race. Reading a value into plain arithmetic (`item`, a condition on a tensor's value, `record`) does wait for it.
-- A case passes when all of its checks hold and at least one gathered evidence. A comparison of all zeros with all zeros, of
-  a storage with itself, or of nothing, is counted as trivial and is no evidence. Not-a-number equals nothing.
-- A check that something is absent or bounded is trivial too where nothing happened: `peak_bytes` of a window that allocated
-  nothing of its purposes, `seconds`, `counts()` or no collectives of a window in which no step worked, events of a window in
-  which the model had none. A step works unless it observes, checks or steers; a `let` works when it calls a module or
-  computes with tensors.
+- A check takes a snapshot of its operands and is judged at the end of the case. A check therefore orders nothing and
+  hides no race. Reading a value into plain arithmetic (`item`, a condition on a tensor's value, `record`) does wait for
+  the value.
+- A case passes when all of its checks hold and at least one of them gathered evidence. A comparison of zeros with zeros,
+  of a storage with itself, or of no elements is trivial: it is counted separately and is no evidence. Not-a-number
+  equals nothing.
+- A check that something is absent or bounded is trivial where nothing happened: `peak_bytes` of a window that allocated
+  nothing of its purposes; `seconds`, `counts()` or the absence of collectives in a window in which no step worked;
+  events in a window in which the model had none. A step works unless it observes, checks or controls. A `let` works when
+  it calls a module or computes with tensors.
 - A condition of `expect` counts under `conditions`, not as a comparison.
-- `expect_equal` of floating-point values holds when |a - b| <= atol + rtol * |b| + of_largest * max|b|. Unless given, the
-  tolerances follow from the type:
+- `expect_equal` of floating-point values holds when |a - b| <= atol + rtol * |b| + of_largest * max|b|. Tolerances that
+  are not given follow from the dtype:
 
-  | type | rtol | atol |
+  | dtype | rtol | atol |
   |---|---|---|
   | float32 | 1.3e-6 | 1e-5 |
   | float64, and numbers | 1e-7 | 1e-7 |
   | float16 | 1e-3 | 1e-5 |
   | bfloat16 | 1.6e-2 | 1e-5 |
-  | all else | equal | equal |
+  | all others | equal | equal |
 
-  Types and shapes must agree; a number stands for a tensor full of it. Lists and maps are compared item by item (keys in
-  order), and max|b| is taken over all items together. Models agree when their parameters' names in order, values, buffers
-  and, unless `gradients: false`, gradients do. `bits: true` asks for the same bits.
-- `expect_equal` and `expect_different` may be given as a list: `expect_equal: [actual, expected]`.
-- `expect` takes one condition or a list of them. A condition made of constants alone is refused: it would say nothing about
-  the run.
-- `expect_collectives` looks at what a window (`observe`) saw, after `phase`, `mesh` and `dtype` have narrowed it.
-  `exactly: {data_parallel: {all_reduce: 2}}` names everything there is, `total` the number of all, `bytes` the bytes in the
-  form of `exactly`. `start_up` and `checkpoint` count only where they are named.
-- Ranks must issue a collective of the families `user`, `tensor_parallel` and `checkpoint` at one line of one file (in a
-  routine: the routine's line), with one shape, `dim`, device and mesh axis. Where ranks take different branches on
-  purpose, `place: name` on the steps of each branch says so. `send` and `receive` may stand anywhere.
-- `raises` expects an error. A step that should fail and does not is a failure of the case. A message that would fit any
+  Dtypes and shapes must agree. A number is compared as a tensor filled with it. Lists and maps are compared item by item
+  (with keys in the same order), and max|b| is the maximum over all items. Models agree when the names of their
+  parameters in order, their values, their buffers and, unless `gradients: false` is given, their gradients agree.
+  `bits: true` requires the same bits.
+- `expect_equal` and `expect_different` also accept a list: `expect_equal: [actual, expected]`.
+- `expect` takes one condition or a list of conditions. A condition made of constants only is refused, because it says
+  nothing about the run.
+- `expect_collectives` checks the collectives of a window (`observe`) that match `phase`, `mesh` and `dtype`.
+  `exactly: {data_parallel: {all_reduce: 2}}` lists all of them, `total` is their number, and `bytes` lists their bytes
+  in the form of `exactly`. The families `start_up` and `checkpoint` count only where they are named.
+- Ranks must issue a collective of the families `user`, `tensor_parallel` and `checkpoint` on the same line of the same
+  file (in a routine: the routine's line), with the same shape, `dim`, device and mesh axis. Where ranks take different
+  branches on purpose, give the steps of each branch the same `place: name`. `send` and `receive` need no common line.
+- `raises` expects an error. A step that should fail and does not fail makes the case fail. A message that matches every
   error is refused.
 
 ## Functions
@@ -232,20 +238,20 @@ inline constexpr std::string_view routines_section = R"page(
 )page";
 
 inline constexpr std::string_view attributes_end = R"page(
-Of a module, an attribute is a child, parameter, buffer or method; children with numbers are `m.0` or `m[i]`. Of a mesh with
-named axes, the name of an axis is this rank's slice along it: `world.dp`, `world.dp.rank`, `world.dp.size`. Of a map, an
-attribute is an entry.
+An attribute of a module is a child, a parameter, a buffer or a method; numbered children are written `m.0` or `m[i]`. An
+attribute of a mesh with named axes is this rank's slice along the axis of that name: `world.dp`, `world.dp.rank`,
+`world.dp.size`. An attribute of a map is an entry.
 
 ## Routines
 
-Steps that several scenarios share stand in `scenarios/lib/NAME.yaml`:
+Steps that several scenarios share are written as a routine in `scenarios/lib/NAME.yaml`:
 
 )page";
 
 inline constexpr std::string_view routines_end = R"page(
 ```yaml
 routine: average_gradients
-summary: Average every gradient over the ranks of a mesh, by hand.
+summary: Average every gradient over the ranks of a mesh with an all-reduce per parameter.
 parameters:
   model: model
   mesh: {type: mesh, default: all_ranks}
@@ -256,22 +262,23 @@ steps:
         when: p.grad != none
 ```
 
-`use: average_gradients` runs it, with its arguments under `with`, and takes what it gives with `as`:
-`as: {its_name: my_name}`. A routine sees its parameters and the names that are always there, nothing else of the caller.
-Arguments are values, so inputs that change from one iteration to the next are given as a list. Defaults are literal, or
-`all_ranks`. Routines may use others, 8 deep, and never themselves.
+`use: average_gradients` runs it. `with` gives its arguments, and `as: {its_name: my_name}` binds the values that the
+routine lists under `gives`. A routine sees its parameters and the predefined names, but no other name of its caller.
+Arguments are values, so inputs that change per iteration are passed as a list. Defaults are literal, or `all_ranks`.
+Routines may use other routines, up to 8 levels deep, but never themselves.
 
 )page";
 
 inline constexpr std::string_view yaml_section = R"page(
 ## YAML
 
-Some things that YAML allows are refused, because they are easily read in two ways: the plain words `yes`, `no`, `on`, `off`,
-`null` and `~` in any casing, `True` and `FALSE` and the like, integers with leading zeros, merge keys (`<<`), tags, keys
-that stand twice, aliases within what they stand for, and a second document in a file. Quoted, any of the words is a text.
+The program refuses some forms of YAML, because readers easily mistake them: the plain words `yes`, `no`, `on`, `off`,
+`null` and `~` in any casing, `True`, `FALSE` and similar spellings, integers with leading zeros, merge keys (`<<`),
+tags, duplicate keys, aliases within the node that they name, and a second document in a file. In quotes, each of these
+words is a text.
 
-Within `{}` and `[]`, YAML ends a plain value at a comma, bracket or brace. An expression with one of these must be quoted
-there: `forward: {loss: "sum(model(x, y))"}`. On a line of its own it need not be.
+Within `{}` and `[]`, YAML ends a plain value at a comma, bracket or brace. An expression that contains one of these must
+be quoted there: `forward: {loss: "sum(model(x, y))"}`. On a line of its own it needs no quotes.
 
 ## Limits
 
