@@ -227,7 +227,7 @@ Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
   return Literal(LiteralList(of.as_list().begin() + first, of.as_list().begin() + last));
 }
 
-std::vector<Literal> take_apart(const Literal& item, std::size_t num_names) {
+std::vector<Literal> unpack(const Literal& item, std::size_t num_names) {
   if (num_names == 1) return {item};
   if (!item.is_list() || item.as_list().size() != num_names) {
     throw Error(str("cannot take ", item.shown(), " apart into ", num_names, " names"));

@@ -201,13 +201,13 @@ class Checker {
     if (callee.kind != ExprKind::name) {
       check(callee, scope, false);
     } else if (builds && is_model(callee.name)) {
-      check_model_arguments(expr, callee.name, models_, complain_);
+      check_model_arguments(expr, callee.name, models_, report_error_);
     } else if (!scope.is_known(callee.name)) {
       if (expr.function != Function::none) {
         const FunctionSpec& spec = spec_of(expr.function);
         if (communicates(expr.function) && !may_communicate_)
           error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
-        check_function_arguments(expr, spec, complain_);
+        check_function_arguments(expr, spec, report_error_);
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
       } else {
@@ -315,13 +315,13 @@ class Checker {
   Diagnostics& diagnostics_;
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
-  const Complain complain_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
+  const ReportError report_error_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
   bool may_communicate_ = true;  // not in the arguments of steps that bind nothing
 };
 
 }  // namespace
 
-void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics) {
+void check_scenario(const Scenario& scenario, const std::set<std::string>& assumed, Diagnostics& diagnostics) {
   Checker checker(scenario.models, diagnostics);
   checker.matrix(scenario.matrix);
   std::vector<std::string> constants;
@@ -350,13 +350,13 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& excus
     if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
     // Fresh ranks: nothing but files lives on from the stage before.
     Scope own = scope;
-    own.known.insert(excused.begin(), excused.end());
+    own.known.insert(assumed.begin(), assumed.end());
     collect_bound_names(stage.steps, own.later);
     checker.steps(stage.steps, own);
   }
 }
 
-void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics) {
+void check_routine(const Routine& routine, const std::set<std::string>& assumed, Diagnostics& diagnostics) {
   Checker checker(routine.models, diagnostics);
   Scope scope = base_scope({});
   for (const RoutineParameter& parameter : routine.parameters) {
@@ -369,7 +369,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& excused,
     scope.known.insert(parameter.name);
     scope.cannot_bind.insert(parameter.name);
   }
-  scope.known.insert(excused.begin(), excused.end());
+  scope.known.insert(assumed.begin(), assumed.end());
   collect_bound_names(routine.steps, scope.later);
   checker.steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {

@@ -87,7 +87,7 @@ std::shared_ptr<Scenario> parse_scenario(const std::string& text, const std::str
   scenario->place = yaml.root()->place;
   Reader reader(yaml, diagnostics, routines);
   read_scenario(reader, *yaml.root(), expected_name, *scenario);
-  check_scenario(*scenario, reader.excused(), diagnostics);
+  check_scenario(*scenario, reader.assumed_names(), diagnostics);
   return scenario;
 }
 
@@ -132,7 +132,7 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
   } else {
     reader.error(root.place, "a routine needs `steps`");
   }
-  check_routine(*routine, reader.excused(), diagnostics);
+  check_routine(*routine, reader.assumed_names(), diagnostics);
   return routine;
 }
 

@@ -118,7 +118,7 @@ const DocumentTest* find_document_test(int number) {
   return number < 1 || number > static_cast<int>(tests.size()) ? nullptr : &tests[static_cast<std::size_t>(number - 1)];
 }
 
-int cases_at_one_size(const ListRow& row) {
+int num_cases_at_one_size(const ListRow& row) {
   std::map<std::pair<int, Launch>, int> counts;
   for (const Case& one : row.cases)
     if (!one.skip) ++counts[{one.world_size, one.launch}];
@@ -152,7 +152,7 @@ std::string documents_page(const std::vector<ListRow>& rows) {
       int cases = 0;
       for (const ListRow* row : mirrors[number]) {
         files += str(files.empty() ? "" : "<br>", link(*row->scenario));
-        cases += cases_at_one_size(*row);
+        cases += num_cases_at_one_size(*row);
       }
       page += str("| ", number, " | ", test.name, " | ", test.shows, " | ", files.empty() ? "not mirrored yet" : files,
                   " | ", cases, " of ", test.cases, " |\n");

@@ -46,7 +46,7 @@ TEST(Documents, MirrorsHaveAtLeastTheCasesOfTheirTest) {
   std::map<int, int> cases;
   for (const ListRow& row : all_rows())
     if (row.scenario->mirrors && row.scenario->mirrors->number)
-      cases[*row.scenario->mirrors->number] += cases_at_one_size(row);
+      cases[*row.scenario->mirrors->number] += num_cases_at_one_size(row);
   EXPECT_GE(cases.size(), 25u);
   for (const auto& [number, count] : cases)
     EXPECT_GE(count, find_document_test(number)->cases) << number << " " << find_document_test(number)->name;
@@ -58,10 +58,10 @@ TEST(Documents, CasesCountAtOneWorldSizeAndLaunchWithoutSkippedOnes) {
       "scenario: test/text\nsummary: A test.\nranks: {world_size: [2, 4], launch: [process, thread]}\n"
       "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: told}\nsteps:\n  - barrier: {}\n",
       "text.yaml");
-  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, {}).front()), 3);
+  EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, {}).front()), 3);
   ExpandOptions at_four;
   at_four.world_size = 4;
-  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
+  EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
 }
 
 // Compares a generated file with its text, or writes it where LOCKSTEP_WRITE_REFERENCE is set.

@@ -142,7 +142,7 @@ class Evaluator {
     LiteralList values;
     const Charge growing(static_cast<std::int64_t>(bounded_product(items.as_list().size(), sizeof(Literal))));
     for (const Literal& item : items.as_list()) {
-      const std::vector<Literal> parts = take_apart(item, expr.names.size());
+      const std::vector<Literal> parts = unpack(item, expr.names.size());
       for (std::size_t i = 0; i < parts.size(); ++i) inner_.emplace_back(expr.names[i], parts[i]);
       if (expr.children[list + 1] == nullptr || condition(*expr.children[list + 1])) {
         if (map) {

@@ -55,7 +55,7 @@ constexpr const char* reading = "the reading of a file";  // who a budget is for
 bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
 
 // Whether a folder `lib` lies between the folder and the file: then the file is a routine.
-bool lies_in_lib(const fs::path& folder, const fs::path& path) {
+bool is_in_lib(const fs::path& folder, const fs::path& path) {
   const fs::path between = path.lexically_relative(folder).parent_path();
   return std::find(between.begin(), between.end(), fs::path("lib")) != between.end();
 }
@@ -104,7 +104,7 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
     for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
       if (found || !fs::is_directory(folder, error)) continue;
       for (const std::string& path : yaml_files(folder)) {
-        if (lies_in_lib(folder, path)) continue;
+        if (is_in_lib(folder, path)) continue;
         add(path);
         found = true;
       }

@@ -58,7 +58,7 @@ void Reader::read_entries(Step& step, const VerbSpec& spec, const YamlNode& valu
   bool torn = false;  // an unquoted comma split an expression: the later entries are its pieces, or names after it
   for (const auto& [key, node] : value.entries) {
     if (torn) {
-      excused_.insert(key->text);
+      assumed_names_.insert(key->text);
       continue;
     }
     NamedExpr entry{key->text, key->place, nullptr};
@@ -118,7 +118,7 @@ void Reader::read_use(Step& step, const YamlNode& node) {
   }
   step.routine = routines_(named->value.as_text(), Place{step.place.file, named->line, named->column});
   if (step.routine == nullptr) {
-    if (as != nullptr) excuse_names(*as);
+    if (as != nullptr) assume_names_of_as(*as);
     return;
   }
   if (!read_routine_arguments(step, with)) return;

@@ -86,7 +86,7 @@ std::optional<Step> Reader::step(const YamlNode& node) {
   for (const YamlPtr& key : keys.unknown) report_unknown_key(*key, keys, node);
   if (keys.spec == nullptr) {
     if (keys.unknown.empty()) error(node.place, "a step without a verb");
-    excuse(node);
+    assume_names_of_step(node);
     return std::nullopt;
   }
   Step step;
@@ -132,28 +132,28 @@ void Reader::report_unknown_key(const YamlNode& key, const StepKeys& keys, const
 }
 
 // What a step that cannot be read would have bound, so that its names cause no errors of their own.
-void Reader::excuse(const YamlNode& step) {
-  if (const YamlNode* as = find(step, "as")) excuse_names(*as);
+void Reader::assume_names_of_step(const YamlNode& step) {
+  if (const YamlNode* as = find(step, "as")) assume_names_of_as(*as);
   for (std::string_view block : {"steps", "else"}) {
     const YamlNode* inner = find(step, block);
-    if (inner != nullptr && inner->is_list()) excuse_bound(steps(*inner, "`steps`"));
+    if (inner != nullptr && inner->is_list()) assume_names_of_steps(steps(*inner, "`steps`"));
   }
 }
 
-void Reader::excuse_bound(const Steps& list) {
+void Reader::assume_names_of_steps(const Steps& list) {
   for (const Step& step : list) {
-    for (const NamedExpr& entry : step.entries) excused_.insert(entry.name);
-    for (const auto& [its, mine] : step.as_names) excused_.insert(mine);
-    if (!step.as.empty()) excused_.insert(step.as);
-    excuse_bound(step.steps);
-    excuse_bound(step.otherwise);
-    for (const Branch& branch : step.among) excuse_bound(branch.steps);
+    for (const NamedExpr& entry : step.entries) assumed_names_.insert(entry.name);
+    for (const auto& [its, mine] : step.as_names) assumed_names_.insert(mine);
+    if (!step.as.empty()) assumed_names_.insert(step.as);
+    assume_names_of_steps(step.steps);
+    assume_names_of_steps(step.otherwise);
+    for (const Branch& branch : step.among) assume_names_of_steps(branch.steps);
   }
 }
 
-void Reader::excuse_names(const YamlNode& as) {
-  if (as.is_scalar()) excused_.insert(as.text);
-  for (const auto& [its, mine] : as.entries) excused_.insert(mine->text);
+void Reader::assume_names_of_as(const YamlNode& as) {
+  if (as.is_scalar()) assumed_names_.insert(as.text);
+  for (const auto& [its, mine] : as.entries) assumed_names_.insert(mine->text);
 }
 
 void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& node) {
@@ -221,7 +221,7 @@ void Reader::read_branches(Step& step, const VerbSpec& spec, const YamlNode& nod
 void Reader::read_as(Step& step, const VerbSpec& spec, const YamlNode& node) {
   if (spec.result.empty()) {
     error(node.place, str("`", spec.name, "` gives nothing that `as` could name"));
-    excuse_names(node);
+    assume_names_of_as(node);
     return;
   }
   if (node.is_map()) {

@@ -1,4 +1,4 @@
-// Help for this layer's own tests: texts in, errors or scenarios out.
+// Helpers for this layer's tests: parse texts to scenarios or errors.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 namespace lockstep::scenario::testing {
 
-// A scenario of these steps (two spaces in front of each line), with `head` before them.
+// The text of a scenario with these steps (lines start with two spaces) and the keys `head` before them.
 inline std::string scenario_of(const std::string& steps, const std::string& head = {}) {
   return str("scenario: t/one\nsummary: one\nranks: {world_size: [2]}\n", head, "steps:\n", steps);
 }
 
-// The errors of a text, one block a mistake, as a user sees them; empty when there are none.
+// The errors of a text as a user sees them, one block per mistake; empty for a valid text.
 inline std::string errors_of(const std::string& text, const std::string& root = "/nowhere") {
   Library library(root);
   try {
