@@ -97,7 +97,7 @@ std::string mismatch(const Expr& value, ArgType type) {
     case ArgType::optimizer:
       return unless(false, "an optimizer");
     case ArgType::observation:
-      return unless(false, "what an `observe` named");
+      return unless(false, "the result of an `observe`");
     case ArgType::dtype:
       return unless(false, "a type such as float32");
     case ArgType::module:
@@ -112,28 +112,28 @@ namespace {
 // Empty when the text can be a path: parts with a dot between them, brackets closed.
 std::string path_mistake(const std::string& path) {
   if (path.empty()) return "an empty path";
-  if (path.find(' ') != std::string::npos) return str("`", path, "` is no path: it has a space");
+  if (path.find(' ') != std::string::npos) return str("`", path, "` is not a path: it contains a space");
   bool part = false;
   bool bracket = false;
   for (char c : path) {
     if (c == '[') {
-      if (bracket) return str("`", path, "` is no path: a `[` within `[`");
+      if (bracket) return str("`", path, "` is not a path: `[` within `[`");
       bracket = true;
     } else if (c == ']') {
-      if (!bracket) return str("`", path, "` is no path: a `]` without `[`");
+      if (!bracket) return str("`", path, "` is not a path: `]` without `[`");
       bracket = false;
     } else if (c == '(' || c == ')') {
-      return str("`", path, "` is no path; an expression in its place stands in `${...}`");
+      return str("`", path, "` is not a path; write an expression as `${...}`");
     }
     if (c == '.' && !bracket) {
-      if (!part) return str("`", path, "` is no path: an empty part");
+      if (!part) return str("`", path, "` is not a path: it has an empty component");
       part = false;
     } else {
       part = true;
     }
   }
-  if (bracket) return str("`", path, "` is no path: a `[` is not closed");
-  if (!part) return str("`", path, "` is no path: an empty part at its end");
+  if (bracket) return str("`", path, "` is not a path: a `[` is not closed");
+  if (!part) return str("`", path, "` is not a path: it ends with a dot");
   return {};
 }
 

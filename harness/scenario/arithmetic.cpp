@@ -32,7 +32,7 @@ std::int64_t floor_divide(std::int64_t a, std::int64_t b) {
 Literal power(const Literal& a, const Literal& b) {
   if (!a.is_int() || !b.is_int() || b.as_int() < 0) {
     const double result = std::pow(a.as_double(), b.as_double());
-    if (std::isnan(result)) throw Error(str(a.shown(), "**", b.shown(), " is no real number"));
+    if (std::isnan(result)) throw Error(str(a.shown(), "**", b.shown(), " is not a real number"));
     return Literal(result);
   }
   std::int64_t result = 1;
@@ -203,16 +203,18 @@ Literal item_at(const Literal& of, const Literal& index) {
     throw Error(str("no entry `", key, "`", suggestion(key, known)));
   }
   if (!of.is_list() || !index.is_int()) {
-    throw Error(str("a ", name_of(of.kind()), " has no item [", index.shown(), "]"));
+    throw Error(str(name_of(of.kind()), " ", of.shown(), " has no item [", index.shown(), "]"));
   }
   const std::int64_t size = static_cast<std::int64_t>(of.as_list().size());
   const std::int64_t at = index.as_int() < 0 ? index.as_int() + size : index.as_int();
-  if (at < 0 || at >= size) throw Error(str("index ", index.shown(), " of a list of ", size, " items"));
+  if (at < 0 || at >= size)
+    throw Error(str("index ", index.shown(), " is out of range for a list of ", size, " items"));
   return of.as_list()[static_cast<std::size_t>(at)];
 }
 
 Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
-  if (!of.is_list() && !of.is_text()) throw Error(str("a ", name_of(of.kind()), " has no slices"));
+  if (!of.is_list() && !of.is_text())
+    throw Error(str("`[a:b]` is not defined for ", name_of(of.kind()), " ", of.shown()));
   const std::int64_t size = static_cast<std::int64_t>(of.is_list() ? of.as_list().size() : of.as_text().size());
   const auto bound = [&](const Literal& given, std::int64_t missing) {
     if (given.is_none()) return missing;
@@ -230,7 +232,7 @@ Literal slice_of(const Literal& of, const Literal& from, const Literal& to) {
 std::vector<Literal> unpack(const Literal& item, std::size_t num_names) {
   if (num_names == 1) return {item};
   if (!item.is_list() || item.as_list().size() != num_names) {
-    throw Error(str("cannot take ", item.shown(), " apart into ", num_names, " names"));
+    throw Error(str("cannot unpack ", item.shown(), " into ", num_names, " names"));
   }
   return item.as_list();
 }

@@ -23,10 +23,10 @@ void check_function_arguments(const Expr& call, const FunctionSpec& spec, const 
   }
   if (spec.max_positional >= 0 && given + by_name > spec.max_positional) {
     report(call, str(spec.name, "(", spec.signature, ") takes at most ", spec.max_positional, " argument",
-                       spec.max_positional == 1 ? "" : "s", ", got ", given + by_name));
+                     spec.max_positional == 1 ? "" : "s", ", got ", given + by_name));
   } else if (given + by_name < spec.min_positional) {
     report(call, str(spec.name, "(", spec.signature, ") needs at least ", spec.min_positional, " argument",
-                       spec.min_positional == 1 ? "" : "s", ", got ", given + by_name));
+                     spec.min_positional == 1 ? "" : "s", ", got ", given + by_name));
   }
 }
 

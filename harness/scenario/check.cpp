@@ -36,7 +36,7 @@ class Checker {
       if (!plain) {
         diagnostics_.error(
             Place{file, node.line, node.column},
-            str("`", to_text(*node.children[0]), "` cannot be called before launch; plain functions can"));
+            str("`", to_text(*node.children[0]), "` cannot be called before launch; only plain functions can"));
       }
     });
     Scope before = scope;
@@ -152,7 +152,7 @@ class Checker {
     if (end == std::string::npos && value.kind == ExprKind::concat) return;
     const std::string name = text.substr(0, end);
     if (name.find_first_of("*?[") != std::string::npos) {
-      error(*first, str("a path begins with a name: `", name, "` is a pattern"));
+      error(*first, str("a path must begin with a name; `", name, "` is a pattern"));
     } else if (!scope.is_known(name)) {
       report_unknown_name(name, Place{*file_, first->line, first->column}, scope, diagnostics_);
     }
@@ -276,7 +276,7 @@ class Checker {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
       }
     });
-    if (constant) error(expr, "a condition of constants alone: it holds or fails whatever the ranks do");
+    if (constant) error(expr, "a condition of constants only: its value does not depend on the run");
   }
 
   void own_model(const OwnModel& model, const std::vector<std::string>& constants) {

@@ -40,14 +40,14 @@ TEST(Check, FollowsNamesThroughSteps) {
 }
 
 TEST(Check, RefusesChecksWithoutEvidence) {
-  EXPECT_THAT(errors_of_steps("  - expect: 1 == 1\n"), HasSubstr("t.yaml:5:15: a condition of constants alone"));
-  EXPECT_THAT(errors_of_steps("  - expect: world_size > n\n", "parameters: {n: 1}\n"), HasSubstr("constants alone"));
+  EXPECT_THAT(errors_of_steps("  - expect: 1 == 1\n"), HasSubstr("t.yaml:5:15: a condition of constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect: world_size > n\n", "parameters: {n: 1}\n"), HasSubstr("constants only"));
   EXPECT_THAT(errors_of_steps("  - expect: [rank >= 0, 'len([1]) == 1']\n"),
               HasSubstr("t.yaml:5:35: a condition of constants"));
   EXPECT_EQ(errors_of_steps("  - expect: rank >= 0\n"), "");
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: '**'\n"),
-              HasSubstr("t.yaml:6:13: the message under `raises` fits any error"));
-  EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {message: ''}\n"), HasSubstr("fits any error"));
+              HasSubstr("t.yaml:6:13: the message under `raises` matches every error"));
+  EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {message: ''}\n"), HasSubstr("matches every error"));
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {when: true}\n"), HasSubstr("`raises` needs `message`"));
 }
 
@@ -96,16 +96,16 @@ TEST(Check, ChecksModels) {
   EXPECT_EQ(with_model("  Own: {children: {a: 'Linear(2, 2)'}}\n"),
             "t.yaml:5:3: the model `Own` needs `forward` or `methods`");
   EXPECT_EQ(with_model("  own: {forward: x}\n"),
-            "t.yaml:5:3: `own` is no name of a model: letters, digits and _ only, an upper-case letter first");
+            "t.yaml:5:3: `own` is not a name for a model; use letters, digits and _, with an upper-case letter first");
   EXPECT_EQ(with_model("  Own: {forward: y}\n"), "t.yaml:5:18: unknown name `y`; no earlier step binds it");
   EXPECT_EQ(with_model("  Own: {forward: x, methods: {forward(x): x}}\n"),
-            "t.yaml:5:18: `forward` stands under `methods` already");
+            "t.yaml:5:18: `forward` is defined under `methods` too; keep one of them");
   EXPECT_EQ(with_model("  Own: {methods: {f: x}}\n"),
             "t.yaml:5:19: a method is written `name(inputs, option=default): expression`");
   EXPECT_EQ(with_model("  Own:\n    methods:\n      forward(x):\n        return: x\n        h: x\n"),
-            "t.yaml:8:9: the last of a method's names must be `return`\nt.yaml:8:9: `return` must stand last");
+            "t.yaml:8:9: the last name of a method must be `return`\nt.yaml:8:9: `return` must be last");
   EXPECT_EQ(with_model("  Own: {children: {a: Own()}, forward: a(x)}\n"),
-            "t.yaml:5:3: the model `Own` is a part of itself");
+            "t.yaml:5:3: the model `Own` contains itself");
   EXPECT_EQ(with_model("  Own: {methods: {f(x): g(x), g(x): f(x)}}\n"),
             "t.yaml:5:19: the method `f` of `Own` calls itself\nt.yaml:5:31: the method `g` of `Own` calls itself");
   EXPECT_EQ(with_model("  Own: {arguments: {a: required}, parameters: {a: zeros(2)}, forward: x}\n"),
@@ -122,14 +122,14 @@ TEST(Check, ChecksHooks) {
   EXPECT_EQ(short_errors_of_steps(model + "  - let: {a: inputs}\n"),
             "t.yaml:7:14: unknown name `inputs`; no earlier step binds it");
   EXPECT_EQ(short_errors_of_steps(model + "  - hook: {modules: m, at: after_step}\n    steps: [{seed: 1}]\n"),
-            "t.yaml:7:5: `at: after_step` goes with `optimizer`");
+            "t.yaml:7:5: `at: after_step` needs `optimizer`");
   EXPECT_EQ(short_errors_of_steps(model + "  - hook: {at: after_step}\n    steps: [{seed: 1}]\n"),
             "t.yaml:7:5: `hook` needs one of `modules`, `parameters` and `optimizer`");
   EXPECT_EQ(
       short_errors_of_steps(
           model + "  - repeat: {times: 2, index: i}\n    steps:\n"
                   "      - hook: {modules: 'm.fc${i + 1}', at: before_forward}\n        steps: [{seed: i}]\n"),
-      "t.yaml:10:24: a hook looks `i` up when it runs, after the loop has moved on; bind another name to its value "
+      "t.yaml:10:24: a hook looks up `i` when it runs, after the loop has changed it; bind its value to another name "
       "with `let`");
 }
 

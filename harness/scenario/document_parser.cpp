@@ -63,7 +63,7 @@ void Reader::read_default(RoutineParameter& parameter, const YamlNode& node) {
   const bool word = argument_type_of(parameter.type) == ArgType::text && node.is_scalar();
   parameter.default_value = make_literal(word ? Literal(node.text) : *value, node.place);
   if (!word && !is_of_type(*value, parameter.type)) {
-    error(node.place, str("the default of `", parameter.name, "` is no ", parameter.type));
+    error(node.place, str("the default of `", parameter.name, "` is not of type ", parameter.type));
   }
 }
 

@@ -197,7 +197,7 @@ TEST(Document, ReportsEveryError) {
             "t.yaml:5:5: unknown verb `sead`; did you mean `seed`?\n"
             "t.yaml:6:11: unknown name `one`; no earlier step binds it\n"
             "t.yaml:7:12: Linear needs the argument `out`\n"
-            "t.yaml:8:9: `M` is no name: lower-case letters, digits and _ only, a letter first\n"
+            "t.yaml:8:9: `M` is not a name; use lower-case letters, digits and _, with a letter first\n"
             "t.yaml:9:5: `step` needs `optimizer`");
 }
 
@@ -217,8 +217,8 @@ TEST(Document, NamesMissingAndUnknownKeys) {
             "t.yaml:4:10: `timeout` must be a number of seconds, above 0 and at most 86400");
   EXPECT_EQ(short_errors_of_steps(step, "bits: maybe\n"), "t.yaml:4:7: `bits` is `required`, or `{reported: reason}`");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: 3}\n"),
-            "t.yaml:4:13: `a` must be a list of values or a map of labelled ones, got a single value");
-  EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: [1, 1]}\n"), "t.yaml:4:17: the value 1 of `a` stands twice");
+            "t.yaml:4:13: `a` must be a list of values or a map of labelled values, got a single value");
+  EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: [1, 1]}\n"), "t.yaml:4:17: the value 1 of `a` occurs twice");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {rank: [1]}\n"),
             "t.yaml:4:10: `rank` is a variable or type and cannot be a parameter or matrix name");
   EXPECT_EQ(short_errors_of_steps(step, "parameters: {a: 1}\nmatrix: {a: [1]}\n"),
@@ -226,11 +226,11 @@ TEST(Document, NamesMissingAndUnknownKeys) {
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: rank == 0, reason: r}\n"),
             "t.yaml:5:12: unknown name `rank`; no earlier step binds it");
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: 'item(world_size) == 1', reason: r}\n"),
-            "t.yaml:5:13: `item` cannot be called before launch; plain functions can");
+            "t.yaml:5:13: `item` cannot be called before launch; only plain functions can");
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: true}\n"), "t.yaml:5:5: an item of `skip` needs `reason`");
   EXPECT_EQ(short_errors("scenario: a\nsummary: b\nranks: {world_size: [2, 0, 2], launch: fork}\nsteps: []\n"),
             "t.yaml:3:25: `world_size` must be 1 to 65536\n"
-            "t.yaml:3:28: the world size 2 stands twice\n"
+            "t.yaml:3:28: the world size 2 occurs twice\n"
             "t.yaml:3:40: unknown launch `fork`; known here: process, thread\n"
             "t.yaml:4:8: `steps` must hold at least one step");
 }

@@ -130,7 +130,7 @@ class Evaluator {
       if (!found) break;
     }
     if (arguments.size() != expr.children.size() - 1)
-      throw Error(str("arguments of ", spec.name, "(", spec.signature, ") do not fit"));
+      throw Error(str("the arguments do not match ", spec.name, "(", spec.signature, ")"));
     return call_plain(expr.function, arguments);
   }
 

@@ -70,7 +70,7 @@ class Expander {
     const std::vector<std::string> known = selectable_names(*scenario_);
     for (const auto& [key, value] : selection_) {
       if (!contains(known, key)) {
-        throw Error(str("--case: `", key, "` is no matrix name of ", scenario_->name, suggestion(key, known)));
+        throw Error(str("--case: `", key, "` is not a matrix name of ", scenario_->name, suggestion(key, known)));
       }
     }
   }

@@ -43,7 +43,7 @@ void check_settings(const std::vector<std::string>& settings, const KnownNames& 
   for (const std::string& setting : settings) {
     if (known.used_settings.contains(setting)) continue;
     const std::string name = split_setting(setting).first;
-    throw Error(str("--set: no scenario chosen has the parameter `", name, "`",
+    throw Error(str("--set: no chosen scenario has the parameter `", name, "`",
                     suggestion(name, {known.parameters.begin(), known.parameters.end()})));
   }
 }
@@ -51,10 +51,10 @@ void check_settings(const std::vector<std::string>& settings, const KnownNames& 
 [[noreturn]] void fail_selection(const Selection& selection, const std::string& text, const KnownNames& known) {
   for (const auto& [key, value] : selection) {
     if (known.selectable.contains(key)) continue;
-    throw Error(str("--case: no scenario chosen has the matrix name `", key, "`",
+    throw Error(str("--case: no chosen scenario has the matrix name `", key, "`",
                     suggestion(key, {known.selectable.begin(), known.selectable.end()})));
   }
-  throw Error(str("--case: no case has ", text), "`lockstep list` shows the cases");
+  throw Error(str("--case: no case matches ", text), "`lockstep list` shows the cases");
 }
 
 std::vector<Case> take_shard(std::vector<Case> cases, std::pair<int, int> shard) {

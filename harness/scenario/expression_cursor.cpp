@@ -48,7 +48,7 @@ void ExpressionCursor::fail_unexpected() const {
   if (rest.starts_with("||")) fail("`||` is not known; write `or`");
   if (rest.front() == '!') fail("`!` is not known; write `not`");
   if (rest.front() == '=') fail("`=` is not known here; equality is `==`");
-  if (rest.front() == '"') fail("texts stand in single quotes: 'text'");
+  if (rest.front() == '"') fail("texts need single quotes: 'text'");
   if (rest.front() == '+') fail("a sign `+` is not known");
   fail(str("unexpected `", word_at(at_), "`"));
 }
@@ -129,7 +129,7 @@ Literal ExpressionCursor::take_number() {
     }
   }
   if (!at_end() && (is_letter(text_[at_]) || text_[at_] == '.')) {
-    fail(str("`", text_.substr(at, at_ - at + 1), "` is no number"), at);
+    fail(str("`", text_.substr(at, at_ - at + 1), "` is not a number"), at);
   }
   const std::string number = text_.substr(at, at_ - at);
   if (number.size() > 1 && number[0] == '0' && is_digit(number[1])) {
@@ -137,7 +137,7 @@ Literal ExpressionCursor::take_number() {
   }
   try {
     Literal value = literal_of_scalar(number);
-    if (whole && !value.is_int()) fail(str("`", number, "` is no integer"), at);
+    if (whole && !value.is_int()) fail(str("`", number, "` is not an integer"), at);
     return value;
   } catch (const ScenarioError&) {
     throw;

@@ -113,15 +113,15 @@ TEST(Expression, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of("a not in b"), "a.yaml:3:12: `not in` is not known; write `not (a in b)`");
   EXPECT_EQ(error_of("a && b"), "a.yaml:3:12: `&&` is not known; write `and`");
   EXPECT_EQ(error_of("a = b"), "a.yaml:3:12: `=` is not known here; equality is `==`");
-  EXPECT_EQ(error_of("\"a\""), "a.yaml:3:10: texts stand in single quotes: 'text'");
+  EXPECT_EQ(error_of("\"a\""), "a.yaml:3:10: texts need single quotes: 'text'");
   EXPECT_EQ(error_of("'a"), "a.yaml:3:10: the text is not closed: a `'` is missing");
   EXPECT_EQ(error_of("'\\q'"), "a.yaml:3:11: a backslash in a text can be followed by \\ ' n or t only");
   EXPECT_EQ(error_of("True"), "a.yaml:3:10: `True` is not known; did you mean `true`?");
   EXPECT_EQ(error_of("010"), "a.yaml:3:10: leading zeros are refused: `010`");
   EXPECT_EQ(error_of("9223372036854775808"), "a.yaml:3:10: the integer 9223372036854775808 does not fit in 64 bits");
   EXPECT_EQ(error_of("1e999"), "a.yaml:3:10: the number 1e999 does not fit in a double");
-  EXPECT_EQ(error_of("1.x"), "a.yaml:3:10: `1.` is no number");
-  EXPECT_EQ(error_of("2x"), "a.yaml:3:10: `2x` is no number");
+  EXPECT_EQ(error_of("1.x"), "a.yaml:3:10: `1.` is not a number");
+  EXPECT_EQ(error_of("2x"), "a.yaml:3:10: `2x` is not a number");
   EXPECT_EQ(error_of("a."), "a.yaml:3:12: a name must follow the `.`");
   EXPECT_EQ(error_of("f(k=1, 2)"), "a.yaml:3:17: an argument by position follows one by name");
   EXPECT_EQ(error_of("f(k=1, k=2)"), "a.yaml:3:17: the argument `k` is given twice");

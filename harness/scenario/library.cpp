@@ -194,7 +194,7 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
   if (above != loading_.end()) {
     std::string trail;
     for (auto it = above; it != loading_.end(); ++it) trail += str(fs::path(*it).stem().string(), " -> ");
-    diagnostics.error(place, str("routines must not use themselves: ", trail, name));
+    diagnostics.error(place, str("a routine must not use itself: ", trail, name));
     return nullptr;
   }
   // Bounds the reading itself; the exact depth is known below.

@@ -145,7 +145,7 @@ TEST_F(LibraryFolder, ChecksRoutinesThemselves) {
             "lib/bad.yaml:1:1: the routine gives `out`, which no step binds\n"
             "lib/bad.yaml:3:14: `rank` is a variable or type and cannot be a parameter\n"
             "lib/bad.yaml:3:28: unknown type `modle`; did you mean `model`?\n"
-            "lib/bad.yaml:3:63: the default of `n` is no integer\n"
+            "lib/bad.yaml:3:63: the default of `n` is not an integer\n"
             "lib/bad.yaml:3:70: the parameter `k` needs `type`\n"
             "lib/bad.yaml:6:11: unknown name `other`; no earlier step binds it\n"
             "lib/bad.yaml:7:11: `m` is a parameter or matrix name and cannot be bound");
@@ -163,8 +163,8 @@ TEST_F(LibraryFolder, RefusesRecursionAndDepth) {
   routine("b", "a");
   routine("self", "self");
   write_scenario("x/one", "  - use: a\n");
-  EXPECT_THAT(errors("x/one.yaml"), HasSubstr("routines must not use themselves: a -> b -> a"));
-  EXPECT_EQ(errors("lib/self.yaml"), "lib/self.yaml:4:10: routines must not use themselves: self -> self");
+  EXPECT_THAT(errors("x/one.yaml"), HasSubstr("a routine must not use itself: a -> b -> a"));
+  EXPECT_EQ(errors("lib/self.yaml"), "lib/self.yaml:4:10: a routine must not use itself: self -> self");
   for (int i = 1; i < 9; ++i) routine(str("r", i), str("r", i + 1));
   routine("r9", "");
   write_scenario("x/eight", "  - use: r2\n");

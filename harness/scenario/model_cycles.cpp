@@ -54,7 +54,7 @@ void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics)
         diagnostics.error(method.place, str("the method `", method.name, "` of `", model.name, "` calls itself"));
     }
     if (leads_back(model.name, children_of))
-      diagnostics.error(model.place, str("the model `", model.name, "` is a part of itself"));
+      diagnostics.error(model.place, str("the model `", model.name, "` contains itself"));
   }
 }
 

@@ -22,8 +22,8 @@ std::vector<OwnModel> Reader::models(const YamlNode& node) {
   if (!require_map(node, "`models`")) return out;
   for (const auto& [key, value] : node.entries) {
     if (!is_model_name(key->text)) {
-      error(key->place,
-            str("`", key->text, "` is no name of a model: letters, digits and _ only, an upper-case letter first"));
+      error(key->place, str("`", key->text,
+                            "` is not a name for a model; use letters, digits and _, with an upper-case letter first"));
     }
     if (require_map(*value, "a model")) out.push_back(own_model(key->text, *key, *value));
   }
@@ -56,7 +56,7 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
   }
   if (const YamlNode* forward = find(node, "forward")) {
     if (model.method("forward") != nullptr) {
-      error(forward->place, "`forward` stands under `methods` already");
+      error(forward->place, "`forward` is defined under `methods` too; keep one of them");
     } else {
       YamlNode as_method;
       as_method.kind = YamlNode::Kind::scalar;
@@ -122,7 +122,7 @@ void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& no
     for (std::size_t i = 0; i < head->num_positional(); ++i) {
       const Expr& input = head->positional(i);
       if (input.kind != ExprKind::name) {
-        error(Place{key.place.file, input.line, input.column}, "an input of a method is a name");
+        error(Place{key.place.file, input.line, input.column}, "an input of a method must be a name");
         continue;
       }
       check_name(input.name, Place{key.place.file, input.line, input.column});
@@ -148,10 +148,10 @@ void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& no
       if (entry.value != nullptr) method.body.push_back(std::move(entry));
     }
     if (node.entries.empty() || node.entries.back().first->text != "return") {
-      error(node.place, "the last of a method's names must be `return`");
+      error(node.place, "the last name of a method must be `return`");
     }
     for (std::size_t i = 0; i + 1 < node.entries.size(); ++i) {
-      if (node.entries[i].first->text == "return") error(node.entries[i].first->place, "`return` must stand last");
+      if (node.entries[i].first->text == "return") error(node.entries[i].first->place, "`return` must be last");
     }
   } else {
     NamedExpr entry{"return", node.place, expression(node)};

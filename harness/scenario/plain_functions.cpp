@@ -34,7 +34,7 @@ Literal real_function(Function function, const Literal& x) {
                         : function == Function::log ? std::log(value)
                                                     : std::log2(value);
   if (std::isnan(result) || (std::isinf(result) && !std::isinf(value))) {
-    throw Error(str(name_of(function), "(", x.shown(), ") is no finite number"));
+    throw Error(str(name_of(function), "(", x.shown(), ") is not a finite number"));
   }
   return Literal(result);
 }
@@ -43,7 +43,7 @@ Literal range(const std::vector<Literal>& arguments) {
   const std::int64_t start = arguments.size() > 1 ? arguments[0].as_int() : 0;
   const std::int64_t stop = arguments[arguments.size() > 1 ? 1 : 0].as_int();
   const std::int64_t step = arguments.size() > 2 ? arguments[2].as_int() : 1;
-  if (step == 0) throw Error("range() with a step of 0");
+  if (step == 0) throw Error("range(): the step must not be 0");
   LiteralList out;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
     check_list_size(out.size() + 1);
@@ -57,7 +57,7 @@ Literal sorted(const Literal& list) {
   LiteralList out = list.as_list();
   // Refuses mixed lists before sorting, which must not throw half-way.
   for (std::size_t i = 1; i < out.size(); ++i) {
-    if (compare(Op::less, out[0], out[i]) == 2) throw Error("sorted() of a list with not-a-number");
+    if (compare(Op::less, out[0], out[i]) == 2) throw Error("sorted(): the list contains not-a-number");
   }
   std::stable_sort(out.begin(), out.end(),
                    [](const Literal& a, const Literal& b) { return compare(Op::less, a, b) < 0; });
@@ -68,7 +68,8 @@ Literal zip(const std::vector<Literal>& lists) {
   LiteralList out;
   for (const Literal& list : lists) {
     if (list.as_list().size() != lists[0].as_list().size()) {
-      throw Error(str("zip() of lists of ", lists[0].as_list().size(), " and ", list.as_list().size(), " items"));
+      throw Error(str("zip(): lists of ", lists[0].as_list().size(), " and ", list.as_list().size(),
+                      " items; give lists of the same length"));
     }
   }
   for (std::size_t i = 0; i < lists[0].as_list().size(); ++i) {
@@ -80,7 +81,7 @@ Literal zip(const std::vector<Literal>& lists) {
 }
 
 Literal total(const std::vector<Literal>& arguments) {
-  if (arguments.size() != 1) throw Error("sum() of values takes one list");
+  if (arguments.size() != 1) throw Error("sum() of plain values takes one list");
   Literal sum(std::int64_t{0});
   for (const Literal& item : arguments[0].as_list()) sum = apply(Op::add, sum, item);
   return sum;
@@ -120,7 +121,7 @@ Literal parse_integer(const Literal& x) {
   if (x.is_int()) return x;
   if (x.is_double()) return to_integer(std::trunc(x.as_double()), name_of(Function::int_));
   const Literal read = literal_of_scalar(x.as_text());
-  if (!read.is_int()) throw Error(str("int('", x.as_text(), "'): no integer"));
+  if (!read.is_int()) throw Error(str("int('", x.as_text(), "'): the text is not an integer"));
   return read;
 }
 
@@ -227,7 +228,7 @@ Literal call_plain(Function function, const std::vector<Literal>& arguments) {
     case Function::any:
       return all_or_any(x, function);
     default:
-      throw Error(str(name, "() is no plain function"));
+      throw Error(str(name, "() is not a plain function"));
   }
 }
 

@@ -136,7 +136,7 @@ bool Reader::check_name(const std::string& name, const Place& place) {
     return false;
   }
   if (is_identifier(name)) return true;
-  error(place, str("`", name, "` is no name: lower-case letters, digits and _ only, a letter first"));
+  error(place, str("`", name, "` is not a name; use lower-case letters, digits and _, with a letter first"));
   return false;
 }
 
@@ -213,7 +213,7 @@ Literal parse_literal(const std::string& text) {
   const YamlFile yaml(text, "value", diagnostics);
   std::optional<Literal> value;
   if (yaml.root() != nullptr) value = Reader(yaml, diagnostics, nullptr).literal(*yaml.root());
-  if (!diagnostics.empty()) throw Error(str("`", text, "` is no value: ", diagnostics.sorted().front().message));
+  if (!diagnostics.empty()) throw Error(str("`", text, "` is not a value: ", diagnostics.sorted().front().message));
   return value.value_or(Literal());
 }
 

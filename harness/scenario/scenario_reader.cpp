@@ -107,7 +107,7 @@ class ScenarioReader {
     if (*size < 1 || *size > 65536) {
       reader_.error(node.place, "`world_size` must be 1 to 65536");
     } else if (std::find(sizes.begin(), sizes.end(), *size) != sizes.end()) {
-      reader_.error(node.place, str("the world size ", *size, " stands twice"));
+      reader_.error(node.place, str("the world size ", *size, " occurs twice"));
     } else {
       sizes.push_back(static_cast<int>(*size));
     }
@@ -157,8 +157,9 @@ class ScenarioReader {
       } else if (values->is_map()) {
         read_labelled(entry, *values);
       } else {
-        reader_.error(values->place, str("`", name->text, "` must be a list of values or a map of labelled ones, got ",
-                                         kind_text(*values)));
+        reader_.error(
+            values->place,
+            str("`", name->text, "` must be a list of values or a map of labelled values, got ", kind_text(*values)));
         continue;
       }
       if (values->items.empty() && values->entries.empty()) {
@@ -174,7 +175,7 @@ class ScenarioReader {
       if (!literal) continue;
       for (const MatrixValue& other : entry.values) {
         if (other.value.kind() == literal->kind() && other.value == *literal) {
-          reader_.error(item->place, str("the value ", literal->shown(), " of `", entry.name, "` stands twice"));
+          reader_.error(item->place, str("the value ", literal->shown(), " of `", entry.name, "` occurs twice"));
         }
       }
       entry.values.push_back(MatrixValue{{}, std::move(*literal)});
@@ -236,7 +237,8 @@ class ScenarioReader {
     if (const YamlNode* message = Reader::find(item, "message")) {
       rule.message = reader_.text(*message, "`message`").value_or("");
       if (!rule.message.empty() && rule.message.find_first_not_of('*') == std::string::npos) {
-        reader_.error(message->place, "`message` fits any failure; say what it must contain, or leave it out");
+        reader_.error(message->place,
+                      "`message` matches every failure; give a text that the failure must contain, or omit it");
       }
     }
   }
@@ -331,7 +333,7 @@ class ScenarioReader {
     }
     for (const Stage& other : scenario_.stages) {
       if (!stage.name.empty() && other.name == stage.name) {
-        reader_.error(name->place, str("a stage `", stage.name, "` stands before it already"));
+        reader_.error(name->place, str("a stage `", stage.name, "` exists already; give each stage another name"));
       }
     }
     ArgumentSpec size;

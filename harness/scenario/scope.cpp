@@ -74,9 +74,9 @@ void bind_name(const std::string& name, const Place& place, Scope& scope, Diagno
 
 void report_unknown_name(const std::string& name, const Place& place, const Scope& scope, Diagnostics& diagnostics) {
   if (scope.barred.contains(name)) {
-    diagnostics.error(place, str("a hook looks `", name,
-                                 "` up when it runs, after the loop has moved on; bind another "
-                                 "name to its value with `let`"));
+    diagnostics.error(place, str("a hook looks up `", name,
+                                 "` when it runs, after the loop has changed it; bind its value to another name "
+                                 "with `let`"));
     return;
   }
   const auto later = scope.later.find(name);

@@ -31,7 +31,7 @@ Selection parse_selection(const std::string& text) {
     if (item.empty()) continue;
     const std::size_t equals = item.find('=');
     if (equals == std::string::npos || equals == 0) {
-      throw Error(str("--case: `", item, "` is no key=value"), "such as --case 'layers=3,world_size=2'");
+      throw Error(str("--case: `", item, "` is not of the form key=value"), "such as --case 'layers=3,world_size=2'");
     }
     out.emplace_back(item.substr(0, equals), item.substr(equals + 1));
   }
@@ -48,7 +48,7 @@ std::vector<std::string> selectable_names(const Scenario& scenario) {
 std::pair<std::string, std::string> split_setting(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
-    throw Error(str("--set: `", text, "` is no NAME=VALUE"), "such as --set seed=7");
+    throw Error(str("--set: `", text, "` is not of the form NAME=VALUE"), "such as --set seed=7");
   return {text.substr(0, equals), text.substr(equals + 1)};
 }
 

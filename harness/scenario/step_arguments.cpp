@@ -113,7 +113,7 @@ void Reader::read_use(Step& step, const YamlNode& node) {
   const Expr* named = step.arguments[0].get();
   if (named == nullptr) return;
   if (named->kind != ExprKind::literal) {
-    error(step.place, "a routine is named outright, without `${}`; `choose` picks one of several");
+    error(step.place, "the name of a routine must not contain `${}`; use `choose` to select one of several");
     return;
   }
   step.routine = routines_(named->value.as_text(), Place{step.place.file, named->line, named->column});

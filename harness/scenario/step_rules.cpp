@@ -101,7 +101,7 @@ void Reader::check_hook_target(const Step& step, const VerbSpec& spec) {
     if (point.name != at->value.as_text()) continue;
     static constexpr std::string_view targets[] = {"modules", "parameters", "optimizer"};
     const std::string_view target = targets[static_cast<int>(point.target)];
-    if (num_given(step, spec, {target}) == 0) error(step.place, str("`at: ", point.name, "` goes with `", target, "`"));
+    if (num_given(step, spec, {target}) == 0) error(step.place, str("`at: ", point.name, "` needs `", target, "`"));
   }
 }
 
@@ -123,10 +123,10 @@ void Reader::check_file_name(const Step& step) {
   const std::string& path = file->value.as_text();
   const Place place{step.place.file, file->line, file->column};
   if (step.verb == Verb::write && path.starts_with("/")) {
-    error(place, "`write` writes to the case's folder only; a leading `/` is for reading");
+    error(place, "`write` writes to the case's folder only; a leading `/` is allowed in `read` only");
   }
   if (path == ".." || path.starts_with("../") || path.find("/../") != std::string::npos || path.ends_with("/..")) {
-    error(place, "`..` is refused in files");
+    error(place, "`..` is not allowed in the name of a file");
   }
   if (!path.ends_with(".json") && !path.ends_with(".safetensors")) {
     error(place, "a file must end in .json or .safetensors");

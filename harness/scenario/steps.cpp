@@ -109,7 +109,7 @@ Reader::StepKeys Reader::find_step_keys(const YamlNode& node) {
     if (found == nullptr) {
       keys.unknown.push_back(key);
     } else if (keys.spec != nullptr) {
-      error(key->place, str("a step has one verb; this one has `", keys.spec->name, "` already"));
+      error(key->place, str("a step has one verb; this step has `", keys.spec->name, "` already"));
     } else {
       keys.spec = found;
       keys.verb = key;
@@ -121,7 +121,7 @@ Reader::StepKeys Reader::find_step_keys(const YamlNode& node) {
 
 void Reader::report_unknown_key(const YamlNode& key, const StepKeys& keys, const YamlNode& step) {
   if (keys.spec != nullptr && keys.spec->index_of(key.text)) {
-    error(key.place, str("`", key.text, "` is an argument of `", keys.spec->name, "` and stands within it: `",
+    error(key.place, str("`", key.text, "` is an argument of `", keys.spec->name, "`; write it within the verb: `",
                          step_with_all_arguments(*keys.spec, *keys.value, step), "`"));
     return;
   }
@@ -158,7 +158,7 @@ void Reader::assume_names_of_as(const YamlNode& as) {
 
 void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& node) {
   if (const YamlNode* with = find(node, "with"); with != nullptr && spec.id != Verb::use) {
-    error(with->place, str("`with` goes with `use` only, not with `", spec.name, "`"));
+    error(with->place, str("`with` is for `use` only, not for `", spec.name, "`"));
   }
   if (spec.id == Verb::use) {
     read_use(step, node);
@@ -175,7 +175,7 @@ void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& no
   if (const YamlNode* note = find(node, "note")) step.note = text(*note, "`note`").value_or("");
   if (const YamlNode* place = find(node, "place")) {
     if (spec.block != Block::none || spec.id == Verb::use)
-      error(place->place, str("`place` goes with a step that makes collectives itself; give it to the steps within `",
+      error(place->place, str("`place` is for steps that issue collectives themselves; give it to the steps within `",
                               spec.name, "`"));
     step.meeting_place = name(*place, "`place`");
   }
@@ -196,7 +196,7 @@ void Reader::read_blocks(Step& step, const VerbSpec& spec, const YamlNode& node)
   if (otherwise != nullptr && spec.block == Block::with_else) {
     step.otherwise = steps(*otherwise, "`else`");
   } else if (otherwise != nullptr) {
-    error(otherwise->place, str("`else` goes with `if` only, not with `", spec.name, "`"));
+    error(otherwise->place, str("`else` is for `if` only, not for `", spec.name, "`"));
   }
   read_branches(step, spec, node);
 }
@@ -212,7 +212,7 @@ void Reader::read_branches(Step& step, const VerbSpec& spec, const YamlNode& nod
       }
     }
   } else if (among != nullptr) {
-    error(among->place, str("`among` goes with `choose` only, not with `", spec.name, "`"));
+    error(among->place, str("`among` is for `choose` only, not for `", spec.name, "`"));
   } else if (spec.block == Block::among) {
     error(step.place, str("`", spec.name, "` needs `among`"));
   }
@@ -220,12 +220,12 @@ void Reader::read_branches(Step& step, const VerbSpec& spec, const YamlNode& nod
 
 void Reader::read_as(Step& step, const VerbSpec& spec, const YamlNode& node) {
   if (spec.result.empty()) {
-    error(node.place, str("`", spec.name, "` gives nothing that `as` could name"));
+    error(node.place, str("`", spec.name, "` has no result that `as` could name"));
     assume_names_of_as(node);
     return;
   }
   if (node.is_map()) {
-    error(node.place, str("`as` is one name here; a map of names goes with `use`"));
+    error(node.place, str("`as` must be one name; only `use` takes a map of names"));
     return;
   }
   step.as = name(node, "`as`");
@@ -253,7 +253,7 @@ void Reader::read_raises(Step& step, const YamlNode& node) {
   raises.message = literal_text(*message, "the message under `raises`");
   if (raises.message == nullptr) return;
   if (raises.message->kind == ExprKind::literal && matches_empty(raises.message->value.as_text())) {
-    error(message->place, "the message under `raises` fits any error, even an empty text; say what it must contain");
+    error(message->place, "the message under `raises` matches every error; give a text that the error must contain");
   }
   step.raises = std::move(raises);
 }

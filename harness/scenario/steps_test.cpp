@@ -16,13 +16,13 @@ TEST(Steps, ChecksForm) {
             "t.yaml:5:5: `barrier` has no value; write `barrier: {}` for none");
   EXPECT_EQ(short_errors_of_steps("  - when: true\n"), "t.yaml:5:5: a step without a verb");
   EXPECT_EQ(short_errors_of_steps("  - seed: 1\n    barrier: {}\n"),
-            "t.yaml:6:5: a step has one verb; this one has `seed` already");
+            "t.yaml:6:5: a step has one verb; this step has `seed` already");
   EXPECT_EQ(short_errors_of_steps("  - seed: 1\n    whem: true\n"),
             "t.yaml:6:5: unknown key `whem` in a step; did you mean `when`?");
   EXPECT_EQ(short_errors_of_steps("  - seed: {valeu: 1}\n"),
             "t.yaml:5:5: `seed` needs `value`\n"
             "t.yaml:5:12: unknown argument `valeu` of `seed`; did you mean `value`?");
-  EXPECT_EQ(short_errors_of_steps("  - seed: 1\n    as: s\n"), "t.yaml:6:9: `seed` gives nothing that `as` could name");
+  EXPECT_EQ(short_errors_of_steps("  - seed: 1\n    as: s\n"), "t.yaml:6:9: `seed` has no result that `as` could name");
   EXPECT_EQ(short_errors_of_steps("  - seed: 1\n    steps: [{seed: 2}]\n"), "t.yaml:6:12: `seed` takes no `steps`");
   EXPECT_EQ(short_errors_of_steps("  - repeat: 2\n"), "t.yaml:5:5: `repeat` needs `steps`");
   EXPECT_EQ(short_errors_of_steps("  - choose: 2\n"), "t.yaml:5:5: `choose` needs `among`");
@@ -47,10 +47,10 @@ TEST(Steps, ChecksForm) {
 TEST(Steps, ShowsWhereAnArgumentBelongs) {
   EXPECT_EQ(short_errors_of_steps(
                 "  - model: Linear(2, 2)\n    as: m\n  - fully_shard: m\n    reshard_after_forward: false\n"),
-            "t.yaml:8:5: `reshard_after_forward` is an argument of `fully_shard` and stands within it: "
+            "t.yaml:8:5: `reshard_after_forward` is an argument of `fully_shard`; write it within the verb: "
             "`fully_shard: {modules: m, reshard_after_forward: false}`");
   EXPECT_EQ(short_errors_of_steps("  - model: Sequential(Linear(2, 2), ReLU())\n    device: cpu\n    as: m\n"),
-            "t.yaml:6:5: `device` is an argument of `model` and stands within it: "
+            "t.yaml:6:5: `device` is an argument of `model`; write it within the verb: "
             "`model: {build: \"Sequential(Linear(2, 2), ReLU())\", device: cpu}`");
 }
 
@@ -66,14 +66,15 @@ TEST(Steps, ChecksTypesOfArguments) {
             "t.yaml:7:28: `dtype`: expected a type such as float32, got the text 'float64'");
   EXPECT_EQ(short_errors_of_steps(model + "  - optimizer: {type: Adm, model: m, lr: 1}\n    as: o\n"),
             "t.yaml:7:23: `type` cannot be `Adm`; it is one of SGD, Adam, AdamW; did you mean `Adam`?");
-  EXPECT_EQ(short_errors_of_steps(model + "  - replicate: m..a\n"), "t.yaml:7:16: `m..a` is no path: an empty part");
+  EXPECT_EQ(short_errors_of_steps(model + "  - replicate: m..a\n"),
+            "t.yaml:7:16: `m..a` is not a path: it has an empty component");
   EXPECT_EQ(short_errors_of_steps(model + "  - replicate: \"m.[01\"\n"),
-            "t.yaml:7:17: `m.[01` is no path: a `[` is not closed");
+            "t.yaml:7:17: `m.[01` is not a path: a `[` is not closed");
   EXPECT_EQ(short_errors_of_steps(model + "  - replicate: parameters(m)\n"),
-            "t.yaml:7:16: `parameters(m)` is no path; an expression in its place stands in `${...}`\n"
+            "t.yaml:7:16: `parameters(m)` is not a path; write an expression as `${...}`\n"
             "t.yaml:7:16: unknown name `parameters(m)`; no earlier step binds it");
   EXPECT_EQ(short_errors_of_steps(model + "  - replicate: '*.a'\n"),
-            "t.yaml:7:17: a path begins with a name: `*` is a pattern");
+            "t.yaml:7:17: a path must begin with a name; `*` is a pattern");
   EXPECT_EQ(short_errors_of_steps("  - seed: ${rank}\n"),
             "t.yaml:5:11: unexpected `$`; this is an expression already, so write it without `${}`");
   EXPECT_EQ(short_errors_of_steps("  - observe: [gradients]\n    steps: [{seed: 1}]\n"),
@@ -81,8 +82,9 @@ TEST(Steps, ChecksTypesOfArguments) {
   EXPECT_EQ(short_errors_of_steps(model + "  - optimizer: {type: SGD, lr: 1}\n    as: o\n"),
             "t.yaml:7:5: `optimizer` needs one of `model`, `parameters` and `groups`");
   EXPECT_EQ(short_errors_of_steps("  - write: {file: /a.json, value: rank}\n"),
-            "t.yaml:5:19: `write` writes to the case's folder only; a leading `/` is for reading");
-  EXPECT_EQ(short_errors_of_steps("  - read: ../a.json\n    as: v\n"), "t.yaml:5:11: `..` is refused in files");
+            "t.yaml:5:19: `write` writes to the case's folder only; a leading `/` is allowed in `read` only");
+  EXPECT_EQ(short_errors_of_steps("  - read: ../a.json\n    as: v\n"),
+            "t.yaml:5:11: `..` is not allowed in the name of a file");
 }
 
 TEST(Steps, ChecksNamesOfCollectives) {
@@ -105,9 +107,9 @@ TEST(Steps, DoesNotReportConsequencesOfAnError) {
       short_errors_of_steps("  - let: {a: f(1, 2), b: 3}\n  - seed: a + b\n"),
       "t.yaml:5:15: the expression ends too soon: `(` is not closed; within {} and [] an expression with a comma, "
       "bracket or brace must be quoted");
-  EXPECT_EQ(
-      short_errors_of_steps("  - seed: yes\n"),
-      "t.yaml:5:11: the plain word `yes` is refused, as YAML 1.1 reads it in its own way; write `true`, or quote it");
+  EXPECT_EQ(short_errors_of_steps("  - seed: yes\n"),
+            "t.yaml:5:11: the plain word `yes` is refused, because YAML 1.1 gives it another meaning; write `true`, or "
+            "quote it");
 }
 
 }  // namespace

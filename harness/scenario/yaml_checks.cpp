@@ -25,7 +25,7 @@ std::string refused_scalar(const std::string& text) {
   for (std::string_view refused : {"yes", "no", "on", "off", "null", "~"}) {
     if (word == refused) {
       const bool none = refused == "null" || refused == "~";
-      return str("the plain word `", text, "` is refused, as YAML 1.1 reads it in its own way; write ",
+      return str("the plain word `", text, "` is refused, because YAML 1.1 gives it another meaning; write ",
                  none                            ? "`none`, "
                  : word == "no" || word == "off" ? "`false`, "
                                                  : "`true`, ",
@@ -63,7 +63,7 @@ std::optional<std::pair<std::size_t, std::string>> find_bad_byte(const std::stri
   static constexpr char hex[] = "0123456789abcdef";
   for (std::size_t i = 0; i < text.size();) {
     const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c == 0) return std::pair(i, std::string("a NUL byte: this is no text file"));
+    if (c == 0) return std::pair(i, std::string("a NUL byte: this is not a text file"));
     if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f) {
       return std::pair(i, str("a control character (0x", hex[c >> 4], hex[c & 0xf], ")"));
     }

@@ -71,12 +71,12 @@ class TreeBuilder : public YAML::EventHandler {
     }
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {
-      report(place, "an alias of something that does not stand before it");
+      report(place, "an alias without an anchor before it");
       throw Stop();
     }
     for (const Open& open : open_) {
       if (open.node == found->second) {
-        report(place, "an alias within what it stands for: a cycle");
+        report(place, "an alias within the node of its own anchor: a cycle");
         throw Stop();
       }
     }
@@ -179,7 +179,7 @@ class TreeBuilder : public YAML::EventHandler {
       }
       for (const auto& [key, value] : open.node->entries) {
         if (key->text == node->text) {
-          report(node->place, str("the key `", node->text, "` stands twice; first in line ", key->place.line));
+          report(node->place, str("the key `", node->text, "` occurs twice; the first is in line ", key->place.line));
           break;
         }
       }
@@ -228,7 +228,7 @@ void check_single_document(YAML::Parser& parser, const std::string& file, Diagno
     parser.HandleNextDocument(refuse);
   } catch (const Stop&) {
     diagnostics.error(Place{file, refuse.at.line + 1, refuse.at.column + 1},
-                      "a second document; a file holds one scenario or routine");
+                      "a second YAML document; a file holds one scenario or routine");
   }
 }
 

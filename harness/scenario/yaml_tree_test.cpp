@@ -69,9 +69,9 @@ TEST(YamlTree, RefusesWordsThatYamlReadsInItsOwnWay) {
   for (const char* word : {"y", "n", "true", "false", "none", "yesterday", "0", "0.5", "-0", "10"}) {
     EXPECT_EQ(errors_of(str("a: ", word, "\n")), "") << word;
   }
-  EXPECT_EQ(
-      errors_of("a: no\n"),
-      "a.yaml:1:4: the plain word `no` is refused, as YAML 1.1 reads it in its own way; write `false`, or quote it");
+  EXPECT_EQ(errors_of("a: no\n"),
+            "a.yaml:1:4: the plain word `no` is refused, because YAML 1.1 gives it another meaning; write `false`, or "
+            "quote it");
 }
 
 TEST(YamlTree, RefusesLeadingZeros) {
@@ -82,19 +82,19 @@ TEST(YamlTree, RefusesLeadingZeros) {
 }
 
 TEST(YamlTree, RefusesWhatCouldBeReadInTwoWays) {
-  EXPECT_EQ(errors_of("a: 1\nb: 2\na: 3\n"), "a.yaml:3:1: the key `a` stands twice; first in line 1");
-  EXPECT_EQ(errors_of("a: {b: 1, 'b': 2}\n"), "a.yaml:1:11: the key `b` stands twice; first in line 1");
+  EXPECT_EQ(errors_of("a: 1\nb: 2\na: 3\n"), "a.yaml:3:1: the key `a` occurs twice; the first is in line 1");
+  EXPECT_EQ(errors_of("a: {b: 1, 'b': 2}\n"), "a.yaml:1:11: the key `b` occurs twice; the first is in line 1");
   EXPECT_EQ(errors_of("a: &x {b: 1}\nc:\n  <<: *x\n"),
             "a.yaml:3:3: merge keys (`<<`) are refused; write the entries out");
   EXPECT_EQ(errors_of("a: !!int 3\n"), "a.yaml:1:4: tags are refused: `tag:yaml.org,2002:int`");
   EXPECT_EQ(errors_of("a: !local [1]\n"), "a.yaml:1:4: tags are refused: `!local`");
   EXPECT_EQ(errors_of("? [a]\n: 1\n"), "a.yaml:1:3: a key must be a word or a text");
-  EXPECT_EQ(errors_of("a: 1\n---\nb: 2\n"), "a.yaml:2:1: a second document; a file holds one scenario or routine");
+  EXPECT_EQ(errors_of("a: 1\n---\nb: 2\n"), "a.yaml:2:1: a second YAML document; a file holds one scenario or routine");
 }
 
 TEST(YamlTree, RefusesCyclesAndAliasBombs) {
-  EXPECT_EQ(errors_of("a: &a [1, *a]\n"), "a.yaml:1:11: an alias within what it stands for: a cycle");
-  EXPECT_EQ(errors_of("a: &a {b: {c: *a}}\n"), "a.yaml:1:15: an alias within what it stands for: a cycle");
+  EXPECT_EQ(errors_of("a: &a [1, *a]\n"), "a.yaml:1:11: an alias within the node of its own anchor: a cycle");
+  EXPECT_EQ(errors_of("a: &a {b: {c: *a}}\n"), "a.yaml:1:15: an alias within the node of its own anchor: a cycle");
   EXPECT_EQ(errors_of(str("a: &a 1\nb: [", repeated("*a, ", 50), "1]\n")), "");
   EXPECT_THAT(errors_of(str("a: &a 1\nb: [", repeated("*a, ", 51), "1]\n")), HasSubstr("more than 50 aliases"));
   EXPECT_THAT(errors_of("a: *nobody\n"), HasSubstr("not valid YAML"));
@@ -108,7 +108,7 @@ TEST(YamlTree, RefusesCyclesAndAliasBombs) {
 }
 
 TEST(YamlTree, RefusesWhatIsNoText) {
-  EXPECT_EQ(errors_of(std::string("a: b\0c\n", 7)), "a.yaml:1:5: a NUL byte: this is no text file");
+  EXPECT_EQ(errors_of(std::string("a: b\0c\n", 7)), "a.yaml:1:5: a NUL byte: this is not a text file");
   EXPECT_EQ(errors_of("a: b\nc: \x01\n"), "a.yaml:2:4: a control character (0x01)");
   EXPECT_EQ(errors_of("a: \xff\xfe\n"), "a.yaml:1:4: not UTF-8");
   EXPECT_EQ(errors_of("a: \xc3"), "a.yaml:1:4: not UTF-8");
