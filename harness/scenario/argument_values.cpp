@@ -1,4 +1,4 @@
-// Values of arguments by their type: expressions, literal texts, names, paths and counts.
+// Reads the values of arguments by their type: expressions, literal texts, names, paths and counts.
 #include <algorithm>
 
 #include "engine/core/text.hpp"
@@ -22,7 +22,7 @@ ArgType argument_type_of(std::string_view routine_type) {
 
 namespace {
 
-// What is known of a value before running: its description for messages and the types it can have.
+// The facts about a value that are known before running: its description for messages and its possible types.
 struct KnownValue {
   std::string text;
   bool integer = false;
@@ -109,11 +109,11 @@ std::string mismatch(const Expr& value, ArgType type) {
 
 namespace {
 
-// Empty when the text can be a path: parts with a dot between them, brackets closed.
+// The error message for a text that cannot be a path; empty for components joined by dots, with closed brackets.
 std::string path_mistake(const std::string& path) {
   if (path.empty()) return "an empty path";
   if (path.find(' ') != std::string::npos) return str("`", path, "` is not a path: it contains a space");
-  bool part = false;
+  bool component = false;  // whether the current component has characters
   bool bracket = false;
   for (char c : path) {
     if (c == '[') {
@@ -126,14 +126,14 @@ std::string path_mistake(const std::string& path) {
       return str("`", path, "` is not a path; write an expression as `${...}`");
     }
     if (c == '.' && !bracket) {
-      if (!part) return str("`", path, "` is not a path: it has an empty component");
-      part = false;
+      if (!component) return str("`", path, "` is not a path: it has an empty component");
+      component = false;
     } else {
-      part = true;
+      component = true;
     }
   }
   if (bracket) return str("`", path, "` is not a path: a `[` is not closed");
-  if (!part) return str("`", path, "` is not a path: it ends with a dot");
+  if (!component) return str("`", path, "` is not a path: it ends with a dot");
   return {};
 }
 
@@ -208,7 +208,7 @@ ExprPtr Reader::argument(const YamlNode& node, const ArgumentSpec& spec) {
   return value;
 }
 
-// {family: {operation: count}}
+// Checks the literal form {family: {operation: count}}.
 void Reader::check_counts(const YamlNode& node) {
   for (const auto& [family, operations] : node.entries) {
     if (std::find(families().begin(), families().end(), family->text) == families().end()) {

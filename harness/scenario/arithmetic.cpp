@@ -37,7 +37,7 @@ Literal power(const Literal& a, const Literal& b) {
   }
   std::int64_t result = 1;
   std::int64_t base = a.as_int();
-  // By squaring, so that a huge exponent ends soon; a base beyond 64 bits only matters when it is used again.
+  // Repeated squaring ends soon for a huge exponent. An overflow of the base matters only if the base is used again.
   bool base_fits = true;
   for (std::int64_t left = b.as_int(); left > 0; left >>= 1) {
     if ((left & 1) != 0 && (!base_fits || __builtin_mul_overflow(result, base, &result))) overflow(Op::power, a, b);
@@ -100,14 +100,14 @@ Literal numbers(Op op, const Literal& left, const Literal& right) {
   }
 }
 
-bool contains(const Literal& whole, const Literal& part) {
-  if (whole.is_list()) {
-    return std::any_of(whole.as_list().begin(), whole.as_list().end(),
-                       [&](const Literal& item) { return item == part; });
+bool contains(const Literal& container, const Literal& item) {
+  if (container.is_list()) {
+    return std::any_of(container.as_list().begin(), container.as_list().end(),
+                       [&](const Literal& other) { return other == item; });
   }
-  if (whole.is_map() && part.is_text()) return whole.find(part.as_text()) != nullptr;
-  if (whole.is_text() && part.is_text()) return whole.as_text().find(part.as_text()) != std::string::npos;
-  refuse(Op::in, part, whole);
+  if (container.is_map() && item.is_text()) return container.find(item.as_text()) != nullptr;
+  if (container.is_text() && item.is_text()) return container.as_text().find(item.as_text()) != std::string::npos;
+  refuse(Op::in, item, container);
 }
 
 Literal repeated(const LiteralList& list, std::int64_t times) {

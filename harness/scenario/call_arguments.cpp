@@ -32,7 +32,7 @@ void check_function_arguments(const Expr& call, const FunctionSpec& spec, const 
 
 void check_model_arguments(const Expr& call, const std::string& name, const std::vector<OwnModel>& models,
                            const ReportError& report) {
-  std::vector<std::pair<std::string, bool>> wanted;  // name, required
+  std::vector<std::pair<std::string, bool>> wanted;  // names of the arguments, and whether each is required
   bool any_number = false;
   if (const OwnModel* model = find_own_model(models, name)) {
     for (const OwnArgument& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);

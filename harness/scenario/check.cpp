@@ -1,4 +1,4 @@
-// What must hold across a file: every name bound before it is used, every call known, no check without evidence.
+// Checks across the steps of a file: names are bound before use, calls are known, and checks can gather evidence.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -28,7 +28,7 @@ class Checker {
     check(expr, scope, builds);
   }
 
-  // Before launch: constants and plain functions alone.
+  // Checks an expression that is evaluated before launch: it may contain only constants and plain functions.
   void constant(const Expr& expr, const Scope& scope, const std::string& file) {
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind != ExprKind::call) return;
@@ -98,7 +98,7 @@ class Checker {
     for (const auto& [its, mine] : step.as_names) bind_name(mine, step.place, scope, diagnostics_);
   }
 
-  // A hook's own names are known within it alone; what it binds is known everywhere after.
+  // The predefined names of a hook are known within it only. Names that its steps bind are known in all later steps.
   void hook(const Step& step, Scope& scope) {
     Scope inner = scope;
     inner.in_hook = true;
@@ -118,7 +118,7 @@ class Checker {
         break;
       case ArgType::name:
       case ArgType::names:
-        // The names that `drop` forgets; loops bind theirs.
+        // The names of `drop` must be known. The names of loops are bound by the loop.
         if (spec.name == "names") {
           for_each_node(value, [&](const Expr& node) {
             if (node.kind == ExprKind::literal && node.value.is_text() && !scope.is_known(node.value.as_text())) {
@@ -132,7 +132,7 @@ class Checker {
     }
   }
 
-  // The name in front of a path is bound; what follows is looked up in the model when the step runs.
+  // The name at the start of a path must be bound. The components after it are looked up when the step runs.
   void path(const Expr& value, const Scope& scope) {
     if (value.kind == ExprKind::list) {
       for (const ExprPtr& item : value.children) path(*item, scope);
@@ -148,7 +148,7 @@ class Checker {
     if (first->kind != ExprKind::literal || !first->value.is_text()) return;
     const std::string& text = first->value.as_text();
     const std::size_t end = text.find('.');
-    // `mo${x}.a` begins with a name that is not known yet.
+    // The name at the start of `mo${x}.a` is known only when the step runs.
     if (end == std::string::npos && value.kind == ExprKind::concat) return;
     const std::string name = text.substr(0, end);
     if (name.find_first_of("*?[") != std::string::npos) {
@@ -241,7 +241,7 @@ class Checker {
            std::any_of(known.begin(), known.end(), [&](const ModelSpec& spec) { return spec.name == name; });
   }
 
-  // `name.entry` of a labelled matrix: some label has it.
+  // `name.entry` of a labelled matrix must be an entry of at least one label.
   void matrix_entry(const Expr& expr) {
     const Expr& of = *expr.children[0];
     if (matrix_ == nullptr || of.kind != ExprKind::name) return;
@@ -258,7 +258,7 @@ class Checker {
     }
   }
 
-  // A condition of constants alone shows nothing about a run.
+  // Reports a condition of constants only, which is no evidence about a run.
   void check_evidence(const Expr& expr, const Scope& scope) {
     if (expr.kind == ExprKind::list) {
       for (const ExprPtr& item : expr.children) check_evidence(*item, scope);
@@ -290,8 +290,8 @@ class Checker {
       expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
     }
-    for (const std::vector<NamedExpr>* part : {&model.parameters, &model.buffers}) {
-      for (const NamedExpr& entry : *part) {
+    for (const std::vector<NamedExpr>* list : {&model.parameters, &model.buffers}) {
+      for (const NamedExpr& entry : *list) {
         expression(*entry.value, scope, file);
         scope.known.insert(entry.name);
       }
@@ -316,7 +316,7 @@ class Checker {
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
   const ReportError report_error_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
-  bool may_communicate_ = true;  // not in the arguments of steps that bind nothing
+  bool may_communicate_ = true;  // false in the arguments of steps other than let and forward
 };
 
 }  // namespace
@@ -348,7 +348,7 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& assum
   checker.own_models(constants);
   for (const Stage& stage : scenario.stages) {
     if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
-    // Fresh ranks: nothing but files lives on from the stage before.
+    // The ranks of a stage are newly launched. Only files are kept from the stage before.
     Scope own = scope;
     own.known.insert(assumed.begin(), assumed.end());
     collect_bound_names(stage.steps, own.later);

@@ -146,7 +146,7 @@ class Expander {
     bindings.insert_or_assign("world_size", Literal(world_size));
     bindings.insert_or_assign("launch", Literal(std::string(name_of(launch))));
     bindings.insert_or_assign("device", Literal(one.device));
-    judge(one, bindings);
+    apply_rules(one, bindings);
     one.timeout = options_.timeout.value_or(scenario_->timeout);
     one.memory_mb = options_.memory_mb ? options_.memory_mb : scenario_->memory_mb;
     one.output_mb = options_.output_mb.value_or(scenario_->output_mb.value_or(limits::output_mb));
@@ -159,14 +159,14 @@ class Expander {
     cases_.push_back(std::move(one));
   }
 
-  // An id holds a matrix value as text, whatever its size.
+  // Ids contain matrix values as text, so large values make large ids.
   void charge_ids(const std::string& id) {
     id_bytes_ += static_cast<std::int64_t>(id.size());
     Budget::ask(id_bytes_, [&] { return str("the names of ", cases_.size() + 1, " cases"); });
   }
 
-  // Rules, then stages; a case that is left out needs no stages.
-  void judge(Case& one, const Bindings& bindings) const {
+  // Evaluates the rules, then the stages. The world sizes of a skipped case's stages are not evaluated.
+  void apply_rules(Case& one, const Bindings& bindings) const {
     one.unsupported = device_.unsupported;
     if (const Rule* rule = first_of(scenario_->skip, bindings)) {
       one.skip = rule->reason;
@@ -196,7 +196,7 @@ class Expander {
     return nullptr;
   }
 
-  // Evaluated once for all cases that agree in the names it uses.
+  // Whether a rule applies. It is evaluated once for all cases that have the same values of the names that it uses.
   bool applies(const Rule& rule, const Bindings& bindings) const {
     auto [entry, added] = rules_.try_emplace(&rule);
     KnownRule& known = entry->second;
@@ -212,7 +212,7 @@ class Expander {
     return known.results[key] = value.as_bool();
   }
 
-  // Those that differ from case to case; parameters, types and the device do not.
+  // The names in an expression that vary between cases. Parameters, element types and the device do not vary.
   std::set<std::string> varying_names(const Expr& expr) const {
     const std::vector<std::string> varying = selectable_names(*scenario_);
     std::set<std::string> names;
@@ -224,7 +224,7 @@ class Expander {
 
   struct KnownRule {
     std::set<std::string> names;
-    std::map<std::string, bool> results;  // by the values of those names
+    std::map<std::string, bool> results;  // by the texts of these names' values
   };
 
   std::shared_ptr<const Scenario> scenario_;

@@ -25,7 +25,6 @@ ExprPtr ExpressionParser::parse_all() {
   return expr;
 }
 
-// A text with `${...}`: pieces of text and expressions by turns.
 ExprPtr ExpressionParser::parse_template() {
   auto concat = node(ExprKind::concat, 0);
   std::string piece;

@@ -113,9 +113,9 @@ Literal ExpressionCursor::take_number() {
     while (!at_end() && is_digit(text_[at_])) ++at_;
   };
   digits();
-  bool whole = true;
+  bool integer = true;
   if (at_ + 1 < text_.size() && text_[at_] == '.' && is_digit(text_[at_ + 1])) {
-    whole = false;
+    integer = false;
     ++at_;
     digits();
   }
@@ -123,7 +123,7 @@ Literal ExpressionCursor::take_number() {
     std::size_t next = at_ + 1;
     if (next < text_.size() && (text_[next] == '+' || text_[next] == '-')) ++next;
     if (next < text_.size() && is_digit(text_[next])) {
-      whole = false;
+      integer = false;
       at_ = next;
       digits();
     }
@@ -137,7 +137,7 @@ Literal ExpressionCursor::take_number() {
   }
   try {
     Literal value = literal_of_scalar(number);
-    if (whole && !value.is_int()) fail(str("`", number, "` is not an integer"), at);
+    if (integer && !value.is_int()) fail(str("`", number, "` is not an integer"), at);
     return value;
   } catch (const ScenarioError&) {
     throw;

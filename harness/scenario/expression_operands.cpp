@@ -12,7 +12,7 @@ ExprPtr ExpressionParser::parse_postfix() {
   for (int links = 0;; ++links) {
     skip_spaces();
     const std::size_t at = at_;
-    // Each link nests the tree one deeper, though not the parser.
+    // Each link adds a level to the tree, but not to the parser's recursion.
     if (links > limits::expression_depth) fail_too_deep();
     if (take(".")) {
       left = parse_attribute(std::move(left));
@@ -143,7 +143,6 @@ ExprPtr ExpressionParser::parse_word() {
   return made;
 }
 
-// Everything of a comprehension after its element: `for names in list [if condition]`.
 void ExpressionParser::parse_comprehension(Expr& made, std::string_view close, std::size_t opened) {
   do {
     skip_spaces();

@@ -122,7 +122,7 @@ ExprPtr ExpressionParser::parse_negation() {
   if (!take("-")) return parse_power();
   const DepthGuard guard(*this);
   skip_spaces();
-  // The least integer has no positive counterpart, so that its sign belongs to the literal.
+  // The smallest 64-bit integer has no positive counterpart, so its sign is part of the literal.
   if (text_.compare(at_, 19, "9223372036854775808") == 0 && (at_ + 19 >= text_.size() || !is_digit(text_[at_ + 19]))) {
     at_ += 19;
     return make_literal(Literal(INT64_MIN), place_of(at));

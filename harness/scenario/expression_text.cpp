@@ -1,4 +1,4 @@
-// Writing expressions out again, for explain, for messages and for the table of operators.
+// Expressions and operators as text, for `explain` and for messages.
 #include <array>
 
 #include "engine/core/text.hpp"

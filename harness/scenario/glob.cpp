@@ -37,7 +37,7 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
   std::size_t p = 0;
   std::size_t t = 0;
   std::size_t star = std::string_view::npos;  // the position after the last star
-  std::size_t star_text = 0;                  // the position in the text where that star ends at present
+  std::size_t star_text = 0;                  // the position in the text up to which that star matches
   while (t < text.size()) {
     const std::size_t length = p < pattern.size() && pattern[p] != '*' ? match_element(pattern, p, text[t]) : 0;
     if (length > 0) {

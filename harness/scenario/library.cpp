@@ -17,14 +17,14 @@ namespace fs = std::filesystem;
 struct Library::Entry {
   std::shared_ptr<const Routine> routine;
   Diagnostics diagnostics;
-  int depth = 1;  // of routines within, itself included
+  int depth = 1;  // levels of nested routines, this one included
 };
 
 namespace {
 
 std::string read_text(const fs::path& path) { return read_regular_file(path.string(), limits::file_bytes); }
 
-// `*` any characters, `?` one; across folders too.
+// Whether a pattern matches: `*` any characters, `?` one character, both including `/`.
 bool glob(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
   if (pattern[0] == '*') return glob(pattern.substr(1), text) || (!text.empty() && glob(pattern, text.substr(1)));
@@ -42,7 +42,7 @@ std::vector<std::string> yaml_files(const fs::path& folder) {
   return out;
 }
 
-// The path below the root without its ending; empty when it lies elsewhere.
+// The path below the root without its extension; empty for a path outside the root.
 std::string name_below(const fs::path& root, const fs::path& path) {
   std::error_code error;
   const fs::path below = fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(root, error));
@@ -50,11 +50,11 @@ std::string name_below(const fs::path& root, const fs::path& path) {
   return (below.parent_path() / below.stem()).generic_string();
 }
 
-constexpr const char* reading = "the reading of a file";  // who a budget is for
+constexpr const char* reading = "the reading of a file";  // the user of the budget, for messages
 
 bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
 
-// Whether a folder `lib` lies between the folder and the file: then the file is a routine.
+// Whether the path below the folder contains a folder `lib`: the file is then a routine.
 bool is_in_lib(const fs::path& folder, const fs::path& path) {
   const fs::path between = path.lexically_relative(folder).parent_path();
   return std::find(between.begin(), between.end(), fs::path("lib")) != between.end();
@@ -81,7 +81,7 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
   }
   for (const std::string& wanted : what) {
     std::error_code ignored;
-    // A file that is there is meant, also where one that comes with the program has such a name.
+    // An existing file takes precedence over a scenario of the program with that name.
     if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, ignored)) {
       add(wanted);
       continue;
@@ -100,7 +100,7 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
     }
     if (found) continue;
     std::error_code error;
-    // A folder: of the working directory, or of the root by its name.
+    // A folder: relative to the working directory, or to the root.
     for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
       if (found || !fs::is_directory(folder, error)) continue;
       for (const std::string& path : yaml_files(folder)) {
@@ -125,7 +125,7 @@ std::vector<std::string> Library::find(const std::vector<std::string>& what) con
 
 namespace {
 
-// How places name the file: below the folder of scenarios by that folder's own name, else as it was given.
+// The name of a file in places: for a file below the root the path from the root's own name on, else the given path.
 std::string shown_name(const std::string& root, const std::string& path) {
   const std::string name = name_below(root, path);
   if (name.empty()) return path;
@@ -142,7 +142,7 @@ Library::Folders Library::folders_for(const std::string& path) const {
   const fs::path here = fs::weakly_canonical(fs::current_path(error), error);
   Folders folders;
   for (fs::path folder = fs::weakly_canonical(path, error).parent_path();; folder = folder.parent_path()) {
-    // A routine lies in a `lib` itself.
+    // The file of a routine is in a `lib` already.
     folders.push_back((folder.filename() == "lib" ? folder : folder / "lib").string());
     const fs::path below = folder.lexically_relative(here);
     if (below.empty() || *below.begin() == ".." || folder == here) break;
@@ -184,7 +184,7 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
   const auto is_named = [&](const std::string& key) { return fs::path(key).stem() == name; };
   const auto above = std::find_if(loading_.begin(), loading_.end(), [&](const std::string& key) {
     if (!is_named(key)) return false;
-    if (key == name) return true;  // it has no file
+    if (key == name) return true;  // a routine without a file
     const auto first = std::find_if(folders.begin(), folders.end(), [&](const std::string& folder) {
       std::error_code error;
       return fs::is_regular_file(fs::path(folder) / (name + ".yaml"), error);
@@ -197,7 +197,7 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
     diagnostics.error(place, str("a routine must not use itself: ", trail, name));
     return nullptr;
   }
-  // Bounds the reading itself; the exact depth is known below.
+  // Bounds the recursion while reading; the exact depth is checked below.
   if (loading_.size() > static_cast<std::size_t>(limits::routine_depth)) {
     diagnostics.error(place, str("routines are nested deeper than ", limits::routine_depth));
     return nullptr;

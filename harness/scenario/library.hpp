@@ -3,9 +3,9 @@
 //   Library library("/usr/share/lockstep/scenarios");
 //   for (const std::string& path : library.find({"replicate/*"})) scenarios.push_back(library.load(path));
 //
-// Routines of a scenario outside the root are searched in the folder `lib` beside its file, then in `lib` of each folder
-// above it up to the working directory, then in lib/ under the root; the nearest is used. A routine searches its own
-// `lib` and the folders after it in this order, so that the program's routines never use a user's routines.
+// Routines of a scenario outside the root are searched in the folder `lib` beside its file, then in `lib` of each
+// folder above it up to the working directory, then in lib/ under the root; the nearest is used. A routine searches its
+// own `lib` and the folders after it in this order, so that the program's routines never use a user's routines.
 //
 // The library owns the routines that it has read, each once, and shares them with the scenarios that use them. Only one
 // thread at a time may use it.
@@ -29,8 +29,8 @@ class Library {
   const std::string& root() const { return root_; }
 
   // The paths of the wanted scenario files: each item of `wanted` is a name under the root (`replicate/single_module`,
-  // with `*` and `?` as wildcards), a file or a folder; an empty list selects all. Routines are excluded unless they are
-  // named. Each path occurs once. Throws Error, with the nearest name, for an item that matches nothing.
+  // with `*` and `?` as wildcards), a file or a folder; an empty list selects all. Routines are excluded unless they
+  // are named. Each path occurs once. Throws Error, with the nearest name, for an item that matches nothing.
   std::vector<std::string> find(const std::vector<std::string>& wanted) const;
 
   // Parses and checks a scenario and the routines that it uses. Throws ScenarioError with all errors.
@@ -41,7 +41,8 @@ class Library {
   // All errors of a scenario or routine file; empty for a valid file.
   Diagnostics validate(const std::string& path);
 
-  // The routine in lib/NAME.yaml under the root; nullptr when there is no such file. Reports its errors to `diagnostics`.
+  // The routine in lib/NAME.yaml under the root; nullptr when there is no such file. Reports its errors to
+  // `diagnostics`.
   std::shared_ptr<const Routine> routine(const std::string& name, Diagnostics& diagnostics);
   // Adds a routine without a file, for tests. Throws ScenarioError.
   void add_routine(const std::string& name, const std::string& text);

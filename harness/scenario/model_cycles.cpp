@@ -10,7 +10,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// What a list of expressions calls by name.
+// Adds the names that the expressions call.
 void add_called(const std::vector<NamedExpr>& list, std::vector<std::string>& names) {
   for (const NamedExpr& entry : list) {
     for_each_node(*entry.value, [&](const Expr& node) {
@@ -20,8 +20,8 @@ void add_called(const std::vector<NamedExpr>& list, std::vector<std::string>& na
   }
 }
 
-// Whether calls lead from `start` back to it. body_of(name) is the list of expressions that stand behind a name, or
-// null.
+// Whether a chain of calls leads from `start` back to `start`. body_of(name) is the list of expressions of a model or
+// method, or null.
 template <class BodyOf>
 bool leads_back(const std::string& start, const BodyOf& body_of) {
   std::vector<std::string> pending;

@@ -1,4 +1,4 @@
-// A file's own models: arguments, children, parameters, buffers and methods.
+// Reads the models that a file defines: arguments, children, parameters, buffers and methods.
 #include <algorithm>
 
 #include "engine/core/text.hpp"
@@ -68,11 +68,11 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
   if (find(node, "forward") == nullptr && find(node, "methods") == nullptr) {
     error(key.place, str("the model `", name, "` needs `forward` or `methods`"));
   }
-  // One space of names: a module's attributes must not hide each other.
+  // All names of a model share one namespace, because attributes of a module must not hide each other.
   std::vector<std::pair<std::string, Place>> names;
   for (const OwnArgument& argument : model.arguments) names.emplace_back(argument.name, argument.place);
-  for (const std::vector<NamedExpr>* part : {&model.children, &model.parameters, &model.buffers}) {
-    for (const NamedExpr& entry : *part) names.emplace_back(entry.name, entry.place);
+  for (const std::vector<NamedExpr>* list : {&model.children, &model.parameters, &model.buffers}) {
+    for (const NamedExpr& entry : *list) names.emplace_back(entry.name, entry.place);
   }
   for (const OwnMethod& method : model.methods) names.emplace_back(method.name, method.place);
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -93,7 +93,7 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
   ArgumentSpec spec;
   spec.type = module ? ArgType::module : ArgType::tensor;
   for (const auto& [key, value] : node.entries) {
-    // Children may be numbered, as those of Sequential are.
+    // Names of children may be numbers, as in Sequential.
     const bool numbered =
         module && !key->text.empty() && key->text.find_first_not_of("0123456789") == std::string::npos;
     if (!numbered) check_name(key->text, key->place);
@@ -102,13 +102,13 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
     if (entry.value != nullptr) {
       out.push_back(std::move(entry));
     } else if (value->in_flow && value->plain) {
-      break;  // torn apart by a comma without quotes
+      break;  // an unquoted comma has split the expression
     }
   }
   return out;
 }
 
-// `name(inputs, option=default): expression`, or a map of intermediate names whose last is `return`.
+// Reads `name(inputs, option=default): expression`, or a map of intermediate names whose last name is `return`.
 void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
   OwnMethod method;
   method.place = key.place;
@@ -128,7 +128,7 @@ void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& no
       check_name(input.name, Place{key.place.file, input.line, input.column});
       method.inputs.push_back(input.name);
     }
-    // The defaults again, as trees of their own.
+    // Each default is parsed again, because its tree belongs to `head`.
     for (std::size_t i = 0; i < head->names.size(); ++i) {
       check_name(head->names[i], key.place);
       const Expr& value = head->keyword(i);

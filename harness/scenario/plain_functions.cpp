@@ -19,7 +19,7 @@ Literal to_integer(double value, std::string_view operation) {
   return Literal(static_cast<std::int64_t>(value));
 }
 
-// One argument that is a list, or several.
+// The values of a call with one list or with several arguments; at least one value.
 const LiteralList& all_of(const std::vector<Literal>& arguments, std::string_view name) {
   const LiteralList& list = arguments.size() == 1 && arguments[0].is_list() ? arguments[0].as_list() : arguments;
   if (list.empty()) throw Error(str(name, "() of an empty list"));
@@ -55,7 +55,7 @@ Literal range(const std::vector<Literal>& arguments) {
 
 Literal sorted(const Literal& list) {
   LiteralList out = list.as_list();
-  // Refuses mixed lists before sorting, which must not throw half-way.
+  // Mixed lists are refused before sorting, because the comparison of a sort must not throw.
   for (std::size_t i = 1; i < out.size(); ++i) {
     if (compare(Op::less, out[0], out[i]) == 2) throw Error("sorted(): the list contains not-a-number");
   }
@@ -138,7 +138,7 @@ Literal values_of(const Literal& map) {
 }
 
 Literal has_key(const Literal& map, const Literal& key) {
-  static_cast<void>(map.as_map());  // throws for another kind, which find() would not
+  static_cast<void>(map.as_map());  // throws for other kinds; find() does not
   return Literal(map.find(key.as_text()) != nullptr);
 }
 

@@ -170,25 +170,25 @@ ExprPtr Reader::expression(const YamlNode& node) {
   auto made = std::make_unique<Expr>();
   made->line = node.place.line;
   made->column = node.place.column;
-  bool sound = true;
+  bool valid = true;
   if (node.is_list()) {
     made->kind = ExprKind::list;
     for (const YamlPtr& item : node.items) {
       made->children.push_back(expression(*item));
-      sound = sound && made->children.back() != nullptr;
-      // What an unquoted comma has torn apart makes no sense either.
-      if (!sound && item->in_flow && item->plain) return nullptr;
+      valid = valid && made->children.back() != nullptr;
+      // The pieces of an expression that an unquoted comma has split cannot be read.
+      if (!valid && item->in_flow && item->plain) return nullptr;
     }
   } else {
     made->kind = ExprKind::map;
     for (const auto& [key, value] : node.entries) {
       made->children.push_back(literal_text(*key, "a key"));
       made->children.push_back(expression(*value));
-      sound = sound && made->children.back() != nullptr && made->children[made->children.size() - 2] != nullptr;
-      if (!sound && value->in_flow && value->plain) return nullptr;
+      valid = valid && made->children.back() != nullptr && made->children[made->children.size() - 2] != nullptr;
+      if (!valid && value->in_flow && value->plain) return nullptr;
     }
   }
-  return sound ? std::move(made) : nullptr;
+  return valid ? std::move(made) : nullptr;
 }
 
 ExprPtr Reader::literal_text(const YamlNode& node, std::string_view what) {
@@ -207,7 +207,7 @@ ExprPtr Reader::literal_text(const YamlNode& node, std::string_view what) {
   }
 }
 
-// The same reading as in files, of a text from the command line.
+// Reads a text from the command line as a value in a file is read.
 Literal parse_literal(const std::string& text) {
   Diagnostics diagnostics;
   const YamlFile yaml(text, "value", diagnostics);

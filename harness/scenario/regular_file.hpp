@@ -1,5 +1,5 @@
-// Reads files that a user names. Only regular files of bounded size are accepted; a pipe, a socket or a device is refused
-// before a byte of it is read, so that reading never blocks.
+// Reads files that a user names. Only regular files of bounded size are accepted; a pipe, a socket or a device is
+// refused before a byte of it is read, so that reading never blocks.
 //
 //   std::string text = read_regular_file("mine.yaml", limits::file_bytes);
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace lockstep::scenario {
 
-// An open regular file. The constructor throws Error for a file that cannot be opened, and for a folder, a pipe, a socket
-// or a device.
+// An open regular file. The constructor throws Error for a file that cannot be opened, and for a folder, a pipe, a
+// socket or a device.
 class RegularFile {
  public:
   // `shown` is the name of the file in messages; empty: the path.

@@ -1,4 +1,4 @@
-// The keys of a scenario file beside its steps.
+// Reads the keys of a scenario file.
 #include <algorithm>
 #include <cmath>
 
@@ -9,7 +9,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// One function per key.
+// One member function per key.
 class ScenarioReader {
  public:
   ScenarioReader(Reader& reader, const YamlNode& root, Scenario& scenario)
@@ -272,7 +272,7 @@ class ScenarioReader {
     }
   }
 
-  // `word` alone, or `{key: reason}`.
+  // Reads `required`, or `{reported: reason}`.
   void read_bits(const YamlNode& node) {
     if (node.is_scalar() && node.text == "required") {
       scenario_.bits = Bits::required;

@@ -1,5 +1,5 @@
-// The JSON Schema of a scenario file, for editors: keys, verbs, arguments and words. What spans several steps (names,
-// paths, types of expressions) is for `lockstep validate`.
+// The JSON Schema of scenario and routine files, for editors. It covers keys, verbs, arguments and words. `lockstep
+// validate` checks the rest: names, paths and types of expressions.
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ constexpr const char* template_pattern = "\\$\\{";
 
 Json ref(std::string_view definition) { return {{"$ref", str("#/definitions/", definition)}}; }
 Json described(Json schema, std::string_view doc) {
-  // Siblings of $ref are ignored in draft-07.
+  // draft-07 ignores siblings of $ref.
   if (schema.contains("$ref")) schema = {{"allOf", Json::array({schema})}};
   schema["description"] = doc;
   return schema;
@@ -30,7 +30,7 @@ Json map_of(Json values, const char* pattern) {
   return {{"type", "object"}, {"additionalProperties", false}, {"patternProperties", {{pattern, std::move(values)}}}};
 }
 
-// A word of the list, or a text with `${}`.
+// One of the words, or a text with `${}`.
 Json choice(const std::vector<std::string>& words) {
   return {{"anyOf", Json::array({Json{{"enum", words}}, Json{{"type", "string"}, {"pattern", template_pattern}}})}};
 }
@@ -100,7 +100,7 @@ Json verb_schema(const VerbSpec& spec) {
   Json forms = Json::array({std::move(arguments)});
   if (const ArgumentSpec* alone = spec.alone()) {
     Json schema = argument_schema(*alone);
-    // A map is always the arguments by name.
+    // A map always gives the arguments by name.
     if (schema == ref("expression")) schema = {{"not", {{"type", "object"}}}};
     forms.push_back(std::move(schema));
   }
@@ -296,7 +296,7 @@ std::string schema() {
   Json out;
   out["$schema"] = "http://json-schema.org/draft-07/schema#";
   out["title"] = "Lockstep scenario or routine";
-  // The key `routine` decides, so that an editor shows the mistakes of the one kind alone.
+  // The key `routine` selects the schema, so that an editor shows the mistakes of one kind of file only.
   out["if"] = {{"required", {"routine"}}};
   out["then"] = ref("routine");
   out["else"] = ref("scenario");

@@ -1,4 +1,4 @@
-// The arguments of a step: those of its verb, and those of the routine that `use` runs.
+// Reads the arguments of a step: those of its verb, and those of the routine that `use` runs.
 #include <algorithm>
 
 #include "engine/core/text.hpp"
@@ -55,16 +55,17 @@ void Reader::read_entries(Step& step, const VerbSpec& spec, const YamlNode& valu
     error(value.place, str("`", spec.name, "` takes names and their expressions: {name: expression}"));
     return;
   }
-  bool torn = false;  // an unquoted comma split an expression: the later entries are its pieces, or names after it
+  // After an unquoted comma has split an expression, the later keys may be its pieces or further names.
+  bool is_split = false;
   for (const auto& [key, node] : value.entries) {
-    if (torn) {
+    if (is_split) {
       assumed_names_.insert(key->text);
       continue;
     }
     NamedExpr entry{key->text, key->place, nullptr};
     check_name(entry.name, key->place);
     entry.value = expression(*node);
-    torn = entry.value == nullptr && node->in_flow && node->plain;
+    is_split = entry.value == nullptr && node->in_flow && node->plain;
     step.entries.push_back(std::move(entry));
   }
 }
@@ -86,9 +87,9 @@ bool Reader::read_named_arguments(Step& step, const VerbSpec& spec, const YamlNo
 bool Reader::read_ordered_arguments(Step& step, const VerbSpec& spec, const YamlNode& value) {
   const std::size_t wanted = static_cast<std::size_t>(spec.num_in_order);
   if (value.items.size() != wanted) {
-    const bool torn = value.items.size() > wanted && value.in_flow;
+    const bool is_split = value.items.size() > wanted && value.in_flow;
     error(value.place, str("`", spec.name, "` as a list takes ", wanted, " items, got ", value.items.size(),
-                           torn ? "; within [] an expression with a comma, bracket or brace must be quoted" : ""));
+                           is_split ? "; within [] an expression with a comma, bracket or brace must be quoted" : ""));
     return false;
   }
   for (std::size_t i = 0; i < wanted; ++i) read_argument(step, spec, i, *value.items[i]);

@@ -1,4 +1,4 @@
-// Checks of a step that concern its arguments together or their values.
+// Checks of a step that concern several arguments or the values of arguments.
 #include <algorithm>
 #include <initializer_list>
 
@@ -9,7 +9,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// The number that an expression is, where it is one: `0.1`, `-1`.
+// The value of an expression that is a number, such as `0.1` or `-1`.
 std::optional<double> literal_number(const Expr& value) {
   if (value.kind == ExprKind::literal && value.value.is_number()) return value.value.as_double();
   if (value.kind != ExprKind::unary || value.op != Op::negate) return std::nullopt;
@@ -30,7 +30,7 @@ std::ptrdiff_t num_given(const Step& step, const VerbSpec& spec, std::initialize
 
 }  // namespace
 
-// Checks numbers that are written out; the run checks computed ones. A step with `raises` may be wrong on purpose.
+// Checks the ranges of literal numbers. The run checks the ranges of computed numbers.
 void Reader::check_ranges(const Step& step, const VerbSpec& spec) {
   for (std::size_t i = 0; i < spec.arguments.size(); ++i) {
     const Expr* value = step.arguments[i].get();

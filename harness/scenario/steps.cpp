@@ -1,4 +1,4 @@
-// Steps: one verb, its arguments, and what may stand beside it.
+// Reads steps: the verb of a step and its modifiers. step_arguments.cpp reads the arguments.
 #include <algorithm>
 #include <map>
 
@@ -9,7 +9,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// A value on one line, as YAML: enough of it to recognise it by.
+// A short YAML form of a value on one line, for messages.
 std::string short_form(const YamlNode& value) {
   if (value.is_list()) return value.items.empty() ? "[]" : "[...]";
   if (value.is_map()) return value.entries.empty() ? "{}" : "{...}";
@@ -18,7 +18,7 @@ std::string short_form(const YamlNode& value) {
   return quoted ? str('"', value.text, '"') : value.text;
 }
 
-// The step with all its arguments within its verb: `fully_shard: {modules: m, reshard_after_forward: false}`.
+// The step with all arguments written within the verb: `fully_shard: {modules: m, reshard_after_forward: false}`.
 std::string step_with_all_arguments(const VerbSpec& spec, const YamlNode& value, const YamlNode& step) {
   std::string inside;
   const auto add = [&](const std::string& name, const std::string& text) {
@@ -52,7 +52,7 @@ bool is_modifier(const std::string& key) {
   return std::find(known.begin(), known.end(), key) != known.end();
 }
 
-// A pattern of stars alone fits the empty text, and so every message.
+// Whether a pattern consists of stars only; it then matches every message.
 bool matches_empty(const std::string& pattern) { return pattern.find_first_not_of('*') == std::string::npos; }
 
 }  // namespace
@@ -131,7 +131,6 @@ void Reader::report_unknown_key(const YamlNode& key, const StepKeys& keys, const
                         : str("unknown key `", key.text, "` in a step", suggestion(key.text, known)));
 }
 
-// What a step that cannot be read would have bound, so that its names cause no errors of their own.
 void Reader::assume_names_of_step(const YamlNode& step) {
   if (const YamlNode* as = find(step, "as")) assume_names_of_as(*as);
   for (std::string_view block : {"steps", "else"}) {

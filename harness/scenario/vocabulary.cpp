@@ -38,10 +38,11 @@ constexpr FunctionRow function_rows[] = {
 #undef LOCKSTEP_FUNCTION
 };
 
-// A row more or less is meant: then say so here, and give the interpreter its case.
-static_assert(std::size(verb_rows) == 68, "verbs.def has changed: teach harness/run the verb, then change this count");
+// The counts catch accidental changes of the tables. After an intended change, update the count and the interpreter.
+static_assert(std::size(verb_rows) == 68,
+              "verbs.def has changed: implement the verb in harness/run, then change this count");
 static_assert(std::size(function_rows) == 74,
-              "functions.def has changed: teach harness/run the function, then change this count");
+              "functions.def has changed: implement the function in harness/run, then change this count");
 
 template <class Rows>
 constexpr bool names_are_unique(const Rows& rows) {
@@ -53,7 +54,8 @@ constexpr bool names_are_unique(const Rows& rows) {
   }
   return true;
 }
-static_assert(names_are_unique(verb_rows) && names_are_unique(function_rows), "a name twice, or one without a line");
+static_assert(names_are_unique(verb_rows) && names_are_unique(function_rows),
+              "a name occurs twice or has no description");
 
 std::string_view trim(std::string_view text) {
   while (!text.empty() && text.front() == ' ') text.remove_prefix(1);
@@ -61,14 +63,14 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// Splits at commas outside brackets.
+// Splits a text at the commas outside brackets.
 std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> parts;
+  std::vector<std::string_view> items;
   int depth = 0;
   std::size_t start = 0;
   for (std::size_t i = 0; i <= text.size(); ++i) {
     if (i == text.size() || (text[i] == ',' && depth == 0)) {
-      if (!trim(text.substr(start, i - start)).empty()) parts.push_back(trim(text.substr(start, i - start)));
+      if (!trim(text.substr(start, i - start)).empty()) items.push_back(trim(text.substr(start, i - start)));
       start = i + 1;
     } else if (text[i] == '[' || text[i] == '{') {
       ++depth;
@@ -76,7 +78,7 @@ std::vector<std::string_view> split(std::string_view text) {
       --depth;
     }
   }
-  return parts;
+  return items;
 }
 
 struct TypeName {
@@ -167,26 +169,26 @@ VerbSpec parse_verb(const VerbRow& row) {
     spec.num_in_order = static_cast<int>(split(text.substr(1, end - 1)).size());
     text = trim(text.substr(end + 1));
   }
-  for (std::string_view part : split(text)) spec.arguments.push_back(parse_argument(part));
+  for (std::string_view item : split(text)) spec.arguments.push_back(parse_argument(item));
   return spec;
 }
 
 FunctionSpec parse_function(const FunctionRow& row) {
   FunctionSpec spec{row.id, row.name, row.kind, row.signature, row.doc, 0, 0, {}, {}};
-  for (std::string_view part : split(row.signature)) {
-    if (part.back() == '=') {
-      spec.keywords.emplace_back(part.substr(0, part.size() - 1));
-    } else if (part.ends_with("...")) {
+  for (std::string_view item : split(row.signature)) {
+    if (item.back() == '=') {
+      spec.keywords.emplace_back(item.substr(0, item.size() - 1));
+    } else if (item.ends_with("...")) {
       ++spec.min_positional;
       spec.max_positional = -1;
       spec.names.emplace_back();
     } else {
-      const bool optional = part.back() == '?';
-      if (optional) part.remove_suffix(1);
+      const bool optional = item.back() == '?';
+      if (optional) item.remove_suffix(1);
       if (!optional) ++spec.min_positional;
       if (spec.max_positional >= 0) ++spec.max_positional;
-      spec.names.emplace_back(part);
-      spec.keywords.emplace_back(part);
+      spec.names.emplace_back(item);
+      spec.keywords.emplace_back(item);
     }
   }
   return spec;

@@ -1,5 +1,5 @@
-// The vocabulary of the scenario language: the tables of verbs (verbs.def) and functions (functions.def), the words that
-// arguments choose from (vocabulary_words.cpp), the keys of files (vocabulary_keys.cpp), and the limits. Parser,
+// The vocabulary of the scenario language: the tables of verbs (verbs.def) and functions (functions.def), the words
+// that arguments choose from (vocabulary_words.cpp), the keys of files (vocabulary_keys.cpp), and the limits. Parser,
 // validator, JSON Schema, REFERENCE.md and the interpreter's dispatch all use these tables; a new verb is one row.
 //
 //   const VerbSpec& spec = spec_of(Verb::all_reduce);

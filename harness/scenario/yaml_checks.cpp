@@ -96,7 +96,8 @@ std::optional<std::size_t> find_excess_bracket(const std::string& text) {
     } else if (text[i] == ']' || text[i] == '}') {
       depth = std::max(0, depth - 1);
     } else if (text[i] == '\n') {
-      // An unclosed quote must not add up over the lines; real nesting past the bound is found by the events.
+      // A line without indentation starts again at 0, so that brackets within quotes do not add up. The tree builder
+      // checks the exact nesting.
       if (i + 1 < text.size() && text[i + 1] != ' ') depth = 0;
     }
   }

@@ -15,7 +15,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// Thrown by the handler to stop a hostile text early; the error is already reported.
+// Thrown by an event handler to stop the parser early, after it has reported the error.
 struct Stop {};
 
 class TreeBuilder : public YAML::EventHandler {
@@ -80,7 +80,7 @@ class TreeBuilder : public YAML::EventHandler {
         throw Stop();
       }
     }
-    // What the alias stands for counts again, so that no small file grows into a large tree.
+    // The nodes of an alias count again, so that a small file cannot become a large tree.
     num_nodes_ += sizes_[found->second.get()];
     check_nodes(place);
     insert(found->second);
@@ -100,7 +100,7 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Open {
     YamlPtr node;
-    YamlPtr key;  // of a map: the key whose value comes next
+    YamlPtr key;  // in a map: the key of the next value
     bool flow = false;
     int nodes_before = 0;
   };
@@ -170,11 +170,11 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (open.key == nullptr) {
       if (!node->is_scalar()) {
         report(node->place, node->kind == YamlNode::Kind::null ? "a key is missing" : "a key must be a word or a text");
-        auto stand_in = std::make_shared<YamlNode>(*node);
-        stand_in->kind = YamlNode::Kind::scalar;
-        stand_in->items.clear();
-        stand_in->entries.clear();
-        open.key = stand_in;
+        auto placeholder = std::make_shared<YamlNode>(*node);
+        placeholder->kind = YamlNode::Kind::scalar;
+        placeholder->items.clear();
+        placeholder->entries.clear();
+        open.key = placeholder;
         return;
       }
       for (const auto& [key, value] : open.node->entries) {
@@ -185,7 +185,7 @@ class TreeBuilder : public YAML::EventHandler {
       }
       open.key = node;
     } else {
-      // A missing value has no place of its own: show its key.
+      // A missing value has no place, so it gets the place of its key.
       if (node->kind == YamlNode::Kind::null && !node->refused) node->place = open.key->place;
       open.node->entries.emplace_back(open.key, node);
       open.key = nullptr;
@@ -204,6 +204,7 @@ class TreeBuilder : public YAML::EventHandler {
   bool broken_ = false;
 };
 
+// Stops at the first node of a further document.
 class RefuseDocument : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override { at = mark; }
@@ -320,7 +321,7 @@ SourceText YamlFile::source_of(const YamlNode& scalar) const {
   const auto skip_spaces = [&] {
     while (at < text_.size() && (text_[at] == ' ' || text_[at] == '\n')) ++at;
   };
-  // The mark of a scalar with an anchor is the anchor's.
+  // The place of a scalar with an anchor is that of the anchor.
   while (at < text_.size() && text_[at] == '&') {
     while (at < text_.size() && text_[at] != ' ' && text_[at] != '\n') ++at;
     skip_spaces();
@@ -332,7 +333,8 @@ SourceText YamlFile::source_of(const YamlNode& scalar) const {
       ++at;
     }
   }
-  // Both run over the same characters but for white space and escapes, so that the next equal one is the right one.
+  // The text and the file contain the same characters except white space and escapes, so the next equal character in
+  // the file is the right one.
   std::size_t current_line = line;
   for (char c : scalar.text) {
     if (c != ' ' && c != '\n' && c != '\t') {

@@ -1,8 +1,8 @@
 // A YAML text as a tree of nodes with exact places. Internal to this layer.
 //
 // The tree is built from the events of yaml-cpp. It refuses forms that yaml-cpp accepts: duplicate keys, cycles, alias
-// bombs, tags, merge keys, words that YAML 1.1 reads as booleans or null, and nesting and size beyond the limits. Aliases
-// become shared nodes.
+// bombs, tags, merge keys, words that YAML 1.1 reads as booleans or null, and nesting and size beyond the limits.
+// Aliases become shared nodes.
 #pragma once
 
 #include <memory>
