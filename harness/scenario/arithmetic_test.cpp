@@ -21,7 +21,7 @@ std::string error_of(const std::string& text, const Bindings& bindings = {}) {
   return "none";
 }
 
-TEST(Arithmetic, KeepsIntegersAndNumbersApart) {
+TEST(Arithmetic, DistinguishesIntegersAndNumbers) {
   EXPECT_EQ(value_of("7 // 2").as_int(), 3);
   EXPECT_EQ(value_of("-7 // 2").as_int(), -4);
   EXPECT_EQ(value_of("-7 % 3").as_int(), 2);
@@ -50,7 +50,7 @@ TEST(Arithmetic, RefusesOverflowAndDivisionByZero) {
   EXPECT_EQ(value_of("1 ** 1000000000000").as_int(), 1);
 }
 
-TEST(Arithmetic, AsksForConditionsWhereItNeedsThem) {
+TEST(Arithmetic, RequiresBooleansAsConditions) {
   EXPECT_EQ(error_of("1 and true"), "a.yaml:1:1: a condition must be a boolean, got integer 1");
   EXPECT_EQ(error_of("not none"), "a.yaml:1:5: a condition must be a boolean, got none none");
   EXPECT_EQ(value_of("false and 1 // 0 == 0").as_bool(), false);
@@ -60,7 +60,7 @@ TEST(Arithmetic, AsksForConditionsWhereItNeedsThem) {
   EXPECT_EQ(error_of("'a' < 1"), "a.yaml:1:5: `<` is not defined for text a and integer 1");
 }
 
-TEST(Arithmetic, WorksOnListsMapsAndTexts) {
+TEST(Arithmetic, HandlesListsMapsAndTexts) {
   EXPECT_EQ(value_of("[1, 2] + [3]").text(), "[1,2,3]");
   EXPECT_EQ(value_of("[0] * 3").text(), "[0,0,0]");
   EXPECT_EQ(value_of("'a' + 'b'").as_text(), "ab");
@@ -108,12 +108,12 @@ TEST(Arithmetic, CallsPlainFunctions) {
   EXPECT_EQ(error_of("randn(2)"), "a.yaml:1:1: `randn` cannot be called before launch");
 }
 
-TEST(Arithmetic, StopsWhatWouldGoOnForEver) {
+TEST(Arithmetic, StopsEndlessEvaluation) {
   EXPECT_THAT(error_of("[[[0 for i in range(10000)] for j in range(10000)] for k in range(10000)]"),
               ::testing::HasSubstr("the expression takes too long to evaluate before launch"));
 }
 
-TEST(Arithmetic, MatchesPatternsOfFileNames) {
+TEST(Arithmetic, MatchesFileNamePatterns) {
   EXPECT_TRUE(glob_matches("layers.*.w[qkv]", "layers.10.wq"));
   EXPECT_FALSE(glob_matches("layers.*.w[qkv]", "layers.10.wo"));
   EXPECT_TRUE(glob_matches("a?c", "abc"));

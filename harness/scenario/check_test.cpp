@@ -32,7 +32,7 @@ TEST(Check, FollowsNamesThroughSteps) {
   EXPECT_EQ(errors_of_steps("  - let: {a: '[x for x in range(3) if x > 1]'}\n"), "");
   EXPECT_EQ(short_errors_of_steps("  - let: {a: '[x for x in x]'}\n"),
             "t.yaml:5:27: unknown name `x`; no earlier step binds it");
-  // Stages are fresh ranks.
+  // Stages run on newly launched ranks, so names are not kept.
   EXPECT_EQ(short_errors(
                 "scenario: a\nsummary: b\nranks: {world_size: 2}\nstages:\n  - name: one\n    steps: [{let: {a: 1}}]\n"
                 "  - name: two\n    steps: [{seed: a}]\n"),

@@ -1,4 +1,4 @@
-// The scenarios that come with the program against the table of the documents' tests.
+// Compares the program's scenarios with the table of the documents' tests.
 #include "harness/scenario/documents.hpp"
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ std::vector<ListRow> all_rows() {
   return list_rows(scenarios, {});
 }
 
-TEST(Documents, NumberTheirTestsFromOne) {
+TEST(Documents, NumberTestsFromOne) {
   ASSERT_EQ(document_tests().size(), 46u);
   for (std::size_t i = 0; i < document_tests().size(); ++i)
     EXPECT_EQ(document_tests()[i].number, static_cast<int>(i + 1));
@@ -31,7 +31,7 @@ TEST(Documents, NumberTheirTestsFromOne) {
   EXPECT_EQ(find_document_test(47), nullptr);
 }
 
-TEST(Documents, MirrorsNameTheTestOfTheirNumber) {
+TEST(Documents, MatchMirrorsByNumberAndName) {
   for (const ListRow& row : all_rows()) {
     const auto& mirrors = row.scenario->mirrors;
     if (!mirrors || !mirrors->number) continue;
@@ -42,7 +42,7 @@ TEST(Documents, MirrorsNameTheTestOfTheirNumber) {
   }
 }
 
-TEST(Documents, MirrorsHaveAtLeastTheCasesOfTheirTest) {
+TEST(Documents, HaveMirrorsWithEnoughCases) {
   std::map<int, int> cases;
   for (const ListRow& row : all_rows())
     if (row.scenario->mirrors && row.scenario->mirrors->number)
@@ -52,7 +52,7 @@ TEST(Documents, MirrorsHaveAtLeastTheCasesOfTheirTest) {
     EXPECT_GE(count, find_document_test(number)->cases) << number << " " << find_document_test(number)->name;
 }
 
-TEST(Documents, CasesCountAtOneWorldSizeAndLaunchWithoutSkippedOnes) {
+TEST(Documents, CountCasesAtOneWorldSizeAndLaunch) {
   Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   const auto scenario = library.load_text(
       "scenario: test/text\nsummary: A test.\nranks: {world_size: [2, 4], launch: [process, thread]}\n"
@@ -77,12 +77,12 @@ void expect_fresh(const std::string& file, const std::string& text, const std::s
   EXPECT_TRUE(stored.str() == text) << file << " is out of date; " << remedy;
 }
 
-TEST(Documents, PageIsFresh) {
+TEST(Documents, PageIsUpToDate) {
   expect_fresh("scenarios/README.md", documents_page(all_rows()),
                "run `lockstep reference --documents > scenarios/README.md`");
 }
 
-TEST(Documents, TableOfTheReportIsFresh) {
+TEST(Documents, TableOfReportIsUpToDate) {
   expect_fresh("reports/lockstep_reports/documents.json", documents_json(),
                "run `LOCKSTEP_WRITE_REFERENCE=1 scenario_tests --gtest_filter=Documents.*`");
 }

@@ -1,4 +1,4 @@
-// Steps as the reader takes them: forms, arguments, types, and rules of single verbs.
+// Reading steps: forms, arguments, types, and the rules of single verbs.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(Steps, ChecksForm) {
             "t.yaml:5:12: ms is 1e+300; it must be from 0 to 3600000\n"
             "t.yaml:6:17: ms is -1; it must be from 0 to 3600000\n"
             "t.yaml:7:12: ms is inf; it must be from 0 to 3600000, and finite");
-  // A step that must raise may be meant to be wrong.
+  // A step with `raises` may be wrong on purpose.
   EXPECT_EQ(short_errors_of_steps("  - delay: 1e300\n    raises: ms is\n"), "");
   EXPECT_EQ(short_errors_of_steps("  - send: 3\n"),
             "t.yaml:5:11: `send` takes its arguments by name: `tensor`, `to`, `mesh`, `async`");

@@ -28,7 +28,7 @@ std::string repeated(const std::string& text, int times) {
   return out;
 }
 
-TEST(YamlTree, KeepsPlacesAndForms) {
+TEST(YamlTree, KeepsPlacesAndKinds) {
   Diagnostics diagnostics;
   const YamlFile yaml("a: [x, 'y']\nb:\n  c: >-\n    one\n    two\n", "a.yaml", diagnostics);
   ASSERT_TRUE(diagnostics.empty()) << diagnostics.text();
@@ -59,7 +59,7 @@ TEST(YamlTree, FollowsQuotesEscapesAndAnchors) {
   EXPECT_EQ(twice.places[2], std::pair(2, 8));
 }
 
-TEST(YamlTree, RefusesWordsThatYamlReadsInItsOwnWay) {
+TEST(YamlTree, RefusesAmbiguousWords) {
   for (const char* word : {"yes", "No", "ON", "off", "null", "Null", "~", "True", "FALSE", "yEs"}) {
     EXPECT_THAT(errors_of(str("a: ", word, "\n")), HasSubstr(str("a.yaml:1:4: the plain word `", word, "` is refused")))
         << word;
@@ -81,7 +81,7 @@ TEST(YamlTree, RefusesLeadingZeros) {
   EXPECT_EQ(errors_of("a: '010'\n"), "");
 }
 
-TEST(YamlTree, RefusesWhatCouldBeReadInTwoWays) {
+TEST(YamlTree, RefusesAmbiguousForms) {
   EXPECT_EQ(errors_of("a: 1\nb: 2\na: 3\n"), "a.yaml:3:1: the key `a` occurs twice; the first is in line 1");
   EXPECT_EQ(errors_of("a: {b: 1, 'b': 2}\n"), "a.yaml:1:11: the key `b` occurs twice; the first is in line 1");
   EXPECT_EQ(errors_of("a: &x {b: 1}\nc:\n  <<: *x\n"),
@@ -107,7 +107,7 @@ TEST(YamlTree, RefusesCyclesAndAliasBombs) {
   EXPECT_THAT(errors_of(bomb), HasSubstr("more than 20000 nodes, aliases written out"));
 }
 
-TEST(YamlTree, RefusesWhatIsNoText) {
+TEST(YamlTree, RefusesBinaryFiles) {
   EXPECT_EQ(errors_of(std::string("a: b\0c\n", 7)), "a.yaml:1:5: a NUL byte: this is not a text file");
   EXPECT_EQ(errors_of("a: b\nc: \x01\n"), "a.yaml:2:4: a control character (0x01)");
   EXPECT_EQ(errors_of("a: \xff\xfe\n"), "a.yaml:1:4: not UTF-8");
@@ -123,7 +123,7 @@ TEST(YamlTree, RefusesWhatIsNoText) {
   EXPECT_EQ(errors_of("---\n"), "a.yaml:1:1: the file is empty");
 }
 
-TEST(YamlTree, SaysWhatIsNotYaml) {
+TEST(YamlTree, ReportsInvalidYaml) {
   EXPECT_EQ(errors_of("a: \"b\n"), "a.yaml:1:4: the quote is not closed");
   EXPECT_EQ(errors_of("a: b: c\n"),
             "a.yaml:1:5: not valid YAML: illegal map value; a text with `: ` in it must be quoted");
@@ -133,8 +133,8 @@ TEST(YamlTree, SaysWhatIsNotYaml) {
   EXPECT_THAT(errors_of("a:\n  - 1\n b: 2\n"), HasSubstr("a.yaml:3"));
 }
 
-// Each of these must end soon, and with an error rather than a crash.
-TEST(YamlTree, StandsHostileTexts) {
+// Each of these texts must give an error quickly, without a crash.
+TEST(YamlTree, SurvivesHostileTexts) {
   const auto start = std::chrono::steady_clock::now();
   const std::string deep_blocks = [] {
     std::string out;
@@ -159,8 +159,8 @@ TEST(YamlTree, StandsHostileTexts) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
-// Damages a sound text in many ways; whatever comes out, nothing may crash or hang.
-TEST(YamlTree, StandsDamagedTexts) {
+// Damages a valid text in many ways. No result may be a crash or a hang.
+TEST(YamlTree, SurvivesDamagedTexts) {
   const std::string sound =
       "scenario: t/one\nsummary: 'a ''b'\nranks: {world_size: [2, 4]}\nsteps:\n  - seed: &x 0\n  - let: {a: \"[1, "
       "2]\"}\n"
