@@ -34,7 +34,7 @@ void check_model_arguments(const Expr& call, const std::string& name, const std:
                            const ReportError& report) {
   std::vector<std::pair<std::string, bool>> wanted;  // names of the arguments, and whether each is required
   bool any_number = false;
-  if (const OwnModel* model = find_own_model(models, name)) {
+  if (const OwnModel* model = find_model_definition(models, name)) {
     for (const OwnArgument& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);
   } else {
     for (const ModelSpec& spec : built_in_models()) {
@@ -67,7 +67,7 @@ void check_model_arguments(const Expr& call, const std::string& name, const std:
   }
 }
 
-const OwnModel* find_own_model(const std::vector<OwnModel>& models, const std::string& name) {
+const OwnModel* find_model_definition(const std::vector<OwnModel>& models, const std::string& name) {
   for (const OwnModel& model : models) {
     if (model.name == name) return &model;
   }

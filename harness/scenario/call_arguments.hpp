@@ -18,6 +18,6 @@ void check_model_arguments(const Expr& call, const std::string& name, const std:
                            const ReportError& report);
 
 // The model of that name that the file defines, or null.
-const OwnModel* find_own_model(const std::vector<OwnModel>& models, const std::string& name);
+const OwnModel* find_model_definition(const std::vector<OwnModel>& models, const std::string& name);
 
 }  // namespace lockstep::scenario

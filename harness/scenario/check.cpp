@@ -44,8 +44,8 @@ class Checker {
     expression(expr, before, file);
   }
 
-  void own_models(const std::vector<std::string>& constants) {
-    for (const OwnModel& model : models_) own_model(model, constants);
+  void check_models(const std::vector<std::string>& constants) {
+    for (const OwnModel& model : models_) check_model(model, constants);
     check_cycles(models_, diagnostics_);
   }
 
@@ -237,7 +237,7 @@ class Checker {
 
   bool is_model(const std::string& name) const {
     const std::vector<ModelSpec>& known = built_in_models();
-    return find_own_model(models_, name) != nullptr ||
+    return find_model_definition(models_, name) != nullptr ||
            std::any_of(known.begin(), known.end(), [&](const ModelSpec& spec) { return spec.name == name; });
   }
 
@@ -279,7 +279,7 @@ class Checker {
     if (constant) error(expr, "a condition of constants only: its value does not depend on the run");
   }
 
-  void own_model(const OwnModel& model, const std::vector<std::string>& constants) {
+  void check_model(const OwnModel& model, const std::vector<std::string>& constants) {
     const std::string& file = model.place.file;
     Scope scope = base_scope(constants);
     for (const OwnArgument& argument : model.arguments) {
@@ -345,7 +345,7 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& assum
       if (rule.when != nullptr) checker.constant(*rule.when, scope, scenario.file);
     }
   }
-  checker.own_models(constants);
+  checker.check_models(constants);
   for (const Stage& stage : scenario.stages) {
     if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
     // The ranks of a stage are newly launched. Only files are kept from the stage before.
@@ -364,7 +364,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& assumed,
       diagnostics.error(parameter.place, str("`", parameter.name, "` is a variable or type and cannot be a parameter"));
     }
   }
-  checker.own_models({});
+  checker.check_models({});
   for (const RoutineParameter& parameter : routine.parameters) {
     scope.known.insert(parameter.name);
     scope.cannot_bind.insert(parameter.name);

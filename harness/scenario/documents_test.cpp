@@ -56,7 +56,7 @@ TEST(Documents, CountCasesAtOneWorldSizeAndLaunch) {
   Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   const auto scenario = library.load_text(
       "scenario: test/text\nsummary: A test.\nranks: {world_size: [2, 4], launch: [process, thread]}\n"
-      "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: told}\nsteps:\n  - barrier: {}\n",
+      "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: test}\nsteps:\n  - barrier: {}\n",
       "text.yaml");
   EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, {}).front()), 3);
   ExpandOptions at_four;

@@ -41,7 +41,7 @@ bool leads_back(const std::string& start, const BodyOf& body_of) {
 
 void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics) {
   const auto children_of = [&](const std::string& name) {
-    const OwnModel* model = find_own_model(models, name);
+    const OwnModel* model = find_model_definition(models, name);
     return model == nullptr ? nullptr : &model->children;
   };
   for (const OwnModel& model : models) {

@@ -25,12 +25,12 @@ std::vector<OwnModel> Reader::models(const YamlNode& node) {
       error(key->place, str("`", key->text,
                             "` is not a name for a model; use letters, digits and _, with an upper-case letter first"));
     }
-    if (require_map(*value, "a model")) out.push_back(own_model(key->text, *key, *value));
+    if (require_map(*value, "a model")) out.push_back(read_model(key->text, *key, *value));
   }
   return out;
 }
 
-OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
+OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
   OwnModel model;
   model.name = name;
   model.place = key.place;
@@ -52,7 +52,7 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
   if (const YamlNode* values = find(node, "buffers")) model.buffers = named_expressions(*values, "`buffers`", false);
 
   if (const YamlNode* methods = find(node, "methods"); methods != nullptr && require_map(*methods, "`methods`")) {
-    for (const auto& [method, value] : methods->entries) own_method(model, *method, *value);
+    for (const auto& [method, value] : methods->entries) read_method(model, *method, *value);
   }
   if (const YamlNode* forward = find(node, "forward")) {
     if (model.method("forward") != nullptr) {
@@ -62,7 +62,7 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
       as_method.kind = YamlNode::Kind::scalar;
       as_method.place = forward->place;
       as_method.text = "forward(x)";
-      own_method(model, as_method, *forward);
+      read_method(model, as_method, *forward);
     }
   }
   if (find(node, "forward") == nullptr && find(node, "methods") == nullptr) {
@@ -109,7 +109,7 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
 }
 
 // Reads `name(inputs, option=default): expression`, or a map of intermediate names whose last name is `return`.
-void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
+void Reader::read_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
   OwnMethod method;
   method.place = key.place;
   try {

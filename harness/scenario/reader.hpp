@@ -91,8 +91,8 @@ class Reader {
   void check_counts(const YamlNode& node);
   ExprPtr literal_list(const YamlNode& node, const ArgumentSpec& spec);
   void check_word(const Expr& value, const ArgumentSpec& spec);
-  OwnModel own_model(const std::string& name, const YamlNode& key, const YamlNode& node);
-  void own_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
+  OwnModel read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
+  void read_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
 
   void read_default(RoutineParameter& parameter, const YamlNode& node);

@@ -146,8 +146,8 @@ std::string reference() {
   std::string types;
   for (std::string_view type : type_names()) types += str(types.empty() ? "" : " ", "`", type, "`");
   out += str("| ", types, " | element types |\n");
-  out += str(prose::names_section, models_table(), prose::own_models_section, keys_table(model_keys(), false),
-             prose::own_models_example, keys_table(modifier_keys(), false), prose::verbs_section, argument_types());
+  out += str(prose::names_section, models_table(), prose::model_keys_section, keys_table(model_keys(), false),
+             prose::model_example, keys_table(modifier_keys(), false), prose::verbs_section, argument_types());
   for (int i = 0; i < num_groups; ++i) {
     const Group group = static_cast<Group>(i);
     out += str("\n### ", title_of(group), "\n", verbs_table(group));

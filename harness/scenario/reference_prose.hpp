@@ -119,13 +119,13 @@ defines itself and these:
 
 )page";
 
-inline constexpr std::string_view own_models_section = R"page(
+inline constexpr std::string_view model_keys_section = R"page(
 A file defines its own models under `models`. The name of a model starts with an upper-case letter. A model has these
 keys:
 
 )page";
 
-inline constexpr std::string_view own_models_example = R"page(
+inline constexpr std::string_view model_example = R"page(
 In the model's expressions, its own names hide other names. Calling a child runs the hooks on it.
 
 ```yaml
