@@ -65,62 +65,53 @@ bool is_in_lib(const fs::path& folder, const fs::path& path) {
 Library::Library(std::string root) : root_(std::move(root)) {}
 Library::~Library() = default;
 
-std::vector<std::string> Library::find(const std::vector<std::string>& what) const {
+std::vector<std::string> Library::find(const std::vector<std::string>& wanted) const {
   std::vector<std::string> out;
   std::set<std::string> seen;
-  const auto add = [&](const std::string& path) {
+  const auto add = [&](const std::vector<std::string>& paths) {
     std::error_code error;
-    if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
+    for (const std::string& path : paths)
+      if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
   };
   const std::vector<std::string> all = yaml_files(root_);
-  if (what.empty()) {
-    for (const std::string& path : all) {
-      if (!is_lib(name_below(root_, path))) add(path);
-    }
-    return out;
-  }
-  for (const std::string& wanted : what) {
-    std::error_code ignored;
-    // An existing file takes precedence over a scenario of the program with that name.
-    if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, ignored)) {
-      add(wanted);
-      continue;
-    }
-    std::vector<std::string> names;
-    bool found = false;
-    std::string pattern = wanted;
-    if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
-    for (const std::string& path : all) {
-      const std::string name = name_below(root_, path);
-      if (is_lib(name) && !is_lib(pattern)) continue;
-      names.push_back(name);
-      if (!glob(pattern, name)) continue;
-      add(path);
-      found = true;
-    }
-    if (found) continue;
-    std::error_code error;
-    // A folder: relative to the working directory, or to the root.
-    for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
-      if (found || !fs::is_directory(folder, error)) continue;
-      for (const std::string& path : yaml_files(folder)) {
-        if (is_in_lib(folder, path)) continue;
-        add(path);
-        found = true;
-      }
-      if (!found) throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
-    }
-    if (found) continue;
-    if (fs::exists(wanted, error)) {
-      add(wanted);
-      continue;
-    }
-    const fs::path looked = fs::absolute(wanted, error).lexically_normal();
-    throw Error(
-        str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_, suggestion(pattern, names)),
-        "`lockstep list` shows the names; LOCKSTEP_HOME names another folder that holds scenarios/");
-  }
+  if (wanted.empty()) add(find_by_name(all, "*").paths);
+  for (const std::string& one : wanted) add(find_one(all, one));
   return out;
+}
+
+Library::NamedFiles Library::find_by_name(const std::vector<std::string>& all, const std::string& pattern) const {
+  NamedFiles found;
+  for (const std::string& path : all) {
+    const std::string name = name_below(root_, path);
+    if (is_lib(name) && !is_lib(pattern)) continue;
+    found.names.push_back(name);
+    if (glob(pattern, name)) found.paths.push_back(path);
+  }
+  return found;
+}
+
+std::vector<std::string> Library::find_one(const std::vector<std::string>& all, const std::string& wanted) const {
+  std::error_code error;
+  // An existing file takes precedence over a scenario of the program with that name.
+  if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, error)) return {wanted};
+  std::string pattern = wanted;
+  if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
+  const NamedFiles named = find_by_name(all, pattern);
+  if (!named.paths.empty()) return named.paths;
+  // A folder: relative to the working directory, or to the root.
+  for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
+    if (!fs::is_directory(folder, error)) continue;
+    std::vector<std::string> paths = yaml_files(folder);
+    std::erase_if(paths, [&](const std::string& path) { return is_in_lib(folder, path); });
+    if (paths.empty())
+      throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
+    return paths;
+  }
+  if (fs::exists(wanted, error)) return {wanted};
+  const fs::path looked = fs::absolute(wanted, error).lexically_normal();
+  throw Error(str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_,
+                  suggestion(pattern, named.names)),
+              "`lockstep list` shows the names; LOCKSTEP_HOME names another folder that contains scenarios/");
 }
 
 namespace {
@@ -179,11 +170,9 @@ std::shared_ptr<Library::Entry> Library::entry(const std::string& name, const Fo
   return made;
 }
 
-std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
-                                                int* depth, const Folders& folders) {
-  const auto is_named = [&](const std::string& key) { return fs::path(key).stem() == name; };
+std::string Library::cycle_through(const std::string& name, const Folders& folders) const {
   const auto above = std::find_if(loading_.begin(), loading_.end(), [&](const std::string& key) {
-    if (!is_named(key)) return false;
+    if (fs::path(key).stem() != name) return false;
     if (key == name) return true;  // a routine without a file
     const auto first = std::find_if(folders.begin(), folders.end(), [&](const std::string& folder) {
       std::error_code error;
@@ -191,10 +180,17 @@ std::shared_ptr<const Routine> Library::resolve(const std::string& name, const P
     });
     return first != folders.end() && key == (fs::path(*first) / (name + ".yaml")).string();
   });
-  if (above != loading_.end()) {
-    std::string trail;
-    for (auto it = above; it != loading_.end(); ++it) trail += str(fs::path(*it).stem().string(), " -> ");
-    diagnostics.error(place, str("a routine must not use itself: ", trail, name));
+  if (above == loading_.end()) return {};
+  std::string cycle;
+  for (auto it = above; it != loading_.end(); ++it) cycle += str(fs::path(*it).stem().string(), " -> ");
+  return cycle + name;
+}
+
+std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
+                                                int* depth, const Folders& folders) {
+  const std::string cycle = cycle_through(name, folders);
+  if (!cycle.empty()) {
+    diagnostics.error(place, str("a routine must not use itself: ", cycle));
     return nullptr;
   }
   // Bounds the recursion while reading; the exact depth is checked below.

@@ -53,6 +53,15 @@ class Library {
   using Folders = std::vector<std::string>;  // folders of routines, the nearest first
   Folders folders_for(const std::string& path) const;
   std::shared_ptr<Entry> entry(const std::string& name, const Folders& folders);
+  // The paths of the files whose name matches a pattern, and the names of all files that it was compared with.
+  struct NamedFiles {
+    std::vector<std::string> paths;
+    std::vector<std::string> names;
+  };
+  NamedFiles find_by_name(const std::vector<std::string>& all, const std::string& pattern) const;
+  std::vector<std::string> find_one(const std::vector<std::string>& all, const std::string& wanted) const;
+  // "a -> b -> a" when the routine is being read already; otherwise empty.
+  std::string cycle_through(const std::string& name, const Folders& folders) const;
   // The routine that a step names. `depth` is the nesting depth of the routine that contains the step, and is updated;
   // nullptr when a scenario contains the step.
   std::shared_ptr<const Routine> resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,

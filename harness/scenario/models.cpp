@@ -68,7 +68,12 @@ OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const 
   if (find(node, "forward") == nullptr && find(node, "methods") == nullptr) {
     error(key.place, str("the model `", name, "` needs `forward` or `methods`"));
   }
-  // All names of a model share one namespace, because attributes of a module must not hide each other.
+  check_distinct_names(model);
+  return model;
+}
+
+// All names of a model share one namespace, because attributes of a module must not hide each other.
+void Reader::check_distinct_names(const OwnModel& model) {
   std::vector<std::pair<std::string, Place>> names;
   for (const OwnArgument& argument : model.arguments) names.emplace_back(argument.name, argument.place);
   for (const std::vector<NamedExpr>* list : {&model.children, &model.parameters, &model.buffers}) {
@@ -79,12 +84,11 @@ OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const 
     for (std::size_t j = 0; j < i; ++j) {
       if (names[i].first == names[j].first) {
         error(names[i].second,
-              str("the model `", name, "` has `", names[i].first, "` already, in line ", names[j].second.line));
+              str("the model `", model.name, "` has `", names[i].first, "` already, in line ", names[j].second.line));
         break;
       }
     }
   }
-  return model;
 }
 
 std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::string_view what, bool module) {

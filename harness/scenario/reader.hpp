@@ -93,6 +93,7 @@ class Reader {
   void check_word(const Expr& value, const ArgumentSpec& spec);
   OwnModel read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
   void read_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
+  void check_distinct_names(const OwnModel& model);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
 
   void read_default(RoutineParameter& parameter, const YamlNode& node);
