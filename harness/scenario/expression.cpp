@@ -60,7 +60,7 @@ void ExpressionParser::add_piece(Expr& concat, std::string& piece, std::size_t a
 void ExpressionParser::check_length(std::size_t start, std::size_t length) const {
   if (length > limits::expression_characters) {
     fail(str("the expression has ", length, " characters; at most ", limits::expression_characters,
-             " are allowed: name parts of it with `let`"),
+             " are allowed: name intermediate values with `let`"),
          start);
   }
 }

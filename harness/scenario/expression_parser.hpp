@@ -15,9 +15,9 @@ class ExpressionParser : ExpressionCursor {
  public:
   using ExpressionCursor::ExpressionCursor;
 
-  // The whole text as one expression. Throws ScenarioError.
+  // Parses the complete text as one expression. Throws ScenarioError.
   ExprPtr parse_all();
-  // The whole text as literal text with `${...}` in it. Throws ScenarioError.
+  // Parses the complete text as a literal text that may contain `${...}`. Throws ScenarioError.
   ExprPtr parse_template();
 
  private:

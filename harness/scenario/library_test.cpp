@@ -187,7 +187,7 @@ TEST_F(LibraryFolder, DescribesScenarios) {
   Library library(root());
   const auto scenario = library.load(root() + "/a/one.yaml");
   const std::string text = explain(scenario, {});
-  for (const char* part :
+  for (const char* piece :
        {"a/one\n  It averages.\n  Mirrors test_a.py averages (3).\n", "Cases: 3 to run, 1 skipped\n",
         "  n=2,world_size=4,launch=process,device=cpu  SKIP: slow\n", "  - model Net() -> m ",
         "  - use average with m: m ",
@@ -195,7 +195,7 @@ TEST_F(LibraryFolder, DescribesScenarios) {
         "      - all_reduce tensor: p.grad, op: mean ", "average.yaml:7\n",
         "  - ranks of `all_ranks` hold different bits of `p.grad`  [", "/lib/average.yaml:8:9]",
         "  - `barrier` does not fail, or with another message than `no *group` (checked when rank == n)"}) {
-    EXPECT_THAT(text, HasSubstr(part));
+    EXPECT_THAT(text, HasSubstr(piece));
   }
   const std::vector<ListRow> rows = list_rows({scenario}, {});
   EXPECT_EQ(list_text(rows),
@@ -203,9 +203,9 @@ TEST_F(LibraryFolder, DescribesScenarios) {
             "a/one     3 +1 skipped  2,4 process  test_a.py averages (3)\n"
             "1 scenario, 3 cases to run\n");
   const std::string json = list_json(rows);
-  for (const char* part : {"\"scenario\": \"a/one\"", "\"number\": 3", "\"skip\": \"slow\"",
+  for (const char* piece : {"\"scenario\": \"a/one\"", "\"number\": 3", "\"skip\": \"slow\"",
                            "\"case\": \"n=1,world_size=2,launch=process,device=cpu\""}) {
-    EXPECT_THAT(json, HasSubstr(part));
+    EXPECT_THAT(json, HasSubstr(piece));
   }
 }
 

@@ -88,17 +88,21 @@ class Reader {
   void check_memory_purposes(const Step& step);
   void check_file_name(const Step& step);
   void check_ranges(const Step& step, const VerbSpec& spec);
+
+  // argument_values.cpp
   void check_counts(const YamlNode& node);
   ExprPtr literal_list(const YamlNode& node, const ArgumentSpec& spec);
   void check_word(const Expr& value, const ArgumentSpec& spec);
+
+  // models.cpp
   OwnModel read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
   void read_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
   void check_distinct_names(const OwnModel& model);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
-
+  // document_parser.cpp
   void read_default(RoutineParameter& parameter, const YamlNode& node);
 
-  // Add the names that an unreadable step, a list of steps, or `as` would bind to the assumed names.
+  // steps.cpp: add the names that an unreadable step, a list of steps, or `as` would bind to the assumed names.
   void assume_names_of_step(const YamlNode& step);
   void assume_names_of_steps(const Steps& list);
   void assume_names_of_as(const YamlNode& as);

@@ -9,7 +9,7 @@
 
 namespace lockstep::scenario {
 
-// Pairs of --case: (matrix name or world_size, launch, device; the wanted value as it stands in a case's id).
+// The pairs of --case: a matrix name, or world_size, launch or device; and the wanted value as in a case's id.
 using Selection = std::vector<std::pair<std::string, std::string>>;
 
 // Parses "key=value,key=[a,b]"; commas within brackets belong to the value. Throws Error for an item without `=`.

@@ -161,11 +161,11 @@ TEST(YamlTree, SurvivesHostileTexts) {
 
 // Damages a valid text in many ways. No result may be a crash or a hang.
 TEST(YamlTree, SurvivesDamagedTexts) {
-  const std::string sound =
+  const std::string valid =
       "scenario: t/one\nsummary: 'a ''b'\nranks: {world_size: [2, 4]}\nsteps:\n  - seed: &x 0\n  - let: {a: \"[1, "
       "2]\"}\n"
       "  - model: >-\n      Linear(2,\n      2)\n    as: m\n  - seed: *x\n";
-  ASSERT_EQ(errors_of(sound), "");
+  ASSERT_EQ(errors_of(valid), "");
   std::uint32_t state = 12345;  // the seed; a failure shows the damaged text
   const auto next = [&](std::uint32_t bound) {
     state = state * 1664525u + 1013904223u;
@@ -174,7 +174,7 @@ TEST(YamlTree, SurvivesDamagedTexts) {
   constexpr std::string_view specials = "[]{}:,'\"\n \t&*!|>-?%@`#~";
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
-    std::string text = sound;
+    std::string text = valid;
     for (std::uint32_t edits = 1 + next(4); edits > 0 && !text.empty(); --edits) {
       const std::size_t at = next(static_cast<std::uint32_t>(text.size()));
       switch (next(4)) {
