@@ -145,7 +145,7 @@ TEST_F(LibraryFolder, ChecksRoutines) {
             "lib/bad.yaml:1:1: the routine gives `out`, which no step binds\n"
             "lib/bad.yaml:3:14: `rank` is a variable or type and cannot be a parameter\n"
             "lib/bad.yaml:3:28: unknown type `modle`; did you mean `model`?\n"
-            "lib/bad.yaml:3:63: the default of `n` is not an integer\n"
+            "lib/bad.yaml:3:63: the default of `n` is not of type integer\n"
             "lib/bad.yaml:3:70: the parameter `k` needs `type`\n"
             "lib/bad.yaml:6:11: unknown name `other`; no earlier step binds it\n"
             "lib/bad.yaml:7:11: `m` is a parameter or matrix name and cannot be bound");

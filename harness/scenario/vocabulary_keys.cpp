@@ -20,8 +20,9 @@ const std::vector<KeySpec>& scenario_keys() {
       {"parameters", false,
        "constants by name, such as `{seed: 42}`; `--set seed=7` replaces a constant by a value of the same kind"},
       {"matrix", false,
-       "`{name: [value, ...]}`, or `{name: {label: {entry: value}}}`, whose expressions are `name.entry` and "
-       "`name.label`. Every combination of values is a case; the first name varies slowest"},
+       "`{name: [value, ...]}`, or `{name: {label: {entry: value}}}`; expressions then use `name.entry` and "
+       "`name.label`. "
+       "Every combination of values is a case; the first name varies slowest"},
       {"skip", false, "a list of `{when: condition, reason: text}`: cases that are not run"},
       {"expect_failure", false,
        "a list of the same form: cases that must fail (verdict XFAIL; XPASS if the case passes). With `line` and "
