@@ -36,7 +36,7 @@ void Budget::refuse(std::int64_t bytes, const std::string& what) const {
 
 void Budget::check_time() const {
   if (limits_.seconds <= 0.0 || std::chrono::steady_clock::now() < deadline_) return;
-  throw OutOfTime(str(limits_.of, " may take ", limits_.seconds, " s, and they are over"));
+  throw OutOfTime(str(limits_.of, " may take ", limits_.seconds, " s, and this time is used up"));
 }
 
 BudgetScope::BudgetScope(Budget& budget) : previous_(std::exchange(current_budget, &budget)) {}

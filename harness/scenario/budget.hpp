@@ -1,11 +1,13 @@
-// What evaluating a scenario may use: memory for its values and, before launch, seconds. A thread works on the budget
-// of its innermost BudgetScope, or on none. Values that grow ask first (need) and hold a Charge while they live, so
-// that an error names the step that asked and not the one that met the end of the machine's memory.
+// The limits of evaluating a scenario: memory for its values and, before launch, seconds. A thread uses the budget of
+// its innermost BudgetScope; without a scope nothing is limited. Code that makes a large value asks for room first
+// (Budget::ask) and holds a Charge while the value lives. An error therefore names the step that asks for too much, not
+// a later step that finds the machine's memory exhausted.
 //
 //   Budget budget({.memory_bytes = 256 << 20, .seconds = 5});
 //   BudgetScope scope(budget);
 //   Budget::ask(bytes, [&] { return str("a list of ", n, " items"); });   // throws BudgetError
-//   Charge charge(bytes);                                                // given back by its destructor, on any thread
+//   Charge charge(bytes);                                                // its destructor releases the bytes, on any
+//   thread
 #pragma once
 
 #include <atomic>
@@ -22,13 +24,14 @@
 
 namespace lockstep::scenario {
 
-// More than the budget was asked for.
+// A request for more memory than the budget has left.
 class BudgetError : public Error {
  public:
   using Error::Error;
 };
 
-// The seconds before launch are over. No Error, so that whoever forgives errors and goes on does not forgive it.
+// The time before launch is used up. It does not derive from Error, so that code that catches Error and continues does
+// not catch it.
 class OutOfTime : public std::exception {
  public:
   explicit OutOfTime(std::string message) : message_(std::move(message)) {}
@@ -43,15 +46,15 @@ class Budget {
   using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
   struct Limits {
     std::int64_t memory_bytes = std::numeric_limits<std::int64_t>::max();
-    double seconds = 0.0;                      // from the making of the budget on; 0: any
-    std::string of = "an evaluation";          // who may use that much, for messages
-    std::string remedy{};                      // how to get more memory
-    std::int64_t (*beside)() = nullptr;        // bytes in use that no Charge holds; counted too
-    std::string_view beside_name = "tensors";  // for messages
+    double seconds = 0.0;                      // from the construction of the budget; 0: unlimited
+    std::string of = "an evaluation";          // the user of the budget, for messages
+    std::string remedy{};                      // how to get more memory, for messages
+    std::int64_t (*beside)() = nullptr;        // further bytes in use that count, such as tensors
+    std::string_view beside_name = "tensors";  // the name of these bytes, for messages
   };
   explicit Budget(Limits limits);
 
-  // Throws BudgetError when `bytes` more go past the limit; `text()` says what they are for.
+  // Throws BudgetError when `bytes` more exceed the limit. `text()` describes the value that needs them.
   template <class Text>
   void need(std::int64_t bytes, Text&& text) const {
     if (!has_room(bytes)) refuse(bytes, text());
@@ -59,9 +62,9 @@ class Budget {
   bool has_room(std::int64_t bytes) const;
   void check_time() const;  // throws OutOfTime
   const Limits& limits() const { return limits_; }
-  const Counter& counter() const { return counter_; }  // of the bytes that charges hold
+  const Counter& counter() const { return counter_; }  // the bytes that charges hold
 
-  // Of this thread; null: none, then nothing is refused.
+  // The budget of this thread, or null. ask() and ask_time() check it if there is one.
   static Budget* current();
   template <class Text>
   static void ask(std::int64_t bytes, Text&& text) {
@@ -79,7 +82,7 @@ class Budget {
   std::chrono::steady_clock::time_point deadline_;
 };
 
-// Makes a budget the current one of this thread for the scope's life.
+// Makes a budget the current budget of this thread during the lifetime of the scope.
 class BudgetScope {
  public:
   explicit BudgetScope(Budget& budget);
@@ -91,7 +94,7 @@ class BudgetScope {
   Budget* previous_;
 };
 
-// Bytes of a value that lives, counted in the budget under which it was made.
+// The bytes of a live value. They count in the budget that was current when the charge was made.
 class Charge {
  public:
   Charge() = default;
@@ -106,9 +109,9 @@ class Charge {
   std::int64_t bytes_ = 0;
 };
 
-// "2048 MiB", or "17 bytes" below one.
+// "2048 MiB"; "17 bytes" below one MiB.
 std::string bytes_text(std::int64_t bytes);
-// Never past the largest number.
+// The sum, at most the largest 64-bit integer.
 std::int64_t saturating_add(std::int64_t a, std::int64_t b);
 
 }  // namespace lockstep::scenario

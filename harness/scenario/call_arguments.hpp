@@ -1,4 +1,4 @@
-// Whether the arguments of a call fit what it calls: none too many, none twice, none missing, no unknown name.
+// Checks of the arguments of a call before launch: too many, given twice, missing, or unknown. Internal to this layer.
 #pragma once
 
 #include <functional>
@@ -9,15 +9,15 @@
 
 namespace lockstep::scenario {
 
-using Complain = std::function<void(const Expr& at, std::string message)>;
+using ReportError = std::function<void(const Expr& at, std::string message)>;
 
-void check_function_arguments(const Expr& call, const FunctionSpec& function, const Complain& complain);
+void check_function_arguments(const Expr& call, const FunctionSpec& function, const ReportError& report);
 
-// Of a layer or model, built in or one of `models`.
+// `name` is a built-in layer or model, or one of `models`.
 void check_model_arguments(const Expr& call, const std::string& name, const std::vector<OwnModel>& models,
-                           const Complain& complain);
+                           const ReportError& report);
 
-// The file's own model of that name, null when there is none.
-const OwnModel* find_own_model(const std::vector<OwnModel>& models, const std::string& name);
+// The model of that name that the file defines, or null.
+const OwnModel* find_model_definition(const std::vector<OwnModel>& models, const std::string& name);
 
 }  // namespace lockstep::scenario

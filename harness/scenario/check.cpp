@@ -1,4 +1,4 @@
-// What must hold across a file: every name bound before it is used, every call known, no check without evidence.
+// Checks across the steps of a file: names are bound before use, calls are known, and checks can gather evidence.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -7,23 +7,11 @@
 #include "harness/scenario/call_arguments.hpp"
 #include "harness/scenario/document_parser.hpp"
 #include "harness/scenario/model_cycles.hpp"
+#include "harness/scenario/scope.hpp"
 
 namespace lockstep::scenario {
 
 namespace {
-
-// Names that stand for something before launch.
-const std::vector<std::string> launch_names = {"world_size", "launch", "device"};
-
-struct Scope {
-  std::set<std::string> fixed;         // known before launch: parameters, matrix names, some variables, types
-  std::set<std::string> known;         // all that can be used, `fixed` included
-  std::map<std::string, Place> later;  // every name that some step of the file binds
-  std::set<std::string> cannot_bind;   // parameters, matrix names, variables, types
-  std::set<std::string> of_loops;      // bound by the loops around
-  std::set<std::string> barred;        // in a hook: those, which mean something else once it runs
-  bool in_hook = false;                // names are looked up when the hook runs
-};
 
 class Checker {
  public:
@@ -31,34 +19,8 @@ class Checker {
 
   void matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
 
-  Scope base_scope(const std::vector<std::string>& constants) const {
-    Scope scope;
-    for (std::string_view name : variables()) scope.known.emplace(name);
-    for (std::string_view name : type_names()) scope.fixed.emplace(name);
-    for (const std::string& name : launch_names) scope.fixed.insert(name);
-    for (const std::string& name : constants) scope.fixed.insert(name);
-    scope.known.insert(scope.fixed.begin(), scope.fixed.end());
-    scope.cannot_bind = scope.known;
-    return scope;
-  }
-
   void steps(const Steps& list, Scope& scope) {
     for (const Step& step : list) check_step(step, scope);
-  }
-
-  static void collect(const Steps& list, std::map<std::string, Place>& bound) {
-    for (const Step& step : list) {
-      const auto bind = [&](const std::string& name) { bound.try_emplace(name, step.place); };
-      if (step.verb == Verb::let || step.verb == Verb::forward) {
-        for (const NamedExpr& entry : step.entries) bound.try_emplace(entry.name, entry.place);
-      }
-      if (!step.as.empty()) bind(step.as);
-      for (const auto& [its, mine] : step.as_names) bind(mine);
-      for (const std::string& name : loop_names(step)) bind(name);
-      collect(step.steps, bound);
-      collect(step.otherwise, bound);
-      for (const Branch& branch : step.among) collect(branch.steps, bound);
-    }
   }
 
   void expression(const Expr& expr, const Scope& scope, const std::string& file, bool builds = false) {
@@ -66,7 +28,7 @@ class Checker {
     check(expr, scope, builds);
   }
 
-  // Before launch: constants and plain functions alone.
+  // Checks an expression that is evaluated before launch: it may contain only constants and plain functions.
   void constant(const Expr& expr, const Scope& scope, const std::string& file) {
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind != ExprKind::call) return;
@@ -74,7 +36,7 @@ class Checker {
       if (!plain) {
         diagnostics_.error(
             Place{file, node.line, node.column},
-            str("`", to_text(*node.children[0]), "` cannot be called before launch; plain functions can"));
+            str("`", to_text(*node.children[0]), "` cannot be called before launch; only plain functions can"));
       }
     });
     Scope before = scope;
@@ -82,66 +44,14 @@ class Checker {
     expression(expr, before, file);
   }
 
-  void own_models(const std::vector<std::string>& constants) {
-    for (const OwnModel& model : models_) own_model(model, constants);
+  void check_models(const std::vector<std::string>& constants) {
+    for (const OwnModel& model : models_) check_model(model, constants);
     check_cycles(models_, diagnostics_);
   }
 
  private:
   void error(const Expr& expr, std::string message) {
     diagnostics_.error(Place{*file_, expr.line, expr.column}, std::move(message));
-  }
-
-  static std::vector<std::string> loop_names(const Step& step) {
-    std::vector<std::string> names;
-    const auto take = [&](const Expr* expr) {
-      if (expr == nullptr) return;
-      for_each_node(*expr, [&](const Expr& node) {
-        if (node.kind == ExprKind::literal && node.value.is_text()) names.push_back(node.value.as_text());
-      });
-    };
-    if (step.verb == Verb::for_each) take(step.argument("name"));
-    if (step.verb == Verb::for_each || step.verb == Verb::repeat) take(step.argument("index"));
-    return names;
-  }
-
-  void bind(const std::string& name, const Place& place, Scope& scope) {
-    if (scope.cannot_bind.contains(name)) {
-      const bool fixed = std::find(variables().begin(), variables().end(), name) != variables().end();
-      const bool type = std::find(type_names().begin(), type_names().end(), name) != type_names().end();
-      diagnostics_.error(place, str("`", name, "` is a ",
-                                    fixed  ? "variable"
-                                    : type ? "type"
-                                           : "parameter or matrix name",
-                                    " and cannot be bound"));
-      return;
-    }
-    scope.known.insert(name);
-    scope.barred.erase(name);
-  }
-
-  void unknown(const std::string& name, const Place& place, const Scope& scope) {
-    if (scope.barred.contains(name)) {
-      diagnostics_.error(place, str("a hook looks `", name,
-                                    "` up when it runs, after the loop has moved on; bind another "
-                                    "name to its value with `let`"));
-      return;
-    }
-    const auto later = scope.later.find(name);
-    if (later != scope.later.end()) {
-      diagnostics_.error(place, str("`", name, "` is used before it is bound; line ", later->second.line, " binds it"));
-      return;
-    }
-    std::vector<std::string> known(scope.known.begin(), scope.known.end());
-    for (const auto& [other, where] : scope.later) known.push_back(other);
-    const std::string near = nearest_word(name, known);
-    diagnostics_.error(place, str("unknown name `", name, "`",
-                                  near.empty() ? "; no earlier step binds it" : str("; did you mean `", near, "`?")));
-  }
-
-  static bool is_known(const std::string& name, const Scope& scope) {
-    if (scope.barred.contains(name)) return false;
-    return scope.known.contains(name) || (scope.in_hook && scope.later.contains(name));
   }
 
   void check_step(const Step& step, Scope& scope) {
@@ -160,7 +70,7 @@ class Checker {
       typed.name = entry.name;
       typed.type = parameter == nullptr ? ArgType::any : argument_type_of(parameter->type);
       if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
-      if (binds) bind(entry.name, entry.place, scope);
+      if (binds) bind_name(entry.name, entry.place, scope, diagnostics_);
     }
     may_communicate_ = false;
     if (step.raises) {
@@ -172,7 +82,7 @@ class Checker {
     may_communicate_ = true;
     const std::set<std::string> around = scope.of_loops;
     for (const std::string& name : loop_names(step)) {
-      bind(name, step.place, scope);
+      bind_name(name, step.place, scope, diagnostics_);
       scope.of_loops.insert(name);
     }
     if (step.verb == Verb::hook) {
@@ -184,11 +94,11 @@ class Checker {
     }
     scope.of_loops = around;
     file_ = &step.place.file;
-    if (!step.as.empty()) bind(step.as, step.place, scope);
-    for (const auto& [its, mine] : step.as_names) bind(mine, step.place, scope);
+    if (!step.as.empty()) bind_name(step.as, step.place, scope, diagnostics_);
+    for (const auto& [its, mine] : step.as_names) bind_name(mine, step.place, scope, diagnostics_);
   }
 
-  // A hook's own names are known within it alone; what it binds is known everywhere after.
+  // The predefined names of a hook are known within it only. Names that its steps bind are known in all later steps.
   void hook(const Step& step, Scope& scope) {
     Scope inner = scope;
     inner.in_hook = true;
@@ -196,7 +106,7 @@ class Checker {
     for (std::string_view name : hook_names()) inner.known.emplace(name);
     steps(step.steps, inner);
     std::map<std::string, Place> bound;
-    collect(step.steps, bound);
+    collect_bound_names(step.steps, bound);
     for (const auto& [name, place] : bound) scope.known.insert(name);
   }
 
@@ -208,11 +118,11 @@ class Checker {
         break;
       case ArgType::name:
       case ArgType::names:
-        // The names that `drop` forgets; loops bind theirs.
+        // The names of `drop` must be known. The names of loops are bound by the loop.
         if (spec.name == "names") {
           for_each_node(value, [&](const Expr& node) {
-            if (node.kind == ExprKind::literal && node.value.is_text() && !is_known(node.value.as_text(), scope)) {
-              unknown(node.value.as_text(), Place{*file_, node.line, node.column}, scope);
+            if (node.kind == ExprKind::literal && node.value.is_text() && !scope.is_known(node.value.as_text())) {
+              report_unknown_name(node.value.as_text(), Place{*file_, node.line, node.column}, scope, diagnostics_);
             }
           });
         }
@@ -222,7 +132,7 @@ class Checker {
     }
   }
 
-  // The name in front of a path is bound; what follows is looked up in the model when the step runs.
+  // The name at the start of a path must be bound. The components after it are looked up when the step runs.
   void path(const Expr& value, const Scope& scope) {
     if (value.kind == ExprKind::list) {
       for (const ExprPtr& item : value.children) path(*item, scope);
@@ -238,26 +148,26 @@ class Checker {
     if (first->kind != ExprKind::literal || !first->value.is_text()) return;
     const std::string& text = first->value.as_text();
     const std::size_t end = text.find('.');
-    // `mo${x}.a` begins with a name that is not known yet.
+    // The name at the start of `mo${x}.a` is known only when the step runs.
     if (end == std::string::npos && value.kind == ExprKind::concat) return;
     const std::string name = text.substr(0, end);
     if (name.find_first_of("*?[") != std::string::npos) {
-      error(*first, str("a path begins with a name: `", name, "` is a pattern"));
-    } else if (!is_known(name, scope)) {
-      unknown(name, Place{*file_, first->line, first->column}, scope);
+      error(*first, str("a path must begin with a name; `", name, "` is a pattern"));
+    } else if (!scope.is_known(name)) {
+      report_unknown_name(name, Place{*file_, first->line, first->column}, scope, diagnostics_);
     }
   }
 
   void check(const Expr& expr, const Scope& scope, bool builds) {
     switch (expr.kind) {
       case ExprKind::name: {
-        if (is_known(expr.name, scope)) return;
+        if (scope.is_known(expr.name)) return;
         if (find_function(expr.name) != nullptr) {
           error(expr, str("`", expr.name, "` is a function; call it: `", expr.name, "(...)`"));
         } else if (is_model(expr.name)) {
           error(expr, str("`", expr.name, "` builds a module; call it: `", expr.name, "(...)`"));
         } else {
-          unknown(expr.name, Place{*file_, expr.line, expr.column}, scope);
+          report_unknown_name(expr.name, Place{*file_, expr.line, expr.column}, scope, diagnostics_);
         }
         return;
       }
@@ -291,13 +201,13 @@ class Checker {
     if (callee.kind != ExprKind::name) {
       check(callee, scope, false);
     } else if (builds && is_model(callee.name)) {
-      check_model_arguments(expr, callee.name, models_, complain_);
-    } else if (!is_known(callee.name, scope)) {
+      check_model_arguments(expr, callee.name, models_, report_error_);
+    } else if (!scope.is_known(callee.name)) {
       if (expr.function != Function::none) {
         const FunctionSpec& spec = spec_of(expr.function);
         if (communicates(expr.function) && !may_communicate_)
           error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
-        check_function_arguments(expr, spec, complain_);
+        check_function_arguments(expr, spec, report_error_);
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
       } else {
@@ -309,7 +219,7 @@ class Checker {
 
   void unknown_call(const Expr& callee, const Scope& scope, bool builds) {
     if (scope.later.contains(callee.name)) {
-      unknown(callee.name, Place{*file_, callee.line, callee.column}, scope);
+      report_unknown_name(callee.name, Place{*file_, callee.line, callee.column}, scope, diagnostics_);
       return;
     }
     std::vector<std::string> known;
@@ -327,11 +237,11 @@ class Checker {
 
   bool is_model(const std::string& name) const {
     const std::vector<ModelSpec>& known = built_in_models();
-    return find_own_model(models_, name) != nullptr ||
+    return find_model_definition(models_, name) != nullptr ||
            std::any_of(known.begin(), known.end(), [&](const ModelSpec& spec) { return spec.name == name; });
   }
 
-  // `name.entry` of a labelled matrix: some label has it.
+  // `name.entry` of a labelled matrix must be an entry of at least one label.
   void matrix_entry(const Expr& expr) {
     const Expr& of = *expr.children[0];
     if (matrix_ == nullptr || of.kind != ExprKind::name) return;
@@ -348,7 +258,7 @@ class Checker {
     }
   }
 
-  // A condition of constants alone shows nothing about a run.
+  // Reports a condition of constants only, which is no evidence about a run.
   void check_evidence(const Expr& expr, const Scope& scope) {
     if (expr.kind == ExprKind::list) {
       for (const ExprPtr& item : expr.children) check_evidence(*item, scope);
@@ -360,16 +270,16 @@ class Checker {
     for_each_node(expr, [&](const Expr& node) { own_names.insert(node.names.begin(), node.names.end()); });
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind == ExprKind::name) {
-        const bool called = find_function(node.name) != nullptr && !is_known(node.name, scope);
+        const bool called = find_function(node.name) != nullptr && !scope.is_known(node.name);
         constant = constant && (called || scope.fixed.contains(node.name) || own_names.contains(node.name));
       } else if (node.kind == ExprKind::call) {
         constant = constant && node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
       }
     });
-    if (constant) error(expr, "a condition of constants alone: it holds or fails whatever the ranks do");
+    if (constant) error(expr, "a condition of constants only: its value does not depend on the run");
   }
 
-  void own_model(const OwnModel& model, const std::vector<std::string>& constants) {
+  void check_model(const OwnModel& model, const std::vector<std::string>& constants) {
     const std::string& file = model.place.file;
     Scope scope = base_scope(constants);
     for (const OwnArgument& argument : model.arguments) {
@@ -380,8 +290,8 @@ class Checker {
       expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
     }
-    for (const std::vector<NamedExpr>* part : {&model.parameters, &model.buffers}) {
-      for (const NamedExpr& entry : *part) {
+    for (const std::vector<NamedExpr>* list : {&model.parameters, &model.buffers}) {
+      for (const NamedExpr& entry : *list) {
         expression(*entry.value, scope, file);
         scope.known.insert(entry.name);
       }
@@ -405,13 +315,13 @@ class Checker {
   Diagnostics& diagnostics_;
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
-  const Complain complain_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
-  bool may_communicate_ = true;  // not in the arguments of steps that bind nothing
+  const ReportError report_error_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
+  bool may_communicate_ = true;  // false in the arguments of steps other than let and forward
 };
 
 }  // namespace
 
-void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics) {
+void check_scenario(const Scenario& scenario, const std::set<std::string>& assumed, Diagnostics& diagnostics) {
   Checker checker(scenario.models, diagnostics);
   checker.matrix(scenario.matrix);
   std::vector<std::string> constants;
@@ -422,45 +332,45 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& excus
     }
     constants.push_back(name.name);
   }
-  const Scope plain = checker.base_scope({});
+  const Scope plain = base_scope({});
   const auto check_free = [&](const std::string& name, const Place& place) {
     if (!plain.known.contains(name)) return;
     diagnostics.error(place, str("`", name, "` is a variable or type and cannot be a parameter or matrix name"));
   };
   for (const NamedLiteral& parameter : scenario.parameters) check_free(parameter.name, parameter.place);
   for (const MatrixName& name : scenario.matrix) check_free(name.name, name.place);
-  Scope scope = checker.base_scope(constants);
+  Scope scope = base_scope(constants);
   for (const std::vector<Rule>* rules : {&scenario.skip, &scenario.expect_failure}) {
     for (const Rule& rule : *rules) {
       if (rule.when != nullptr) checker.constant(*rule.when, scope, scenario.file);
     }
   }
-  checker.own_models(constants);
+  checker.check_models(constants);
   for (const Stage& stage : scenario.stages) {
     if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
-    // Fresh ranks: nothing but files lives on from the stage before.
+    // The ranks of a stage are newly launched. Only files are kept from the stage before.
     Scope own = scope;
-    own.known.insert(excused.begin(), excused.end());
-    Checker::collect(stage.steps, own.later);
+    own.known.insert(assumed.begin(), assumed.end());
+    collect_bound_names(stage.steps, own.later);
     checker.steps(stage.steps, own);
   }
 }
 
-void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics) {
+void check_routine(const Routine& routine, const std::set<std::string>& assumed, Diagnostics& diagnostics) {
   Checker checker(routine.models, diagnostics);
-  Scope scope = checker.base_scope({});
+  Scope scope = base_scope({});
   for (const RoutineParameter& parameter : routine.parameters) {
     if (scope.cannot_bind.contains(parameter.name)) {
       diagnostics.error(parameter.place, str("`", parameter.name, "` is a variable or type and cannot be a parameter"));
     }
   }
-  checker.own_models({});
+  checker.check_models({});
   for (const RoutineParameter& parameter : routine.parameters) {
     scope.known.insert(parameter.name);
     scope.cannot_bind.insert(parameter.name);
   }
-  scope.known.insert(excused.begin(), excused.end());
-  Checker::collect(routine.steps, scope.later);
+  scope.known.insert(assumed.begin(), assumed.end());
+  collect_bound_names(routine.steps, scope.later);
   checker.steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {
     if (!scope.known.contains(name)) {

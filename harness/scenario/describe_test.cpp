@@ -15,7 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Vocabulary, SignaturesAreRead) {
+TEST(Vocabulary, ParsesSignatures) {
   const VerbSpec& reduce = spec_of(Verb::all_reduce);
   EXPECT_EQ(reduce.name, "all_reduce");
   EXPECT_EQ(reduce.result, "handle");
@@ -35,7 +35,7 @@ TEST(Vocabulary, SignaturesAreRead) {
   EXPECT_EQ(spec_of(Function::zeros).keywords, (std::vector<std::string>{"dtype", "device"}));
 }
 
-TEST(Vocabulary, TablesFollowTheEnumerations) {
+TEST(Vocabulary, OrdersTablesAsEnumerations) {
   for (std::size_t i = 0; i < verbs().size(); ++i) EXPECT_EQ(static_cast<std::size_t>(verbs()[i].id), i);
   for (const FunctionSpec& spec : functions()) EXPECT_EQ(&spec_of(spec.id), &spec);
   for (const VerbSpec& spec : verbs()) {
@@ -43,7 +43,7 @@ TEST(Vocabulary, TablesFollowTheEnumerations) {
     int alone = 0;
     for (const ArgumentSpec& argument : spec.arguments) alone += argument.alone ? 1 : 0;
     EXPECT_LE(alone, 1) << spec.name;
-    // A default is parsed when a step leaves the argument out; a mistake in it must show here.
+    // Defaults are parsed only when a step omits the argument; this test finds mistakes in them.
     if (spec.free_names || spec.id == Verb::use) continue;
     for (const ArgumentSpec& argument : spec.arguments) {
       if (argument.has_default() && !is_literal(argument.type)) {
@@ -51,14 +51,14 @@ TEST(Vocabulary, TablesFollowTheEnumerations) {
       }
     }
   }
-  // Every place of the hook verb has its row, and the other way round.
+  // The choices of `at` and the rows of hook_points() are the same.
   const VerbSpec& hook = spec_of(Verb::hook);
   const std::vector<std::string>& places = hook.arguments[*hook.index_of("at")].choices;
   ASSERT_EQ(places.size(), hook_points().size());
   for (std::size_t i = 0; i < places.size(); ++i) EXPECT_EQ(places[i], hook_points()[i].name);
 }
 
-TEST(Schema, IsJsonAndKnowsTheVocabulary) {
+TEST(Schema, ContainsTheVocabulary) {
   const nlohmann::json parsed = nlohmann::json::parse(schema());
   EXPECT_EQ(parsed["$schema"], "http://json-schema.org/draft-07/schema#");
   EXPECT_EQ(parsed["then"]["$ref"], "#/definitions/routine");
@@ -76,7 +76,7 @@ TEST(Schema, IsJsonAndKnowsTheVocabulary) {
   for (const std::string& name : step_modifiers()) EXPECT_TRUE(step["properties"].contains(name)) << name;
   EXPECT_EQ(step["properties"].size(), verbs().size() + step_modifiers().size());
   EXPECT_EQ(step["dependencies"]["repeat"], nlohmann::json({"steps"}));
-  // No reference leads nowhere.
+  // Every $ref names a definition.
   const std::string text = schema();
   const std::string mark = "#/definitions/";
   for (std::size_t at = text.find(mark); at != std::string::npos; at = text.find(mark, at + 1)) {
@@ -86,7 +86,7 @@ TEST(Schema, IsJsonAndKnowsTheVocabulary) {
   }
 }
 
-TEST(Reference, NamesEverything) {
+TEST(Reference, ContainsTheVocabulary) {
   const std::string page = reference();
   for (const VerbSpec& spec : verbs()) {
     EXPECT_THAT(page, HasSubstr(str("| `", spec.name, "` |")));
@@ -99,8 +99,8 @@ TEST(Reference, NamesEverything) {
   for (const HookPointSpec& point : hook_points()) EXPECT_THAT(page, HasSubstr(str("| `", point.name, "` |")));
 }
 
-// The examples of the page must be sound themselves.
-TEST(Reference, ShowsSoundExamples) {
+// The examples on the page must be valid.
+TEST(Reference, ShowsValidExamples) {
   const std::string page = reference();
   const std::string open = "```yaml\n";
   int scenarios = 0;
@@ -123,7 +123,7 @@ TEST(Reference, ShowsSoundExamples) {
   EXPECT_EQ(routines, 1);
 }
 
-TEST(Reference, IsFresh) {
+TEST(Reference, IsUpToDate) {
   std::ifstream stream(LOCKSTEP_SOURCE_DIR "/scenarios/REFERENCE.md");
   std::stringstream text;
   text << stream.rdbuf();
@@ -131,9 +131,8 @@ TEST(Reference, IsFresh) {
     std::ofstream(LOCKSTEP_SOURCE_DIR "/scenarios/REFERENCE.md") << reference();
     return;
   }
-  EXPECT_TRUE(text.str() == reference()) << "the vocabulary has changed; LOCKSTEP_WRITE_REFERENCE=1 scenario_tests "
-                                            "--gtest_filter=Reference.IsFresh writes "
-                                            "scenarios/REFERENCE.md anew";
+  EXPECT_TRUE(text.str() == reference()) << "scenarios/REFERENCE.md is out of date; run "
+                                            "`lockstep reference > scenarios/REFERENCE.md`";
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t shown_columns = 160;
 
-// The line with a caret below the column, shortened around it when it is very long.
+// The line with a caret below the column. A very long line is cut to the characters around the column.
 std::string with_caret(const std::string& line, int column) {
   std::size_t at = column > 0 ? static_cast<std::size_t>(column - 1) : 0;
   at = std::min(at, line.size());
@@ -70,7 +70,7 @@ void Diagnostics::error(const Place& place, std::string message) {
   const auto found = lines_.find(place.file);
   if (found != lines_.end() && place.line > 0 && static_cast<std::size_t>(place.line) <= found->second.size()) {
     const std::string& line = found->second[static_cast<std::size_t>(place.line) - 1];
-    // Ten thousand errors in one line of a megabyte do not keep ten thousand copies of it.
+    // Long lines are not kept, so that many errors in one long line do not store many copies of it.
     constexpr std::size_t longest_shown = 4096;
     if (line.size() <= longest_shown) item.source = line;
   }
@@ -110,15 +110,15 @@ std::string lower(std::string_view text) {
 std::string nearest_word(std::string_view given, const std::vector<std::string>& known_words) {
   const std::string word = lower(given);
 
-  // The limit keeps a hint from being a guess: one edit for short words, a third of the letters for long ones.
+  // The largest edit distance of a suggestion: 1 for short words, a third of the letters for long words.
   if (word.size() < 2) return {};
   const std::size_t limit = std::max<std::size_t>(1, word.size() / 3);
   std::size_t best = limit + 1;
   std::string nearest;
   for (const std::string& known : known_words) {
     const std::string candidate = lower(known);
-    if (candidate == word) return known;  // another case
-    // The start of a word, or a word and something more, is as near as one edit.
+    if (candidate == word) return known;  // they differ in case only
+    // A word that is the start of the other counts as one edit.
     if (std::min(word.size(), candidate.size()) >= 3 && (candidate.starts_with(word) || word.starts_with(candidate))) {
       if (best > 1) nearest = known;
       best = std::min<std::size_t>(best, 1);
@@ -126,7 +126,7 @@ std::string nearest_word(std::string_view given, const std::vector<std::string>&
     }
     const std::size_t longer = std::max(word.size(), candidate.size());
     if (longer - std::min(word.size(), candidate.size()) > limit) continue;
-    // Edits: insert, delete, replace, exchange two neighbours.
+    // Edits: insert, delete, replace, swap two neighbours.
     std::vector<std::vector<std::size_t>> cost(word.size() + 1, std::vector<std::size_t>(candidate.size() + 1));
     for (std::size_t i = 0; i <= word.size(); ++i) cost[i][0] = i;
     for (std::size_t j = 0; j <= candidate.size(); ++j) cost[0][j] = j;

@@ -1,10 +1,11 @@
-// Where things stand in scenario files, and what is said about them.
+// Places in scenario files, and errors at these places.
 //
-//   scenarios/replicate/x.yaml:7:5: error: unknown verb `replicat`; did you mean `replicate`?
-//     7 |   - replicat: model
-//       |     ^
+//   scenarios/replicate/x.yaml:7:5: unknown verb `replicat`; did you mean `replicate`?
+//     - replicat: model
+//       ^
 //
-// Parsing and validation report every error of a file into one Diagnostics; what cannot go on throws ScenarioError.
+// Parsing and validation report every error of a file to one Diagnostics. Code that cannot continue throws
+// ScenarioError.
 #pragma once
 
 #include <map>
@@ -19,7 +20,7 @@ namespace lockstep::scenario {
 
 struct Place {
   std::string file;  // as the user named it, or relative to the folder of scenarios
-  int line = 0;      // both count from 1; 0 where there is none
+  int line = 0;      // line and column count from 1; 0: unknown
   int column = 0;
 };
 
@@ -28,19 +29,19 @@ std::string to_text(const Place& place);
 
 struct Diagnostic {
   Place place;
-  std::string message;  // one sentence without a final stop, the nearest known word included
-  std::string source;   // the line it stands in, without its end; may be empty
+  std::string message;  // without a final stop, with a suggestion where there is one
+  std::string source;   // the text of the line, without its end; may be empty
 
   std::string text() const;  // "file:line:column: message", the line, a caret
 };
 
-// The errors of one file or more, in the order they were found; text() sorts them by place.
+// The errors of one or several files, in the order in which they were found. text() sorts them by place.
 class Diagnostics {
  public:
-  // Keeps the lines of a file, so that its diagnostics can show them.
+  // Keeps the lines of a file, so that its errors can show them.
   void add_source(const std::string& file, const std::string& text);
   void error(const Place& place, std::string message);
-  void add(const Diagnostic& item);  // unless it is there already
+  void add(const Diagnostic& item);  // ignored when the same message exists for the same place
 
   bool empty() const { return items_.empty(); }
   const std::vector<Diagnostic>& items() const { return items_; }
@@ -53,7 +54,7 @@ class Diagnostics {
   std::set<std::string> seen_;
 };
 
-// A scenario wrong in itself: refused before anything is launched (exit code 2).
+// A mistake in a scenario file. It is reported before anything is launched (exit code 2).
 class ScenarioError : public Error {
  public:
   explicit ScenarioError(const Diagnostics& diagnostics);
@@ -64,10 +65,10 @@ class ScenarioError : public Error {
   std::vector<Diagnostic> diagnostics_;
 };
 
-// The known word nearest to `word` by edit distance (a third of its length at most, at least one edit); upper and lower
-// case count as the same. Empty when none is near, and for a single letter.
+// The known word with the smallest edit distance to `word`, ignoring case. The distance is at most a third of the
+// word's length, or 1 for short words. Empty when no word is that near, and for a single letter.
 std::string nearest_word(std::string_view word, const std::vector<std::string>& known);
-// "; did you mean `x`?", or "; known are a, b, c" when none is near and there are few, or empty.
+// "; did you mean `x`?", or "; known here: a, b, c" when no word is near and at most 16 are known, or empty.
 std::string suggestion(std::string_view word, const std::vector<std::string>& known);
 
 }  // namespace lockstep::scenario

@@ -1,10 +1,11 @@
-// A scenario file after parsing: what every rank does, and what must then hold, with the place of everything.
+// A scenario file after parsing: steps, cases and rules, with the place of each in the file.
 //
 //   Library library(root);                                    // harness/scenario/library.hpp
 //   std::shared_ptr<const Scenario> scenario = library.load("scenarios/replicate/single_module.yaml");
 //   for (const Step& step : scenario->stages[0].steps) { switch (step.verb) { ... } }
 //
-// A Scenario owns its steps and shares its routines; all is immutable once loaded, so ranks may share it as threads.
+// A Scenario owns its steps and shares its routines. Loaded scenarios are immutable, so ranks that are threads may
+// share them.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct Routine;
 struct Step;
 using Steps = std::vector<Step>;
 
-// A name and its expression, in the order of the file: let, forward, record, `with`, a model's children.
+// A name and its expression: an entry of let, forward, record or `with`, or a child of a model. Lists keep the order of
+// the file.
 struct NamedExpr {
   std::string name;
   Place place;
@@ -34,45 +36,45 @@ struct NamedExpr {
 };
 
 struct Branch {
-  Literal label;  // a YAML key, read as a literal: 1, true, none, text
+  Literal label;  // the YAML key as a literal: 1, true, none, text
   Place place;
   Steps steps;
 };
 
 struct Raises {
   Place place;
-  ExprPtr message;    // a text; `*` in it stands for anything
+  ExprPtr message;    // a text; `*` matches any text
   ExprPtr when;       // nullptr: always
-  ExprPtr within_ms;  // nullptr: any time
+  ExprPtr within_ms;  // the time limit of the step in milliseconds; nullptr: none
 };
 
 struct Step {
   Verb verb = Verb::seed;
   Place place;                     // of the verb
-  std::vector<ExprPtr> arguments;  // as spec_of(verb).arguments; what is not given is its default, or nullptr
-  std::vector<bool> given;         // which of them the file gives
-  std::vector<NamedExpr> entries;  // let, forward, record: free names. use: the arguments under `with`
+  std::vector<ExprPtr> arguments;  // in the order of spec_of(verb).arguments; the default, or nullptr, if not given
+  std::vector<bool> given;         // whether the file gives the argument
+  std::vector<NamedExpr> entries;  // let, forward, record: the free names. use: the arguments under `with`
   std::string as;                  // empty: none
-  std::vector<std::pair<std::string, std::string>> as_names;  // use: its name, my name
+  std::vector<std::pair<std::string, std::string>> as_names;  // use: the routine's name, the caller's name
   ExprPtr when;                                               // nullptr: always
   std::optional<Raises> raises;
   Steps steps;
   Steps otherwise;  // `else`
   std::vector<Branch> among;
   std::string note;
-  std::string meeting_place;               // `place`; empty: the step's collectives agree with those of the same line
+  std::string meeting_place;               // `place`; empty: the step's collectives match those of the same line
   std::shared_ptr<const Routine> routine;  // of use
 
-  // By name, nullptr when not given and without default. LOCKSTEP_CHECKs that the verb has it.
+  // The argument of that name; nullptr when it is not given and has no default. The verb must have the argument.
   const Expr* argument(std::string_view name) const;
 };
 
 struct OwnMethod {
   std::string name;  // "forward" or another
   Place place;
-  std::vector<std::string> inputs;                       // without default
-  std::vector<std::pair<std::string, ExprPtr>> options;  // with default
-  std::vector<NamedExpr> body;                           // intermediate names, in order; the last is named "return"
+  std::vector<std::string> inputs;                       // parameters without default
+  std::vector<std::pair<std::string, ExprPtr>> options;  // parameters with default
+  std::vector<NamedExpr> body;                           // intermediate names, in order; the last is "return"
 };
 
 struct OwnArgument {
@@ -86,10 +88,10 @@ struct OwnModel {
   std::string name;
   Place place;
   std::vector<OwnArgument> arguments;
-  std::vector<NamedExpr> children;  // in registration order, as are parameters and buffers
+  std::vector<NamedExpr> children;  // in registration order, like parameters and buffers
   std::vector<NamedExpr> parameters;
   std::vector<NamedExpr> buffers;
-  std::vector<OwnMethod> methods;  // forward included, wherever it was written
+  std::vector<OwnMethod> methods;  // including forward, whether under `forward` or under `methods`
 
   const OwnMethod* method(std::string_view name) const;
 };
@@ -137,8 +139,8 @@ struct NamedLiteral {
 };
 
 struct MatrixValue {
-  std::string label;  // of a labelled matrix; empty otherwise
-  Literal value;      // of a labelled one: a map of its entries, and of `label`
+  std::string label;  // the label in a labelled matrix; empty otherwise
+  Literal value;      // in a labelled matrix: a map of `label` and the entries
 };
 struct MatrixName {
   std::string name;
@@ -147,12 +149,12 @@ struct MatrixName {
   std::vector<MatrixValue> values;
 };
 
-struct Rule {  // of skip and expect_failure
+struct Rule {  // an item of skip or expect_failure
   Place place;
   ExprPtr when;
   std::string reason;
-  std::optional<int> line;  // expect_failure: where the failure must be
-  std::string message;      // and what it must say (`*` for anything); empty: anything
+  std::optional<int> line;  // expect_failure: the line of the failure
+  std::string message;      // expect_failure: its message (`*` matches any text); empty: any
 };
 
 enum class Bits : std::uint8_t { unstated, required, reported };
@@ -160,16 +162,16 @@ enum class Bits : std::uint8_t { unstated, required, reported };
 struct Stage {
   std::string name;  // empty when the file has `steps`
   Place place;
-  ExprPtr world_size;  // nullptr: the case's
+  ExprPtr world_size;  // nullptr: the world size of the case
   Steps steps;
 };
 
 struct Scenario {
   std::string name;  // "replicate/single_module"
   std::string summary;
-  std::string file;  // as places show it
-  std::string path;  // where it was read from
-  std::string call;  // what `lockstep run` finds it by: its name, or the path of a file outside the library
+  std::string file;  // the name of the file in places
+  std::string path;  // the path that was read
+  std::string call;  // the argument of `lockstep run`: the name, or the path of a file outside the library
   Place place;
   std::optional<Mirrors> mirrors;
   std::vector<std::string> see;
@@ -181,15 +183,15 @@ struct Scenario {
   std::vector<Rule> expect_failure;
   double timeout = limits::timeout_seconds;
   bool has_timeout = false;
-  std::optional<std::int64_t> memory_mb;  // of `limits`, a rank's
+  std::optional<std::int64_t> memory_mb;  // of `limits`, in MiB per rank
   std::optional<std::int64_t> output_mb;
   std::vector<std::string> tags;
   Bits bits = Bits::unstated;
-  std::string bits_reason;       // of reported
-  std::string unplanned_reason;  // empty: the plan holds
+  std::string bits_reason;       // the reason of Bits::reported
+  std::string unplanned_reason;  // empty: the case is compared with its plan
   std::vector<OwnModel> models;
-  bool staged = false;        // `stages` rather than `steps`
-  std::vector<Stage> stages;  // one of no name for `steps`
+  bool staged = false;        // whether the file has `stages` instead of `steps`
+  std::vector<Stage> stages;  // one stage without a name for `steps`
 
   const OwnModel* model(std::string_view name) const;
 };

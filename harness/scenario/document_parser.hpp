@@ -1,4 +1,4 @@
-// Whole files: scenarios and routines from their YAML trees. Internal to this layer.
+// Parses and checks scenario and routine files. Internal to this layer.
 #pragma once
 
 #include <memory>
@@ -10,9 +10,9 @@
 
 namespace lockstep::scenario {
 
-// Parse and check a text; errors go to `diagnostics`. The result may be there in spite of errors, and must not be run
-// then; it is null when the text is beyond use. `expected_name`: what `scenario:` or `routine:` must say; empty:
-// anything.
+// Parses and checks a text and reports errors to `diagnostics`. The result is null when the text has no usable YAML
+// tree. A result with errors must not be run. `expected_name` is the required value of `scenario:` or `routine:`;
+// empty: any.
 std::shared_ptr<Scenario> parse_scenario(const std::string& text, const std::string& file,
                                          const std::string& expected_name, Diagnostics& diagnostics,
                                          const RoutineSource& routines);
@@ -20,12 +20,15 @@ std::shared_ptr<Routine> parse_routine(const std::string& text, const std::strin
                                        const std::string& expected_name, Diagnostics& diagnostics,
                                        const RoutineSource& routines);
 
-// Whether the text is that of a routine: its first key of the two is `routine`.
+// Whether the text is a routine: the key `routine` comes first, or there is no key `scenario`.
 bool is_routine(const std::string& text);
 
-// Names, calls and what must hold across steps (check.cpp).
-// `excused`: names that count as bound, as the step that binds them could not be read.
-void check_scenario(const Scenario& scenario, const std::set<std::string>& excused, Diagnostics& diagnostics);
-void check_routine(const Routine& routine, const std::set<std::string>& excused, Diagnostics& diagnostics);
+// Reads the keys of a scenario file (scenario_reader.cpp).
+void read_scenario(Reader& reader, const YamlNode& root, const std::string& expected_name, Scenario& scenario);
+
+// Check names, calls and conditions that concern several steps (check.cpp). `assumed` are names that count as bound,
+// because the steps that bind them could not be read.
+void check_scenario(const Scenario& scenario, const std::set<std::string>& assumed, Diagnostics& diagnostics);
+void check_routine(const Routine& routine, const std::set<std::string>& assumed, Diagnostics& diagnostics);
 
 }  // namespace lockstep::scenario

@@ -1,4 +1,4 @@
-// The scenarios that come with the program against the table of the documents' tests.
+// Compares the program's scenarios with the table of the documents' tests.
 #include "harness/scenario/documents.hpp"
 
 #include <cstdlib>
@@ -20,7 +20,7 @@ std::vector<ListRow> all_rows() {
   return list_rows(scenarios, {});
 }
 
-TEST(Documents, NumberTheirTestsFromOne) {
+TEST(Documents, NumberTestsFromOne) {
   ASSERT_EQ(document_tests().size(), 46u);
   for (std::size_t i = 0; i < document_tests().size(); ++i)
     EXPECT_EQ(document_tests()[i].number, static_cast<int>(i + 1));
@@ -31,7 +31,7 @@ TEST(Documents, NumberTheirTestsFromOne) {
   EXPECT_EQ(find_document_test(47), nullptr);
 }
 
-TEST(Documents, MirrorsNameTheTestOfTheirNumber) {
+TEST(Documents, MatchMirrorsByNumberAndName) {
   for (const ListRow& row : all_rows()) {
     const auto& mirrors = row.scenario->mirrors;
     if (!mirrors || !mirrors->number) continue;
@@ -42,39 +42,49 @@ TEST(Documents, MirrorsNameTheTestOfTheirNumber) {
   }
 }
 
-TEST(Documents, MirrorsHaveAtLeastTheCasesOfTheirTest) {
+TEST(Documents, HaveMirrorsWithEnoughCases) {
   std::map<int, int> cases;
   for (const ListRow& row : all_rows())
     if (row.scenario->mirrors && row.scenario->mirrors->number)
-      cases[*row.scenario->mirrors->number] += cases_at_one_size(row);
+      cases[*row.scenario->mirrors->number] += num_cases_at_one_size(row);
   EXPECT_GE(cases.size(), 25u);
   for (const auto& [number, count] : cases)
     EXPECT_GE(count, find_document_test(number)->cases) << number << " " << find_document_test(number)->name;
 }
 
-TEST(Documents, CasesCountAtOneWorldSizeAndLaunchWithoutSkippedOnes) {
+TEST(Documents, CountCasesAtOneWorldSizeAndLaunch) {
   Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   const auto scenario = library.load_text(
       "scenario: test/text\nsummary: A test.\nranks: {world_size: [2, 4], launch: [process, thread]}\n"
-      "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: told}\nsteps:\n  - barrier: {}\n",
+      "matrix: {a: [1, 2, 3]}\nskip:\n  - {when: a == 2 and world_size == 4, reason: test}\nsteps:\n  - barrier: {}\n",
       "text.yaml");
-  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, {}).front()), 3);
+  EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, {}).front()), 3);
   ExpandOptions at_four;
   at_four.world_size = 4;
-  EXPECT_EQ(cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
+  EXPECT_EQ(num_cases_at_one_size(list_rows({scenario}, at_four).front()), 2);
 }
 
-TEST(Documents, PageIsFresh) {
-  const std::string file = LOCKSTEP_SOURCE_DIR "/scenarios/README.md";
-  const std::string page = documents_page(all_rows());
+// Compares a generated file with its text, or writes it where LOCKSTEP_WRITE_REFERENCE is set.
+void expect_fresh(const std::string& file, const std::string& text, const std::string& remedy) {
+  const std::string path = str(LOCKSTEP_SOURCE_DIR "/", file);
   if (std::getenv("LOCKSTEP_WRITE_REFERENCE") != nullptr) {
-    std::ofstream(file) << page;
+    std::ofstream(path) << text;
     return;
   }
-  std::ifstream stream(file);
-  std::stringstream text;
-  text << stream.rdbuf();
-  EXPECT_TRUE(text.str() == page) << "mirrors have changed; `lockstep reference --documents > scenarios/README.md`";
+  std::ifstream stream(path);
+  std::stringstream stored;
+  stored << stream.rdbuf();
+  EXPECT_TRUE(stored.str() == text) << file << " is out of date; " << remedy;
+}
+
+TEST(Documents, PageIsUpToDate) {
+  expect_fresh("scenarios/README.md", documents_page(all_rows()),
+               "run `lockstep reference --documents > scenarios/README.md`");
+}
+
+TEST(Documents, TableOfReportIsUpToDate) {
+  expect_fresh("reports/lockstep_reports/documents.json", documents_json(),
+               "run `LOCKSTEP_WRITE_REFERENCE=1 scenario_tests --gtest_filter=Documents.*`");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Expressions before launch: literals, constants by name, plain functions.
+// Evaluates expressions before launch: literals, constants and plain functions.
 #include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/arithmetic.hpp"
@@ -31,7 +31,7 @@ class Evaluator {
   }
 
  private:
-  // Nested comprehensions could go on for ever.
+  // Bounds nested comprehensions.
   static constexpr std::int64_t max_steps = 2'000'000;
 
   Literal child(const Expr& expr, std::size_t i) { return evaluate(*expr.children[i]); }
@@ -118,7 +118,7 @@ class Evaluator {
     }
     std::vector<Literal> arguments;
     for (std::size_t i = 0; i < expr.num_positional(); ++i) arguments.push_back(evaluate(expr.positional(i)));
-    // Arguments by name follow in their places, without gaps.
+    // Arguments by name follow the positional ones in the order of the signature, without gaps.
     const FunctionSpec& spec = spec_of(expr.function);
     for (std::size_t at = arguments.size(); at < spec.names.size(); ++at) {
       bool found = false;
@@ -130,7 +130,7 @@ class Evaluator {
       if (!found) break;
     }
     if (arguments.size() != expr.children.size() - 1)
-      throw Error(str("arguments of ", spec.name, "(", spec.signature, ") do not fit"));
+      throw Error(str("the arguments do not match ", spec.name, "(", spec.signature, ")"));
     return call_plain(expr.function, arguments);
   }
 
@@ -142,8 +142,8 @@ class Evaluator {
     LiteralList values;
     const Charge growing(static_cast<std::int64_t>(bounded_product(items.as_list().size(), sizeof(Literal))));
     for (const Literal& item : items.as_list()) {
-      const std::vector<Literal> parts = take_apart(item, expr.names.size());
-      for (std::size_t i = 0; i < parts.size(); ++i) inner_.emplace_back(expr.names[i], parts[i]);
+      const std::vector<Literal> values_of_names = unpack(item, expr.names.size());
+      for (std::size_t i = 0; i < values_of_names.size(); ++i) inner_.emplace_back(expr.names[i], values_of_names[i]);
       if (expr.children[list + 1] == nullptr || condition(*expr.children[list + 1])) {
         if (map) {
           const Literal key = child(expr, 0);
@@ -152,7 +152,7 @@ class Evaluator {
           values.push_back(child(expr, 0));
         }
       }
-      inner_.resize(inner_.size() - parts.size());
+      inner_.resize(inner_.size() - values_of_names.size());
     }
     return map ? out : Literal(std::move(values));
   }
@@ -160,7 +160,7 @@ class Evaluator {
   const Bindings& bindings_;
   const std::string& file_;
   std::int64_t steps_ = 0;
-  std::vector<std::pair<std::string, Literal>> inner_;  // names of comprehensions, innermost last
+  std::vector<std::pair<std::string, Literal>> inner_;  // loop names of comprehensions, innermost last
 };
 
 }  // namespace

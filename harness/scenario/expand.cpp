@@ -5,92 +5,11 @@
 
 #include "engine/core/text.hpp"
 #include "harness/scenario/evaluation.hpp"
+#include "harness/scenario/selection.hpp"
 
 namespace lockstep::scenario {
 
 namespace {
-
-using Selection = std::vector<std::pair<std::string, std::string>>;
-
-// A value in a case's id; a text that would read as something else keeps its quotes, so that ids stay apart.
-std::string id_text(const Literal& value) {
-  if (const Literal* label = value.find("label")) return label->text();
-  if (!value.is_text()) return value.text();
-  bool plain = !value.as_text().empty();
-  try {
-    plain = plain && literal_of_scalar(value.as_text()).is_text();
-  } catch (const Error&) {
-    plain = false;
-  }
-  return plain ? value.as_text() : str("'", value.as_text(), "'");
-}
-
-// "key=value,key=[a,b]": commas within brackets belong to the value.
-Selection parse_selection(const std::string& text) {
-  Selection out;
-  int depth = 0;
-  std::size_t start = 0;
-  for (std::size_t i = 0; i <= text.size(); ++i) {
-    if (i < text.size() && (text[i] == '[' || text[i] == '{')) ++depth;
-    if (i < text.size() && (text[i] == ']' || text[i] == '}')) --depth;
-    if (i < text.size() && (text[i] != ',' || depth > 0)) continue;
-    const std::string part = text.substr(start, i - start);
-    start = i + 1;
-    if (part.empty()) continue;
-    const std::size_t equals = part.find('=');
-    if (equals == std::string::npos || equals == 0) {
-      throw Error(str("--case: `", part, "` is no key=value"), "such as --case 'layers=3,world_size=2'");
-    }
-    out.emplace_back(part.substr(0, equals), part.substr(equals + 1));
-  }
-  return out;
-}
-
-std::vector<std::string> selectable(const Scenario& scenario) {
-  std::vector<std::string> names;
-  for (const MatrixName& name : scenario.matrix) names.push_back(name.name);
-  names.insert(names.end(), {"world_size", "launch", "device"});
-  return names;
-}
-
-std::pair<std::string, std::string> split_setting(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0)
-    throw Error(str("--set: `", text, "` is no NAME=VALUE"), "such as --set seed=7");
-  return {text.substr(0, equals), text.substr(equals + 1)};
-}
-
-// The value given for a parameter, as a value of the same kind.
-Literal same_kind(const std::string& name, const std::string& text, const Literal& old) {
-  const auto refuse = [&](std::string_view wanted) {
-    throw Error(str("--set ", name, "=", text, ": `", name, "` is ", wanted, ", ", old.shown(), " in the file"));
-  };
-  if (old.is_text()) return Literal(text);
-  if (old.is_list() || old.is_map() || old.is_none()) {
-    Literal value = parse_literal(text);
-    if (old.is_list() && !value.is_list()) refuse("a list");
-    if (old.is_map() && !value.is_map()) refuse("a map");
-    return value;
-  }
-  Literal value = literal_of_scalar(text);
-  if (old.is_bool() && !value.is_bool()) refuse("true or false");
-  if (old.is_int() && !value.is_int()) refuse("an integer");
-  if (old.is_double()) {
-    if (!value.is_number()) refuse("a number");
-    value = Literal(value.as_double());
-  }
-  return value;
-}
-
-std::string joined(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += str(out.empty() ? "" : ", ", word);
-  return out;
-}
-
-bool holds(const std::vector<std::string>& words, const std::string& word) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
 
 struct DeviceChoice {
   std::string device;
@@ -102,19 +21,19 @@ DeviceChoice choose_device(const Scenario& scenario, const ExpandOptions& option
   DeviceChoice choice;
   if (!wanted.empty()) {
     choice.device = wanted;
-    if (!holds(scenario.devices, wanted)) {
+    if (!contains(scenario.devices, wanted)) {
       choice.skip = str("runs on ", joined(scenario.devices), ", not on ", wanted);
-    } else if (!holds(options.available_devices, wanted)) {
+    } else if (!contains(options.available_devices, wanted)) {
       choice.unsupported = str("this build has no ", wanted, " device");
     }
     return choice;
   }
-  if (holds(scenario.devices, "cpu") && holds(options.available_devices, "cpu")) {
+  if (contains(scenario.devices, "cpu") && contains(options.available_devices, "cpu")) {
     choice.device = "cpu";
     return choice;
   }
   for (const std::string& device : scenario.devices) {
-    if (!holds(options.available_devices, device)) continue;
+    if (!contains(options.available_devices, device)) continue;
     choice.device = device;
     return choice;
   }
@@ -135,7 +54,7 @@ class Expander {
     for (const auto& [key, value] : selection_) {
       if (key == "device" && device.empty()) device = value;
     }
-    if (!device.empty() && !holds(devices(), device)) {
+    if (!device.empty() && !contains(devices(), device)) {
       throw Error(str("unknown device `", device, "`", suggestion(device, devices())));
     }
     device_ = choose_device(*scenario_, options_, device);
@@ -148,10 +67,10 @@ class Expander {
 
  private:
   void check_selection() const {
-    const std::vector<std::string> known = selectable(*scenario_);
+    const std::vector<std::string> known = selectable_names(*scenario_);
     for (const auto& [key, value] : selection_) {
-      if (!holds(known, key)) {
-        throw Error(str("--case: `", key, "` is no matrix name of ", scenario_->name, suggestion(key, known)));
+      if (!contains(known, key)) {
+        throw Error(str("--case: `", key, "` is not a matrix name of ", scenario_->name, suggestion(key, known)));
       }
     }
   }
@@ -164,7 +83,7 @@ class Expander {
       bool found = false;
       for (auto& [parameter, value] : parameters_) {
         if (parameter != name) continue;
-        value = same_kind(name, text, value);
+        value = parse_setting(name, text, value);
         found = true;
       }
       if (!found) {
@@ -227,7 +146,7 @@ class Expander {
     bindings.insert_or_assign("world_size", Literal(world_size));
     bindings.insert_or_assign("launch", Literal(std::string(name_of(launch))));
     bindings.insert_or_assign("device", Literal(one.device));
-    judge(one, bindings);
+    apply_rules(one, bindings);
     one.timeout = options_.timeout.value_or(scenario_->timeout);
     one.memory_mb = options_.memory_mb ? options_.memory_mb : scenario_->memory_mb;
     one.output_mb = options_.output_mb.value_or(scenario_->output_mb.value_or(limits::output_mb));
@@ -240,14 +159,14 @@ class Expander {
     cases_.push_back(std::move(one));
   }
 
-  // An id holds a matrix value as text, whatever its size.
+  // Ids contain matrix values as text, so large values make large ids.
   void charge_ids(const std::string& id) {
     id_bytes_ += static_cast<std::int64_t>(id.size());
     Budget::ask(id_bytes_, [&] { return str("the names of ", cases_.size() + 1, " cases"); });
   }
 
-  // Rules, then stages; a case that is left out needs no stages.
-  void judge(Case& one, const Bindings& bindings) const {
+  // Evaluates the rules, then the stages. The world sizes of a skipped case's stages are not evaluated.
+  void apply_rules(Case& one, const Bindings& bindings) const {
     one.unsupported = device_.unsupported;
     if (const Rule* rule = first_of(scenario_->skip, bindings)) {
       one.skip = rule->reason;
@@ -277,7 +196,7 @@ class Expander {
     return nullptr;
   }
 
-  // Evaluated once for all cases that agree in the names it uses.
+  // Whether a rule applies. It is evaluated once for all cases that have the same values of the names that it uses.
   bool applies(const Rule& rule, const Bindings& bindings) const {
     auto [entry, added] = rules_.try_emplace(&rule);
     KnownRule& known = entry->second;
@@ -293,19 +212,19 @@ class Expander {
     return known.results[key] = value.as_bool();
   }
 
-  // Those that differ from case to case; parameters, types and the device do not.
+  // The names in an expression that vary between cases. Parameters, element types and the device do not vary.
   std::set<std::string> varying_names(const Expr& expr) const {
-    const std::vector<std::string> varying = selectable(*scenario_);
+    const std::vector<std::string> varying = selectable_names(*scenario_);
     std::set<std::string> names;
     for_each_node(expr, [&](const Expr& node) {
-      if (node.kind == ExprKind::name && holds(varying, node.name)) names.insert(node.name);
+      if (node.kind == ExprKind::name && contains(varying, node.name)) names.insert(node.name);
     });
     return names;
   }
 
   struct KnownRule {
     std::set<std::string> names;
-    std::map<std::string, bool> results;  // by the values of those names
+    std::map<std::string, bool> results;  // by the texts of these names' values
   };
 
   std::shared_ptr<const Scenario> scenario_;
@@ -362,67 +281,6 @@ std::vector<Case> expand(const std::shared_ptr<const Scenario>& scenario, const 
   } catch (const BudgetError& error) {
     throw ScenarioError(scenario->matrix.empty() ? scenario->place : scenario->matrix.front().place, error.what());
   }
-}
-
-std::vector<Case> expand_all(const std::vector<std::shared_ptr<const Scenario>>& scenarios,
-                             const ExpandOptions& options) {
-  const Selection selection = parse_selection(options.only);
-  std::set<std::string> used;
-  std::set<std::string> known_parameters;
-  std::set<std::string> known_names;
-  std::vector<Case> out;
-  bool tagged = options.tags.empty();
-  for (const std::shared_ptr<const Scenario>& scenario : scenarios) {
-    const bool wanted = options.tags.empty() || std::any_of(scenario->tags.begin(), scenario->tags.end(),
-                                                            [&](const auto& tag) { return holds(options.tags, tag); });
-    if (!wanted) continue;
-    tagged = true;
-    const std::vector<std::string> names = selectable(*scenario);
-    known_names.insert(names.begin(), names.end());
-    // Each scenario takes the settings it knows; one that nobody knows is an error below.
-    ExpandOptions own = options;
-    own.set.clear();
-    for (const NamedLiteral& parameter : scenario->parameters) known_parameters.insert(parameter.name);
-    for (const std::string& setting : options.set) {
-      const std::string name = split_setting(setting).first;
-      const bool has = std::any_of(scenario->parameters.begin(), scenario->parameters.end(),
-                                   [&](const NamedLiteral& parameter) { return parameter.name == name; });
-      if (!has) continue;
-      own.set.push_back(setting);
-      used.insert(setting);
-    }
-    const bool selectable_here =
-        std::all_of(selection.begin(), selection.end(), [&](const auto& entry) { return holds(names, entry.first); });
-    if (!selectable_here) continue;
-    std::vector<Case> cases = expand(scenario, own);
-    std::move(cases.begin(), cases.end(), std::back_inserter(out));
-  }
-  if (!tagged && !scenarios.empty()) throw Error(str("--tag: no scenario has the tag ", joined(options.tags)));
-  for (const std::string& setting : options.set) {
-    if (used.contains(setting)) continue;
-    const std::string name = split_setting(setting).first;
-    throw Error(str("--set: no scenario chosen has the parameter `", name, "`",
-                    suggestion(name, {known_parameters.begin(), known_parameters.end()})));
-  }
-  if (out.empty() && !selection.empty()) {
-    for (const auto& [key, value] : selection) {
-      if (known_names.contains(key)) continue;
-      throw Error(str("--case: no scenario chosen has the matrix name `", key, "`",
-                      suggestion(key, {known_names.begin(), known_names.end()})));
-    }
-    throw Error(str("--case: no case has ", options.only), "`lockstep list` shows the cases");
-  }
-  if (options.shard) {
-    const auto [index, count] = *options.shard;
-    if (count < 1 || index < 1 || index > count)
-      throw Error(str("--shard ", index, "/", count, " must be I/N with I from 1 to N"));
-    std::vector<Case> part;
-    for (std::size_t i = 0; i < out.size(); ++i) {
-      if (static_cast<int>(i % static_cast<std::size_t>(count)) == index - 1) part.push_back(std::move(out[i]));
-    }
-    return part;
-  }
-  return out;
 }
 
 }  // namespace lockstep::scenario

@@ -55,14 +55,14 @@ TEST(Expand, VariesTheFirstNameSlowest) {
   EXPECT_EQ(cases[0].params[1].second.find("v")->text(), "[1,2]");
 }
 
-TEST(Expand, KeepsIdsApart) {
+TEST(Expand, MakesDistinctIds) {
   const auto scenario = parsed(scenario_of(step, "matrix: {a: [1, '1', true, 'true', 1.0, [1, x], 'b c']}\n"));
   std::vector<std::string> values;
   for (const Case& one : expand(scenario, {})) values.push_back(one.id.substr(2, one.id.find(",world") - 2));
   EXPECT_THAT(values, ElementsAre("1", "'1'", "true", "'true'", "1.0", "[1,x]", "b c"));
 }
 
-TEST(Expand, JudgesRulesBeforeLaunch) {
+TEST(Expand, EvaluatesRulesBeforeLaunch) {
   const auto scenario = parsed(scenario_of(step, R"yaml(parameters: {limit: 2}
 matrix:
   mode: {one: {n: 1}, three: {n: 3}}
@@ -95,14 +95,14 @@ expect_failure:
   EXPECT_FALSE(expand(scenario, options)[3].expect_failure);
 }
 
-TEST(Expand, SaysWhereARuleCannotBeEvaluated) {
+TEST(Expand, ReportsPlaceOfBrokenRule) {
   const auto scenario = parsed(scenario_of(step, "matrix: {n: [0]}\nskip:\n  - {when: 1 // n == 1, reason: r}\n"));
   EXPECT_EQ(error_of([&] { expand(scenario, {}); }), "t.yaml:6:14: division by zero in 1 // 0");
   const auto number = parsed(scenario_of(step, "matrix: {n: [3]}\nskip:\n  - {when: n, reason: r}\n"));
   EXPECT_EQ(error_of([&] { expand(number, {}); }), "t.yaml:6:12: `when` must be a boolean, got integer 3");
 }
 
-TEST(Expand, SetKeepsTypes) {
+TEST(Expand, KeepsTypesOfSettings) {
   const auto scenario = parsed(scenario_of(step, "parameters: {i: 1, d: 0.5, b: true, t: word, l: [1], n: none}\n"));
   const auto value = [&](const std::string& setting, std::size_t index) {
     ExpandOptions options;
@@ -121,7 +121,7 @@ TEST(Expand, SetKeepsTypes) {
   EXPECT_EQ(error_of([&] { value("b=1", 0); }), "--set b=1: `b` is true or false, true in the file");
   EXPECT_EQ(error_of([&] { value("l=3", 0); }), "--set l=3: `l` is a list, [1] in the file");
   EXPECT_EQ(error_of([&] { value("k=3", 0); }), "--set: t/one has no parameter `k`; known here: i, d, b, t, l, n");
-  EXPECT_EQ(error_of([&] { value("i", 0); }), "--set: `i` is no NAME=VALUE");
+  EXPECT_EQ(error_of([&] { value("i", 0); }), "--set: `i` is not of the form NAME=VALUE");
 }
 
 TEST(Expand, ChoosesCasesAndSizes) {
@@ -131,9 +131,9 @@ TEST(Expand, ChoosesCasesAndSizes) {
   EXPECT_THAT(ids(expand(scenario, options)), ElementsAre("a=2,l=[1,2],world_size=2,launch=process,device=cpu"));
   options.only = "b=2";
   EXPECT_EQ(error_of([&] { expand(scenario, options); }),
-            "--case: `b` is no matrix name of t/one; known here: a, l, world_size, launch, device");
+            "--case: `b` is not a matrix name of t/one; known here: a, l, world_size, launch, device");
   options.only = "a";
-  EXPECT_EQ(error_of([&] { expand(scenario, options); }), "--case: `a` is no key=value");
+  EXPECT_EQ(error_of([&] { expand(scenario, options); }), "--case: `a` is not of the form key=value");
   options = {};
   options.world_size = 3;
   EXPECT_EQ(expand(scenario, options)[0].world_size, 3);
@@ -162,7 +162,7 @@ TEST(Expand, ChoosesTheDevice) {
   EXPECT_EQ(expand(anywhere, options)[0].device, "sim");
 }
 
-TEST(Expand, SizesStages) {
+TEST(Expand, EvaluatesWorldSizesOfStages) {
   const auto scenario = parsed(
       "scenario: t/s\nsummary: s\nranks: {world_size: [4, 1]}\nskip:\n  - {when: world_size == 1, reason: r}\nstages:\n"
       "  - name: one\n    steps: [{seed: 1}]\n  - name: two\n    world_size: world_size // 2\n    steps: [{seed: "
@@ -177,7 +177,7 @@ TEST(Expand, SizesStages) {
   EXPECT_EQ(expand(scenario, options)[0].stages[1].world_size, 4);
 }
 
-TEST(Expand, HasALimit) {
+TEST(Expand, LimitsNumberOfCases) {
   std::string head = "matrix:\n";
   for (char name = 'a'; name < 'e'; ++name) head += str("  ", name, ": [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]\n");
   EXPECT_EQ(expand(parsed(scenario_of(step, head)), {}).size(), 10000u);
@@ -186,7 +186,7 @@ TEST(Expand, HasALimit) {
             "t.yaml:9:3: the matrix has more than 10000 cases");
 }
 
-TEST(Expand, GathersAllScenarios) {
+TEST(Expand, ExpandsAllScenarios) {
   const auto one = parsed(scenario_of(step, "parameters: {seed: 1}\nmatrix: {a: [1, 2]}\ntags: [fast]\n"));
   const auto two = parsed("scenario: t/two\nsummary: s\nranks: {world_size: [2]}\ntimeout: 5\nsteps:\n  - seed: 1\n");
   ExpandOptions options;
@@ -204,17 +204,17 @@ TEST(Expand, GathersAllScenarios) {
   EXPECT_EQ(error_of([&] {
               expand_all({one, two}, options);
             }),
-            "--set: no scenario chosen has the parameter `sead`; did you mean `seed`?");
+            "--set: no chosen scenario has the parameter `sead`; did you mean `seed`?");
   options = {};
   options.only = "a=2";
   EXPECT_EQ(expand_all({one, two}, options).size(), 1u);
   options.only = "a=3";
-  EXPECT_EQ(error_of([&] { expand_all({one, two}, options); }), "--case: no case has a=3");
+  EXPECT_EQ(error_of([&] { expand_all({one, two}, options); }), "--case: no case matches a=3");
   options.only = "c=3";
   EXPECT_THAT(error_of([&] {
                 expand_all({one, two}, options);
               }),
-              HasSubstr("no scenario chosen has the matrix name `c`"));
+              HasSubstr("no chosen scenario has the matrix name `c`"));
   options = {};
   options.tags = {"fast"};
   EXPECT_EQ(expand_all({one, two}, options).size(), 2u);
@@ -227,7 +227,7 @@ TEST(Expand, GathersAllScenarios) {
   EXPECT_EQ(error_of([&] { expand_all({one, two}, options); }), "--shard 3/2 must be I/N with I from 1 to N");
 }
 
-// ---- files that ask for more than evaluation may use ----
+// ---- files that exceed the limits of evaluation ----
 
 constexpr const char* ten_thousand_cases =
     "matrix: {a: [0,1,2,3,4,5,6,7,8,9], b: [0,1,2,3,4,5,6,7,8,9], c: [0,1,2,3,4,5,6,7,8,9], d: "
@@ -235,7 +235,7 @@ constexpr const char* ten_thousand_cases =
 
 std::string rule(const std::string& when) { return str("skip: [{when: \"", when, "\", reason: r}]\n"); }
 
-TEST(ExpandBudget, ARuleIsEvaluatedOnceForTheCasesThatAgreeInItsNames) {
+TEST(ExpandBudget, EvaluatesRuleOncePerValuesOfItsNames) {
   // 10,000 evaluations of 10,000 steps each would take many seconds.
   const auto scenario = parsed(scenario_of(step, str(ten_thousand_cases, rule("sum([i for i in range(10000)]) < a"))));
   const std::vector<Case> cases = expand(scenario, {});
@@ -250,17 +250,17 @@ TEST(ExpandBudget, ARuleIsEvaluatedOnceForTheCasesThatAgreeInItsNames) {
   EXPECT_FALSE(skipped[4000].skip);
 }
 
-TEST(ExpandBudget, AnExpressionThatTakesTooLongEndsAtItsPlace) {
+TEST(ExpandBudget, StopsSlowExpressionAtItsPlace) {
   const ExprPtr expr =
       parse_expression("sum([sum([j for j in range(10000)]) for i in range(100)])", Place{"t.yaml", 3, 5});
   Budget budget({.seconds = 0.02, .of = "the rules"});
   const BudgetScope scope(budget);
   const std::string message = error_of([&] { evaluate_constant(*expr, {}, "t.yaml"); });
   EXPECT_THAT(message, HasSubstr("t.yaml:3:"));
-  EXPECT_THAT(message, HasSubstr("the rules may take 0.02 s, and they are over"));
+  EXPECT_THAT(message, HasSubstr("the rules may take 0.02 s, and this time is used up"));
 }
 
-TEST(ExpandBudget, ListsAndTextsThatGrowEndAtTheirPlace) {
+TEST(ExpandBudget, StopsGrowingListsAndTextsAtTheirPlace) {
   for (const char* when : {"len([range(10000) for i in range(10000)]) == 1",
                            "len([[range(10000) for i in range(10000)] for j in range(10000)]) == 1",
                            "[sum([range(10000) for i in range(10000)])] == []"}) {
@@ -276,27 +276,27 @@ TEST(ExpandBudget, ListsAndTextsThatGrowEndAtTheirPlace) {
   EXPECT_THAT(error_of([&] { expand(text, {}); }), HasSubstr("t.yaml:5:"));
 }
 
-TEST(ExpandBudget, AMessageShowsTheBeginningOfAValue) {
+TEST(ExpandBudget, ShortensValuesInMessages) {
   const auto scenario = parsed(scenario_of(step, rule("[[[range(1000) for i in range(100)] for j in range(10)]][0]")));
   const std::string message = error_of([&] { expand(scenario, {}); });
   EXPECT_THAT(message, HasSubstr("must be a boolean, got list [[[0,1,2,"));
   EXPECT_LT(message.size(), 300u);
 }
 
-TEST(ExpandBudget, CasesShareTheirValues) {
+TEST(ExpandBudget, SharesValuesBetweenCases) {
   std::string items = "0";
   for (int i = 1; i < 9900; ++i) items += str(",", i);
   const auto scenario = parsed(scenario_of(step, str("parameters: {t: [", items, "]}\n", ten_thousand_cases)));
   const std::vector<Case> cases = expand(scenario, {});
   EXPECT_EQ(&cases.front().parameters[0].second.as_list(), &cases.back().parameters[0].second.as_list());
-  // Ids are texts: ten thousand of 50,000 characters are refused.
+  // Ids are texts: 10,000 ids of 50,000 characters each are refused.
   std::string matrix = ten_thousand_cases;
   matrix.insert(matrix.find('{') + 1, str("t: [[", items, "]], "));
   const auto ids = parsed(scenario_of(step, matrix));
   EXPECT_THAT(error_of([&] { expand(ids, {}); }), HasSubstr("cases needs"));
 }
 
-TEST(Expand, TakesLimitsOfTheCommandBeforeThoseOfTheFile) {
+TEST(Expand, PrefersLimitsOfCommandLine) {
   const auto scenario = parsed(scenario_of(step, "limits: {memory_mb: 100, output_mb: 5}\n"));
   EXPECT_EQ(expand(scenario, {})[0].memory_mb, 100);
   EXPECT_EQ(expand(scenario, {})[0].output_mb, 5);

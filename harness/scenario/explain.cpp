@@ -1,4 +1,4 @@
-// list and explain.
+// The output of the commands list and explain.
 #include <algorithm>
 
 #include <nlohmann/json.hpp>
@@ -34,7 +34,7 @@ std::string ranks_text(const Scenario& scenario) {
              joined(scenario.ranks.launches, ",", [](Launch launch) { return std::string(name_of(launch)); }));
 }
 
-// An argument as the file would have it: literal texts without quotes.
+// An argument as it is written in a file: literal texts have no quotes.
 std::string argument_text(const Expr& value, ArgType type) {
   if (!is_literal(type)) return to_text(value);
   if (value.kind == ExprKind::list) {
@@ -63,7 +63,7 @@ std::string given(const Step& step, std::string_view name) {
   return value == nullptr ? std::string() : argument_text(*value, spec.arguments[index].type);
 }
 
-// The verb with its arguments alone.
+// The verb with its arguments, without `as`, `when` and other modifiers.
 std::string call_text(const Step& step) {
   const VerbSpec& spec = spec_of(step.verb);
   std::string out(spec.name);
@@ -113,7 +113,7 @@ class Explainer {
       if (!text.empty()) {
         const std::string when = step.when == nullptr ? "" : str(" (checked when ", to_text(*step.when), ")");
         const std::string line = str("  - ", text, when, "  [", to_text(step.place), "]\n");
-        // A routine used twice fails in the same way twice; once is enough to say.
+        // The failures of a routine that is used twice are listed once.
         if (out_.find(line) == std::string::npos) out_ += line;
       }
       if (step.routine != nullptr) failures(step.routine->steps);
@@ -168,20 +168,22 @@ class Explainer {
                    ? str("two ranks of `", given(step, "mesh"), "` hold the same `", given(step, "value"), "`")
                    : str("ranks of `", given(step, "mesh"), "` hold different bits of `", given(step, "value"), "`");
       case Verb::expect_collectives: {
-        std::string what;
-        for (std::string_view part : {"exactly", "total", "bytes"}) {
-          if (!given(step, part).empty()) what += str(what.empty() ? "" : ", ", part, " ", given(step, part));
+        std::string expected;
+        for (std::string_view argument : {"exactly", "total", "bytes"}) {
+          if (!given(step, argument).empty())
+            expected += str(expected.empty() ? "" : ", ", argument, " ", given(step, argument));
         }
         const std::string phase = given(step, "phase");
         return str("the collectives of `", given(step, "during"), "`", phase.empty() ? "" : str(" in ", phase),
-                   " are not ", what);
+                   " are not ", expected);
       }
       case Verb::expect_events: {
-        std::string what;
-        for (std::string_view part : {"exactly", "in_order", "never"}) {
-          if (!given(step, part).empty()) what += str(what.empty() ? "" : ", ", part, " ", given(step, part));
+        std::string expected;
+        for (std::string_view argument : {"exactly", "in_order", "never"}) {
+          if (!given(step, argument).empty())
+            expected += str(expected.empty() ? "" : ", ", argument, " ", given(step, argument));
         }
-        return str("the events of `", given(step, "during"), "` are not ", what);
+        return str("the events of `", given(step, "during"), "` are not ", expected);
       }
       default:
         return {};
@@ -322,10 +324,11 @@ std::string explain(const std::shared_ptr<const Scenario>& scenario, const Expan
   for (const Stage& stage : scenario->stages) explainer.failures(stage.steps);
   if (scenario->bits == Bits::required) out += "  - float32 values that are compared do not agree in every bit\n";
   out +=
-      "  - a step fails, a rank ends, ranks disagree about a collective, two accesses to memory are in no order, or it "
-      "takes longer than " +
+      "  - a step fails, a rank ends, ranks disagree about a collective, two accesses to memory are not ordered, or "
+      "the "
+      "case takes longer than " +
       str(cases.empty() ? scenario->timeout : cases.front().timeout, " s\n");
-  out += "It is INVALID when no check gathers evidence, or one is never reached.\n";
+  out += "It is INVALID when no check gathers evidence, or when a check is never reached.\n";
   return out;
 }
 

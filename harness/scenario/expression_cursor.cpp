@@ -48,7 +48,7 @@ void ExpressionCursor::fail_unexpected() const {
   if (rest.starts_with("||")) fail("`||` is not known; write `or`");
   if (rest.front() == '!') fail("`!` is not known; write `not`");
   if (rest.front() == '=') fail("`=` is not known here; equality is `==`");
-  if (rest.front() == '"') fail("texts stand in single quotes: 'text'");
+  if (rest.front() == '"') fail("texts need single quotes: 'text'");
   if (rest.front() == '+') fail("a sign `+` is not known");
   fail(str("unexpected `", word_at(at_), "`"));
 }
@@ -113,9 +113,9 @@ Literal ExpressionCursor::take_number() {
     while (!at_end() && is_digit(text_[at_])) ++at_;
   };
   digits();
-  bool whole = true;
+  bool integer = true;
   if (at_ + 1 < text_.size() && text_[at_] == '.' && is_digit(text_[at_ + 1])) {
-    whole = false;
+    integer = false;
     ++at_;
     digits();
   }
@@ -123,13 +123,13 @@ Literal ExpressionCursor::take_number() {
     std::size_t next = at_ + 1;
     if (next < text_.size() && (text_[next] == '+' || text_[next] == '-')) ++next;
     if (next < text_.size() && is_digit(text_[next])) {
-      whole = false;
+      integer = false;
       at_ = next;
       digits();
     }
   }
   if (!at_end() && (is_letter(text_[at_]) || text_[at_] == '.')) {
-    fail(str("`", text_.substr(at, at_ - at + 1), "` is no number"), at);
+    fail(str("`", text_.substr(at, at_ - at + 1), "` is not a number"), at);
   }
   const std::string number = text_.substr(at, at_ - at);
   if (number.size() > 1 && number[0] == '0' && is_digit(number[1])) {
@@ -137,7 +137,7 @@ Literal ExpressionCursor::take_number() {
   }
   try {
     Literal value = literal_of_scalar(number);
-    if (whole && !value.is_int()) fail(str("`", number, "` is no integer"), at);
+    if (integer && !value.is_int()) fail(str("`", number, "` is not an integer"), at);
     return value;
   } catch (const ScenarioError&) {
     throw;

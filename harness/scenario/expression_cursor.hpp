@@ -1,5 +1,5 @@
-// The characters of one expression, a position in them, and what is read there: words, symbols, texts and numbers. What
-// the parser of expressions stands on.
+// A position in the characters of one expression, and functions that read words, symbols, texts and numbers there. The
+// base of the expression parser. Internal to this layer.
 #pragma once
 
 #include <cstddef>
@@ -10,9 +10,9 @@
 
 namespace lockstep::scenario {
 
-bool is_letter(char c);  // of a name: the underscore too
+bool is_letter(char c);  // a letter of a name, the underscore included
 bool is_digit(char c);
-bool is_reserved(std::string_view word);  // "not", "if", ...: names nothing
+bool is_reserved(std::string_view word);  // "not", "if", ...: cannot be a name
 
 class ExpressionCursor {
  public:
@@ -21,24 +21,23 @@ class ExpressionCursor {
   bool at_end() const { return at_ >= text_.size(); }
   void skip_spaces();
 
-  // Whether the symbol, or the word and not only the start of a longer one, comes next after spaces; then it is behind
-  // us.
+  // Skips spaces, and then the symbol or the complete word if it comes next. Returns whether it did.
   bool take(std::string_view symbol);
   bool take_word(std::string_view word);
-  // The symbol that closes what was opened there. Throws ScenarioError when something else comes.
+  // Skips the closing symbol of the bracket at position `opened`. Throws ScenarioError when something else comes next.
   void expect(std::string_view symbol, std::size_t opened);
 
-  // Letters and digits from there on; a single character when it is neither.
+  // The letters and digits from `at` on; a single character when it is neither.
   std::string word_at(std::size_t at) const;
 
-  // A text in single quotes, and a number; each begins where we stand. Throw ScenarioError.
+  // Read a text in single quotes, or a number, at the current position. Throw ScenarioError.
   Literal take_quoted();
   Literal take_number();
 
   Place place_of(std::size_t at) const;
   [[noreturn]] void fail(const std::string& message, std::size_t at) const;
   [[noreturn]] void fail(const std::string& message) const { fail(message, at_); }
-  // What comes next has no place here; says what was probably meant.
+  // Throws ScenarioError for an unexpected character or word, with a suggestion for common mistakes.
   [[noreturn]] void fail_unexpected() const;
 
  protected:

@@ -10,7 +10,7 @@ using ::testing::HasSubstr;
 
 ExprPtr parse(const std::string& text) { return parse_expression(text, Place{"a.yaml", 3, 10}); }
 
-// With every group in parentheses.
+// The expression with parentheses around every operation.
 std::string grouped(const Expr& e) {
   const auto child = [&](std::size_t i) { return grouped(*e.children[i]); };
   if (e.kind == ExprKind::binary) return str("(", child(0), " ", name_of(e.op), " ", child(1), ")");
@@ -29,7 +29,7 @@ std::string error_of(const std::string& text) {
   return "none";
 }
 
-TEST(Expression, BindsAsPythonDoes) {
+TEST(Expression, BindsOperatorsAsPython) {
   EXPECT_EQ(grouped("a + b * c"), "(a + (b * c))");
   EXPECT_EQ(grouped("a - b - c"), "((a - b) - c)");
   EXPECT_EQ(grouped("a ** b ** c"), "(a ** (b ** c))");
@@ -45,7 +45,7 @@ TEST(Expression, BindsAsPythonDoes) {
   EXPECT_EQ(grouped("-x.y[0]"), "(- x.y[0])");
 }
 
-TEST(Expression, ReadsEveryForm) {
+TEST(Expression, ParsesEveryForm) {
   const ExprPtr call = parse("f.g(x, [1][0], key=y, other=none)");
   ASSERT_EQ(call->kind, ExprKind::call);
   EXPECT_EQ(call->num_positional(), 2u);
@@ -83,7 +83,7 @@ TEST(Expression, ReadsEveryForm) {
   EXPECT_EQ(parse(" ( a )\n + b ")->op, Op::add);
 }
 
-TEST(Expression, KnowsWhereEachNodeStands) {
+TEST(Expression, RecordsPlacesOfNodes) {
   const ExprPtr e = parse("ab + f(cd, -e)");
   EXPECT_EQ(e->line, 3);
   EXPECT_EQ(e->column, 13);                             // the operator
@@ -93,7 +93,7 @@ TEST(Expression, KnowsWhereEachNodeStands) {
   EXPECT_EQ(e->children[1]->positional(1).column, 21);  // -
 }
 
-TEST(Expression, WritesItselfAsItWasRead) {
+TEST(Expression, WritesParsedText) {
   for (const char* text : {"a + b * c", "(a + b) * c", "a - (b - c)", "-a**b", "(-a)**b", "a**b**c", "(a**b)**c",
                            "not (a and b)", "(not a) in b", "[x for x in xs if x > 1]", "{k: v for k, v in pairs}",
                            "x[1:][0]", "f(a, k=b)", "m.0.weight", "(a if b else c) if d else e", "'it\\'s'",
@@ -103,7 +103,7 @@ TEST(Expression, WritesItselfAsItWasRead) {
   }
 }
 
-TEST(Expression, SaysWhatIsWrongAndWhere) {
+TEST(Expression, ReportsMistakesWithPlaces) {
   EXPECT_EQ(error_of("1 < 2 < 3"), "a.yaml:3:16: comparisons do not chain; join them with `and`");
   EXPECT_EQ(error_of("a +"), "a.yaml:3:13: the expression ends too soon");
   EXPECT_EQ(error_of("f(a, [b"), "a.yaml:3:15: the expression ends too soon: `[` is not closed");
@@ -113,15 +113,15 @@ TEST(Expression, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of("a not in b"), "a.yaml:3:12: `not in` is not known; write `not (a in b)`");
   EXPECT_EQ(error_of("a && b"), "a.yaml:3:12: `&&` is not known; write `and`");
   EXPECT_EQ(error_of("a = b"), "a.yaml:3:12: `=` is not known here; equality is `==`");
-  EXPECT_EQ(error_of("\"a\""), "a.yaml:3:10: texts stand in single quotes: 'text'");
+  EXPECT_EQ(error_of("\"a\""), "a.yaml:3:10: texts need single quotes: 'text'");
   EXPECT_EQ(error_of("'a"), "a.yaml:3:10: the text is not closed: a `'` is missing");
   EXPECT_EQ(error_of("'\\q'"), "a.yaml:3:11: a backslash in a text can be followed by \\ ' n or t only");
   EXPECT_EQ(error_of("True"), "a.yaml:3:10: `True` is not known; did you mean `true`?");
   EXPECT_EQ(error_of("010"), "a.yaml:3:10: leading zeros are refused: `010`");
   EXPECT_EQ(error_of("9223372036854775808"), "a.yaml:3:10: the integer 9223372036854775808 does not fit in 64 bits");
   EXPECT_EQ(error_of("1e999"), "a.yaml:3:10: the number 1e999 does not fit in a double");
-  EXPECT_EQ(error_of("1.x"), "a.yaml:3:10: `1.` is no number");
-  EXPECT_EQ(error_of("2x"), "a.yaml:3:10: `2x` is no number");
+  EXPECT_EQ(error_of("1.x"), "a.yaml:3:10: `1.` is not a number");
+  EXPECT_EQ(error_of("2x"), "a.yaml:3:10: `2x` is not a number");
   EXPECT_EQ(error_of("a."), "a.yaml:3:12: a name must follow the `.`");
   EXPECT_EQ(error_of("f(k=1, 2)"), "a.yaml:3:17: an argument by position follows one by name");
   EXPECT_EQ(error_of("f(k=1, k=2)"), "a.yaml:3:17: the argument `k` is given twice");
@@ -131,9 +131,9 @@ TEST(Expression, SaysWhatIsWrongAndWhere) {
   EXPECT_EQ(error_of("a ? b"), "a.yaml:3:12: unexpected `?`");
 }
 
-TEST(Expression, HasLimits) {
+TEST(Expression, EnforcesLimits) {
   EXPECT_EQ(error_of(std::string(1001, 'a')),
-            "a.yaml:3:10: the expression has 1001 characters; at most 1000 are allowed: name parts of it with `let`");
+            "a.yaml:3:10: the expression has 1001 characters; at most 1000 are allowed: name intermediate values with `let`");
   EXPECT_EQ(error_of(std::string(1000, 'a')), "none");
   const auto nested = [](int depth, const std::string& open, const std::string& close) {
     std::string text = "a";
@@ -148,7 +148,7 @@ TEST(Expression, HasLimits) {
   }
 }
 
-TEST(Expression, PutsExpressionsIntoTexts) {
+TEST(Expression, ParsesTemplates) {
   const auto parse_template = [](const std::string& text) {
     return parse_text(SourceText{text, Place{"a.yaml", 1, 5}, {}});
   };

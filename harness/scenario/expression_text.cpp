@@ -1,4 +1,4 @@
-// Writing expressions out again, for explain, for messages and for the table of operators.
+// Expressions and operators as text, for `explain` and for messages.
 #include <array>
 
 #include "engine/core/text.hpp"
@@ -11,7 +11,9 @@ namespace {
 constexpr std::array<std::string_view, 20> op_names = {"",   "**", "-", "*",  "/", "//", "%",  "@",   "+",   "-",
                                                        "==", "!=", "<", "<=", ">", ">=", "in", "not", "and", "or"};
 
-// Binding strength, the greater the stronger; what stands by itself has 10.
+constexpr int comparison_strength = 4;
+
+// Binding strength: a greater number binds more strongly. Operands without an operator have 10.
 int strength(const Expr& expr) {
   if (expr.kind == ExprKind::conditional) return 0;
   if (expr.kind != ExprKind::unary && expr.kind != ExprKind::binary) return 10;
@@ -36,7 +38,7 @@ int strength(const Expr& expr) {
     case Op::power:
       return 8;
     default:
-      return 4;
+      return comparison_strength;
   }
 }
 
@@ -90,6 +92,48 @@ std::string for_clause(const Expr& expr, std::size_t list) {
   return out;
 }
 
+std::string write_call(const Expr& expr) {
+  std::string arguments;
+  for (std::size_t i = 0; i < expr.num_positional(); ++i) {
+    arguments += str(arguments.empty() ? "" : ", ", write(expr.positional(i)));
+  }
+  for (std::size_t i = 0; i < expr.names.size(); ++i) {
+    arguments += str(arguments.empty() ? "" : ", ", expr.names[i], "=", write(expr.keyword(i)));
+  }
+  return str(write(*expr.children[0]), "(", arguments, ")");
+}
+
+// Powers group to the right, comparisons do not chain, and all other operators group to the left.
+std::string write_binary(const Expr& expr) {
+  const int own = strength(expr);
+  if (expr.op == Op::power) return str(write_at(*expr.children[0], own + 1), "**", write_at(*expr.children[1], 7));
+  const int left = own == comparison_strength ? own + 1 : own;
+  return str(write_at(*expr.children[0], left), " ", name_of(expr.op), " ", write_at(*expr.children[1], own + 1));
+}
+
+std::string write_list(const Expr& expr) {
+  std::string items;
+  for (const ExprPtr& item : expr.children) items += str(items.empty() ? "" : ", ", write(*item));
+  return str("[", items, "]");
+}
+
+std::string write_map(const Expr& expr) {
+  std::string items;
+  for (std::size_t i = 0; i + 1 < expr.children.size(); i += 2) {
+    items += str(items.empty() ? "" : ", ", write(*expr.children[i]), ": ", write(*expr.children[i + 1]));
+  }
+  return str("{", items, "}");
+}
+
+std::string write_template(const Expr& expr) {
+  std::string out;
+  for (const ExprPtr& piece : expr.children) {
+    const bool text = piece->kind == ExprKind::literal && piece->value.is_text() && expr.children.size() > 1;
+    out += text ? piece->value.as_text() : str("${", write(*piece), "}");
+  }
+  return out;
+}
+
 std::string write(const Expr& expr) {
   const auto child = [&](std::size_t i) -> const Expr& { return *expr.children[i]; };
   switch (expr.kind) {
@@ -104,52 +148,24 @@ std::string write(const Expr& expr) {
     case ExprKind::slice:
       return str(write_at(child(0), 10), "[", expr.children[1] == nullptr ? std::string() : write(child(1)), ":",
                  expr.children[2] == nullptr ? std::string() : write(child(2)), "]");
-    case ExprKind::call: {
-      std::string arguments;
-      for (std::size_t i = 0; i < expr.num_positional(); ++i) {
-        arguments += str(arguments.empty() ? "" : ", ", write(expr.positional(i)));
-      }
-      for (std::size_t i = 0; i < expr.names.size(); ++i) {
-        arguments += str(arguments.empty() ? "" : ", ", expr.names[i], "=", write(expr.keyword(i)));
-      }
-      return str(write(child(0)), "(", arguments, ")");
-    }
+    case ExprKind::call:
+      return write_call(expr);
     case ExprKind::unary:
       return expr.op == Op::not_ ? str("not ", write_at(child(0), 3)) : str("-", write_at(child(0), 7));
-    case ExprKind::binary: {
-      const int own = strength(expr);
-      // All but the power group to the left; comparisons do not chain at all.
-      const int left = expr.op == Op::power ? own + 1 : own == 4 ? own + 1 : own;
-      const int right = expr.op == Op::power ? 7 : own + 1;
-      if (expr.op == Op::power) return str(write_at(child(0), left), "**", write_at(child(1), right));
-      return str(write_at(child(0), left), " ", name_of(expr.op), " ", write_at(child(1), right));
-    }
+    case ExprKind::binary:
+      return write_binary(expr);
     case ExprKind::conditional:
       return str(write_at(child(0), 1), " if ", write_at(child(1), 1), " else ", write(child(2)));
-    case ExprKind::list: {
-      std::string items;
-      for (const ExprPtr& item : expr.children) items += str(items.empty() ? "" : ", ", write(*item));
-      return str("[", items, "]");
-    }
-    case ExprKind::map: {
-      std::string items;
-      for (std::size_t i = 0; i + 1 < expr.children.size(); i += 2) {
-        items += str(items.empty() ? "" : ", ", write(child(i)), ": ", write(child(i + 1)));
-      }
-      return str("{", items, "}");
-    }
+    case ExprKind::list:
+      return write_list(expr);
+    case ExprKind::map:
+      return write_map(expr);
     case ExprKind::list_of_each:
       return str("[", write(child(0)), for_clause(expr, 1), "]");
     case ExprKind::map_of_each:
       return str("{", write(child(0)), ": ", write(child(1)), for_clause(expr, 2), "}");
-    case ExprKind::concat: {
-      std::string out;
-      for (const ExprPtr& piece : expr.children) {
-        const bool text = piece->kind == ExprKind::literal && piece->value.is_text() && expr.children.size() > 1;
-        out += text ? piece->value.as_text() : str("${", write(*piece), "}");
-      }
-      return out;
-    }
+    case ExprKind::concat:
+      return write_template(expr);
   }
   return {};
 }

@@ -17,14 +17,14 @@ namespace fs = std::filesystem;
 struct Library::Entry {
   std::shared_ptr<const Routine> routine;
   Diagnostics diagnostics;
-  int depth = 1;  // of routines within, itself included
+  int depth = 1;  // levels of nested routines, this one included
 };
 
 namespace {
 
 std::string read_text(const fs::path& path) { return read_regular_file(path.string(), limits::file_bytes); }
 
-// `*` any characters, `?` one; across folders too.
+// Whether a pattern matches: `*` any characters, `?` one character, both including `/`.
 bool glob(std::string_view pattern, std::string_view text) {
   if (pattern.empty()) return text.empty();
   if (pattern[0] == '*') return glob(pattern.substr(1), text) || (!text.empty() && glob(pattern, text.substr(1)));
@@ -42,7 +42,7 @@ std::vector<std::string> yaml_files(const fs::path& folder) {
   return out;
 }
 
-// The path below the root without its ending; empty when it lies elsewhere.
+// The path below the root without its extension; empty for a path outside the root.
 std::string name_below(const fs::path& root, const fs::path& path) {
   std::error_code error;
   const fs::path below = fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(root, error));
@@ -50,12 +50,12 @@ std::string name_below(const fs::path& root, const fs::path& path) {
   return (below.parent_path() / below.stem()).generic_string();
 }
 
-constexpr const char* reading = "the reading of a file";  // who a budget is for
+constexpr const char* reading = "the reading of a file";  // the user of the budget, for messages
 
 bool is_lib(const std::string& name) { return name.starts_with("lib/"); }
 
-// Whether a folder `lib` lies between the folder and the file: then the file is a routine.
-bool lies_in_lib(const fs::path& folder, const fs::path& path) {
+// Whether the path below the folder contains a folder `lib`: the file is then a routine.
+bool is_in_lib(const fs::path& folder, const fs::path& path) {
   const fs::path between = path.lexically_relative(folder).parent_path();
   return std::find(between.begin(), between.end(), fs::path("lib")) != between.end();
 }
@@ -65,67 +65,58 @@ bool lies_in_lib(const fs::path& folder, const fs::path& path) {
 Library::Library(std::string root) : root_(std::move(root)) {}
 Library::~Library() = default;
 
-std::vector<std::string> Library::find(const std::vector<std::string>& what) const {
+std::vector<std::string> Library::find(const std::vector<std::string>& wanted) const {
   std::vector<std::string> out;
   std::set<std::string> seen;
-  const auto add = [&](const std::string& path) {
+  const auto add = [&](const std::vector<std::string>& paths) {
     std::error_code error;
-    if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
+    for (const std::string& path : paths)
+      if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
   };
   const std::vector<std::string> all = yaml_files(root_);
-  if (what.empty()) {
-    for (const std::string& path : all) {
-      if (!is_lib(name_below(root_, path))) add(path);
-    }
-    return out;
-  }
-  for (const std::string& wanted : what) {
-    std::error_code ignored;
-    // A file that is there is meant, also where one that comes with the program has such a name.
-    if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, ignored)) {
-      add(wanted);
-      continue;
-    }
-    std::vector<std::string> names;
-    bool found = false;
-    std::string pattern = wanted;
-    if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
-    for (const std::string& path : all) {
-      const std::string name = name_below(root_, path);
-      if (is_lib(name) && !is_lib(pattern)) continue;
-      names.push_back(name);
-      if (!glob(pattern, name)) continue;
-      add(path);
-      found = true;
-    }
-    if (found) continue;
-    std::error_code error;
-    // A folder: of the working directory, or of the root by its name.
-    for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
-      if (found || !fs::is_directory(folder, error)) continue;
-      for (const std::string& path : yaml_files(folder)) {
-        if (lies_in_lib(folder, path)) continue;
-        add(path);
-        found = true;
-      }
-      if (!found) throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
-    }
-    if (found) continue;
-    if (fs::exists(wanted, error)) {
-      add(wanted);
-      continue;
-    }
-    const fs::path looked = fs::absolute(wanted, error).lexically_normal();
-    throw Error(
-        str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_, suggestion(pattern, names)),
-        "`lockstep list` shows the names; LOCKSTEP_HOME names another folder that holds scenarios/");
-  }
+  if (wanted.empty()) add(find_by_name(all, "*").paths);
+  for (const std::string& one : wanted) add(find_one(all, one));
   return out;
+}
+
+Library::NamedFiles Library::find_by_name(const std::vector<std::string>& all, const std::string& pattern) const {
+  NamedFiles found;
+  for (const std::string& path : all) {
+    const std::string name = name_below(root_, path);
+    if (is_lib(name) && !is_lib(pattern)) continue;
+    found.names.push_back(name);
+    if (glob(pattern, name)) found.paths.push_back(path);
+  }
+  return found;
+}
+
+std::vector<std::string> Library::find_one(const std::vector<std::string>& all, const std::string& wanted) const {
+  std::error_code error;
+  // An existing file takes precedence over a scenario of the program with that name.
+  if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, error)) return {wanted};
+  std::string pattern = wanted;
+  if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
+  const NamedFiles named = find_by_name(all, pattern);
+  if (!named.paths.empty()) return named.paths;
+  // A folder: relative to the working directory, or to the root.
+  for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
+    if (!fs::is_directory(folder, error)) continue;
+    std::vector<std::string> paths = yaml_files(folder);
+    std::erase_if(paths, [&](const std::string& path) { return is_in_lib(folder, path); });
+    if (paths.empty())
+      throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
+    return paths;
+  }
+  if (fs::exists(wanted, error)) return {wanted};
+  const fs::path looked = fs::absolute(wanted, error).lexically_normal();
+  throw Error(str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_,
+                  suggestion(pattern, named.names)),
+              "`lockstep list` shows the names; LOCKSTEP_HOME names another folder that contains scenarios/");
 }
 
 namespace {
 
-// How places name the file: below the folder of scenarios by that folder's own name, else as it was given.
+// The name of a file in places: for a file below the root the path from the root's own name on, else the given path.
 std::string shown_name(const std::string& root, const std::string& path) {
   const std::string name = name_below(root, path);
   if (name.empty()) return path;
@@ -142,7 +133,7 @@ Library::Folders Library::folders_for(const std::string& path) const {
   const fs::path here = fs::weakly_canonical(fs::current_path(error), error);
   Folders folders;
   for (fs::path folder = fs::weakly_canonical(path, error).parent_path();; folder = folder.parent_path()) {
-    // A routine lies in a `lib` itself.
+    // The file of a routine is in a `lib` already.
     folders.push_back((folder.filename() == "lib" ? folder : folder / "lib").string());
     const fs::path below = folder.lexically_relative(here);
     if (below.empty() || *below.begin() == ".." || folder == here) break;
@@ -179,25 +170,30 @@ std::shared_ptr<Library::Entry> Library::entry(const std::string& name, const Fo
   return made;
 }
 
-std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
-                                                int* depth, const Folders& folders) {
-  const auto is_named = [&](const std::string& key) { return fs::path(key).stem() == name; };
+std::string Library::cycle_through(const std::string& name, const Folders& folders) const {
   const auto above = std::find_if(loading_.begin(), loading_.end(), [&](const std::string& key) {
-    if (!is_named(key)) return false;
-    if (key == name) return true;  // it has no file
+    if (fs::path(key).stem() != name) return false;
+    if (key == name) return true;  // a routine without a file
     const auto first = std::find_if(folders.begin(), folders.end(), [&](const std::string& folder) {
       std::error_code error;
       return fs::is_regular_file(fs::path(folder) / (name + ".yaml"), error);
     });
     return first != folders.end() && key == (fs::path(*first) / (name + ".yaml")).string();
   });
-  if (above != loading_.end()) {
-    std::string trail;
-    for (auto it = above; it != loading_.end(); ++it) trail += str(fs::path(*it).stem().string(), " -> ");
-    diagnostics.error(place, str("routines must not use themselves: ", trail, name));
+  if (above == loading_.end()) return {};
+  std::string cycle;
+  for (auto it = above; it != loading_.end(); ++it) cycle += str(fs::path(*it).stem().string(), " -> ");
+  return cycle + name;
+}
+
+std::shared_ptr<const Routine> Library::resolve(const std::string& name, const Place& place, Diagnostics& diagnostics,
+                                                int* depth, const Folders& folders) {
+  const std::string cycle = cycle_through(name, folders);
+  if (!cycle.empty()) {
+    diagnostics.error(place, str("a routine must not use itself: ", cycle));
     return nullptr;
   }
-  // Bounds the reading itself; the exact depth is known below.
+  // Bounds the recursion while reading; the exact depth is checked below.
   if (loading_.size() > static_cast<std::size_t>(limits::routine_depth)) {
     diagnostics.error(place, str("routines are nested deeper than ", limits::routine_depth));
     return nullptr;

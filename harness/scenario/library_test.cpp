@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// A folder of scenarios for one test.
+// A temporary folder of scenarios.
 class LibraryFolder : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -80,7 +80,7 @@ TEST_F(LibraryFolder, FindsByNameFileAndFolder) {
   }
 }
 
-TEST_F(LibraryFolder, AFileThatIsThereIsMeantBeforeAScenarioOfThatName) {
+TEST_F(LibraryFolder, PrefersExistingFileToScenarioName) {
   write_scenario("beyond/one", step);
   write_scenario("elsewhere/beyond/one", step);
   const fs::path before = fs::current_path();
@@ -92,7 +92,7 @@ TEST_F(LibraryFolder, AFileThatIsThereIsMeantBeforeAScenarioOfThatName) {
   EXPECT_THAT(names, ElementsAre((root_ / "beyond/one.yaml").string()));
 }
 
-TEST_F(LibraryFolder, HoldsNamesAgainstPaths) {
+TEST_F(LibraryFolder, ComparesNamesWithPaths) {
   write_scenario("a/one", step);
   write("b/one.yaml", "scenario: a/one\nsummary: s\nranks: {world_size: 2}\nsteps: [{barrier: {}}]\n");
   write("lib/r.yaml", "routine: q\nsummary: s\nsteps: [{barrier: {}}]\n");
@@ -103,7 +103,7 @@ TEST_F(LibraryFolder, HoldsNamesAgainstPaths) {
   EXPECT_EQ(Library(root()).load(root() + "/a/one.yaml")->file, root_.filename().string() + "/a/one.yaml");
 }
 
-TEST_F(LibraryFolder, ChecksTheUseOfRoutines) {
+TEST_F(LibraryFolder, ChecksUsesOfRoutines) {
   write("lib/work.yaml",
         "routine: work\nsummary: s\nparameters:\n  model: model\n  n: {type: integer, default: 3}\n  kind: text\n"
         "  mesh: {type: mesh, default: all_ranks}\ngives: [out]\nsteps:\n  - let: {out: n}\n");
@@ -137,7 +137,7 @@ TEST_F(LibraryFolder, ChecksTheUseOfRoutines) {
   EXPECT_EQ(use.entries[1].value->kind, ExprKind::concat);
 }
 
-TEST_F(LibraryFolder, ChecksRoutinesThemselves) {
+TEST_F(LibraryFolder, ChecksRoutines) {
   write("lib/bad.yaml",
         "routine: bad\nsummary: s\nparameters: {rank: any, m: modle, n: {type: integer, default: x}, k: {default: 1}}\n"
         "gives: [out]\nsteps:\n  - seed: other\n  - let: {m: 1}\n");
@@ -145,11 +145,11 @@ TEST_F(LibraryFolder, ChecksRoutinesThemselves) {
             "lib/bad.yaml:1:1: the routine gives `out`, which no step binds\n"
             "lib/bad.yaml:3:14: `rank` is a variable or type and cannot be a parameter\n"
             "lib/bad.yaml:3:28: unknown type `modle`; did you mean `model`?\n"
-            "lib/bad.yaml:3:63: the default of `n` is no integer\n"
+            "lib/bad.yaml:3:63: the default of `n` is not of type integer\n"
             "lib/bad.yaml:3:70: the parameter `k` needs `type`\n"
             "lib/bad.yaml:6:11: unknown name `other`; no earlier step binds it\n"
             "lib/bad.yaml:7:11: `m` is a parameter or matrix name and cannot be bound");
-  // What is wrong in a routine is shown wherever it is used.
+  // The errors of a routine are shown in each file that uses it.
   write_scenario("a/one", "  - use: bad\n    with: {rank: 1, m: 2}\n");
   EXPECT_THAT(errors("a/one.yaml"), HasSubstr("lib/bad.yaml:6:11: unknown name `other`"));
 }
@@ -163,8 +163,8 @@ TEST_F(LibraryFolder, RefusesRecursionAndDepth) {
   routine("b", "a");
   routine("self", "self");
   write_scenario("x/one", "  - use: a\n");
-  EXPECT_THAT(errors("x/one.yaml"), HasSubstr("routines must not use themselves: a -> b -> a"));
-  EXPECT_EQ(errors("lib/self.yaml"), "lib/self.yaml:4:10: routines must not use themselves: self -> self");
+  EXPECT_THAT(errors("x/one.yaml"), HasSubstr("a routine must not use itself: a -> b -> a"));
+  EXPECT_EQ(errors("lib/self.yaml"), "lib/self.yaml:4:10: a routine must not use itself: self -> self");
   for (int i = 1; i < 9; ++i) routine(str("r", i), str("r", i + 1));
   routine("r9", "");
   write_scenario("x/eight", "  - use: r2\n");
@@ -187,7 +187,7 @@ TEST_F(LibraryFolder, DescribesScenarios) {
   Library library(root());
   const auto scenario = library.load(root() + "/a/one.yaml");
   const std::string text = explain(scenario, {});
-  for (const char* part :
+  for (const char* piece :
        {"a/one\n  It averages.\n  Mirrors test_a.py averages (3).\n", "Cases: 3 to run, 1 skipped\n",
         "  n=2,world_size=4,launch=process,device=cpu  SKIP: slow\n", "  - model Net() -> m ",
         "  - use average with m: m ",
@@ -195,7 +195,7 @@ TEST_F(LibraryFolder, DescribesScenarios) {
         "      - all_reduce tensor: p.grad, op: mean ", "average.yaml:7\n",
         "  - ranks of `all_ranks` hold different bits of `p.grad`  [", "/lib/average.yaml:8:9]",
         "  - `barrier` does not fail, or with another message than `no *group` (checked when rank == n)"}) {
-    EXPECT_THAT(text, HasSubstr(part));
+    EXPECT_THAT(text, HasSubstr(piece));
   }
   const std::vector<ListRow> rows = list_rows({scenario}, {});
   EXPECT_EQ(list_text(rows),
@@ -203,13 +203,13 @@ TEST_F(LibraryFolder, DescribesScenarios) {
             "a/one     3 +1 skipped  2,4 process  test_a.py averages (3)\n"
             "1 scenario, 3 cases to run\n");
   const std::string json = list_json(rows);
-  for (const char* part : {"\"scenario\": \"a/one\"", "\"number\": 3", "\"skip\": \"slow\"",
+  for (const char* piece : {"\"scenario\": \"a/one\"", "\"number\": 3", "\"skip\": \"slow\"",
                            "\"case\": \"n=1,world_size=2,launch=process,device=cpu\""}) {
-    EXPECT_THAT(json, HasSubstr(part));
+    EXPECT_THAT(json, HasSubstr(piece));
   }
 }
 
-// Every scenario and routine that comes with the program.
+// All scenarios and routines of the program.
 TEST(Scenarios, AllValidate) {
   Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   std::vector<std::string> paths = library.find({});
@@ -224,13 +224,13 @@ TEST(Scenarios, AllValidate) {
 TEST(Scenarios, AllExpand) {
   Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   for (const std::string& path : library.find({})) {
-    if (!library.validate(path).empty()) continue;  // the test above says so
+    if (!library.validate(path).empty()) continue;  // AllValidate reports it
     EXPECT_GT(expand(library.load(path), {}).size(), 0u) << path;
   }
 }
 
-// Scenarios of a user's own beside a library that comes with the program.
-class OwnScenarios : public LibraryFolder {
+// Scenarios of a user, outside the folder of the program's scenarios.
+class UserScenarios : public LibraryFolder {
  protected:
   void SetUp() override {
     LibraryFolder::SetUp();
@@ -254,7 +254,7 @@ class OwnScenarios : public LibraryFolder {
   fs::path before_;
 };
 
-TEST_F(OwnScenarios, FindRoutinesBesideThemAndInTheFoldersAbove) {
+TEST_F(UserScenarios, FindRoutinesInFoldersAbove) {
   EXPECT_EQ(mistakes("deep/own.yaml"), "");
   EXPECT_EQ(mistakes("deep/lib/near.yaml"), "");
   fs::remove(root_ / "mine/lib/far.yaml");
@@ -262,19 +262,19 @@ TEST_F(OwnScenarios, FindRoutinesBesideThemAndInTheFoldersAbove) {
   EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr((root_ / "mine/deep/lib").string()));
 }
 
-TEST_F(OwnScenarios, DoNotChangeTheRoutinesThatComeWithTheProgram) {
+TEST_F(UserScenarios, DoNotChangeRoutinesOfProgram) {
   write("mine/lib/helper.yaml", "routine: helper\nsummary: s\nsteps:\n  - unknown_verb: {}\n");
-  EXPECT_EQ(mistakes("deep/own.yaml"), "");  // `common` keeps its own helper
+  EXPECT_EQ(mistakes("deep/own.yaml"), "");  // `common` uses the program's helper
   write("mine/deep/lib/near.yaml", "routine: near\nsummary: s\nsteps:\n  - use: helper\n");
-  EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr("unknown verb `unknown_verb`"));  // the nearest wins
+  EXPECT_THAT(mistakes("deep/own.yaml"), HasSubstr("unknown verb `unknown_verb`"));  // the nearest routine is used
 }
 
-TEST_F(OwnScenarios, AreFoundInAFolderWithoutItsRoutines) {
+TEST_F(UserScenarios, AreFoundWithoutRoutines) {
   EXPECT_THAT(Library((root_ / "built_in").string()).find({(root_ / "mine").string()}),
               ElementsAre((root_ / "mine/deep/own.yaml").string()));
 }
 
-TEST_F(OwnScenarios, AreNamedWithTheFolderThatWasLookedIn) {
+TEST_F(UserScenarios, ReportSearchedFolders) {
   try {
     Library((root_ / "built_in").string()).find({"deep/owm.yaml"});
     FAIL() << "found";

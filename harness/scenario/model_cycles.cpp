@@ -10,7 +10,7 @@ namespace lockstep::scenario {
 
 namespace {
 
-// What a list of expressions calls by name.
+// Adds the names that the expressions call.
 void add_called(const std::vector<NamedExpr>& list, std::vector<std::string>& names) {
   for (const NamedExpr& entry : list) {
     for_each_node(*entry.value, [&](const Expr& node) {
@@ -20,8 +20,8 @@ void add_called(const std::vector<NamedExpr>& list, std::vector<std::string>& na
   }
 }
 
-// Whether calls lead from `start` back to it. body_of(name) is the list of expressions that stand behind a name, or
-// null.
+// Whether a chain of calls leads from `start` back to `start`. body_of(name) is the list of expressions of a model or
+// method, or null.
 template <class BodyOf>
 bool leads_back(const std::string& start, const BodyOf& body_of) {
   std::vector<std::string> pending;
@@ -41,7 +41,7 @@ bool leads_back(const std::string& start, const BodyOf& body_of) {
 
 void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics) {
   const auto children_of = [&](const std::string& name) {
-    const OwnModel* model = find_own_model(models, name);
+    const OwnModel* model = find_model_definition(models, name);
     return model == nullptr ? nullptr : &model->children;
   };
   for (const OwnModel& model : models) {
@@ -54,7 +54,7 @@ void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics)
         diagnostics.error(method.place, str("the method `", method.name, "` of `", model.name, "` calls itself"));
     }
     if (leads_back(model.name, children_of))
-      diagnostics.error(model.place, str("the model `", model.name, "` is a part of itself"));
+      diagnostics.error(model.place, str("the model `", model.name, "` contains itself"));
   }
 }
 

@@ -1,4 +1,5 @@
-// A model within itself, and a method that calls itself, would never end.
+// Finds models that contain themselves and methods that call themselves: building or calling them would never end.
+// Internal to this layer.
 #pragma once
 
 #include <vector>
@@ -7,6 +8,7 @@
 
 namespace lockstep::scenario {
 
+// Reports each such model and method.
 void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics);
 
 }  // namespace lockstep::scenario

@@ -1,4 +1,4 @@
-// A file's own models: arguments, children, parameters, buffers and methods.
+// Reads the models that a file defines: arguments, children, parameters, buffers and methods.
 #include <algorithm>
 
 #include "engine/core/text.hpp"
@@ -22,15 +22,15 @@ std::vector<OwnModel> Reader::models(const YamlNode& node) {
   if (!require_map(node, "`models`")) return out;
   for (const auto& [key, value] : node.entries) {
     if (!is_model_name(key->text)) {
-      error(key->place,
-            str("`", key->text, "` is no name of a model: letters, digits and _ only, an upper-case letter first"));
+      error(key->place, str("`", key->text,
+                            "` is not a name for a model; use letters, digits and _, with an upper-case letter first"));
     }
-    if (require_map(*value, "a model")) out.push_back(own_model(key->text, *key, *value));
+    if (require_map(*value, "a model")) out.push_back(read_model(key->text, *key, *value));
   }
   return out;
 }
 
-OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
+OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
   OwnModel model;
   model.name = name;
   model.place = key.place;
@@ -52,39 +52,43 @@ OwnModel Reader::own_model(const std::string& name, const YamlNode& key, const Y
   if (const YamlNode* values = find(node, "buffers")) model.buffers = named_expressions(*values, "`buffers`", false);
 
   if (const YamlNode* methods = find(node, "methods"); methods != nullptr && require_map(*methods, "`methods`")) {
-    for (const auto& [method, value] : methods->entries) own_method(model, *method, *value);
+    for (const auto& [method, value] : methods->entries) read_method(model, *method, *value);
   }
   if (const YamlNode* forward = find(node, "forward")) {
     if (model.method("forward") != nullptr) {
-      error(forward->place, "`forward` stands under `methods` already");
+      error(forward->place, "`forward` is defined under `methods` too; keep one of them");
     } else {
       YamlNode as_method;
       as_method.kind = YamlNode::Kind::scalar;
       as_method.place = forward->place;
       as_method.text = "forward(x)";
-      own_method(model, as_method, *forward);
+      read_method(model, as_method, *forward);
     }
   }
   if (find(node, "forward") == nullptr && find(node, "methods") == nullptr) {
     error(key.place, str("the model `", name, "` needs `forward` or `methods`"));
   }
-  // One space of names: a module's attributes must not hide each other.
+  check_distinct_names(model);
+  return model;
+}
+
+// All names of a model share one namespace, because attributes of a module must not hide each other.
+void Reader::check_distinct_names(const OwnModel& model) {
   std::vector<std::pair<std::string, Place>> names;
   for (const OwnArgument& argument : model.arguments) names.emplace_back(argument.name, argument.place);
-  for (const std::vector<NamedExpr>* part : {&model.children, &model.parameters, &model.buffers}) {
-    for (const NamedExpr& entry : *part) names.emplace_back(entry.name, entry.place);
+  for (const std::vector<NamedExpr>* list : {&model.children, &model.parameters, &model.buffers}) {
+    for (const NamedExpr& entry : *list) names.emplace_back(entry.name, entry.place);
   }
   for (const OwnMethod& method : model.methods) names.emplace_back(method.name, method.place);
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (names[i].first == names[j].first) {
         error(names[i].second,
-              str("the model `", name, "` has `", names[i].first, "` already, in line ", names[j].second.line));
+              str("the model `", model.name, "` has `", names[i].first, "` already, in line ", names[j].second.line));
         break;
       }
     }
   }
-  return model;
 }
 
 std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::string_view what, bool module) {
@@ -93,7 +97,7 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
   ArgumentSpec spec;
   spec.type = module ? ArgType::module : ArgType::tensor;
   for (const auto& [key, value] : node.entries) {
-    // Children may be numbered, as those of Sequential are.
+    // Names of children may be numbers, as in Sequential.
     const bool numbered =
         module && !key->text.empty() && key->text.find_first_not_of("0123456789") == std::string::npos;
     if (!numbered) check_name(key->text, key->place);
@@ -102,14 +106,14 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
     if (entry.value != nullptr) {
       out.push_back(std::move(entry));
     } else if (value->in_flow && value->plain) {
-      break;  // torn apart by a comma without quotes
+      break;  // an unquoted comma has split the expression
     }
   }
   return out;
 }
 
-// `name(inputs, option=default): expression`, or a map of intermediate names whose last is `return`.
-void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
+// Reads `name(inputs, option=default): expression`, or a map of intermediate names whose last name is `return`.
+void Reader::read_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
   OwnMethod method;
   method.place = key.place;
   try {
@@ -122,13 +126,13 @@ void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& no
     for (std::size_t i = 0; i < head->num_positional(); ++i) {
       const Expr& input = head->positional(i);
       if (input.kind != ExprKind::name) {
-        error(Place{key.place.file, input.line, input.column}, "an input of a method is a name");
+        error(Place{key.place.file, input.line, input.column}, "an input of a method must be a name");
         continue;
       }
       check_name(input.name, Place{key.place.file, input.line, input.column});
       method.inputs.push_back(input.name);
     }
-    // The defaults again, as trees of their own.
+    // Each default is parsed again, because its tree belongs to `head`.
     for (std::size_t i = 0; i < head->names.size(); ++i) {
       check_name(head->names[i], key.place);
       const Expr& value = head->keyword(i);
@@ -148,10 +152,10 @@ void Reader::own_method(OwnModel& model, const YamlNode& key, const YamlNode& no
       if (entry.value != nullptr) method.body.push_back(std::move(entry));
     }
     if (node.entries.empty() || node.entries.back().first->text != "return") {
-      error(node.place, "the last of a method's names must be `return`");
+      error(node.place, "the last name of a method must be `return`");
     }
     for (std::size_t i = 0; i + 1 < node.entries.size(); ++i) {
-      if (node.entries[i].first->text == "return") error(node.entries[i].first->place, "`return` must stand last");
+      if (node.entries[i].first->text == "return") error(node.entries[i].first->place, "`return` must be last");
     }
   } else {
     NamedExpr entry{"return", node.place, expression(node)};

@@ -32,7 +32,7 @@ void check_kind(const std::string& shown, mode_t mode) {
 
 RegularFile::RegularFile(const std::string& path, const std::string& shown) : shown_(shown.empty() ? path : shown) {
   struct stat facts = {};
-  // Asked before it is opened as well: opening alone may do something to a device.
+  // The kind is checked before opening too, because opening a device may have an effect.
   if (::stat(path.c_str(), &facts) == 0) check_kind(shown_, facts.st_mode);
   fd_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
   if (fd_ < 0) throw Error(str("cannot read ", shown_, ": ", reason()), "check the name and the permissions");
@@ -56,11 +56,11 @@ std::string RegularFile::read(std::int64_t most) const {
   if (bytes_ > most) too_large(bytes_);
   Budget::ask(bytes_, [&] { return str("the file ", shown_); });
   std::string text;
-  // Some files (of /proc) say that they are empty and are not.
-  constexpr std::size_t least_piece = 65536;
+  // Some files in /proc report a size of 0 although they have contents.
+  constexpr std::size_t min_read = 65536;
   for (;;) {
     const std::size_t at = text.size();
-    const std::size_t wanted = at == 0 ? static_cast<std::size_t>(bytes_) + 1 : least_piece;
+    const std::size_t wanted = at == 0 ? static_cast<std::size_t>(bytes_) + 1 : min_read;
     text.resize(at + wanted);
     const ssize_t got = ::read(fd_, text.data() + at, wanted);
     text.resize(at + static_cast<std::size_t>(got > 0 ? got : 0));

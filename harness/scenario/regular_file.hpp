@@ -1,5 +1,5 @@
-// Reading files that a user names: a regular file of bounded size, or an error that names it. Nothing else is waited
-// for: a pipe, a socket or a device is refused before a byte of it is read.
+// Reads files that a user names. Only regular files of bounded size are accepted; a pipe, a socket or a device is
+// refused before a byte of it is read, so that reading never blocks.
 //
 //   std::string text = read_regular_file("mine.yaml", limits::file_bytes);
 #pragma once
@@ -9,18 +9,19 @@
 
 namespace lockstep::scenario {
 
-// An open regular file. Throws Error for one that cannot be opened, a folder, a pipe, a socket, a device.
+// An open regular file. The constructor throws Error for a file that cannot be opened, and for a folder, a pipe, a
+// socket or a device.
 class RegularFile {
  public:
-  // `shown` is its name in messages; empty: the path.
+  // `shown` is the name of the file in messages; empty: the path.
   explicit RegularFile(const std::string& path, const std::string& shown = {});
   ~RegularFile();
   RegularFile(const RegularFile&) = delete;
   RegularFile& operator=(const RegularFile&) = delete;
 
-  std::int64_t bytes() const { return bytes_; }  // when it was opened
-  // All of it. Throws Error when there are more than `most` bytes, also of a file that grows meanwhile, and when
-  // reading fails. The bytes are asked of the budget first.
+  std::int64_t bytes() const { return bytes_; }  // the size when the file was opened
+  // The contents of the file. Throws Error when they have more than `most` bytes, also when the file grows while it is
+  // read, and when reading fails; throws BudgetError when they exceed the thread's budget.
   std::string read(std::int64_t most) const;
 
  private:

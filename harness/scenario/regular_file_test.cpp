@@ -45,24 +45,24 @@ class RegularFileTest : public ::testing::Test {
   const fs::path folder_ = fs::temp_directory_path() / str("lockstep_regular_file_", ::getpid());
 };
 
-TEST_F(RegularFileTest, ReadsAllOfAFileOfTheLargestSize) {
+TEST_F(RegularFileTest, ReadsFileOfLargestSize) {
   EXPECT_EQ(read_regular_file(write("a", ""), 0), "");
   const std::string text = std::string(99, 'x') + '\0';
   EXPECT_EQ(read_regular_file(write("b", text), 100), text);
   const std::string large(300'000, 'y');
   EXPECT_EQ(read_regular_file(write("c", large), 300'000), large);
-  // Says that it has no bytes.
+  // /proc reports a size of 0.
   EXPECT_THAT(read_regular_file("/proc/self/status", 1 << 20), HasSubstr("Name:"));
 }
 
-TEST_F(RegularFileTest, RefusesWhatIsTooLargeByName) {
+TEST_F(RegularFileTest, RefusesLargeFile) {
   EXPECT_EQ(refusal(write("a", std::string(101, 'x'))),
             str(path("a"), " has more than 100 bytes; at most 100 are allowed"));
   EXPECT_EQ(refusal(write("b", std::string(500, 'x'))), str(path("b"), " has 500 bytes; at most 100 are allowed"));
   EXPECT_THAT(refusal("/proc/self/status", 10), HasSubstr("at most 10 are allowed"));
 }
 
-TEST_F(RegularFileTest, RefusesAllThatIsNoRegularFileAtOnce) {
+TEST_F(RegularFileTest, RefusesOtherKindsOfFiles) {
   ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
   EXPECT_EQ(refusal(path("pipe")), str(path("pipe"), " is a pipe, not a regular file"));
   fs::create_symlink(path("pipe"), path("link"));
@@ -79,7 +79,7 @@ TEST_F(RegularFileTest, RefusesAllThatIsNoRegularFileAtOnce) {
   ::close(socket);
 }
 
-TEST_F(RegularFileTest, NamesAFileThatIsNotThereWithTheReason) {
+TEST_F(RegularFileTest, ReportsMissingFile) {
   EXPECT_EQ(refusal(path("missing")), str("cannot read ", path("missing"), ": No such file or directory"));
   fs::create_symlink(path("loop"), path("loop"));
   EXPECT_THAT(refusal(path("loop")), HasSubstr("cannot read"));

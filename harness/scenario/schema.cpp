@@ -1,5 +1,5 @@
-// The JSON Schema of a scenario file, for editors: keys, verbs, arguments and words. What spans several steps (names,
-// paths, types of expressions) is for `lockstep validate`.
+// The JSON Schema of scenario and routine files, for editors. It covers keys, verbs, arguments and words. `lockstep
+// validate` checks the rest: names, paths and types of expressions.
 #include <cmath>
 
 #include <nlohmann/json.hpp>
@@ -19,7 +19,7 @@ constexpr const char* template_pattern = "\\$\\{";
 
 Json ref(std::string_view definition) { return {{"$ref", str("#/definitions/", definition)}}; }
 Json described(Json schema, std::string_view doc) {
-  // Siblings of $ref are ignored in draft-07.
+  // draft-07 ignores siblings of $ref.
   if (schema.contains("$ref")) schema = {{"allOf", Json::array({schema})}};
   schema["description"] = doc;
   return schema;
@@ -30,7 +30,7 @@ Json map_of(Json values, const char* pattern) {
   return {{"type", "object"}, {"additionalProperties", false}, {"patternProperties", {{pattern, std::move(values)}}}};
 }
 
-// A word of the list, or a text with `${}`.
+// One of the words, or a text with `${}`.
 Json choice(const std::vector<std::string>& words) {
   return {{"anyOf", Json::array({Json{{"enum", words}}, Json{{"type", "string"}, {"pattern", template_pattern}}})}};
 }
@@ -100,7 +100,7 @@ Json verb_schema(const VerbSpec& spec) {
   Json forms = Json::array({std::move(arguments)});
   if (const ArgumentSpec* alone = spec.alone()) {
     Json schema = argument_schema(*alone);
-    // A map is always the arguments by name.
+    // A map always gives the arguments by name.
     if (schema == ref("expression")) schema = {{"not", {{"type", "object"}}}};
     forms.push_back(std::move(schema));
   }
@@ -218,21 +218,33 @@ Json routine_schema() {
           {"properties", std::move(properties)}};
 }
 
-}  // namespace
+Json mirrors_schema() {
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"required", {"document", "test"}},
+          {"properties",
+           {{"document", {{"type", "string"}}},
+            {"test", {{"type", "string"}}},
+            {"number", {{"type", "integer"}, {"minimum", 1}}}}}};
+}
 
-std::string schema() {
+Json stage_schema() {
+  return {{"type", "object"},
+          {"additionalProperties", false},
+          {"required", {"name", "steps"}},
+          {"properties",
+           {{"name", ref("name")},
+            {"world_size", {{"type", Json::array({"integer", "string"})}}},
+            {"steps", ref("steps")}}}};
+}
+
+Json scenario_properties() {
   const Json size = {{"type", "integer"}, {"minimum", 1}, {"maximum", 65536}};
   const Json launch = {{"enum", {"process", "thread"}}};
   Json properties = Json::object();
   properties["scenario"] = {{"type", "string"}, {"minLength", 1}};
   properties["summary"] = {{"type", "string"}, {"minLength", 1}};
-  properties["mirrors"] = {{"type", "object"},
-                           {"additionalProperties", false},
-                           {"required", {"document", "test"}},
-                           {"properties",
-                            {{"document", {{"type", "string"}}},
-                             {"test", {{"type", "string"}}},
-                             {"number", {{"type", "integer"}, {"minimum", 1}}}}}};
+  properties["mirrors"] = mirrors_schema();
   properties["see"] = one_or_list({{"type", "string"}});
   properties["ranks"] = {{"type", "object"},
                          {"additionalProperties", false},
@@ -257,13 +269,12 @@ std::string schema() {
   properties["plan"] = reason_under("unplanned");
   properties["models"] = map_of(ref("model"), model_pattern);
   properties["steps"] = ref("steps");
-  properties["stages"] = list_of({{"type", "object"},
-                                  {"additionalProperties", false},
-                                  {"required", {"name", "steps"}},
-                                  {"properties",
-                                   {{"name", ref("name")},
-                                    {"world_size", {{"type", Json::array({"integer", "string"})}}},
-                                    {"steps", ref("steps")}}}});
+  properties["stages"] = list_of(stage_schema());
+  return properties;
+}
+
+Json scenario_schema() {
+  Json properties = scenario_properties();
   Json required = Json::array();
   for (const KeySpec& key : scenario_keys()) {
     properties[std::string(key.name)] = described(properties.at(std::string(key.name)), key.doc);
@@ -276,15 +287,21 @@ std::string schema() {
   scenario["required"] = std::move(required);
   scenario["oneOf"] = Json::array({Json{{"required", {"steps"}}}, Json{{"required", {"stages"}}}});
   scenario["properties"] = std::move(properties);
+  return scenario;
+}
+
+}  // namespace
+
+std::string schema() {
   Json out;
   out["$schema"] = "http://json-schema.org/draft-07/schema#";
   out["title"] = "Lockstep scenario or routine";
-  // The key `routine` decides, so that an editor shows the mistakes of the one kind alone.
+  // The key `routine` selects the schema, so that an editor shows the mistakes of one kind of file only.
   out["if"] = {{"required", {"routine"}}};
   out["then"] = ref("routine");
   out["else"] = ref("scenario");
   out["definitions"] = {
-      {"scenario", std::move(scenario)},
+      {"scenario", scenario_schema()},
       {"routine", routine_schema()},
       {"name", {{"type", "string"}, {"pattern", name_pattern}}},
       {"text", {{"type", Json::array({"string", "number", "integer", "boolean"})}}},

@@ -7,7 +7,7 @@ namespace {
 
 using Lines = std::vector<std::string>;
 
-TEST(SourceLines, AreAStepAndWhatIsIndentedFurther) {
+TEST(SourceLines, ContainStepAndIndentedLines) {
   const std::string text =
       "steps:\n  - seed: 1\n  - expect_equal:\n      actual: a\r\n      expected: b\n  - barrier: {}\n";
   EXPECT_EQ(step_lines_of(text, 2), (Lines{"  - seed: 1"}));
@@ -15,7 +15,7 @@ TEST(SourceLines, AreAStepAndWhatIsIndentedFurther) {
   EXPECT_EQ(step_lines_of(text, 6), (Lines{"  - barrier: {}"}));
 }
 
-TEST(SourceLines, AreBoundedAndAbsentWhereThereAreNone) {
+TEST(SourceLines, AreBoundedOrEmpty) {
   std::string text = "- repeat: 3\n";
   for (int i = 0; i < 100; ++i) text += "  - seed: 1\n";
   EXPECT_EQ(step_lines_of(text, 1).size(), static_cast<std::size_t>(max_source_lines));
@@ -23,7 +23,7 @@ TEST(SourceLines, AreBoundedAndAbsentWhereThereAreNone) {
   EXPECT_EQ(step_lines_of("\n\n", 1), Lines());
 }
 
-TEST(SourceLines, ComeFromTheFolderOfScenariosOrTheFileItself) {
+TEST(SourceLines, ComeFromLibraryOrFile) {
   const std::string root = LOCKSTEP_SOURCE_DIR "/scenarios";
   const Lines first = {"routine: average_gradients"};
   EXPECT_EQ(step_lines(root, {"lib/average_gradients.yaml", 1, 1}), first);

@@ -1,6 +1,7 @@
-// Help for this layer's own tests: texts in, errors or scenarios out.
+// Helpers for this layer's tests: parse texts to scenarios or errors.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -8,12 +9,12 @@
 
 namespace lockstep::scenario::testing {
 
-// A scenario of these steps (two spaces in front of each line), with `head` before them.
+// The text of a scenario with these steps (lines start with two spaces) and the keys `head` before them.
 inline std::string scenario_of(const std::string& steps, const std::string& head = {}) {
   return str("scenario: t/one\nsummary: one\nranks: {world_size: [2]}\n", head, "steps:\n", steps);
 }
 
-// The errors of a text, one block a mistake, as a user sees them; empty when there are none.
+// The errors of a text as a user sees them, one block per mistake; empty for a valid text.
 inline std::string errors_of(const std::string& text, const std::string& root = "/nowhere") {
   Library library(root);
   try {
@@ -26,6 +27,23 @@ inline std::string errors_of(const std::string& text, const std::string& root = 
 
 inline std::string errors_of_steps(const std::string& steps, const std::string& head = {}) {
   return errors_of(scenario_of(steps, head));
+}
+
+// The errors of a text without the lines of the file below them.
+inline std::string short_errors(const std::string& text) {
+  const std::string all = errors_of(text);
+  std::string out;
+  for (std::size_t start = 0; start < all.size();) {
+    const std::size_t end = std::min(all.find('\n', start), all.size());
+    const std::string line = all.substr(start, end - start);
+    if (!line.starts_with("  ")) out += str(out.empty() ? "" : "\n", line);
+    start = end + 1;
+  }
+  return out;
+}
+
+inline std::string short_errors_of_steps(const std::string& steps, const std::string& head = {}) {
+  return short_errors(scenario_of(steps, head));
 }
 
 inline std::shared_ptr<const Scenario> parsed(const std::string& text) {

@@ -1,11 +1,11 @@
-// The vocabulary of the scenario language: one table of verbs (verbs.def), one of functions (functions.def), the words
-// that arguments choose from, and the limits. Parser, validator, JSON Schema, REFERENCE.md and the interpreter's
-// dispatch all read it here, so that a new verb is one row.
+// The vocabulary of the scenario language: the tables of verbs (verbs.def) and functions (functions.def), the words
+// that arguments choose from (vocabulary_words.cpp), the keys of files (vocabulary_keys.cpp), and the limits. Parser,
+// validator, JSON Schema, REFERENCE.md and the interpreter's dispatch all use these tables; a new verb is one row.
 //
 //   const VerbSpec& spec = spec_of(Verb::all_reduce);
 //   spec.arguments[1].choices;               // sum mean max min product
 //
-// Constant after first use; any thread may read it.
+// The tables are constant, and any thread may read them.
 #pragma once
 
 #include <cstddef>
@@ -47,12 +47,13 @@ enum class Group : std::uint8_t {
 inline constexpr int num_groups = 10;
 std::string_view title_of(Group group);  // "Set-up", ...
 
-// The steps a verb takes beside its arguments: none; `steps`; `steps` and maybe `else`; the branches under `among`.
+// The steps of a verb beside its arguments: none; `steps`; `steps` and an optional `else`; the branches under `among`.
 enum class Block : std::uint8_t { none, required, with_else, among };
 
-// What an argument is, which decides whether it is an expression. Literal: `path(s)`, `word(s)`, `text(s)`, `choice`
-// (the words after the colon), with `${}` in them; `name(s)` without. All else is an expression; `module` is one that
-// builds a module, `counts` a map of family to operation to count.
+// The type of an argument. It decides whether the argument is literal or an expression. Literal types that may contain
+// `${}`: path(s), word(s), text, choice (one of the words in the signature). Literal types without `${}`: name(s). All
+// other types are expressions; `module` is an expression that builds a module, `counts` a map {family: {operation:
+// count}}.
 enum class ArgType : std::uint8_t {
   any,
   integer,
@@ -79,15 +80,15 @@ enum class ArgType : std::uint8_t {
 };
 std::string_view name_of(ArgType type);
 bool is_literal(ArgType type);
-bool takes_list(ArgType type);  // of the literal types: paths, words, names
+bool takes_list(ArgType type);  // literal types that may be a list: paths, words, names
 
 struct ArgumentSpec {
   std::string name;
   ArgType type = ArgType::any;
-  std::vector<std::string> choices;  // of a choice
-  NumberRange range;                 // of an integer or a number
-  bool alone = false;                // may be given alone
-  bool optional = false;             // may be missing, then nothing is passed
+  std::vector<std::string> choices;  // of type choice: the words
+  NumberRange range;                 // of types integer and number
+  bool alone = false;                // may be given alone, without its name
+  bool optional = false;             // may be missing; no value is passed then
   std::string default_text;          // empty: none
   bool has_default() const { return !default_text.empty(); }
 };
@@ -99,12 +100,12 @@ struct VerbSpec {
   Block block = Block::none;
   std::string_view signature;
   std::string_view doc;
-  std::vector<ArgumentSpec> arguments;  // empty when the names are free
-  bool free_names = false;              // let, forward, record
-  int num_in_order = 0;                 // how many arguments may be given as a list, in order
-  std::string result;                   // what `as` names; empty: nothing
+  std::vector<ArgumentSpec> arguments;  // empty for free names
+  bool free_names = false;              // let, forward, record: any names with expressions
+  int num_in_order = 0;                 // the number of arguments that may be given as a list, in order
+  std::string result;                   // the kind of value that `as` names; empty: no result
 
-  const ArgumentSpec* alone() const;  // nullptr: none may be given alone
+  const ArgumentSpec* alone() const;  // the argument that may be given alone, or nullptr
   std::optional<std::size_t> index_of(std::string_view argument) const;
 };
 
@@ -115,7 +116,7 @@ std::string_view name_of(Verb verb);
 
 enum class FunctionKind : std::uint8_t { plain, factory, tensor, sharded, object };
 inline constexpr int num_function_kinds = 5;
-// Whether calling it makes collectives: then it stands in `let`, in `forward` and in models only.
+// Whether a call may issue collectives; it is then allowed in `let`, in `forward` and in models only.
 bool communicates(Function function);
 std::string_view title_of(FunctionKind kind);
 
@@ -125,10 +126,10 @@ struct FunctionSpec {
   FunctionKind kind = FunctionKind::plain;
   std::string_view signature;
   std::string_view doc;
-  int min_positional = 0;             // of all that may stand by position
-  int max_positional = 0;             // -1: any number
-  std::vector<std::string> names;     // of the arguments by position; empty names where they repeat
-  std::vector<std::string> keywords;  // that a call may use
+  int min_positional = 0;             // the smallest number of positional arguments
+  int max_positional = 0;             // the largest number of positional arguments; -1: any
+  std::vector<std::string> names;     // of the positional arguments; an empty name for a repeated argument
+  std::vector<std::string> keywords;  // the arguments that a call may give by name
 };
 
 const std::vector<FunctionSpec>& functions();
@@ -136,7 +137,7 @@ const FunctionSpec& spec_of(Function function);
 const FunctionSpec* find_function(std::string_view name);
 std::string_view name_of(Function function);
 
-// Where a hook runs, and what its `modules`, `parameters` or `optimizer` must name.
+// The points at which hooks run, and the argument of `hook` that each point requires.
 enum class HookTarget : std::uint8_t { modules, parameters, optimizer };
 struct HookPointSpec {
   std::string_view name;
@@ -153,14 +154,14 @@ struct AttributeSpec {
 };
 const std::vector<AttributeSpec>& attributes();
 
-// Names that every expression knows beside parameters and matrix names: variables and type names.
+// Names that every expression knows, beside parameters and matrix names: variables and element types.
 const std::vector<std::string_view>& variables();
 const std::vector<std::string_view>& type_names();
 
-// Layers and models that `model:` builds, with the names of their arguments.
+// The layers and models that `model:` builds, with the names of their arguments.
 struct ModelSpec {
   std::string_view name;
-  std::vector<std::string> arguments;  // "mult?": may be missing; "...": any number
+  std::vector<std::string> arguments;  // "mult?": optional; "...": any number
   std::string_view doc;
 };
 const std::vector<ModelSpec>& built_in_models();
@@ -169,12 +170,12 @@ const std::vector<std::string>& families();          // data_parallel, ...
 const std::vector<std::string>& collective_names();  // all_reduce, ...
 const std::vector<std::string>& memory_purposes();   // parameter, ...
 const std::vector<std::string>& routine_types();     // any, integer, ...
-// What a routine's parameter of that type takes as an argument.
+// The argument type for a routine parameter of that type.
 ArgType argument_type_of(std::string_view routine_type);
 const std::vector<std::string>& step_modifiers();  // as, when, raises, steps, else, among, with, place, note
 const std::vector<std::string>& devices();         // cpu, sim, cuda
 
-// Keys of a file, of a step and of an own model, with what they mean; `required` ones must be there.
+// The keys of a scenario file, a routine file, a model and a step, with their meaning.
 struct KeySpec {
   std::string_view name;
   bool required = false;
@@ -197,13 +198,13 @@ inline constexpr int yaml_nodes = 20000;
 inline constexpr std::size_t cases = 10000;
 inline constexpr int routine_depth = 8;
 inline constexpr std::size_t recorded_numbers = 10000;
-inline constexpr int value_depth = 200;  // of lists, maps and modules while a case runs, and of JSON that it reads
-// A case's budget unless the scenario or the command gives another: `timeout`, `limits`.
-inline constexpr double timeout_seconds = 60;
-inline constexpr std::int64_t memory_mb = 2048;   // of a rank, less where the machine has less (cli/case_limits.hpp)
-inline constexpr std::int64_t output_mb = 64;     // that a rank records and writes to files
-inline constexpr std::int64_t most_mb = 1 << 20;  // that either may be set to
-// Of one file before launch: reading it, its rules, its plan.
+inline constexpr int value_depth = 200;  // nesting of lists, maps and modules during a run, and of JSON that it reads
+// Defaults of `timeout` and `limits`, which the scenario and the command line override.
+inline constexpr double timeout_seconds = 60;     // per case
+inline constexpr std::int64_t memory_mb = 2048;   // MiB per rank; less on a small machine (cli/case_limits.hpp)
+inline constexpr std::int64_t output_mb = 64;     // MiB per rank of records and written files
+inline constexpr std::int64_t most_mb = 1 << 20;  // the largest value of either
+// Limits before launch, for each of: reading a file, evaluating its rules, tracing its plan.
 inline constexpr double evaluation_seconds = 5;
 inline constexpr std::int64_t evaluation_mb = 256;
 }  // namespace limits

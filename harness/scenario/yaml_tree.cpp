@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <sstream>
 
 #include <yaml-cpp/eventhandler.h>
@@ -10,45 +9,14 @@
 #include <yaml-cpp/parser.h>
 
 #include "engine/core/text.hpp"
+#include "harness/scenario/yaml_checks.hpp"
 
 namespace lockstep::scenario {
 
 namespace {
 
-// Thrown by the handler to stop a hostile text early; the error is already reported.
+// Thrown by an event handler to stop the parser early, after it has reported the error.
 struct Stop {};
-
-std::string lower(std::string_view text) {
-  std::string out(text);
-  for (char& c : out) {
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
-  }
-  return out;
-}
-
-// Why a plain scalar is refused, or nothing.
-std::string refusal(const std::string& text) {
-  const std::string word = lower(text);
-  for (std::string_view refused : {"yes", "no", "on", "off", "null", "~"}) {
-    if (word == refused) {
-      const bool none = refused == "null" || refused == "~";
-      return str("the plain word `", text, "` is refused, as YAML 1.1 reads it in its own way; write ",
-                 none                            ? "`none`, "
-                 : word == "no" || word == "off" ? "`false`, "
-                                                 : "`true`, ",
-                 "or quote it");
-    }
-  }
-  if ((word == "true" || word == "false") && word != text) {
-    return str("the plain word `", text, "` is refused; write `", word, "`, or quote it");
-  }
-  std::size_t i = !text.empty() && (text[0] == '-' || text[0] == '+') ? 1 : 0;
-  if (i + 1 < text.size() && text[i] == '0' && text[i + 1] >= '0' && text[i + 1] <= '9' &&
-      text.find_first_not_of("0123456789._eE+-", i) == std::string::npos) {
-    return str("leading zeros are refused: `", text, "`, which YAML 1.1 reads as octal; quote it if it is a text");
-  }
-  return {};
-}
 
 class TreeBuilder : public YAML::EventHandler {
  public:
@@ -70,8 +38,8 @@ class TreeBuilder : public YAML::EventHandler {
       ++end;
     }
     const std::string word = at < text_.size() ? text_.substr(at, end - at) : std::string();
-    if (word == "~" || lower(word) == "null") {
-      report(node->place, refusal(word));
+    if (is_null_word(word)) {
+      report(node->place, refused_scalar(word));
       node->refused = true;
     }
     add(node, anchor);
@@ -84,10 +52,11 @@ class TreeBuilder : public YAML::EventHandler {
     node->plain = tag == "?";
     check_tag(tag, node->place);
     if (node->plain) {
-      const std::string why = value == "<<" ? "merge keys (`<<`) are refused; write the entries out" : refusal(value);
+      const std::string why =
+          value == "<<" ? "merge keys (`<<`) are refused; write the entries out" : refused_scalar(value);
       if (!why.empty()) report(node->place, why);
       node->refused = !why.empty();
-    } else if (!is_closed(mark)) {
+    } else if (!is_quote_closed(text_, static_cast<std::size_t>(std::max(0, mark.pos)))) {
       report(node->place, "the quote is not closed");
       throw Stop();
     }
@@ -102,16 +71,16 @@ class TreeBuilder : public YAML::EventHandler {
     }
     const auto found = anchors_.find(anchor);
     if (found == anchors_.end()) {
-      report(place, "an alias of something that does not stand before it");
+      report(place, "an alias without an anchor before it");
       throw Stop();
     }
     for (const Open& open : open_) {
       if (open.node == found->second) {
-        report(place, "an alias within what it stands for: a cycle");
+        report(place, "an alias within the node of its own anchor: a cycle");
         throw Stop();
       }
     }
-    // What the alias stands for counts again, so that no small file grows into a large tree.
+    // The nodes of an alias count again, so that a small file cannot become a large tree.
     num_nodes_ += sizes_[found->second.get()];
     check_nodes(place);
     insert(found->second);
@@ -131,28 +100,12 @@ class TreeBuilder : public YAML::EventHandler {
  private:
   struct Open {
     YamlPtr node;
-    YamlPtr key;  // of a map: the key whose value comes next
+    YamlPtr key;  // in a map: the key of the next value
     bool flow = false;
     int nodes_before = 0;
   };
 
   Place place_of(const YAML::Mark& mark) const { return Place{file_, mark.line + 1, mark.column + 1}; }
-
-  // yaml-cpp takes a quoted text that the end of the file cuts off.
-  bool is_closed(const YAML::Mark& mark) const {
-    std::size_t at = static_cast<std::size_t>(std::max(0, mark.pos));
-    if (at >= text_.size() || (text_[at] != '"' && text_[at] != '\'')) return true;
-    const char quote = text_[at];
-    for (++at; at < text_.size(); ++at) {
-      if (quote == '"' && text_[at] == '\\') {
-        ++at;
-      } else if (text_[at] == quote) {
-        if (quote == '"' || at + 1 >= text_.size() || text_[at + 1] != quote) return true;
-        ++at;
-      }
-    }
-    return false;
-  }
 
   void report(const Place& place, const std::string& message) {
     broken_ = true;
@@ -217,22 +170,22 @@ class TreeBuilder : public YAML::EventHandler {
     } else if (open.key == nullptr) {
       if (!node->is_scalar()) {
         report(node->place, node->kind == YamlNode::Kind::null ? "a key is missing" : "a key must be a word or a text");
-        auto stand_in = std::make_shared<YamlNode>(*node);
-        stand_in->kind = YamlNode::Kind::scalar;
-        stand_in->items.clear();
-        stand_in->entries.clear();
-        open.key = stand_in;
+        auto placeholder = std::make_shared<YamlNode>(*node);
+        placeholder->kind = YamlNode::Kind::scalar;
+        placeholder->items.clear();
+        placeholder->entries.clear();
+        open.key = placeholder;
         return;
       }
       for (const auto& [key, value] : open.node->entries) {
         if (key->text == node->text) {
-          report(node->place, str("the key `", node->text, "` stands twice; first in line ", key->place.line));
+          report(node->place, str("the key `", node->text, "` occurs twice; the first is in line ", key->place.line));
           break;
         }
       }
       open.key = node;
     } else {
-      // A missing value has no place of its own: show its key.
+      // A missing value has no place, so it gets the place of its key.
       if (node->kind == YamlNode::Kind::null && !node->refused) node->place = open.key->place;
       open.node->entries.emplace_back(open.key, node);
       open.key = nullptr;
@@ -251,51 +204,44 @@ class TreeBuilder : public YAML::EventHandler {
   bool broken_ = false;
 };
 
-// The first byte that no text may hold, with what is wrong with it.
-std::optional<std::pair<std::size_t, std::string>> bad_byte(const std::string& text) {
-  static constexpr char hex[] = "0123456789abcdef";
-  for (std::size_t i = 0; i < text.size();) {
-    const unsigned char c = static_cast<unsigned char>(text[i]);
-    if (c == 0) return std::pair(i, std::string("a NUL byte: this is no text file"));
-    if ((c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7f) {
-      return std::pair(i, str("a control character (0x", hex[c >> 4], hex[c & 0xf], ")"));
-    }
-    std::size_t following = 0;
-    if (c >= 0xc2 && c < 0xe0) {
-      following = 1;
-    } else if (c >= 0xe0 && c < 0xf0) {
-      following = 2;
-    } else if (c >= 0xf0 && c < 0xf5) {
-      following = 3;
-    } else if (c >= 0x80) {
-      return std::pair(i, std::string("not UTF-8"));
-    }
-    for (std::size_t k = 1; k <= following; ++k) {
-      if (i + k >= text.size() || (static_cast<unsigned char>(text[i + k]) & 0xc0) != 0x80) {
-        return std::pair(i, std::string("not UTF-8"));
-      }
-    }
-    i += following + 1;
+// Stops at the first node of a further document.
+class RefuseDocument : public YAML::EventHandler {
+ public:
+  void OnDocumentStart(const YAML::Mark& mark) override { at = mark; }
+  void OnDocumentEnd() override {}
+  void OnNull(const YAML::Mark&, YAML::anchor_t) override { throw Stop(); }
+  void OnAlias(const YAML::Mark&, YAML::anchor_t) override { throw Stop(); }
+  void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override { throw Stop(); }
+  void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    throw Stop();
   }
-  return std::nullopt;
+  void OnSequenceEnd() override {}
+  void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
+    throw Stop();
+  }
+  void OnMapEnd() override {}
+  YAML::Mark at;
+};
+
+void check_single_document(YAML::Parser& parser, const std::string& file, Diagnostics& diagnostics) {
+  RefuseDocument refuse;
+  try {
+    parser.HandleNextDocument(refuse);
+  } catch (const Stop&) {
+    diagnostics.error(Place{file, refuse.at.line + 1, refuse.at.column + 1},
+                      "a second YAML document; a file holds one scenario or routine");
+  }
 }
 
-// Brackets open at once in one place, as a bound on what the YAML scanner must remember; quotes and comments are not
-// told apart, which only matters for texts full of brackets.
-std::optional<std::size_t> too_many_brackets(const std::string& text) {
-  constexpr int bound = 4 * limits::yaml_depth;
-  int depth = 0;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '[' || text[i] == '{') {
-      if (++depth > bound) return i;
-    } else if (text[i] == ']' || text[i] == '}') {
-      depth = std::max(0, depth - 1);
-    } else if (text[i] == '\n') {
-      // An unclosed quote must not add up over the lines; real nesting past the bound is found by the events.
-      if (i + 1 < text.size() && text[i + 1] != ' ') depth = 0;
-    }
+void report_invalid(const YAML::Exception& error, const std::string& file, Diagnostics& diagnostics) {
+  const Place place{file, std::max(0, error.mark.line) + 1, std::max(0, error.mark.column) + 1};
+  std::string message = str("not valid YAML: ", error.msg);
+  if (error.msg.find("flow") != std::string::npos) {
+    message += "; within {} and [] an expression with a comma, bracket or brace must be quoted";
+  } else if (error.msg.find("map value") != std::string::npos || error.msg.find("mapping") != std::string::npos) {
+    message += "; a text with `: ` in it must be quoted";
   }
-  return std::nullopt;
+  diagnostics.error(place, message);
 }
 
 }  // namespace
@@ -325,21 +271,29 @@ YamlFile::YamlFile(const std::string& text, const std::string& file, Diagnostics
   for (std::size_t i = 0; i < text_.size(); ++i) {
     if (text_[i] == '\n') line_starts_.push_back(i + 1);
   }
-  const auto place_of = [&](std::size_t at) {
-    const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), at);
-    const std::size_t line = static_cast<std::size_t>(next - line_starts_.begin());
-    return Place{file, static_cast<int>(line), static_cast<int>(at - line_starts_[line - 1]) + 1};
-  };
-  if (const auto bad = bad_byte(text_)) {
-    diagnostics.error(place_of(bad->first), bad->second);
-    return;
+  if (check_text(file, diagnostics)) parse(file, diagnostics);
+}
+
+Place YamlFile::place_of(std::size_t at, const std::string& file) const {
+  const auto next = std::upper_bound(line_starts_.begin(), line_starts_.end(), at);
+  const std::size_t line = static_cast<std::size_t>(next - line_starts_.begin());
+  return Place{file, static_cast<int>(line), static_cast<int>(at - line_starts_[line - 1]) + 1};
+}
+
+bool YamlFile::check_text(const std::string& file, Diagnostics& diagnostics) const {
+  if (const auto bad = find_bad_byte(text_)) {
+    diagnostics.error(place_of(bad->first, file), bad->second);
+    return false;
   }
   diagnostics.add_source(file, text_);
-  if (const auto at = too_many_brackets(text_)) {
-    diagnostics.error(place_of(*at), str("nested deeper than ", limits::yaml_depth));
-    return;
+  if (const auto at = find_excess_bracket(text_)) {
+    diagnostics.error(place_of(*at, file), str("nested deeper than ", limits::yaml_depth));
+    return false;
   }
+  return true;
+}
 
+void YamlFile::parse(const std::string& file, Diagnostics& diagnostics) {
   TreeBuilder builder(text_, file, diagnostics);
   try {
     std::istringstream stream(text_);
@@ -350,43 +304,12 @@ YamlFile::YamlFile(const std::string& text, const std::string& file, Diagnostics
       return;
     }
     root_ = builder.root();
-    class Refuse : public YAML::EventHandler {
-     public:
-      void OnDocumentStart(const YAML::Mark& mark) override { at = mark; }
-      void OnDocumentEnd() override {}
-      void OnNull(const YAML::Mark&, YAML::anchor_t) override { throw Stop(); }
-      void OnAlias(const YAML::Mark&, YAML::anchor_t) override { throw Stop(); }
-      void OnScalar(const YAML::Mark&, const std::string&, YAML::anchor_t, const std::string&) override {
-        throw Stop();
-      }
-      void OnSequenceStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-        throw Stop();
-      }
-      void OnSequenceEnd() override {}
-      void OnMapStart(const YAML::Mark&, const std::string&, YAML::anchor_t, YAML::EmitterStyle::value) override {
-        throw Stop();
-      }
-      void OnMapEnd() override {}
-      YAML::Mark at;
-    } refuse;
-    try {
-      parser.HandleNextDocument(refuse);
-    } catch (const Stop&) {
-      diagnostics.error(Place{file, refuse.at.line + 1, refuse.at.column + 1},
-                        "a second document; a file holds one scenario or routine");
-    }
+    check_single_document(parser, file, diagnostics);
   } catch (const Stop&) {
     root_ = nullptr;
   } catch (const YAML::Exception& error) {
     root_ = nullptr;
-    Place place{file, std::max(0, error.mark.line) + 1, std::max(0, error.mark.column) + 1};
-    std::string message = str("not valid YAML: ", error.msg);
-    if (error.msg.find("flow") != std::string::npos) {
-      message += "; within {} and [] an expression with a comma, bracket or brace must be quoted";
-    } else if (error.msg.find("map value") != std::string::npos || error.msg.find("mapping") != std::string::npos) {
-      message += "; a text with `: ` in it must be quoted";
-    }
-    diagnostics.error(place, message);
+    report_invalid(error, file, diagnostics);
   }
 }
 
@@ -398,7 +321,7 @@ SourceText YamlFile::source_of(const YamlNode& scalar) const {
   const auto skip_spaces = [&] {
     while (at < text_.size() && (text_[at] == ' ' || text_[at] == '\n')) ++at;
   };
-  // The mark of a scalar with an anchor is the anchor's.
+  // The place of a scalar with an anchor is that of the anchor.
   while (at < text_.size() && text_[at] == '&') {
     while (at < text_.size() && text_[at] != ' ' && text_[at] != '\n') ++at;
     skip_spaces();
@@ -410,7 +333,8 @@ SourceText YamlFile::source_of(const YamlNode& scalar) const {
       ++at;
     }
   }
-  // Both run over the same characters but for white space and escapes, so that the next equal one is the right one.
+  // The text and the file contain the same characters except white space and escapes, so the next equal character in
+  // the file is the right one.
   std::size_t current_line = line;
   for (char c : scalar.text) {
     if (c != ' ' && c != '\n' && c != '\t') {

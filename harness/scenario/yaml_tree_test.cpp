@@ -28,7 +28,7 @@ std::string repeated(const std::string& text, int times) {
   return out;
 }
 
-TEST(YamlTree, KeepsPlacesAndForms) {
+TEST(YamlTree, KeepsPlacesAndKinds) {
   Diagnostics diagnostics;
   const YamlFile yaml("a: [x, 'y']\nb:\n  c: >-\n    one\n    two\n", "a.yaml", diagnostics);
   ASSERT_TRUE(diagnostics.empty()) << diagnostics.text();
@@ -59,7 +59,7 @@ TEST(YamlTree, FollowsQuotesEscapesAndAnchors) {
   EXPECT_EQ(twice.places[2], std::pair(2, 8));
 }
 
-TEST(YamlTree, RefusesWordsThatYamlReadsInItsOwnWay) {
+TEST(YamlTree, RefusesAmbiguousWords) {
   for (const char* word : {"yes", "No", "ON", "off", "null", "Null", "~", "True", "FALSE", "yEs"}) {
     EXPECT_THAT(errors_of(str("a: ", word, "\n")), HasSubstr(str("a.yaml:1:4: the plain word `", word, "` is refused")))
         << word;
@@ -69,9 +69,9 @@ TEST(YamlTree, RefusesWordsThatYamlReadsInItsOwnWay) {
   for (const char* word : {"y", "n", "true", "false", "none", "yesterday", "0", "0.5", "-0", "10"}) {
     EXPECT_EQ(errors_of(str("a: ", word, "\n")), "") << word;
   }
-  EXPECT_EQ(
-      errors_of("a: no\n"),
-      "a.yaml:1:4: the plain word `no` is refused, as YAML 1.1 reads it in its own way; write `false`, or quote it");
+  EXPECT_EQ(errors_of("a: no\n"),
+            "a.yaml:1:4: the plain word `no` is refused, because YAML 1.1 gives it another meaning; write `false`, or "
+            "quote it");
 }
 
 TEST(YamlTree, RefusesLeadingZeros) {
@@ -81,20 +81,20 @@ TEST(YamlTree, RefusesLeadingZeros) {
   EXPECT_EQ(errors_of("a: '010'\n"), "");
 }
 
-TEST(YamlTree, RefusesWhatCouldBeReadInTwoWays) {
-  EXPECT_EQ(errors_of("a: 1\nb: 2\na: 3\n"), "a.yaml:3:1: the key `a` stands twice; first in line 1");
-  EXPECT_EQ(errors_of("a: {b: 1, 'b': 2}\n"), "a.yaml:1:11: the key `b` stands twice; first in line 1");
+TEST(YamlTree, RefusesAmbiguousForms) {
+  EXPECT_EQ(errors_of("a: 1\nb: 2\na: 3\n"), "a.yaml:3:1: the key `a` occurs twice; the first is in line 1");
+  EXPECT_EQ(errors_of("a: {b: 1, 'b': 2}\n"), "a.yaml:1:11: the key `b` occurs twice; the first is in line 1");
   EXPECT_EQ(errors_of("a: &x {b: 1}\nc:\n  <<: *x\n"),
             "a.yaml:3:3: merge keys (`<<`) are refused; write the entries out");
   EXPECT_EQ(errors_of("a: !!int 3\n"), "a.yaml:1:4: tags are refused: `tag:yaml.org,2002:int`");
   EXPECT_EQ(errors_of("a: !local [1]\n"), "a.yaml:1:4: tags are refused: `!local`");
   EXPECT_EQ(errors_of("? [a]\n: 1\n"), "a.yaml:1:3: a key must be a word or a text");
-  EXPECT_EQ(errors_of("a: 1\n---\nb: 2\n"), "a.yaml:2:1: a second document; a file holds one scenario or routine");
+  EXPECT_EQ(errors_of("a: 1\n---\nb: 2\n"), "a.yaml:2:1: a second YAML document; a file holds one scenario or routine");
 }
 
 TEST(YamlTree, RefusesCyclesAndAliasBombs) {
-  EXPECT_EQ(errors_of("a: &a [1, *a]\n"), "a.yaml:1:11: an alias within what it stands for: a cycle");
-  EXPECT_EQ(errors_of("a: &a {b: {c: *a}}\n"), "a.yaml:1:15: an alias within what it stands for: a cycle");
+  EXPECT_EQ(errors_of("a: &a [1, *a]\n"), "a.yaml:1:11: an alias within the node of its own anchor: a cycle");
+  EXPECT_EQ(errors_of("a: &a {b: {c: *a}}\n"), "a.yaml:1:15: an alias within the node of its own anchor: a cycle");
   EXPECT_EQ(errors_of(str("a: &a 1\nb: [", repeated("*a, ", 50), "1]\n")), "");
   EXPECT_THAT(errors_of(str("a: &a 1\nb: [", repeated("*a, ", 51), "1]\n")), HasSubstr("more than 50 aliases"));
   EXPECT_THAT(errors_of("a: *nobody\n"), HasSubstr("not valid YAML"));
@@ -107,8 +107,8 @@ TEST(YamlTree, RefusesCyclesAndAliasBombs) {
   EXPECT_THAT(errors_of(bomb), HasSubstr("more than 20000 nodes, aliases written out"));
 }
 
-TEST(YamlTree, RefusesWhatIsNoText) {
-  EXPECT_EQ(errors_of(std::string("a: b\0c\n", 7)), "a.yaml:1:5: a NUL byte: this is no text file");
+TEST(YamlTree, RefusesBinaryFiles) {
+  EXPECT_EQ(errors_of(std::string("a: b\0c\n", 7)), "a.yaml:1:5: a NUL byte: this is not a text file");
   EXPECT_EQ(errors_of("a: b\nc: \x01\n"), "a.yaml:2:4: a control character (0x01)");
   EXPECT_EQ(errors_of("a: \xff\xfe\n"), "a.yaml:1:4: not UTF-8");
   EXPECT_EQ(errors_of("a: \xc3"), "a.yaml:1:4: not UTF-8");
@@ -123,7 +123,7 @@ TEST(YamlTree, RefusesWhatIsNoText) {
   EXPECT_EQ(errors_of("---\n"), "a.yaml:1:1: the file is empty");
 }
 
-TEST(YamlTree, SaysWhatIsNotYaml) {
+TEST(YamlTree, ReportsInvalidYaml) {
   EXPECT_EQ(errors_of("a: \"b\n"), "a.yaml:1:4: the quote is not closed");
   EXPECT_EQ(errors_of("a: b: c\n"),
             "a.yaml:1:5: not valid YAML: illegal map value; a text with `: ` in it must be quoted");
@@ -133,8 +133,8 @@ TEST(YamlTree, SaysWhatIsNotYaml) {
   EXPECT_THAT(errors_of("a:\n  - 1\n b: 2\n"), HasSubstr("a.yaml:3"));
 }
 
-// Each of these must end soon, and with an error rather than a crash.
-TEST(YamlTree, StandsHostileTexts) {
+// Each of these texts must give an error quickly, without a crash.
+TEST(YamlTree, SurvivesHostileTexts) {
   const auto start = std::chrono::steady_clock::now();
   const std::string deep_blocks = [] {
     std::string out;
@@ -159,13 +159,13 @@ TEST(YamlTree, StandsHostileTexts) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
 }
 
-// Damages a sound text in many ways; whatever comes out, nothing may crash or hang.
-TEST(YamlTree, StandsDamagedTexts) {
-  const std::string sound =
+// Damages a valid text in many ways. No result may be a crash or a hang.
+TEST(YamlTree, SurvivesDamagedTexts) {
+  const std::string valid =
       "scenario: t/one\nsummary: 'a ''b'\nranks: {world_size: [2, 4]}\nsteps:\n  - seed: &x 0\n  - let: {a: \"[1, "
       "2]\"}\n"
       "  - model: >-\n      Linear(2,\n      2)\n    as: m\n  - seed: *x\n";
-  ASSERT_EQ(errors_of(sound), "");
+  ASSERT_EQ(errors_of(valid), "");
   std::uint32_t state = 12345;  // the seed; a failure shows the damaged text
   const auto next = [&](std::uint32_t bound) {
     state = state * 1664525u + 1013904223u;
@@ -174,7 +174,7 @@ TEST(YamlTree, StandsDamagedTexts) {
   constexpr std::string_view specials = "[]{}:,'\"\n \t&*!|>-?%@`#~";
   int refused = 0;
   for (int round = 0; round < 3000; ++round) {
-    std::string text = sound;
+    std::string text = valid;
     for (std::uint32_t edits = 1 + next(4); edits > 0 && !text.empty(); --edits) {
       const std::size_t at = next(static_cast<std::uint32_t>(text.size()));
       switch (next(4)) {

@@ -1,0 +1,144 @@
+// Checks across the steps of a file: names, calls, evidence, models and hooks.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harness/scenario/testing.hpp"
+
+namespace lockstep::scenario {
+namespace {
+
+using testing::errors_of_steps;
+using ::testing::HasSubstr;
+using testing::short_errors;
+using testing::short_errors_of_steps;
+
+TEST(Check, FollowsNamesThroughSteps) {
+  EXPECT_EQ(short_errors_of_steps("  - seed: n\n  - let: {n: 1}\n"),
+            "t.yaml:5:11: `n` is used before it is bound; line 6 binds it");
+  EXPECT_EQ(short_errors_of_steps("  - let: {number: 1}\n  - seed: nubmer\n"),
+            "t.yaml:6:11: unknown name `nubmer`; did you mean `number`?");
+  EXPECT_EQ(errors_of_steps("  - repeat: {times: 2, index: i}\n    steps: [{let: {a: i}}]\n  - seed: a + i\n"), "");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: 1, b: a + c, c: 2}\n"),
+            "t.yaml:5:24: `c` is used before it is bound; line 5 binds it");
+  EXPECT_EQ(short_errors_of_steps("  - drop: a\n"), "t.yaml:5:11: unknown name `a`; no earlier step binds it");
+  EXPECT_EQ(short_errors_of_steps("  - let: {world_size: 3}\n"),
+            "t.yaml:5:11: `world_size` is a variable and cannot be bound");
+  EXPECT_EQ(short_errors_of_steps("  - let: {n: 3}\n", "parameters: {n: 1}\n"),
+            "t.yaml:6:11: `n` is a parameter or matrix name and cannot be bound");
+  EXPECT_EQ(short_errors_of_steps("  - let: {if: 3}\n"),
+            "t.yaml:5:11: `if` is a word of the language and cannot be a name");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: sum}\n"), "t.yaml:5:14: `sum` is a function; call it: `sum(...)`");
+  EXPECT_EQ(errors_of_steps("  - let: {sum: 3}\n  - seed: sum\n"), "");
+  EXPECT_EQ(errors_of_steps("  - let: {a: '[x for x in range(3) if x > 1]'}\n"), "");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: '[x for x in x]'}\n"),
+            "t.yaml:5:27: unknown name `x`; no earlier step binds it");
+  // Stages run on newly launched ranks, so names are not kept.
+  EXPECT_EQ(short_errors(
+                "scenario: a\nsummary: b\nranks: {world_size: 2}\nstages:\n  - name: one\n    steps: [{let: {a: 1}}]\n"
+                "  - name: two\n    steps: [{seed: a}]\n"),
+            "t.yaml:8:20: unknown name `a`; no earlier step binds it");
+}
+
+TEST(Check, RefusesChecksWithoutEvidence) {
+  EXPECT_THAT(errors_of_steps("  - expect: 1 == 1\n"), HasSubstr("t.yaml:5:15: a condition of constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect: world_size > n\n", "parameters: {n: 1}\n"), HasSubstr("constants only"));
+  EXPECT_THAT(errors_of_steps("  - expect: [rank >= 0, 'len([1]) == 1']\n"),
+              HasSubstr("t.yaml:5:35: a condition of constants"));
+  EXPECT_EQ(errors_of_steps("  - expect: rank >= 0\n"), "");
+  EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: '**'\n"),
+              HasSubstr("t.yaml:6:13: the message under `raises` matches every error"));
+  EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {message: ''}\n"), HasSubstr("matches every error"));
+  EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {when: true}\n"), HasSubstr("`raises` needs `message`"));
+}
+
+TEST(Check, ChecksCalls) {
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: rndn(2)}\n"),
+            "t.yaml:5:14: unknown function `rndn`; did you mean `randn`?");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: 'randn(2, dtyp=float64)'}\n"),
+            "t.yaml:5:15: unknown argument `dtyp` of randn(); did you mean `dtype`?");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: abs()}\n"), "t.yaml:5:14: abs(x) needs at least 1 argument, got 0");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: 'abs(1, 2)'}\n"),
+            "t.yaml:5:15: abs(x) takes at most 1 argument, got 2");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: 'sum(rank, x=1)'}\n"),
+            "t.yaml:5:15: the argument `x` of sum() is given twice");
+  EXPECT_EQ(short_errors_of_steps("  - let: {a: Net()}\n"),
+            "t.yaml:5:14: `Net` builds a module, which only `model` and `children` do");
+  EXPECT_EQ(short_errors_of_steps("  - model: Nte()\n    as: m\n"),
+            "t.yaml:5:12: unknown model `Nte`; did you mean `Net`?");
+  EXPECT_EQ(short_errors_of_steps("  - model: Sequential(Linear(2, 2, bais=false))\n    as: m\n"),
+            "t.yaml:5:23: unknown argument `bais` of Linear; did you mean `bias`?");
+  EXPECT_EQ(short_errors_of_steps("  - model: Net\n    as: m\n"),
+            "t.yaml:5:12: `Net` builds a module; call it: `Net(...)`");
+}
+
+TEST(Check, RefusesCommunicationOutsideLetAndForward) {
+  EXPECT_EQ(errors_of_steps("  - let: {x: ones(4)}\n"
+                            "  - let: {y: full_tensor(x)}\n"
+                            "  - forward: {z: \"redistribute(x, [shard(0)])\"}\n"
+                            "  - expect_equal: [y, x]\n"),
+            "");
+  const std::string where = "communicates, which only `let` and `forward` do; name its value there first";
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - expect_equal: [full_tensor(x), x]\n"),
+              HasSubstr("t.yaml:6:20: full_tensor() " + where));
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - backward: sum(redistribute(x, []))\n"),
+              HasSubstr("redistribute() " + where));
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n    when: item(full_tensor(x)) == 0\n"),
+              HasSubstr("full_tensor() " + where));
+  EXPECT_EQ(errors_of_steps("  - model: Own()\n    as: m\n  - forward: {y: \"m(ones(2))\"}\n  - expect_equal: [y, y]\n",
+                            "models: {Own: {parameters: {w: ones(2)}, forward: full_tensor(w) * x}}\n"),
+            "");
+}
+
+TEST(Check, ChecksModels) {
+  const auto with_model = [](const std::string& model) {
+    return short_errors_of_steps("  - barrier: {}\n", str("models:\n", model));
+  };
+  EXPECT_EQ(with_model("  Own: {children: {a: 'Linear(2, 2)'}}\n"),
+            "t.yaml:5:3: the model `Own` needs `forward` or `methods`");
+  EXPECT_EQ(with_model("  own: {forward: x}\n"),
+            "t.yaml:5:3: `own` is not a name for a model; use letters, digits and _, with an upper-case letter first");
+  EXPECT_EQ(with_model("  Own: {forward: y}\n"), "t.yaml:5:18: unknown name `y`; no earlier step binds it");
+  EXPECT_EQ(with_model("  Own: {forward: x, methods: {forward(x): x}}\n"),
+            "t.yaml:5:18: `forward` is defined under `methods` too; keep one of them");
+  EXPECT_EQ(with_model("  Own: {methods: {f: x}}\n"),
+            "t.yaml:5:19: a method is written `name(inputs, option=default): expression`");
+  EXPECT_EQ(with_model("  Own:\n    methods:\n      forward(x):\n        return: x\n        h: x\n"),
+            "t.yaml:8:9: the last name of a method must be `return`\nt.yaml:8:9: `return` must be last");
+  EXPECT_EQ(with_model("  Own: {children: {a: Own()}, forward: a(x)}\n"),
+            "t.yaml:5:3: the model `Own` contains itself");
+  EXPECT_EQ(with_model("  Own: {methods: {f(x): g(x), g(x): f(x)}}\n"),
+            "t.yaml:5:19: the method `f` of `Own` calls itself\nt.yaml:5:31: the method `g` of `Own` calls itself");
+  EXPECT_EQ(with_model("  Own: {arguments: {a: required}, parameters: {a: zeros(2)}, forward: x}\n"),
+            "t.yaml:5:48: the model `Own` has `a` already, in line 5");
+  EXPECT_EQ(with_model("  Own: {child: {}, forward: x}\n"),
+            "t.yaml:5:9: unknown key `child` in a model; did you mean `children`?");
+}
+
+TEST(Check, ChecksHooks) {
+  const std::string model = "  - model: Net()\n    as: m\n";
+  EXPECT_EQ(errors_of_steps(model + "  - hook: {modules: m, at: before_forward}\n    steps: [{let: {seen: inputs}}]\n"
+                                    "  - expect: len(seen) == 1\n"),
+            "");
+  EXPECT_EQ(short_errors_of_steps(model + "  - let: {a: inputs}\n"),
+            "t.yaml:7:14: unknown name `inputs`; no earlier step binds it");
+  EXPECT_EQ(short_errors_of_steps(model + "  - hook: {modules: m, at: after_step}\n    steps: [{seed: 1}]\n"),
+            "t.yaml:7:5: `at: after_step` needs `optimizer`");
+  EXPECT_EQ(short_errors_of_steps(model + "  - hook: {at: after_step}\n    steps: [{seed: 1}]\n"),
+            "t.yaml:7:5: `hook` needs one of `modules`, `parameters` and `optimizer`");
+  EXPECT_EQ(
+      short_errors_of_steps(
+          model + "  - repeat: {times: 2, index: i}\n    steps:\n"
+                  "      - hook: {modules: 'm.fc${i + 1}', at: before_forward}\n        steps: [{seed: i}]\n"),
+      "t.yaml:10:24: a hook looks up `i` when it runs, after the loop has changed it; bind its value to another name "
+      "with `let`");
+}
+
+TEST(Check, ChecksEntriesOfLabelledMatrix) {
+  const std::string head = "matrix: {mode: {all: {recurse: true}, some: {recurse: false, depth: 2}}}\n";
+  EXPECT_EQ(errors_of_steps("  - seed: mode.depth if mode.label == 'some' and mode.recurse else 1\n", head), "");
+  EXPECT_EQ(short_errors_of_steps("  - seed: mode.detph\n", head),
+            "t.yaml:6:16: `mode` has no entry `detph`; did you mean `depth`?");
+}
+
+}  // namespace
+}  // namespace lockstep::scenario

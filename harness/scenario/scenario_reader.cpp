@@ -1,0 +1,362 @@
+// Reads the keys of a scenario file.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/core/text.hpp"
+#include "harness/scenario/document_parser.hpp"
+
+namespace lockstep::scenario {
+
+namespace {
+
+// One member function per key.
+class ScenarioReader {
+ public:
+  ScenarioReader(Reader& reader, const YamlNode& root, Scenario& scenario)
+      : reader_(reader), root_(root), scenario_(scenario) {}
+
+  void read(const std::string& expected_name) {
+    reader_.check_keys(root_, names_of(scenario_keys()), "a scenario");
+    scenario_.name = required_text("scenario");
+    scenario_.summary = required_text("summary");
+    if (!expected_name.empty() && !scenario_.name.empty() && scenario_.name != expected_name) {
+      reader_.error(Reader::find(root_, "scenario")->place,
+                    str("`scenario` must be the path of the file: `", expected_name, "`"));
+    }
+    if (const YamlNode* node = key("mirrors")) read_mirrors(*node);
+    if (const YamlNode* node = key("see")) scenario_.see = reader_.texts(*node, "`see`");
+    read_ranks();
+    if (const YamlNode* node = key("device")) read_devices(*node);
+    if (const YamlNode* node = key("parameters")) read_parameters(*node);
+    if (const YamlNode* node = key("matrix")) read_matrix(*node);
+    if (const YamlNode* node = key("skip")) scenario_.skip = rules(*node, "skip");
+    if (const YamlNode* node = key("expect_failure")) scenario_.expect_failure = rules(*node, "expect_failure");
+    if (const YamlNode* node = key("timeout")) read_timeout(*node);
+    if (const YamlNode* node = key("limits")) read_limits(*node);
+    if (const YamlNode* node = key("tags")) scenario_.tags = reader_.texts(*node, "`tags`");
+    if (const YamlNode* node = key("bits")) read_bits(*node);
+    if (const YamlNode* node = key("plan")) read_plan(*node);
+    if (const YamlNode* node = key("models")) scenario_.models = reader_.models(*node);
+    read_steps();
+  }
+
+ private:
+  const YamlNode* key(std::string_view name) const { return Reader::find(root_, name); }
+
+  std::string required_text(std::string_view name) {
+    const YamlNode* node = key(name);
+    if (node == nullptr) {
+      reader_.error(root_.place, str("a scenario needs `", name, "`"));
+      return {};
+    }
+    return reader_.text(*node, str("`", name, "`")).value_or("");
+  }
+
+  void read_mirrors(const YamlNode& node) {
+    if (!reader_.require_map(node, "`mirrors`")) return;
+    reader_.check_keys(node, {"document", "test", "number"}, "`mirrors`");
+    Mirrors mirrors;
+    for (auto [name, target] : {std::pair<std::string_view, std::string*>("document", &mirrors.document),
+                                std::pair<std::string_view, std::string*>("test", &mirrors.test)}) {
+      const YamlNode* value = Reader::find(node, name);
+      if (value == nullptr) {
+        reader_.error(node.place, str("`mirrors` needs `", name, "`"));
+      } else {
+        *target = reader_.text(*value, str("`", name, "`")).value_or("");
+      }
+    }
+    if (const YamlNode* number = Reader::find(node, "number")) {
+      if (const auto value = reader_.integer(*number, "`number`")) {
+        if (*value < 1 || *value > 1000000) reader_.error(number->place, "`number` must be positive");
+        mirrors.number = static_cast<int>(*value);
+      }
+    }
+    scenario_.mirrors = std::move(mirrors);
+  }
+
+  void read_ranks() {
+    const YamlNode* node = key("ranks");
+    if (node == nullptr) {
+      reader_.error(root_.place, "a scenario needs `ranks`, such as `ranks: {world_size: [2]}`");
+      return;
+    }
+    scenario_.ranks.place = node->place;
+    if (!reader_.require_map(*node, "`ranks`")) return;
+    reader_.check_keys(*node, {"world_size", "launch"}, "`ranks`");
+    if (const YamlNode* sizes = Reader::find(*node, "world_size")) {
+      read_world_sizes(*sizes);
+    } else {
+      reader_.error(node->place, "`ranks` needs `world_size`");
+    }
+    if (const YamlNode* launch = Reader::find(*node, "launch")) read_launches(*launch);
+  }
+
+  void read_world_sizes(const YamlNode& node) {
+    if (!node.is_list()) {
+      add_world_size(node);
+      return;
+    }
+    if (node.items.empty()) reader_.error(node.place, "`world_size` is empty");
+    for (const YamlPtr& item : node.items) add_world_size(*item);
+  }
+
+  void add_world_size(const YamlNode& node) {
+    std::vector<int>& sizes = scenario_.ranks.world_sizes;
+    const auto size = reader_.integer(node, "`world_size`");
+    if (!size) return;
+    if (*size < 1 || *size > 65536) {
+      reader_.error(node.place, "`world_size` must be 1 to 65536");
+    } else if (std::find(sizes.begin(), sizes.end(), *size) != sizes.end()) {
+      reader_.error(node.place, str("the world size ", *size, " occurs twice"));
+    } else {
+      sizes.push_back(static_cast<int>(*size));
+    }
+  }
+
+  void read_launches(const YamlNode& node) {
+    std::vector<Launch>& launches = scenario_.ranks.launches;
+    launches.clear();
+    for (const std::string& word : reader_.texts(node, "`launch`")) {
+      if (word != "process" && word != "thread") {
+        reader_.error(node.place, str("unknown launch `", word, "`", suggestion(word, {"process", "thread"})));
+        continue;
+      }
+      const Launch value = word == "thread" ? Launch::thread : Launch::process;
+      if (std::find(launches.begin(), launches.end(), value) == launches.end()) launches.push_back(value);
+    }
+  }
+
+  void read_devices(const YamlNode& node) {
+    scenario_.devices.clear();
+    for (const std::string& word : reader_.texts(node, "`device`")) {
+      if (std::find(devices().begin(), devices().end(), word) == devices().end()) {
+        reader_.error(node.place, str("unknown device `", word, "`", suggestion(word, devices())));
+      } else if (std::find(scenario_.devices.begin(), scenario_.devices.end(), word) == scenario_.devices.end()) {
+        scenario_.devices.push_back(word);
+      }
+    }
+  }
+
+  void read_parameters(const YamlNode& node) {
+    if (!reader_.require_map(node, "`parameters`")) return;
+    for (const auto& [name, value] : node.entries) {
+      reader_.check_name(name->text, name->place);
+      if (auto literal = reader_.literal(*value)) {
+        scenario_.parameters.push_back(NamedLiteral{name->text, name->place, std::move(*literal)});
+      }
+    }
+  }
+
+  void read_matrix(const YamlNode& node) {
+    if (!reader_.require_map(node, "`matrix`")) return;
+    for (const auto& [name, values] : node.entries) {
+      MatrixName entry{name->text, name->place, values->is_map(), {}};
+      reader_.check_name(name->text, name->place);
+      if (values->is_list()) {
+        read_plain_values(entry, *values);
+      } else if (values->is_map()) {
+        read_labelled(entry, *values);
+      } else {
+        reader_.error(
+            values->place,
+            str("`", name->text, "` must be a list of values or a map of labelled values, got ", kind_text(*values)));
+        continue;
+      }
+      if (values->items.empty() && values->entries.empty()) {
+        reader_.error(values->place, str("`", name->text, "` has no value"));
+      }
+      scenario_.matrix.push_back(std::move(entry));
+    }
+  }
+
+  void read_plain_values(MatrixName& entry, const YamlNode& values) {
+    for (const YamlPtr& item : values.items) {
+      auto literal = reader_.literal(*item);
+      if (!literal) continue;
+      for (const MatrixValue& other : entry.values) {
+        if (other.value.kind() == literal->kind() && other.value == *literal) {
+          reader_.error(item->place, str("the value ", literal->shown(), " of `", entry.name, "` occurs twice"));
+        }
+      }
+      entry.values.push_back(MatrixValue{{}, std::move(*literal)});
+    }
+  }
+
+  void read_labelled(MatrixName& entry, const YamlNode& values) {
+    for (const auto& [label, item] : values.entries) {
+      if (!item->is_map()) {
+        reader_.error(item->place, str("the label `", label->text, "` needs a map of entries, got ", kind_text(*item)));
+        continue;
+      }
+      LiteralMap entries{{"label", Literal(label->text)}};
+      for (const auto& [key, value] : item->entries) {
+        if (key->text == "label") reader_.error(key->place, "`label` is the label itself and cannot be an entry");
+        reader_.check_name(key->text, key->place);
+        if (auto literal = reader_.literal(*value)) entries.emplace_back(key->text, std::move(*literal));
+      }
+      entry.values.push_back(MatrixValue{label->text, Literal(std::move(entries))});
+    }
+  }
+
+  std::vector<Rule> rules(const YamlNode& node, std::string_view what) {
+    std::vector<Rule> out;
+    if (!reader_.require_list(node, str("`", what, "`"))) return out;
+    for (const YamlPtr& item : node.items) {
+      if (std::optional<Rule> made = rule(*item, what)) out.push_back(std::move(*made));
+    }
+    return out;
+  }
+
+  std::optional<Rule> rule(const YamlNode& item, std::string_view what) {
+    if (!reader_.require_map(item, str("an item of `", what, "`"))) return std::nullopt;
+    const bool failure = what == "expect_failure";
+    std::vector<std::string> known = {"when", "reason"};
+    if (failure) known.insert(known.end(), {"line", "message"});
+    reader_.check_keys(item, known, str("`", what, "`"));
+    const YamlNode* when = Reader::find(item, "when");
+    const YamlNode* reason = Reader::find(item, "reason");
+    if (when == nullptr || reason == nullptr) {
+      reader_.error(item.place, str("an item of `", what, "` needs `", when == nullptr ? "when" : "reason", "`"));
+      return std::nullopt;
+    }
+    Rule rule;
+    rule.place = item.place;
+    ArgumentSpec condition;
+    condition.name = "when";
+    condition.type = ArgType::boolean;
+    rule.when = reader_.argument(*when, condition);
+    rule.reason = reader_.text(*reason, "`reason`").value_or("");
+    if (failure) read_expected_failure(rule, item);
+    return rule;
+  }
+
+  void read_expected_failure(Rule& rule, const YamlNode& item) {
+    if (const YamlNode* line = Reader::find(item, "line")) {
+      if (const auto value = reader_.integer(*line, "`line`")) rule.line = static_cast<int>(*value);
+    }
+    if (const YamlNode* message = Reader::find(item, "message")) {
+      rule.message = reader_.text(*message, "`message`").value_or("");
+      if (!rule.message.empty() && rule.message.find_first_not_of('*') == std::string::npos) {
+        reader_.error(message->place,
+                      "`message` matches every failure; give a text that the failure must contain, or omit it");
+      }
+    }
+  }
+
+  void read_timeout(const YamlNode& node) {
+    const auto seconds = reader_.number(node, "`timeout`");
+    if (!seconds) return;
+    if (!(*seconds > 0) || *seconds > 86400) {
+      reader_.error(node.place, "`timeout` must be a number of seconds, above 0 and at most 86400");
+      return;
+    }
+    scenario_.timeout = *seconds;
+    scenario_.has_timeout = true;
+  }
+
+  void read_limits(const YamlNode& node) {
+    if (!reader_.require_map(node, "`limits`")) return;
+    reader_.check_keys(node, {"memory_mb", "output_mb"}, "`limits`");
+    for (auto [name, target] :
+         {std::pair<std::string_view, std::optional<std::int64_t>*>("memory_mb", &scenario_.memory_mb),
+          {"output_mb", &scenario_.output_mb}}) {
+      const YamlNode* value = Reader::find(node, name);
+      if (value == nullptr) continue;
+      const auto mebibytes = reader_.integer(*value, str("`", name, "`"));
+      if (!mebibytes) continue;
+      if (*mebibytes < 1 || *mebibytes > limits::most_mb) {
+        reader_.error(value->place, str("`", name, "` must be a number of MiB, 1 to ", limits::most_mb));
+      } else {
+        *target = *mebibytes;
+      }
+    }
+  }
+
+  // Reads `required`, or `{reported: reason}`.
+  void read_bits(const YamlNode& node) {
+    if (node.is_scalar() && node.text == "required") {
+      scenario_.bits = Bits::required;
+      return;
+    }
+    const YamlNode* reason = node.is_map() ? Reader::find(node, "reported") : nullptr;
+    if (reason == nullptr) {
+      reader_.error(node.place, "`bits` is `required`, or `{reported: reason}`");
+      return;
+    }
+    reader_.check_keys(node, {"reported"}, "`bits`");
+    scenario_.bits = Bits::reported;
+    scenario_.bits_reason = reader_.text(*reason, "the reason under `bits`").value_or("");
+  }
+
+  void read_plan(const YamlNode& node) {
+    const YamlNode* reason = node.is_map() ? Reader::find(node, "unplanned") : nullptr;
+    if (reason == nullptr) {
+      reader_.error(node.place, "`plan` is `{unplanned: reason}`");
+      return;
+    }
+    reader_.check_keys(node, {"unplanned"}, "`plan`");
+    scenario_.unplanned_reason = reader_.text(*reason, "the reason under `plan`").value_or("");
+  }
+
+  void read_steps() {
+    const YamlNode* steps = key("steps");
+    const YamlNode* stages = key("stages");
+    if ((steps == nullptr) == (stages == nullptr)) {
+      reader_.error(steps == nullptr ? root_.place : stages->place,
+                    "a scenario needs `steps` or `stages`, one of the two");
+      if (steps == nullptr) return;
+    }
+    if (steps != nullptr) {
+      Stage stage;
+      stage.place = steps->place;
+      stage.steps = reader_.steps(*steps, "`steps`");
+      scenario_.stages.push_back(std::move(stage));
+      return;
+    }
+    scenario_.staged = true;
+    if (!reader_.require_list(*stages, "`stages`")) return;
+    if (stages->items.empty()) reader_.error(stages->place, "`stages` must hold at least one stage");
+    for (const YamlPtr& item : stages->items) {
+      if (reader_.require_map(*item, "a stage")) read_stage(*item);
+    }
+  }
+
+  void read_stage(const YamlNode& item) {
+    reader_.check_keys(item, {"name", "world_size", "steps"}, "a stage");
+    Stage stage;
+    stage.place = item.place;
+    const YamlNode* name = Reader::find(item, "name");
+    if (name == nullptr) {
+      reader_.error(item.place, "a stage needs `name`");
+    } else {
+      stage.name = reader_.name(*name, "`name`");
+    }
+    for (const Stage& other : scenario_.stages) {
+      if (!stage.name.empty() && other.name == stage.name) {
+        reader_.error(name->place, str("a stage `", stage.name, "` exists already; give each stage another name"));
+      }
+    }
+    ArgumentSpec size;
+    size.name = "world_size";
+    size.type = ArgType::integer;
+    if (const YamlNode* node = Reader::find(item, "world_size")) stage.world_size = reader_.argument(*node, size);
+    if (const YamlNode* node = Reader::find(item, "steps")) {
+      stage.steps = reader_.steps(*node, "`steps`");
+    } else {
+      reader_.error(item.place, "a stage needs `steps`");
+    }
+    scenario_.stages.push_back(std::move(stage));
+  }
+
+  Reader& reader_;
+  const YamlNode& root_;
+  Scenario& scenario_;
+};
+
+}  // namespace
+
+void read_scenario(Reader& reader, const YamlNode& root, const std::string& expected_name, Scenario& scenario) {
+  ScenarioReader(reader, root, scenario).read(expected_name);
+}
+
+}  // namespace lockstep::scenario
