@@ -27,7 +27,6 @@ struct LaunchOptions {
   Launch launch = Launch::process;
   double timeout_seconds = 60.0;
   double collective_deadline_seconds = 10.0;
-  bool pin = false;               // each rank on a core of its own, where there are enough: for measurements
   std::int64_t memory_bytes = 0;  // that a rank may use, for the process's own limit; 0: none
   std::string folder;             // the case's own folder, made before and removed after; empty: none
 };
