@@ -237,17 +237,7 @@ std::vector<RankTrace> read_traces(const std::string& folder) {
   return traces;
 }
 
-void clear_traces(const std::string& folder) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  std::vector<fs::path> old;
-  if (!failed)
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed))
-      if (is_trace_name(entry.path().filename().string())) old.push_back(entry.path());
-  for (const fs::path& file : old)
-    if (!failed) fs::remove(file, failed);
-  if (failed) throw Error(str("cannot use the folder ", folder, ": ", failed.message()), "give --trace-bits another");
-}
+void clear_traces(const std::string& folder) { clear_files(folder, is_trace_name, "--trace-bits"); }
 
 TraceComparison compare_traces(const std::vector<RankTrace>& before, const std::vector<RankTrace>& after) {
   TraceComparison comparison;
