@@ -10,6 +10,7 @@
 
 #include "engine/core/resources.hpp"
 #include "harness/cli/bench.hpp"
+#include "harness/cli/case_selection.hpp"
 #include "harness/cli/doctor.hpp"
 #include "harness/cli/inspect_commands.hpp"
 #include "harness/cli/interrupts.hpp"

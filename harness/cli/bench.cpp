@@ -10,6 +10,10 @@
 
 namespace lockstep::cli {
 
+bool is_wanted(const BenchOptions& options, std::string_view name) {
+  return options.only.empty() || name.find(options.only) != std::string_view::npos;
+}
+
 BenchRow summarise(std::string group, std::string name, std::string unit, std::vector<double> timings) {
   LOCKSTEP_CHECK(!timings.empty(), "no timings of ", name);
   std::sort(timings.begin(), timings.end());

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,6 +29,8 @@ struct BenchRow {
   int rounds = 0;
 };
 
+// Whether --only selects a measurement of this name: it is a part of the name, or not given.
+bool is_wanted(const BenchOptions& options, std::string_view name);
 // Median and percentiles of timings, in the unit's own scale.
 BenchRow summarise(std::string group, std::string name, std::string unit, std::vector<double> timings);
 std::string to_json(const BenchRow& row);

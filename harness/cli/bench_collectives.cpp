@@ -104,7 +104,7 @@ void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{2, 8} : options.world_sizes;
   for (const comm::Operation operation : measured) {
     const std::string name(comm::name_of(operation));
-    if (!options.only.empty() && name.find(options.only) == std::string::npos) continue;
+    if (!is_wanted(options, name)) continue;
     if (options.same_bytes) {
       compare_world_sizes(operation, options, emit);
       continue;
