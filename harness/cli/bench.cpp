@@ -14,7 +14,7 @@ bool is_wanted(const BenchOptions& options, std::string_view name) {
   return options.only.empty() || name.find(options.only) != std::string_view::npos;
 }
 
-BenchRow summarise(std::string group, std::string name, std::string unit, std::vector<double> timings) {
+BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings) {
   LOCKSTEP_CHECK(!timings.empty(), "no timings of ", name);
   std::sort(timings.begin(), timings.end());
   const auto at = [&](double share) {

@@ -30,7 +30,7 @@ void bench_launch(const BenchOptions& options, const EmitRow& emit) {
         }
         timings.push_back(result.seconds * 1e3);
       }
-      BenchRow row = summarise("launch", name, "ms", timings);
+      BenchRow row = summarize("launch", name, "ms", timings);
       row.params = {{"world_size", str(world_size)}};
       emit(row);
     }

@@ -120,7 +120,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
     throw Error(str("steps of ", model.name, " on ", world_size, " ranks: ",
                     first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
   for (std::size_t i = 0; i < first.records.size(); ++i) {
-    BenchRow row = summarise("steps", names[i / 2], "ms",
+    BenchRow row = summarize("steps", names[i / 2], "ms",
                              nlohmann::json::parse(first.records[i].second).get<std::vector<double>>());
     row.params = {{"model", str("\"", model.name, "\"")},
                   {"world_size", str(world_size)},

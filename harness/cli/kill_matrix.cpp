@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "engine/core/resources.hpp"
 #include "harness/cli/case_order.hpp"
 #include "harness/cli/defect_catch.hpp"
+#include "harness/report/text.hpp"
 
 namespace lockstep::cli {
 
@@ -56,9 +58,9 @@ void print_line(const DefectInfo& info, const DefectTally& tally) {
   std::string first;
   if (tally.caught())
     first = str("; first: ", tally.catches().begin()->scenario, " (", tally.catches().begin()->check, ")");
-  fmt::print("{:<8} {:<42} {:<8} {} check(s) of its kind and {} other(s) in {} cases{}\n",
-             tally.caught() ? "caught" : "MISSED", info.name, name_of(info.kind), tally.catches().size(),
-             tally.others().size(), tally.num_run(), first);
+  fmt::print("{:<8} {:<42} {:<8} {} of its kind and {} in {}{}\n", tally.caught() ? "caught" : "MISSED", info.name,
+             name_of(info.kind), report::plural(std::ssize(tally.catches()), "check"),
+             report::plural(std::ssize(tally.others()), "other"), report::plural(tally.num_run(), "case"), first);
   std::fflush(stdout);
 }
 
@@ -95,19 +97,20 @@ class Matrix {
     std::vector<scenario::Case> cases;
     for (const scenario::Case& one : cases_)
       if (options_.all || num_catches_.contains(&one)) cases.push_back(one);
-    num_without_ = cases.size();
+    num_without_ = std::ssize(cases);
     return run_all(cases, options_.run, [&](const verdict::CaseResult& row) {
       if (!verdict::is_unexpected(row.status)) return;
       clean_ = false;
-      fmt::print("without any defect: {} {}: {}\n", verdict::name_of(row.status),
+      fmt::print("without a defect: {} {}: {}\n", verdict::name_of(row.status),
                  printable_line(str(row.scenario, " [", row.case_id, "]")),
                  printable(row.failure ? row.failure->message : row.reason));
     });
   }
 
   int summarize() const {
-    fmt::print("{} of {} defects caught; the run of {} cases without any is {}\n", num_caught_, num_asked_,
-               num_without_, clean_ ? "clean" : "NOT clean");
+    fmt::print("{} of {} caught; the run of {} without a defect is {}\n", num_caught_,
+               report::plural(num_asked_, "defect"), report::plural(num_without_, "case"),
+               clean_ ? "clean" : "NOT clean");
     return clean_ && num_caught_ == num_asked_ && num_asked_ > 0 ? 0 : 1;
   }
 
@@ -127,7 +130,7 @@ class Matrix {
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
   std::map<const scenario::Case*, int> num_catches_;
   int num_asked_ = 0, num_caught_ = 0;
-  std::size_t num_without_ = 0;
+  std::int64_t num_without_ = 0;
   bool clean_ = true;
 };
 

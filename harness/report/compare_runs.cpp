@@ -222,9 +222,9 @@ std::string to_text(const RunComparison& comparison) {
   }
   std::map<Weight, int> counts;
   for (const Change& change : comparison.changes) ++counts[change.weight];
-  text +=
-      str(comparison.num_compared, " cases in both, ", comparison.num_changed, " changed; ", counts[Weight::worse],
-          " changes for the worse, ", counts[Weight::better], " for the better, ", counts[Weight::other], " other\n");
+  text += str(plural(comparison.num_compared, "case"), " in both, ", comparison.num_changed, " changed; ",
+              plural(counts[Weight::worse], "change"), " for the worse, ", counts[Weight::better], " for the better, ",
+              counts[Weight::other], " other\n");
   return text;
 }
 

@@ -272,8 +272,10 @@ std::string to_text(const TraceComparison& comparison) {
   for (const std::string& name : comparison.extra) text += str("extra       ", name, " in the second run\n");
   std::set<std::pair<std::string, std::string>> differing;
   for (const TraceDifference& found : comparison.differences) differing.insert({found.scenario, found.case_before});
-  text += str(comparison.num_cases, " cases compared, ", comparison.num_records, " records; ", differing.size(),
-              " cases differ, ", comparison.unpaired.size(), " missing\n");
+  const std::int64_t num_differing = std::ssize(differing);
+  text += str(plural(comparison.num_cases, "case"), " compared, ",
+              plural(static_cast<std::int64_t>(comparison.num_records), "record"), "; ", plural(num_differing, "case"),
+              num_differing == 1 ? " differs, " : " differ, ", comparison.unpaired.size(), " missing\n");
   return printable(text);
 }
 

@@ -23,6 +23,8 @@ std::string bytes_text(double bytes) {
   return fmt::format("{:.4g} TiB", bytes / 1024);
 }
 
+std::string plural(std::int64_t count, std::string_view noun) { return str(count, " ", noun, count == 1 ? "" : "s"); }
+
 void make_parent_folder(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   if (folder.empty()) return;

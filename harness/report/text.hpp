@@ -1,6 +1,7 @@
 // Texts and files that several writers of this layer need.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -16,6 +17,8 @@ void write_whole_file(const std::string& path, std::string_view content);
 // Creates the folder where it is missing and removes the files in it whose name `is_old` accepts. Throws Error, whose
 // remedy names the option of the command line that gave the folder.
 void clear_files(const std::string& folder, bool (*is_old)(const std::string& name), std::string_view option);
+// "1 case", "2 cases".
+std::string plural(std::int64_t count, std::string_view noun);
 // A number of bytes for people: 1536 -> "1.5 KiB".
 std::string bytes_text(double bytes);
 
