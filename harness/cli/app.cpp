@@ -10,6 +10,7 @@
 
 #include "engine/core/resources.hpp"
 #include "harness/cli/bench.hpp"
+#include "harness/cli/case_selection.hpp"
 #include "harness/cli/doctor.hpp"
 #include "harness/cli/inspect_commands.hpp"
 #include "harness/cli/interrupts.hpp"
@@ -82,7 +83,7 @@ std::pair<int, int> parse_shard(const std::string& text) {
   int index = 0, count = 0;
   char rest = 0;
   if (std::sscanf(text.c_str(), "%d/%d%c", &index, &count, &rest) != 2 || index < 1 || count < index) {
-    throw Error(str("--shard ", text, " is no part"), "write I/N with 1 <= I <= N, such as 1/4");
+    throw Error(str("--shard ", text, " names no shard"), "write I/N with 1 <= I <= N, such as 1/4");
   }
   return {index, count};
 }

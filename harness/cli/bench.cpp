@@ -10,7 +10,11 @@
 
 namespace lockstep::cli {
 
-BenchRow summarise(std::string group, std::string name, std::string unit, std::vector<double> timings) {
+bool is_wanted(const BenchOptions& options, std::string_view name) {
+  return options.only.empty() || name.find(options.only) != std::string_view::npos;
+}
+
+BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings) {
   LOCKSTEP_CHECK(!timings.empty(), "no timings of ", name);
   std::sort(timings.begin(), timings.end());
   const auto at = [&](double share) {

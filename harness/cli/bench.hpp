@@ -5,18 +5,19 @@
 
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace lockstep::cli {
 
 struct BenchOptions {
-  std::vector<std::string> groups;  // collectives, steps, launch, kernels; empty: all
+  std::vector<std::string> groups{};  // collectives, steps, launch, kernels; empty: all
   bool json = false;
-  int rounds = 0;                // 0: as many as fit a second or so
-  std::vector<int> world_sizes;  // empty: 2, and 8 for collectives
-  bool same_bytes = false;       // of collectives, instead: how two numbers of ranks compare on the same total of bytes
-  std::string only;              // a part of the name; empty: all
+  int rounds = 0;                  // 0: as many as fit a second or so
+  std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
+  bool same_bytes = false;  // of collectives, instead: how two numbers of ranks compare on the same total of bytes
+  std::string only{};       // a part of the name; empty: all
 };
 
 struct BenchRow {
@@ -28,8 +29,10 @@ struct BenchRow {
   int rounds = 0;
 };
 
+// Whether --only selects a measurement of this name: it is a part of the name, or not given.
+bool is_wanted(const BenchOptions& options, std::string_view name);
 // Median and percentiles of timings, in the unit's own scale.
-BenchRow summarise(std::string group, std::string name, std::string unit, std::vector<double> timings);
+BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings);
 std::string to_json(const BenchRow& row);
 
 int bench(const BenchOptions& options);

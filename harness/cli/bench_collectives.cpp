@@ -82,13 +82,13 @@ void compare_world_sizes(comm::Operation operation, const BenchOptions& options,
   }
   const std::string name(comm::name_of(operation));
   for (std::size_t i = 0; i < of_many.size(); ++i) {
-    BenchRow row = summarise("collectives", name, "us", few_times[i]);
+    BenchRow row = summarize("collectives", name, "us", few_times[i]);
     row.params = {{"bytes", str(of_few[i])}, {"world_size", str(few)}};
     emit(row);
-    row = summarise("collectives", name, "us", many_times[i]);
+    row = summarize("collectives", name, "us", many_times[i]);
     row.params = {{"bytes", str(of_many[i])}, {"world_size", str(many)}};
     emit(row);
-    row = summarise("collectives", name, "x", ratios[i]);
+    row = summarize("collectives", name, "x", ratios[i]);
     row.params = {{"touched_bytes", str(comm::touched_bytes(operation, many, of_many[i]))},
                   {"world_sizes", str("[", few, ",", many, "]")}};
     emit(row);
@@ -104,7 +104,7 @@ void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{2, 8} : options.world_sizes;
   for (const comm::Operation operation : measured) {
     const std::string name(comm::name_of(operation));
-    if (!options.only.empty() && name.find(options.only) == std::string::npos) continue;
+    if (!is_wanted(options, name)) continue;
     if (options.same_bytes) {
       compare_world_sizes(operation, options, emit);
       continue;
@@ -114,7 +114,7 @@ void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
       if (world_size > 2) sizes = {1 * kib, 64 * kib, 1 * mib, 8 * mib};
       const auto timings = time_sizes(operation, world_size, sizes, options.rounds);
       for (std::size_t i = 0; i < sizes.size(); ++i) {
-        BenchRow row = summarise("collectives", name, "us", timings[i]);
+        BenchRow row = summarize("collectives", name, "us", timings[i]);
         row.params = {{"bytes", str(sizes[i])}, {"world_size", str(world_size)}};
         emit(row);
       }

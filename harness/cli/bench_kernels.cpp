@@ -13,7 +13,7 @@ void bench_kernels(const BenchOptions& options, const EmitRow& emit) {
   const int rounds = options.rounds > 0 ? options.rounds : 50;
   for (const ops::OpTiming& timing : ops::time_operations({}, rounds)) {
     const std::string name(timing.name);
-    if (!options.only.empty() && name.find(options.only) == std::string::npos) continue;
+    if (!is_wanted(options, name)) continue;
     BenchRow row;
     row.group = "kernels";
     row.name = name;

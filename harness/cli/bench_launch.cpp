@@ -13,7 +13,7 @@ void bench_launch(const BenchOptions& options, const EmitRow& emit) {
   const int rounds = options.rounds > 0 ? options.rounds : 30;
   for (const launch::Launch kind : {launch::Launch::thread, launch::Launch::process}) {
     const std::string name = kind == launch::Launch::thread ? "thread" : "process";
-    if (!options.only.empty() && name.find(options.only) == std::string::npos) continue;
+    if (!is_wanted(options, name)) continue;
     for (const int world_size : world_sizes) {
       launch::LaunchOptions how;
       how.world_size = world_size;
@@ -30,7 +30,7 @@ void bench_launch(const BenchOptions& options, const EmitRow& emit) {
         }
         timings.push_back(result.seconds * 1e3);
       }
-      BenchRow row = summarise("launch", name, "ms", timings);
+      BenchRow row = summarize("launch", name, "ms", timings);
       row.params = {{"world_size", str(world_size)}};
       emit(row);
     }

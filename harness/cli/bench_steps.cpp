@@ -120,7 +120,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
     throw Error(str("steps of ", model.name, " on ", world_size, " ranks: ",
                     first.failures.empty() ? verdict::describe_end(first) : first.failures.front().message));
   for (std::size_t i = 0; i < first.records.size(); ++i) {
-    BenchRow row = summarise("steps", names[i / 2], "ms",
+    BenchRow row = summarize("steps", names[i / 2], "ms",
                              nlohmann::json::parse(first.records[i].second).get<std::vector<double>>());
     row.params = {{"model", str("\"", model.name, "\"")},
                   {"world_size", str(world_size)},
@@ -134,10 +134,6 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
 // `only` names a model, or ways to train.
 void bench_steps(const BenchOptions& options, const EmitRow& emit) {
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{1, 2} : options.world_sizes;
-  const auto wanted = [&](const StepModel& model, const std::string& name) {
-    return options.only.empty() || name.find(options.only) != std::string::npos ||
-           std::string(model.name).find(options.only) != std::string::npos;
-  };
   for (const StepModel& model : step_models) {
     const int rounds = options.rounds > 0 ? options.rounds : (model.dim < 100 ? 400 : model.dim < 500 ? 60 : 12);
     for (const int world_size : world_sizes) {
@@ -146,7 +142,7 @@ void bench_steps(const BenchOptions& options, const EmitRow& emit) {
         const bool is_alone = std::string(name) == "alone";
         const bool fits = is_alone ? world_size == 1 : world_size > 1;
         const bool has_mesh = std::string(name) != "hsdp" || (world_size >= 4 && world_size % 2 == 0);
-        if (fits && has_mesh && wanted(model, name)) names.emplace_back(name);
+        if (fits && has_mesh && (is_wanted(options, name) || is_wanted(options, model.name))) names.emplace_back(name);
       }
       if (!names.empty()) bench_launch(model, names, world_size, rounds, emit);
     }

@@ -16,6 +16,7 @@
 #include "harness/launch/environment.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/report/page.hpp"
+#include "harness/report/text.hpp"
 
 namespace lockstep::cli {
 
@@ -126,7 +127,7 @@ int doctor() {
 
   findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
   findings.fact("launch variables", launch::describe(launch::recognise_environment()));
-  if (findings.num_problems() > 0) fmt::print("{} problem(s) found\n", findings.num_problems());
+  if (findings.num_problems() > 0) fmt::print("{} found\n", report::plural(findings.num_problems(), "problem"));
   return findings.num_problems() == 0 ? 0 : 1;
 }
 

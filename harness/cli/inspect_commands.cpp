@@ -1,5 +1,7 @@
 #include "harness/cli/inspect_commands.hpp"
 
+#include <iterator>
+
 #include <fmt/core.h>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "engine/core/printable.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/report/dumps.hpp"
+#include "harness/report/text.hpp"
 #include "harness/run/trace/foresight.hpp"
 #include "harness/run/trace/plan_check.hpp"
 #include "harness/scenario/describe.hpp"
@@ -98,20 +101,21 @@ int validate_command(const std::vector<std::string>& files) {
     for (const std::string& routine : library.routine_names())
       paths.push_back(library.root() + "/lib/" + routine + ".yaml");
   }
-  std::size_t num_errors = 0, num_bad = 0;
+  std::int64_t num_errors = 0, num_bad = 0;
   for (const std::string& path : paths) {
     scenario::Diagnostics diagnostics = library.validate(path);
     if (diagnostics.empty()) diagnostics = errors_of_cases(library, path);
     if (diagnostics.empty()) continue;
     show(diagnostics.text() + "\n");
-    num_errors += diagnostics.items().size();
+    num_errors += std::ssize(diagnostics.items());
     ++num_bad;
   }
   if (num_bad == 0) {
-    fmt::print("{} file(s) sound\n", paths.size());
+    fmt::print("{} {} valid\n", report::plural(std::ssize(paths), "file"), paths.size() == 1 ? "is" : "are");
     return 0;
   }
-  fmt::print("{} error(s) in {} of {} file(s)\n", num_errors, num_bad, paths.size());
+  fmt::print("{} in {} of {}\n", report::plural(num_errors, "error"), num_bad,
+             report::plural(std::ssize(paths), "file"));
   return 2;
 }
 
@@ -152,7 +156,7 @@ int explain_hang_command(const std::string& path) {
     std::string list;
     for (const report::Dump& dump : dumps)
       list += str(printable_line(dump.folder), "  ", dump.about.substr(0, dump.about.find('\n')), "\n");
-    show(str(dumps.size(), " cases left a dump; name the folder of one:\n", list));
+    show(str(dumps.size(), " cases have a dump; name the folder of one:\n", list));
     return 0;
   }
   const std::vector<comm::RankStory> stories = comm::stories_from_text(dumps.front().stories);

@@ -29,7 +29,7 @@ bool out_of_time() { return interrupt_seen == SIGALRM; }
 
 std::string interruption() {
   if (!interrupted()) return "";
-  if (out_of_time()) return "the time-out of the whole run was over";
+  if (out_of_time()) return "the time-out of the whole run has passed";
   return str("the run was interrupted (SIG", ::sigabbrev_np(interrupt_seen), ")");
 }
 

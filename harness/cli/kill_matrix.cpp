@@ -1,11 +1,11 @@
 #include "harness/cli/kill_matrix.hpp"
 
 #include <algorithm>
-#include <deque>
+#include <cerrno>
+#include <cstdio>
 #include <fstream>
+#include <iterator>
 #include <map>
-#include <set>
-#include <string_view>
 #include <utility>
 
 #include <fmt/core.h>
@@ -14,16 +14,13 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
+#include "harness/cli/case_order.hpp"
+#include "harness/cli/defect_catch.hpp"
+#include "harness/report/text.hpp"
 
 namespace lockstep::cli {
 
 namespace {
-
-struct Catch {
-  std::string scenario;
-  std::string check;
-  friend auto operator<=>(const Catch&, const Catch&) = default;
-};
 
 class ArmedDefect {
  public:
@@ -33,203 +30,123 @@ class ArmedDefect {
   ArmedDefect& operator=(const ArmedDefect&) = delete;
 };
 
-std::string kind_of_check(const std::string& check) {
-  if (check == "expect_collectives" || check == "expect_events" || check == "plan" || check == "witness")
-    return "count";
-  if (check == "order" || check == "plan_order") return "order";
-  if (check == "raises") return "message";
-  if (check == "expect" || check.rfind("expect_", 0) == 0) return "value";
-  return {};
-}
-
-// The step that stands at a line of the file, null when none does.
-const scenario::Step* step_at(const scenario::Steps& steps, int line) {
-  for (const scenario::Step& step : steps) {
-    if (step.place.line == line) return &step;
-    for (const scenario::Steps* inner : {&step.steps, &step.otherwise}) {
-      if (const scenario::Step* found = step_at(*inner, line)) return found;
-    }
-    for (const scenario::Branch& branch : step.among) {
-      if (const scenario::Step* found = step_at(branch.steps, line)) return found;
-    }
+// The results file: one line per defect, flushed as it is written. Without a path it writes nothing.
+class DefectRows {
+ public:
+  explicit DefectRows(const std::string& path) : path_(path) {
+    if (path.empty()) return;
+    file_.open(path);
+    if (!file_) throw Error(str("cannot write ", path), "name a file in a folder that exists");
   }
-  return nullptr;
-}
-const scenario::Step* step_at(const scenario::Case& test_case, int line) {
-  for (const scenario::Stage& stage : test_case.scenario->stages) {
-    if (const scenario::Step* found = step_at(stage.steps, line)) return found;
+  void write(const DefectInfo& info, const DefectTally& tally) {
+    if (path_.empty()) return;
+    nlohmann::ordered_json row = {{"kind", "defect"}, {"name", info.name}, {"place", info.place}};
+    row["caught_by"] = nlohmann::ordered_json::array();
+    for (const Catch& one : tally.catches())
+      row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}});
+    errno = 0;
+    file_ << row.dump() << '\n' << std::flush;
+    if (!file_) throw resource_error(str("writing ", path_), errno != 0 ? errno : EIO);
   }
-  return nullptr;
+
+ private:
+  std::string path_;
+  std::ofstream file_;
+};
+
+void print_line(const DefectInfo& info, const DefectTally& tally) {
+  std::string first;
+  if (tally.caught())
+    first = str("; first: ", tally.catches().begin()->scenario, " (", tally.catches().begin()->check, ")");
+  fmt::print("{:<8} {:<42} {:<8} {} of its kind and {} in {}{}\n", tally.caught() ? "caught" : "MISSED", info.name,
+             name_of(info.kind), report::plural(std::ssize(tally.catches()), "check"),
+             report::plural(std::ssize(tally.others()), "other"), report::plural(tally.num_run(), "case"), first);
+  std::fflush(stdout);
 }
 
-std::string kind_of_step(const scenario::Step& step) {
-  if (step.raises) return kind_of_check("raises");
-  // A condition on bytes reads the peak of a window, or what is in use.
-  if (step.verb == scenario::Verb::expect && step.argument("that")) {
-    const std::string condition = to_text(*step.argument("that"));
-    if (condition.find(".peak_bytes") != std::string::npos || condition.find("memory(") != std::string::npos)
-      return "memory";
+// One call of kill_matrix(). Both run functions return false when the run was interrupted.
+class Matrix {
+ public:
+  Matrix(scenario::Library& library, const std::vector<scenario::Case>& cases, const KillMatrixOptions& options)
+      : library_(library), options_(options), rows_(options.results_file), cases_(one_per_scenario_in_turn(cases)) {
+    for (const scenario::Case& one : cases_) case_of_[{one.scenario->name, one.id}] = &one;
   }
-  return kind_of_check(std::string(scenario::name_of(step.verb)));
-}
 
-}  // namespace
-
-bool shows_kind(const verdict::CaseResult& row, const scenario::Case& test_case, std::string_view kind) {
-  // Events are compared in number and in order.
-  if (kind == "order" && row.status == verdict::Status::FAIL && row.failure && row.failure->check == "expect_events")
+  bool run_under(const DefectInfo& info) {
+    const ArmedDefect armed(info.defect);
+    DefectTally tally(info.kind);
+    RunCasesOptions run = options_.run;
+    run.repro_suffix = str(" --defect ", info.name);
+    // run_cases() asks `enough` before it hands over the row, so the row after the first catch ends the run.
+    if (!options_.all) run.enough = [&](const verdict::CaseResult&) { return tally.caught(); };
+    const bool ended = run_all(best_catchers_first(cases_, num_catches_), run, [&](const verdict::CaseResult& row) {
+      const scenario::Case* test_case = case_of_.at({row.scenario, row.case_id});
+      const bool counts = options_.all || !tally.caught();
+      if (tally.add(row, *test_case) && counts) ++num_catches_[test_case];
+    });
+    if (!ended) return false;
+    ++num_asked_;
+    num_caught_ += tally.caught() ? 1 : 0;
+    print_line(info, tally);
+    rows_.write(info, tally);
     return true;
-  if (kind_shown_by(row, test_case) == kind) return true;
-  // What failed a moment later, by itself, was seen as well.
-  if (row.status != verdict::Status::FAIL || !row.failure) return false;
-  return std::any_of(row.failure->also_checks.begin(), row.failure->also_checks.end(),
-                     [&](const std::string& check) { return kind_of_check(check) == kind; });
-}
-
-std::string kind_shown_by(const verdict::CaseResult& row, const scenario::Case& test_case) {
-  // A failure that no longer comes: the check that had to find it has gone blind.
-  if (row.status == verdict::Status::XPASS) {
-    if (!test_case.expect_failure || !test_case.expect_failure->line) return {};
-    const scenario::Step* step = step_at(test_case, *test_case.expect_failure->line);
-    return step ? kind_of_step(*step) : std::string();
   }
-  if (row.status != verdict::Status::FAIL || !row.failure) return {};
-  // Not one inside a routine: its line is of another file.
-  if (row.failure->scenario_line == row.failure->line) {
-    const scenario::Step* step = step_at(test_case, row.failure->line);
-    if (step && (step->raises || row.failure->check == "expect")) return kind_of_step(*step);
+
+  // The cases that caught a defect must pass without one.
+  bool run_without_defect() {
+    std::vector<scenario::Case> cases;
+    for (const scenario::Case& one : cases_)
+      if (options_.all || num_catches_.contains(&one)) cases.push_back(one);
+    num_without_ = std::ssize(cases);
+    return run_all(cases, options_.run, [&](const verdict::CaseResult& row) {
+      if (!verdict::is_unexpected(row.status)) return;
+      clean_ = false;
+      fmt::print("without a defect: {} {}: {}\n", verdict::name_of(row.status),
+                 printable_line(str(row.scenario, " [", row.case_id, "]")),
+                 printable(row.failure ? row.failure->message : row.reason));
+    });
   }
-  return kind_of_check(row.failure->check);
-}
 
-namespace {
-
-std::vector<scenario::Case> copies(const std::vector<std::pair<int, const scenario::Case*>>& order) {
-  std::vector<scenario::Case> cases;
-  cases.reserve(order.size());
-  for (const auto& [key, one] : order) cases.push_back(*one);
-  return cases;
-}
-
-// 0 to num - 1 in an order whose beginning lies all over them: the first, the last, the middle, the middles of both
-// halves, ...
-std::vector<int> spread(int num) {
-  std::vector<int> order;
-  if (num > 0) order.push_back(0);
-  if (num > 1) order.push_back(num - 1);
-  std::deque<std::pair<int, int>> gaps = {{0, num - 1}};
-  for (; !gaps.empty(); gaps.pop_front()) {
-    const auto [low, high] = gaps.front();
-    const int middle = (low + high) / 2;
-    if (middle == low || middle == high) continue;
-    order.push_back(middle);
-    gaps.emplace_back(low, middle);
-    gaps.emplace_back(middle, high);
+  int summarize() const {
+    fmt::print("{} of {} caught; the run of {} without a defect is {}\n", num_caught_,
+               report::plural(num_asked_, "defect"), report::plural(num_without_, "case"),
+               clean_ ? "clean" : "NOT clean");
+    return clean_ && num_caught_ == num_asked_ && num_asked_ > 0 ? 0 : 1;
   }
-  return order;
-}
 
-// One case of every scenario, then another of every one, ...: what catches a defect comes early, whichever of a
-// scenario's parameters, ranks and devices it takes.
-std::vector<scenario::Case> in_turn(const std::vector<scenario::Case>& cases) {
-  std::map<std::string, std::vector<const scenario::Case*>> of_scenario;
-  for (const scenario::Case& one : cases)
-    if (!one.skip && !one.unsupported) of_scenario[one.scenario->name].push_back(&one);
-  std::vector<std::pair<int, const scenario::Case*>> order;
-  for (const auto& [name, its] : of_scenario) {
-    int turn = 0;
-    for (int i : spread(static_cast<int>(its.size()))) order.emplace_back(turn++, its[i]);
+ private:
+  bool run_all(const std::vector<scenario::Case>& cases, const RunCasesOptions& run,
+               const std::function<void(const verdict::CaseResult&)>& on_result) {
+    const RunCasesOutcome outcome = run_cases(library_, cases, run, on_result);
+    if (outcome.interrupted) return false;
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
+    return true;
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  return copies(order);
-}
 
-using Catches = std::map<const scenario::Case*, int>;  // how many defects a case caught so far
-
-// The cases that caught earlier defects come first: one that is sharp enough for a mistake is likely to see the next.
-std::vector<scenario::Case> sharpest_first(const std::vector<scenario::Case>& cases, const Catches& catches) {
-  std::vector<std::pair<int, const scenario::Case*>> order;
-  order.reserve(cases.size());
-  for (const scenario::Case& one : cases) order.emplace_back(catches.contains(&one) ? catches.at(&one) : 0, &one);
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.first > b.first; });
-  return copies(order);
-}
+  scenario::Library& library_;
+  const KillMatrixOptions& options_;
+  DefectRows rows_;
+  const std::vector<scenario::Case> cases_;
+  std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
+  std::map<const scenario::Case*, int> num_catches_;
+  int num_asked_ = 0, num_caught_ = 0;
+  std::int64_t num_without_ = 0;
+  bool clean_ = true;
+};
 
 }  // namespace
 
-int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& given,
+int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases,
                 const KillMatrixOptions& options) {
-  std::ofstream results;
-  if (!options.results_file.empty()) {
-    results.open(options.results_file);
-    if (!results) throw Error(str("cannot write ", options.results_file), "name a file in a folder that exists");
-  }
-  const std::vector<scenario::Case> cases = in_turn(given);
-  std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of;
-  for (const scenario::Case& one : cases) case_of[{one.scenario->name, one.id}] = &one;
-  Catches catches;
-
-  int num_caught = 0, num_asked = 0;
+  Matrix matrix(library, cases, options);
   for (int i = 0; i < num_defects(); ++i) {
     const DefectInfo& info = defect_table()[i];
-    const std::string name(info.name);
-    if (!options.defects.empty() &&
-        std::find(options.defects.begin(), options.defects.end(), name) == options.defects.end())
-      continue;
-    ++num_asked;
-    const ArmedDefect armed(info.defect);
-    RunCasesOptions run = options.run;
-    run.repro_suffix = " --defect " + name;
-    std::set<Catch> caught, others;
-    int num_run = 0;
-    const auto look = [&](const verdict::CaseResult& row) {
-      if (row.status == verdict::Status::MISSING) return;
-      ++num_run;
-      if (!verdict::is_unexpected(row.status)) return;
-      const scenario::Case* test_case = case_of.at({row.scenario, row.case_id});
-      const bool of_its_kind = shows_kind(row, *test_case, name_of(info.kind));
-      if (of_its_kind && (options.all || caught.empty())) ++catches[test_case];
-      const std::string check = row.failure ? row.failure->check : std::string(verdict::name_of(row.status));
-      (of_its_kind ? caught : others).insert({row.scenario, check});
-    };
-    if (!options.all) run.enough = [&](const verdict::CaseResult&) { return !caught.empty(); };
-    // `enough` is asked before the row is handed over, so that it holds from the next row on.
-    const RunCasesOutcome outcome = run_cases(library, sharpest_first(cases, catches), run, look);
-    if (outcome.interrupted) return 130;
-    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
-    num_caught += caught.empty() ? 0 : 1;
-    fmt::print(
-        "{:<8} {:<42} {:<8} {} check(s) of its kind and {} other(s) in {} cases{}\n",
-        caught.empty() ? "MISSED" : "caught", name, name_of(info.kind), caught.size(), others.size(), num_run,
-        caught.empty() ? std::string() : str("; first: ", caught.begin()->scenario, " (", caught.begin()->check, ")"));
-    std::fflush(stdout);
-    if (results) {
-      nlohmann::ordered_json row = {{"kind", "defect"}, {"name", name}, {"place", info.place}};
-      row["caught_by"] = nlohmann::ordered_json::array();
-      for (const Catch& one : caught) row["caught_by"].push_back({{"scenario", one.scenario}, {"check", one.check}});
-      errno = 0;
-      results << row.dump() << '\n' << std::flush;
-      if (!results) throw resource_error(str("writing ", options.results_file), errno != 0 ? errno : EIO);
-    }
+    const bool asked = options.defects.empty() ||
+                       std::find(options.defects.begin(), options.defects.end(), info.name) != options.defects.end();
+    if (asked && !matrix.run_under(info)) return 130;
   }
-
-  // What caught a defect must hold without it.
-  std::vector<scenario::Case> without;
-  for (const scenario::Case& one : cases)
-    if (options.all || catches.contains(&one)) without.push_back(one);
-  bool clean = true;
-  const RunCasesOutcome plain = run_cases(library, without, options.run, [&](const verdict::CaseResult& row) {
-    if (!verdict::is_unexpected(row.status)) return;
-    clean = false;
-    fmt::print("without any defect: {} {}: {}\n", verdict::name_of(row.status),
-               printable_line(str(row.scenario, " [", row.case_id, "]")),
-               printable(row.failure ? row.failure->message : row.reason));
-  });
-  if (plain.interrupted) return 130;
-  if (!plain.machine_error.empty()) throw ResourceError(plain.machine_error);
-  fmt::print("{} of {} defects caught; the run of {} cases without any is {}\n", num_caught, num_asked, without.size(),
-             clean ? "clean" : "NOT clean");
-  return clean && num_caught == num_asked && num_asked > 0 ? 0 : 1;
+  if (!matrix.run_without_defect()) return 130;
+  return matrix.summarize();
 }
 
 }  // namespace lockstep::cli

@@ -16,15 +16,15 @@ namespace lockstep::cli {
 
 struct RunCasesOptions {
   int jobs = 1;
-  bool fail_fast = false;                                  // stop after the first unexpected result
-  std::function<bool(const verdict::CaseResult&)> enough;  // stop after a result of which this holds; may be empty
+  bool fail_fast = false;                                    // stop after the first unexpected result
+  std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result of which this holds; may be empty
   bool order_check = true;
   double collective_deadline = 10.0;
-  std::string repro_suffix;     // appended to each row's repro: " --defect NAME"
-  std::string trace_folder;     // where the bits of every case are kept, as hashes; empty: nowhere
-  std::string timeline_folder;  // where the timelines of the cases go; empty: none are kept
-  std::string results_folder;   // from where rows name their timelines; empty: they name them absolutely
-  std::string dump_folder;      // where flight recorder dumps of hung, crashed and failed cases go; empty: none
+  std::string repro_suffix{};     // appended to each row's repro: " --defect NAME"
+  std::string trace_folder{};     // where the bits of every case are kept, as hashes; empty: nowhere
+  std::string timeline_folder{};  // where the timelines of the cases go; empty: none are kept
+  std::string results_folder{};   // from where rows name their timelines; empty: they name them absolutely
+  std::string dump_folder{};      // where flight recorder dumps of hung, crashed and failed cases go; empty: none
 };
 
 struct RunCasesOutcome {

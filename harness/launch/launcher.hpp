@@ -1,9 +1,9 @@
-// Launching a case: the ranks start, run a function each, and end; whatever happens, one outcome a rank comes back, and
-// no process, shared memory or temporary file is left.
+// Launching the ranks of a case. Whatever happens, launch() returns one outcome per rank and leaves no process, shared
+// memory or temporary file behind.
 //
-// Process ranks are forked from the launcher, thread ranks live in one forked child, so the launcher itself never opens
-// Kokkos, BLAS or a thread. Children die with their parent, however it ends (guardian.hpp); they are watched, killed at
-// the time-out, and collected.
+// Process ranks are forked from the launcher. Thread ranks run in one forked child. The launcher itself therefore never
+// opens Kokkos, BLAS or a thread. The children die with their parent, however it ends (guardian.hpp). The launcher
+// watches them, kills them at the time-out, and waits for them.
 //
 //   LaunchOptions options{.world_size = 4, .launch = Launch::process, .timeout_seconds = 60};
 //   LaunchResult result = launch(options, [&](int rank) { return run_case_on_rank(...); });
@@ -27,28 +27,30 @@ struct LaunchOptions {
   Launch launch = Launch::process;
   double timeout_seconds = 60.0;
   double collective_deadline_seconds = 10.0;
-  bool pin = false;               // each rank on a core of its own, where there are enough: for measurements
-  std::int64_t memory_bytes = 0;  // that a rank may use, for the process's own limit; 0: none
-  std::string folder;             // the case's own folder, made before and removed after; empty: none
+  std::int64_t memory_bytes = 0;  // budget of one rank, from which the kernel's limit on its process follows; 0: none
+  std::string folder;             // the case's folder, created before the ranks and removed after them; empty: none
 };
 
-// Runs on each rank, with its RankContext current and its communicator ready. Must not throw: failures are part of the
-// outcome; an exception that does escape becomes a failed outcome.
+// Runs on each rank, with its RankContext current and its communicator ready. It must not throw, because failures are
+// part of the outcome; an exception that escapes becomes a failed outcome.
 using RankFunction = std::function<verdict::RankOutcome(int rank)>;
 
 struct LaunchResult {
-  std::vector<verdict::RankOutcome> outcomes;  // one a rank, in order; killed, hung and crashed ones say so
-  std::vector<comm::RankStory> stories;        // the flight recorder
+  std::vector<verdict::RankOutcome>
+      outcomes;                          // one per rank, in order, also for ranks that were killed, hung or crashed
+  std::vector<comm::RankStory> stories;  // the flight recorder, one entry per rank
   double seconds = 0.0;
 };
 
+// Runs one case to its end.
 LaunchResult launch(const LaunchOptions& options, const RankFunction& function);
 
-// Several cases at once, at most `jobs` under way: start() returns at once, next() waits for the next finished one.
+// Runs several cases at once, at most `jobs`: start() returns immediately, next() waits for the next case that ends.
+// Used from one thread.
 class Pool {
  public:
-  explicit Pool(int jobs);
-  ~Pool();  // kills what still runs
+  explicit Pool(int jobs);  // throws Error when jobs < 1
+  ~Pool();                  // kills the cases that still run
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
   bool full() const;
@@ -58,18 +60,18 @@ class Pool {
     int ticket;
     LaunchResult result;
   };
-  // The next case that ends. `stop` is asked now, after a signal, and at least once a second; once it holds, all are
-  // ended.
+  // Waits for the next case that ends. Calls `stop` at once, after a signal, and at least once per second; when it
+  // returns true, all cases are killed.
   Finished next(const std::function<bool()>& stop = {});
-  void kill_all();  // on interrupt: ends every case; their results come as killed
+  void kill_all();  // after an interrupt; the outcomes of ranks that had not finished are `killed`
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
-// A rank that a scenario tells to end early on purpose (`exit`): hands in the outcome so far, marked as killed and
-// expected, and ends its process by SIGKILL. Throws Error on a rank that is a thread.
+// Ends the calling rank on purpose (`exit` of a scenario): hands in its outcome so far, marked as killed and expected,
+// and ends its process by SIGKILL. Throws Error on a thread rank.
 [[noreturn]] void exit_rank_by_kill();
 [[noreturn]] void exit_rank_by_kill(verdict::RankOutcome so_far);
 

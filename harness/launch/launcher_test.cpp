@@ -1,76 +1,29 @@
 #include "harness/launch/launcher.hpp"
 
-#include <algorithm>
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <stdexcept>
 #include <thread>
 
-#include <dirent.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
-#include "harness/launch/environment.hpp"
+#include "harness/launch/test_support.hpp"
 
 namespace lockstep::launch {
 namespace {
 
+using namespace testing_support;
 using ::testing::HasSubstr;
 using verdict::RankOutcome;
 using verdict::RankStatus;
-
-RankOutcome fine(int rank) {
-  RankOutcome outcome;
-  outcome.rank = rank;
-  outcome.evidence.comparisons = 10 + rank;
-  return outcome;
-}
-
-LaunchOptions options_for(int world_size, Launch launch) {
-  LaunchOptions options;
-  options.world_size = world_size;
-  options.launch = launch;
-  options.timeout_seconds = 20;
-  return options;
-}
-
-int num_open_files() {
-  int count = 0;
-  DIR* folder = opendir("/proc/self/fd");
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
-
-bool has_children() { return waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }
-
-// "R", "S", "T" (stopped), "Z", ...; empty when there is no such process.
-std::string state_of(pid_t pid) {
-  std::ifstream stat(str("/proc/", pid, "/stat"));
-  std::string number, name, state;
-  stat >> number >> name >> state;
-  return state;
-}
-
-bool is_alive(pid_t pid) {
-  const std::string state = state_of(pid);
-  return !state.empty() && state != "Z" && state != "X";
-}
-
-[[noreturn]] void crash() {
-  raise(SIGSEGV);
-  std::abort();
-}
 
 class EachLaunch : public ::testing::TestWithParam<Launch> {};
 INSTANTIATE_TEST_SUITE_P(Launch, EachLaunch, ::testing::Values(Launch::process, Launch::thread),
@@ -326,111 +279,6 @@ TEST(Launcher, LeavesNothingBehindAfterManyCases) {
   EXPECT_FALSE(has_children());
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) EXPECT_EQ(line.find("lockstep-world"), std::string::npos) << line;
-}
-
-TEST(Pool, RunsCasesSideBySide) {
-  Pool pool(3);
-  for (int ticket = 0; ticket < 3; ++ticket) {
-    EXPECT_FALSE(pool.full());
-    pool.start(ticket, options_for(2, ticket == 1 ? Launch::thread : Launch::process), [ticket](int rank) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(200));
-      RankOutcome outcome = fine(rank);
-      outcome.exit_code = ticket;
-      return outcome;
-    });
-  }
-  EXPECT_TRUE(pool.full());
-  std::vector<int> tickets;
-  while (pool.num_running() > 0) {
-    const Pool::Finished finished = pool.next();
-    tickets.push_back(finished.ticket);
-    EXPECT_EQ(finished.result.outcomes[1].exit_code, finished.ticket);
-  }
-  std::sort(tickets.begin(), tickets.end());
-  EXPECT_EQ(tickets, (std::vector<int>{0, 1, 2}));
-}
-
-TEST(Pool, EndsEverythingOnInterrupt) {
-  {
-    Pool pool(2);
-    pool.start(5, options_for(2, Launch::process), [](int rank) {
-      if (rank == 0) return fine(rank);
-      for (;;) pause();
-    });
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    pool.kill_all();
-    const Pool::Finished finished = pool.next();
-    EXPECT_EQ(finished.ticket, 5);
-    EXPECT_EQ(finished.result.outcomes[0].status, RankStatus::finished);
-    EXPECT_EQ(finished.result.outcomes[1].status, RankStatus::killed);
-    EXPECT_EQ(finished.result.outcomes[1].detail, "interrupted");
-  }
-  EXPECT_FALSE(has_children());
-}
-
-// While `worst_moment` is set, a child of fork() stops before its first own instruction, and its parent is killed
-// before fork() returns.
-int* stopped_child = nullptr;  // its process id, in shared memory
-bool worst_moment = false;
-void stop_child() {
-  if (!worst_moment) return;
-  *stopped_child = ::getpid();
-  ::raise(SIGSTOP);
-}
-void kill_parent() {
-  if (!worst_moment) return;
-  while (*stopped_child == 0 || state_of(*stopped_child) != "T") ::usleep(1000);
-  ::kill(::getpid(), SIGKILL);
-}
-
-TEST(Pool, LeavesNoRankBehindThatIsStoppedBeforeItsDeathSignal) {
-  stopped_child =
-      static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  ASSERT_NE(static_cast<void*>(stopped_child), MAP_FAILED);
-  const pid_t launcher = ::fork();
-  if (launcher == 0) {
-    ::setsid();  // in a session of its own no terminal's rules end a stopped process
-    Pool pool(1);
-    ::pthread_atfork(nullptr, kill_parent, stop_child);
-    worst_moment = true;
-    pool.start(0, options_for(1, Launch::process), fine);
-    ::_exit(0);
-  }
-  int status = 0;
-  ::waitpid(launcher, &status, 0);
-  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
-  const pid_t rank = *stopped_child;
-  ASSERT_GT(rank, 0);
-  bool gone = false;
-  for (int i = 0; i < 1000 && !gone; ++i) {
-    gone = !is_alive(rank);
-    ::usleep(5000);
-  }
-  EXPECT_TRUE(gone);
-  ::kill(rank, SIGKILL);
-  ::munmap(stopped_child, sizeof(int));
-}
-
-TEST(Environment, RecognisesLaunchers) {
-  const auto from = [](std::vector<std::pair<std::string, std::string>> variables) {
-    return recognise_environment([variables](const char* name) -> const char* {
-      for (const auto& [key, value] : variables)
-        if (key == name) return value.c_str();
-      return nullptr;
-    });
-  };
-  EXPECT_EQ(describe(from({})), "none");
-  EXPECT_EQ(describe(from({{"RANK", "1"},
-                           {"WORLD_SIZE", "4"},
-                           {"LOCAL_RANK", "1"},
-                           {"MASTER_ADDR", "node0"},
-                           {"MASTER_PORT", "29500"}})),
-            "torchrun: rank 1 of 4 (local rank 1), meeting at node0:29500");
-  EXPECT_EQ(describe(from({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})), "mpirun: rank 0 of 2");
-  EXPECT_EQ(describe(from({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}})),
-            "srun: rank 3 of 8 (local rank 1)");
-  EXPECT_EQ(describe(from({{"RANK", "4"}, {"WORLD_SIZE", "4"}})), "none");
-  EXPECT_EQ(describe(from({{"RANK", "one"}, {"WORLD_SIZE", "4"}})), "none");
 }
 
 }  // namespace

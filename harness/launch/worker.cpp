@@ -8,7 +8,6 @@
 
 #include <fcntl.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -76,22 +75,6 @@ verdict::RankOutcome run_function(int rank, const RankFunction& function) {
     return outcome;
   } catch (...) {
     return outcome_of_exception(rank);
-  }
-}
-
-// The rank-th core that this process may use; nothing when ranks do not fit the cores.
-void pin_to_core(int rank, int world_size) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < world_size) return;
-  int left = rank;
-  for (int core = 0; core < CPU_SETSIZE; ++core) {
-    if (!CPU_ISSET(core, &allowed) || left-- > 0) continue;
-    cpu_set_t mine;
-    CPU_ZERO(&mine);
-    CPU_SET(core, &mine);
-    ::sched_setaffinity(0, sizeof mine, &mine);
-    return;
   }
 }
 
@@ -168,7 +151,6 @@ void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unus
 void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, const RankFunction& function,
               Outlet& outlet) {
   const std::int64_t start = comm::now_ns();
-  if (options.pin) pin_to_core(rank, options.world_size);
   RankContext context(rank, options.world_size, &world);
   RankScope scope(context);
   context.service<OutletOfRank>().outlet = &outlet;

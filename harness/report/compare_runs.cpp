@@ -1,9 +1,7 @@
 #include "harness/report/compare_runs.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
-#include <limits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -11,7 +9,9 @@
 #include <fmt/format.h>
 
 #include "engine/core/error.hpp"
+#include "harness/report/compare_times.hpp"
 #include "harness/report/console.hpp"
+#include "harness/report/run_sides.hpp"
 #include "harness/report/text.hpp"
 
 namespace lockstep::report {
@@ -22,66 +22,9 @@ using verdict::CaseResult;
 using verdict::Evidence;
 using verdict::Status;
 
-using CaseKey = std::pair<std::string, std::string>;  // scenario, case
-
-// Larger is worse.
-int badness(Status status) {
-  switch (status) {
-    case Status::PASS:
-      return 0;
-    case Status::XFAIL:
-      return 1;
-    case Status::SKIP:
-    case Status::UNSUPPORTED:
-      return 2;
-    default:
-      return 3;
-  }
-}
-
-bool was_executed(Status status) { return status == Status::PASS || status == Status::XFAIL || status == Status::FAIL; }
-
-// One case of a run: the row to compare (the worst of its repetitions) and its shortest time.
-struct Entry {
-  const CaseResult* row = nullptr;
-  double seconds = std::numeric_limits<double>::infinity();
-};
-
-struct Side {
-  std::vector<CaseKey> order;
-  std::map<CaseKey, Entry> entries;
-
-  explicit Side(const ResultsFile& file) {
-    for (const CaseResult& row : file.cases) {
-      const CaseKey key{row.scenario, row.case_id};
-      Entry& entry = entries[key];
-      if (entry.row == nullptr) order.push_back(key);
-      if (entry.row == nullptr || badness(row.status) > badness(entry.row->status)) entry.row = &row;
-      entry.seconds = std::min(entry.seconds, row.seconds);
-    }
-  }
-};
-
-class Collector {
- public:
-  explicit Collector(RunComparison& result) : result_(result) {}
-  void at(const CaseKey& key) { key_ = key; }
-  void add(Weight weight, std::string what, std::string text) {
-    result_.changes.push_back({weight, std::move(what), key_.first, key_.second, std::move(text)});
-  }
-  // More is worse.
-  void growth(std::string what, const std::string& text, bool more) {
-    add(more ? Weight::worse : Weight::better, std::move(what), text);
-  }
-
- private:
-  RunComparison& result_;
-  CaseKey key_;
-};
-
 std::string arrow(std::int64_t before, std::int64_t after) { return str(before, " -> ", after); }
 
-void compare_verdicts(Collector& out, const CaseResult& before, const CaseResult& after) {
+void compare_verdicts(ChangeList& out, const CaseResult& before, const CaseResult& after) {
   if (before.status == after.status) return;
   std::string text = str(verdict::name_of(before.status), " -> ", verdict::name_of(after.status));
   if (after.failure) {
@@ -95,7 +38,7 @@ void compare_verdicts(Collector& out, const CaseResult& before, const CaseResult
   out.add(step > 0 ? Weight::worse : step < 0 ? Weight::better : Weight::other, "verdict", text);
 }
 
-void compare_evidence(Collector& out, const Evidence& before, const Evidence& after) {
+void compare_evidence(ChangeList& out, const Evidence& before, const Evidence& after) {
   if (before.conditions_apart != after.conditions_apart)
     return compare_evidence(out, before.with_conditions_among_comparisons(), after.with_conditions_among_comparisons());
   const auto amount = [&](const char* name, std::int64_t Evidence::*field) {
@@ -158,7 +101,7 @@ int ranks_of(const CaseResult& row) {
   return num_ranks;
 }
 
-void compare_collectives(Collector& out, const CaseResult& before, const CaseResult& after) {
+void compare_collectives(ChangeList& out, const CaseResult& before, const CaseResult& after) {
   const int num_ranks = std::max(ranks_of(before), ranks_of(after));
   auto old_traffic = traffic_of(before, num_ranks);
   auto new_traffic = traffic_of(after, num_ranks);
@@ -193,7 +136,7 @@ void compare_collectives(Collector& out, const CaseResult& before, const CaseRes
   }
 }
 
-void compare_memory(Collector& out, const CaseResult& before, const CaseResult& after, double ratio) {
+void compare_memory(ChangeList& out, const CaseResult& before, const CaseResult& after, double ratio) {
   const auto old_peak = before.memory.find("peak_total");
   const auto new_peak = after.memory.find("peak_total");
   if (old_peak == before.memory.end() || new_peak == after.memory.end()) return;
@@ -203,93 +146,7 @@ void compare_memory(Collector& out, const CaseResult& before, const CaseResult& 
   out.add(Weight::other, "memory", str("peak ", bytes_text(old_bytes), " -> ", bytes_text(new_bytes)));
 }
 
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-std::string times_text(double before, double after) {
-  return fmt::format("{:.3g} s -> {:.3g} s, {:.3g} times", before, after, after / before);
-}
-
-// Time: cases by their shortest repetition. All cases drift together with the machine's load and scatter around that
-// drift; only what stands out of both counts.
-void compare_times(Collector& out, const Side& before, const Side& after, const CompareRunsOptions& options) {
-  struct Pair {
-    CaseKey key;
-    double before;
-    double after;
-  };
-  std::vector<Pair> pairs;
-  std::vector<double> ratios;  // logarithms
-  double old_total = 0;
-  double new_total = 0;
-  for (const CaseKey& key : before.order) {
-    const auto found = after.entries.find(key);
-    if (found == after.entries.end()) continue;
-    const Entry& a = before.entries.at(key);
-    const Entry& b = found->second;
-    const bool both = was_executed(a.row->status) && a.row->status == b.row->status;
-    if (!both || !(a.seconds > 0) || !(b.seconds > 0) || !std::isfinite(a.seconds) || !std::isfinite(b.seconds))
-      continue;
-    pairs.push_back({key, a.seconds, b.seconds});
-    ratios.push_back(std::log(b.seconds / a.seconds));
-    old_total += a.seconds;
-    new_total += b.seconds;
-  }
-  if (pairs.empty()) return;
-  const auto time_change = [&](const std::string& text, bool slower) {
-    if (options.time_gates) return out.growth("time", text, slower);
-    out.add(Weight::other, "time", text);
-  };
-  double drift = 0;
-  double limit = std::log(options.time_ratio);
-  if (ratios.size() >= 8) {
-    drift = median(ratios);
-    std::vector<double> deviations;
-    deviations.reserve(ratios.size());
-    for (const double ratio : ratios) deviations.push_back(std::fabs(ratio - drift));
-    limit = std::max(limit, 5 * median(deviations));
-  }
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const Pair& pair = pairs[i];
-    const double off = ratios[i] - drift;
-    const double expected = pair.before * std::exp(drift);
-    if (std::fabs(off) <= limit || std::fabs(pair.after - expected) <= options.time_floor) continue;
-    out.at(pair.key);
-    time_change(times_text(pair.before, pair.after), off > 0);
-  }
-  const bool apart = std::fabs(new_total - old_total) > options.time_floor;
-  const double overall = std::log(new_total / old_total);
-  if (pairs.size() >= 8 && apart && std::fabs(drift) > std::log(options.overall_ratio) &&
-      std::fabs(overall) > std::log(options.overall_ratio)) {
-    out.at({});
-    time_change(str("all ", pairs.size(), " cases together: ", times_text(old_total, new_total)), overall > 0);
-  }
-}
-
-std::string fact(const std::map<std::string, std::string>& facts, const char* key) {
-  const auto found = facts.find(key);
-  return found == facts.end() ? std::string("unknown") : found->second;
-}
-
-bool same_machine(RunComparison& result, const verdict::RunInfo& before, const verdict::RunInfo& after) {
-  bool same = true;
-  const auto look = [&](const char* what, const std::string& a, const std::string& b) {
-    if (a == b) return;
-    same = false;
-    result.warnings.push_back(str("times are not compared: ", what, " ", a, " -> ", b));
-  };
-  look("processor", fact(before.machine, "cpu"), fact(after.machine, "cpu"));
-  look("cores", fact(before.machine, "cores"), fact(after.machine, "cores"));
-  look("compiler", fact(before.build, "compiler"), fact(after.build, "compiler"));
-  look("Kokkos", fact(before.build, "kokkos"), fact(after.build, "kokkos"));
-  look("BLAS", fact(before.build, "blas"), fact(after.build, "blas"));
-  return same;
-}
-
-void compare_case(Collector& out, const CaseResult& before, const CaseResult& after,
+void compare_case(ChangeList& out, const CaseResult& before, const CaseResult& after,
                   const CompareRunsOptions& options) {
   compare_verdicts(out, before, after);
   // What a failed or left-out case gathered says nothing beyond its verdict.
@@ -322,7 +179,7 @@ RunComparison compare_runs(const ResultsFile& before, const ResultsFile& after, 
   }
   const Side old_side(before);
   const Side new_side(after);
-  Collector out(result);
+  ChangeList out(result);
   for (const CaseKey& key : old_side.order) {
     const CaseResult& old_row = *old_side.entries.at(key).row;
     out.at(key);
@@ -365,9 +222,9 @@ std::string to_text(const RunComparison& comparison) {
   }
   std::map<Weight, int> counts;
   for (const Change& change : comparison.changes) ++counts[change.weight];
-  text +=
-      str(comparison.num_compared, " cases in both, ", comparison.num_changed, " changed; ", counts[Weight::worse],
-          " changes for the worse, ", counts[Weight::better], " for the better, ", counts[Weight::other], " other\n");
+  text += str(plural(comparison.num_compared, "case"), " in both, ", comparison.num_changed, " changed; ",
+              plural(counts[Weight::worse], "change"), " for the worse, ", counts[Weight::better], " for the better, ",
+              counts[Weight::other], " other\n");
   return text;
 }
 

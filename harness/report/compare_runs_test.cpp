@@ -58,7 +58,7 @@ TEST(CompareRuns, NothingChangedIsZero) {
   EXPECT_THAT(same.warnings, IsEmpty());
   EXPECT_EQ(same.num_compared, 1);
   EXPECT_EQ(same.exit_code(), 0);
-  EXPECT_EQ(to_text(same), "1 cases in both, 0 changed; 0 changes for the worse, 0 for the better, 0 other\n");
+  EXPECT_EQ(to_text(same), "1 case in both, 0 changed; 0 changes for the worse, 0 for the better, 0 other\n");
 }
 
 TEST(CompareRuns, VerdictsHaveAnOrder) {
@@ -91,7 +91,7 @@ TEST(CompareRuns, AVerdictTellsWhyInOneLine) {
   EXPECT_EQ(c.exit_code(), 1);
   EXPECT_EQ(to_text(c),
             "worse   verdict     a [world_size=2]: PASS -> FAIL: a.yaml:3: 1 of 2\n"
-            "1 cases in both, 1 changed; 1 changes for the worse, 0 for the better, 0 other\n");
+            "1 case in both, 1 changed; 1 change for the worse, 0 for the better, 0 other\n");
 }
 
 TEST(CompareRuns, CasesGoneAndNew) {

@@ -237,17 +237,7 @@ std::vector<RankTrace> read_traces(const std::string& folder) {
   return traces;
 }
 
-void clear_traces(const std::string& folder) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  std::vector<fs::path> old;
-  if (!failed)
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed))
-      if (is_trace_name(entry.path().filename().string())) old.push_back(entry.path());
-  for (const fs::path& file : old)
-    if (!failed) fs::remove(file, failed);
-  if (failed) throw Error(str("cannot use the folder ", folder, ": ", failed.message()), "give --trace-bits another");
-}
+void clear_traces(const std::string& folder) { clear_files(folder, is_trace_name, "--trace-bits"); }
 
 TraceComparison compare_traces(const std::vector<RankTrace>& before, const std::vector<RankTrace>& after) {
   TraceComparison comparison;
@@ -282,8 +272,10 @@ std::string to_text(const TraceComparison& comparison) {
   for (const std::string& name : comparison.extra) text += str("extra       ", name, " in the second run\n");
   std::set<std::pair<std::string, std::string>> differing;
   for (const TraceDifference& found : comparison.differences) differing.insert({found.scenario, found.case_before});
-  text += str(comparison.num_cases, " cases compared, ", comparison.num_records, " records; ", differing.size(),
-              " cases differ, ", comparison.unpaired.size(), " missing\n");
+  const std::int64_t num_differing = std::ssize(differing);
+  text += str(plural(comparison.num_cases, "case"), " compared, ",
+              plural(static_cast<std::int64_t>(comparison.num_records), "record"), "; ", plural(num_differing, "case"),
+              num_differing == 1 ? " differs, " : " differ, ", comparison.unpaired.size(), " missing\n");
   return printable(text);
 }
 

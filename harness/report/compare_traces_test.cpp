@@ -40,7 +40,7 @@ TEST(CompareTraces, FindsNothingBetweenEqualOnes) {
   EXPECT_EQ(found.exit_code(), 0);
   EXPECT_EQ(found.num_cases, 1);
   EXPECT_EQ(found.num_records, 8u);
-  EXPECT_THAT(to_text(found), HasSubstr("1 cases compared, 8 records; 0 cases differ"));
+  EXPECT_THAT(to_text(found), HasSubstr("1 case compared, 8 records; 0 cases differ"));
 }
 
 TEST(CompareTraces, NamesTheRankThatPartsFirst) {

@@ -51,8 +51,6 @@ std::string seconds_text(double seconds) {
   return seconds < 10 ? fmt::format("{:.3f} s", seconds) : fmt::format("{:.1f} s", seconds);
 }
 
-std::string plural(std::int64_t count, std::string_view one) { return str(count, " ", one, count == 1 ? "" : "s"); }
-
 // "12 comparisons (12 with the same bits), 4 collectives checked"
 std::string evidence_text(const verdict::Evidence& evidence) {
   std::string text = plural(evidence.comparisons, "comparison");
@@ -230,7 +228,7 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
   if (summary.exit_code == 4) out_ << "nothing was executed\n";
   if (summary.exit_code == 77) out_ << "nothing was executed: this machine lacks what the cases need\n";
   if (summary.exit_code == 130) out_ << "interrupted; the results so far are kept\n";
-  if (summary.exit_code == 124) out_ << "the time-out of the whole run is over; the results so far are kept\n";
+  if (summary.exit_code == 124) out_ << "the time-out of the whole run has passed; the results so far are kept\n";
   out_.flush();
 }
 

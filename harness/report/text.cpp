@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <vector>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -21,6 +22,8 @@ std::string bytes_text(double bytes) {
   }
   return fmt::format("{:.4g} TiB", bytes / 1024);
 }
+
+std::string plural(std::int64_t count, std::string_view noun) { return str(count, " ", noun, count == 1 ? "" : "s"); }
 
 void make_parent_folder(const std::string& path) {
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
@@ -52,6 +55,19 @@ void write_whole_file(const std::string& path, std::string_view content) {
     if (!file) fail(errno != 0 ? errno : EIO);
   }
   if (std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
+}
+
+void clear_files(const std::string& folder, bool (*is_old)(const std::string& name), std::string_view option) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  std::vector<std::filesystem::path> old;
+  if (!failed)
+    for (const std::filesystem::directory_entry& entry : std::filesystem::directory_iterator(folder, failed))
+      if (is_old(entry.path().filename().string())) old.push_back(entry.path());
+  for (const std::filesystem::path& file : old)
+    if (!failed) std::filesystem::remove(file, failed);
+  if (failed)
+    throw Error(str("cannot use the folder ", folder, ": ", failed.message()), str("give ", option, " another folder"));
 }
 
 }  // namespace lockstep::report

@@ -1,6 +1,7 @@
-// Texts and files that the writers of this layer share.
+// Texts and files that several writers of this layer need.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -8,11 +9,17 @@
 
 namespace lockstep::report {
 
-// Makes the folder that `path` lies in; throws Error, ResourceError for a full disk and its like.
+// Creates the parent folder of `path`. Throws Error, or ResourceError when the machine lacks space or files.
 void make_parent_folder(const std::string& path);
-// Writes beside `path` and renames; throws as make_parent_folder().
+// Writes a temporary file beside `path` and renames it, so that `path` never holds half of the content. Throws as
+// make_parent_folder().
 void write_whole_file(const std::string& path, std::string_view content);
-// "1,234 bytes" style is for people: 1536 -> "1.5 KiB".
+// Creates the folder where it is missing and removes the files in it whose name `is_old` accepts. Throws Error, whose
+// remedy names the option of the command line that gave the folder.
+void clear_files(const std::string& folder, bool (*is_old)(const std::string& name), std::string_view option);
+// "1 case", "2 cases".
+std::string plural(std::int64_t count, std::string_view noun);
+// A number of bytes for people: 1536 -> "1.5 KiB".
 std::string bytes_text(double bytes);
 
 }  // namespace lockstep::report

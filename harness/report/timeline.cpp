@@ -263,17 +263,7 @@ bool is_timeline_name(const std::string& name) {
 
 }  // namespace
 
-void clear_timelines(const std::string& folder) {
-  std::error_code failed;
-  fs::create_directories(folder, failed);
-  std::vector<fs::path> old;
-  if (!failed)
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed))
-      if (is_timeline_name(entry.path().filename().string())) old.push_back(entry.path());
-  for (const fs::path& file : old)
-    if (!failed) fs::remove(file, failed);
-  if (failed) throw Error(str("cannot use the folder ", folder, ": ", failed.message()), "give --timeline another");
-}
+void clear_timelines(const std::string& folder) { clear_files(folder, is_timeline_name, "--timeline"); }
 
 std::string join_timeline(const std::string& prefix, const std::vector<int>& world_sizes) {
   std::vector<Piece> pieces;
@@ -296,8 +286,9 @@ std::string join_timeline(const std::string& prefix, const std::vector<int>& wor
   for (const Piece& piece : pieces) joined.add(piece);
   joined.add_flows();
   std::string path = prefix + ".json";
-  write_whole_file(path, str("{\"displayTimeUnit\":\"ns\",\"otherData\":", other_data(pieces, world_sizes, origin),
-                             ",\"traceEvents\":[", joined.events(), "\n]}\n"));
+  const std::string json = str("{\"displayTimeUnit\":\"ns\",\"otherData\":", other_data(pieces, world_sizes, origin),
+                               ",\"traceEvents\":[", joined.events(), "\n]}\n");
+  write_whole_file(path, printable_json(json));
   std::error_code ignored;
   for (const std::string& file : files) fs::remove(file, ignored);
   return path;

@@ -171,6 +171,20 @@ TEST_F(TimelineFile, ARankThatWasEndedIsNamedAndItsOpenBoxGoesToItsLastMoment) {
   EXPECT_DOUBLE_EQ(boxes[2]["dur"].get<double>(), 0.6);
 }
 
+TEST_F(TimelineFile, EscapesCharactersThatSteerAReader) {
+  leave(0, 0, 1'000'000, 4);
+  const std::string name = "all\xe2\x80\xae\xc2\x9bgather";  // a right-to-left override, and a C1 control
+  std::ofstream(piece(0, 0), std::ios::app)
+      << R"({"kind":"span","what":"module","name":")" << name << R"(","begin":1000100,"end":1000200,"line":7})"
+      << "\n";
+  const Json trace = joined({1});
+  std::ifstream in(prefix() + ".json");
+  const std::string text((std::istreambuf_iterator<char>(in)), {});
+  EXPECT_THAT(text, testing::HasSubstr("all\\u202e\\u009bgather"));
+  EXPECT_EQ(text.find(name), std::string::npos);
+  EXPECT_EQ(of_phase(trace, "X")[1]["name"], name) << "the value is the same for every JSON reader";
+}
+
 TEST_F(TimelineFile, NothingLeftGivesNoFile) {
   EXPECT_EQ(join_timeline(prefix(), {2}), "");
   EXPECT_FALSE(fs::exists(prefix() + ".json"));

@@ -1,8 +1,8 @@
-// Comparing values: the measure behind expect_equal, expect_different and expect_across, what it reports, and the
-// evidence it counts. Works on plain host buffers, so that it is tested without ranks or devices.
+// Comparing values: the measure behind expect_equal, expect_different and expect_across, its message, and the evidence it
+// counts. It works on plain host buffers, so it is tested without ranks or devices.
 //
 //   Operand a{DType::float32, {2, 3}, pointer, storage_id}, b{...};
-//   Comparison c = compare(a, b, tolerance_of(DType::float32), {});
+//   Comparison c = compare(a, b, {.tolerance = tolerance_of(DType::float32)});
 //   if (!c.equal) fail(c.message);
 #pragma once
 
@@ -16,48 +16,50 @@
 
 namespace lockstep::verdict {
 
-// float32 1.3e-6/1e-5, float64 1e-7/1e-7, float16 1e-3/1e-5, bfloat16 1.6e-2/1e-5, everything else exactly.
+// The default tolerance (rtol/atol): float32 1.3e-6/1e-5, float64 1e-7/1e-7, float16 1e-3/1e-5, bfloat16 1.6e-2/1e-5.
+// Integers and booleans are compared exactly.
 Tolerance tolerance_of(DType dtype);
 
-// A contiguous host snapshot of one value.
+// A snapshot of one value in host memory, contiguous in row-major order. It does not own its data.
 struct Operand {
   DType dtype = DType::float32;
   Dims sizes;
   const void* data = nullptr;
-  const void* storage = nullptr;  // identity of what it was taken from; equal identities make the comparison trivial
-  std::int64_t storage_offset = 0;
+  const void* storage = nullptr;    // identity of the tensor's storage; null: unknown
+  std::int64_t storage_offset = 0;  // of the first element, in elements
 };
 
 struct CompareOptions {
   Tolerance tolerance;
-  double of_largest = 0.0;      // adds of_largest * largest_expected to the tolerance, if that is finite
-  double largest_expected = 0;  // max |expected| over the whole list the value belongs to
+  double of_largest = 0.0;      // adds of_largest * largest_expected to the tolerance, if that product is finite
+  double largest_expected = 0;  // max |expected| over the whole list to which the value belongs
   bool bits = false;            // the same bits are required
 };
 
 struct Comparison {
-  bool equal = false;  // by the options (bits included)
+  bool equal = false;  // under the options, `bits` included
   bool same_bits = false;
-  bool trivial = false;  // all zero on both sides, shared storage, or no element
+  bool trivial = false;  // both sides all zero, the same storage at the same offset, or no element
   std::int64_t elements = 0;
-  std::int64_t num_off = 0;
+  std::int64_t num_off = 0;  // elements for which the comparison does not hold
   double max_abs_difference = 0.0;
-  // Number and share of elements off, first and worst index with both values, the difference absolute, relative and in
-  // units in the last place, and the tolerance. Empty when equal.
+  // Number and share of elements off, the first and the worst index with both values, the difference (absolute,
+  // relative, and in units in the last place), and the tolerance. Empty when equal.
   std::string message;
 };
 
-// Types and sizes must agree (else not equal, with a message saying so); not-a-number equals nothing; an infinity
-// equals itself only. Equal when |actual - expected| <= atol + rtol * |expected| + of_largest * largest_expected
-// everywhere, or, with `bits`, when all bits are the same. Booleans are compared exactly, integers too unless a
-// tolerance is given. Throws Error for a tolerance that is negative or not finite.
+// Compares two operands element by element. Equal when |actual - expected| <= atol + rtol * |expected| + of_largest *
+// largest_expected for every element, or, with `bits`, when all bits are the same. Operands of different dtype or sizes
+// are not equal, and the message says so. A not-a-number equals nothing; an infinity equals only itself. Booleans are
+// always compared exactly. Integers are compared exactly unless a tolerance is given. Throws Error for a tolerance that
+// is negative or not finite.
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options);
 
-// Adds a comparison to the evidence (trivial ones apart; `bits` counts as required).
+// Adds a comparison to the evidence. Trivial comparisons are counted apart; `bits` counts as required.
 void count(Evidence& evidence, const Comparison& comparison, const CompareOptions& options);
 
-// `text` matches `pattern` where `*` stands for anything, at any place in the text. A pattern that matches the empty
-// text is refused by validation; here it throws Error.
+// Whether `pattern` matches at any place in `text`; `*` matches any characters. Throws Error for a pattern that would
+// match the empty text (validation refuses such patterns earlier).
 bool message_matches(const std::string& text, const std::string& pattern);
 
 }  // namespace lockstep::verdict

@@ -1,10 +1,8 @@
 #include "harness/verdict/compare.hpp"
 
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -12,36 +10,12 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "harness/verdict/compare_test_support.hpp"
 
 namespace lockstep::verdict {
 namespace {
 
-constexpr float nan32 = std::numeric_limits<float>::quiet_NaN();
-constexpr float inf32 = std::numeric_limits<float>::infinity();
-constexpr double inf64 = std::numeric_limits<double>::infinity();
-
-template <class T>
-Operand operand(const std::vector<T>& values, Dims sizes) {
-  return Operand{dtype_of<T>, sizes, values.data(), nullptr, 0};
-}
-
-template <class T>
-Operand operand(const std::vector<T>& values) {
-  return operand(values, Dims{static_cast<std::int64_t>(values.size())});
-}
-
-template <class T>
-Comparison compare_lists(const std::vector<T>& a, const std::vector<T>& b, CompareOptions options) {
-  return compare(operand(a), operand(b), options);
-}
-
-template <class T>
-Comparison compare_by_type(const std::vector<T>& a, const std::vector<T>& b) {
-  return compare_lists(a, b, CompareOptions{tolerance_of(dtype_of<T>), 0, 0, false});
-}
-
-CompareOptions exactly() { return CompareOptions{}; }
-CompareOptions same_bits() { return CompareOptions{tolerance_of(DType::float32), 0, 0, true}; }
+using namespace testing_support;
 
 struct ArmedDefect {
   explicit ArmedDefect(Defect defect) { arm_defect(defect); }
@@ -201,52 +175,6 @@ TEST(Compare, RefusesTolerancesThatSayNothing) {
   }
 }
 
-TEST(Compare, TellsNumberFirstAndWorst) {
-  const std::vector<float> actual{1, 2, 3.5f, 4, 7, 6};
-  const std::vector<float> expected{1, 2, 3, 4, 5, 6};
-  const Comparison c = compare(operand(actual, {2, 3}), operand(expected, {2, 3}),
-                               CompareOptions{tolerance_of(DType::float32), 0, 0, false});
-  EXPECT_FALSE(c.equal);
-  EXPECT_EQ(c.num_off, 2);
-  EXPECT_EQ(c.max_abs_difference, 2.0);
-  EXPECT_EQ(c.message,
-            "2 of 6 elements (33.3 %) are beyond rtol 1.3e-06, atol 1e-05\n"
-            "  first at (0, 2): actual 3.5, expected 3, difference 0.5 absolute, 0.1667 relative, 2097152 units in the "
-            "last place\n"
-            "  worst at (1, 1): actual 7, expected 5, difference 2 absolute, 0.4 relative, 4194304 units in the last "
-            "place");
-}
-
-TEST(Compare, TellsOneValueAndOneUnit) {
-  const std::vector<double> actual{1.0};
-  const std::vector<double> expected{std::nextafter(1.0, 2.0)};
-  const Comparison c = compare(operand(actual, {}), operand(expected, {}), CompareOptions{{0, 0}, 0, 0, false});
-  EXPECT_EQ(
-      c.message,
-      "1 of 1 element (100 %) is beyond rtol 0, atol 0\n"
-      "  value: actual 1, expected 1.0000000000000002, difference 2.22045e-16 absolute, 2.22e-16 relative, 1 unit "
-      "in the last place");
-}
-
-TEST(Compare, TellsNotANumberAndTheShareOfTheLargest) {
-  const Comparison c =
-      compare_lists<float>({nan32, 1.0f, 9.0f}, {0.0f, 1.0f, 1.0f}, CompareOptions{{0, 1e-5}, 0.5, 2.0, false});
-  EXPECT_EQ(c.message,
-            "2 of 3 elements (66.7 %) are beyond rtol 0, atol 1e-05, of_largest 0.5 of 2 = 1; 1 has a not-a-number, "
-            "which equals nothing\n"
-            "  first and worst at (0,): actual nan, expected 0");
-}
-
-TEST(Compare, PrintsValuesThatReadBack) {
-  const float third = 1.0f / 3.0f;
-  const float next = std::nextafter(third, 1.0f);
-  const Comparison c = compare_lists<float>({third}, {next}, same_bits());
-  const std::size_t at = c.message.find("actual ");
-  ASSERT_NE(at, std::string::npos);
-  EXPECT_EQ(std::strtof(c.message.c_str() + at + 7, nullptr), third);
-  EXPECT_EQ(std::strtof(c.message.c_str() + c.message.find("expected ") + 9, nullptr), next);
-}
-
 TEST(Compare, SixteenBitTypesUseTheirOwnTolerance) {
   EXPECT_TRUE(compare_by_type<BFloat16>({BFloat16(1.0078125f)}, {BFloat16(1.0f)}).equal);  // one unit: 0.8 %
   EXPECT_FALSE(compare_by_type<BFloat16>({BFloat16(1.03125f)}, {BFloat16(1.0f)}).equal);
@@ -257,104 +185,6 @@ TEST(Compare, SixteenBitTypesUseTheirOwnTolerance) {
   const Comparison across =
       compare_by_type<Half>({Half(5.9604645e-8f), Half(1.0f)}, {Half(-5.9604645e-8f), Half(2.0f)});
   EXPECT_EQ(across.num_off, 1);
-}
-
-// The measure once more, element by element, with no thought for speed.
-template <class T>
-struct Slow {
-  bool equal = true;
-  std::int64_t num_off = 0;
-  double max_difference = 0.0;
-  Slow(const std::vector<T>& a, const std::vector<T>& b, const CompareOptions& options) {
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      const auto x = static_cast<long double>(static_cast<ComputeType<T>>(a[i]));
-      const auto y = static_cast<long double>(static_cast<ComputeType<T>>(b[i]));
-      const double difference = x == y ? 0.0 : static_cast<double>(std::fabs(x - y));
-      if (std::isnan(difference) || std::isnan(max_difference)) {
-        max_difference = std::nan("");
-      } else {
-        max_difference = std::max(max_difference, difference);
-      }
-      bool holds;
-      if (options.bits) {
-        holds = std::memcmp(&a[i], &b[i], sizeof(T)) == 0 && x == x;
-      } else if (x == y) {
-        holds = true;
-      } else {
-        const double limit = options.tolerance.atol + options.of_largest * options.largest_expected +
-                             options.tolerance.rtol * static_cast<double>(std::fabs(y));
-        holds = std::isfinite(difference) && difference <= limit;
-      }
-      if (!holds) {
-        equal = false;
-        ++num_off;
-      }
-    }
-  }
-};
-
-template <class T>
-T random_value(std::mt19937& generator) {
-  const int kind = static_cast<int>(generator() % 40);
-  if constexpr (std::is_integral_v<T>) {
-    return static_cast<T>(generator() % 7) - 3;
-  } else {
-    if (kind == 0) return T(nan32);
-    if (kind == 1) return T(inf32);
-    if (kind == 2) return T(-inf32);
-    if (kind == 3) return T(-0.0f);
-    if (kind < 8) return T(0.0f);
-    return T(std::ldexp(static_cast<float>(generator() % 2001) - 1000.0f, static_cast<int>(generator() % 20) - 15));
-  }
-}
-
-template <class T>
-void compare_with_slow(unsigned seed) {
-  SCOPED_TRACE(testing::Message() << "seed " << seed << ", type " << name_of(dtype_of<T>));
-  std::mt19937 generator(seed);
-  const std::size_t n = seed % 9 == 0 ? 5000 + generator() % 3000 : 1 + generator() % 40;
-  const bool special = generator() % 3 == 0;  // else plain numbers, so that many lists are nearly equal
-  std::vector<T> a(n);
-  std::vector<T> b(n);
-  for (std::size_t i = 0; i < n; ++i) {
-    do {
-      b[i] = random_value<T>(generator);
-    } while (!special && !std::isfinite(static_cast<double>(static_cast<ComputeType<T>>(b[i]))));
-    a[i] = b[i];
-    if (generator() % n < 3) {
-      a[i] = generator() % 2 == 0 ? random_value<T>(generator)
-                                  : T(static_cast<ComputeType<T>>(b[i]) * static_cast<ComputeType<T>>(1.000001));
-    }
-  }
-  CompareOptions options{tolerance_of(dtype_of<T>), 0, 0, generator() % 3 == 0};
-  if (generator() % 3 == 0) {
-    options.of_largest = 1e-3;
-    options.largest_expected = 4.0;
-  }
-  const Slow<T> slow(a, b, options);
-  const Comparison fast = compare_lists(a, b, options);
-  EXPECT_EQ(fast.equal, slow.equal);
-  EXPECT_EQ(fast.num_off, slow.num_off);
-  if (std::isnan(slow.max_difference)) {
-    // Pairs that hold cannot hide a not-a-number: it never holds.
-    EXPECT_TRUE(std::isnan(fast.max_abs_difference));
-  } else {
-    EXPECT_DOUBLE_EQ(fast.max_abs_difference, slow.max_difference);
-  }
-  EXPECT_EQ(fast.same_bits, std::memcmp(a.data(), b.data(), n * sizeof(T)) == 0);
-  EXPECT_EQ(fast.message.empty(), slow.equal);
-}
-
-TEST(Compare, AgreesWithAPlainReferenceOnRandomLists) {
-  for (unsigned seed = 0; seed < 600; ++seed) {
-    compare_with_slow<float>(seed);
-    compare_with_slow<double>(seed);
-    compare_with_slow<Half>(seed);
-    compare_with_slow<BFloat16>(seed);
-    compare_with_slow<std::int32_t>(seed);
-    compare_with_slow<std::int64_t>(seed);
-    ASSERT_FALSE(HasFailure()) << "seed " << seed;
-  }
 }
 
 TEST(Compare, FindsOneElementAmongMany) {
@@ -414,24 +244,6 @@ TEST(Count, KeepsTrivialComparisonsApart) {
   EXPECT_EQ(evidence.loosest.rtol, 1.3e-6);
   EXPECT_EQ(evidence.loosest.atol, 1e-5);
   EXPECT_EQ(evidence.loosest.of_largest, 1e-6);
-}
-
-TEST(MessageMatches, FindsThePatternAtAnyPlace) {
-  EXPECT_TRUE(message_matches("replicate: sizes differ (2, 3)", "sizes differ"));
-  EXPECT_TRUE(message_matches("replicate: sizes differ (2, 3)", "replicate*differ*3)"));
-  EXPECT_TRUE(message_matches("abab", "ab*ab"));
-  EXPECT_TRUE(message_matches("line one\nline two", "one*two"));
-  EXPECT_TRUE(message_matches("abc", "*b*"));
-  EXPECT_FALSE(message_matches("aba", "ab*ab"));
-  EXPECT_FALSE(message_matches("differ sizes", "sizes*differ"));
-  EXPECT_FALSE(message_matches("Sizes", "sizes"));
-  EXPECT_FALSE(message_matches("", "x"));
-}
-
-TEST(MessageMatches, RefusesPatternsThatMatchTheEmptyText) {
-  EXPECT_THROW(message_matches("text", ""), Error);
-  EXPECT_THROW(message_matches("text", "*"), Error);
-  EXPECT_THROW(message_matches("text", "***"), Error);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "engine/core/error.hpp"
+#include "engine/core/fnv.hpp"
 
 namespace lockstep::verdict {
 
@@ -15,12 +16,6 @@ constexpr std::size_t header_size = sizeof(std::uint32_t) + 2 * sizeof(std::uint
 
 [[noreturn]] void refuse(std::string_view what) {
   throw Error(str("the outcome of a rank cannot be read: ", what), "the rank ended while it was handing it in");
-}
-
-std::uint64_t checksum(std::string_view bytes) {
-  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char byte : bytes) hash = (hash ^ static_cast<unsigned char>(byte)) * 0x100000001b3u;
-  return hash;
 }
 
 // Both directions share one list of the fields, visit() below: what is written is what is read, in one order.
@@ -216,7 +211,7 @@ std::string to_bytes(const RankOutcome& outcome) {
   Writer whole;
   whole(magic);
   whole(static_cast<std::uint64_t>(payload.size()));
-  whole(checksum(payload));
+  whole(fnv1a(payload));
   return whole.take() + payload;
 }
 
@@ -231,7 +226,7 @@ RankOutcome outcome_from_bytes(std::string_view bytes) {
   const std::string_view payload = bytes.substr(header_size);
   if (mark != magic) refuse("it does not begin like one");
   if (payload.size() != length) refuse(str(payload.size(), " bytes of ", length, " came"));
-  if (checksum(payload) != sum) refuse("its checksum differs");
+  if (fnv1a(payload) != sum) refuse("its checksum differs");
   Reader reader(payload);
   RankOutcome outcome;
   visit(reader, outcome);

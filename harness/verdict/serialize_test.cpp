@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/fnv.hpp"
 
 namespace lockstep::verdict {
 namespace {
@@ -152,10 +153,7 @@ TEST(Serialize, WildContentWithARightChecksumIsRefusedOrRead) {
     std::string altered = bytes;
     for (int i = 0; i < 4; ++i)
       altered[header + generator() % (bytes.size() - header)] = static_cast<char>(generator());
-    std::uint64_t hash = 0xcbf29ce484222325u;
-    for (std::size_t i = header; i < altered.size(); ++i) {
-      hash = (hash ^ static_cast<unsigned char>(altered[i])) * 0x100000001b3u;
-    }
+    const std::uint64_t hash = fnv1a(std::string_view(altered).substr(header));
     std::memcpy(altered.data() + 12, &hash, sizeof hash);
     try {
       outcome_from_bytes(altered);

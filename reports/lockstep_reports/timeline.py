@@ -283,7 +283,7 @@ def _bound_from(value: dict) -> Bound:
     return Bound(
         rank=count_of(value.get("rank")),
         of=text_of(value.get("of")) or "",
-        purposes=[str(purpose) for purpose in _list(value.get("purposes"))],
+        purposes=[text_of(purpose) or "" for purpose in _list(value.get("purposes"))],
         begin=_time_of(value.get("begin")) or 0.0,
         end=_time_of(value.get("end")) or 0.0,
         bytes=count_of(value.get("bytes")) or 0,

@@ -1,0 +1,24 @@
+// The order in which the kill matrix runs cases: one that is likely to catch a defect early.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "harness/scenario/expand.hpp"
+
+namespace lockstep::cli {
+
+// 0 to num - 1, so ordered that the first few are spread over the whole range: the first, the last, the middle, the
+// middles of both halves, ...
+std::vector<int> spread_order(int num);
+
+// One case of every scenario, then another of every scenario, and so on; within a scenario in spread_order(). Whatever
+// parameters, ranks and device a defect needs, some case with them comes early. Cases that cannot run are left out.
+std::vector<scenario::Case> one_per_scenario_in_turn(const std::vector<scenario::Case>& cases);
+
+// Copies of the cases, those that caught more defects first. A case that caught one defect is likely to catch the next.
+// `num_catches` is keyed by the addresses of `cases`.
+std::vector<scenario::Case> best_catchers_first(const std::vector<scenario::Case>& cases,
+                                                const std::map<const scenario::Case*, int>& num_catches);
+
+}  // namespace lockstep::cli

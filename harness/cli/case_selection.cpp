@@ -1,0 +1,100 @@
+#include "harness/cli/case_selection.hpp"
+
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "engine/core/error.hpp"
+#include "harness/cli/watched.hpp"
+#include "harness/report/results_file.hpp"
+#include "harness/run/trace/foresight.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+// Throws one Error with the errors of all files that cannot be loaded.
+std::vector<std::shared_ptr<const scenario::Scenario>> load_all(scenario::Library& library,
+                                                                const std::vector<std::string>& what) {
+  std::vector<std::shared_ptr<const scenario::Scenario>> scenarios;
+  std::string errors;
+  for (const std::string& path : library.find(what)) {
+    try {
+      scenarios.push_back(library.load(path));
+    } catch (const scenario::ScenarioError& error) {
+      errors += str(errors.empty() ? "" : "\n", error.what());
+    }
+  }
+  if (!errors.empty()) throw Error(errors, "");
+  return scenarios;
+}
+
+// The files outside the folder of scenarios.
+std::vector<std::string> own_files(const scenario::Library& library, const std::vector<std::string>& what) {
+  std::vector<std::string> files;
+  if (what.empty()) return files;
+  std::error_code error;
+  const std::filesystem::path root = std::filesystem::weakly_canonical(library.root(), error);
+  for (const std::string& path : library.find(what)) {
+    const std::filesystem::path below = std::filesystem::weakly_canonical(path, error).lexically_relative(root);
+    if (below.empty() || *below.begin() == "..") files.push_back(path);
+  }
+  return files;
+}
+
+using CaseName = std::pair<std::string, std::string>;  // scenario, case
+
+std::vector<verdict::CaseResult> failed_in(const std::string& results) {
+  std::vector<verdict::CaseResult> failed = report::read_results(results).cases;
+  std::erase_if(failed, [](const verdict::CaseResult& row) { return !verdict::is_unexpected(row.status); });
+  if (failed.empty()) throw Error(str("nothing failed in ", results), "leave --failed out to run all");
+  return failed;
+}
+
+std::vector<std::string> devices_of_build() { return {"cpu", "sim"}; }
+
+}  // namespace
+
+std::vector<std::string> scenarios_of(const std::vector<verdict::CaseResult>& rows, const std::string& root) {
+  const std::string folder = std::filesystem::weakly_canonical(root).filename().string();
+  std::set<std::string> what;
+  for (const verdict::CaseResult& row : rows) {
+    const bool is_own = !row.file.empty() && row.file != str(folder, "/", row.scenario, ".yaml");
+    what.insert(is_own ? row.file : row.scenario);
+  }
+  return {what.begin(), what.end()};
+}
+
+std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings) {
+  scenario::ExpandOptions expand = settings.expand;
+  expand.available_devices = devices_of_build();
+  std::vector<verdict::CaseResult> failed;
+  if (!settings.failed.empty()) failed = failed_in(settings.failed);
+  const bool by_failed = !failed.empty() && settings.what.empty();
+  const std::vector<std::string> what = by_failed ? scenarios_of(failed, library.root()) : settings.what;
+  const auto checked_cases = [&](const std::vector<std::string>& of) {
+    std::vector<scenario::Case> cases = scenario::expand_all(load_all(library, of), expand);
+    scenario::Diagnostics wrong;
+    run::check_before_launch(cases, wrong);
+    if (!wrong.empty()) throw scenario::ScenarioError(wrong);
+    return cases;
+  };
+  // A user's own file may exhaust time or memory, so a watched child evaluates it first. This process, from which the
+  // ranks are forked, evaluates it again.
+  if (const std::vector<std::string> own = own_files(library, what); !own.empty())
+    try_in_child([&] { checked_cases(own); });
+  std::vector<scenario::Case> cases = checked_cases(what);
+  if (!failed.empty()) {
+    std::set<CaseName> names;
+    for (const verdict::CaseResult& row : failed) names.insert({row.scenario, row.case_id});
+    std::erase_if(cases, [&](const scenario::Case& one) { return !names.contains({one.scenario->name, one.id}); });
+  }
+  const std::size_t count = cases.size();
+  for (int i = 1; i < settings.repeat; ++i) {
+    for (std::size_t j = 0; j < count; ++j) cases.push_back(cases[j]);
+  }
+  return cases;
+}
+
+}  // namespace lockstep::cli

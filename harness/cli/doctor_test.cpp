@@ -1,0 +1,44 @@
+#include "harness/cli/doctor.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harness/cli/test_support.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+using namespace testing_support;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+using testing::Not;
+
+TEST(Doctor, ReportsEveryFindingAndTheirNumber) {
+  const Home home;
+  const Ended ended = in_child([&] {
+    ::setenv("LOCKSTEP_HOME", home.path().c_str(), 1);
+    ::setenv("LOCKSTEP_PYTHON", "/nowhere/python3", 1);
+    return doctor();
+  });
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("  process ranks      two ranks started and summed\n"),
+                               HasSubstr("  thread ranks       two ranks started and summed\n"),
+                               HasSubstr("  scenarios          " + home.scenarios() + ", from LOCKSTEP_HOME\n"),
+                               HasSubstr("! Python  "), HasSubstr("remedy: "), HasSubstr("problem")));
+}
+
+TEST(Doctor, NamesTheRemedyOfAMissingFolder) {
+  const Ended ended = in_child([] {
+    ::setenv("LOCKSTEP_HOME", "/nowhere", 1);
+    ::setenv("TMPDIR", "/nowhere", 1);
+    return doctor();
+  });
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("! scenarios          there is no folder /nowhere/scenarios\n"
+                                   "                     remedy: set LOCKSTEP_HOME to the folder"));
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("! temporary folder"), HasSubstr("remedy: set TMPDIR")));
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,126 @@
+#include "harness/cli/kill_matrix.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/error.hpp"
+#include "harness/cli/test_support.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+using namespace testing_support;
+using scenario::Case;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// A sum over two ranks, which the defect sum_leaves_out_rank makes wrong.
+constexpr const char* summing =
+    "ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - let: {x: \"full([2], rank + 1)\"}\n"
+    "  - all_reduce: {tensor: x, op: sum}\n  - expect_equal: [x, 3]\n";
+
+class KillMatrix : public testing::Test {
+ protected:
+  Ended run(const std::vector<Case>& cases, KillMatrixOptions options) {
+    return in_child([&] { return kill_matrix(library_, cases, options); });
+  }
+  void add(const std::string& name, const std::string& text) {
+    for (Case& one : cases_of_text(library_, text, name)) cases_.push_back(std::move(one));
+  }
+  static KillMatrixOptions only(const std::string& defect) {
+    KillMatrixOptions options;
+    options.defects = {defect};
+    return options;
+  }
+
+  Home home_;
+  scenario::Library library_{home_.scenarios()};
+  std::vector<Case> cases_;
+};
+
+TEST_F(KillMatrix, ReportsACaughtDefect) {
+  add("sums", summing);
+  KillMatrixOptions options = only("sum_leaves_out_rank");
+  options.results_file = home_ / "defects.jsonl";
+  const Ended ended = run(cases_, options);
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("caught   sum_leaves_out_rank"));
+  EXPECT_THAT(ended.out,
+              HasSubstr("value    1 check of its kind and 0 others in 1 case; first: sums (expect_equal)\n"));
+  EXPECT_THAT(ended.out, HasSubstr("1 of 1 defect caught; the run of 1 case without a defect is clean\n"));
+  EXPECT_EQ(content_of(options.results_file),
+            "{\"kind\":\"defect\",\"name\":\"sum_leaves_out_rank\",\"place\":\"engine/comm\","
+            "\"caught_by\":[{\"scenario\":\"sums\",\"check\":\"expect_equal\"}]}\n");
+}
+
+TEST_F(KillMatrix, ReportsADefectThatNoCaseSees) {
+  add("alone", passes);
+  const Ended ended = run(cases_, only("sum_leaves_out_rank"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("MISSED   sum_leaves_out_rank"));
+  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 1 case\n"));
+  EXPECT_THAT(ended.out, HasSubstr("0 of 1 defect caught; the run of 0 cases without a defect is clean\n"));
+}
+
+TEST_F(KillMatrix, MissesADefectThatOnlyACheckOfAnotherKindSees) {
+  add("counts",
+      "ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - let: {x: \"full([2], rank + 1)\"}\n"
+      "  - {all_reduce: {tensor: x, op: sum}, when: \"rank >= 0\"}\n"
+      "  - {expect_equal: [x, 3], raises: {message: elements}}\n");
+  const Ended ended = run(cases_, only("replicate_bucket_not_sent"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("MISSED   replicate_bucket_not_sent"));
+}
+
+TEST_F(KillMatrix, MissesEveryDefectWithoutACase) {
+  add("skipped", is_skipped);
+  const Ended ended = run(cases_, only("sum_leaves_out_rank"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("0 checks of its kind and 0 others in 0 cases\n"));
+}
+
+TEST_F(KillMatrix, FailsWhenACatcherFailsWithoutTheDefect) {
+  add("broken", fails);
+  const Ended ended = run(cases_, only("sum_leaves_out_rank"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("caught   sum_leaves_out_rank"));
+  EXPECT_THAT(ended.out, HasSubstr("without a defect: FAIL broken [world_size=1,launch=thread,device=cpu]: "));
+  EXPECT_THAT(ended.out, HasSubstr("1 of 1 defect caught; the run of 1 case without a defect is NOT clean\n"));
+}
+
+TEST_F(KillMatrix, StopsAfterTheFirstCatchUnlessAllCasesAreAsked) {
+  add("a", summing);
+  add("b", summing);
+  add("c", summing);
+  EXPECT_THAT(run(cases_, only("sum_leaves_out_rank")).out, HasSubstr("1 check of its kind"));
+  KillMatrixOptions all = only("sum_leaves_out_rank");
+  all.all = true;
+  const Ended ended = run(cases_, all);
+  EXPECT_THAT(ended.out, HasSubstr("3 checks of its kind and 0 others in 3 cases; first: a (expect_equal)\n"));
+  EXPECT_THAT(ended.out, HasSubstr("the run of 3 cases without a defect is clean\n"));
+}
+
+TEST_F(KillMatrix, FailsWhenNoDefectHasTheName) {
+  add("sums", summing);
+  const Ended ended = run(cases_, only("no_such_defect"));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("0 of 0 defects caught"));
+}
+
+TEST_F(KillMatrix, RefusesAResultsFileThatCannotBeOpened) {
+  KillMatrixOptions options;
+  options.results_file = home_ / "none/defects.jsonl";
+  try {
+    kill_matrix(library_, {}, options);
+    FAIL() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot write " + options.results_file));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,197 @@
+#include "harness/launch/running_case.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/comm/control.hpp"
+#include "engine/core/error.hpp"
+#include "harness/launch/worker.hpp"
+#include "harness/verdict/serialize.hpp"
+
+namespace lockstep::launch {
+
+namespace {
+
+std::string signal_text(int signal) {
+  const char* name = ::sigabbrev_np(signal);
+  return name == nullptr ? str("signal ", signal) : str("signal ", signal, " (SIG", name, ")");
+}
+
+// Takes the complete frames out of the received bytes.
+void take_frames(RunningCase& test_case, Child& child) {
+  std::size_t at = 0;
+  while (child.received.size() - at >= sizeof(FrameHead)) {
+    FrameHead head;
+    std::memcpy(&head, child.received.data() + at, sizeof head);
+    if (child.received.size() - at - sizeof head < head.bytes) break;
+    const std::string_view bytes(child.received.data() + at + sizeof head, head.bytes);
+    at += sizeof head + head.bytes;
+    if (head.rank < 0 || head.rank >= test_case.options.world_size) continue;
+    const auto rank = static_cast<std::size_t>(head.rank);
+    try {
+      test_case.outcomes[rank] = verdict::outcome_from_bytes(bytes);
+      test_case.outcomes[rank].rank = head.rank;
+      test_case.handed_in[rank] = true;
+    } catch (const Error& error) {
+      test_case.outcomes[rank].detail = str("its outcome arrived damaged: ", error.message());
+    }
+    // The rank did not end in time, even if it could still report after the abort.
+    if (test_case.aborted && !test_case.outcomes[rank].end_expected)
+      test_case.outcomes[rank].status = verdict::RankStatus::hung;
+  }
+  child.received.erase(0, at);
+}
+
+// Records the end of a process for those of its ranks that handed in no outcome, or whose outcome says something else.
+void note_end(RunningCase& test_case, const Child& child, int status) {
+  for (int number : child.ranks) {
+    const auto rank = static_cast<std::size_t>(number);
+    verdict::RankOutcome& outcome = test_case.outcomes[rank];
+    outcome.rank = number;
+    if (outcome.end_expected && outcome.status == verdict::RankStatus::killed) {
+      outcome.end_time_ns = comm::now_ns();
+      continue;
+    }
+    const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (test_case.handed_in[rank] && (clean || test_case.aborted || test_case.interrupted)) continue;
+    outcome.end_time_ns = comm::now_ns();
+    if (test_case.handed_in[rank]) outcome.detail = "after it had handed in its outcome";
+    if (test_case.interrupted) {
+      outcome.status = verdict::RankStatus::killed;
+      outcome.signal = SIGKILL;
+      outcome.detail = "interrupted";
+    } else if (test_case.aborted) {
+      outcome.status = verdict::RankStatus::hung;
+      outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+    } else if (WIFSIGNALED(status)) {
+      outcome.status = verdict::RankStatus::killed;
+      outcome.signal = WTERMSIG(status);
+    } else {
+      outcome.status = verdict::RankStatus::exited;
+      outcome.exit_code = WEXITSTATUS(status);
+    }
+  }
+}
+
+// The reason of the end of a process, shown to peers and kept by the flight recorder.
+std::string reason_of_end(const RunningCase& test_case, int status) {
+  if (test_case.interrupted) return "ended by the harness: the run was interrupted";
+  if (test_case.aborted && WIFSIGNALED(status))
+    return str("ended by the harness after the time-out of ", seconds_text(test_case.options.timeout_seconds));
+  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
+                             : str("its process exited with ", WEXITSTATUS(status));
+}
+
+// A crash of one thread rank ends all ranks of its process. Those that did not crash themselves are bystanders.
+void note_bystanders(RunningCase& test_case, const Child& child, int status) {
+  if (child.ranks.size() < 2 || !WIFSIGNALED(status)) return;
+  const std::vector<int> crashed = comm::crashed_ranks(*test_case.world);
+  if (crashed.empty()) return;
+  for (int number : child.ranks) {
+    if (std::find(crashed.begin(), crashed.end(), number) != crashed.end()) continue;
+    verdict::RankOutcome& outcome = test_case.outcomes[static_cast<std::size_t>(number)];
+    if (outcome.status != verdict::RankStatus::killed) continue;
+    outcome.bystander = true;
+    outcome.detail = str("rank ", crashed.front(), ", a thread of the same process, crashed");
+  }
+}
+
+// Of the ranks that were ended at the time-out, those that waited for another rank are bystanders.
+void blame_culprits(RunningCase& test_case) {
+  for (const comm::WaitedFor& culprit : test_case.culprits) {
+    verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
+    if (blamed.status == verdict::RankStatus::hung)
+      blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);
+    for (int rank : culprit.by) {
+      verdict::RankOutcome& waiting = test_case.outcomes[static_cast<std::size_t>(rank)];
+      waiting.bystander = waiting.status == verdict::RankStatus::hung;
+    }
+  }
+}
+
+}  // namespace
+
+bool RunningCase::running() const {
+  return std::any_of(children.begin(), children.end(), [](const Child& child) { return !child.gone; });
+}
+
+void close_fd(int& fd) {
+  if (fd >= 0) ::close(fd);
+  fd = -1;
+}
+
+std::string seconds_text(double seconds) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g s", seconds);
+  return text;
+}
+
+void read_pipe(RunningCase& test_case, Child& child) {
+  if (child.pipe < 0) return;
+  char buffer[65536];
+  for (;;) {
+    const ssize_t n = ::read(child.pipe, buffer, sizeof buffer);
+    if (n > 0) {
+      child.received.append(buffer, static_cast<std::size_t>(n));
+      continue;
+    }
+    if (n < 0 && errno == EINTR) continue;
+    if (n == 0) close_fd(child.pipe);
+    break;
+  }
+  take_frames(test_case, child);
+}
+
+void collect(RunningCase& test_case, Child& child) {
+  ::kill(-child.pid, SIGKILL);
+  int status = 0;
+  while (::waitpid(child.pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  read_pipe(test_case, child);
+  child.gone = true;
+  note_end(test_case, child, status);
+  note_bystanders(test_case, child, status);
+  for (int rank : child.ranks) comm::announce_death(*test_case.world, rank, reason_of_end(test_case, status));
+  close_fd(child.pipe);
+  close_fd(child.pidfd);
+}
+
+bool has_ended(const Child& child) {
+  siginfo_t info{};
+  return ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+LaunchResult finish(RunningCase& test_case) {
+  LaunchResult result;
+  result.seconds = static_cast<double>(comm::now_ns() - test_case.start_ns) * 1e-9;
+  if (test_case.world) {
+    result.stories = comm::read_recorder(*test_case.world);
+    for (std::size_t rank = 0; rank < test_case.outcomes.size(); ++rank) {
+      verdict::RankOutcome& outcome = test_case.outcomes[rank];
+      const comm::RankStory& story = result.stories[rank];
+      if (outcome.last_step.step.empty() && outcome.status != verdict::RankStatus::finished && !story.step.empty())
+        outcome.last_step = {story.step, story.file, story.line, story.column};
+      const bool cut_short = !test_case.handed_in[rank] && outcome.status != verdict::RankStatus::never_started;
+      if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
+        outcome.detail = comm::last_words(story);
+    }
+  }
+  blame_culprits(test_case);
+  result.outcomes = std::move(test_case.outcomes);
+  test_case.world.reset();
+  if (!test_case.options.folder.empty()) {
+    std::error_code ignored;
+    std::filesystem::remove_all(test_case.options.folder, ignored);
+  }
+  return result;
+}
+
+}  // namespace lockstep::launch

@@ -1,0 +1,58 @@
+// One case while its ranks run: its processes, the outcomes they have sent, and how they ended. Internal to
+// harness/launch; the pool (launcher.cpp) starts the processes and waits for events.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <sys/types.h>
+
+#include "engine/comm/culprits.hpp"
+#include "engine/device/arena.hpp"
+#include "harness/launch/launcher.hpp"
+
+namespace lockstep::launch {
+
+// A forked process and the bytes it has sent that are not yet a complete frame.
+struct Child {
+  pid_t pid = -1;
+  int pidfd = -1;  // readable when the process ends; -1: the kernel has no pidfds, and the process is polled
+  int pipe = -1;   // its outcomes; -1: closed
+  std::vector<int> ranks;
+  std::string received;
+  bool gone = false;  // it has ended and was waited for
+};
+
+struct RunningCase {
+  int ticket = 0;
+  LaunchOptions options;
+  std::unique_ptr<device::HostWorld> world;
+  std::vector<Child> children;
+  std::vector<verdict::RankOutcome> outcomes;
+  std::vector<bool> handed_in;  // per rank: its outcome arrived intact
+  std::int64_t start_ns = 0;
+  std::int64_t deadline_ns = 0;           // time of the next measure: the abort, then the kill
+  bool aborted = false;                   // the time-out has passed
+  bool interrupted = false;               // the run was interrupted
+  std::vector<comm::WaitedFor> culprits;  // the ranks that others waited for when the case was aborted
+
+  bool running() const;
+};
+
+void close_fd(int& fd);
+// "2.5 s"
+std::string seconds_text(double seconds);
+
+// Reads all bytes that the pipe holds, and takes the outcomes that are complete. Does not block.
+void read_pipe(RunningCase& test_case, Child& child);
+// Ends the process group of a process that has ended or is to end, waits for the process, and completes the outcomes
+// of its ranks.
+void collect(RunningCase& test_case, Child& child);
+// Whether the process has ended. It is not waited for.
+bool has_ended(const Child& child);
+// The result of a case whose processes are all gone. Moves the outcomes out of the case and releases its world.
+LaunchResult finish(RunningCase& test_case);
+
+}  // namespace lockstep::launch
