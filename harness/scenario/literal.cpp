@@ -12,6 +12,8 @@
 
 namespace lockstep::scenario {
 
+template class OutOfLine<Literal::Data>;
+
 namespace {
 
 [[noreturn]] void wrong_kind(const Literal& value, std::string_view wanted) {
@@ -35,10 +37,6 @@ bool is_digits(std::string_view text) {
   return true;
 }
 
-}  // namespace
-
-namespace {
-
 std::int64_t own_bytes(const LiteralList& list) {
   return static_cast<std::int64_t>(sizeof list + bounded_product(list.capacity(), sizeof(Literal)));
 }
@@ -54,26 +52,20 @@ std::int64_t own_bytes(const LiteralMap& map) {
 Literal::Literal(std::string value) {
   const auto bytes = static_cast<std::int64_t>(sizeof value + value.capacity());
   Budget::ask(bytes, [&] { return str("a text of ", value.size(), " characters"); });
-  value_ = std::make_shared<const Held<std::string>>(std::move(value), Charge(bytes));
+  value_.data = Charged<std::string>(std::move(value), bytes);
 }
 
 Literal::Literal(LiteralList value) {
   const std::int64_t bytes = own_bytes(value);
   Budget::ask(bytes, [&] { return str("a list of ", value.size(), " items"); });
-  value_ = std::make_shared<const Held<LiteralList>>(std::move(value), Charge(bytes));
+  value_.data = Charged<LiteralList>(std::move(value), bytes);
 }
 
 Literal::Literal(LiteralMap value) {
   const std::int64_t bytes = own_bytes(value);
   Budget::ask(bytes, [&] { return str("a map of ", value.size(), " entries"); });
-  value_ = std::make_shared<const Held<LiteralMap>>(std::move(value), Charge(bytes));
+  value_.data = Charged<LiteralMap>(std::move(value), bytes);
 }
-
-Literal::Literal(const Literal&) = default;
-Literal::Literal(Literal&&) noexcept = default;
-Literal& Literal::operator=(const Literal&) = default;
-Literal& Literal::operator=(Literal&&) noexcept = default;
-Literal::~Literal() = default;
 
 std::string_view name_of(Literal::Kind kind) {
   switch (kind) {
@@ -97,28 +89,28 @@ std::string_view name_of(Literal::Kind kind) {
 
 bool Literal::as_bool() const {
   if (!is_bool()) wrong_kind(*this, "a boolean");
-  return std::get<bool>(value_);
+  return std::get<bool>(value_.data);
 }
 std::int64_t Literal::as_int() const {
   if (!is_int()) wrong_kind(*this, "an integer");
-  return std::get<std::int64_t>(value_);
+  return std::get<std::int64_t>(value_.data);
 }
 double Literal::as_double() const {
-  if (is_int()) return static_cast<double>(std::get<std::int64_t>(value_));
+  if (is_int()) return static_cast<double>(std::get<std::int64_t>(value_.data));
   if (!is_double()) wrong_kind(*this, "a number");
-  return std::get<double>(value_);
+  return std::get<double>(value_.data);
 }
 const std::string& Literal::as_text() const {
   if (!is_text()) wrong_kind(*this, "a text");
-  return std::get<HeldPtr<std::string>>(value_)->content;
+  return *std::get<Charged<std::string>>(value_.data);
 }
 const LiteralList& Literal::as_list() const {
   if (!is_list()) wrong_kind(*this, "a list");
-  return std::get<HeldPtr<LiteralList>>(value_)->content;
+  return *std::get<Charged<LiteralList>>(value_.data);
 }
 const LiteralMap& Literal::as_map() const {
   if (!is_map()) wrong_kind(*this, "a map");
-  return std::get<HeldPtr<LiteralMap>>(value_)->content;
+  return *std::get<Charged<LiteralMap>>(value_.data);
 }
 
 const Literal* Literal::find(std::string_view key) const {

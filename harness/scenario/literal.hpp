@@ -9,14 +9,13 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "harness/scenario/budget.hpp"
+#include "harness/scenario/charged.hpp"
 
 namespace lockstep::scenario {
 
@@ -38,14 +37,7 @@ class Literal {
   explicit Literal(LiteralList value);
   explicit Literal(LiteralMap value);
 
-  // Out of line: they are instantiations of a variant, dear to compile in every source.
-  Literal(const Literal&);
-  Literal(Literal&&) noexcept;
-  Literal& operator=(const Literal&);
-  Literal& operator=(Literal&&) noexcept;
-  ~Literal();
-
-  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  Kind kind() const { return static_cast<Kind>(value_.data.index()); }
   bool is_none() const { return kind() == Kind::none; }
   bool is_bool() const { return kind() == Kind::boolean; }
   bool is_int() const { return kind() == Kind::integer; }
@@ -73,19 +65,12 @@ class Literal {
   std::string shown() const;  // text() for messages, cut after some 80 characters
 
  private:
-  // Shared, so that a copy costs nothing however large the value is.
-  template <class Content>
-  struct Held {
-    Content content;
-    Charge charge;
-  };
-  template <class Content>
-  using HeldPtr = std::shared_ptr<const Held<Content>>;
   class Writer;
-  std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<LiteralList>,
-               HeldPtr<LiteralMap>>
-      value_;
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, Charged<std::string>, Charged<LiteralList>,
+                            Charged<LiteralMap>>;
+  OutOfLine<Data> value_;
 };
+extern template class OutOfLine<Literal::Data>;
 
 // "none", "boolean", "integer", "number", "text", "list", "map".
 std::string_view name_of(Literal::Kind kind);

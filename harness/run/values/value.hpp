@@ -25,7 +25,7 @@
 #include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/tensor.hpp"
-#include "harness/scenario/budget.hpp"
+#include "harness/scenario/charged.hpp"
 #include "harness/scenario/literal.hpp"
 
 namespace lockstep::run {
@@ -77,13 +77,12 @@ struct Identity {
   }
 };
 
-// A text, list or map with the sizes of the tree that it is written out as: an item that is shared counts each time.
+// A text, list or map, with the size of the tree that it is written out as: a shared item counts each time it occurs.
 template <class Content>
-struct Held {
+struct WithTreeSize {
   Content content;
-  int depth = 0;                // of lists and maps below, itself included
-  std::int64_t tree_bytes = 0;  // of all values below
-  scenario::Charge charge{};
+  int depth = 0;                // of nested lists and maps, this one included; 0 for a text
+  std::int64_t tree_bytes = 0;  // of all values in the tree
 };
 
 class Value {
@@ -128,18 +127,12 @@ class Value {
   explicit Value(Method value) : data_(std::move(value)) {}
   explicit Value(Identity value) : data_(std::move(value)) {}
   explicit Value(ScalerPtr value) : data_(std::move(value)) {}
-  // Out of line: they are instantiations of a variant, dear to compile in every source.
-  Value(const Value&);
-  Value(Value&&) noexcept;
-  Value& operator=(const Value&);
-  Value& operator=(Value&&) noexcept;
-  ~Value();
 
   static Value list(List items);
   static Value map(Map entries);
   static Value texts(const std::vector<std::string>& items);
 
-  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  Kind kind() const { return static_cast<Kind>(data_.data.index()); }
   bool is(Kind kind_asked) const { return kind() == kind_asked; }
   bool is_none() const { return is(Kind::none); }
   bool is_number() const { return is(Kind::integer) || is(Kind::number); }
@@ -165,16 +158,16 @@ class Value {
     if constexpr (std::is_same_v<T, std::string>)
       return text_or_null();
     else
-      return std::get_if<T>(&data_);
+      return std::get_if<T>(&data_.data);
   }
   // The entry of a map, or null.
   const Value* find(const Key& key) const;
 
  private:
   template <class Content>
-  using HeldPtr = std::shared_ptr<const Held<Content>>;
-  using Data = std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<List>,
-                            HeldPtr<Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr, device::Event, Handle,
+  using Charged = scenario::Charged<WithTreeSize<Content>>;
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, Charged<std::string>, Charged<List>,
+                            Charged<Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr, device::Event, Handle,
                             std::shared_ptr<const Observation>, Method, Identity, ScalerPtr>;
   explicit Value(Data data) : data_(std::move(data)) {}
   const std::string* text_or_null() const;
@@ -183,7 +176,7 @@ class Value {
   struct Sum;  // of the values of a list or map that is made
   [[noreturn]] void wrong_kind(std::string_view what, std::string_view wanted) const;
   const Value& settled() const;  // the result of a handle, or the value itself
-  Data data_;
+  scenario::OutOfLine<Data> data_;
 };
 
 std::string_view name_of(Value::Kind kind);  // "a list", "an integer", for messages
