@@ -200,78 +200,9 @@ void Checks::add_equal(Site site, const std::string& actual_label, const Value& 
                        const std::string& expected_label, const Value& expected, const EqualOptions& options) {
   Pairing pairing(options.gradients, options.of_largest > 0.0);
   pairing.walk(actual_label, actual, expected_label, expected);
-  Equal check{std::move(site), options, {}, std::move(pairing.mismatch)};
+  EqualCheck check{std::move(site), options, {}, std::move(pairing.mismatch)};
   for (auto& [a, b] : pairing.pairs) check.pairs.push_back({std::move(a), std::move(b)});
   equal_.push_back(std::move(check));
-}
-
-void Checks::judge(verdict::Evidence& evidence, const Fail& fail) {
-  for (const Equal& check : equal_) judge_one(check, evidence, fail);
-  equal_.clear();
-}
-
-void Checks::judge_one(const Equal& check, verdict::Evidence& evidence, const Fail& fail) {
-  if (!check.mismatch.empty()) return fail(check.site, check.mismatch);
-  struct Judged {
-    verdict::Comparison comparison;
-    verdict::CompareOptions options;
-    bool nan = false;
-  };
-  // The whole of `expected` is one scale.
-  double largest = 0.0;
-  if (check.options.of_largest > 0.0)
-    for (const Pair& pair : check.pairs) largest = std::max(largest, largest_magnitude(pair.expected));
-  std::vector<Judged> judged;
-  for (const Pair& pair : check.pairs) {
-    const HostPair host = to_host(pair.actual, pair.expected);
-    const verdict::Tolerance usual = verdict::tolerance_of(host.expected.operand.dtype);
-    Judged item;
-    item.options.tolerance = {check.options.rtol.value_or(usual.rtol), check.options.atol.value_or(usual.atol)};
-    item.options.of_largest = check.options.of_largest;
-    item.options.largest_expected = largest;
-    item.options.bits = check.options.bits || (check.options.bits_float32 && !check.options.different && host.tensors &&
-                                               host.expected.operand.dtype == DType::float32);
-    item.comparison = verdict::compare(host.actual.operand, host.expected.operand, item.options);
-    item.nan = check.options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
-    if (check.options.from_empty) item.comparison.trivial = true;
-    if (host.exact) {
-      item.comparison.equal = item.comparison.same_bits = host.agree;
-      item.comparison.message = host.agree ? "" : host.message;
-    }
-    judged.push_back(std::move(item));
-  }
-  if (!check.options.different) {
-    std::string first;
-    std::size_t num_failed = 0;
-    for (std::size_t i = 0; i < judged.size(); ++i) {
-      verdict::count(evidence, judged[i].comparison, judged[i].options);
-      if (judged[i].comparison.equal) continue;
-      if (num_failed++ == 0)
-        first = str(check.pairs[i].actual.label, " and ", check.pairs[i].expected.label, ": ",
-                    judged[i].comparison.message);
-    }
-    if (num_failed > 1) first += str("; ", num_failed, " of ", judged.size(), " values are off");
-    if (num_failed > 0) fail(check.site, std::move(first));
-    return;
-  }
-  const auto differs = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return !j.comparison.equal; });
-  const auto nan = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return j.nan; });
-  if (nan != judged.end()) {
-    const auto& pair = check.pairs[static_cast<std::size_t>(nan - judged.begin())];
-    return fail(check.site, str(pair.actual.label, " and ", pair.expected.label,
-                                " cannot be told apart: there is a not-a-number among them"));
-  }
-  if (differs == judged.end()) {
-    const std::string which =
-        check.pairs.empty() ? "the values" : str(check.pairs[0].actual.label, " and ", check.pairs[0].expected.label);
-    return fail(check.site, str(which, " agree, though they must differ"));
-  }
-  if (check.options.from_empty) {
-    evidence.trivial += 1;
-    return;
-  }
-  evidence.comparisons += 1;
-  evidence.elements += differs->comparison.elements;
 }
 
 }  // namespace lockstep::run

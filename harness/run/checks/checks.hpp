@@ -54,44 +54,45 @@ struct EqualOptions {
   bool from_empty = false;    // an operand was read from a window in which nothing happened
 };
 
-class Checks {
- public:
-  void add_equal(Site site, const std::string& actual_label, const Value& actual, const std::string& expected_label,
-                 const Value& expected, const EqualOptions& options);
-  // `members` are the world ranks of the mesh, in order.
-  void add_across(Site site, const std::string& label, const Value& value, std::vector<int> members, bool same);
-
-  // Judges what was added by add_equal, in order.
-  void judge(verdict::Evidence& evidence, const Fail& fail);
-  // Judges what was added by add_across: every rank of the case must call it once, whether it has such checks or not.
-  // A check that some member did not reach fails on those that did.
-  void judge_across(int rank, int world_size, verdict::Evidence& evidence, const Fail& fail);
-  // Fails all checks across ranks without asking the others, saying why they cannot be judged.
-  void fail_across(const std::string& why, const Fail& fail);
-  bool any_across() const { return !across_.empty(); }
-
- private:
+// The checks that the steps of one rank added.
+struct EqualCheck {
+  Site site;
+  EqualOptions options;
   struct Pair {
     Snapshot actual, expected;
   };
-  struct Equal {
-    Site site;
-    EqualOptions options;
-    std::vector<Pair> pairs;
-    std::string mismatch;  // of structure; found when the check ran
-  };
-  struct Across {
-    Site site;
-    std::string key;  // place, members and how many times before: the same on all ranks
-    std::string label;
-    std::vector<int> members;
-    bool same = true;
-    std::vector<Snapshot> values;
-  };
-  void judge_one(const Equal& check, verdict::Evidence& evidence, const Fail& fail);
-  std::vector<Equal> equal_;
-  std::vector<Across> across_;
-  std::unordered_map<std::string, int> times_;
+  std::vector<Pair> pairs;
+  std::string mismatch;  // of the structures of both sides; empty: none
+};
+struct AcrossCheck {
+  Site site;
+  std::string key;  // the place, its repetition and the members: the same on all ranks
+  std::string label;
+  std::vector<int> members;  // world ranks, in the order of the mesh
+  bool same = true;          // all members must have the same values; otherwise no two may
+  std::vector<Snapshot> values;
+};
+
+class Checks {
+ public:
+  // Takes snapshots of both values. Throws Error for values that cannot be compared (meta tensors, partial placements).
+  void add_equal(Site site, const std::string& actual_label, const Value& actual, const std::string& expected_label,
+                 const Value& expected, const EqualOptions& options);
+  // `members`: the world ranks of the mesh, in its order.
+  void add_across(Site site, const std::string& label, const Value& value, std::vector<int> members, bool same);
+
+  // Judges the checks of add_equal, in the order in which they were added. Needs synchronized streams.
+  void judge(verdict::Evidence& evidence, const Fail& fail);
+  // Judges the checks of add_across. Collective: every rank of the case calls it once, with or without such checks. A
+  // check that some member did not reach fails on the members that did. Throws CollectiveError.
+  void judge_across(int rank, int world_size, verdict::Evidence& evidence, const Fail& fail);
+  // Fails all checks of add_across without communication; `why` says why they cannot be judged.
+  void fail_across(const std::string& why, const Fail& fail);
+
+ private:
+  std::vector<EqualCheck> equal_;
+  std::vector<AcrossCheck> across_;
+  std::unordered_map<std::string, int> num_repetitions_;  // of a check across ranks, by its place and members
 };
 
 // Takes snapshots of a value and everything in it, in order; modules as parameters, gradients and buffers.
