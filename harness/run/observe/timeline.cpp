@@ -1,17 +1,13 @@
 #include "harness/run/observe/timeline.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/device/trace.hpp"
 #include "harness/run/observe/observation.hpp"
 
@@ -30,8 +26,6 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
-
-std::string joined(const std::string& name, const std::string& path) { return path.empty() ? name : name + "." + path; }
 
 // Which entry of the log each launch is, by its place in the trace: a deferred launch was issued right after its entry.
 std::map<std::size_t, const comm::LogEntry*> collectives_of(const std::vector<device::TracedLaunch>& launches) {
@@ -121,8 +115,7 @@ Timeline::Span Timeline::step(const scenario::Step& step) {
 }
 
 void Timeline::after_step(const scenario::Step& step, const Scope& scope, const Value& result) {
-  const bool makes_models = step.verb == Verb::model || step.verb == Verb::copy;
-  if (const nn::ModulePtr* module = result.get_if<nn::ModulePtr>(); module && makes_models) watch(step.as, *module);
+  if (const nn::ModulePtr* model = bound_model(step.verb, result)) watch(step.as, *model);
   if (step.verb == Verb::observe) {
     Window window;
     window.as = step.as;
@@ -178,7 +171,7 @@ void Timeline::note_bound(const Expr& condition, const Scope& scope) {
 
 void Timeline::watch(const std::string& name, const nn::ModulePtr& root) {
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
-    const std::string path = joined(name, entry.path);
+    const std::string path = full_path(name, entry.path);
     entry.module->add_pre_forward(
         [spans = spans_, path](nn::Module& module, nn::Inputs&) {
           spans->begin("module", recomputing() ? path + " (recomputed)" : path, RankContext::current().scenario_line,
@@ -191,12 +184,9 @@ void Timeline::watch(const std::string& name, const nn::ModulePtr& root) {
   }
 }
 
-void Timeline::write(const std::string& path, const Header& header) const {
+void Timeline::write(const std::string& path, const RecordingHeader& header) const {
   const device::Trace trace = device::trace();
-  std::string text =
-      str("{\"kind\":\"timeline\",\"scenario\":", json_text(header.scenario), ",\"case\":", json_text(header.case_id),
-          ",\"stage\":", json_text(header.stage), ",\"rank\":", header.rank, ",\"world_size\":", header.world_size,
-          ",\"purposes\":[", memory_names(), "]}\n");
+  std::string text = str("{", header_members("timeline", header), ",\"purposes\":[", memory_names(), "]}\n");
   for (const device::TracedStream& stream : trace.streams)
     text += str("{\"kind\":\"stream\",\"id\":", stream.id, ",\"name\":", json_text(stream.name), "}\n");
   const std::map<std::size_t, const comm::LogEntry*> collectives = collectives_of(trace.launches);
@@ -230,16 +220,7 @@ void Timeline::write(const std::string& path, const Header& header) const {
   }
   text += str("{\"kind\":\"end\",\"launches_dropped\":", trace.num_dropped, ",\"spans_dropped\":", spans_->num_dropped,
               "}\n");
-  const std::filesystem::path file(path);
-  std::error_code ignored;
-  std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return;
-  const int reason = errno;
-  if (is_exhaustion(reason)) throw resource_error(str("writing the timeline ", path), reason);
-  throw Error(str("cannot write the timeline ", path), "give --timeline another folder");
+  write_recording(path, text, "the timeline", "--timeline");
 }
 
 }  // namespace lockstep::run

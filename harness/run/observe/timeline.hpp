@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/nn/module.hpp"
+#include "harness/run/observe/recording.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/value.hpp"
 #include "harness/scenario/document.hpp"
@@ -48,16 +49,9 @@ class Timeline {
   // Watches what the step bound; notes windows of memory, and the bounds of conditions on them.
   void after_step(const scenario::Step& step, const Scope& scope, const Value& result);
 
-  struct Header {
-    std::string scenario;
-    std::string case_id;
-    std::string stage;
-    int rank = 0;
-    int world_size = 1;
-  };
   // Lines of JSON: the header, then streams, launches, spans, memory and bounds, then what was dropped. Makes its
   // folder; throws Error when it cannot be written.
-  void write(const std::string& path, const Header& header) const;
+  void write(const std::string& path, const RecordingHeader& header) const;
 
  private:
   struct Spans;

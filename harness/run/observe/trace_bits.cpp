@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include <xxhash.h>
 
@@ -15,7 +12,6 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::run {
@@ -61,8 +57,6 @@ struct Record {
   }
 };
 
-std::string joined(const std::string& name, const std::string& path) { return path.empty() ? name : name + "." + path; }
-
 }  // namespace
 
 struct TraceBits::Records {
@@ -84,8 +78,7 @@ TraceBits::TraceBits() : records_(std::make_shared<Records>()) {}
 TraceBits::~TraceBits() = default;
 
 void TraceBits::after_step(scenario::Verb verb, const std::string& name, const Value& result) {
-  const bool makes_models = verb == scenario::Verb::model || verb == scenario::Verb::copy;
-  if (const nn::ModulePtr* module = result.get_if<nn::ModulePtr>(); module && makes_models) watch(name, *module);
+  if (const nn::ModulePtr* model = bound_model(verb, result)) watch(name, *model);
   if (verb == scenario::Verb::backward) take_gradients();
 }
 
@@ -93,7 +86,7 @@ void TraceBits::watch(const std::string& name, const nn::ModulePtr& root) {
   std::erase_if(roots_, [](const auto& entry) { return entry.second.expired(); });
   roots_.emplace_back(name, root);
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
-    const std::string path = joined(name, entry.path);
+    const std::string path = full_path(name, entry.path);
     entry.module->add_post_forward(
         [records = records_, path](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
           const bool again = recomputing();
@@ -118,14 +111,12 @@ void TraceBits::take_gradients() {
     const nn::ModulePtr root = weak.lock();
     if (!root) continue;
     for (const nn::NamedParameter& entry : nn::named_parameters(root))
-      Records::take(records_, "gradient", joined(name, entry.path), 0, grad(entry.trained()));
+      Records::take(records_, "gradient", full_path(name, entry.path), 0, grad(entry.trained()));
   }
 }
 
-void TraceBits::write(const std::string& path, const Header& header) const {
-  std::string text = str("{\"kind\":\"trace\",\"scenario\":", json_text(header.scenario),
-                         ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage),
-                         ",\"rank\":", header.rank, ",\"world_size\":", header.world_size, "}\n");
+void TraceBits::write(const std::string& path, const RecordingHeader& header) const {
+  std::string text = str("{", header_members("trace", header), "}\n");
   for (const Record& record : records_->list) {
     std::string sizes;
     for (const std::int64_t size : record.sizes) sizes += str(sizes.empty() ? "" : ",", size);
@@ -136,16 +127,7 @@ void TraceBits::write(const std::string& path, const Header& header) const {
                 "\",\"sizes\":[", sizes, "],\"hash\":\"", hash, "\"}\n");
   }
   text += str("{\"kind\":\"end\",\"records\":", records_->list.size(), "}\n");
-  const std::filesystem::path file(path);
-  std::error_code ignored;
-  std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return;
-  const int reason = errno;
-  if (is_exhaustion(reason)) throw resource_error(str("writing the trace ", path), reason);
-  throw Error(str("cannot write the trace ", path), "give --trace-bits another folder");
+  write_recording(path, text, "the trace", "--trace-bits");
 }
 
 }  // namespace lockstep::run

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/nn/module.hpp"
+#include "harness/run/observe/recording.hpp"
 #include "harness/run/values/value.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
@@ -34,16 +35,9 @@ class TraceBits {
   void after_step(scenario::Verb verb, const std::string& name, const Value& result);
 
   // Where the trace of this rank comes from.
-  struct Header {
-    std::string scenario;
-    std::string case_id;
-    std::string stage;
-    int rank = 0;
-    int world_size = 1;
-  };
   // The file: a line of JSON for the header, one a record, one that says how many there are. Makes its folder. Throws
   // Error when it cannot be written. All streams must have been synchronized, or have failed.
-  void write(const std::string& path, const Header& header) const;
+  void write(const std::string& path, const RecordingHeader& header) const;
 
  private:
   struct Records;
