@@ -67,7 +67,7 @@ Value applied(const CallArguments& call) {
   for (const auto& [api, record] : module_of(call)->applied) {
     Map settings;
     for (const auto& [key, value] : record.settings) settings.emplace_back(key, from_nn(value));
-    settings = with_entry(settings, "parameters", Value::texts(record.parameter_names));
+    set_entry(settings, "parameters", Value::texts(record.parameter_names));
     apis.emplace_back(api, Value::map(std::move(settings)));
   }
   return Value::map(std::move(apis));

@@ -159,7 +159,9 @@ Value has(const CallArguments& call) {
 }
 
 Value put(const CallArguments& call) {
-  return Value::map(with_entry(call.at(0, "map").as_map("map"), key_of(call.at(1, "key")), call.at(2, "value")));
+  Map map = call.at(0, "map").as_map("map");
+  set_entry(map, key_of(call.at(1, "key")), call.at(2, "value"));
+  return Value::map(std::move(map));
 }
 
 Value starts_with(const CallArguments& call) {

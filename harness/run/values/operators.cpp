@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <type_traits>
 
 #include "engine/autograd/ops.hpp"
 #include "harness/run/values/evaluate.hpp"
@@ -100,60 +102,56 @@ Value on_numbers(Op op, double a, double b) {
   }
 }
 
+// Of a tensor with a tensor or a number; nothing where the operator is not defined for them.
+template <class Right>
+std::optional<Value> on_tensor(Op op, const Tensor& x, const Right& y) {
+  switch (op) {
+    case Op::add:
+      return Value(ops::add(x, y));
+    case Op::subtract:
+      return Value(ops::sub(x, y));
+    case Op::multiply:
+      return Value(ops::mul(x, y));
+    case Op::divide:
+      return Value(ops::div(x, y));
+    case Op::matmul:
+      if constexpr (std::is_same_v<Right, Tensor>) return Value(ops::matmul(x, y));
+      return std::nullopt;
+    case Op::power:
+      if constexpr (std::is_same_v<Right, double>) return Value(ops::pow(x, y));
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Value> on_number_and_tensor(Op op, double x, const Tensor& y) {
+  switch (op) {
+    case Op::add:
+      return Value(ops::add(y, x));
+    case Op::subtract:
+      return Value(ops::rsub(x, y));
+    case Op::multiply:
+      return Value(ops::mul(y, x));
+    case Op::divide:
+      return Value(ops::rdiv(x, y));
+    default:
+      return std::nullopt;
+  }
+}
+
 Value on_tensors(Op op, const Value& a, const Value& b) {
-  if (a.is_tensor() && b.is_tensor()) {
-    const Tensor& x = *a.get_if<Tensor>();
-    const Tensor& y = *b.get_if<Tensor>();
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(x, y));
-      case Op::subtract:
-        return Value(ops::sub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(x, y));
-      case Op::divide:
-        return Value(ops::div(x, y));
-      case Op::matmul:
-        return Value(ops::matmul(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  if (a.is_tensor() && b.is_number()) {
-    const Tensor& x = *a.get_if<Tensor>();
-    const double y = b.as_number("operand");
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(x, y));
-      case Op::subtract:
-        return Value(ops::sub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(x, y));
-      case Op::divide:
-        return Value(ops::div(x, y));
-      case Op::power:
-        return Value(ops::pow(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  if (a.is_number() && b.is_tensor()) {
-    const double x = a.as_number("operand");
-    const Tensor& y = *b.get_if<Tensor>();
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(y, x));
-      case Op::subtract:
-        return Value(ops::rsub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(y, x));
-      case Op::divide:
-        return Value(ops::rdiv(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  no_operator(op, a, b);
+  const Tensor* x = a.get_if<Tensor>();
+  const Tensor* y = b.get_if<Tensor>();
+  std::optional<Value> result;
+  if (x && y)
+    result = on_tensor(op, *x, *y);
+  else if (x && b.is_number())
+    result = on_tensor(op, *x, b.as_number("operand"));
+  else if (y && a.is_number())
+    result = on_number_and_tensor(op, a.as_number("operand"), *y);
+  if (!result) no_operator(op, a, b);
+  return *std::move(result);
 }
 
 Value repeated(const List& list, std::int64_t times) {

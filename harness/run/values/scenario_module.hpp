@@ -33,6 +33,9 @@ class ScenarioModule final : public nn::Module {
   nn::Value run(std::string_view name, const nn::Inputs& inputs) override;
 
  private:
+  // The inputs and options of a call, with defaults evaluated in `scope`.
+  Locals bind_inputs(const scenario::OwnMethod& method, const nn::Inputs& inputs, const Scope& scope) const;
+
   const scenario::OwnModel& description_;  // of the scenario, which outlives the case
   FramePtr frame_;
   std::vector<std::pair<std::string, Value>> arguments_;

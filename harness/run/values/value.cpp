@@ -10,7 +10,6 @@
 
 namespace lockstep::run {
 
-
 namespace {
 
 template <class T>
@@ -221,15 +220,13 @@ std::string describe(const Value& value) {
   }
 }
 
-Map with_entry(const Map& map, const Key& key, Value value) {
-  Map result = map;
-  for (auto& [name, old] : result)
-    if (name == key) {
+void set_entry(Map& map, Key key, Value value) {
+  for (auto& [own, old] : map)
+    if (own == key) {
       old = std::move(value);
-      return result;
+      return;
     }
-  result.emplace_back(key, std::move(value));
-  return result;
+  map.emplace_back(std::move(key), std::move(value));
 }
 
 }  // namespace lockstep::run

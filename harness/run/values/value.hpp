@@ -187,8 +187,8 @@ std::string describe(const Value& value);
 // whatever their order). A tensor may be compared with none only: anything else throws Error.
 bool equal(const Value& a, const Value& b);
 
-// Map with one entry more, or another value for a key it has.
-Map with_entry(const Map& map, const Key& key, Value value);
+// Adds an entry, or replaces the value of the one with that key.
+void set_entry(Map& map, Key key, Value value);
 
 Value from_literal(const scenario::Literal& literal);
 // For records, texts and files: tensors become nested lists of numbers. Throws Error for objects, and past
