@@ -38,7 +38,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
                  tensor.storage()->memory().pinned());
   }
-  if (name == "storage") return Value(Identity{tensor.storage()});
+  if (name == "storage") return Value(StorageIdentity{tensor.storage()});
   if (name == "sharded") return Value(tensor.is_sharded());
   if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
   if (tensor.is_sharded() && name == "mesh")
@@ -95,7 +95,7 @@ bool find_member(const nn::ModulePtr& module, const std::string& name, Value& fo
   }
   for (const std::string& method : module->methods())
     if (method == name) {
-      found = Value(Method{module, name});
+      found = Value(BoundMethod{module, name});
       return true;
     }
   return false;

@@ -35,7 +35,7 @@ void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& sco
 
 namespace {
 
-// Names of an own model come before all others but the inputs of its method.
+// Order: inputs of the evaluated method and comprehension targets, members of the module, the frame, the session.
 bool lookup(const std::string& name, const Scope& scope, Value& found) {
   if (scope.locals)
     if (const Value* value = scope.locals->find(name)) {
@@ -57,17 +57,17 @@ Value name_value(const Expr& expr, const Scope& scope) {
   throw UnboundName(str("`", expr.name, "` has no value here: the step that would have bound it did not run"));
 }
 
-// Binds the targets of a comprehension or a for_each to one item.
+// Binds the targets of a comprehension to one item; several targets unpack a list.
 void bind_targets(const std::vector<std::string>& targets, const Value& item,
                   std::vector<std::pair<std::string, Value>>& names) {
   if (targets.size() == 1) {
     names[0].second = item;
     return;
   }
-  const List& parts = item.as_list("an item that several names take apart");
-  if (parts.size() != targets.size())
-    throw Error(str("an item of ", parts.size(), " values cannot be taken apart by ", targets.size(), " names"));
-  for (std::size_t i = 0; i < parts.size(); ++i) names[i].second = parts[i];
+  const List& values = item.as_list("an item for several names");
+  if (values.size() != targets.size())
+    throw Error(str("an item of ", values.size(), " values cannot be unpacked into ", targets.size(), " names"));
+  for (std::size_t i = 0; i < values.size(); ++i) names[i].second = values[i];
 }
 
 template <class Visit>
@@ -77,7 +77,7 @@ void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, V
   Locals locals{scope.locals, {}};
   for (const std::string& target : expr.names) locals.names.emplace_back(target, Value());
   const Scope inner = scope.with(&locals);
-  for (const Value& item : items.as_list("what a comprehension runs over")) {
+  for (const Value& item : items.as_list("the range of a comprehension")) {
     scenario::Budget::ask_time();
     bind_targets(expr.names, item, locals.names);
     if (!condition || evaluate_condition(*condition, inner)) visit(inner);
@@ -109,7 +109,7 @@ bool callable(const Value& value) { return value.is(Value::Kind::module) || valu
 Value call_value(const Value& callee, const Arguments& arguments, const std::string& shown) {
   if (const nn::ModulePtr* module = callee.get_if<nn::ModulePtr>())
     return call_module(*module, "forward", arguments.positional, arguments.named);
-  if (const Method* method = callee.get_if<Method>())
+  if (const BoundMethod* method = callee.get_if<BoundMethod>())
     return call_module(method->module, method->name, arguments.positional, arguments.named);
   throw Error(str("`", shown, "` is ", describe(callee), " and cannot be called"));
 }

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the parser calls, event by event. The names are the library's.
+// The handler of parser events. The library prescribes the names.
 class Builder {
  public:
   using binary_t = Json::binary_t;

@@ -19,8 +19,10 @@ std::int64_t bytes_of(std::size_t count) {
 
 }  // namespace
 
-// Checked before anything is held, so that a value past a bound never comes to be.
-struct Value::Sum {
+// The depth and size of a list or map under construction. check() runs before the value exists, so no value exceeds a
+// limit.
+class Value::TreeSize {
+ public:
   int depth = 1;
   std::int64_t bytes = 0;
 
@@ -28,20 +30,21 @@ struct Value::Sum {
     depth = std::max(depth, 1 + value.depth());
     bytes = scenario::saturating_add(bytes, value.tree_bytes());
   }
-  // `own` bytes are held anew; the tree is written out by whatever records, copies or compares the value.
-  void check(const char* what, std::size_t size, std::int64_t own) const {
+  // `own`: the bytes that the new value allocates. `bytes` is bounded too: records, copies and comparisons of the value
+  // visit the whole tree.
+  void check(const char* kind, std::size_t size, std::int64_t own) const {
     if (size > scenario::limits::list_items)
-      throw Error(str(what, " of ", size, " items: at most ", scenario::limits::list_items, " are allowed"));
+      throw Error(str(kind, " of ", size, " items: at most ", scenario::limits::list_items, " are allowed"));
     if (depth > scenario::limits::value_depth)
-      throw Error(str(what, " that nests ", depth, " deep: at most ", scenario::limits::value_depth, " are allowed"));
+      throw Error(str(kind, " that nests ", depth, " deep: at most ", scenario::limits::value_depth, " are allowed"));
     const scenario::Budget* budget = scenario::Budget::current();
     if (!budget) return;
-    budget->need(own, [&] { return str(what, " of ", size, " items"); });
+    budget->need(own, [&] { return str(kind, " of ", size, " items"); });
     if (bytes > budget->limits().memory_bytes)
-      throw scenario::BudgetError(str(what, " of ", size, " items that nests ", depth, " deep needs ",
+      throw scenario::BudgetError(str(kind, " of ", size, " items that nests ", depth, " deep needs ",
                                       scenario::bytes_text(bytes), " written out, where ", budget->limits().of,
                                       " may use ", scenario::bytes_text(budget->limits().memory_bytes)),
-                                  "shared items count each time they stand in it");
+                                  "a shared item counts each time it occurs");
   }
 };
 
@@ -52,29 +55,29 @@ Value::Value(std::string value) {
 }
 
 Value Value::list(List items) {
-  Sum sum;
-  sum.bytes = bytes_of<Value>(items.size());
+  TreeSize tree;
+  tree.bytes = bytes_of<Value>(items.size());
   const auto own = static_cast<std::int64_t>(Charged<List>::overhead_bytes) + bytes_of<Value>(items.capacity());
-  for (const Value& item : items) sum.add(item);
-  sum.check("a list", items.size(), own);
-  return Value(Data(Charged<List>({std::move(items), sum.depth, sum.bytes}, own)));
+  for (const Value& item : items) tree.add(item);
+  tree.check("a list", items.size(), own);
+  return Value(Data(Charged<List>({std::move(items), tree.depth, tree.bytes}, own)));
 }
 
 Value Value::map(Map entries) {
-  Sum sum;
+  TreeSize tree;
   auto own = static_cast<std::int64_t>(Charged<Map>::overhead_bytes) + bytes_of<Map::value_type>(entries.capacity());
   for (const auto& [key, value] : entries) {
     own += static_cast<std::int64_t>(key.text.size());
-    sum.add(value);
+    tree.add(value);
   }
-  sum.bytes = scenario::saturating_add(sum.bytes, own);
-  sum.check("a map", entries.size(), own);
-  return Value(Data(Charged<Map>({std::move(entries), sum.depth, sum.bytes}, own)));
+  tree.bytes = scenario::saturating_add(tree.bytes, own);
+  tree.check("a map", entries.size(), own);
+  return Value(Data(Charged<Map>({std::move(entries), tree.depth, tree.bytes}, own)));
 }
 
 const std::string* Value::text_or_null() const {
-  const auto* held = std::get_if<Charged<std::string>>(&data_.data);
-  return held ? &(*held)->content : nullptr;
+  const auto* text = std::get_if<Charged<std::string>>(&data_.data);
+  return text ? &(*text)->content : nullptr;
 }
 
 int Value::depth() const {
@@ -107,79 +110,79 @@ std::string_view name_of(Value::Kind kind) {
   return names[static_cast<int>(kind)];
 }
 
-void Value::wrong_kind(std::string_view what, std::string_view wanted) const {
-  throw Error(str(what, " must be ", wanted, ", not ", describe(*this)));
+void Value::wrong_kind(std::string_view subject, std::string_view wanted) const {
+  throw Error(str(subject, " must be ", wanted, ", not ", describe(*this)));
 }
 
-const Value& Value::settled() const {
+const Value& Value::result_or_this() const {
   const Handle* handle = get_if<Handle>();
   return handle && handle->result ? *handle->result : *this;
 }
 
-bool Value::as_bool(std::string_view what) const {
+bool Value::as_bool(std::string_view subject) const {
   if (const bool* value = get_if<bool>()) return *value;
-  wrong_kind(what, "a boolean");
+  wrong_kind(subject, "a boolean");
 }
 
-std::int64_t Value::as_int(std::string_view what) const {
+std::int64_t Value::as_int(std::string_view subject) const {
   if (const std::int64_t* value = get_if<std::int64_t>()) return *value;
-  wrong_kind(what, "an integer");
+  wrong_kind(subject, "an integer");
 }
 
-double Value::as_number(std::string_view what) const {
+double Value::as_number(std::string_view subject) const {
   if (const double* value = get_if<double>()) return *value;
   if (const std::int64_t* value = get_if<std::int64_t>()) return static_cast<double>(*value);
-  wrong_kind(what, "a number");
+  wrong_kind(subject, "a number");
 }
 
-const std::string& Value::as_text(std::string_view what) const {
+const std::string& Value::as_text(std::string_view subject) const {
   if (const std::string* value = get_if<std::string>()) return *value;
-  wrong_kind(what, "a text");
+  wrong_kind(subject, "a text");
 }
 
-const List& Value::as_list(std::string_view what) const {
-  if (const auto* value = std::get_if<Charged<List>>(&settled().data_.data)) return (*value)->content;
-  wrong_kind(what, "a list");
+const List& Value::as_list(std::string_view subject) const {
+  if (const auto* value = std::get_if<Charged<List>>(&result_or_this().data_.data)) return (*value)->content;
+  wrong_kind(subject, "a list");
 }
 
-const Map& Value::as_map(std::string_view what) const {
-  if (const auto* value = std::get_if<Charged<Map>>(&settled().data_.data)) return (*value)->content;
-  wrong_kind(what, "a map");
+const Map& Value::as_map(std::string_view subject) const {
+  if (const auto* value = std::get_if<Charged<Map>>(&result_or_this().data_.data)) return (*value)->content;
+  wrong_kind(subject, "a map");
 }
 
-DType Value::as_dtype(std::string_view what) const {
+DType Value::as_dtype(std::string_view subject) const {
   if (const DType* value = get_if<DType>()) return *value;
-  wrong_kind(what, "a type such as float32");
+  wrong_kind(subject, "a type such as float32");
 }
 
-const Tensor& Value::as_tensor(std::string_view what) const {
-  if (const Tensor* value = settled().get_if<Tensor>()) return *value;
-  wrong_kind(what, "a tensor");
+const Tensor& Value::as_tensor(std::string_view subject) const {
+  if (const Tensor* value = result_or_this().get_if<Tensor>()) return *value;
+  wrong_kind(subject, "a tensor");
 }
 
-const nn::ModulePtr& Value::as_module(std::string_view what) const {
+const nn::ModulePtr& Value::as_module(std::string_view subject) const {
   if (const nn::ModulePtr* value = get_if<nn::ModulePtr>()) return *value;
-  wrong_kind(what, "a module");
+  wrong_kind(subject, "a module");
 }
 
-const OptimizerPtr& Value::as_optimizer(std::string_view what) const {
+const OptimizerPtr& Value::as_optimizer(std::string_view subject) const {
   if (const OptimizerPtr* value = get_if<OptimizerPtr>()) return *value;
-  wrong_kind(what, "an optimizer");
+  wrong_kind(subject, "an optimizer");
 }
 
-const ScalerPtr& Value::as_scaler(std::string_view what) const {
+const ScalerPtr& Value::as_scaler(std::string_view subject) const {
   if (const ScalerPtr* value = get_if<ScalerPtr>()) return *value;
-  wrong_kind(what, "a gradient scaler");
+  wrong_kind(subject, "a gradient scaler");
 }
 
-const MeshPtr& Value::as_mesh(std::string_view what) const {
+const MeshPtr& Value::as_mesh(std::string_view subject) const {
   if (const MeshPtr* value = get_if<MeshPtr>()) return *value;
-  wrong_kind(what, "a mesh");
+  wrong_kind(subject, "a mesh");
 }
 
-const std::shared_ptr<const Observation>& Value::as_observation(std::string_view what) const {
+const std::shared_ptr<const Observation>& Value::as_observation(std::string_view subject) const {
   if (const auto* value = get_if<std::shared_ptr<const Observation>>()) return *value;
-  wrong_kind(what, "an observation");
+  wrong_kind(subject, "an observation");
 }
 
 const Value* Value::find(const Key& key) const {

@@ -156,7 +156,7 @@ Value from_nn(const nn::Value& value) {
     for (const auto& [key, item] : value.entries()) entries.emplace_back(key, from_nn(item));
     return Value::map(std::move(entries));
   }
-  // Only to_nn makes opaque values that reach a scenario.
+  // All opaque values in a scenario were made by to_nn.
   return *static_cast<const Value*>(value.object().get());
 }
 

@@ -31,7 +31,7 @@ bool equal(const Value& a, const Value& b) {
                                  : *a.get_if<double>() == *b.get_if<double>();
     const double number = *(a.is(Kind::number) ? a : b).get_if<double>();
     const std::int64_t integer = *(a.is(Kind::integer) ? a : b).get_if<std::int64_t>();
-    // Exact also where a double cannot tell neighbouring integers apart.
+    // Exact for integers that a double cannot represent.
     return number >= -9223372036854775808.0 && number < 9223372036854775808.0 &&
            static_cast<std::int64_t>(number) == integer &&
            static_cast<double>(static_cast<std::int64_t>(number)) == number;
@@ -63,7 +63,7 @@ bool equal(const Value& a, const Value& b) {
     case Kind::mesh:
       return **a.get_if<MeshPtr>() == **b.get_if<MeshPtr>();
     case Kind::identity:
-      return *a.get_if<Identity>() == *b.get_if<Identity>();
+      return *a.get_if<StorageIdentity>() == *b.get_if<StorageIdentity>();
     case Kind::observation:
       return a.as_observation("a") == b.as_observation("b");
     default:
