@@ -21,8 +21,8 @@ const scenario::OwnModel* own_model(const std::string& name, const Frame& frame)
   return nullptr;
 }
 
-// The frame that own models of a file are evaluated in: no bound names.
-FramePtr bare(const Frame& frame) {
+// The frame in which models of a file are evaluated: without bound names.
+FramePtr frame_without_names(const Frame& frame) {
   auto result = std::make_shared<Frame>();
   result->session = frame.session;
   result->models = frame.models;
@@ -33,7 +33,7 @@ FramePtr bare(const Frame& frame) {
 
 Tensor as_parameter(const Value& value, const std::string& what) {
   const Tensor& tensor = value.as_tensor(what);
-  // A value that already is somebody's parameter or view would alias it.
+  // Detached: a parameter of another module or a view must not be registered itself.
   return is_leaf(tensor) ? tensor : detach(tensor);
 }
 
@@ -77,7 +77,7 @@ void ScenarioModule::build(const nn::BuildOptions& options) {
 
 void ScenarioModule::draw_parameters() {
   const NoGrad no_grad;
-  // Drawn once more into the tensors that are there; a frame of options as at building.
+  // Evaluates the expressions again, with build options as at construction, and copies into the existing tensors.
   const auto draw = [this](const scenario::NamedExpr& entry, const Tensor& into) {
     nn::BuildOptions options{into.dtype(), into.device()};
     const Scope scope{frame_, nullptr, this, &options};
@@ -142,7 +142,7 @@ namespace {
 
 using Heights = std::unordered_map<const nn::Module*, int>;
 
-// Modules below, itself included; one that stands in several places is looked at once.
+// The number of nested modules, this one included. A shared module is visited once.
 int height_of(const nn::Module& module, Heights& known) {
   if (const auto found = known.find(&module); found != known.end()) return found->second;
   int height = 1;
@@ -152,8 +152,8 @@ int height_of(const nn::Module& module, Heights& known) {
   return height;
 }
 
-// Whatever walks a model may recurse: no part of it was deeper when it was built.
-nn::ModulePtr bounded(nn::ModulePtr module) {
+// Functions recurse over models, so their depth is limited.
+nn::ModulePtr check_depth(nn::ModulePtr module) {
   Heights known;
   const int height = height_of(*module, known);
   if (height > scenario::limits::value_depth)
@@ -164,7 +164,7 @@ nn::ModulePtr bounded(nn::ModulePtr module) {
 
 using NamedValues = std::vector<std::pair<std::string, Value>>;
 
-// The arguments of an own model in the order of its description, with defaults evaluated in `frame`.
+// The arguments of a model in the order of its description, with defaults evaluated in `frame`.
 NamedValues bind_arguments(const scenario::OwnModel& model, const std::vector<Value>& positional,
                            const NamedValues& named, const FramePtr& frame) {
   NamedValues arguments;
@@ -216,12 +216,12 @@ nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& po
                            const Scope& scope) {
   const nn::BuildOptions& options = *scope.building;
   const scenario::OwnModel* model = own_model(name, *scope.frame);
-  if (!model) return bounded(build_built_in(name, positional, named, options));
-  FramePtr frame = bare(*scope.frame);
+  if (!model) return check_depth(build_built_in(name, positional, named, options));
+  FramePtr frame = frame_without_names(*scope.frame);
   NamedValues arguments = bind_arguments(*model, positional, named, frame);
   auto module = std::make_shared<ScenarioModule>(*model, std::move(frame), std::move(arguments));
   module->build(options);
-  return bounded(module);
+  return check_depth(module);
 }
 
 }  // namespace lockstep::run
