@@ -48,8 +48,8 @@ class OutOfLine {
  public:
   OutOfLine() = default;
   template <class T>
-    requires(!std::same_as<std::remove_cvref_t<T>, OutOfLine>)
-  explicit OutOfLine(T&& value) : data(std::forward<T>(value)) {}
+  requires(!std::same_as<std::remove_cvref_t<T>, OutOfLine>) explicit OutOfLine(T&& value)
+      : data(std::forward<T>(value)) {}
   OutOfLine(const OutOfLine&);
   OutOfLine(OutOfLine&&) noexcept;
   OutOfLine& operator=(const OutOfLine&);

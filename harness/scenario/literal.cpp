@@ -24,7 +24,7 @@ std::string number_text(double value, bool json) {
   if (std::isnan(value)) return json ? "\"nan\"" : "nan";
   if (std::isinf(value)) return str(json ? "\"" : "", value < 0 ? "-" : "", "inf", json ? "\"" : "");
   std::string digits = str(value);
-  // A number stays one when it is read back: 1.0, not 1.
+  // With a fraction, so that it is read as a number again: 1.0, not 1.
   if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
   return digits;
 }
@@ -140,7 +140,7 @@ bool operator==(const Literal& a, const Literal& b) {
       Budget::ask_time();
       return a.as_list() == b.as_list();
     case Literal::Kind::map: {
-      // The order of keys is no part of a map's value.
+      // The order of the entries does not matter.
       if (a.as_map().size() != b.as_map().size()) return false;
       for (const auto& [key, value] : a.as_map()) {
         const Literal* other = b.find(key);
@@ -152,19 +152,20 @@ bool operator==(const Literal& a, const Literal& b) {
   return false;
 }
 
-// Writes a value piece by piece, so that a list that stands in itself many times is stopped while it grows.
+// Writes a value in small pieces, and checks the budget while the text grows: a list with many shared items can have a
+// very long text.
 class Literal::Writer {
  public:
-  Writer(bool json, std::size_t cut) : json_(json), cut_(cut) {}
+  Writer(bool json, std::size_t max_size) : json_(json), max_size_(max_size) {}
 
   void write(const Literal& value) {
-    if (out_.size() > cut_) return;
+    if (out_.size() > max_size_) return;
     switch (value.kind()) {
       case Kind::list: {
         const char* separator = "";
         add("[");
         for (const Literal& item : value.as_list()) {
-          if (out_.size() > cut_) break;
+          if (out_.size() > max_size_) break;
           add(std::exchange(separator, ","));
           write(item);
         }
@@ -174,7 +175,7 @@ class Literal::Writer {
         const char* separator = "";
         add("{");
         for (const auto& [key, item] : value.as_map()) {
-          if (out_.size() > cut_) break;
+          if (out_.size() > max_size_) break;
           add(std::exchange(separator, ","));
           add(json_ ? json_text(key) : key);
           add(":");
@@ -195,8 +196,8 @@ class Literal::Writer {
     }
   }
   std::string take() {
-    if (out_.size() > cut_) {
-      out_.resize(cut_);
+    if (out_.size() > max_size_) {
+      out_.resize(max_size_);
       out_ += "...";
     }
     return std::move(out_);
@@ -205,15 +206,15 @@ class Literal::Writer {
  private:
   void add(std::string_view piece) {
     out_ += piece;
-    if (out_.size() < next_asked_) return;
+    if (out_.size() < next_check_) return;
     Budget::ask(static_cast<std::int64_t>(2 * out_.size()), [] { return std::string("a value as text"); });
-    next_asked_ = out_.size() + out_.size() / 4;
+    next_check_ = out_.size() + out_.size() / 4;
   }
 
   const bool json_;
-  const std::size_t cut_;
+  const std::size_t max_size_;
   std::string out_;
-  std::size_t next_asked_ = 1 << 16;
+  std::size_t next_check_ = 1 << 16;
 };
 
 std::string Literal::json() const {
@@ -229,8 +230,8 @@ std::string Literal::text() const {
 }
 
 std::string Literal::shown() const {
-  constexpr std::size_t most_shown = 80;
-  Writer writer(false, most_shown);
+  constexpr std::size_t max_shown = 80;
+  Writer writer(false, max_shown);
   writer.write(*this);
   return writer.take();
 }

@@ -17,7 +17,7 @@ Snapshot plain(const std::string& label, Value value) {
   return Snapshot{label, Tensor(), std::move(value), nullptr, 0};
 }
 
-// Of a sharded tensor, the part of this rank.
+// Copies the local shard of a sharded tensor.
 Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
   if (tensor.is_meta()) throw Error(str(label, " is ", describe(tensor), " and has no values to compare"));
   const device::PurposeScope purpose(device::Purpose::other);
@@ -27,26 +27,26 @@ Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
 
 std::string entry_label(const std::string& label, const Key& key) { return str(label, "['", key.text, "']"); }
 
-// What of a module is compared: what lies in its slots, and the gradients of what is trained.
-struct Item {
+// A parameter, gradient or buffer of a module.
+struct ModuleTensor {
   std::string label;
-  Tensor tensor;  // undefined: no gradient
+  Tensor tensor;  // undefined for a missing gradient
 };
 
-std::vector<Item> items_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
-  std::vector<Item> items;
+std::vector<ModuleTensor> tensors_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
+  std::vector<ModuleTensor> tensors;
   for (const nn::NamedParameter& entry : nn::named_parameters(module)) {
     const std::string name = str(label, ".", entry.path);
-    items.push_back({name, entry.tensor()});
-    if (gradients) items.push_back({name + ".grad", grad(entry.trained())});
+    tensors.push_back({name, entry.tensor()});
+    if (gradients) tensors.push_back({name + ".grad", grad(entry.trained())});
   }
   for (const nn::NamedBuffer& entry : nn::named_buffers(module))
-    items.push_back({str(label, ".", entry.path), entry.tensor()});
-  return items;
+    tensors.push_back({str(label, ".", entry.path), entry.tensor()});
+  return tensors;
 }
 
 std::string layout_text(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->text() : str("whole, of sizes ", to_text(tensor.sizes()));
+  return tensor.is_sharded() ? tensor.impl().layout->text() : str("a plain tensor of sizes ", to_text(tensor.sizes()));
 }
 
 void refuse_partial(const std::string& label, const Tensor& tensor) {
@@ -57,11 +57,12 @@ void refuse_partial(const std::string& label, const Tensor& tensor) {
                   "redistribute it first");
 }
 
-// Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
+// Visits two values together and pairs the tensors and plain values in them. The first structural difference becomes
+// `mismatch`.
 class Pairing {
  public:
-  // `keep_whole`: of expected tensors of which only a part is compared.
-  Pairing(bool gradients, bool keep_whole) : gradients_(gradients), keep_whole_(keep_whole) {}
+  // `keep_full`: also snapshot a full expected tensor when only one shard of it is compared.
+  Pairing(bool gradients, bool keep_full) : gradients_(gradients), keep_full_(keep_full) {}
   std::string mismatch;
   std::vector<std::pair<Snapshot, Snapshot>> pairs;
 
@@ -97,7 +98,7 @@ class Pairing {
     if (mismatch.empty()) mismatch = std::move(text);
   }
 
-  // A sharded tensor and a whole one: on the elements that this rank holds.
+  // A sharded and a plain tensor are compared on the elements of the local shard.
   void walk_tensors(const std::string& la, const Tensor& a, const std::string& lb, const Tensor& b) {
     refuse_partial(la, a);
     refuse_partial(lb, b);
@@ -109,7 +110,7 @@ class Pairing {
     if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
     pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
                        snapshot_of(lb, left && !right ? local_part(b, *left) : b));
-    if (left && !right && keep_whole_) pairs.back().second.whole = snapshot_of(lb, b).copy;
+    if (left && !right && keep_full_) pairs.back().second.full = snapshot_of(lb, b).copy;
   }
 
   void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {
@@ -120,8 +121,8 @@ class Pairing {
 
   void walk_maps(const std::string& la, const Map& a, const std::string& lb, const Map& b) {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      if (i >= a.size()) return differ(str(lb, " has the key '", b[i].first.text, "', ", la, " has not"));
-      if (i >= b.size()) return differ(str(la, " has the key '", a[i].first.text, "', ", lb, " has not"));
+      if (i >= a.size()) return differ(str(lb, " has the key '", b[i].first.text, "', ", la, " does not"));
+      if (i >= b.size()) return differ(str(la, " has the key '", a[i].first.text, "', ", lb, " does not"));
       if (!(a[i].first == b[i].first))
         return differ(str("key ", i, " of ", la, " is '", a[i].first.text, "', of ", lb, " '", b[i].first.text, "'"));
     }
@@ -142,11 +143,11 @@ class Pairing {
       if (i >= mine.size() || i >= theirs.size() || mine[i] != theirs[i])
         return differ(str("name ", i, " of ", la, " is ", i < mine.size() ? mine[i] : "missing", ", of ", lb, " ",
                           i < theirs.size() ? theirs[i] : "missing"));
-    const std::vector<Item> x = items_of(la, a, gradients_), y = items_of(lb, b, gradients_);
+    const std::vector<ModuleTensor> x = tensors_of(la, a, gradients_), y = tensors_of(lb, b, gradients_);
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (x[i].tensor.defined() != y[i].tensor.defined()) {
         const bool first = x[i].tensor.defined();
-        differ(str((first ? x : y)[i].label, " is there, ", (first ? y : x)[i].label, " is none"));
+        differ(str((first ? x : y)[i].label, " is a tensor, ", (first ? y : x)[i].label, " is none"));
       } else if (x[i].tensor.defined()) {
         walk_tensors(x[i].label, x[i].tensor, y[i].label, y[i].tensor);
       }
@@ -154,7 +155,7 @@ class Pairing {
   }
 
   bool gradients_;
-  bool keep_whole_;
+  bool keep_full_;
 };
 
 }  // namespace
@@ -164,7 +165,7 @@ void take_snapshots(const std::string& label, const Value& value, bool gradients
     return take_snapshots(label, *handle->result, gradients, out);
   switch (value.kind()) {
     case Value::Kind::module:
-      for (const Item& item : items_of(label, *value.get_if<nn::ModulePtr>(), gradients))
+      for (const ModuleTensor& item : tensors_of(label, *value.get_if<nn::ModulePtr>(), gradients))
         out.push_back(item.tensor.defined() ? snapshot_of(item.label, item.tensor) : plain(item.label, Value()));
       return;
     case Value::Kind::list: {

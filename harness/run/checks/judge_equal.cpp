@@ -55,7 +55,7 @@ void judge_equal(const EqualCheck& check, const std::vector<PairResult>& results
     if (results[i].comparison.equal) continue;
     if (num_failed++ == 0) first = str(labels_of(check.pairs[i]), ": ", results[i].comparison.message);
   }
-  if (num_failed > 1) first += str("; ", num_failed, " of ", results.size(), " values are off");
+  if (num_failed > 1) first += str("; ", num_failed, " of ", results.size(), " values differ");
   if (num_failed > 0) fail(check.site, std::move(first));
 }
 
@@ -65,7 +65,7 @@ void judge_different(const EqualCheck& check, const std::vector<PairResult>& res
   const auto nan = std::find_if(results.begin(), results.end(), [](const PairResult& result) { return result.nan; });
   if (nan != results.end())
     return fail(check.site, str(labels_of(check.pairs[static_cast<std::size_t>(nan - results.begin())]),
-                                " cannot be told apart: there is a not-a-number among them"));
+                                " cannot be compared: there is a not-a-number among them"));
   const auto differs =
       std::find_if(results.begin(), results.end(), [](const PairResult& result) { return !result.comparison.equal; });
   if (differs == results.end())

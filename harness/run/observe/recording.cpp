@@ -11,8 +11,8 @@ namespace lockstep::run {
 
 std::string header_members(std::string_view kind, const RecordingHeader& header) {
   return str("\"kind\":\"", kind, "\",\"scenario\":", json_text(header.scenario),
-             ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage),
-             ",\"rank\":", header.rank, ",\"world_size\":", header.world_size);
+             ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage), ",\"rank\":", header.rank,
+             ",\"world_size\":", header.world_size);
 }
 
 const nn::ModulePtr* bound_model(scenario::Verb verb, const Value& result) {

@@ -50,7 +50,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return Value::texts(placements);
   }
   if (name == "mesh" || name == "placements")
-    throw Error(str("only sharded tensors have `", name, "`; this is ", describe(of)), "test `.sharded` first");
+    throw Error(str("only sharded tensors have `", name, "`; this is ", describe(of)), "ask `sharded` first");
   unknown(of, name,
           {"grad", "dtype", "device", "shape", "numel", "bytes", "name", "requires_grad", "pinned", "storage",
            "sharded", "local", "mesh", "placements"});

@@ -44,7 +44,7 @@ class Value::TreeSize {
       throw scenario::BudgetError(str(kind, " of ", size, " items that nests ", depth, " deep needs ",
                                       scenario::bytes_text(bytes), " written out, where ", budget->limits().of,
                                       " may use ", scenario::bytes_text(budget->limits().memory_bytes)),
-                                  "a shared item counts each time it occurs");
+                                  "shared items count each time they occur");
   }
 };
 
