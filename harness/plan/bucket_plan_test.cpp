@@ -16,7 +16,7 @@ constexpr std::int64_t kib = 1024, mib = 1024 * kib;
 
 std::vector<BucketMember> of_bytes(const std::vector<std::int64_t>& bytes) {
   std::vector<BucketMember> members;
-  for (const std::int64_t one : bytes) members.push_back({one, DType::float32});
+  for (const std::int64_t num_bytes : bytes) members.push_back({num_bytes, DType::float32});
   return members;
 }
 

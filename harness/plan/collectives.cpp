@@ -43,8 +43,9 @@ Difference difference(const Row& of, const Row* planned, const Row* observed) {
 
 // ---- order ----
 bool matches(const Collective& planned, const Collective& observed) {
-  const auto kind = [](const Collective& one) {
-    return std::tie(one.family, one.operation, one.axis, one.group_size, one.phase, one.owner, one.line);
+  const auto kind = [](const Collective& collective) {
+    return std::tie(collective.family, collective.operation, collective.axis, collective.group_size, collective.phase,
+                    collective.owner, collective.line);
   };
   if (kind(planned) != kind(observed)) return false;
   return planned.bytes_are_least ? observed.bytes >= planned.bytes : observed.bytes == planned.bytes;
@@ -56,21 +57,24 @@ std::string ordinal(std::int64_t number) {
 }
 
 // The operation and the module; with `in_full` also the group, the bytes, the phase and the line.
-std::string describe(const Collective* one, bool in_full) {
-  if (one == nullptr) return "none";
-  std::string text = str(one->operation, one->owner.empty() ? std::string() : str(" of ", one->owner));
+std::string describe(const Collective* collective, bool in_full) {
+  if (collective == nullptr) return "none";
+  std::string text =
+      str(collective->operation, collective->owner.empty() ? std::string() : str(" of ", collective->owner));
   if (in_full)
-    text += str(" (", one->family, " over ",
-                one->axis.empty() ? str("a group of ", one->group_size) : str(one->axis, " of ", one->group_size), ", ",
-                one->bytes_are_least ? "at least " : "", one->bytes, " bytes, ", one->phase, ", line ", one->line, ")");
+    text += str(" (", collective->family, " over ",
+                collective->axis.empty() ? str("a group of ", collective->group_size)
+                                         : str(collective->axis, " of ", collective->group_size),
+                ", ", collective->bytes_are_least ? "at least " : "", collective->bytes, " bytes, ", collective->phase,
+                ", line ", collective->line, ")");
   return text;
 }
 
 // The collectives of the last turn of the innermost loop.
 std::vector<Collective> last_turn(const std::vector<Collective>& collectives) {
   std::vector<Collective> last;
-  for (const Collective& one : collectives)
-    if (one.turn == collectives.back().turn) last.push_back(one);
+  for (const Collective& collective : collectives)
+    if (collective.turn == collectives.back().turn) last.push_back(collective);
   return last;
 }
 
@@ -148,17 +152,25 @@ bool Row::same_kind(const Row& other) const { return key_of(*this) == key_of(oth
 
 std::vector<Row> tally(const std::vector<Collective>& collectives, Grain by) {
   std::vector<Row> rows;
-  for (const Collective& one : collectives) {
-    Row row{one.family,     one.operation,           one.axis, one.phase, by.owners ? one.owner : std::string(),
-            one.group_size, by.lines ? one.line : 0, 1,        one.bytes, one.bytes_are_least};
+  for (const Collective& collective : collectives) {
+    Row row{collective.family,
+            collective.operation,
+            collective.axis,
+            collective.phase,
+            by.owners ? collective.owner : std::string(),
+            collective.group_size,
+            by.lines ? collective.line : 0,
+            1,
+            collective.bytes,
+            collective.bytes_are_least};
     const auto same = std::find_if(rows.begin(), rows.end(), [&](const Row& known) { return known.same_kind(row); });
     if (same == rows.end()) {
       rows.push_back(std::move(row));
       continue;
     }
     same->count += 1;
-    same->bytes += one.bytes;
-    same->bytes_are_least = same->bytes_are_least || one.bytes_are_least;
+    same->bytes += collective.bytes;
+    same->bytes_are_least = same->bytes_are_least || collective.bytes_are_least;
   }
   return rows;
 }
@@ -219,10 +231,10 @@ std::string table(const std::vector<Collective>& collectives) {
   for (const std::string_view phase : {"forward", "backward", "optimizer", "other"})
     for (const Row& row : rows) {
       if (row.phase != phase) continue;
-      const Row* one = find(in_last, row);
-      cells.push_back({row.phase, row.family, row.operation, group_text(row), str(one ? one->count : 0),
-                       str(one && one->bytes_are_least ? "at least " : "", one ? one->bytes : 0), str(row.count),
-                       row.owner});
+      const Row* last_row = find(in_last, row);
+      cells.push_back({row.phase, row.family, row.operation, group_text(row), str(last_row ? last_row->count : 0),
+                       str(last_row && last_row->bytes_are_least ? "at least " : "", last_row ? last_row->bytes : 0),
+                       str(row.count), row.owner});
     }
   std::vector<std::size_t> widths(cells[0].size(), 0);
   for (const auto& line : cells)

@@ -17,10 +17,10 @@ TEST(Collectives, AreTalliedByKind) {
   const std::vector<Collective> all = {gather("a", 3, 8), gather("b", 3, 16), gather("a", 3, 8), gather("a", 5, 8)};
   EXPECT_EQ(tally(all).size(), 3u);
   EXPECT_EQ(tally(all, {.lines = false}).size(), 2u);
-  const std::vector<Row> one = tally(all, {.lines = false, .owners = false});
-  ASSERT_EQ(one.size(), 1u);
-  EXPECT_EQ(one[0].count, 4);
-  EXPECT_EQ(one[0].bytes, 40);
+  const std::vector<Row> merged = tally(all, {.lines = false, .owners = false});
+  ASSERT_EQ(merged.size(), 1u);
+  EXPECT_EQ(merged[0].count, 4);
+  EXPECT_EQ(merged[0].bytes, 40);
 }
 
 TEST(Collectives, AgreeWhenCountsAndBytesAgree) {
@@ -50,11 +50,11 @@ TEST(Collectives, NameTheKindThatDiffers) {
 
 // ---- order ----
 Collective of(const std::string& operation, const std::string& owner, const std::string& phase, int turn = 0) {
-  Collective one = gather(owner, phase == "forward" ? 12 : 13, 8);
-  one.operation = operation;
-  one.phase = phase;
-  one.turn = turn;
-  return one;
+  Collective collective = gather(owner, phase == "forward" ? 12 : 13, 8);
+  collective.operation = operation;
+  collective.phase = phase;
+  collective.turn = turn;
+  return collective;
 }
 
 std::vector<Collective> one_step() {
@@ -65,7 +65,7 @@ std::vector<Collective> one_step() {
 
 TEST(CollectivesInOrder, IgnoreTurnsWhenCompared) {
   std::vector<Collective> observed = one_step();
-  for (Collective& one : observed) one.turn = 0;
+  for (Collective& collective : observed) collective.turn = 0;
   EXPECT_FALSE(first_apart(one_step(), observed).has_value());
   EXPECT_FALSE(first_apart({}, {}).has_value());
 }
@@ -117,7 +117,7 @@ TEST(CollectivesInOrder, AreComparedByBytesUnlessTheseAreALowerBound) {
   EXPECT_EQ(found->text,
             "forward, 1st (line 3): planned all_gather of a (data_parallel over dp of 4, 8 bytes, forward, line 3), "
             "observed all_gather of a (data_parallel over dp of 4, 16 bytes, forward, line 3)");
-  for (Collective& one : planned) one.bytes_are_least = true;
+  for (Collective& collective : planned) collective.bytes_are_least = true;
   EXPECT_TRUE(first_apart(planned, observed).has_value());
   planned[1].bytes = 4;
   EXPECT_FALSE(first_apart(planned, observed).has_value());

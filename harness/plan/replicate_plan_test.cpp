@@ -83,8 +83,8 @@ TEST(ReplicatePlan, OverTwoAxesEachBucketIsReducedPerAxis) {
   ReplicatedChain replicated(over({{"outer", 2}, {"inner", 3}}));
   replicated.step();
   std::vector<std::string> axes;
-  for (const Collective& one : replicated.planner.collectives())
-    if (one.operation == "all_reduce") axes.push_back(str(one.axis, one.group_size));
+  for (const Collective& collective : replicated.planner.collectives())
+    if (collective.operation == "all_reduce") axes.push_back(str(collective.axis, collective.group_size));
   EXPECT_EQ(axes, (std::vector<std::string>{"inner3", "outer2"}));
   EXPECT_EQ(replicated.planner.collectives()[0].group_size, 6);
   EXPECT_EQ(replicated.planner.collectives()[0].axis, "");
@@ -141,9 +141,9 @@ TEST(ReplicatePlan, BroadcastsBuffersBeforeEachForwardIfSet) {
   replicated.step();
   replicated.model.forward(replicated.root, replicated.chain, false);
   std::int64_t num = 0;
-  for (const Collective& one : replicated.planner.collectives())
-    if (one.family == "data_parallel" && one.operation == "broadcast") {
-      EXPECT_EQ(one.bytes, 20);
+  for (const Collective& collective : replicated.planner.collectives())
+    if (collective.family == "data_parallel" && collective.operation == "broadcast") {
+      EXPECT_EQ(collective.bytes, 20);
       ++num;
     }
   EXPECT_EQ(num, 2);

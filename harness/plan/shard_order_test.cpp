@@ -130,8 +130,8 @@ TEST(ShardOrder, AGradientThatALaterUseAddsToIsReducedAfterIt) {
   planner.backward_leaves(group);
   planner.end_backward();
   std::vector<std::int64_t> bytes;
-  for (const Collective& one : planner.collectives())
-    if (one.operation == "reduce_scatter") bytes.push_back(one.bytes);
+  for (const Collective& collective : planner.collectives())
+    if (collective.operation == "reduce_scatter") bytes.push_back(collective.bytes);
   EXPECT_EQ(bytes, (std::vector<std::int64_t>{16, 24}));
 }
 
@@ -158,8 +158,8 @@ TEST(ShardOrder, AnUnreducedGradientWaitsIfThisBackwardReachesItsParameter) {
       planner.end_backward();
     }
     std::vector<std::int64_t> bytes;
-    for (const Collective& one : planner.collectives())
-      if (one.operation == "reduce_scatter") bytes.push_back(one.bytes);
+    for (const Collective& collective : planner.collectives())
+      if (collective.operation == "reduce_scatter") bytes.push_back(collective.bytes);
     EXPECT_EQ(bytes, reaches_it ? (std::vector<std::int64_t>{24, 16}) : (std::vector<std::int64_t>{40}));
   }
 }

@@ -32,13 +32,13 @@ void ShardPlan::change(ModuleId module, const FlagChange& flags) {
 void ShardPlan::set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
   std::vector<std::size_t>& list = groups_[number(module)].forward_prefetch;
   list.clear();
-  for (const ModuleId one : next) list.push_back(number(one));
+  for (const ModuleId id : next) list.push_back(number(id));
 }
 
 void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
   auto& list = groups_[number(module)].backward_prefetch;
   list.emplace();
-  for (const ModuleId one : next) list->push_back(number(one));
+  for (const ModuleId id : next) list->push_back(number(id));
 }
 
 // ---- all-gathers ----
@@ -61,8 +61,8 @@ int ShardPlan::dim_of(TensorId parameter) const {
 
 DType ShardPlan::compute_type(TensorId parameter) const {
   const ShardChoices& choices = groups_[owner_of_.at(parameter)].choices;
-  const DType own = facts_.tensor(parameter).dtype;
-  return choices.param && is_floating(own) ? *choices.param : own;
+  const DType stored = facts_.tensor(parameter).dtype;
+  return choices.param && is_floating(stored) ? *choices.param : stored;
 }
 
 Dims ShardPlan::part_sizes(TensorId parameter) const {
@@ -93,11 +93,11 @@ std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
   constexpr std::int64_t alignment = 8;
   std::vector<Sent> all;
   for (const TensorId id : group.parameters) {
-    const auto own = group.sent.find(id);
-    if (own == group.sent.end())
+    const auto sent = group.sent.find(id);
+    if (sent == group.sent.end())
       all.push_back({bytes_of(part_sizes(id), compute_type(id)), compute_type(id)});
     else
-      all.insert(all.end(), own->second.begin(), own->second.end());
+      all.insert(all.end(), sent->second.begin(), sent->second.end());
   }
   const bool one_type = group.sent.empty() || std::all_of(all.begin(), all.end(), [&](const Sent& sent) {
                           return sent.dtype == all.front().dtype;
@@ -248,7 +248,7 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   group.left.clear();
   if (recomputing) return false;  // the group stays unsharded for its own backward, which follows
   reshard_after_forward(group);
-  if (!group.parameters.empty()) {  // an empty group takes no part in prefetching
+  if (!group.parameters.empty()) {  // an empty group neither prefetches nor is prefetched
     Context& context = context_of(at);
     group.positions.push_back(context.forward_order.size());
     context.forward_order.push_back(at);

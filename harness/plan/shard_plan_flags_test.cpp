@@ -121,9 +121,9 @@ TEST(ShardPlanFlags, PartialSumsOfSeveralBackwardsAreAllReducedOnce) {
   EXPECT_EQ(count(chain.planner, "reduce_scatter"), 4);
   EXPECT_EQ(count(chain.planner, "all_reduce"), 2);
   EXPECT_EQ(bytes(chain.planner, "all_reduce"), (64 + 8 + 8) / 2 * 4);
-  for (const Collective& one : chain.planner.collectives())
-    if (one.operation == "all_reduce") {
-      EXPECT_EQ(one.group_size, 3);
+  for (const Collective& collective : chain.planner.collectives())
+    if (collective.operation == "all_reduce") {
+      EXPECT_EQ(collective.group_size, 3);
     }
 }
 
@@ -206,9 +206,9 @@ TEST(ShardPlanFlags, AFlagSetAfterTheFirstForwardReshardsTheRoot) {
     chain.forward();
     chain.backward();
     const auto& all = chain.planner.collectives();
-    const auto gathers =
-        std::count_if(all.begin() + static_cast<std::ptrdiff_t>(before), all.end(),
-                      [](const auto& one) { return one.operation == "all_gather" && one.phase == "backward"; });
+    const auto gathers = std::count_if(
+        all.begin() + static_cast<std::ptrdiff_t>(before), all.end(),
+        [](const auto& collective) { return collective.operation == "all_gather" && collective.phase == "backward"; });
     EXPECT_EQ(gathers, flagged ? 2 : 1);
   }
 }

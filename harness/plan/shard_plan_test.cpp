@@ -103,10 +103,10 @@ TEST(ShardPlan, PostForwardShardsAreGatheredOverFewerRanks) {
   Chain chain(2, shard_over(4, {Kind::among, 2}));
   chain.forward();
   chain.backward();
-  for (const Collective& one : chain.planner.collectives()) {
-    if (one.operation != "all_gather") continue;
-    EXPECT_EQ(one.group_size, one.phase == "forward" ? 4 : 2);
-    EXPECT_EQ(one.axis, "shard");
+  for (const Collective& collective : chain.planner.collectives()) {
+    if (collective.operation != "all_gather") continue;
+    EXPECT_EQ(collective.group_size, collective.phase == "forward" ? 4 : 2);
+    EXPECT_EQ(collective.axis, "shard");
   }
   EXPECT_EQ(bytes(chain.planner, "all_gather", "backward"), 2 * (64 + 8) * 4);
 }
@@ -197,9 +197,10 @@ struct CalledTwice {
     }
     planner.end_backward();
     std::map<ModuleId, std::int64_t> gathers;
-    for (const Collective& one : planner.collectives())
+    for (const Collective& collective : planner.collectives())
       for (const auto& [id, name] : names)
-        if (one.phase == "backward" && one.owner == name) gathers[id] += one.operation == "all_gather";
+        if (collective.phase == "backward" && collective.owner == name)
+          gathers[id] += collective.operation == "all_gather";
     return gathers;
   }
 };

@@ -117,7 +117,7 @@ inline ShardChoices shard_over(int num_ranks, Reshard reshard = {}) {
   return choices;
 }
 
-// A chain of linears, each a group with the name a, b, c, ..., and the root group with a parameter of its own.
+// A chain of linears, each a group with the name a, b, c, ..., and the root group with one parameter.
 struct Chain {
   Planner planner;
   Model model{planner};
@@ -153,14 +153,14 @@ inline std::vector<std::string> sequence_of(const Planner& planner, const std::s
 }
 
 inline std::int64_t count(const Planner& planner, const std::string& operation, const std::string& phase = "") {
-  return std::count_if(planner.collectives().begin(), planner.collectives().end(), [&](const Collective& one) {
-    return one.operation == operation && (phase.empty() || one.phase == phase);
+  return std::count_if(planner.collectives().begin(), planner.collectives().end(), [&](const Collective& collective) {
+    return collective.operation == operation && (phase.empty() || collective.phase == phase);
   });
 }
 inline std::int64_t bytes(const Planner& planner, const std::string& operation, const std::string& phase = "") {
   std::int64_t sum = 0;
-  for (const Collective& one : planner.collectives())
-    if (one.operation == operation && (phase.empty() || one.phase == phase)) sum += one.bytes;
+  for (const Collective& collective : planner.collectives())
+    if (collective.operation == operation && (phase.empty() || collective.phase == phase)) sum += collective.bytes;
   return sum;
 }
 

@@ -1,5 +1,5 @@
-// The common part of the two recordings of a rank (timeline.hpp, trace_bits.hpp): which models they watch, and the file
-// of JSON lines that they write.
+// The common part of the two recordings of a rank (timeline.hpp, trace_bits.hpp): the models that they hook, and the
+// file of JSON lines that they write.
 #pragma once
 
 #include <string>

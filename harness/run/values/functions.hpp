@@ -35,7 +35,7 @@ struct CallArguments {
 Value call_function(const CallArguments& call);
 
 // Integers as sizes. Throws Error for other kinds.
-Dims sizes_of(const List& values, std::string_view what);
+Dims sizes_of(const List& values, std::string_view subject);
 
 namespace functions {
 #define LOCKSTEP_FUNCTION(id, name, kind, signature, doc) Value id(const CallArguments& call);

@@ -277,7 +277,7 @@ Value item(const CallArguments& call) {
   if (x.is_sharded())
     for (const layout::Placement& placement : x.impl().layout->placements)
       if (!placement.is_replicate())
-        throw Error(str("of ", describe_sharded(x), ", of which this rank holds one shard only"),
+        throw Error(str("x is ", describe_sharded(x), ", of which this rank holds one shard only"),
                     "take full_tensor of it in `let`");
   const double value = lockstep::item(x);
   if (x.dtype() == DType::boolean) return Value(value != 0.0);
@@ -287,7 +287,7 @@ Value item(const CallArguments& call) {
 Value finite(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   if (x.is_sharded() && layout::has_partial(*x.impl().layout))
-    throw Error(str("of ", describe_sharded(x), ", which has a partial placement"), "redistribute it in `let`");
+    throw Error(str("x is ", describe_sharded(x), ", which has a partial placement"), "redistribute it in `let`");
   return Value(raw::all_finite(x));
 }
 

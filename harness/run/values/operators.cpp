@@ -178,10 +178,10 @@ Value contains(const Value& item, const Value& container) {
   no_operator(Op::in, item, container);
 }
 
-std::int64_t position(std::int64_t index, std::size_t size, std::string_view what) {
+std::int64_t position(std::int64_t index, std::size_t size, std::string_view container) {
   const auto count = static_cast<std::int64_t>(size);
   const std::int64_t at = index < 0 ? index + count : index;
-  if (at < 0 || at >= count) throw Error(str("index ", index, " is out of range: ", what, " has ", count));
+  if (at < 0 || at >= count) throw Error(str("index ", index, " is out of range: ", container, " has ", count));
   return at;
 }
 

@@ -122,7 +122,7 @@ class Reader {
     entry.name = name;
     const Json& type = field(name, value, "dtype");
     const auto* const known = std::find_if(std::begin(type_names), std::end(type_names),
-                                           [&](const auto& own) { return type.is_string() && type == own.second; });
+                                           [&](const auto& pair) { return type.is_string() && type == pair.second; });
     if (known == std::end(type_names))
       refuse(name, str("the type ", type.dump(), " is none of F32, F64, F16, BF16, I64, I32, BOOL"));
     entry.dtype = known->first;
@@ -175,8 +175,8 @@ class Reader {
 };
 
 const char* type_name(DType dtype) {
-  for (const auto& [own, text] : type_names)
-    if (own == dtype) return text;
+  for (const auto& [known, text] : type_names)
+    if (known == dtype) return text;
   throw InternalError(str("safetensors has no name for ", name_of(dtype)));
 }
 

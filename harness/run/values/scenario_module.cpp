@@ -31,8 +31,8 @@ FramePtr frame_without_names(const Frame& frame) {
   return result;
 }
 
-Tensor as_parameter(const Value& value, const std::string& what) {
-  const Tensor& tensor = value.as_tensor(what);
+Tensor as_parameter(const Value& value, const std::string& subject) {
+  const Tensor& tensor = value.as_tensor(subject);
   // Detached: a parameter of another module or a view must not be registered itself.
   return is_leaf(tensor) ? tensor : detach(tensor);
 }

@@ -186,7 +186,7 @@ const std::shared_ptr<const Observation>& Value::as_observation(std::string_view
 }
 
 const Value* Value::find(const Key& key) const {
-  for (const auto& [name, value] : as_map("what is looked into"))
+  for (const auto& [name, value] : as_map("the map"))
     if (name == key) return &value;
   return nullptr;
 }
