@@ -195,7 +195,7 @@ TEST(CaseRunner, GradientsAreEqualOrAbsentOnBothSides) {
   - expect_equal: [a, b]
 )yaml");
   ASSERT_EQ(ran.failures().size(), 1u);
-  EXPECT_THAT(ran.failures()[0], HasSubstr("a.fc1.weight.grad is a tensor, b.fc1.weight.grad is none"));
+  EXPECT_THAT(ran.failures()[0], HasSubstr("a.fc1.weight.grad is there, b.fc1.weight.grad is none"));
 }
 
 TEST(CaseRunner, DifferentFailsOnEqualAndOnNotANumber) {

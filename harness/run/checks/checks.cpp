@@ -147,7 +147,7 @@ class Pairing {
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (x[i].tensor.defined() != y[i].tensor.defined()) {
         const bool first = x[i].tensor.defined();
-        differ(str((first ? x : y)[i].label, " is a tensor, ", (first ? y : x)[i].label, " is none"));
+        differ(str((first ? x : y)[i].label, " is there, ", (first ? y : x)[i].label, " is none"));
       } else if (x[i].tensor.defined()) {
         walk_tensors(x[i].label, x[i].tensor, y[i].label, y[i].tensor);
       }
