@@ -17,13 +17,13 @@ TEST(Collectives, AreTalliedByKind) {
   const std::vector<Collective> all = {gather("a", 3, 8), gather("b", 3, 16), gather("a", 3, 8), gather("a", 5, 8)};
   EXPECT_EQ(tally(all).size(), 3u);
   EXPECT_EQ(tally(all, {.lines = false}).size(), 2u);
-  const std::vector<Row> one = tally(all, {.lines = false, .owners = false});
-  ASSERT_EQ(one.size(), 1u);
-  EXPECT_EQ(one[0].count, 4);
-  EXPECT_EQ(one[0].bytes, 40);
+  const std::vector<Row> merged = tally(all, {.lines = false, .owners = false});
+  ASSERT_EQ(merged.size(), 1u);
+  EXPECT_EQ(merged[0].count, 4);
+  EXPECT_EQ(merged[0].bytes, 40);
 }
 
-TEST(Collectives, AgreeWhenCountsAndBytesDo) {
+TEST(Collectives, AgreeWhenCountsAndBytesAgree) {
   const std::vector<Row> planned = tally({gather("a", 3, 8)});
   EXPECT_TRUE(differences(planned, tally({gather("a", 3, 8)})).empty());
   EXPECT_EQ(differences(planned, tally({gather("a", 3, 12)})).size(), 1u);
@@ -33,13 +33,13 @@ TEST(Collectives, AgreeWhenCountsAndBytesDo) {
   EXPECT_EQ(differences({}, planned).size(), 1u);
 }
 
-TEST(Collectives, MayPromiseBytesFromBelowOnly) {
+TEST(Collectives, MayHaveALowerBoundOfBytes) {
   const std::vector<Row> planned = tally({gather("a", 3, 8, true)});
   EXPECT_TRUE(differences(planned, tally({gather("a", 3, 100)})).empty());
   EXPECT_EQ(differences(planned, tally({gather("a", 3, 4)})).size(), 1u);
 }
 
-TEST(Collectives, SayWhereTheyDiffer) {
+TEST(Collectives, NameTheKindThatDiffers) {
   const std::vector<Difference> found = differences(tally({gather("model.a", 12, 8)}), {});
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].line, 12);
@@ -50,81 +50,81 @@ TEST(Collectives, SayWhereTheyDiffer) {
 
 // ---- order ----
 Collective of(const std::string& operation, const std::string& owner, const std::string& phase, int turn = 0) {
-  Collective one = gather(owner, phase == "forward" ? 12 : 13, 8);
-  one.operation = operation;
-  one.phase = phase;
-  one.turn = turn;
-  return one;
+  Collective collective = gather(owner, phase == "forward" ? 12 : 13, 8);
+  collective.operation = operation;
+  collective.phase = phase;
+  collective.turn = turn;
+  return collective;
 }
 
-std::vector<Collective> a_step() {
+std::vector<Collective> one_step() {
   return {of("all_gather", "a", "forward", 2),      of("all_gather", "b", "forward", 2),
           of("all_gather", "b", "backward", 2),     of("all_gather", "a", "backward", 2),
           of("reduce_scatter", "b", "backward", 2), of("reduce_scatter", "a", "backward", 2)};
 }
 
-TEST(CollectivesInOrder, AreOneSequenceWhateverTheirTurns) {
-  std::vector<Collective> seen = a_step();
-  for (Collective& one : seen) one.turn = 0;
-  EXPECT_FALSE(first_apart(a_step(), seen).has_value());
+TEST(CollectivesInOrder, IgnoreTurnsWhenCompared) {
+  std::vector<Collective> observed = one_step();
+  for (Collective& collective : observed) collective.turn = 0;
+  EXPECT_FALSE(first_apart(one_step(), observed).has_value());
   EXPECT_FALSE(first_apart({}, {}).has_value());
 }
 
-TEST(CollectivesInOrder, PartAtTheFirstPlaceThatIsNotTheSame) {
-  std::vector<Collective> seen = a_step();
-  std::swap(seen[3], seen[4]);
-  std::optional<Difference> found = first_apart(a_step(), seen);
+TEST(CollectivesInOrder, ReportTheFirstDifference) {
+  std::vector<Collective> observed = one_step();
+  std::swap(observed[3], observed[4]);
+  std::optional<Difference> found = first_apart(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 2nd (line 13, turn 2): planned all_gather of a, observed reduce_scatter of b");
   EXPECT_EQ(found->line, 13);
 
-  seen = a_step();
-  seen.erase(seen.begin() + 1);
-  found = first_apart(a_step(), seen);
+  observed = one_step();
+  observed.erase(observed.begin() + 1);
+  found = first_apart(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 2nd (line 12, turn 2): planned all_gather of b (data_parallel over dp of 4, 8 bytes, forward, "
             "line 12), observed all_gather of b (data_parallel over dp of 4, 8 bytes, backward, line 13)");
 
-  seen = a_step();
-  seen.erase(seen.begin() + 1, seen.begin() + 3);
-  found = first_apart(a_step(), seen);
+  observed = one_step();
+  observed.erase(observed.begin() + 1, observed.begin() + 3);
+  found = first_apart(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 2nd (line 12, turn 2): planned all_gather of b, observed all_gather of a in backward");
 
-  seen = a_step();
-  seen.pop_back();
-  found = first_apart(a_step(), seen);
+  observed = one_step();
+  observed.pop_back();
+  found = first_apart(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 4th (line 13, turn 2): planned reduce_scatter of a, observed none");
 
-  seen = a_step();
-  seen.push_back(of("all_gather", "c", "backward"));
-  found = first_apart(a_step(), seen);
+  observed = one_step();
+  observed.push_back(of("all_gather", "c", "backward"));
+  found = first_apart(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 5th (line 13, turn 2): planned none, observed all_gather of c");
-  found = first_apart({}, seen);
+  found = first_apart({}, observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "forward, 1st (line 12): planned none, observed all_gather of a");
 }
 
-TEST(CollectivesInOrder, OfOneOwnerAndOperationPartByTheirBytesUnlessNobodyPromisesThem) {
-  std::vector<Collective> planned = {gather("a", 3, 8), gather("a", 3, 16)}, seen = {planned[1], planned[0]};
-  EXPECT_TRUE(differences(tally(planned), tally(seen)).empty());
-  const std::optional<Difference> found = first_apart(planned, seen);
+TEST(CollectivesInOrder, AreComparedByBytesUnlessTheseAreALowerBound) {
+  std::vector<Collective> planned = {gather("a", 3, 8), gather("a", 3, 16)}, observed = {planned[1], planned[0]};
+  EXPECT_TRUE(differences(tally(planned), tally(observed)).empty());
+  const std::optional<Difference> found = first_apart(planned, observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 1st (line 3): planned all_gather of a (data_parallel over dp of 4, 8 bytes, forward, line 3), "
             "observed all_gather of a (data_parallel over dp of 4, 16 bytes, forward, line 3)");
-  for (Collective& one : planned) one.bytes_are_least = true;
-  EXPECT_TRUE(first_apart(planned, seen).has_value());
+  for (Collective& collective : planned) collective.bytes_are_least = true;
+  EXPECT_TRUE(first_apart(planned, observed).has_value());
   planned[1].bytes = 4;
-  EXPECT_FALSE(first_apart(planned, seen).has_value());
+  EXPECT_FALSE(first_apart(planned, observed).has_value());
 }
 
-TEST(CollectivesInOrder, AreShownALineAPhaseOfTheLastTurn) {
-  std::vector<Collective> all = a_step();
+TEST(CollectivesInOrder, PrintOneLinePerPhaseOfTheLastTurn) {
+  std::vector<Collective> all = one_step();
   all.insert(all.begin(), of("all_gather", "earlier", "forward", 1));
   Collective start = of("broadcast", "net", "forward", 2);
   start.family = "start_up";
@@ -135,7 +135,7 @@ TEST(CollectivesInOrder, AreShownALineAPhaseOfTheLastTurn) {
   EXPECT_EQ(sequence({}), "");
 }
 
-TEST(CollectivesInOrder, ManyAreCutInTheMiddle) {
+TEST(CollectivesInOrder, ShortenALongLineInTheMiddle) {
   std::vector<Collective> all;
   for (int i = 0; i < 100; ++i) all.push_back(of("all_gather", str("m", i), "forward"));
   const std::string text = sequence(all);
@@ -147,7 +147,7 @@ TEST(CollectivesInOrder, ManyAreCutInTheMiddle) {
   EXPECT_LE(longest, 112u);
 }
 
-TEST(Collectives, AreShownAsTheLastTurnAndInAll) {
+TEST(Collectives, PrintCountsOfTheLastTurnAndInAll) {
   std::vector<Collective> all = {gather("a", 3, 8), gather("a", 3, 8), gather("b", 3, 24)};
   all[1].turn = all[2].turn = 7;
   EXPECT_EQ(table(all),

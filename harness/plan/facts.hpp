@@ -1,5 +1,5 @@
-// What the plan knows of a model: its modules and parameters as plain values, under numbers that the recorder of the
-// trace gives them. A module or parameter that appears twice has one number.
+// The modules and tensors of a model as plain data. The dry run numbers them; a module or parameter that appears twice
+// has one number.
 #pragma once
 
 #include <cstdint>
@@ -19,16 +19,16 @@ struct TensorFacts {
   Dims sizes;
   DType dtype = DType::float32;
   bool requires_grad = false;
-  std::uint64_t version = 0;  // grows when its values change
+  std::uint64_t version = 0;  // increases when the values change
 };
 
 struct NamedTensor {
-  std::string name;  // local
+  std::string name;  // in its module
   TensorId id = 0;
 };
 
 struct ModuleFacts {
-  std::vector<ModuleId> children;  // in registration order, as are parameters and buffers
+  std::vector<ModuleId> children;  // all three in registration order
   std::vector<NamedTensor> parameters;
   std::vector<NamedTensor> buffers;
 };
@@ -37,11 +37,12 @@ struct Facts {
   std::map<ModuleId, ModuleFacts> modules;
   std::map<TensorId, TensorFacts> tensors;
 
+  // Both throw InternalError for an unknown id.
   const ModuleFacts& module(ModuleId id) const;
   const TensorFacts& tensor(TensorId id) const;
-  void update(const Facts& newer);  // takes over what `newer` knows
+  void update(const Facts& newer);  // adds the entries of `newer`, or replaces those of the same ids
 
-  // The module and all below it, each once: a parent before its children, or after them.
+  // The module and its descendants, each once: parents before their children, or after them.
   std::vector<ModuleId> pre_order(ModuleId root) const;
   std::vector<ModuleId> post_order(ModuleId root) const;
 };

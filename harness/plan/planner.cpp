@@ -6,21 +6,21 @@
 
 namespace lockstep::plan {
 
-Issue Planner::issue() {
-  return [this](Collective one) {
-    one.phase = where_.phase;
-    one.line = where_.line;
-    one.turn = where_.turn;
-    collectives_.push_back(std::move(one));
+IssueCollective Planner::issue() {
+  return [this](Collective collective) {
+    collective.phase = origin_.phase;
+    collective.line = origin_.line;
+    collective.turn = origin_.turn;
+    collectives_.push_back(std::move(collective));
   };
 }
 
 Planner::Planner() : shards_(facts_, awaited_, issue()) {}
 
-// ---- who owns what ----
-// Below `root`, but for what is ignored, sharded, or replicated on its own.
-ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleId>& ignored) const {
-  ReplicatePlan::Covered covered;
+// ---- owners of parameters ----
+// The tensors below `root`, without those of modules that are ignored, sharded, or replicated themselves.
+ReplicatePlan::CoveredTensors Planner::covered_by(ModuleId root, const std::set<ModuleId>& ignored) const {
+  ReplicatePlan::CoveredTensors covered;
   std::set<ModuleId> modules = ignored;
   std::set<TensorId> tensors;
   const std::function<void(ModuleId)> visit = [&](ModuleId id) {
@@ -37,7 +37,7 @@ ReplicatePlan::Covered Planner::covered_by(ModuleId root, const std::set<ModuleI
   return covered;
 }
 
-// Post-order, each once.
+// Each module and parameter once.
 Planner::Managed Planner::managed_by(const std::vector<ModuleId>& modules, const Ignored& ignored) const {
   Managed managed;
   std::set<ModuleId> seen = ignored.modules;
@@ -89,17 +89,18 @@ bool Planner::leave(ModuleId module, Call call) {
   return of_group || replicated_.contains(module);
 }
 
-void Planner::note_end(End end) {
-  if (std::find(ends_.begin(), ends_.end(), end) == ends_.end()) ends_.push_back(end);
+void Planner::add_participant(Participant participant) {
+  if (std::find(participants_.begin(), participants_.end(), participant) == participants_.end())
+    participants_.push_back(participant);
 }
 
 void Planner::backward_reaches(ModuleId module) {
   if (const auto at = replicated_.find(module); at != replicated_.end()) {
-    note_end({false, module});
+    add_participant({false, module});
     at->second.backward_reaches();
   }
   if (!shards_.has(module)) return;
-  note_end({true, shards_.root_of(module)});
+  add_participant({true, shards_.root_of(module)});
   shards_.backward_reaches(module);
 }
 
@@ -110,28 +111,30 @@ void Planner::backward_leaves(ModuleId module) {
 void Planner::gradient(TensorId parameter) {
   for (auto& [module, replicated] : replicated_) {
     if (!replicated.owns(parameter)) continue;
-    note_end({false, module});
+    add_participant({false, module});
     replicated.gradient(parameter);
   }
   if (!shards_.owns(parameter)) return;
-  note_end({true, shards_.root_of_parameter(parameter)});
+  add_participant({true, shards_.root_of_parameter(parameter)});
   shards_.gradient(parameter);
 }
 
 void Planner::end_backward() {
-  for (const End& end : std::exchange(ends_, {})) {
-    if (!end.sharded)
-      replicated_.at(end.which).end_backward();
-    else if (end.which >= 0)
-      shards_.end_backward(end.which);
+  for (const Participant& participant : std::exchange(participants_, {})) {
+    if (!participant.sharded)
+      replicated_.at(participant.id).end_backward();
+    else if (participant.id >= 0)
+      shards_.end_backward(participant.id);
   }
   awaited_.clear();
 }
 
-void Planner::begin_attempt() { before_ = std::make_unique<Before>(Before{collectives_.size(), replicated_, shards_}); }
+void Planner::begin_attempt() {
+  before_attempt_ = std::make_unique<SavedState>(SavedState{collectives_.size(), replicated_, shards_});
+}
 
 void Planner::end_attempt(bool as_foreseen) {
-  const std::unique_ptr<Before> before = std::exchange(before_, nullptr);
+  const std::unique_ptr<SavedState> before = std::exchange(before_attempt_, nullptr);
   collectives_.resize(before->num_collectives);
   if (as_foreseen) return;
   replicated_.swap(before->replicated);

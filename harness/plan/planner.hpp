@@ -1,6 +1,6 @@
-// The plan of one rank: which collectives its steps must make, worked out from what was applied to which module and
-// from a trace of the plain model (which modules are entered and left, where backward comes by, which parameters get
-// gradients). It knows nothing of the code that will make them.
+// The plan of one rank: the collectives that its steps must issue. The plan is computed from the APIs applied to the
+// modules and from the events of a dry run (modules entered and left, backward reaching and leaving them, parameters
+// receiving gradients). It does not depend on the code of the parallel layer.
 //
 //   Planner planner;
 //   planner.know(facts);
@@ -10,7 +10,7 @@
 //   ...
 //   tally(planner.collectives())
 //
-// Events come in the order of the run. Where a module has several APIs applied, each sees its own.
+// The caller reports events in the order of the run.
 #pragma once
 
 #include <map>
@@ -35,22 +35,23 @@ class Planner {
 
   void know(const Facts& facts) { facts_.update(facts); }
   const Facts& facts() const { return facts_; }
-  struct Where {
+  // The origin of the collectives that follow.
+  struct Origin {
     std::string phase = "other";
-    int line = 0;
-    int turn = 0;
+    int line = 0;  // in the scenario's file
+    int turn = 0;  // of the innermost loop
   };
-  void at(Where where) { where_ = std::move(where); }
+  void at(Origin origin) { origin_ = std::move(origin); }
 
-  // ---- what is applied ----
+  // ---- applied APIs ----
   void replicate(ModuleId module, const ReplicateChoices& choices);
-  // One group; parameters that other groups, replicated modules or `ignored` own are left out.
+  // Makes one parameter group. It excludes parameters of other groups, of replicated modules and of `ignored`.
   struct Ignored {
     std::set<ModuleId> modules;
     std::set<TensorId> parameters;
   };
   void fully_shard(const std::vector<ModuleId>& modules, ShardChoices choices, const Ignored& ignored = {});
-  // The tensors that a group of these modules would own now, in order, and the modules below that it looks through.
+  // The parameters that a group of these modules would own now, and the modules that would hold them, in post-order.
   struct Managed {
     std::vector<TensorId> parameters;
     std::vector<ModuleId> modules;
@@ -61,53 +62,54 @@ class Planner {
   const ShardPlan& shards() const { return shards_; }
   bool is_applied(ModuleId module) const { return replicated_.contains(module) || shards_.has(module); }
 
-  // ---- events; those of modules and parameters that nothing is applied to are passed over ----
+  // ---- events; those of modules and parameters without an applied API have no effect ----
   struct Call {
-    bool recording = true;
-    bool recomputing = false;  // a forward within a backward
+    bool recording = true;     // on the tape
+    bool recomputing = false;  // by an activation checkpoint, during backward
   };
-  // Whether backward must be watched at the inputs of this call, and at its outputs.
+  // Return whether the dry run must report backward at the inputs of this call (enter) or at its outputs (leave).
   bool enter(ModuleId module, Call call);
   bool leave(ModuleId module, Call call);
-  // The parameters that it comes to, before any other event of it.
-  void begin_backward(std::set<TensorId> comes_to) { awaited_ = std::move(comes_to); }
+  // The first event of a backward. `reached`: the parameters that this backward will reach.
+  void begin_backward(std::set<TensorId> reached) { awaited_ = std::move(reached); }
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
   void end_backward();
 
-  // ---- a step that must fail ----
-  // What it would issue is no part of the plan. Where it failed `as_foreseen`, what it did up to there has happened;
-  // else nobody knows how far it came, and all is as it was before.
+  // ---- a step with `raises` ----
+  // Its collectives are excluded from the plan. If it failed `as_foreseen`, with the expected message, the states of
+  // its groups remain; otherwise they are reset to those before the step.
   void begin_attempt();
   void end_attempt(bool as_foreseen);
 
   const std::vector<Collective>& collectives() const { return collectives_; }
 
  private:
-  ReplicatePlan::Covered covered_by(ModuleId root, const std::set<ModuleId>& ignored) const;
-  Issue issue();
-  // Whose end of backward comes in which order: that in which backward first came by.
-  struct End {
+  ReplicatePlan::CoveredTensors covered_by(ModuleId root, const std::set<ModuleId>& ignored) const;
+  IssueCollective issue();
+  // A replicated module or a root of sharded groups that this backward reached. The end of a backward handles them in
+  // the order in which backward reached them first.
+  struct Participant {
     bool sharded = false;
-    int which = 0;  // the replicated module, or the root among the sharded
-    friend bool operator==(const End&, const End&) = default;
+    int id = 0;  // of the replicated module, or of the root (ShardPlan::root_of)
+    friend bool operator==(const Participant&, const Participant&) = default;
   };
-  void note_end(End end);
+  void add_participant(Participant participant);
 
   Facts facts_;
   std::set<TensorId> awaited_;
-  std::vector<End> ends_;
-  Where where_;
+  std::vector<Participant> participants_;  // of the current backward
+  Origin origin_;
   std::vector<Collective> collectives_;
   std::map<ModuleId, ReplicatePlan> replicated_;
   ShardPlan shards_;
-  struct Before {
+  struct SavedState {
     std::size_t num_collectives = 0;
     std::map<ModuleId, ReplicatePlan> replicated;
     ShardPlan shards;
   };
-  std::unique_ptr<Before> before_;  // of the step that is tried
+  std::unique_ptr<SavedState> before_attempt_;
 };
 
 }  // namespace lockstep::plan

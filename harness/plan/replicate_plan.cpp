@@ -8,33 +8,33 @@
 namespace lockstep::plan {
 
 namespace {
-constexpr std::int64_t number_bytes = 8;  // of the counts and indices that ranks agree on
-constexpr std::int64_t flag_bytes = 4;    // of the map of used parameters
+constexpr std::int64_t number_bytes = 8;  // per count or index that ranks exchange
+constexpr std::int64_t flag_bytes = 4;    // per parameter in the map of used parameters
 }  // namespace
 
-ReplicatePlan::ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts,
-                             const std::set<TensorId>& awaited, Issue issue)
+ReplicatePlan::ReplicatePlan(ReplicateChoices choices, std::function<CoveredTensors()> find_covered, const Facts& facts,
+                             const std::set<TensorId>& awaited, IssueCollective issue)
     : choices_(std::move(choices)),
-      cover_(std::move(cover)),
+      find_covered_(std::move(find_covered)),
       facts_(facts),
       awaited_(awaited),
       issue_(std::move(issue)) {}
 
-void ReplicatePlan::issue_on_whole(const char* family, const char* operation, std::int64_t bytes, bool least) {
+void ReplicatePlan::issue_on_all_axes(const char* family, const char* operation, std::int64_t bytes, bool least) {
   int size = 1;
   for (const Axis& axis : choices_.axes) size *= axis.size;
-  Collective one;
-  one.family = family;
-  one.operation = operation;
-  one.axis = choices_.axes.size() == 1 ? choices_.axes[0].name : "";
-  one.group_size = size;
-  one.owner = choices_.owner;
-  one.bytes = bytes;
-  one.bytes_are_least = least;
-  issue_(std::move(one));
+  Collective collective;
+  collective.family = family;
+  collective.operation = operation;
+  collective.axis = choices_.axes.size() == 1 ? choices_.axes[0].name : "";
+  collective.group_size = size;
+  collective.owner = choices_.owner;
+  collective.bytes = bytes;
+  collective.bytes_are_least = least;
+  issue_(std::move(collective));
 }
 
-// One coalesced broadcast; of several types it may hold gaps between them.
+// One coalesced broadcast. With several dtypes, it may contain padding between them.
 void ReplicatePlan::broadcast_values(const std::vector<TensorId>& tensors, const char* family) {
   std::int64_t bytes = 0;
   bool one_type = true;
@@ -42,29 +42,29 @@ void ReplicatePlan::broadcast_values(const std::vector<TensorId>& tensors, const
     bytes = checked_add(bytes, bytes_of(facts_.tensor(id).sizes, facts_.tensor(id).dtype), "plan");
     one_type = one_type && facts_.tensor(id).dtype == facts_.tensor(tensors[0]).dtype;
   }
-  issue_on_whole(family, "broadcast", bytes, !one_type);
+  issue_on_all_axes(family, "broadcast", bytes, !one_type);
 }
 
-bool ReplicatePlan::owns(TensorId parameter) const { return place_of_.contains(parameter); }
+bool ReplicatePlan::owns(TensorId parameter) const { return index_of_.contains(parameter); }
 
-void ReplicatePlan::start() {
+void ReplicatePlan::synchronize_parameters() {
   started_ = true;
   std::vector<TensorId> parameters;
-  for (const auto& [slot, id] : cover_().parameters) parameters.push_back(id);
+  for (const auto& [slot, id] : find_covered_().parameters) parameters.push_back(id);
   std::int64_t num_ranks = 1;
   for (const Axis& axis : choices_.axes) num_ranks = checked_multiply(num_ranks, axis.size, "plan");
-  issue_on_whole("start_up", "all_gather", checked_multiply(number_bytes, num_ranks, "plan"), false);
+  issue_on_all_axes("start_up", "all_gather", checked_multiply(number_bytes, num_ranks, "plan"), false);
   if (!parameters.empty()) {
-    issue_on_whole("start_up", "broadcast", 0, true);  // shapes and types
+    issue_on_all_axes("start_up", "broadcast", 0, true);  // shapes and types
     broadcast_values(parameters, "start_up");
   }
-  members_ = trained_now();
-  plan_first();
+  members_ = find_trained();
+  reset_buckets();
 }
 
-std::vector<ReplicatePlan::Member> ReplicatePlan::trained_now() const {
+std::vector<ReplicatePlan::Member> ReplicatePlan::find_trained() const {
   std::vector<Member> now;
-  for (const auto& [slot, id] : cover_().parameters)
+  for (const auto& [slot, id] : find_covered_().parameters)
     if (facts_.tensor(id).requires_grad) now.push_back({slot, id, facts_.tensor(id).dtype});
   return now;
 }
@@ -76,46 +76,47 @@ std::vector<BucketMember> ReplicatePlan::bucket_members() const {
   return all;
 }
 
-void ReplicatePlan::plan_first() {
+void ReplicatePlan::reset_buckets() {
   buckets_ = choices_.find_unused_parameters ? registered_buckets(bucket_members(), choices_.bucket_cap_bytes)
                                              : first_buckets(bucket_members());
   order_known_ = choices_.find_unused_parameters;
-  ready_.clear();
-  place_of_.clear();
-  for (std::size_t i = 0; i < members_.size(); ++i) place_of_.emplace(members_[i].id, i);
+  gradient_order_.clear();
+  index_of_.clear();
+  for (std::size_t i = 0; i < members_.size(); ++i) index_of_.emplace(members_[i].id, i);
 }
 
-// Parameters may have been frozen or thawed since, exchanged in their slots or cast; then the buckets begin anew.
-void ReplicatePlan::follow_changes(bool recording) {
-  std::vector<Member> now = trained_now();
-  const bool others = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),
-                                  [](const Member& one, const Member& other) { return one.slot == other.slot; });
-  if (others) {
-    std::set<Slot> kept;
+// Resets the buckets after parameters were frozen, unfrozen, replaced in their slots or cast. Rebuilds them once after
+// the first backward that gave the gradient order.
+void ReplicatePlan::update_buckets(bool recording) {
+  std::vector<Member> now = find_trained();
+  const bool other_slots = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),
+                                       [](const Member& a, const Member& b) { return a.slot == b.slot; });
+  if (other_slots) {
+    std::set<Slot> unreduced;
     for (const Member& member : now)
-      if (kept_.contains(member.slot)) kept.insert(member.slot);
-    kept_ = std::move(kept);
+      if (unreduced_.contains(member.slot)) unreduced.insert(member.slot);
+    unreduced_ = std::move(unreduced);
   }
-  if (others || (recording && now != members_)) {
+  if (other_slots || (recording && now != members_)) {
     members_ = std::move(now);
-    plan_first();
+    reset_buckets();
   }
   if (!recording) return;
   forward_sync_ = sync_;
-  if (order_known_ || members_.empty() || ready_.size() != members_.size()) return;
-  buckets_ = rebuilt_buckets(bucket_members(), ready_, choices_.bucket_cap_bytes);
+  if (order_known_ || members_.empty() || gradient_order_.size() != members_.size()) return;
+  buckets_ = rebuilt_buckets(bucket_members(), gradient_order_, choices_.bucket_cap_bytes);
   order_known_ = true;
-  issue_on_whole("start_up", "broadcast",
-                 checked_multiply(static_cast<std::int64_t>(members_.size()), number_bytes, "plan"), true);
-  issue_on_whole("start_up", "broadcast",
-                 checked_multiply(static_cast<std::int64_t>(buckets_.size()), number_bytes, "plan"), true);
+  issue_on_all_axes("start_up", "broadcast",
+                    checked_multiply(static_cast<std::int64_t>(members_.size()), number_bytes, "plan"), true);
+  issue_on_all_axes("start_up", "broadcast",
+                    checked_multiply(static_cast<std::int64_t>(buckets_.size()), number_bytes, "plan"), true);
 }
 
 void ReplicatePlan::enter(bool recording) {
-  if (!started_) start();
-  follow_changes(recording);
+  if (!started_) synchronize_parameters();
+  update_buckets(recording);
   if (!choices_.broadcast_buffers) return;
-  const std::vector<TensorId> buffers = cover_().buffers;
+  const std::vector<TensorId> buffers = find_covered_().buffers;
   if (!buffers.empty()) broadcast_values(buffers, "data_parallel");
 }
 
@@ -123,25 +124,26 @@ void ReplicatePlan::enter(bool recording) {
 void ReplicatePlan::backward_reaches() {
   if (reached_ || members_.empty()) return;
   reached_ = true;
-  collects_ = forward_sync_;
-  if (!collects_) return;
-  if (!order_known_) ready_.clear();
+  reduces_ = forward_sync_;
+  if (!reduces_) return;
+  if (!order_known_) gradient_order_.clear();
   settled_.clear();
   next_bucket_ = 0;
   for (std::size_t i = 0; i < members_.size(); ++i)
-    if (!awaited_.contains(members_[i].id) && (choices_.find_unused_parameters || kept_.contains(members_[i].slot)))
+    if (!awaited_.contains(members_[i].id) &&
+        (choices_.find_unused_parameters || unreduced_.contains(members_[i].slot)))
       settled_.insert(i);
   reduce_ready();
 }
 
 void ReplicatePlan::gradient(TensorId parameter) {
   backward_reaches();
-  const std::size_t at = place_of_.at(parameter);
-  if (!collects_) {
-    kept_.insert(members_[at].slot);
+  const std::size_t at = index_of_.at(parameter);
+  if (!reduces_) {
+    unreduced_.insert(members_[at].slot);
     return;
   }
-  if (!order_known_) ready_.push_back(static_cast<int>(at));
+  if (!order_known_) gradient_order_.push_back(static_cast<int>(at));
   settled_.insert(at);
   reduce_ready();
 }
@@ -155,26 +157,26 @@ void ReplicatePlan::reduce_ready() {
       bytes = checked_add(bytes, bytes_of(facts_.tensor(member.id).sizes, member.dtype), "plan");
     }
     for (auto axis = choices_.axes.rbegin(); axis != choices_.axes.rend(); ++axis) {
-      Collective one;
-      one.family = "data_parallel";
-      one.operation = "all_reduce";
-      one.axis = axis->name;
-      one.group_size = axis->size;
-      one.owner = choices_.owner;
-      one.bytes = bytes;
-      issue_(std::move(one));
+      Collective collective;
+      collective.family = "data_parallel";
+      collective.operation = "all_reduce";
+      collective.axis = axis->name;
+      collective.group_size = axis->size;
+      collective.owner = choices_.owner;
+      collective.bytes = bytes;
+      issue_(std::move(collective));
     }
   }
 }
 
 void ReplicatePlan::end_backward() {
-  if (!std::exchange(reached_, false) || !collects_) return;
+  if (!std::exchange(reached_, false) || !reduces_) return;
   for (std::size_t i = 0; i < members_.size(); ++i) settled_.insert(i);
   reduce_ready();
   if (choices_.find_unused_parameters)
-    issue_on_whole("data_parallel", "all_reduce",
-                   checked_multiply(static_cast<std::int64_t>(members_.size()), flag_bytes, "plan"), false);
-  kept_.clear();
+    issue_on_all_axes("data_parallel", "all_reduce",
+                      checked_multiply(static_cast<std::int64_t>(members_.size()), flag_bytes, "plan"), false);
+  unreduced_.clear();
 }
 
 }  // namespace lockstep::plan

@@ -1,14 +1,16 @@
-// The collectives of one replicated module, worked out from events: an independent reading of what replicate promises.
+// The collectives of one replicated module, computed from events and independently of the engine.
 //
-// First forward: the ranks agree on the parameters (start_up) and take those of rank 0. Each synchronised backward that
-// reaches the module averages its gradients in buckets: one a type in the first, then cut in the order in which
-// gradients came, which the next forward agrees on with two small broadcasts. With unused parameters looked for, the
-// buckets are cut in registration order once and for all, and each backward counts who used what. A forward that finds
-// other parameters frozen than the one before begins anew with the buckets, without a new agreement.
+// The first forward compares the parameters of the ranks (start_up) and broadcasts those of rank 0. Each backward with
+// gradient synchronization that reaches the module averages its gradients in buckets. The first such backward has one
+// bucket per dtype; the next forward rebuilds the buckets in gradient order and broadcasts them (two small
+// collectives). With find_unused_parameters, the buckets are filled in registration order and never rebuilt, and each
+// backward adds an all-reduce of the map of used parameters. A forward that finds other frozen parameters than the
+// forward before starts with the first buckets again, without a new comparison of parameters.
 //
-// Order: a bucket is reduced as soon as nothing that it waits for is missing and those before it are on their way. What
-// this backward does not reach is not waited for if its gradient was kept back before, or if unused parameters are
-// looked for; what is reached and gets nothing holds its bucket up to the end of the backward.
+// Order: a bucket is reduced when it waits for no parameter and all buckets before it are issued. A parameter that this
+// backward does not reach is not waited for if it holds a gradient of an earlier backward without synchronization, or
+// with find_unused_parameters. A parameter that is reached but receives no gradient delays its bucket to the end of the
+// backward.
 #pragma once
 
 #include <functional>
@@ -32,38 +34,38 @@ struct Axis {
 
 struct ReplicateChoices {
   std::string owner;
-  std::vector<Axis> axes;  // of the mesh, the inner last
+  std::vector<Axis> axes;  // of the mesh, the innermost last
   std::set<ModuleId> ignored;
   std::optional<std::int64_t> bucket_cap_bytes;
   bool find_unused_parameters = false;
   bool broadcast_buffers = false;
 };
 
-// Takes what is issued: family, operation and the rest filled in but for phase and line.
-using Issue = std::function<void(Collective)>;
+// Called for each collective, with all members set except phase, line and turn.
+using IssueCollective = std::function<void(Collective)>;
 
 class ReplicatePlan {
  public:
-  // `covers`: the tensors that the module answers for now, found when they are needed.
+  // A parameter slot of a module.
   struct Slot {
     ModuleId module = 0;
     std::size_t index = 0;  // among its parameters
     friend auto operator<=>(const Slot&, const Slot&) = default;
   };
-  struct Covered {
+  // The tensors that replicate applies to.
+  struct CoveredTensors {
     std::vector<std::pair<Slot, TensorId>> parameters;  // frozen ones too, in registration order
     std::vector<TensorId> buffers;
   };
-  using Cover = std::function<Covered()>;
-  // `awaited`: the parameters that the backward which runs comes to.
-  ReplicatePlan(ReplicateChoices choices, Cover cover, const Facts& facts, const std::set<TensorId>& awaited,
-                Issue issue);
+  // `find_covered` finds them at the time of the call. `awaited`: the parameters that the current backward will reach.
+  ReplicatePlan(ReplicateChoices choices, std::function<CoveredTensors()> find_covered, const Facts& facts,
+                const std::set<TensorId>& awaited, IssueCollective issue);
 
   void set_gradient_sync(bool value) { sync_ = value; }
-  void enter(bool recording);           // a forward that is no recomputation
-  void backward_reaches();              // the module's outputs
-  void gradient(TensorId parameter);    // a gradient has come to that parameter
-  bool owns(TensorId parameter) const;  // one of those that are averaged
+  void enter(bool recording);           // a forward; recomputations are not reported
+  void backward_reaches();              // the outputs of the module
+  void gradient(TensorId parameter);    // the parameter has received a gradient
+  bool owns(TensorId parameter) const;  // its gradient is averaged
   void end_backward();
 
  private:
@@ -73,33 +75,33 @@ class ReplicatePlan {
     DType dtype = DType::float32;
     friend bool operator==(const Member&, const Member&) = default;
   };
-  void start();
-  void follow_changes(bool recording);
-  std::vector<Member> trained_now() const;
-  void plan_first();
+  void synchronize_parameters();
+  void update_buckets(bool recording);
+  std::vector<Member> find_trained() const;
+  void reset_buckets();
   std::vector<BucketMember> bucket_members() const;
   void reduce_ready();
   void broadcast_values(const std::vector<TensorId>& tensors, const char* family);
-  void issue_on_whole(const char* family, const char* operation, std::int64_t bytes, bool least);
+  void issue_on_all_axes(const char* family, const char* operation, std::int64_t bytes, bool least);
 
   ReplicateChoices choices_;
-  Cover cover_;
+  std::function<CoveredTensors()> find_covered_;
   const Facts& facts_;
   const std::set<TensorId>& awaited_;
-  Issue issue_;
+  IssueCollective issue_;
   bool started_ = false;
-  bool sync_ = true;             // the flag
-  bool forward_sync_ = true;     // as the last forward read it
-  std::vector<Member> members_;  // averaged parameters, in registration order, as they were when buckets were cut
-  std::map<TensorId, std::size_t> place_of_;  // of a parameter among them
-  std::set<Slot> kept_;                       // of members that hold gradients of backwards without synchronisation
+  bool sync_ = true;             // the gradient synchronization flag
+  bool forward_sync_ = true;     // its value at the last forward
+  std::vector<Member> members_;  // averaged parameters in registration order, from the last reset of the buckets
+  std::map<TensorId, std::size_t> index_of_;  // of a parameter in members_
+  std::set<Slot> unreduced_;                  // members with gradients of backwards without synchronization
   BucketList buckets_;
   bool order_known_ = false;
-  std::vector<int> ready_;  // indices of members, in the order of their gradients
-  // of the backward
+  std::vector<int> gradient_order_;  // indices of members, in the order of their gradients
+  // of the current backward
   bool reached_ = false;
-  bool collects_ = false;
-  std::set<std::size_t> settled_;  // members that nothing more is waited for of
+  bool reduces_ = false;
+  std::set<std::size_t> settled_;  // members that no bucket waits for
   std::size_t next_bucket_ = 0;
 };
 

@@ -9,12 +9,12 @@ using testing::bytes;
 using testing::count;
 using testing::Model;
 
-struct Replicated {
+struct ReplicatedChain {
   Planner planner;
   Model model{planner};
   std::vector<ModuleId> chain;
   ModuleId root = 0;
-  explicit Replicated(ReplicateChoices choices, int num_linears = 3) {
+  explicit ReplicatedChain(ReplicateChoices choices, int num_linears = 3) {
     for (int i = 0; i < num_linears; ++i) chain.push_back(model.linear(4, 4));
     root = model.module(chain);
     planner.replicate(root, std::move(choices));
@@ -32,11 +32,11 @@ ReplicateChoices over(std::vector<Axis> axes) {
   return choices;
 }
 
-TEST(ReplicatePlan, StartsUpAtTheFirstForwardAndReducesOneBucketAType) {
-  Replicated of(over({{"dp", 4}}));
-  EXPECT_TRUE(of.planner.collectives().empty());
-  of.step();
-  const std::vector<Row> rows = tally(of.planner.collectives(), {.lines = false, .owners = false});
+TEST(ReplicatePlan, ComparesParametersOnceAndReducesOneBucketPerType) {
+  ReplicatedChain replicated(over({{"dp", 4}}));
+  EXPECT_TRUE(replicated.planner.collectives().empty());
+  replicated.step();
+  const std::vector<Row> rows = tally(replicated.planner.collectives(), {.lines = false, .owners = false});
   ASSERT_EQ(rows.size(), 3u);
   EXPECT_EQ(rows[0].operation, "all_gather");
   EXPECT_EQ(rows[0].family, "start_up");
@@ -52,56 +52,56 @@ TEST(ReplicatePlan, StartsUpAtTheFirstForwardAndReducesOneBucketAType) {
   EXPECT_EQ(rows[2].bytes, 3 * 20 * 4);
 }
 
-TEST(ReplicatePlan, TheSecondForwardCutsBucketsInTheOrderOfGradients) {
+TEST(ReplicatePlan, TheSecondForwardRebuildsTheBuckets) {
   ReplicateChoices choices = over({{"dp", 2}});
-  choices.bucket_cap_bytes = 80;  // a linear is 64 + 16 bytes: one a bucket
-  Replicated of(choices);
-  of.step();
-  EXPECT_EQ(count(of.planner, "all_reduce"), 1);
-  of.step();
-  EXPECT_EQ(count(of.planner, "all_reduce"), 1 + 3);
-  EXPECT_EQ(count(of.planner, "broadcast"), 2 + 2);
-  of.step();
-  EXPECT_EQ(count(of.planner, "all_reduce"), 1 + 3 + 3);
-  EXPECT_EQ(count(of.planner, "broadcast"), 2 + 2);
-  EXPECT_EQ(bytes(of.planner, "all_reduce"), 3 * 240);
+  choices.bucket_cap_bytes = 80;  // a linear is 64 + 16 bytes: one per bucket
+  ReplicatedChain replicated(choices);
+  replicated.step();
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 1);
+  replicated.step();
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 1 + 3);
+  EXPECT_EQ(count(replicated.planner, "broadcast"), 2 + 2);
+  replicated.step();
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 1 + 3 + 3);
+  EXPECT_EQ(count(replicated.planner, "broadcast"), 2 + 2);
+  EXPECT_EQ(bytes(replicated.planner, "all_reduce"), 3 * 240);
 }
 
-TEST(ReplicatePlan, WithUnusedParametersBucketsAreFixedAndUsersCounted) {
+TEST(ReplicatePlan, FindUnusedParametersKeepsBucketsAndReducesTheMap) {
   ReplicateChoices choices = over({{"dp", 2}});
   choices.find_unused_parameters = true;
   choices.bucket_cap_bytes = 80;
-  Replicated of(choices);
-  of.step();
-  of.step();
-  EXPECT_EQ(count(of.planner, "all_reduce"), 2 * (3 + 1));
-  EXPECT_EQ(bytes(of.planner, "all_reduce"), 2 * (240 + 6 * 4));
-  EXPECT_EQ(count(of.planner, "broadcast"), 2);
+  ReplicatedChain replicated(choices);
+  replicated.step();
+  replicated.step();
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 2 * (3 + 1));
+  EXPECT_EQ(bytes(replicated.planner, "all_reduce"), 2 * (240 + 6 * 4));
+  EXPECT_EQ(count(replicated.planner, "broadcast"), 2);
 }
 
-TEST(ReplicatePlan, OverTwoAxesEachBucketIsSummedAxisByAxis) {
-  Replicated of(over({{"outer", 2}, {"inner", 3}}));
-  of.step();
+TEST(ReplicatePlan, OverTwoAxesEachBucketIsReducedPerAxis) {
+  ReplicatedChain replicated(over({{"outer", 2}, {"inner", 3}}));
+  replicated.step();
   std::vector<std::string> axes;
-  for (const Collective& one : of.planner.collectives())
-    if (one.operation == "all_reduce") axes.push_back(str(one.axis, one.group_size));
+  for (const Collective& collective : replicated.planner.collectives())
+    if (collective.operation == "all_reduce") axes.push_back(str(collective.axis, collective.group_size));
   EXPECT_EQ(axes, (std::vector<std::string>{"inner3", "outer2"}));
-  EXPECT_EQ(of.planner.collectives()[0].group_size, 6);
-  EXPECT_EQ(of.planner.collectives()[0].axis, "");
+  EXPECT_EQ(replicated.planner.collectives()[0].group_size, 6);
+  EXPECT_EQ(replicated.planner.collectives()[0].axis, "");
 }
 
-TEST(ReplicatePlan, TheFlagIsReadAtTheForward) {
-  Replicated of(over({{"dp", 2}}));
+TEST(ReplicatePlan, ReadsTheSynchronizationFlagInForward) {
+  ReplicatedChain replicated(over({{"dp", 2}}));
   FlagChange flags;
   flags.requires_gradient_sync = false;
-  of.planner.set_flags(of.root, flags);
-  of.model.forward(of.root, of.chain);
+  replicated.planner.set_flags(replicated.root, flags);
+  replicated.model.forward(replicated.root, replicated.chain);
   flags.requires_gradient_sync = true;
-  of.planner.set_flags(of.root, flags);
-  of.model.backward(of.root, of.chain);
-  EXPECT_EQ(count(of.planner, "all_reduce"), 0);
-  of.step();
-  EXPECT_EQ(count(of.planner, "all_reduce"), 1);
+  replicated.planner.set_flags(replicated.root, flags);
+  replicated.model.backward(replicated.root, replicated.chain);
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 0);
+  replicated.step();
+  EXPECT_EQ(count(replicated.planner, "all_reduce"), 1);
 }
 
 TEST(ReplicatePlan, FrozenParametersAreBroadcastAndNotReduced) {
@@ -117,15 +117,13 @@ TEST(ReplicatePlan, FrozenParametersAreBroadcastAndNotReduced) {
   EXPECT_EQ(bytes(planner, "all_reduce"), 6 * 4);
 }
 
-TEST(ReplicatePlan, LeavesOutWhatIsIgnoredShardedOrReplicatedBelow) {
+TEST(ReplicatePlan, ExcludesIgnoredShardedAndReplicatedModulesBelow) {
   Planner planner;
   Model model(planner);
   const ModuleId ignored = model.linear(2, 2), sharded = model.linear(4, 4), replicated = model.linear(8, 8);
   const ModuleId root = model.module({ignored, sharded, replicated});
   model.parameter(root, {3});
-  ShardChoices cut;
-  cut.shard = {"dp", 2};
-  planner.fully_shard({sharded}, cut);
+  planner.fully_shard({sharded}, testing::shard_over(2));
   planner.replicate(replicated, over({{"dp", 2}}));
   ReplicateChoices choices = over({{"dp", 2}});
   choices.ignored = {ignored};
@@ -135,30 +133,30 @@ TEST(ReplicatePlan, LeavesOutWhatIsIgnoredShardedOrReplicatedBelow) {
   EXPECT_EQ(bytes(planner, "broadcast"), 3 * 4);
 }
 
-TEST(ReplicatePlan, BuffersAreBroadcastBeforeEachForwardWhenAsked) {
+TEST(ReplicatePlan, BroadcastsBuffersBeforeEachForwardIfSet) {
   ReplicateChoices choices = over({{"dp", 2}});
   choices.broadcast_buffers = true;
-  Replicated of(choices);
-  of.model.buffer(of.chain[0], {5});
-  of.step();
-  of.model.forward(of.root, of.chain, false);
+  ReplicatedChain replicated(choices);
+  replicated.model.buffer(replicated.chain[0], {5});
+  replicated.step();
+  replicated.model.forward(replicated.root, replicated.chain, false);
   std::int64_t num = 0;
-  for (const Collective& one : of.planner.collectives())
-    if (one.family == "data_parallel" && one.operation == "broadcast") {
-      EXPECT_EQ(one.bytes, 20);
+  for (const Collective& collective : replicated.planner.collectives())
+    if (collective.family == "data_parallel" && collective.operation == "broadcast") {
+      EXPECT_EQ(collective.bytes, 20);
       ++num;
     }
   EXPECT_EQ(num, 2);
 }
 
-TEST(ReplicatePlan, ACastCutsTheBucketsAnew) {
-  Replicated of(over({{"dp", 2}}));
-  of.step();
-  of.step();
-  for (auto& [id, tensor] : of.model.facts().tensors) tensor.dtype = DType::float64;
-  of.model.tell();
-  of.step();
-  EXPECT_EQ(of.planner.collectives().back().bytes, 3 * 20 * 8);
+TEST(ReplicatePlan, ACastResetsTheBuckets) {
+  ReplicatedChain replicated(over({{"dp", 2}}));
+  replicated.step();
+  replicated.step();
+  for (auto& [id, tensor] : replicated.model.facts().tensors) tensor.dtype = DType::float64;
+  replicated.model.update();
+  replicated.step();
+  EXPECT_EQ(replicated.planner.collectives().back().bytes, 3 * 20 * 8);
 }
 
 }  // namespace

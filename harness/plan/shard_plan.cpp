@@ -7,7 +7,7 @@
 
 namespace lockstep::plan {
 
-// ---- what is applied ----
+// ---- groups and their options ----
 void ShardPlan::add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters,
                           ShardChoices choices) {
   const std::size_t number = groups_.size();
@@ -32,25 +32,25 @@ void ShardPlan::change(ModuleId module, const FlagChange& flags) {
 void ShardPlan::set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
   std::vector<std::size_t>& list = groups_[number(module)].forward_prefetch;
   list.clear();
-  for (const ModuleId one : next) list.push_back(number(one));
+  for (const ModuleId id : next) list.push_back(number(id));
 }
 
 void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next) {
   auto& list = groups_[number(module)].backward_prefetch;
   list.emplace();
-  for (const ModuleId one : next) list->push_back(number(one));
+  for (const ModuleId id : next) list->push_back(number(id));
 }
 
-// ---- gathers ----
+// ---- all-gathers ----
 void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes) {
-  Collective one;
-  one.family = "data_parallel";
-  one.operation = operation;
-  one.axis = axis.name;
-  one.group_size = axis.size;
-  one.owner = group.choices.owner;
-  one.bytes = bytes;
-  issue_(std::move(one));
+  Collective collective;
+  collective.family = "data_parallel";
+  collective.operation = operation;
+  collective.axis = axis.name;
+  collective.group_size = axis.size;
+  collective.owner = group.choices.owner;
+  collective.bytes = bytes;
+  issue_(std::move(collective));
 }
 
 int ShardPlan::dim_of(TensorId parameter) const {
@@ -61,15 +61,15 @@ int ShardPlan::dim_of(TensorId parameter) const {
 
 DType ShardPlan::compute_type(TensorId parameter) const {
   const ShardChoices& choices = groups_[owner_of_.at(parameter)].choices;
-  const DType own = facts_.tensor(parameter).dtype;
-  return choices.param && is_floating(own) ? *choices.param : own;
+  const DType stored = facts_.tensor(parameter).dtype;
+  return choices.param && is_floating(stored) ? *choices.param : stored;
 }
 
 Dims ShardPlan::part_sizes(TensorId parameter) const {
-  const std::int64_t parts = groups_[owner_of_.at(parameter)].choices.shard.size;
+  const std::int64_t num_shards = groups_[owner_of_.at(parameter)].choices.shard.size;
   Dims sizes = facts_.tensor(parameter).sizes;
   const int dim = dim_of(parameter);
-  sizes[dim] = (sizes[dim] + parts - 1) / parts;
+  sizes[dim] = (sizes[dim] + num_shards - 1) / num_shards;
   return sizes;
 }
 
@@ -77,8 +77,8 @@ void ShardPlan::set_sent(TensorId parameter, std::vector<Sent> sent) {
   groups_[owner_of_.at(parameter)].sent[parameter] = std::move(sent);
 }
 
-// Of the whole parameters, each padded so that all ranks hold parts of one size.
-std::int64_t ShardPlan::whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const {
+// The bytes of full parameters or gradients, each padded to shards of equal size; `reduced`: in the reduce dtype.
+std::int64_t ShardPlan::padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const {
   std::int64_t bytes = 0;
   for (const TensorId id : tensors) {
     const bool other_type = reduced && group.choices.reduce;
@@ -88,16 +88,16 @@ std::int64_t ShardPlan::whole_bytes(const Group& group, const std::set<TensorId>
   return checked_multiply(bytes, group.choices.shard.size, "plan");
 }
 
-// Tensors of several types begin at multiples of eight bytes.
+// With several dtypes, each tensor starts at a multiple of eight bytes.
 std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
   constexpr std::int64_t alignment = 8;
   std::vector<Sent> all;
   for (const TensorId id : group.parameters) {
-    const auto own = group.sent.find(id);
-    if (own == group.sent.end())
+    const auto sent = group.sent.find(id);
+    if (sent == group.sent.end())
       all.push_back({bytes_of(part_sizes(id), compute_type(id)), compute_type(id)});
     else
-      all.insert(all.end(), own->second.begin(), own->second.end());
+      all.insert(all.end(), sent->second.begin(), sent->second.end());
   }
   const bool one_type = group.sent.empty() || std::all_of(all.begin(), all.end(), [&](const Sent& sent) {
                           return sent.dtype == all.front().dtype;
@@ -115,38 +115,38 @@ bool ShardPlan::is_stale(const Group& group) const {
   });
 }
 
-void ShardPlan::gather(std::size_t number, bool ahead) {
+void ShardPlan::all_gather(std::size_t number, bool prefetch) {
   Group& group = groups_[number];
   if (group.parameters.empty()) return;
   const bool stale = is_stale(group);
-  if (group.state == State::whole && !stale) return;
-  if (group.state == State::ahead) {
-    if (!ahead) group.state = State::whole;
+  if (group.state == State::unsharded && !stale) return;
+  if (group.state == State::prefetched) {
+    if (!prefetch) group.state = State::unsharded;
     return;
   }
   Axis axis = group.choices.shard;
   std::int64_t bytes = 0;
-  if (group.state == State::kept_among && !stale) {
+  if (group.state == State::sharded_post_forward && !stale) {
     axis.size = group.choices.reshard_after_forward.ranks;
-    bytes = whole_bytes(group, {group.parameters.begin(), group.parameters.end()}, false);
+    bytes = padded_bytes(group, {group.parameters.begin(), group.parameters.end()}, false);
   } else {
     bytes = gathered_bytes(group);
   }
   issue(group, "all_gather", axis, bytes);
   for (const TensorId id : group.parameters) group.gathered[id] = facts_.tensor(id).version;
-  group.state = ahead ? State::ahead : State::whole;
+  group.state = prefetch ? State::prefetched : State::unsharded;
 }
 
-void ShardPlan::put_back_after_forward(Group& group) {
+void ShardPlan::reshard_after_forward(Group& group) {
   const Reshard& how = group.choices.reshard_after_forward;
-  const bool among_one = how.kind == Reshard::Kind::among && how.ranks == 1;
-  if (how.kind == Reshard::Kind::no || among_one || group.state != State::whole) return;
-  const bool few = how.kind == Reshard::Kind::among && how.ranks < group.choices.shard.size;
-  group.state = few ? State::kept_among : State::sharded;
+  const bool among_one_rank = how.kind == Reshard::Kind::among && how.ranks == 1;
+  if (how.kind == Reshard::Kind::no || among_one_rank || group.state != State::unsharded) return;
+  const bool among_few = how.kind == Reshard::Kind::among && how.ranks < group.choices.shard.size;
+  group.state = among_few ? State::sharded_post_forward : State::sharded;
 }
 
 void ShardPlan::unshard(ModuleId module, bool async) {
-  if (has(module)) gather(number(module), async);
+  if (has(module)) all_gather(number(module), async);
 }
 
 void ShardPlan::reshard(ModuleId module) {
@@ -156,14 +156,14 @@ void ShardPlan::reshard(ModuleId module) {
 void ShardPlan::wait_for_unshard(ModuleId module) {
   if (!has(module)) return;
   Group& group = groups_[number(module)];
-  if (group.state == State::ahead) group.state = State::whole;
+  if (group.state == State::prefetched) group.state = State::unsharded;
 }
 
-// ---- what is seen of a parameter ----
+// ---- queries about a parameter ----
 ShardPlan::Shown ShardPlan::shown(TensorId parameter) const {
   const State state = groups_[owner_of_.at(parameter)].state;
-  if (state == State::whole) return Shown::full;
-  return state == State::kept_among ? Shown::kept : Shown::part;
+  if (state == State::unsharded) return Shown::full;
+  return state == State::sharded_post_forward ? Shown::kept : Shown::part;
 }
 
 int ShardPlan::num_keeping(TensorId parameter) const {
@@ -173,7 +173,7 @@ int ShardPlan::num_keeping(TensorId parameter) const {
 bool ShardPlan::moves_inputs(ModuleId module) const {
   const std::size_t at = number(module);
   if (groups_[at].context < 0) return false;
-  return groups_[at].is_root || contexts_[static_cast<std::size_t>(groups_[at].context)].runs == at;
+  return groups_[at].is_root || contexts_[static_cast<std::size_t>(groups_[at].context)].outermost == at;
 }
 
 void ShardPlan::swap(ShardPlan& other) {
@@ -190,49 +190,50 @@ ShardPlan::Context& ShardPlan::context_of(std::size_t group) {
 }
 
 // The group whose forward runs first is the root of all groups below it.
-void ShardPlan::begin(std::size_t root) {
-  const int number_of_root = static_cast<int>(contexts_.size());
+void ShardPlan::make_context(std::size_t root) {
+  const int index = static_cast<int>(contexts_.size());
   Context& context = contexts_.emplace_back();
   context.root = root;
   groups_[root].is_root = true;
-  groups_[root].choices.reshard_after_forward = {Reshard::Kind::no};  // its backward follows; a later flag may differ
+  groups_[root].choices.reshard_after_forward = {Reshard::Kind::no};  // until a flag changes it: backward follows
   for (const ModuleId top : groups_[root].modules)
     for (const ModuleId module : facts_.pre_order(top)) {
-      if (!has(module) || groups_[number(module)].context == number_of_root) continue;
-      groups_[number(module)].context = number_of_root;
+      if (!has(module) || groups_[number(module)].context == index) continue;
+      groups_[number(module)].context = index;
       context.groups.push_back(number(module));
     }
 }
 
-// A call from outside of any group. Another that is still under way has failed.
-void ShardPlan::begin_pass(std::size_t group) {
+// Resets the forward state for a call from outside of all groups. An earlier outermost call that is still running has
+// failed.
+void ShardPlan::begin_outermost(std::size_t group) {
   Context& context = context_of(group);
-  const bool is_new = !context.runs || group == context.root || group == *context.runs;
+  const bool is_new = !context.outermost || group == context.root || group == *context.outermost;
   if (!is_new) return;
   for (const std::size_t at : context.groups) {
     groups_[at].entered.clear();
     groups_[at].left.clear();
-    if (!context.runs) continue;
+    if (!context.outermost) continue;
     groups_[at].in_backward = false;
     groups_[at].fresh.clear();
     groups_[at].positions.clear();
   }
-  if (context.runs) context.order.clear();
-  context.runs = group;
+  if (context.outermost) context.forward_order.clear();
+  context.outermost = group;
 }
 
 bool ShardPlan::enter(ModuleId module, bool recomputing) {
   const std::size_t at = number(module);
   if (recomputing && groups_[at].in_backward) return false;
-  if (groups_[at].context < 0) begin(at);
-  // A recomputation may stop before it leaves the module: alone in its group, a call is always a new one.
+  if (groups_[at].context < 0) make_context(at);
+  // A recomputation may stop before it leaves the module. So a call of the only module of a group is always a new one.
   const bool alone = groups_[at].modules.size() == 1;
-  if (!recomputing && (alone || groups_[at].entered.empty())) begin_pass(at);
+  if (!recomputing && (alone || groups_[at].entered.empty())) begin_outermost(at);
   const bool first = alone || groups_[at].entered.empty();
   groups_[at].entered.insert(module);
-  gather(at);
+  all_gather(at);
   if (!first) return false;
-  for (const std::size_t next : groups_[at].forward_prefetch) gather(next, true);
+  for (const std::size_t next : groups_[at].forward_prefetch) all_gather(next, true);
   return !recomputing;
 }
 
@@ -242,15 +243,15 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   if (recomputing && group.in_backward) return false;
   group.left.insert(module);
   if (group.left.size() < group.modules.size()) return !recomputing;
-  if (!recomputing && context_of(at).runs == at) context_of(at).runs.reset();
+  if (!recomputing && context_of(at).outermost == at) context_of(at).outermost.reset();
   group.entered.clear();
   group.left.clear();
-  if (recomputing) return false;  // its own backward follows, with what was gathered for this
-  put_back_after_forward(group);
-  if (!group.parameters.empty()) {  // else there is nothing to gather ahead for, or of
+  if (recomputing) return false;  // the group stays unsharded for its own backward, which follows
+  reshard_after_forward(group);
+  if (!group.parameters.empty()) {  // an empty group neither prefetches nor is prefetched
     Context& context = context_of(at);
-    group.positions.push_back(context.order.size());
-    context.order.push_back(at);
+    group.positions.push_back(context.forward_order.size());
+    context.forward_order.push_back(at);
   }
   return true;
 }
@@ -259,16 +260,16 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
 void ShardPlan::backward_reaches(ModuleId module) {
   const std::size_t at = number(module);
   if (groups_[at].context < 0) return;
-  if (groups_[at].in_backward && groups_[at].modules.size() > 1) return;  // another of its modules was reached before
+  if (groups_[at].in_backward && groups_[at].modules.size() > 1) return;  // by another of its modules
   groups_[at].in_backward = true;
-  gather(at);
+  all_gather(at);
   Group& group = groups_[at];
   if (group.backward_prefetch) {
-    for (const std::size_t next : *group.backward_prefetch) gather(next, true);
+    for (const std::size_t next : *group.backward_prefetch) all_gather(next, true);
   } else if (!group.positions.empty()) {
     const std::size_t position = group.positions.back();
     group.positions.pop_back();
-    if (position > 0) gather(context_of(at).order[position - 1], true);
+    if (position > 0) all_gather(context_of(at).forward_order[position - 1], true);
   }
 }
 
@@ -279,48 +280,48 @@ void ShardPlan::backward_leaves(ModuleId module) {
 
 void ShardPlan::leave_backward(Group& group) {
   group.in_backward = false;
-  if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+  if (group.state == State::unsharded && group.reshard_after_backward) group.state = State::sharded;
   reduce(group, false);
 }
 
 void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
 
-// What a later use in this backward still adds to waits for that, unless it is `at_end`.
+// Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
 void ShardPlan::reduce(Group& group, bool at_end) {
   if (!group.sync) {
-    group.kept.merge(group.fresh);
+    group.unreduced.merge(group.fresh);
     group.fresh.clear();
     return;
   }
-  std::set<TensorId> whole, summed;
+  std::set<TensorId> scattered, summed;  // to reduce-scatter, to all-reduce
   for (const TensorId id : group.parameters) {
     const bool is_fresh = group.fresh.contains(id);
     if (!at_end && !is_fresh && awaited_.contains(id)) continue;
-    if (is_fresh || group.kept.contains(id)) whole.insert(id);
-    if (group.choices.replicate && (whole.contains(id) || group.partial.contains(id))) summed.insert(id);
+    if (is_fresh || group.unreduced.contains(id)) scattered.insert(id);
+    if (group.choices.replicate && (scattered.contains(id) || group.partial.contains(id))) summed.insert(id);
   }
   group.fresh.clear();
-  for (const TensorId id : whole) group.kept.erase(id);
-  if (!whole.empty()) issue(group, "reduce_scatter", group.choices.shard, whole_bytes(group, whole, true));
-  if (!group.choices.replicate) reduced_.insert(reduced_.end(), whole.begin(), whole.end());
+  for (const TensorId id : scattered) group.unreduced.erase(id);
+  if (!scattered.empty()) issue(group, "reduce_scatter", group.choices.shard, padded_bytes(group, scattered, true));
+  if (!group.choices.replicate) reduced_.insert(reduced_.end(), scattered.begin(), scattered.end());
   if (!group.all_reduce) {
     group.partial.merge(summed);
     return;
   }
   if (summed.empty()) return;
-  issue(group, "all_reduce", *group.choices.replicate, whole_bytes(group, summed, true) / group.choices.shard.size);
+  issue(group, "all_reduce", *group.choices.replicate, padded_bytes(group, summed, true) / group.choices.shard.size);
   for (const TensorId id : summed) group.partial.erase(id);
   reduced_.insert(reduced_.end(), summed.begin(), summed.end());
 }
 
-// Groups whose inputs needed no gradient, or whose gradients came late, are served now.
+// Reduces the groups that backward did not leave (inputs without gradient), and gradients that waited.
 void ShardPlan::end_backward(int root) {
   Context& context = contexts_[static_cast<std::size_t>(root)];
   const bool last = groups_[context.root].last_backward;
   for (const std::size_t at : context.groups) {
     Group& group = groups_[at];
     if (group.in_backward) leave_backward(group);
-    if (group.state == State::whole && group.reshard_after_backward) group.state = State::sharded;
+    if (group.state == State::unsharded && group.reshard_after_backward) group.state = State::sharded;
     reduce(group, true);
     group.entered.clear();
     group.left.clear();
@@ -328,11 +329,11 @@ void ShardPlan::end_backward(int root) {
   if (!last) return;
   for (const std::size_t at : context.groups) {
     Group& group = groups_[at];
-    // Gathered ahead and not used, or kept for a backward that never came.
-    if (group.state == State::ahead || group.state == State::kept_among) group.state = State::sharded;
+    // An unused prefetch, or post-forward shards that no backward used.
+    if (group.state == State::prefetched || group.state == State::sharded_post_forward) group.state = State::sharded;
     group.positions.clear();
   }
-  context.order.clear();
+  context.forward_order.clear();
 }
 
 }  // namespace lockstep::plan

@@ -1,24 +1,27 @@
-// The collectives of all groups that fully_shard made, worked out from events: an independent reading of what it
-// promises, as a small state machine a group.
+// The collectives of all groups that fully_shard made, computed from events and independently of the engine. Each group
+// is a small state machine:
 //
-//   state         holds                                  a forward or backward that needs it
-//   sharded       its part of each parameter             gathers over the shard axis
-//   ahead         a gather was issued, nobody used it    uses that one
-//   kept_among    parts shared by n consecutive ranks    gathers among those
-//   whole         the whole parameters                   gathers nothing, unless its parts have changed since
+//   state                 holds                                    a forward or backward that needs the group
+//   sharded               its shard of each parameter              all-gathers over the shard axis
+//   prefetched            an all-gather was issued, not yet used   uses that all-gather
+//   sharded_post_forward  shards among n consecutive ranks         all-gathers among these ranks
+//   unsharded             the full parameters                      nothing, unless the shards have changed
 //
-// A group is gathered before its module's forward and backward, is put back after them as its options say, and reduces
-// once in a backward what its parameters got.
+// A group is unsharded before forward and backward of its modules and resharded afterwards as its options say. It
+// reduces the gradients of its parameters once per backward. A recomputation unshards a group that is not in its own
+// backward yet; the group stays unsharded for that backward.
 //
-// A recomputation gathers a group that is not in its own backward yet; the group stays whole for that backward.
+// Order of the collectives:
+// - A forward all-gathers its group, then the groups of its prefetch list. When it ends, it is appended to the order of
+//   forwards. Recomputations are not.
+// - A backward that reaches a group all-gathers it, then prefetches: the groups of its prefetch list, or else the group
+//   whose forward was before the group's own last one.
+// - A group that backward leaves is reduced, first over the shard axis, then over the replicate axis. Parameters that
+//   this backward will reach again wait.
+// - The end of a backward reduces the rest: the root, then the groups below in the order of their modules.
 //
-// Order: a forward gathers its own group, then the groups of its prefetch list. A forward takes a place in the order of
-// forwards when it ends; a recomputation takes none. A backward that reaches a
-// group gathers it, then the group at the place before its own last one, or those that it was told; a group that
-// backward leaves is reduced, first over the shard axis, then over the replicate axis, but for what a later use still
-// adds to. The end of a backward serves what is left: the root, then the groups below in the order of their modules.
-// A forward that did not come to its end leaves gathered what it had gathered; the next one of the root begins all else
-// anew.
+// After a forward that failed, the groups that it unsharded stay unsharded. The next forward of the root resets
+// everything else.
 #pragma once
 
 #include <map>
@@ -34,9 +37,10 @@
 
 namespace lockstep::plan {
 
+// reshard_after_forward.
 struct Reshard {
   enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: yes
-  int ranks = 0;
+  int ranks = 0;  // among: the number of ranks that the parameters stay sharded over
 };
 
 struct ShardChoices {
@@ -44,10 +48,11 @@ struct ShardChoices {
   Axis shard;
   std::optional<Axis> replicate;
   Reshard reshard_after_forward;
-  std::optional<DType> param, reduce;
-  std::map<TensorId, int> dims;  // of parameters that are not cut along dim 0
+  std::optional<DType> param, reduce;  // of the mixed precision policy
+  std::map<TensorId, int> dims;        // the sharded tensor dim, for parameters where it is not 0
 };
 
+// Flags to set; empty members stay as they are.
 struct FlagChange {
   std::optional<bool> requires_gradient_sync, requires_all_reduce, is_last_backward, reshard_after_backward;
   std::optional<Reshard> reshard_after_forward;
@@ -55,50 +60,55 @@ struct FlagChange {
 
 class ShardPlan {
  public:
-  // `awaited`: the parameters that the backward which runs comes to.
-  ShardPlan(const Facts& facts, const std::set<TensorId>& awaited, Issue issue)
+  // `awaited`: the parameters that the current backward will reach.
+  ShardPlan(const Facts& facts, const std::set<TensorId>& awaited, IssueCollective issue)
       : facts_(facts), awaited_(awaited), issue_(std::move(issue)) {}
 
-  // One group of these modules and parameters.
+  // Adds one group of these modules and parameters.
   void add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters, ShardChoices choices);
   bool has(ModuleId module) const { return group_of_.contains(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
-  // What its owner makes of this parameter's part travels in its place: bytes of one rank, and the type, of each
-  // tensor.
+  // A tensor that an all-gather extension sends instead of the shard of a parameter.
   struct Sent {
-    std::int64_t bytes = 0;
+    std::int64_t bytes = 0;  // of one rank
     DType dtype = DType::float32;
   };
   void set_sent(TensorId parameter, std::vector<Sent> sent);
-  // Of the part that a rank hands out, with its padding, and the type that the group computes in.
+  // The sizes of one rank's shard with padding.
   Dims part_sizes(TensorId parameter) const;
+  // The dtype of the full parameter in forward and backward.
   DType compute_type(TensorId parameter) const;
-  int dim_of(TensorId parameter) const;
-  // Which tensor the slots of a parameter hold now. One that is kept is cut among that many ranks.
+  int dim_of(TensorId parameter) const;  // the sharded tensor dim
+  // The tensor in the slots of a parameter: the local shard, the post-forward shard, or the full parameter.
   enum class Shown { part, kept, full };
   Shown shown(TensorId parameter) const;
+  // The number of ranks that hold a parameter together in the post-forward state.
   int num_keeping(TensorId parameter) const;
-  // The parameters whose gradients have been reduced since the last call, in the order of the reductions.
+  // The parameters whose gradients were reduced since the last call, in the order of the reductions.
   std::vector<TensorId> take_reduced() { return std::exchange(reduced_, {}); }
-  // Whether a forward of this module moves its inputs to the device of the group: that of a root does, and one that
-  // brings the others about.
+  // Whether a forward of this module moves its inputs to the device of the group: the root does, and the group whose
+  // forward was called from outside of all groups.
   bool moves_inputs(ModuleId module) const;
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
-  // ---- events; of modules that have a group ----
-  // A call begins and ends; `recomputing`: within a backward. Says whether its inputs, its outputs are to be watched:
-  // of several modules the inputs of the first that is entered, the outputs of all.
+  // ---- events of modules with a group ----
+  // A call begins and ends; `recomputing`: during backward. Return whether backward must be reported at the inputs
+  // (enter) or outputs (leave) of the call. A group of several modules needs the inputs of the first one entered and
+  // the outputs of all.
   bool enter(ModuleId module, bool recomputing);
   bool leave(ModuleId module, bool recomputing);
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);
-  // Of which root the group is, -1 before the first forward; the end of a backward is served root by root.
+  // The number of the root that the group belongs to; -1 before its first forward.
   int root_of(ModuleId module) const { return groups_[number(module)].context; }
   int root_of_parameter(TensorId parameter) const { return groups_[owner_of_.at(parameter)].context; }
+  // Ends a backward for the groups of one root.
   void end_backward(int root);
+
+  // ---- calls by the user ----
   void unshard(ModuleId module, bool async);
   void wait_for_unshard(ModuleId module);
   void reshard(ModuleId module);
@@ -106,54 +116,54 @@ class ShardPlan {
   bool empty() const { return groups_.empty(); }
 
  private:
-  enum class State { sharded, ahead, kept_among, whole };
+  enum class State { sharded, prefetched, sharded_post_forward, unsharded };
   struct Group {
     std::vector<ModuleId> modules;
     std::vector<TensorId> parameters;
     ShardChoices choices;
     State state = State::sharded;
-    std::map<TensorId, std::vector<Sent>> sent;  // of parameters that do not travel as they are
-    std::map<TensorId, std::uint64_t> gathered;  // versions of the parts at the last gather
-    int context = -1;                            // from the first forward of its root on
+    std::map<TensorId, std::vector<Sent>> sent;  // of parameters with an extension
+    std::map<TensorId, std::uint64_t> gathered;  // versions of the shards at the last all-gather
+    int context = -1;                            // set by the first forward of its root
     bool is_root = false;
     bool sync = true, all_reduce = true, last_backward = true, reshard_after_backward = true;
     std::vector<std::size_t> forward_prefetch;
     std::optional<std::vector<std::size_t>> backward_prefetch;
-    // of the forward
-    std::set<ModuleId> entered;  // of its modules, in the call that is under way
+    // of the current forward
+    std::set<ModuleId> entered;  // modules of the group that this call entered and left
     std::set<ModuleId> left;
-    std::vector<std::size_t> positions;  // in the order of forwards
-    // of the backward
+    std::vector<std::size_t> positions;  // of its forwards in Context::forward_order that no backward has used
+    // of the current backward
     bool in_backward = false;
-    std::set<TensorId> fresh;    // gradients of this backward
-    std::set<TensorId> kept;     // whole gradients of backwards without synchronisation
-    std::set<TensorId> partial;  // sums over the shard axis that wait for the replicate axis
+    std::set<TensorId> fresh;      // parameters with a gradient of this backward
+    std::set<TensorId> unreduced;  // parameters with full gradients of backwards without synchronization
+    std::set<TensorId> partial;    // parameters reduced over the shard axis but not over the replicate axis
   };
 
-  // What the groups below one root share.
+  // The shared state of the groups below one root.
   struct Context {
     std::size_t root = 0;
-    std::vector<std::size_t> groups;  // in the order of their modules, parents first
-    std::vector<std::size_t> order;   // groups as their forwards ended
-    std::optional<std::size_t> runs;  // whose forward brought the others about, while it runs
+    std::vector<std::size_t> groups;         // in the order of their modules, parents first
+    std::vector<std::size_t> forward_order;  // groups in the order in which their forwards ended
+    std::optional<std::size_t> outermost;    // the group whose forward was called from outside, while it runs
   };
 
   std::size_t number(ModuleId module) const { return group_of_.at(module); }
   Context& context_of(std::size_t group);
-  void begin(std::size_t root);
-  void begin_pass(std::size_t group);
+  void make_context(std::size_t root);
+  void begin_outermost(std::size_t group);
   bool is_stale(const Group& group) const;
-  void gather(std::size_t number, bool ahead = false);
-  void put_back_after_forward(Group& group);
+  void all_gather(std::size_t number, bool prefetch = false);
+  void reshard_after_forward(Group& group);
   void leave_backward(Group& group);
   void reduce(Group& group, bool at_end);
-  std::int64_t whole_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
+  std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;
   void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
 
   const Facts& facts_;
   const std::set<TensorId>& awaited_;
-  Issue issue_;
+  IssueCollective issue_;
   std::vector<Group> groups_;
   std::vector<Context> contexts_;
   std::map<ModuleId, std::size_t> group_of_;

@@ -12,6 +12,8 @@
 
 namespace lockstep::scenario {
 
+template class OutOfLine<Literal::Data>;
+
 namespace {
 
 [[noreturn]] void wrong_kind(const Literal& value, std::string_view wanted) {
@@ -22,7 +24,7 @@ std::string number_text(double value, bool json) {
   if (std::isnan(value)) return json ? "\"nan\"" : "nan";
   if (std::isinf(value)) return str(json ? "\"" : "", value < 0 ? "-" : "", "inf", json ? "\"" : "");
   std::string digits = str(value);
-  // A number stays one when it is read back: 1.0, not 1.
+  // With a fraction, so that it is read as a number again: 1.0, not 1.
   if (digits.find_first_of(".e") == std::string::npos) digits += ".0";
   return digits;
 }
@@ -34,10 +36,6 @@ bool is_digits(std::string_view text) {
   }
   return true;
 }
-
-}  // namespace
-
-namespace {
 
 std::int64_t own_bytes(const LiteralList& list) {
   return static_cast<std::int64_t>(sizeof list + bounded_product(list.capacity(), sizeof(Literal)));
@@ -54,26 +52,20 @@ std::int64_t own_bytes(const LiteralMap& map) {
 Literal::Literal(std::string value) {
   const auto bytes = static_cast<std::int64_t>(sizeof value + value.capacity());
   Budget::ask(bytes, [&] { return str("a text of ", value.size(), " characters"); });
-  value_ = std::make_shared<const Held<std::string>>(std::move(value), Charge(bytes));
+  value_.data = Charged<std::string>(std::move(value), bytes);
 }
 
 Literal::Literal(LiteralList value) {
   const std::int64_t bytes = own_bytes(value);
   Budget::ask(bytes, [&] { return str("a list of ", value.size(), " items"); });
-  value_ = std::make_shared<const Held<LiteralList>>(std::move(value), Charge(bytes));
+  value_.data = Charged<LiteralList>(std::move(value), bytes);
 }
 
 Literal::Literal(LiteralMap value) {
   const std::int64_t bytes = own_bytes(value);
   Budget::ask(bytes, [&] { return str("a map of ", value.size(), " entries"); });
-  value_ = std::make_shared<const Held<LiteralMap>>(std::move(value), Charge(bytes));
+  value_.data = Charged<LiteralMap>(std::move(value), bytes);
 }
-
-Literal::Literal(const Literal&) = default;
-Literal::Literal(Literal&&) noexcept = default;
-Literal& Literal::operator=(const Literal&) = default;
-Literal& Literal::operator=(Literal&&) noexcept = default;
-Literal::~Literal() = default;
 
 std::string_view name_of(Literal::Kind kind) {
   switch (kind) {
@@ -97,28 +89,28 @@ std::string_view name_of(Literal::Kind kind) {
 
 bool Literal::as_bool() const {
   if (!is_bool()) wrong_kind(*this, "a boolean");
-  return std::get<bool>(value_);
+  return std::get<bool>(value_.data);
 }
 std::int64_t Literal::as_int() const {
   if (!is_int()) wrong_kind(*this, "an integer");
-  return std::get<std::int64_t>(value_);
+  return std::get<std::int64_t>(value_.data);
 }
 double Literal::as_double() const {
-  if (is_int()) return static_cast<double>(std::get<std::int64_t>(value_));
+  if (is_int()) return static_cast<double>(std::get<std::int64_t>(value_.data));
   if (!is_double()) wrong_kind(*this, "a number");
-  return std::get<double>(value_);
+  return std::get<double>(value_.data);
 }
 const std::string& Literal::as_text() const {
   if (!is_text()) wrong_kind(*this, "a text");
-  return std::get<HeldPtr<std::string>>(value_)->content;
+  return *std::get<Charged<std::string>>(value_.data);
 }
 const LiteralList& Literal::as_list() const {
   if (!is_list()) wrong_kind(*this, "a list");
-  return std::get<HeldPtr<LiteralList>>(value_)->content;
+  return *std::get<Charged<LiteralList>>(value_.data);
 }
 const LiteralMap& Literal::as_map() const {
   if (!is_map()) wrong_kind(*this, "a map");
-  return std::get<HeldPtr<LiteralMap>>(value_)->content;
+  return *std::get<Charged<LiteralMap>>(value_.data);
 }
 
 const Literal* Literal::find(std::string_view key) const {
@@ -148,7 +140,7 @@ bool operator==(const Literal& a, const Literal& b) {
       Budget::ask_time();
       return a.as_list() == b.as_list();
     case Literal::Kind::map: {
-      // The order of keys is no part of a map's value.
+      // The order of the entries does not matter.
       if (a.as_map().size() != b.as_map().size()) return false;
       for (const auto& [key, value] : a.as_map()) {
         const Literal* other = b.find(key);
@@ -160,19 +152,20 @@ bool operator==(const Literal& a, const Literal& b) {
   return false;
 }
 
-// Writes a value piece by piece, so that a list that stands in itself many times is stopped while it grows.
+// Writes a value in small pieces, and checks the budget while the text grows: a list with many shared items can have a
+// very long text.
 class Literal::Writer {
  public:
-  Writer(bool json, std::size_t cut) : json_(json), cut_(cut) {}
+  Writer(bool json, std::size_t max_size) : json_(json), max_size_(max_size) {}
 
   void write(const Literal& value) {
-    if (out_.size() > cut_) return;
+    if (out_.size() > max_size_) return;
     switch (value.kind()) {
       case Kind::list: {
         const char* separator = "";
         add("[");
         for (const Literal& item : value.as_list()) {
-          if (out_.size() > cut_) break;
+          if (out_.size() > max_size_) break;
           add(std::exchange(separator, ","));
           write(item);
         }
@@ -182,7 +175,7 @@ class Literal::Writer {
         const char* separator = "";
         add("{");
         for (const auto& [key, item] : value.as_map()) {
-          if (out_.size() > cut_) break;
+          if (out_.size() > max_size_) break;
           add(std::exchange(separator, ","));
           add(json_ ? json_text(key) : key);
           add(":");
@@ -203,8 +196,8 @@ class Literal::Writer {
     }
   }
   std::string take() {
-    if (out_.size() > cut_) {
-      out_.resize(cut_);
+    if (out_.size() > max_size_) {
+      out_.resize(max_size_);
       out_ += "...";
     }
     return std::move(out_);
@@ -213,15 +206,15 @@ class Literal::Writer {
  private:
   void add(std::string_view piece) {
     out_ += piece;
-    if (out_.size() < next_asked_) return;
+    if (out_.size() < next_check_) return;
     Budget::ask(static_cast<std::int64_t>(2 * out_.size()), [] { return std::string("a value as text"); });
-    next_asked_ = out_.size() + out_.size() / 4;
+    next_check_ = out_.size() + out_.size() / 4;
   }
 
   const bool json_;
-  const std::size_t cut_;
+  const std::size_t max_size_;
   std::string out_;
-  std::size_t next_asked_ = 1 << 16;
+  std::size_t next_check_ = 1 << 16;
 };
 
 std::string Literal::json() const {
@@ -237,8 +230,8 @@ std::string Literal::text() const {
 }
 
 std::string Literal::shown() const {
-  constexpr std::size_t most_shown = 80;
-  Writer writer(false, most_shown);
+  constexpr std::size_t max_shown = 80;
+  Writer writer(false, max_shown);
   writer.write(*this);
   return writer.take();
 }

@@ -1,22 +1,21 @@
-// A value that a scenario file states outright or that is known before launch: parameters, matrix values, defaults.
+// A value that is known before launch: literals in a scenario file, parameters, matrix values, defaults.
 //
-//   Literal value = parse_literal("1e-2");            // as --set reads it
-//   value.as_double();                                // throws Error when it is something else
+//   Literal value = parse_literal("1e-2");            // for --set
+//   value.as_double();                                // throws Error for a value of another kind
 //   value.json();                                     // "0.01"; not-a-number and infinities as texts
 //
-// A plain value that is cheap to copy; it counts in the budget of its thread (budget.hpp). Maps keep the order of the
-// file. Integers are 64-bit, never mixed up with numbers or booleans.
+// A Literal is cheap to copy and counts in the budget of its thread (budget.hpp). Maps keep the order of the file.
+// Integers have 64 bits and are distinct from numbers and booleans.
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "harness/scenario/budget.hpp"
+#include "harness/scenario/charged.hpp"
 
 namespace lockstep::scenario {
 
@@ -33,19 +32,12 @@ class Literal {
   explicit Literal(int value) : value_(static_cast<std::int64_t>(value)) {}
   explicit Literal(std::int64_t value) : value_(value) {}
   explicit Literal(double value) : value_(value) {}
-  explicit Literal(std::string value);  // throws BudgetError, as do lists and maps
+  explicit Literal(std::string value);  // throws BudgetError; so do lists and maps
   explicit Literal(const char* value) : Literal(std::string(value)) {}
   explicit Literal(LiteralList value);
   explicit Literal(LiteralMap value);
 
-  // Out of line: they are instantiations of a variant, dear to compile in every source.
-  Literal(const Literal&);
-  Literal(Literal&&) noexcept;
-  Literal& operator=(const Literal&);
-  Literal& operator=(Literal&&) noexcept;
-  ~Literal();
-
-  Kind kind() const { return static_cast<Kind>(value_.index()); }
+  Kind kind() const { return static_cast<Kind>(value_.data.index()); }
   bool is_none() const { return kind() == Kind::none; }
   bool is_bool() const { return kind() == Kind::boolean; }
   bool is_int() const { return kind() == Kind::integer; }
@@ -55,46 +47,39 @@ class Literal {
   bool is_list() const { return kind() == Kind::list; }
   bool is_map() const { return kind() == Kind::map; }
 
-  // Each throws Error when the value is of another kind; as_double takes integers too.
+  // Each throws Error for a value of another kind. as_double accepts integers too.
   bool as_bool() const;
   std::int64_t as_int() const;
   double as_double() const;
   const std::string& as_text() const;
   const LiteralList& as_list() const;
   const LiteralMap& as_map() const;
-  const Literal* find(std::string_view key) const;  // nullptr: no map, or no such key
+  const Literal* find(std::string_view key) const;  // null: no map, or no such key
 
-  // Numbers by value, other kinds never equal each other: 1 == 1.0, but 1 != true.
+  // Numbers are compared by value. Values of different kinds are not equal: 1 == 1.0, but 1 != true.
   friend bool operator==(const Literal& a, const Literal& b);
 
-  // Both throw BudgetError when the text goes past the budget.
-  std::string json() const;   // reads back to the same bits
-  std::string text() const;   // as in case ids and `${}`: texts bare, true, none, 0.01, [1,2], {a:1}
-  std::string shown() const;  // text() for messages, cut after some 80 characters
+  // json() and text() throw BudgetError if the text exceeds the budget.
+  std::string json() const;   // exact: reading it gives the same bits
+  std::string text() const;   // for case ids and `${}`: abc, true, none, 0.01, [1,2], {a:1}
+  std::string shown() const;  // for messages: text(), truncated after about 80 characters
 
  private:
-  // Shared, so that a copy costs nothing however large the value is.
-  template <class Content>
-  struct Held {
-    Content content;
-    Charge charge;
-  };
-  template <class Content>
-  using HeldPtr = std::shared_ptr<const Held<Content>>;
   class Writer;
-  std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<LiteralList>,
-               HeldPtr<LiteralMap>>
-      value_;
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, Charged<std::string>, Charged<LiteralList>,
+                            Charged<LiteralMap>>;
+  OutOfLine<Data> value_;
 };
+extern template class OutOfLine<Literal::Data>;
 
 // "none", "boolean", "integer", "number", "text", "list", "map".
 std::string_view name_of(Literal::Kind kind);
 
-// A value as written on the command line or as a plain YAML scalar: none true false inf -inf, integers, numbers, else
-// text. Throws Error for integers that do not fit in 64 bits.
+// The value of a plain YAML scalar or of a text on the command line: none, true, false, inf, -inf, an integer, a
+// number, otherwise a text. Throws Error for integers that do not fit in 64 bits.
 Literal literal_of_scalar(std::string_view text);
 
-// The whole of YAML's flow form (`[1, 2]`, `{a: 1}`), for --set. Throws Error.
+// The value of a text in YAML flow style (`[1, 2]`, `{a: 1}`), for --set. Throws Error for malformed text.
 Literal parse_literal(const std::string& text);
 
 }  // namespace lockstep::scenario

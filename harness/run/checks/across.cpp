@@ -1,6 +1,6 @@
-// expect_across: at the end of the case every rank tells all others, in one exchange, which of these checks it reached
-// and the hashes of the values it held. From that alone each rank comes to the same judgement; a second exchange brings
-// the contents where values differ that should not, so that the message can say which elements do.
+// expect_across. At the end of the case all ranks exchange once which of these checks they reached, with the hashes of
+// the values. Each rank derives the same judgement from these reports. Where values differ that must be the same, a
+// second exchange sends their contents, so that the message can name the elements.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,15 +12,28 @@ namespace lockstep::run {
 
 namespace {
 
-constexpr std::size_t most_content = 256 * 1024;  // bytes of one value that are shown to the others
+constexpr std::size_t max_content_bytes = 256 * 1024;  // of one value, in the second exchange
 
-// What a rank says of one check.
-struct Told {
-  std::vector<std::string> hashes;  // one a value
-  bool same = true;
-  bool trivial = false;  // all zero or empty
+// The report of one rank on one check.
+struct Report {
+  std::vector<std::string> hashes;  // one per value
+  bool same = true;                 // the check requires the same values on all members
+  bool trivial = false;             // all values are zero or empty
   bool nan = false;
 };
+using Reports = std::vector<std::map<std::string, Report>>;  // by rank, then by the key of the check
+
+// The values of this rank as bytes, by the key of the check.
+using Wires = std::map<std::string, std::vector<std::string>>;
+
+// The first difference between the values of a check: the index of the value, and the member whose value is not that of
+// member 0.
+struct FirstDifference {
+  std::size_t value = 0;
+  int member = 0;
+};
+using Differences = std::map<std::string, FirstDifference>;        // by the key of the check
+using Contents = std::vector<std::map<std::string, std::string>>;  // of differing values: by rank, then by key
 
 std::string hash_of(const std::string& bytes) {
   // Two hashes with different mixing: 128 bits together.
@@ -34,11 +47,12 @@ std::string hash_of(const std::string& bytes) {
   return str(a, "-", b);
 }
 
-void put(std::string& out, const std::string& field) { out += str(field.size(), ":", field); }
+// ---- messages between ranks: fields with their sizes in front ----
+void append_field(std::string& out, const std::string& field) { out += str(field.size(), ":", field); }
 
-class Reader {
+class FieldReader {
  public:
-  explicit Reader(const std::string& text) : text_(text) {}
+  explicit FieldReader(const std::string& text) : text_(text) {}
   bool more() const { return at_ < text_.size(); }
   std::string next() {
     const std::size_t colon = text_.find(':', at_);
@@ -54,19 +68,26 @@ class Reader {
   std::size_t at_ = 0;
 };
 
-std::map<std::string, Told> parse(const std::string& text) {
-  std::map<std::string, Told> all;
-  for (Reader reader(text); reader.more();) {
+void append_report(std::string& out, const std::string& key, const Report& report) {
+  append_field(out, key);
+  append_field(out, str(report.same ? 1 : 0, report.trivial ? 1 : 0, report.nan ? 1 : 0));
+  append_field(out, str(report.hashes.size()));
+  for (const std::string& hash : report.hashes) append_field(out, hash);
+}
+
+std::map<std::string, Report> parse_reports(const std::string& text) {
+  std::map<std::string, Report> reports;
+  for (FieldReader reader(text); reader.more();) {
     const std::string key = reader.next();
-    Told told;
+    Report report;
     const std::string flags = reader.next();
-    told.same = flags[0] == '1';
-    told.trivial = flags[1] == '1';
-    told.nan = flags[2] == '1';
-    for (std::size_t left = std::stoull(reader.next()); left > 0; --left) told.hashes.push_back(reader.next());
-    all[key] = std::move(told);
+    report.same = flags[0] == '1';
+    report.trivial = flags[1] == '1';
+    report.nan = flags[2] == '1';
+    for (std::size_t left = std::stoull(reader.next()); left > 0; --left) report.hashes.push_back(reader.next());
+    reports[key] = std::move(report);
   }
-  return all;
+  return reports;
 }
 
 std::vector<int> members_of(const std::string& key) {
@@ -79,160 +100,186 @@ std::vector<int> members_of(const std::string& key) {
   return members;
 }
 
-using All = std::vector<std::map<std::string, Told>>;  // by rank
-
-const Told* told_by(const All& all, int rank, const std::string& key) {
-  const auto& own = all[static_cast<std::size_t>(rank)];
+// Null: the rank did not reach the check.
+const Report* report_of(const Reports& reports, int rank, const std::string& key) {
+  const auto& own = reports[static_cast<std::size_t>(rank)];
   const auto at = own.find(key);
   return at == own.end() ? nullptr : &at->second;
 }
 
-// Of a check that wants the same everywhere: the first value, and the first member, that differs from member 0's. None:
-// -1. Another number of values counts as the first value.
-std::pair<int, int> first_difference(const All& all, const std::string& key, const std::vector<int>& members) {
-  const Told* first = told_by(all, members[0], key);
+// ---- values that must be the same ----
+// A member with another number of values differs in the first one. Nothing for a check that some member did not reach.
+std::optional<FirstDifference> first_difference(const Reports& reports, const std::string& key,
+                                                const std::vector<int>& members) {
+  const Report* first = report_of(reports, members[0], key);
   for (std::size_t m = 1; first && m < members.size(); ++m) {
-    const Told* other = told_by(all, members[m], key);
-    if (!other || !first->same || !other->same) return {-1, -1};
-    if (other->hashes.size() != first->hashes.size()) return {0, members[m]};
+    const Report* other = report_of(reports, members[m], key);
+    if (!other || !first->same || !other->same) return std::nullopt;
+    if (other->hashes.size() != first->hashes.size()) return FirstDifference{0, members[m]};
     for (std::size_t i = 0; i < first->hashes.size(); ++i)
-      if (first->hashes[i] != other->hashes[i]) return {static_cast<int>(i), members[m]};
+      if (first->hashes[i] != other->hashes[i]) return FirstDifference{i, members[m]};
   }
-  return {-1, -1};
+  return std::nullopt;
 }
 
-// What differs between two contents of the wire form of `snapshot`.
-std::string difference(const Snapshot& snapshot, const std::string& a, const std::string& b) {
+// The same on all ranks.
+Differences differences_in(const Reports& reports) {
+  std::set<std::string> keys;
+  for (const auto& own : reports)
+    for (const auto& [key, report] : own) keys.insert(key);
+  Differences differences;
+  for (const std::string& key : keys)
+    if (const auto found = first_difference(reports, key, members_of(key))) differences[key] = *found;
+  return differences;
+}
+
+// Collective. The two members of each difference send the contents of their values.
+Contents exchange_contents(int rank, const Differences& differences, const Wires& wires) {
+  std::string mine;
+  for (const auto& [key, found] : differences) {
+    if (rank != found.member && rank != members_of(key)[0]) continue;
+    const auto own = wires.find(key);
+    if (own == wires.end() || own->second.size() <= found.value) continue;
+    append_field(mine, key);
+    append_field(mine, own->second[found.value].substr(0, max_content_bytes));
+  }
+  const std::vector<std::string> texts = comm::exchange(comm::world_group(), mine, "values that differ across ranks");
+  Contents contents(texts.size());
+  for (std::size_t r = 0; r < texts.size(); ++r)
+    for (FieldReader reader(texts[r]); reader.more();) {
+      const std::string key = reader.next();
+      contents[r][key] = reader.next();
+    }
+  return contents;
+}
+
+// Describes how two contents, in the form of to_wire, differ. `snapshot` is this rank's, for type and sizes.
+std::string describe_difference(const Snapshot& snapshot, const std::string& a, const std::string& b) {
   const std::size_t header = a.find(':');
   if (!snapshot.copy.defined() || a.substr(0, header) != b.substr(0, b.find(':')))
     return str(a.substr(0, std::min<std::size_t>(snapshot.copy.defined() ? header : a.size(), 80)), " and ",
                b.substr(0, std::min<std::size_t>(snapshot.copy.defined() ? b.find(':') : b.size(), 80)));
   const std::size_t width = size_of(snapshot.copy.dtype());
   const std::int64_t count = static_cast<std::int64_t>((std::min(a.size(), b.size()) - header - 1) / width);
-  const bool whole = count == snapshot.copy.num_elements();
-  const Dims sizes = whole ? snapshot.copy.sizes() : Dims{count};
+  const bool complete = count == snapshot.copy.num_elements();
+  const Dims sizes = complete ? snapshot.copy.sizes() : Dims{count};
   verdict::CompareOptions options;
   options.bits = true;
   const verdict::Comparison comparison =
       verdict::compare({snapshot.copy.dtype(), sizes, a.data() + header + 1, nullptr, 0},
                        {snapshot.copy.dtype(), sizes, b.data() + header + 1, nullptr, 0}, options);
   if (comparison.equal) return str("they differ past element ", count);
-  return whole ? comparison.message : str("of the first ", count, " elements: ", comparison.message);
+  return complete ? comparison.message : str("of the first ", count, " elements: ", comparison.message);
+}
+
+// ---- values that must differ ----
+// The first two members with the same values.
+std::optional<std::pair<int, int>> first_equal_members(const Reports& reports, const std::string& key,
+                                                       const std::vector<int>& members) {
+  for (std::size_t i = 0; i < members.size(); ++i)
+    for (std::size_t k = i + 1; k < members.size(); ++k)
+      if (report_of(reports, members[i], key)->hashes == report_of(reports, members[k], key)->hashes)
+        return std::pair(members[i], members[k]);
+  return std::nullopt;
+}
+
+// ---- judging one check: the failure, or empty when the check holds ----
+std::string failure_of_same(const AcrossCheck& check, const Differences& differences, const Contents& contents) {
+  const auto found = differences.find(check.key);
+  if (found == differences.end()) return {};
+  const auto [index, other] = found->second;
+  const int first = check.members[0];
+  const bool has_value = index < check.values.size();
+  const auto content_of = [&](int rank) {
+    const auto& own = contents[static_cast<std::size_t>(rank)];
+    const auto at = own.find(check.key);
+    return at == own.end() ? std::string() : at->second;
+  };
+  return str(has_value ? check.values[index].label : check.label, " of rank ", first, " and of rank ", other,
+             " differ: ",
+             has_value ? describe_difference(check.values[index], content_of(first), content_of(other))
+                       : "another number of values");
+}
+
+std::string failure_of_different(const AcrossCheck& check, const Reports& reports) {
+  const auto pair = first_equal_members(reports, check.key, check.members);
+  if (!pair) return {};
+  return str(check.label, " of ranks ", pair->first, " and ", pair->second,
+             " is the same, though no two ranks may agree");
+}
+
+std::string failure_of(const AcrossCheck& check, const Reports& reports, const Differences& differences,
+                       const Contents& contents) {
+  bool nan = false;
+  for (int member : check.members) {
+    const Report* report = report_of(reports, member, check.key);
+    if (!report) return str(check.label, ": rank ", member, " of the mesh did not reach this check");
+    nan = nan || report->nan;
+  }
+  if (nan) return str(check.label, ": there is a not-a-number among the values");
+  return check.same ? failure_of_same(check, differences, contents) : failure_of_different(check, reports);
+}
+
+// Counts a check that holds.
+void count_evidence(const AcrossCheck& check, const Reports& reports, verdict::Evidence& evidence) {
+  const bool trivial = std::all_of(check.members.begin(), check.members.end(),
+                                   [&](int member) { return report_of(reports, member, check.key)->trivial; });
+  if (trivial || check.members.size() < 2) {
+    evidence.trivial += 1;
+    return;
+  }
+  evidence.comparisons += 1;
+  for (const Snapshot& value : check.values) evidence.elements += value.copy.defined() ? value.copy.num_elements() : 1;
+  if (!check.same) return;
+  evidence.same_bits += 1;
+  evidence.bits_required += 1;
 }
 
 }  // namespace
 
 void Checks::add_across(Site site, const std::string& label, const Value& value, std::vector<int> members, bool same) {
-  Across check{std::move(site), {}, label, std::move(members), same, {}};
+  AcrossCheck check{std::move(site), {}, label, std::move(members), same, {}};
   take_snapshots(label, value, true, check.values);
   std::string group;
   for (int member : check.members) group += str(group.empty() ? "" : ",", member);
   const std::string place = str(check.site.file, ":", check.site.line, ":", check.site.column, "|", group);
-  check.key = str(check.site.file, ":", check.site.line, ":", check.site.column, "#", times_[place]++, "|", group);
+  check.key =
+      str(check.site.file, ":", check.site.line, ":", check.site.column, "#", num_repetitions_[place]++, "|", group);
   across_.push_back(std::move(check));
 }
 
 void Checks::fail_across(const std::string& why, const Fail& fail) {
-  for (const Across& check : across_) fail(check.site, str("ranks could not be compared: ", why));
+  for (const AcrossCheck& check : across_) fail(check.site, str("ranks could not be compared: ", why));
   across_.clear();
 }
 
 void Checks::judge_across(int rank, int world_size, verdict::Evidence& evidence, const Fail& fail) {
   std::string mine;
-  std::map<std::string, std::vector<std::string>> wires;
-  for (const Across& check : across_) {
-    put(mine, check.key);
-    bool trivial = true, nan = false;
+  Wires wires;
+  for (const AcrossCheck& check : across_) {
+    Report report{{}, check.same, true, false};
     std::vector<std::string>& wire = wires[check.key];
     for (const Snapshot& snapshot : check.values) {
-      trivial = trivial && is_zero_or_empty(snapshot);
-      nan = nan || has_nan(snapshot);
+      report.trivial = report.trivial && is_zero_or_empty(snapshot);
+      report.nan = report.nan || has_nan(snapshot);
       wire.push_back(to_wire(snapshot));
+      report.hashes.push_back(hash_of(wire.back()));
     }
-    put(mine, str(check.same ? 1 : 0, trivial ? 1 : 0, nan ? 1 : 0));
-    put(mine, str(wire.size()));
-    for (const std::string& bytes : wire) put(mine, hash_of(bytes));
+    append_report(mine, check.key, report);
   }
-  comm::ProcessGroup& world = comm::world_group();
-  All all;
-  for (const std::string& text : comm::exchange(world, mine, "checks across ranks")) all.push_back(parse(text));
-  LOCKSTEP_CHECK(static_cast<int>(all.size()) == world_size, "ranks heard from: ", all.size());
+  Reports reports;
+  for (const std::string& text : comm::exchange(comm::world_group(), mine, "checks across ranks"))
+    reports.push_back(parse_reports(text));
+  LOCKSTEP_CHECK(static_cast<int>(reports.size()) == world_size, "ranks that reported: ", reports.size());
 
-  // Which contents are wanted, worked out alike on all ranks.
-  std::set<std::string> keys;
-  for (const auto& own : all)
-    for (const auto& [key, told] : own) keys.insert(key);
-  std::map<std::string, std::pair<int, int>> wanted;
-  for (const std::string& key : keys)
-    if (const auto found = first_difference(all, key, members_of(key)); found.first >= 0) wanted[key] = found;
-  std::vector<std::map<std::string, std::string>> contents(all.size());
-  if (!wanted.empty()) {
-    std::string shown;
-    for (const auto& [key, found] : wanted) {
-      const bool asked = rank == found.second || rank == members_of(key)[0];
-      if (!asked || wires.find(key) == wires.end() || static_cast<int>(wires[key].size()) <= found.first) continue;
-      put(shown, key);
-      put(shown, wires[key][static_cast<std::size_t>(found.first)].substr(0, most_content));
-    }
-    const std::vector<std::string> texts = comm::exchange(world, shown, "values that differ across ranks");
-    for (std::size_t r = 0; r < texts.size(); ++r)
-      for (Reader reader(texts[r]); reader.more();) {
-        const std::string key = reader.next();
-        contents[r][key] = reader.next();
-      }
-  }
-
-  for (const Across& check : across_) {
-    bool missing = false, trivial = true, nan = false;
-    for (int member : check.members) {
-      const Told* told = told_by(all, member, check.key);
-      if (!told) {
-        if (!missing) fail(check.site, str(check.label, ": rank ", member, " of the mesh did not reach this check"));
-        missing = true;
-        continue;
-      }
-      trivial = trivial && told->trivial;
-      nan = nan || told->nan;
-    }
-    if (missing) continue;
-    if (nan) {
-      fail(check.site, str(check.label, ": there is a not-a-number among the values"));
-      continue;
-    }
-    if (check.same) {
-      if (const auto at = wanted.find(check.key); at != wanted.end()) {
-        const auto [index, other] = at->second;
-        const int first = check.members[0];
-        const auto& a = contents[static_cast<std::size_t>(first)][check.key];
-        const auto& b = contents[static_cast<std::size_t>(other)][check.key];
-        const std::size_t i = static_cast<std::size_t>(index);
-        const std::string which = i < check.values.size() ? check.values[i].label : check.label;
-        fail(check.site, str(which, " of rank ", first, " and of rank ", other, " differ: ",
-                             i < check.values.size() ? difference(check.values[i], a, b) : "another number of values"));
-        continue;
-      }
-    } else {
-      bool alike = false;
-      for (std::size_t i = 0; i < check.members.size() && !alike; ++i)
-        for (std::size_t k = i + 1; k < check.members.size() && !alike; ++k)
-          if (told_by(all, check.members[i], check.key)->hashes == told_by(all, check.members[k], check.key)->hashes) {
-            fail(check.site, str(check.label, " of ranks ", check.members[i], " and ", check.members[k],
-                                 " is the same, though no two ranks may agree"));
-            alike = true;
-          }
-      if (alike) continue;
-    }
-    if (trivial || check.members.size() < 2) {
-      evidence.trivial += 1;
-      continue;
-    }
-    evidence.comparisons += 1;
-    for (const Snapshot& value : check.values)
-      evidence.elements += value.copy.defined() ? value.copy.num_elements() : 1;
-    if (check.same) {
-      evidence.same_bits += 1;
-      evidence.bits_required += 1;
-    }
+  const Differences differences = differences_in(reports);
+  const Contents contents = differences.empty() ? Contents() : exchange_contents(rank, differences, wires);
+  for (const AcrossCheck& check : across_) {
+    std::string failure = failure_of(check, reports, differences, contents);
+    if (failure.empty())
+      count_evidence(check, reports, evidence);
+    else
+      fail(check.site, std::move(failure));
   }
   across_.clear();
 }

@@ -17,7 +17,7 @@ Snapshot plain(const std::string& label, Value value) {
   return Snapshot{label, Tensor(), std::move(value), nullptr, 0};
 }
 
-// Of a sharded tensor, the part of this rank.
+// Copies the local shard of a sharded tensor.
 Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
   if (tensor.is_meta()) throw Error(str(label, " is ", describe(tensor), " and has no values to compare"));
   const device::PurposeScope purpose(device::Purpose::other);
@@ -27,26 +27,26 @@ Snapshot snapshot_of(const std::string& label, const Tensor& tensor) {
 
 std::string entry_label(const std::string& label, const Key& key) { return str(label, "['", key.text, "']"); }
 
-// What of a module is compared: what lies in its slots, and the gradients of what is trained.
-struct Item {
+// A parameter, gradient or buffer of a module.
+struct ModuleTensor {
   std::string label;
-  Tensor tensor;  // undefined: no gradient
+  Tensor tensor;  // undefined for a missing gradient
 };
 
-std::vector<Item> items_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
-  std::vector<Item> items;
+std::vector<ModuleTensor> tensors_of(const std::string& label, const nn::ModulePtr& module, bool gradients) {
+  std::vector<ModuleTensor> tensors;
   for (const nn::NamedParameter& entry : nn::named_parameters(module)) {
     const std::string name = str(label, ".", entry.path);
-    items.push_back({name, entry.tensor()});
-    if (gradients) items.push_back({name + ".grad", grad(entry.trained())});
+    tensors.push_back({name, entry.tensor()});
+    if (gradients) tensors.push_back({name + ".grad", grad(entry.trained())});
   }
   for (const nn::NamedBuffer& entry : nn::named_buffers(module))
-    items.push_back({str(label, ".", entry.path), entry.tensor()});
-  return items;
+    tensors.push_back({str(label, ".", entry.path), entry.tensor()});
+  return tensors;
 }
 
 std::string layout_text(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->text() : str("whole, of sizes ", to_text(tensor.sizes()));
+  return tensor.is_sharded() ? tensor.impl().layout->text() : str("a plain tensor of sizes ", to_text(tensor.sizes()));
 }
 
 void refuse_partial(const std::string& label, const Tensor& tensor) {
@@ -57,11 +57,12 @@ void refuse_partial(const std::string& label, const Tensor& tensor) {
                   "redistribute it first");
 }
 
-// Which two values stand against each other, walking both at once; what does not fit structurally goes to `mismatch`.
+// Visits two values together and pairs the tensors and plain values in them. The first structural difference becomes
+// `mismatch`.
 class Pairing {
  public:
-  // `keep_whole`: of expected tensors of which only a part is compared.
-  Pairing(bool gradients, bool keep_whole) : gradients_(gradients), keep_whole_(keep_whole) {}
+  // `keep_full`: also snapshot a full expected tensor when only one shard of it is compared.
+  Pairing(bool gradients, bool keep_full) : gradients_(gradients), keep_full_(keep_full) {}
   std::string mismatch;
   std::vector<std::pair<Snapshot, Snapshot>> pairs;
 
@@ -97,7 +98,7 @@ class Pairing {
     if (mismatch.empty()) mismatch = std::move(text);
   }
 
-  // A sharded tensor and a whole one: on the elements that this rank holds.
+  // A sharded and a plain tensor are compared on the elements of the local shard.
   void walk_tensors(const std::string& la, const Tensor& a, const std::string& lb, const Tensor& b) {
     refuse_partial(la, a);
     refuse_partial(lb, b);
@@ -109,7 +110,7 @@ class Pairing {
     if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
     pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
                        snapshot_of(lb, left && !right ? local_part(b, *left) : b));
-    if (left && !right && keep_whole_) pairs.back().second.whole = snapshot_of(lb, b).copy;
+    if (left && !right && keep_full_) pairs.back().second.full = snapshot_of(lb, b).copy;
   }
 
   void walk_lists(const std::string& la, const List& a, const std::string& lb, const List& b) {
@@ -120,8 +121,8 @@ class Pairing {
 
   void walk_maps(const std::string& la, const Map& a, const std::string& lb, const Map& b) {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      if (i >= a.size()) return differ(str(lb, " has the key '", b[i].first.text, "', ", la, " has not"));
-      if (i >= b.size()) return differ(str(la, " has the key '", a[i].first.text, "', ", lb, " has not"));
+      if (i >= a.size()) return differ(str(lb, " has the key '", b[i].first.text, "', ", la, " does not"));
+      if (i >= b.size()) return differ(str(la, " has the key '", a[i].first.text, "', ", lb, " does not"));
       if (!(a[i].first == b[i].first))
         return differ(str("key ", i, " of ", la, " is '", a[i].first.text, "', of ", lb, " '", b[i].first.text, "'"));
     }
@@ -142,7 +143,7 @@ class Pairing {
       if (i >= mine.size() || i >= theirs.size() || mine[i] != theirs[i])
         return differ(str("name ", i, " of ", la, " is ", i < mine.size() ? mine[i] : "missing", ", of ", lb, " ",
                           i < theirs.size() ? theirs[i] : "missing"));
-    const std::vector<Item> x = items_of(la, a, gradients_), y = items_of(lb, b, gradients_);
+    const std::vector<ModuleTensor> x = tensors_of(la, a, gradients_), y = tensors_of(lb, b, gradients_);
     for (std::size_t i = 0; i < x.size(); ++i) {
       if (x[i].tensor.defined() != y[i].tensor.defined()) {
         const bool first = x[i].tensor.defined();
@@ -154,7 +155,7 @@ class Pairing {
   }
 
   bool gradients_;
-  bool keep_whole_;
+  bool keep_full_;
 };
 
 }  // namespace
@@ -164,7 +165,7 @@ void take_snapshots(const std::string& label, const Value& value, bool gradients
     return take_snapshots(label, *handle->result, gradients, out);
   switch (value.kind()) {
     case Value::Kind::module:
-      for (const Item& item : items_of(label, *value.get_if<nn::ModulePtr>(), gradients))
+      for (const ModuleTensor& item : tensors_of(label, *value.get_if<nn::ModulePtr>(), gradients))
         out.push_back(item.tensor.defined() ? snapshot_of(item.label, item.tensor) : plain(item.label, Value()));
       return;
     case Value::Kind::list: {
@@ -200,78 +201,9 @@ void Checks::add_equal(Site site, const std::string& actual_label, const Value& 
                        const std::string& expected_label, const Value& expected, const EqualOptions& options) {
   Pairing pairing(options.gradients, options.of_largest > 0.0);
   pairing.walk(actual_label, actual, expected_label, expected);
-  Equal check{std::move(site), options, {}, std::move(pairing.mismatch)};
+  EqualCheck check{std::move(site), options, {}, std::move(pairing.mismatch)};
   for (auto& [a, b] : pairing.pairs) check.pairs.push_back({std::move(a), std::move(b)});
   equal_.push_back(std::move(check));
-}
-
-void Checks::judge(verdict::Evidence& evidence, const Fail& fail) {
-  for (const Equal& check : equal_) judge_one(check, evidence, fail);
-  equal_.clear();
-}
-
-void Checks::judge_one(const Equal& check, verdict::Evidence& evidence, const Fail& fail) {
-  if (!check.mismatch.empty()) return fail(check.site, check.mismatch);
-  struct Judged {
-    verdict::Comparison comparison;
-    verdict::CompareOptions options;
-    bool nan = false;
-  };
-  // The whole of `expected` is one scale.
-  double largest = 0.0;
-  if (check.options.of_largest > 0.0)
-    for (const Pair& pair : check.pairs) largest = std::max(largest, largest_magnitude(pair.expected));
-  std::vector<Judged> judged;
-  for (const Pair& pair : check.pairs) {
-    const HostPair host = to_host(pair.actual, pair.expected);
-    const verdict::Tolerance usual = verdict::tolerance_of(host.expected.operand.dtype);
-    Judged item;
-    item.options.tolerance = {check.options.rtol.value_or(usual.rtol), check.options.atol.value_or(usual.atol)};
-    item.options.of_largest = check.options.of_largest;
-    item.options.largest_expected = largest;
-    item.options.bits = check.options.bits || (check.options.bits_float32 && !check.options.different && host.tensors &&
-                                               host.expected.operand.dtype == DType::float32);
-    item.comparison = verdict::compare(host.actual.operand, host.expected.operand, item.options);
-    item.nan = check.options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
-    if (check.options.from_empty) item.comparison.trivial = true;
-    if (host.exact) {
-      item.comparison.equal = item.comparison.same_bits = host.agree;
-      item.comparison.message = host.agree ? "" : host.message;
-    }
-    judged.push_back(std::move(item));
-  }
-  if (!check.options.different) {
-    std::string first;
-    std::size_t num_failed = 0;
-    for (std::size_t i = 0; i < judged.size(); ++i) {
-      verdict::count(evidence, judged[i].comparison, judged[i].options);
-      if (judged[i].comparison.equal) continue;
-      if (num_failed++ == 0)
-        first = str(check.pairs[i].actual.label, " and ", check.pairs[i].expected.label, ": ",
-                    judged[i].comparison.message);
-    }
-    if (num_failed > 1) first += str("; ", num_failed, " of ", judged.size(), " values are off");
-    if (num_failed > 0) fail(check.site, std::move(first));
-    return;
-  }
-  const auto differs = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return !j.comparison.equal; });
-  const auto nan = std::find_if(judged.begin(), judged.end(), [](const Judged& j) { return j.nan; });
-  if (nan != judged.end()) {
-    const auto& pair = check.pairs[static_cast<std::size_t>(nan - judged.begin())];
-    return fail(check.site, str(pair.actual.label, " and ", pair.expected.label,
-                                " cannot be told apart: there is a not-a-number among them"));
-  }
-  if (differs == judged.end()) {
-    const std::string which =
-        check.pairs.empty() ? "the values" : str(check.pairs[0].actual.label, " and ", check.pairs[0].expected.label);
-    return fail(check.site, str(which, " agree, though they must differ"));
-  }
-  if (check.options.from_empty) {
-    evidence.trivial += 1;
-    return;
-  }
-  evidence.comparisons += 1;
-  evidence.elements += differs->comparison.elements;
 }
 
 }  // namespace lockstep::run

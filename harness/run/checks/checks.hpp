@@ -1,10 +1,11 @@
-// Checks whose judgement waits for the end of the case: operands are copied in stream order, on the device, when the
-// step runs, and read and compared once everything has ended. Nothing here waits for a stream before judge().
+// The checks expect_equal, expect_different and expect_across. When the step runs, the operands are copied on the
+// device in stream order. At the end of the case, the copies are read and compared. No function waits for a stream
+// before judge(), so a check orders nothing and hides no race.
 //
 //   checks.add_equal(site, "loss", loss, "reference", reference, options);
 //   ...
 //   checks.judge(evidence, fail);            // on every rank, after synchronize_all
-//   checks.judge_across(...);                // collective, see there
+//   checks.judge_across(...);                // collective
 #pragma once
 
 #include <cstddef>
@@ -20,13 +21,13 @@
 
 namespace lockstep::run {
 
-// Where and when a check stands: what a failure of it says.
+// The place and time of a check, for its failure.
 struct Site {
   std::string check;  // the verb
   std::string file;
   int line = 0;
   int column = 0;
-  int scenario_line = 0;  // of the case's own file
+  int scenario_line = 0;  // the line in the scenario's file; not `line` in a routine
   int iteration = -1;
   std::int64_t time_ns = 0;
   std::string note;
@@ -34,67 +35,70 @@ struct Site {
 
 using Fail = std::function<void(const Site&, std::string)>;
 
-// A value as it was when the check ran. Tensors lie in a copy of their own; numbers, booleans and texts in `plain`.
+// A value at the time of the check: a copy of a tensor, or a plain value.
 struct Snapshot {
   std::string label;  // "test.fc1.weight.grad"
-  Tensor copy;        // undefined: plain
+  Tensor copy;        // of the local shard of a sharded tensor; undefined for a plain value
   Value plain;
-  const void* storage = nullptr;  // of the original
+  const void* storage = nullptr;  // of the original tensor
   std::int64_t storage_offset = 0;
-  Tensor whole{};  // what `copy` is a part of, kept where the largest of all counts
+  Tensor full{};  // the tensor that `copy` is a shard of, for a tolerance relative to the largest element
 };
 
 struct EqualOptions {
   std::optional<double> rtol, atol;
-  double of_largest = 0.0;
-  bool bits = false;          // asked for by the check
-  bool bits_float32 = false;  // required by the scenario, of float32
-  bool gradients = true;      // of modules
+  double of_largest = 0.0;    // tolerance relative to the largest expected element
+  bool bits = false;          // the check requires the same bits
+  bool bits_float32 = false;  // the scenario requires the same bits of float32 tensors
+  bool gradients = true;      // compare the gradients of modules too
   bool different = false;     // expect_different
-  bool from_empty = false;    // an operand was read from a window in which nothing happened
+  bool from_empty = false;    // an operand is a trivial reading (observation.hpp)
+};
+
+// One expect_equal or expect_different.
+struct EqualCheck {
+  Site site;
+  EqualOptions options;
+  struct Pair {
+    Snapshot actual, expected;
+  };
+  std::vector<Pair> pairs;
+  std::string mismatch;  // of the structures of both sides; empty: none
+};
+// One expect_across.
+struct AcrossCheck {
+  Site site;
+  std::string key;  // the place, its repetition and the members: the same on all ranks
+  std::string label;
+  std::vector<int> members;  // world ranks, in the order of the mesh
+  bool same = true;          // all members must have the same values; otherwise no two may
+  std::vector<Snapshot> values;
 };
 
 class Checks {
  public:
+  // Both take snapshots. Throw Error for values that cannot be compared (meta tensors, partial placements).
   void add_equal(Site site, const std::string& actual_label, const Value& actual, const std::string& expected_label,
                  const Value& expected, const EqualOptions& options);
-  // `members` are the world ranks of the mesh, in order.
+  // `members`: the world ranks of the mesh, in its order.
   void add_across(Site site, const std::string& label, const Value& value, std::vector<int> members, bool same);
 
-  // Judges what was added by add_equal, in order.
+  // Judges the checks of add_equal, in the order in which they were added. Needs synchronized streams.
   void judge(verdict::Evidence& evidence, const Fail& fail);
-  // Judges what was added by add_across: every rank of the case must call it once, whether it has such checks or not.
-  // A check that some member did not reach fails on those that did.
+  // Judges the checks of add_across. Collective: every rank of the case calls it once, with or without such checks. A
+  // check that some member did not reach fails on the members that did. Throws CollectiveError.
   void judge_across(int rank, int world_size, verdict::Evidence& evidence, const Fail& fail);
-  // Fails all checks across ranks without asking the others, saying why they cannot be judged.
+  // Fails all checks of add_across without communication; `why` says why they cannot be judged.
   void fail_across(const std::string& why, const Fail& fail);
-  bool any_across() const { return !across_.empty(); }
 
  private:
-  struct Pair {
-    Snapshot actual, expected;
-  };
-  struct Equal {
-    Site site;
-    EqualOptions options;
-    std::vector<Pair> pairs;
-    std::string mismatch;  // of structure; found when the check ran
-  };
-  struct Across {
-    Site site;
-    std::string key;  // place, members and how many times before: the same on all ranks
-    std::string label;
-    std::vector<int> members;
-    bool same = true;
-    std::vector<Snapshot> values;
-  };
-  void judge_one(const Equal& check, verdict::Evidence& evidence, const Fail& fail);
-  std::vector<Equal> equal_;
-  std::vector<Across> across_;
-  std::unordered_map<std::string, int> times_;
+  std::vector<EqualCheck> equal_;
+  std::vector<AcrossCheck> across_;
+  std::unordered_map<std::string, int> num_repetitions_;  // of a check across ranks, by its place and members
 };
 
-// Takes snapshots of a value and everything in it, in order; modules as parameters, gradients and buffers.
+// Appends snapshots of a value and of all values in it, in order: of a module its parameters, gradients (on request)
+// and buffers. Throws Error for objects and meta tensors.
 void take_snapshots(const std::string& label, const Value& value, bool gradients, std::vector<Snapshot>& out);
 
 }  // namespace lockstep::run

@@ -14,27 +14,27 @@ namespace {
 
 constexpr const char* root_path = "(root)";
 
-std::vector<std::string> module_paths(const nn::ModulePtr& model) {
+std::vector<std::string> paths_in(const nn::ModulePtr& model) {
   std::vector<std::string> paths;
   for (const nn::NamedModule& entry : nn::named_modules(model))
     paths.push_back(entry.path.empty() ? root_path : entry.path);
   return paths;
 }
 
-// The path that was meant: without the model's own name, under the first name of a shared module, or nearest in
-// letters.
-std::string meant(const std::string& part, const std::vector<std::string>& known, const nn::ModulePtr& model,
-                  const std::string& model_name) {
-  if (part == model_name || part == "root") return root_path;
-  if (part.starts_with(model_name + ".")) {
-    std::string below = part.substr(model_name.size() + 1);
+// Suggests a path for one without module: the path without the model's name, the first name of a shared module, or the
+// most similar path.
+std::string suggested_path(const std::string& path, const std::vector<std::string>& known, const nn::ModulePtr& model,
+                           const std::string& model_name) {
+  if (path == model_name || path == "root") return root_path;
+  if (path.starts_with(model_name + ".")) {
+    std::string below = path.substr(model_name.size() + 1);
     if (std::find(known.begin(), known.end(), below) != known.end()) return below;
   }
-  const bool plain = part.find_first_of("*?[") == std::string::npos;
-  if (const std::vector<ModuleAt> other = plain ? match_modules(model, part) : std::vector<ModuleAt>(); !other.empty())
+  const bool plain = path.find_first_of("*?[") == std::string::npos;
+  if (const std::vector<ModuleAt> other = plain ? match_modules(model, path) : std::vector<ModuleAt>(); !other.empty())
     for (const nn::NamedModule& entry : nn::named_modules(model))
       if (entry.module == other.front().module) return entry.path;
-  return scenario::nearest_word(part, known);
+  return scenario::nearest_word(path, known);
 }
 
 }  // namespace
@@ -49,19 +49,19 @@ EventText parse_event(const std::string& text) {
   std::size_t from = 0;
   while (true) {
     const std::size_t plus = event.path.find('+', from);
-    event.parts.push_back(event.path.substr(from, plus - from));
+    event.module_paths.push_back(event.path.substr(from, plus - from));
     if (plus == std::string::npos) return event;
     from = plus + 1;
   }
 }
 
 void check_paths(const EventText& event, const nn::ModulePtr& model, const std::string& model_name) {
-  const std::vector<std::string> known = module_paths(model);
-  for (const std::string& part : event.parts) {
-    if (std::find(known.begin(), known.end(), part) != known.end()) continue;
-    const std::string near = meant(part, known, model, model_name);
-    throw Error(str("`", part, "` of the event `", name_of(event.kind), " ", event.path, "` is no path below `",
-                    model_name, "`", near.empty() ? std::string() : str("; did you mean `", near, "`?")),
+  const std::vector<std::string> known = paths_in(model);
+  for (const std::string& path : event.module_paths) {
+    if (std::find(known.begin(), known.end(), path) != known.end()) continue;
+    const std::string suggestion = suggested_path(path, known, model, model_name);
+    throw Error(str("`", path, "` of the event `", name_of(event.kind), " ", event.path, "` is no path below `",
+                    model_name, "`", suggestion.empty() ? std::string() : str("; did you mean `", suggestion, "`?")),
                 "write paths below the model, `(root)` for the model itself");
   }
 }

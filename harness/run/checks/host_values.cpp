@@ -26,7 +26,7 @@ HostValue filled(T number, DType dtype, const Dims& sizes) {
   return value;
 }
 
-// A number as a tensor of that type; the conversion is the one of a factory.
+// A number as a tensor of a dtype, converted as by the factories of tensors.
 HostValue from_number(const Value& number, DType dtype, const Dims& sizes) {
   return dispatch_all(dtype, [&]<class T>() {
     if constexpr (std::is_same_v<T, std::int64_t> || std::is_same_v<T, std::int32_t>) {
@@ -41,8 +41,8 @@ HostValue from_number(const Value& number, DType dtype, const Dims& sizes) {
   });
 }
 
-// A fraction beside a tensor of integers is compared as a number, or it would be cut.
-bool fits(const Value& number, DType dtype) {
+// A fraction would be truncated in a tensor of integers.
+bool is_representable(const Value& number, DType dtype) {
   if (is_floating(dtype) || number.is(Value::Kind::integer)) return true;
   const double value = number.as_number("a number");
   return value == std::floor(value);
@@ -53,15 +53,15 @@ HostPair exact(const Value& a, const Value& b) {
   pair.exact = true;
   pair.agree = equal(a, b);
   if (!pair.agree) pair.message = str(describe(a), " is not ", describe(b));
-  // none and empty texts say as little as empty tensors; false as little as zeros.
-  const auto stand_in = [](const Value& value) {
+  // Operands with which the comparison is trivial for none and empty texts (no element) and for false (zero).
+  const auto operand_of = [](const Value& value) {
     if (const bool* flag = value.get_if<bool>()) return filled<bool>(*flag, DType::boolean, {});
     const std::string* text = value.get_if<std::string>();
     const bool empty = value.is_none() || (text && text->empty());
     return filled<bool>(true, DType::boolean, empty ? Dims{0} : Dims{});
   };
-  pair.actual = stand_in(a);
-  pair.expected = stand_in(b);
+  pair.actual = operand_of(a);
+  pair.expected = operand_of(b);
   return pair;
 }
 
@@ -85,8 +85,8 @@ HostPair to_host(const Snapshot& actual, const Snapshot& expected) {
   const Tensor& like = left ? actual.copy : expected.copy;
   const Value& number = left ? expected.plain : actual.plain;
   if (!left || !right) {
-    if (!fits(number, like.dtype()))
-      throw Error(str(describe(number), " cannot stand for a tensor of ", name_of(like.dtype())));
+    if (!is_representable(number, like.dtype()))
+      throw Error(str(describe(number), " cannot be compared with a tensor of ", name_of(like.dtype())));
     (left ? pair.expected : pair.actual) = from_number(number, like.dtype(), like.sizes());
   }
   return pair;
@@ -118,7 +118,7 @@ double largest_magnitude(const Snapshot& snapshot) {
     if (std::isfinite(value)) largest = std::max(largest, std::abs(value));
   };
   if (snapshot.copy.defined())
-    for (double value : to_doubles(snapshot.whole.defined() ? snapshot.whole : snapshot.copy)) take(value);
+    for (double value : to_doubles(snapshot.full.defined() ? snapshot.full : snapshot.copy)) take(value);
   else if (snapshot.plain.is_number())
     take(snapshot.plain.as_number("a number"));
   return largest;

@@ -1,5 +1,5 @@
-// Snapshots read back to the host, as the comparison wants them: the end of the way of a value that a check looked at.
-// Everything must have ended before (device::synchronize_all).
+// Reads snapshots back to the host for the comparison. All streams must have been synchronized
+// (device::synchronize_all).
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,19 @@ struct HostValue {
 struct HostPair {
   HostValue actual, expected;
   bool tensors = false;  // at least one side was a tensor
-  bool exact = false;    // neither numbers nor tensors: `agree` decides
+  bool exact = false;    // neither numbers nor tensors: `agree` is the result
   bool agree = false;
   std::string message;
 };
 
-// A number beside a tensor becomes a tensor full of it.
+// A number that is compared with a tensor becomes a tensor of the same sizes. Throws Error for a fraction compared with
+// a tensor of integers.
 HostPair to_host(const Snapshot& actual, const Snapshot& expected);
-// One value on its own: bytes that are equal exactly when the values are, with kind, type and shape in front.
+// The kind or the dtype and sizes, `:`, and the bytes. Two results are equal exactly if the values are.
 std::string to_wire(const Snapshot& snapshot);
 bool is_zero_or_empty(const Snapshot& snapshot);
 
+// The largest finite absolute value; 0 for none.
 double largest_magnitude(const Snapshot& snapshot);
 bool has_nan(const verdict::Operand& operand);
 bool has_nan(const Snapshot& snapshot);

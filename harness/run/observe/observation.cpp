@@ -46,14 +46,14 @@ std::string list_collectives(const std::vector<const comm::LogEntry*>& entries, 
 
 namespace {
 
-struct Readings {
-  explicit Readings(RankContext&) {}
-  std::int64_t empty = 0;
+struct TrivialReadingCount {
+  explicit TrivialReadingCount(RankContext&) {}
+  std::int64_t count = 0;
 };
 
-Readings& readings() { return RankContext::current().service<Readings>(); }
+std::int64_t& num_trivial_readings() { return RankContext::current().service<TrivialReadingCount>().count; }
 
-// Modules, or functions that make tensors or compute with them.
+// Whether an expression calls a module, or a function that creates or computes tensors.
 bool calls_engine(const scenario::Expr& expr) {
   using scenario::FunctionKind;
   bool found = false;
@@ -69,6 +69,7 @@ bool calls_engine(const scenario::Expr& expr) {
   return found;
 }
 
+// The modules of each owner. An owner has several entries if routines used its name for several models.
 struct Owners {
   explicit Owners(RankContext&) {}
   std::map<std::string, std::vector<std::vector<std::weak_ptr<nn::Module>>>> by_name;
@@ -76,18 +77,18 @@ struct Owners {
 
 Owners& owners() { return RankContext::current().service<Owners>(); }
 
-std::string below(const nn::ModulePtr& model, const nn::Module* module) {
+std::string path_below(const nn::ModulePtr& model, const nn::Module* module) {
   for (const nn::NamedModule& entry : nn::named_modules(model))
     if (entry.module.get() == module) return entry.path.empty() ? "(root)" : entry.path;
   return {};
 }
 
-// The paths of these modules below the model, joined; empty when one of them is elsewhere.
+// The paths of these modules below the model, joined by `+`; empty if one of them is outside.
 std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak_ptr<nn::Module>>& modules) {
   std::string text;
   for (const std::weak_ptr<nn::Module>& module : modules) {
     const nn::ModulePtr alive = module.lock();
-    const std::string path = alive ? below(model, alive.get()) : std::string();
+    const std::string path = alive ? path_below(model, alive.get()) : std::string();
     if (path.empty()) return {};
     text += str(text.empty() ? "" : "+", path);
   }
@@ -96,9 +97,9 @@ std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak
 
 }  // namespace
 
-void note_empty_reading() { ++readings().empty; }
-EmptyReadings::EmptyReadings() : before_(readings().empty) {}
-bool EmptyReadings::any() const { return readings().empty > before_; }
+void note_empty_reading() { ++num_trivial_readings(); }
+EmptyReadings::EmptyReadings() : num_before_(num_trivial_readings()) {}
+bool EmptyReadings::any() const { return num_trivial_readings() > num_before_; }
 
 bool does_work(const scenario::Step& step) {
   using scenario::Group;
@@ -121,14 +122,14 @@ void note_owner(const std::string& owner, const std::vector<nn::ModulePtr>& modu
 }
 
 std::string path_of_owner(const std::string& owner, const nn::ModulePtr& model, const std::string& model_name) {
-  const auto noted = owners().by_name.find(owner);
-  if (noted == owners().by_name.end()) {
+  const auto found = owners().by_name.find(owner);
+  if (found == owners().by_name.end()) {
     if (owner == model_name) return "(root)";
     return owner.starts_with(model_name + ".") ? owner.substr(model_name.size() + 1) : std::string();
   }
   std::string path;
-  for (const auto& modules : noted->second)
-    if (std::string below_it = joined_below(model, modules); !below_it.empty()) path = std::move(below_it);
+  for (const auto& modules : found->second)
+    if (std::string joined = joined_below(model, modules); !joined.empty()) path = std::move(joined);
   return path;
 }
 

@@ -1,17 +1,13 @@
 #include "harness/run/observe/timeline.hpp"
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
-#include <filesystem>
-#include <fstream>
 #include <set>
 
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/device/trace.hpp"
 #include "harness/run/observe/observation.hpp"
 
@@ -24,23 +20,22 @@ using scenario::Verb;
 
 namespace {
 
-constexpr std::size_t most_spans = 10000;
+constexpr std::size_t max_spans = 10000;
 
 std::int64_t now_ns() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
 
-std::string joined(const std::string& name, const std::string& path) { return path.empty() ? name : name + "." + path; }
-
-// Which entry of the log each launch is, by its place in the trace: a deferred launch was issued right after its entry.
+// The log entries of launches, by the index of the launch in the trace. The launch of a collective is issued right
+// after its log entry.
 std::map<std::size_t, const comm::LogEntry*> collectives_of(const std::vector<device::TracedLaunch>& launches) {
   const std::vector<comm::LogEntry>& log = comm::log();
   std::map<std::size_t, const comm::LogEntry*> found;
   std::uint64_t last = 0;
   for (std::size_t i = 0; i < launches.size(); ++i) {
     const device::TracedLaunch& launch = launches[i];
-    if (!launch.deferred || launch.tag <= last || launch.tag > log.size()) continue;  // one that is not counted
+    if (!launch.deferred || launch.tag <= last || launch.tag > log.size()) continue;  // not a logged collective
     const comm::LogEntry& entry = log[launch.tag - 1];
     if (name_of(entry.operation) != launch.name) continue;
     found[i] = &entry;
@@ -75,14 +70,14 @@ struct Timeline::Spans {
     const nn::Module* module = nullptr;
   };
   std::vector<Entry> list;
-  std::vector<std::size_t> open;  // innermost last; what an error left open ends with what it lay in
+  std::vector<std::size_t> open;  // innermost last; a span that an error left open ends with the span around it
   std::int64_t num_dropped = 0;
 
-  // Its place in the list, or past it when there are too many.
+  // Returns the index of the span, or max_spans if the list is full.
   std::size_t begin(const char* what, std::string name, int line, const nn::Module* module = nullptr) {
-    if (list.size() >= most_spans) {
+    if (list.size() >= max_spans) {
       ++num_dropped;
-      return most_spans;
+      return max_spans;
     }
     list.push_back({what, std::move(name), line, RankContext::current().iteration, now_ns(), 0, module});
     open.push_back(list.size() - 1);
@@ -100,7 +95,7 @@ struct Timeline::Spans {
   }
   void end_module(const nn::Module* module) {
     const auto at =
-        std::find_if(open.rbegin(), open.rend(), [&](std::size_t place) { return list[place].module == module; });
+        std::find_if(open.rbegin(), open.rend(), [&](std::size_t index) { return list[index].module == module; });
     if (at != open.rend()) end(*at);
   }
 };
@@ -121,8 +116,7 @@ Timeline::Span Timeline::step(const scenario::Step& step) {
 }
 
 void Timeline::after_step(const scenario::Step& step, const Scope& scope, const Value& result) {
-  const bool makes_models = step.verb == Verb::model || step.verb == Verb::copy;
-  if (const nn::ModulePtr* module = result.get_if<nn::ModulePtr>(); module && makes_models) watch(step.as, *module);
+  if (const nn::ModulePtr* model = bound_model(step.verb, result)) add_hooks(step.as, *model);
   if (step.verb == Verb::observe) {
     Window window;
     window.as = step.as;
@@ -145,7 +139,7 @@ void Timeline::after_step(const scenario::Step& step, const Scope& scope, const 
   }
 }
 
-// `a <= b` with one peak in one of its sides bounds that peak: by what it was and what was still to spare.
+// `a <= b` with one peak on the smaller side sets a bound for that peak: the observed peak plus b - a.
 void Timeline::note_bound(const Expr& condition, const Scope& scope) {
   if (condition.kind != ExprKind::binary) return;
   const bool ascending = condition.op == Op::less || condition.op == Op::less_equal || condition.op == Op::equal;
@@ -163,7 +157,7 @@ void Timeline::note_bound(const Expr& condition, const Scope& scope) {
     const auto window = windows_.find(observed.as_observation("peak_bytes"));
     if (window == windows_.end()) return;
     const double spare =
-        evaluate(larger, scope).as_number("a bound") - evaluate(smaller, scope).as_number("what is bounded");
+        evaluate(larger, scope).as_number("a bound") - evaluate(smaller, scope).as_number("the bounded value");
     Bound bound;
     bound.window = window->second;
     bound.peak = window->first->peak_bytes;
@@ -172,13 +166,13 @@ void Timeline::note_bound(const Expr& condition, const Scope& scope) {
     bound.text = scenario::to_text(condition);
     bounds_.push_back(std::move(bound));
   } catch (const Error&) {
-    // The check itself says what is wrong with it.
+    // The check reports the error.
   }
 }
 
-void Timeline::watch(const std::string& name, const nn::ModulePtr& root) {
+void Timeline::add_hooks(const std::string& name, const nn::ModulePtr& root) {
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
-    const std::string path = joined(name, entry.path);
+    const std::string path = full_path(name, entry.path);
     entry.module->add_pre_forward(
         [spans = spans_, path](nn::Module& module, nn::Inputs&) {
           spans->begin("module", recomputing() ? path + " (recomputed)" : path, RankContext::current().scenario_line,
@@ -191,18 +185,15 @@ void Timeline::watch(const std::string& name, const nn::ModulePtr& root) {
   }
 }
 
-void Timeline::write(const std::string& path, const Header& header) const {
+void Timeline::write(const std::string& path, const RecordingHeader& header) const {
   const device::Trace trace = device::trace();
-  std::string text =
-      str("{\"kind\":\"timeline\",\"scenario\":", json_text(header.scenario), ",\"case\":", json_text(header.case_id),
-          ",\"stage\":", json_text(header.stage), ",\"rank\":", header.rank, ",\"world_size\":", header.world_size,
-          ",\"purposes\":[", memory_names(), "]}\n");
+  std::string text = str("{", header_members("timeline", header), ",\"purposes\":[", memory_names(), "]}\n");
   for (const device::TracedStream& stream : trace.streams)
     text += str("{\"kind\":\"stream\",\"id\":", stream.id, ",\"name\":", json_text(stream.name), "}\n");
   const std::map<std::size_t, const comm::LogEntry*> collectives = collectives_of(trace.launches);
   for (std::size_t i = 0; i < trace.launches.size(); ++i) {
     const device::TracedLaunch& launch = trace.launches[i];
-    if (launch.begin_ns == 0) continue;  // it never began
+    if (launch.begin_ns == 0) continue;  // never started
     text += str("{\"kind\":\"launch\",\"name\":", json_text(launch.name), ",\"stream\":", launch.stream,
                 ",\"issued\":", launch.issued_ns, ",\"begin\":", launch.begin_ns, ",\"resumed\":", launch.resumed_ns,
                 ",\"end\":", launch.end_ns, ",\"iteration\":", launch.iteration, ",\"line\":", launch.scenario_line);
@@ -217,7 +208,7 @@ void Timeline::write(const std::string& path, const Header& header) const {
                 ",\"iteration\":", span.iteration, ",\"line\":", span.line, "}\n");
   for (const device::MemorySample& sample : trace.memory) {
     std::string bytes;
-    for (const std::int64_t one : sample.bytes) bytes += str(bytes.empty() ? "" : ",", one);
+    for (const std::int64_t in_use : sample.bytes) bytes += str(bytes.empty() ? "" : ",", in_use);
     text += str("{\"kind\":\"memory\",\"time\":", sample.time_ns, ",\"bytes\":[", bytes, "]}\n");
   }
   for (const Bound& bound : bounds_) {
@@ -230,16 +221,7 @@ void Timeline::write(const std::string& path, const Header& header) const {
   }
   text += str("{\"kind\":\"end\",\"launches_dropped\":", trace.num_dropped, ",\"spans_dropped\":", spans_->num_dropped,
               "}\n");
-  const std::filesystem::path file(path);
-  std::error_code ignored;
-  std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return;
-  const int reason = errno;
-  if (is_exhaustion(reason)) throw resource_error(str("writing the timeline ", path), reason);
-  throw Error(str("cannot write the timeline ", path), "give --timeline another folder");
+  write_recording(path, text, "the timeline", "--timeline");
 }
 
 }  // namespace lockstep::run

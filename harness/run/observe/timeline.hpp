@@ -1,14 +1,14 @@
-// What a case did when, on one rank: the launches of every stream with the collectives among them, the steps and the
-// modules that ran, the memory in use by purpose and the bounds that the scenario set to it. What `lockstep run
-// --timeline` keeps; harness/report joins the ranks.
+// The timeline of a case on one rank (`lockstep run --timeline`): the launches of all streams with their collectives,
+// the steps and forwards of modules, the memory in use per purpose, and the bounds that the scenario sets for it.
+// harness/report joins the ranks.
 //
-//   Timeline timeline;                               // from now on, on this rank
+//   Timeline timeline;                               // starts recording on this rank
 //   { const auto span = timeline.step(step); ... }   // around each step
 //   timeline.after_step(step, scope, result);
-//   timeline.write(path, header);                    // once everything has run
+//   timeline.write(path, header);                    // at the end of the case
 //
-// It watches: nothing is ordered, copied or kept alive by it. Modules of the models that steps bind are watched through
-// hooks, a copy is a model of its own.
+// The recording orders, copies and keeps alive nothing. It hooks the modules of all models that steps bind, copies
+// included.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/nn/module.hpp"
+#include "harness/run/observe/recording.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/value.hpp"
 #include "harness/scenario/document.hpp"
@@ -31,7 +32,7 @@ class Timeline {
   Timeline(const Timeline&) = delete;
   Timeline& operator=(const Timeline&) = delete;
 
-  // Ends when it goes.
+  // A step in progress; the destructor ends it.
   class Span {
    public:
     Span() = default;
@@ -45,19 +46,12 @@ class Timeline {
     std::size_t at_ = 0;
   };
   Span step(const scenario::Step& step);
-  // Watches what the step bound; notes windows of memory, and the bounds of conditions on them.
+  // Hooks a model that the step bound. Notes an observation window, or the bounds that a condition sets for windows.
   void after_step(const scenario::Step& step, const Scope& scope, const Value& result);
 
-  struct Header {
-    std::string scenario;
-    std::string case_id;
-    std::string stage;
-    int rank = 0;
-    int world_size = 1;
-  };
-  // Lines of JSON: the header, then streams, launches, spans, memory and bounds, then what was dropped. Makes its
-  // folder; throws Error when it cannot be written.
-  void write(const std::string& path, const Header& header) const;
+  // Writes lines of JSON: the header, streams, launches, spans, memory, bounds, and the numbers of dropped entries.
+  // Creates the folder. Throws Error if writing fails.
+  void write(const std::string& path, const RecordingHeader& header) const;
 
  private:
   struct Spans;
@@ -69,15 +63,15 @@ class Timeline {
   };
   struct Bound {
     Window window;
-    std::int64_t bytes = 0;  // that the peak may have
-    std::int64_t peak = 0;   // that it had
+    std::int64_t bytes = 0;  // the largest allowed peak
+    std::int64_t peak = 0;   // the observed peak
     int line = 0;
     std::string text;
   };
-  void watch(const std::string& name, const nn::ModulePtr& root);
+  void add_hooks(const std::string& name, const nn::ModulePtr& root);
   void note_bound(const scenario::Expr& condition, const Scope& scope);
 
-  std::shared_ptr<Spans> spans_;  // hooks of modules hold it too
+  std::shared_ptr<Spans> spans_;  // shared with the hooks of modules
   std::map<std::shared_ptr<const Observation>, Window> windows_;
   std::vector<Bound> bounds_;
 };

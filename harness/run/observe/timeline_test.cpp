@@ -28,7 +28,7 @@ class TimelineOfCase : public testing::Test {
   }
   ~TimelineOfCase() override { fs::remove_all(folder_); }
 
-  // Two ranks as threads; steps begin in line 2.
+  // Runs steps on two ranks as threads. The steps begin in line 2.
   std::vector<verdict::RankOutcome> run(const std::string& steps, bool timeline = true) {
     const std::string text =
         str("steps:\n", steps, "scenario: a/b\nsummary: A test.\nranks: {world_size: [2], launch: thread}\n");
@@ -42,7 +42,7 @@ class TimelineOfCase : public testing::Test {
     spec.test_case = &cases.at(0);
     spec.library = &library;
     spec.case_folder = (folder_ / "case").string();
-    if (timeline) spec.timeline = (folder_ / "left" / "timeline-1").string();
+    if (timeline) spec.timeline = (folder_ / "output" / "timeline-1").string();
     launch::LaunchOptions how;
     how.world_size = 2;
     how.launch = launch::Launch::thread;
@@ -51,7 +51,7 @@ class TimelineOfCase : public testing::Test {
   }
   std::vector<Json> lines(int rank, const std::string& kind) const {
     std::vector<Json> found;
-    std::ifstream in(folder_ / "left" / str("timeline-1.stage-0.rank-", rank, ".jsonl"));
+    std::ifstream in(folder_ / "output" / str("timeline-1.stage-0.rank-", rank, ".jsonl"));
     for (std::string line; std::getline(in, line);) {
       Json json = Json::parse(line);
       if (json["kind"] == kind) found.push_back(std::move(json));
@@ -122,7 +122,7 @@ TEST_F(TimelineOfCase, CollectivesOfTheRanksShareGroupAndSequence) {
   EXPECT_EQ(keys(0), keys(1));
 }
 
-TEST_F(TimelineOfCase, EveryCollectiveOfTheLogButBarriersHasItsLaunch) {
+TEST_F(TimelineOfCase, EachLoggedCollectiveExceptBarriersHasALaunch) {
   const std::vector<verdict::RankOutcome> outcomes = run(training);
   std::int64_t logged = 0, launched = 0;
   for (const verdict::CollectiveCount& row : outcomes[0].collectives)
@@ -132,7 +132,7 @@ TEST_F(TimelineOfCase, EveryCollectiveOfTheLogButBarriersHasItsLaunch) {
   EXPECT_EQ(launched, logged);
 }
 
-TEST_F(TimelineOfCase, MemoryEndsBelowItsPeakAndABoundKnowsItsWindow) {
+TEST_F(TimelineOfCase, ABoundHasItsWindowAndPeak) {
   const std::vector<verdict::RankOutcome> outcomes = run(training);
   std::int64_t peak = 0;
   for (const Json& sample : lines(0, "memory")) peak = std::max(peak, sample["bytes"][1].get<std::int64_t>());
@@ -146,7 +146,7 @@ TEST_F(TimelineOfCase, MemoryEndsBelowItsPeakAndABoundKnowsItsWindow) {
   EXPECT_LT(bounds[0]["begin"], bounds[0]["end"]);
 }
 
-TEST_F(TimelineOfCase, ABoundOnASumIsWhatIsToSpareAboveThePeak) {
+TEST_F(TimelineOfCase, ABoundOnASumIsConvertedToABoundOnThePeak) {
   run(R"yaml(  - observe: activation
     steps:
       - let: {x: "full([256], 1)"}
@@ -159,7 +159,7 @@ TEST_F(TimelineOfCase, ABoundOnASumIsWhatIsToSpareAboveThePeak) {
   EXPECT_EQ(bounds[0]["bytes"], 3 * 1024 - 1000);
 }
 
-TEST_F(TimelineOfCase, WhatAnErrorLeftOpenEndsWithItsStep) {
+TEST_F(TimelineOfCase, SpansLeftOpenByAnErrorEndWithTheStep) {
   run(R"yaml(  - {model: "Linear(3, 2)", as: net}
   - let: {x: "net(full([5, 4], 1))"}
     raises: size
@@ -170,9 +170,9 @@ TEST_F(TimelineOfCase, WhatAnErrorLeftOpenEndsWithItsStep) {
   EXPECT_LE(spans[2]["end"], spans[3]["begin"]);
 }
 
-TEST_F(TimelineOfCase, NothingIsLeftWithoutBeingAskedFor) {
+TEST_F(TimelineOfCase, WritesNothingUnlessEnabled) {
   run(training, false);
-  EXPECT_FALSE(fs::exists(folder_ / "left"));
+  EXPECT_FALSE(fs::exists(folder_ / "output"));
 }
 
 }  // namespace

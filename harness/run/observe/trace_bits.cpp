@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include <xxhash.h>
 
@@ -15,14 +12,13 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/json_text.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/core/resources.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::run {
 
 namespace {
 
-// The elements in row-major order, whatever the strides; `at` is the element at index 0 in every dim.
+// Hashes the elements in row-major order, for any strides. `at` is the element at index 0 in every dim.
 std::uint64_t hash_of(const std::byte* at, std::size_t element, const Dims& sizes, const Dims& strides) {
   const std::size_t count = static_cast<std::size_t>(num_elements(sizes));
   if (count == 0 || is_contiguous(sizes, strides)) return XXH3_64bits(at, bounded_product(count, element));
@@ -45,33 +41,35 @@ std::uint64_t hash_of(const std::byte* at, std::size_t element, const Dims& size
 struct Record {
   const char* what;  // forward, recompute, backward, gradient
   std::string path;
-  int part;  // which of several outputs
+  int output_index;  // "part" in the file
   int iteration;
   int line;
   DType dtype;
   Dims sizes;
   std::atomic<std::uint64_t> hash{0};
-  std::atomic<bool> done{false};  // false for what failed before it ran
+  std::atomic<bool> done{false};  // stays false if the launch failed
 
-  Record(const char* what_it_is, std::string path_of_it, int part_of_it, const Tensor& tensor)
-      : what(what_it_is), path(std::move(path_of_it)), part(part_of_it), dtype(tensor.dtype()), sizes(tensor.sizes()) {
+  Record(const char* what_hashed, std::string module_path, int index, const Tensor& tensor)
+      : what(what_hashed),
+        path(std::move(module_path)),
+        output_index(index),
+        dtype(tensor.dtype()),
+        sizes(tensor.sizes()) {
     const RankContext& context = RankContext::current();
     iteration = context.iteration;
     line = context.scenario_line;
   }
 };
 
-std::string joined(const std::string& name, const std::string& path) { return path.empty() ? name : name + "." + path; }
-
 }  // namespace
 
 struct TraceBits::Records {
-  std::deque<Record> list;  // addresses stay
+  std::deque<Record> list;  // a deque: launches keep the addresses of records
 
-  static void take(const std::shared_ptr<Records>& records, const char* what, const std::string& path, int part,
-                   const Tensor& tensor) {
+  static void add(const std::shared_ptr<Records>& records, const char* what, const std::string& path, int index,
+                  const Tensor& tensor) {
     if (!tensor.defined() || tensor.is_meta() || !tensor.storage()->has_memory()) return;
-    Record& record = records->list.emplace_back(what, path, part, tensor);
+    Record& record = records->list.emplace_back(what, path, index, tensor);
     device::launch(device::current_stream(tensor.device()), "trace_bits", {read(tensor)},
                    [records, &record, strides = tensor.strides()](const device::Pointers& pointers) {
                      record.hash = hash_of(pointers.at(0), size_of(record.dtype), record.sizes, strides);
@@ -84,68 +82,56 @@ TraceBits::TraceBits() : records_(std::make_shared<Records>()) {}
 TraceBits::~TraceBits() = default;
 
 void TraceBits::after_step(scenario::Verb verb, const std::string& name, const Value& result) {
-  const bool makes_models = verb == scenario::Verb::model || verb == scenario::Verb::copy;
-  if (const nn::ModulePtr* module = result.get_if<nn::ModulePtr>(); module && makes_models) watch(name, *module);
-  if (verb == scenario::Verb::backward) take_gradients();
+  if (const nn::ModulePtr* model = bound_model(verb, result)) add_hooks(name, *model);
+  if (verb == scenario::Verb::backward) hash_gradients();
 }
 
-void TraceBits::watch(const std::string& name, const nn::ModulePtr& root) {
+void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
   std::erase_if(roots_, [](const auto& entry) { return entry.second.expired(); });
   roots_.emplace_back(name, root);
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
-    const std::string path = joined(name, entry.path);
+    const std::string path = full_path(name, entry.path);
     entry.module->add_post_forward(
         [records = records_, path](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
-          const bool again = recomputing();
-          int part = 0;
+          const bool is_recomputation = recomputing();
+          int index = 0;
           for (const Tensor& output : nn::tensors_of(outputs)) {
-            Records::take(records, again ? "recompute" : "forward", path, part, output);
-            // A leaf is no result of this module; its own gradient is taken with the parameters.
+            Records::add(records, is_recomputation ? "recompute" : "forward", path, index, output);
+            // A leaf was not computed by this module; the gradients of parameters are hashed after backward.
             if (grad_enabled() && requires_grad(output) && !is_leaf(output))
-              add_hook(output, [records, path, part](const Tensor& gradient) {
-                Records::take(records, "backward", path, part, gradient);
+              add_hook(output, [records, path, index](const Tensor& gradient) {
+                Records::add(records, "backward", path, index, gradient);
                 return Tensor();
               });
-            ++part;
+            ++index;
           }
         },
         nn::Module::Place::user);
   }
 }
 
-void TraceBits::take_gradients() {
+void TraceBits::hash_gradients() {
   for (const auto& [name, weak] : roots_) {
     const nn::ModulePtr root = weak.lock();
     if (!root) continue;
     for (const nn::NamedParameter& entry : nn::named_parameters(root))
-      Records::take(records_, "gradient", joined(name, entry.path), 0, grad(entry.trained()));
+      Records::add(records_, "gradient", full_path(name, entry.path), 0, grad(entry.trained()));
   }
 }
 
-void TraceBits::write(const std::string& path, const Header& header) const {
-  std::string text = str("{\"kind\":\"trace\",\"scenario\":", json_text(header.scenario),
-                         ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage),
-                         ",\"rank\":", header.rank, ",\"world_size\":", header.world_size, "}\n");
+void TraceBits::write(const std::string& path, const RecordingHeader& header) const {
+  std::string text = str("{", header_members("trace", header), "}\n");
   for (const Record& record : records_->list) {
     std::string sizes;
     for (const std::int64_t size : record.sizes) sizes += str(sizes.empty() ? "" : ",", size);
     char hash[17] = "";
     if (record.done) std::snprintf(hash, sizeof hash, "%016llx", static_cast<unsigned long long>(record.hash));
-    text += str("{\"what\":\"", record.what, "\",\"path\":", json_text(record.path), ",\"part\":", record.part,
+    text += str("{\"what\":\"", record.what, "\",\"path\":", json_text(record.path), ",\"part\":", record.output_index,
                 ",\"iteration\":", record.iteration, ",\"line\":", record.line, ",\"type\":\"", name_of(record.dtype),
                 "\",\"sizes\":[", sizes, "],\"hash\":\"", hash, "\"}\n");
   }
   text += str("{\"kind\":\"end\",\"records\":", records_->list.size(), "}\n");
-  const std::filesystem::path file(path);
-  std::error_code ignored;
-  std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return;
-  const int reason = errno;
-  if (is_exhaustion(reason)) throw resource_error(str("writing the trace ", path), reason);
-  throw Error(str("cannot write the trace ", path), "give --trace-bits another folder");
+  write_recording(path, text, "the trace", "--trace-bits");
 }
 
 }  // namespace lockstep::run

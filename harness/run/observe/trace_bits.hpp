@@ -1,12 +1,12 @@
-// The bits of a case on one rank, as hashes: of every module's outputs, and of every gradient, in the order in which
-// they came. What `lockstep run --trace-bits` keeps and `lockstep compare --trace` reads (harness/report).
+// Hashes of the outputs of all modules and of all gradients of a case on one rank, in the order of their computation
+// (`lockstep run --trace-bits`; `lockstep compare --trace` reads them, harness/report).
 //
-// A hash is a launch that reads the tensor on the current stream: it orders nothing and copies nothing. The models that
-// verbs bind are watched from then on, through hooks of their modules; a copy is a model of its own.
+// A hash is computed by a launch that reads the tensor on the current stream. It orders and copies nothing. The modules
+// of all models that verbs bind are hooked, copies included.
 //
 //   TraceBits trace;
 //   trace.after_step(step.verb, step.as, result);   // after each step
-//   trace.write(path, header);                      // once everything has run
+//   trace.write(path, header);                      // at the end of the case
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/nn/module.hpp"
+#include "harness/run/observe/recording.hpp"
 #include "harness/run/values/value.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
@@ -30,27 +31,19 @@ class TraceBits {
   TraceBits(const TraceBits&) = delete;
   TraceBits& operator=(const TraceBits&) = delete;
 
-  // Watches what a step bound to `name`; after a backward, takes the gradients of all parameters watched.
+  // Hooks a model that a step bound to `name`. After a backward, hashes the gradients of the parameters of all models.
   void after_step(scenario::Verb verb, const std::string& name, const Value& result);
 
-  // Where the trace of this rank comes from.
-  struct Header {
-    std::string scenario;
-    std::string case_id;
-    std::string stage;
-    int rank = 0;
-    int world_size = 1;
-  };
-  // The file: a line of JSON for the header, one a record, one that says how many there are. Makes its folder. Throws
-  // Error when it cannot be written. All streams must have been synchronized, or have failed.
-  void write(const std::string& path, const Header& header) const;
+  // Writes lines of JSON: the header, one line per record, and the number of records. Creates the folder. Throws Error
+  // if writing fails. All streams must have been synchronized, or have failed.
+  void write(const std::string& path, const RecordingHeader& header) const;
 
  private:
   struct Records;
-  void watch(const std::string& name, const nn::ModulePtr& root);
-  void take_gradients();
+  void add_hooks(const std::string& name, const nn::ModulePtr& root);
+  void hash_gradients();
 
-  std::shared_ptr<Records> records_;  // launches that are still queued hold it too
+  std::shared_ptr<Records> records_;  // shared with queued launches
   std::vector<std::pair<std::string, std::weak_ptr<nn::Module>>> roots_;
 };
 

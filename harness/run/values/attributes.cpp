@@ -1,4 +1,4 @@
-// What stands after a dot: attributes of tensors, meshes and observations, members of modules, entries of maps.
+// `x.name`: attributes of tensors, meshes, observations and scalers, members of modules, entries of maps.
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"
@@ -38,7 +38,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
                  tensor.storage()->memory().pinned());
   }
-  if (name == "storage") return Value(Identity{tensor.storage()});
+  if (name == "storage") return Value(StorageIdentity{tensor.storage()});
   if (name == "sharded") return Value(tensor.is_sharded());
   if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
   if (tensor.is_sharded() && name == "mesh")
@@ -50,7 +50,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return Value::texts(placements);
   }
   if (name == "mesh" || name == "placements")
-    throw Error(str("`", name, "` is of sharded tensors; this is ", describe(of)), "ask `sharded` first");
+    throw Error(str("only sharded tensors have `", name, "`; this is ", describe(of)), "ask `sharded` first");
   unknown(of, name,
           {"grad", "dtype", "device", "shape", "numel", "bytes", "name", "requires_grad", "pinned", "storage",
            "sharded", "local", "mesh", "placements"});
@@ -66,6 +66,22 @@ Value mesh_attribute(const Value& of, const MeshPtr& mesh, const std::string& na
   std::vector<std::string> known = names;
   known.insert(known.end(), {"rank", "size", "names"});
   unknown(of, name, known);
+}
+
+Value observation_attribute(const Value& of, const std::string& name) {
+  const Observation& seen = *of.as_observation("observation");
+  if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
+  if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_empty_reading();
+  if (name == "peak_bytes") return Value(seen.peak_bytes);
+  if (name == "seconds") return Value(seen.seconds);
+  unknown(of, name, {"peak_bytes", "seconds"});
+}
+
+Value scaler_attribute(const Value& of, const std::string& name) {
+  const optim::GradScaler& scaler = *of.as_scaler("scaler");
+  if (name == "scale") return Value(scaler.scale());
+  if (name == "growth_tracker") return Value(scaler.growth_tracker());
+  unknown(of, name, {"scale", "growth_tracker"});
 }
 
 Value module_attribute(const Value& of, const nn::ModulePtr& module, const std::string& name) {
@@ -95,7 +111,7 @@ bool find_member(const nn::ModulePtr& module, const std::string& name, Value& fo
   }
   for (const std::string& method : module->methods())
     if (method == name) {
-      found = Value(Method{module, name});
+      found = Value(BoundMethod{module, name});
       return true;
     }
   return false;
@@ -112,20 +128,10 @@ Value attribute_of(const Value& of, const std::string& name) {
     case Value::Kind::handle:
       if (const Handle* handle = of.get_if<Handle>(); handle->result) return attribute_of(*handle->result, name);
       break;
-    case Value::Kind::observation: {
-      const Observation& seen = *of.as_observation("observation");
-      if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
-      if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_empty_reading();
-      if (name == "peak_bytes") return Value(seen.peak_bytes);
-      if (name == "seconds") return Value(seen.seconds);
-      unknown(of, name, {"peak_bytes", "seconds"});
-    }
-    case Value::Kind::scaler: {
-      const optim::GradScaler& scaler = *of.as_scaler("scaler");
-      if (name == "scale") return Value(scaler.scale());
-      if (name == "growth_tracker") return Value(scaler.growth_tracker());
-      unknown(of, name, {"scale", "growth_tracker"});
-    }
+    case Value::Kind::observation:
+      return observation_attribute(of, name);
+    case Value::Kind::scaler:
+      return scaler_attribute(of, name);
     case Value::Kind::map: {
       if (const Value* value = of.find(Key(name))) return *value;
       std::vector<std::string> known;
@@ -135,7 +141,7 @@ Value attribute_of(const Value& of, const std::string& name) {
     default:
       break;
   }
-  throw Error(str(describe(of), " has no attributes; `.", name, "` was asked for"));
+  throw Error(str(describe(of), " has no attribute `", name, "`"));
 }
 
 }  // namespace lockstep::run

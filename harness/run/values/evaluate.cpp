@@ -35,7 +35,7 @@ void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& sco
 
 namespace {
 
-// Names of an own model come before all others but the inputs of its method.
+// Order: inputs of the evaluated method and comprehension targets, members of the module, the frame, the session.
 bool lookup(const std::string& name, const Scope& scope, Value& found) {
   if (scope.locals)
     if (const Value* value = scope.locals->find(name)) {
@@ -57,17 +57,17 @@ Value name_value(const Expr& expr, const Scope& scope) {
   throw UnboundName(str("`", expr.name, "` has no value here: the step that would have bound it did not run"));
 }
 
-// Binds the targets of a comprehension or a for_each to one item.
+// Binds the targets of a comprehension to one item; several targets unpack a list.
 void bind_targets(const std::vector<std::string>& targets, const Value& item,
                   std::vector<std::pair<std::string, Value>>& names) {
   if (targets.size() == 1) {
     names[0].second = item;
     return;
   }
-  const List& parts = item.as_list("an item that several names take apart");
-  if (parts.size() != targets.size())
-    throw Error(str("an item of ", parts.size(), " values cannot be taken apart by ", targets.size(), " names"));
-  for (std::size_t i = 0; i < parts.size(); ++i) names[i].second = parts[i];
+  const List& values = item.as_list("an item for several names");
+  if (values.size() != targets.size())
+    throw Error(str("an item of ", values.size(), " values cannot be unpacked into ", targets.size(), " names"));
+  for (std::size_t i = 0; i < values.size(); ++i) names[i].second = values[i];
 }
 
 template <class Visit>
@@ -77,7 +77,7 @@ void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, V
   Locals locals{scope.locals, {}};
   for (const std::string& target : expr.names) locals.names.emplace_back(target, Value());
   const Scope inner = scope.with(&locals);
-  for (const Value& item : items.as_list("what a comprehension runs over")) {
+  for (const Value& item : items.as_list("the range of a comprehension")) {
     scenario::Budget::ask_time();
     bind_targets(expr.names, item, locals.names);
     if (!condition || evaluate_condition(*condition, inner)) visit(inner);
@@ -87,15 +87,6 @@ void for_each_item(const Expr& expr, std::size_t items_at, const Scope& scope, V
 Key key_of(const Value& value) {
   if (const std::int64_t* integer = value.get_if<std::int64_t>()) return Key(*integer);
   return Key(value.as_text("the key of a map"));
-}
-
-void add_entry(Map& map, Key key, Value value) {
-  for (auto& [name, old] : map)
-    if (name == key) {
-      old = std::move(value);
-      return;
-    }
-  map.emplace_back(std::move(key), std::move(value));
 }
 
 struct Arguments {
@@ -118,7 +109,7 @@ bool callable(const Value& value) { return value.is(Value::Kind::module) || valu
 Value call_value(const Value& callee, const Arguments& arguments, const std::string& shown) {
   if (const nn::ModulePtr* module = callee.get_if<nn::ModulePtr>())
     return call_module(*module, "forward", arguments.positional, arguments.named);
-  if (const Method* method = callee.get_if<Method>())
+  if (const BoundMethod* method = callee.get_if<BoundMethod>())
     return call_module(method->module, method->name, arguments.positional, arguments.named);
   throw Error(str("`", shown, "` is ", describe(callee), " and cannot be called"));
 }
@@ -160,6 +151,56 @@ Value concat(const Expr& expr, const Scope& scope) {
   return Value(std::move(text));
 }
 
+// `and` and `or` evaluate the right side only where the left side does not decide.
+Value binary(const Expr& expr, const Scope& scope) {
+  if (expr.op == Op::and_ || expr.op == Op::or_) {
+    const bool left = evaluate_condition(*expr.children[0], scope);
+    if (left == (expr.op == Op::or_)) return Value(left);
+    return Value(evaluate_condition(*expr.children[1], scope));
+  }
+  const Value left = evaluate(*expr.children[0], scope);
+  return apply_binary(expr.op, left, evaluate(*expr.children[1], scope));
+}
+
+Value slice(const Expr& expr, const Scope& scope) {
+  const Value of = evaluate(*expr.children[0], scope);
+  const Value from = expr.children[1] ? evaluate(*expr.children[1], scope) : Value();
+  return slice_of(of, from, expr.children[2] ? evaluate(*expr.children[2], scope) : Value());
+}
+
+Value list(const Expr& expr, const Scope& scope) {
+  List items;
+  items.reserve(expr.children.size());
+  for (const auto& child : expr.children) items.push_back(evaluate(*child, scope));
+  return Value::list(std::move(items));
+}
+
+Value list_of_each(const Expr& expr, const Scope& scope) {
+  List items;
+  for_each_item(expr, 1, scope, [&](const Scope& inner) { items.push_back(evaluate(*expr.children[0], inner)); });
+  return Value::list(std::move(items));
+}
+
+// The key is evaluated before the value.
+void add_entry(Map& map, const Expr& key_expr, const Expr& value_expr, const Scope& scope) {
+  Key key = key_of(evaluate(key_expr, scope));
+  set_entry(map, std::move(key), evaluate(value_expr, scope));
+}
+
+Value map(const Expr& expr, const Scope& scope) {
+  Map entries;
+  for (std::size_t i = 0; i + 1 < expr.children.size(); i += 2)
+    add_entry(entries, *expr.children[i], *expr.children[i + 1], scope);
+  return Value::map(std::move(entries));
+}
+
+Value map_of_each(const Expr& expr, const Scope& scope) {
+  Map entries;
+  for_each_item(expr, 2, scope,
+                [&](const Scope& inner) { add_entry(entries, *expr.children[0], *expr.children[1], inner); });
+  return Value::map(std::move(entries));
+}
+
 }  // namespace
 
 bool evaluate_condition(const Expr& expr, const Scope& scope) { return evaluate(expr, scope).as_bool("a condition"); }
@@ -176,53 +217,24 @@ Value evaluate(const Expr& expr, const Scope& scope) {
       const Value of = evaluate(*expr.children[0], scope);
       return index_into(of, evaluate(*expr.children[1], scope));
     }
-    case ExprKind::slice: {
-      const Value of = evaluate(*expr.children[0], scope);
-      const Value from = expr.children[1] ? evaluate(*expr.children[1], scope) : Value();
-      return slice_of(of, from, expr.children[2] ? evaluate(*expr.children[2], scope) : Value());
-    }
+    case ExprKind::slice:
+      return slice(expr, scope);
     case ExprKind::call:
       return call(expr, scope);
     case ExprKind::unary:
       return apply_unary(expr.op, evaluate(*expr.children[0], scope));
-    case ExprKind::binary: {
-      if (expr.op == Op::and_ || expr.op == Op::or_) {
-        const bool left = evaluate_condition(*expr.children[0], scope);
-        if (left == (expr.op == Op::or_)) return Value(left);
-        return Value(evaluate_condition(*expr.children[1], scope));
-      }
-      const Value left = evaluate(*expr.children[0], scope);
-      return apply_binary(expr.op, left, evaluate(*expr.children[1], scope));
-    }
+    case ExprKind::binary:
+      return binary(expr, scope);
     case ExprKind::conditional:
       return evaluate(*expr.children[evaluate_condition(*expr.children[1], scope) ? 0 : 2], scope);
-    case ExprKind::list: {
-      List items;
-      items.reserve(expr.children.size());
-      for (const auto& child : expr.children) items.push_back(evaluate(*child, scope));
-      return Value::list(std::move(items));
-    }
-    case ExprKind::map: {
-      Map entries;
-      for (std::size_t i = 0; i + 1 < expr.children.size(); i += 2) {
-        Key key = key_of(evaluate(*expr.children[i], scope));
-        add_entry(entries, std::move(key), evaluate(*expr.children[i + 1], scope));
-      }
-      return Value::map(std::move(entries));
-    }
-    case ExprKind::list_of_each: {
-      List items;
-      for_each_item(expr, 1, scope, [&](const Scope& inner) { items.push_back(evaluate(*expr.children[0], inner)); });
-      return Value::list(std::move(items));
-    }
-    case ExprKind::map_of_each: {
-      Map entries;
-      for_each_item(expr, 2, scope, [&](const Scope& inner) {
-        Key key = key_of(evaluate(*expr.children[0], inner));
-        add_entry(entries, std::move(key), evaluate(*expr.children[1], inner));
-      });
-      return Value::map(std::move(entries));
-    }
+    case ExprKind::list:
+      return list(expr, scope);
+    case ExprKind::map:
+      return map(expr, scope);
+    case ExprKind::list_of_each:
+      return list_of_each(expr, scope);
+    case ExprKind::map_of_each:
+      return map_of_each(expr, scope);
     case ExprKind::concat:
       return concat(expr, scope);
   }

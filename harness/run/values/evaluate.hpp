@@ -1,8 +1,8 @@
-// Evaluating expressions: walks the tree that harness/scenario parsed, left to right.
+// Evaluates parsed expressions (harness/scenario/expression.hpp), from left to right.
 //
 //   Value loss = evaluate(*step.argument("loss"), Scope{frame});
 //
-// Errors are lockstep::Error; a name that is not bound is UnboundName. The step that evaluates adds its place.
+// Throws Error, and UnboundName for a name without a value. The evaluating step adds its place to the message.
 #pragma once
 
 #include <string>
@@ -15,28 +15,28 @@
 namespace lockstep::run {
 
 Value evaluate(const scenario::Expr& expr, const Scope& scope);
-// A condition: a boolean and nothing else.
+// Throws Error for a value that is no boolean.
 bool evaluate_condition(const scenario::Expr& expr, const Scope& scope);
 
-// The value of a name, innermost first; null when it is not bound.
+// The value of a name; inner scopes come first. Null: not bound.
 const Value* find_name(std::string_view name, const Scope& scope);
 
-// Of `let` and `forward`: each value under its name, in order.
+// For `let` and `forward`: evaluates the entries in order and binds each value to its name in the frame.
 void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& scope);
 
 // operators.cpp
 Value apply_unary(scenario::Op op, const Value& x);
-Value apply_binary(scenario::Op op, const Value& a, const Value& b);  // all but and_, or_
-bool is_less(const Value& a, const Value& b);                         // numbers or texts
+Value apply_binary(scenario::Op op, const Value& a, const Value& b);  // not for and_ and or_
+bool is_less(const Value& a, const Value& b);                         // of numbers or texts; else throws Error
 Value index_into(const Value& of, const Value& at);
 Value slice_of(const Value& of, const Value& from, const Value& to);
 
 // attributes.cpp
 Value attribute_of(const Value& of, const std::string& name);
-// A parameter, buffer, child or method of a module by its local name; none of these: null Value and false.
+// Finds a child, parameter, buffer or method of a module by its local name. False: none has this name.
 bool find_member(const nn::ModulePtr& module, const std::string& name, Value& found);
 
-// Calls a module or one of its methods with values.
+// Calls a method of a module (`forward` for the module itself).
 Value call_module(const nn::ModulePtr& module, const std::string& method, const std::vector<Value>& positional,
                   const std::vector<std::pair<std::string, Value>>& named);
 

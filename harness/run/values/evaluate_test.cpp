@@ -26,14 +26,13 @@ class Evaluate : public ::testing::Test {
     frame_->names["xs"] = Value::list({Value(1), Value(2), Value(3)});
     frame_->names["none_yet"] = Value();
   }
-  Value of(const std::string& text) {
+  Value value(const std::string& text) {
     return evaluate(*scenario::parse_expression(text, scenario::Place{"t.yaml", 1, 1}), Scope{frame_});
   }
-  std::string shown(const std::string& text) { return to_text(of(text)); }
+  std::string text_of(const std::string& text) { return to_text(value(text)); }
   std::string error(const std::string& text) {
     try {
-      const Value value = of(text);
-      return str("no error, but ", describe(value));
+      return str("no error, but ", describe(value(text)));
     } catch (const Error& thrown) {
       return thrown.what();
     }
@@ -44,123 +43,123 @@ class Evaluate : public ::testing::Test {
   FramePtr frame_;
 };
 
-TEST_F(Evaluate, FollowsTheBindingStrengthOfPython) {
-  EXPECT_EQ(shown("2 + 3 * 4 ** 2"), "50");
-  EXPECT_EQ(shown("-2 ** 2"), "-4");
-  EXPECT_EQ(shown("2 ** 3 ** 2"), "512");
-  EXPECT_EQ(shown("-7 // 2"), "-4");
-  EXPECT_EQ(shown("-7 % 3"), "2");
-  EXPECT_EQ(shown("7 / 2"), "3.5");
-  EXPECT_EQ(shown("not 1 == 2 and false or true"), "true");
-  EXPECT_EQ(shown("1 if n > 4 else 2"), "1");
-  EXPECT_EQ(shown("2 ** -1"), "0.5");
-  EXPECT_EQ(shown("-7.5 // 2"), "-4.0");
-  EXPECT_EQ(shown("-7.5 % 2"), "0.5");
+TEST_F(Evaluate, FollowsThePrecedenceOfPython) {
+  EXPECT_EQ(text_of("2 + 3 * 4 ** 2"), "50");
+  EXPECT_EQ(text_of("-2 ** 2"), "-4");
+  EXPECT_EQ(text_of("2 ** 3 ** 2"), "512");
+  EXPECT_EQ(text_of("-7 // 2"), "-4");
+  EXPECT_EQ(text_of("-7 % 3"), "2");
+  EXPECT_EQ(text_of("7 / 2"), "3.5");
+  EXPECT_EQ(text_of("not 1 == 2 and false or true"), "true");
+  EXPECT_EQ(text_of("1 if n > 4 else 2"), "1");
+  EXPECT_EQ(text_of("2 ** -1"), "0.5");
+  EXPECT_EQ(text_of("-7.5 // 2"), "-4.0");
+  EXPECT_EQ(text_of("-7.5 % 2"), "0.5");
 }
 
-TEST_F(Evaluate, OverflowIsAnError) {
+TEST_F(Evaluate, ThrowsOnOverflow) {
   EXPECT_THAT(error("9223372036854775807 + 1"), HasSubstr("does not fit in a 64-bit integer"));
   EXPECT_THAT(error("3 ** 41"), HasSubstr("does not fit"));
   EXPECT_THAT(error("4611686018427387904 * 2"), HasSubstr("does not fit"));
   EXPECT_THAT(error("-9223372036854775807 - 2"), HasSubstr("does not fit"));
-  EXPECT_EQ(shown("3 ** 39"), "4052555153018976267");
-  EXPECT_EQ(shown("2 ** 62"), "4611686018427387904");
+  EXPECT_EQ(text_of("3 ** 39"), "4052555153018976267");
+  EXPECT_EQ(text_of("2 ** 62"), "4611686018427387904");
   EXPECT_THAT(error("1 // 0"), HasSubstr("no value"));
   EXPECT_THAT(error("1.0 / 0"), HasSubstr("no value"));
 }
 
-TEST_F(Evaluate, ComparesNumbersByValueAndOtherTypesNever) {
-  EXPECT_EQ(shown("1 == 1.0"), "true");
-  EXPECT_EQ(shown("2 != false"), "true");
-  EXPECT_EQ(shown("1 == true"), "false");
-  EXPECT_EQ(shown("0 == false"), "false");
-  EXPECT_EQ(shown("'1' == 1"), "false");
-  EXPECT_EQ(shown("9007199254740993 == 9007199254740992.0"), "false");
-  EXPECT_EQ(shown("[1, [2, 3]] == [1.0, [2, 3]]"), "true");
-  EXPECT_EQ(shown("{'a': 1, 'b': 2} == {'b': 2, 'a': 1}"), "true");
-  EXPECT_EQ(shown("none_yet == none"), "true");
-  EXPECT_EQ(shown("float32 == 'float32'"), "false");
+TEST_F(Evaluate, ComparesNumbersByValue) {
+  EXPECT_EQ(text_of("1 == 1.0"), "true");
+  EXPECT_EQ(text_of("2 != false"), "true");
+  EXPECT_EQ(text_of("1 == true"), "false");
+  EXPECT_EQ(text_of("0 == false"), "false");
+  EXPECT_EQ(text_of("'1' == 1"), "false");
+  EXPECT_EQ(text_of("9007199254740993 == 9007199254740992.0"), "false");
+  EXPECT_EQ(text_of("[1, [2, 3]] == [1.0, [2, 3]]"), "true");
+  EXPECT_EQ(text_of("{'a': 1, 'b': 2} == {'b': 2, 'a': 1}"), "true");
+  EXPECT_EQ(text_of("none_yet == none"), "true");
+  EXPECT_EQ(text_of("float32 == 'float32'"), "false");
   EXPECT_THAT(error("'a' < 1"), HasSubstr("no order"));
-  EXPECT_EQ(shown("'a' < 'b'"), "true");
-  EXPECT_EQ(shown("inf > 9223372036854775807"), "true");
+  EXPECT_EQ(text_of("'a' < 'b'"), "true");
+  EXPECT_EQ(text_of("inf > 9223372036854775807"), "true");
 }
 
-TEST_F(Evaluate, TensorsCompareWithNoneOnly) {
-  EXPECT_EQ(shown("zeros(2) != none"), "true");
-  EXPECT_EQ(shown("none == zeros(2)"), "false");
+TEST_F(Evaluate, ComparesTensorsWithNoneOnly) {
+  EXPECT_EQ(text_of("zeros(2) != none"), "true");
+  EXPECT_EQ(text_of("none == zeros(2)"), "false");
   EXPECT_THAT(error("zeros(2) == 0"), HasSubstr("compared with none only"));
   EXPECT_THAT(error("zeros(2) < 1"), HasSubstr("no order"));
 }
 
-TEST_F(Evaluate, AndOrAndIfEvaluateOnlyWhatTheyNeed) {
-  EXPECT_EQ(shown("false and 1 // 0 == 1"), "false");
-  EXPECT_EQ(shown("true or 1 // 0 == 1"), "true");
-  EXPECT_EQ(shown("1 if true else 1 // 0"), "1");
+TEST_F(Evaluate, EvaluatesOperandsOnlyWhenNeeded) {
+  EXPECT_EQ(text_of("false and 1 // 0 == 1"), "false");
+  EXPECT_EQ(text_of("true or 1 // 0 == 1"), "true");
+  EXPECT_EQ(text_of("1 if true else 1 // 0"), "1");
   EXPECT_THAT(error("1 and true"), HasSubstr("a condition must be a boolean"));
   EXPECT_THAT(error("true and n"), HasSubstr("a condition must be a boolean"));
 }
 
-TEST_F(Evaluate, ComprehensionsHaveTheirOwnNames) {
-  EXPECT_EQ(shown("[n * 2 for n in xs if n != 2]"), "[2,6]");
-  EXPECT_EQ(shown("n"), "5");
-  EXPECT_EQ(shown("{text(x): x * x for x in xs}"), "{1:1,2:4,3:9}");
-  EXPECT_EQ(shown("[[a + b for a in xs] for b in [10, 20]]"), "[[11,12,13],[21,22,23]]");
-  EXPECT_EQ(shown("[a * b for a, b in zip(xs, [4, 5, 6])]"), "[4,10,18]");
+TEST_F(Evaluate, ComprehensionsDoNotLeakNames) {
+  EXPECT_EQ(text_of("[n * 2 for n in xs if n != 2]"), "[2,6]");
+  EXPECT_EQ(text_of("n"), "5");
+  EXPECT_EQ(text_of("{text(x): x * x for x in xs}"), "{1:1,2:4,3:9}");
+  EXPECT_EQ(text_of("[[a + b for a in xs] for b in [10, 20]]"), "[[11,12,13],[21,22,23]]");
+  EXPECT_EQ(text_of("[a * b for a, b in zip(xs, [4, 5, 6])]"), "[4,10,18]");
   EXPECT_THAT(error("[a for a, b in xs]"), HasSubstr("must be a list"));
 }
 
-TEST_F(Evaluate, IndexesAndSlicesAsPythonDoes) {
-  EXPECT_EQ(shown("xs[-1]"), "3");
-  EXPECT_EQ(shown("xs[1:9]"), "[2,3]");
-  EXPECT_EQ(shown("xs[:-1]"), "[1,2]");
-  EXPECT_EQ(shown("'abc'[1]"), "b");
+TEST_F(Evaluate, IndexesAndSlicesAsInPython) {
+  EXPECT_EQ(text_of("xs[-1]"), "3");
+  EXPECT_EQ(text_of("xs[1:9]"), "[2,3]");
+  EXPECT_EQ(text_of("xs[:-1]"), "[1,2]");
+  EXPECT_EQ(text_of("'abc'[1]"), "b");
   EXPECT_THAT(error("xs[3]"), HasSubstr("out of range"));
-  EXPECT_EQ(shown("{'a': 1, 2: 'b'}[2]"), "b");
+  EXPECT_EQ(text_of("{'a': 1, 2: 'b'}[2]"), "b");
   EXPECT_THAT(error("{'a': 1}['b']"), HasSubstr("no key 'b'"));
-  EXPECT_EQ(shown("{'a': {'b': 7}}.a.b"), "7");
-  EXPECT_EQ(shown("arange(10)[2:5].shape"), "[3]");
-  EXPECT_EQ(shown("item(arange(10)[-2])"), "8");
-  EXPECT_EQ(shown("item(arange(10)[tensor([4, 2])][1])"), "2");
+  EXPECT_EQ(text_of("{'a': {'b': 7}}.a.b"), "7");
+  EXPECT_EQ(text_of("arange(10)[2:5].shape"), "[3]");
+  EXPECT_EQ(text_of("item(arange(10)[-2])"), "8");
+  EXPECT_EQ(text_of("item(arange(10)[tensor([4, 2])][1])"), "2");
 }
 
-TEST_F(Evaluate, PlainFunctionsGiveWhatTheySay) {
-  EXPECT_EQ(shown("[min(3, 1.5), max([1, 7]), sum([1, 2.5]), abs(-3), round(2.5), floor(-0.5), ceil(0.5)]"),
+TEST_F(Evaluate, EvaluatesPlainFunctions) {
+  EXPECT_EQ(text_of("[min(3, 1.5), max([1, 7]), sum([1, 2.5]), abs(-3), round(2.5), floor(-0.5), ceil(0.5)]"),
             "[1.5,7,3.5,3,2,-1,1]");
-  EXPECT_EQ(shown("range(2, 8, 3) + range(2)"), "[2,5,0,1]");
-  EXPECT_EQ(shown("sorted(['b', 'a'])"), "[a,b]");
-  EXPECT_EQ(shown("keys(put({'a': 1}, 'b', 2))"), "[a,b]");
-  EXPECT_EQ(shown("values(put({'a': 1}, 'a', 2))"), "[2]");
-  EXPECT_EQ(shown("[has({'a': 1}, 'a'), count([true, false, true]), int('12'), int(-1.7), len('abc')]"),
+  EXPECT_EQ(text_of("range(2, 8, 3) + range(2)"), "[2,5,0,1]");
+  EXPECT_EQ(text_of("sorted(['b', 'a'])"), "[a,b]");
+  EXPECT_EQ(text_of("keys(put({'a': 1}, 'b', 2))"), "[a,b]");
+  EXPECT_EQ(text_of("values(put({'a': 1}, 'a', 2))"), "[2]");
+  EXPECT_EQ(text_of("[has({'a': 1}, 'a'), count([true, false, true]), int('12'), int(-1.7), len('abc')]"),
             "[true,2,12,-1,3]");
-  EXPECT_EQ(shown("[starts_with('abc', 'a'), ends_with('abc', 'bc'), matches('layer.7', 'l*.[0-9]')]"),
+  EXPECT_EQ(text_of("[starts_with('abc', 'a'), ends_with('abc', 'bc'), matches('layer.7', 'l*.[0-9]')]"),
             "[true,true,true]");
-  EXPECT_EQ(shown("[all([true, 1 == 1]), any([false])]"), "[true,false]");
+  EXPECT_EQ(text_of("[all([true, 1 == 1]), any([false])]"), "[true,false]");
   EXPECT_THAT(error("all([])"), HasSubstr("empty list"));
   EXPECT_THAT(error("zip([1], [1, 2])"), HasSubstr("different length"));
   EXPECT_THAT(error("sqrt(-1)"), HasSubstr("sqrt"));
-  EXPECT_EQ(shown("3 in xs"), "true");
-  EXPECT_EQ(shown("'a' in {'a': 1}"), "true");
-  EXPECT_EQ(shown("[0] * 3 + [1]"), "[0,0,0,1]");
+  EXPECT_EQ(text_of("3 in xs"), "true");
+  EXPECT_EQ(text_of("'a' in {'a': 1}"), "true");
+  EXPECT_EQ(text_of("[0] * 3 + [1]"), "[0,0,0,1]");
   EXPECT_THAT(error("[0] * 10001"), HasSubstr("10000"));
 }
 
-TEST_F(Evaluate, TensorsHaveTheirAttributesAndArithmetic) {
-  EXPECT_EQ(shown("[(ones(2, 3) * 2 + 1).shape, item(sum(ones(2, 3) * 2 + 1)), ones(2).numel, ones(2).bytes]"),
+TEST_F(Evaluate, EvaluatesTensorAttributesAndArithmetic) {
+  EXPECT_EQ(text_of("[(ones(2, 3) * 2 + 1).shape, item(sum(ones(2, 3) * 2 + 1)), ones(2).numel, ones(2).bytes]"),
             "[[2,3],18.0,2,8]");
-  EXPECT_EQ(shown("[to(ones(2), bfloat16).bytes]"), "[4]");
-  EXPECT_EQ(shown("item(1 - full([1], 0.25)[0])"), "0.75");
-  EXPECT_EQ(shown("item(sum(tensor([[1.0, 2], [3, 4]]) @ tensor([[1.0], [1.0]])))").substr(0, 2), "10");
-  frame_->names["t"] = of("zeros(3)");
-  EXPECT_EQ(shown("t.storage == t[0:2].storage"), "true");
-  EXPECT_EQ(shown("t.storage == clone(t).storage"), "false");
-  EXPECT_EQ(shown("t.grad == none"), "true");
-  EXPECT_EQ(shown("[t.device, t.sharded, t.requires_grad]"), "[cpu,false,false]");
+  EXPECT_EQ(text_of("[to(ones(2), bfloat16).bytes]"), "[4]");
+  EXPECT_EQ(text_of("item(1 - full([1], 0.25)[0])"), "0.75");
+  EXPECT_EQ(text_of("item(sum(tensor([[1.0, 2], [3, 4]]) @ tensor([[1.0], [1.0]])))").substr(0, 2), "10");
+  frame_->names["t"] = value("zeros(3)");
+  EXPECT_EQ(text_of("t.storage == t[0:2].storage"), "true");
+  EXPECT_EQ(text_of("t.storage == clone(t).storage"), "false");
+  EXPECT_EQ(text_of("t.grad == none"), "true");
+  EXPECT_EQ(text_of("[t.device, t.sharded, t.requires_grad]"), "[cpu,false,false]");
   EXPECT_THAT(error("t.shpae"), HasSubstr("did you mean `shape`"));
   EXPECT_THAT(error("t.mesh"), HasSubstr("sharded"));
 }
 
-TEST_F(Evaluate, FunctionsOfNetworksGiveWhatTheySay) {
-  const auto number = [this](const std::string& text) { return of(text).as_number("it"); };
+TEST_F(Evaluate, EvaluatesLayersAndLosses) {
+  const auto number = [this](const std::string& text) { return value(text).as_number("it"); };
   EXPECT_NEAR(number("item(sum(gelu(tensor([-1.0, 0.0, 2.0]))))"), 1.7958444, 1e-6);  // -0.1586553 + 1.9544997
   EXPECT_NEAR(number("item(softmax(tensor([0.0, log(3)]))[1])"), 0.75, 1e-7);
   EXPECT_NEAR(number("item(softmax(tensor([[0.0, 1.0], [log(3), 1.0]]), 0)[1][0])"), 0.75, 1e-7);
@@ -170,18 +169,18 @@ TEST_F(Evaluate, FunctionsOfNetworksGiveWhatTheySay) {
   EXPECT_THAT(error("dropout(ones(7), 2)"), HasSubstr("a probability of 2"));
 }
 
-TEST_F(Evaluate, NamesWithoutValueMakeTheCaseInvalid) {
-  EXPECT_THROW(of("missing + 1"), UnboundName);
-  EXPECT_THROW(of("missing(1)"), UnboundName);
+TEST_F(Evaluate, ThrowsUnboundNameForNamesWithoutValue) {
+  EXPECT_THROW(value("missing + 1"), UnboundName);
+  EXPECT_THROW(value("missing(1)"), UnboundName);
   EXPECT_THAT(error("n(1)"), HasSubstr("cannot be called"));
 }
 
-TEST_F(Evaluate, CallsTheModuleBeforeTheFunctionOfItsName) {
+TEST_F(Evaluate, PrefersAModuleToAFunctionOfTheSameName) {
   nn::BuildOptions options{DType::float32, session_.device};
   frame_->names["sum"] = Value(nn::build("ReLU", {}, options));
-  EXPECT_EQ(shown("sum(full([2], -1.0)).shape"), "[2]");
+  EXPECT_EQ(text_of("sum(full([2], -1.0)).shape"), "[2]");
   frame_->names["max"] = Value(3);
-  EXPECT_EQ(shown("max(1, 2)"), "2");
+  EXPECT_EQ(text_of("max(1, 2)"), "2");
 }
 
 class Paths : public Evaluate {
@@ -207,7 +206,7 @@ class Paths : public Evaluate {
   nn::ModulePtr shared_;
 };
 
-TEST_F(Paths, MatchInRegistrationOrderEachOnce) {
+TEST_F(Paths, MatchEachObjectOnceInRegistrationOrder) {
   EXPECT_EQ(modules("test"), (Texts{"test"}));
   EXPECT_EQ(modules("test.*"), (Texts{"test.0", "test.1"}));
   EXPECT_EQ(modules("test.0.*"), (Texts{"test.0.0", "test.0.1"}));
@@ -219,14 +218,14 @@ TEST_F(Paths, MatchInRegistrationOrderEachOnce) {
   EXPECT_EQ(parameters("test.?.weight"), (Texts{"test.1.weight", "test.2.weight"}));
 }
 
-TEST_F(Paths, MatchingNothingIsAnError) {
+TEST_F(Paths, ThrowWhenNothingMatches) {
   EXPECT_THROW(modules("test.9"), Error);
   EXPECT_THROW(modules("test.*.*.*"), Error);
   EXPECT_THROW(parameters("test.weights"), Error);
   EXPECT_THROW(modules("other.*"), UnboundName);
 }
 
-TEST(Glob, MatchesAsFileNamesDo) {
+TEST(Glob, MatchesLikeFileNames) {
   EXPECT_TRUE(glob_matches("w[qkv]", "wk"));
   EXPECT_FALSE(glob_matches("w[qkv]", "wo"));
   EXPECT_TRUE(glob_matches("w[!o]", "wq"));

@@ -21,32 +21,32 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::int64_t most_numbers = 10'000'000;  // of a tensor that goes into a .json file
+constexpr std::int64_t max_json_elements = 10'000'000;  // per tensor in a .json file
 
-// The budget of the rank bounds it, not a size of its own.
+// Bounded by the budget of the rank only.
 std::string contents_of(const std::string& file, const std::string& shown) {
   try {
     return scenario::read_regular_file(file, std::numeric_limits<std::int64_t>::max() - 1, str("`", shown, "`"));
   } catch (const scenario::BudgetError&) {
     throw;
   } catch (const Error& error) {
-    throw Error(error.message(), "a file that a step writes lies in the case's own folder");
+    throw Error(error.message(), "a file that a step writes is in the folder of the case");
   }
 }
 
 void replace_contents(const std::string& file, const std::string& shown, const std::string& bytes) {
-  // Written apart and moved into place, so that a reader never sees half a file.
-  const std::string part = file + ".part" + std::to_string(RankContext::current().rank());
+  // Written under another name and renamed, so that no reader sees an incomplete file.
+  const std::string temporary = file + ".part" + std::to_string(RankContext::current().rank());
   {
-    std::ofstream out(part, std::ios::binary | std::ios::trunc);
+    std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     if (!out.flush()) {
       const int reason = errno;
       if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
-      throw Error(str("cannot write `", shown, "`"), "see that the case's folder can be written");
+      throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
     }
   }
-  fs::rename(part, file);
+  fs::rename(temporary, file);
 }
 
 Value json_of(const std::string& file, const std::string& shown) {
@@ -74,22 +74,18 @@ std::string to_safetensors(const Map& map) {
     total = scenario::saturating_add(
         total, static_cast<std::int64_t>(bounded_bytes(tensor.num_elements(), size_of(tensor.dtype()))));
   }
-  // The bytes of all and, beside them, the file that they are joined to.
+  // Counted twice: the bytes of the tensors, and the file that contains them.
   scenario::Budget::ask(scenario::saturating_add(total, total),
                         [&] { return str("a file of ", map.size(), " tensors"); });
   NamedTensors tensors;
   for (const auto& [key, value] : map) {
     const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
     if (tensor.is_sharded())
-      throw Error(str("`", key.text, "` is ", describe_sharded(tensor)), "take full_tensor of it, or its local part");
+      throw Error(str("`", key.text, "` is ", describe_sharded(tensor)), "take full_tensor of it, or `.local`");
     tensors.emplace_back(key.text, tensor);
   }
   return write_safetensors(tensors);
 }
-
-}  // namespace
-
-namespace {
 
 fs::path below(const std::string& folder, const fs::path& path, const std::string& shown) {
   std::error_code failed;
@@ -103,23 +99,24 @@ fs::path below(const std::string& folder, const fs::path& path, const std::strin
 }  // namespace
 
 std::string resolve_path(const std::string& path, const Folders& folders, bool writing) {
-  const bool shared = path.starts_with('/');
-  if (shared && writing) throw Error(str("`", path, "` lies under the scenarios, which are for reading only"));
-  if (shared ? folders.scenarios.empty() : folders.of_case.empty())
+  const bool is_scenario_path = path.starts_with('/');
+  if (is_scenario_path && writing)
+    throw Error(str("`", path, "` is in the folder of scenarios, which is for reading only"));
+  if (is_scenario_path ? folders.scenarios.empty() : folders.of_case.empty())
     throw Error(str("`", path, "`: this case has no folder"));
-  const fs::path relative = fs::path(path.substr(shared ? 1 : 0));
+  const fs::path relative = fs::path(path.substr(is_scenario_path ? 1 : 0));
   for (const fs::path& part : relative)
     if (part == "..") throw Error(str("`", path, "` leads out of its folder"));
-  if (!shared) return below(folders.of_case, relative, path).string();
-  std::string looked;
+  if (!is_scenario_path) return below(folders.of_case, relative, path).string();
+  std::string searched;
   for (const std::string& folder : folders.scenarios) {
     const fs::path full = below(folder, relative, path);
     std::error_code error;
     if (fs::exists(full, error)) return full.string();
-    looked += str(looked.empty() ? "" : " and ", full.string());
+    searched += str(searched.empty() ? "" : " and ", full.string());
   }
-  throw Error(str("cannot read `", path, "`: there is no ", looked),
-              "put the file there; a path without `/` is one that a step of this case writes");
+  throw Error(str("cannot read `", path, "`: there is no ", searched),
+              "put the file there; a path without `/` is in the folder of the case, where its steps write");
 }
 
 Value read_file(const std::string& path, const Folders& folders, device::Device device) {
@@ -133,7 +130,7 @@ void write_file(const std::string& path, const Value& value, const Folders& fold
   const std::string file = resolve_path(path, folders, true);
   std::string bytes;
   if (path.ends_with(".json"))
-    bytes = to_literal(value, most_numbers).json();
+    bytes = to_literal(value, max_json_elements).json();
   else if (path.ends_with(".safetensors"))
     bytes = to_safetensors(value.as_map("value"));
   else

@@ -17,8 +17,8 @@ constexpr Implementation implementations[] = {
 }  // namespace
 
 const Value* CallArguments::keyword(std::string_view key) const {
-  for (const auto& [own, value] : named)
-    if (own == key) return &value;
+  for (const auto& [given, value] : named)
+    if (given == key) return &value;
   return nullptr;
 }
 
@@ -37,9 +37,9 @@ List CallArguments::rest(std::size_t from) const {
   return List(positional.begin() + static_cast<std::ptrdiff_t>(std::min(from, positional.size())), positional.end());
 }
 
-Dims sizes_of(const List& values, std::string_view what) {
+Dims sizes_of(const List& values, std::string_view subject) {
   Dims sizes;
-  for (const Value& value : values) sizes.push_back(value.as_int(str("a size of ", what)));
+  for (const Value& value : values) sizes.push_back(value.as_int(str("a size of ", subject)));
   return sizes;
 }
 

@@ -1,5 +1,5 @@
-// The functions of the language, one C++ function a row of harness/scenario/functions.def: a row without its function
-// does not link.
+// The functions of the language: one C++ function per row of harness/scenario/functions.def. A row without a function
+// is a link error.
 #pragma once
 
 #include <string>
@@ -12,6 +12,7 @@
 
 namespace lockstep::run {
 
+// The evaluated arguments of one call.
 struct CallArguments {
   const Scope& scope;
   scenario::Function function = scenario::Function::none;
@@ -19,21 +20,22 @@ struct CallArguments {
   const std::vector<std::pair<std::string, Value>>& named;
 
   std::string_view name() const { return scenario::name_of(function); }
-  // By position or by name; null when it is missing.
+  // The argument at a position or with a name; null: missing.
   const Value* find(std::size_t position, std::string_view key) const;
   const Value* keyword(std::string_view key) const;
-  // The same; throws Error naming the function when it is missing.
+  // The same; throws Error if it is missing.
   const Value& at(std::size_t position, std::string_view key) const;
   std::int64_t integer(std::size_t position, std::string_view key) const { return at(position, key).as_int(key); }
   const Tensor& tensor(std::size_t position, std::string_view key) const { return at(position, key).as_tensor(key); }
-  // All from `from` on, one by one or as one list.
+  // The arguments from position `from` on, given one by one or as one list.
   List rest(std::size_t from) const;
 };
 
+// Throws Error with the name of the function in front.
 Value call_function(const CallArguments& call);
 
-// Sizes given one by one or as a list.
-Dims sizes_of(const List& values, std::string_view what);
+// Integers as sizes. Throws Error for other kinds.
+Dims sizes_of(const List& values, std::string_view subject);
 
 namespace functions {
 #define LOCKSTEP_FUNCTION(id, name, kind, signature, doc) Value id(const CallArguments& call);

@@ -30,7 +30,7 @@ Value names(const CallArguments& call) {
 }
 
 Value draws(const CallArguments& call) {
-  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("how often values were drawn");
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("the number of draws");
   List items;
   for (const nn::NamedParameter& entry : nn::named_parameters(module_of(call)))
     items.push_back(Value(std::int64_t{entry.owner->parameters[entry.slot].num_draws}));
@@ -45,7 +45,7 @@ Value modules(const CallArguments& call) {
   return Value::list(std::move(items));
 }
 
-// Below the bound model that holds it; the shortest path when there are several.
+// Relative to a bound model that contains the module; the longest path if there are several.
 Value path(const CallArguments& call) {
   const nn::ModulePtr& module = module_of(call);
   const std::string* best = nullptr;
@@ -67,7 +67,7 @@ Value applied(const CallArguments& call) {
   for (const auto& [api, record] : module_of(call)->applied) {
     Map settings;
     for (const auto& [key, value] : record.settings) settings.emplace_back(key, from_nn(value));
-    settings = with_entry(settings, "parameters", Value::texts(record.parameter_names));
+    set_entry(settings, "parameters", Value::texts(record.parameter_names));
     apis.emplace_back(api, Value::map(std::move(settings)));
   }
   return Value::map(std::move(apis));
@@ -98,7 +98,7 @@ Value counts(const CallArguments& call) {
   CollectiveFilter all;
   all.start_up = all.checkpoint = true;
   if (seen.planned && !seen.planned->is_whole)
-    throw UnknownBeforeRun("counts() of a window with a step that must fail");
+    throw UnknownBeforeRun("counts() of a window with a step that has `raises`");
   for (const auto& [key, count] : seen.planned ? seen.planned->counts : count_collectives(select(seen, all), false))
     map.emplace_back(str(key.first, "/", key.second), Value(count));
   return Value::map(std::move(map));

@@ -11,22 +11,23 @@ namespace lockstep::run::functions {
 
 namespace {
 
-// The least or greatest of the arguments, by `before`.
-template <class Before>
-Value extreme(const CallArguments& call, Before&& before) {
+// The smallest argument in the order of `is_before`.
+template <class IsBefore>
+Value extreme(const CallArguments& call, IsBefore&& is_before) {
   const List items = call.rest(0);
   if (items.empty()) throw Error("needs at least one value");
   const Value* best = &items[0];
   best->as_number("an argument");
   for (const Value& item : items) {
     item.as_number("an argument");
-    if (before(item, *best)) best = &item;
+    if (is_before(item, *best)) best = &item;
   }
   return *best;
 }
 
 Value to_integer(double x) {
-  if (!(x >= -9223372036854775808.0 && x < 9223372036854775808.0)) throw Error(str(x, " is no 64-bit integer"));
+  if (!(x >= -9223372036854775808.0 && x < 9223372036854775808.0))
+    throw Error(str(x, " does not fit in a 64-bit integer"));
   return Value(static_cast<std::int64_t>(x));
 }
 
@@ -39,7 +40,7 @@ Value rounded(const CallArguments& call, Round&& round) {
 
 double positive(const CallArguments& call) {
   const double x = call.at(0, "x").as_number("x");
-  if (x <= 0.0) throw Error(str("of ", x, ": it must be greater than 0"));
+  if (x <= 0.0) throw Error(str("x is ", x, "; it must be greater than 0"));
   return x;
 }
 
@@ -92,7 +93,7 @@ Value range(const CallArguments& call) {
   List items;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop; i += step) {
     items.push_back(Value(i));
-    if (items.size() > scenario::limits::list_items) break;  // Value::list says so
+    if (items.size() > scenario::limits::list_items) break;  // Value::list throws
     if (step > 0 ? i > std::numeric_limits<std::int64_t>::max() - step
                  : i < std::numeric_limits<std::int64_t>::min() - step)
       break;
@@ -159,7 +160,9 @@ Value has(const CallArguments& call) {
 }
 
 Value put(const CallArguments& call) {
-  return Value::map(with_entry(call.at(0, "map").as_map("map"), key_of(call.at(1, "key")), call.at(2, "value")));
+  Map map = call.at(0, "map").as_map("map");
+  set_entry(map, key_of(call.at(1, "key")), call.at(2, "value"));
+  return Value::map(std::move(map));
 }
 
 Value starts_with(const CallArguments& call) {
@@ -174,12 +177,12 @@ Value matches(const CallArguments& call) {
 
 Value all(const CallArguments& call) {
   const List& items = conditions(call);
-  if (items.empty()) throw Error("of an empty list says nothing");
+  if (items.empty()) throw Error("of an empty list is not defined");
   return Value(std::all_of(items.begin(), items.end(), [](const Value& item) { return item.as_bool("an item"); }));
 }
 Value any(const CallArguments& call) {
   const List& items = conditions(call);
-  if (items.empty()) throw Error("of an empty list says nothing");
+  if (items.empty()) throw Error("of an empty list is not defined");
   return Value(std::any_of(items.begin(), items.end(), [](const Value& item) { return item.as_bool("an item"); }));
 }
 

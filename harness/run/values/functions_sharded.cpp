@@ -1,5 +1,5 @@
-// Sharded tensors: made of local parts or of whole tensors, redistributed, made whole. A placement is a text of the
-// language, as `placements` of a tensor gives it: 'Shard(0)', 'Replicate', 'Partial(sum)'.
+// Functions of sharded tensors. A placement is a text, as in `placements` of a tensor: 'Shard(0)', 'Replicate',
+// 'Partial(sum)'.
 #include "engine/autograd/ops_sharded.hpp"
 #include "engine/core/checked.hpp"
 #include "harness/run/values/functions.hpp"
@@ -8,7 +8,7 @@ namespace lockstep::run::functions {
 
 namespace {
 
-// Dims of placements are counted from the back when negative.
+// A negative dim of a placement counts from the last one.
 Placements placements_at(const CallArguments& call, std::size_t position, int num_dims) {
   const Value& given = call.at(position, "placements");
   const List items = given.is(Value::Kind::list) ? given.as_list("placements") : List{given};
@@ -47,8 +47,8 @@ Value from_local(const CallArguments& call) {
 }
 
 Value distribute(const CallArguments& call) {
-  const Tensor& whole = call.tensor(0, "x");
-  return Value(ops::distribute(whole, *call.at(1, "mesh").as_mesh("mesh"), placements_at(call, 2, whole.num_dims())));
+  const Tensor& full = call.tensor(0, "x");
+  return Value(ops::distribute(full, *call.at(1, "mesh").as_mesh("mesh"), placements_at(call, 2, full.num_dims())));
 }
 
 Value redistribute(const CallArguments& call) {

@@ -1,4 +1,4 @@
-// New tensors, and functions on tensors; some of them also take plain numbers.
+// Factories of tensors, and functions of tensors. Some of these accept plain numbers too.
 #include <cmath>
 
 #include "engine/autograd/autograd.hpp"
@@ -18,7 +18,7 @@ DType dtype_for(const CallArguments& call, DType usual) {
   return given ? given->as_dtype("dtype") : usual;
 }
 
-// The type of what is drawn while a model is built is the model's.
+// While a model is built, tensors have its dtype and device by default.
 DType floating_for(const CallArguments& call) {
   return dtype_for(call, call.scope.building ? call.scope.building->dtype : DType::float32);
 }
@@ -45,7 +45,7 @@ int dim_at(const CallArguments& call, std::size_t position, const char* key, con
   return normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str());
 }
 
-// Of a number or of each element.
+// Applies a function to a number, or to each element of a tensor.
 template <class OnNumber, class OnTensor>
 Value either(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tensor) {
   const Value& x = call.at(0, "x");
@@ -53,7 +53,7 @@ Value either(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tens
   return Value(on_tensor(x.as_tensor("x")));
 }
 
-// Whether a scalar of a list makes the tensor one of numbers, of integers or of booleans.
+// The kind of the elements of a list, in ascending order: one number makes all of them numbers.
 enum class Element { boolean, integer, number };
 
 void flatten_into(const Value& value, int depth, Dims& sizes, std::vector<double>& numbers,
@@ -116,7 +116,7 @@ Value full_like(const CallArguments& call) {
   const Tensor made =
       lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
   if (like.is_sharded() && layout::has_partial(*like.impl().layout))
-    throw Error(str("like ", describe_sharded(like), ", whose parts add up"), "give the sizes to full()");
+    throw Error(str("like ", describe_sharded(like), ", which has a partial placement"), "give the sizes to full()");
   made.impl().layout = like.impl().layout;
   return Value(made);
 }
@@ -155,13 +155,13 @@ Value randint(const CallArguments& call) {
   const Dims dims =
       sizes.is(Value::Kind::integer) ? Dims{sizes.as_int("sizes")} : sizes_of(sizes.as_list("sizes"), "randint");
   const std::int64_t low = call.integer(0, "low"), high = call.integer(1, "high");
-  if (low >= high) throw Error(str("there is no integer from ", low, " up to, without, ", high));
+  if (low >= high) throw Error(str("low is ", low, " and high is ", high, "; low must be less than high"));
   return Value(lockstep::randint(low, high, checked(dims), dtype_for(call, DType::int64), device_for(call)));
 }
 
 Value randperm(const CallArguments& call) {
   const std::int64_t count = call.integer(0, "n");
-  if (count < 0) throw Error(str("a permutation of ", count));
+  if (count < 0) throw Error(str("n is ", count, "; it must not be negative"));
   return Value(raw::cast(lockstep::randperm(count, device_for(call)), dtype_for(call, DType::int64)));
 }
 
@@ -175,7 +175,7 @@ Value sqrt(const CallArguments& call) {
   return either(
       call,
       [](const Value& x) {
-        if (x.as_number("x") < 0.0) throw Error(str("of ", x.as_number("x"), ": it must not be negative"));
+        if (x.as_number("x") < 0.0) throw Error(str("x is ", x.as_number("x"), "; it must not be negative"));
         return Value(std::sqrt(x.as_number("x")));
       },
       [](const Tensor& x) { return ops::sqrt(x); });
@@ -184,7 +184,7 @@ Value rsqrt(const CallArguments& call) {
   return either(
       call,
       [](const Value& x) {
-        if (x.as_number("x") <= 0.0) throw Error(str("of ", x.as_number("x"), ": it must be greater than 0"));
+        if (x.as_number("x") <= 0.0) throw Error(str("x is ", x.as_number("x"), "; it must be greater than 0"));
         return Value(1.0 / std::sqrt(x.as_number("x")));
       },
       [](const Tensor& x) { return ops::rsqrt(x); });
@@ -253,7 +253,7 @@ Value requires_grad(const CallArguments& call) {
   return Value(x);
 }
 
-// ---- of networks ----
+// ---- layers and losses ----
 Value relu(const CallArguments& call) { return Value(ops::relu(call.tensor(0, "x"))); }
 Value mse_loss(const CallArguments& call) {
   return Value(ops::mse_loss(call.tensor(0, "x"), call.tensor(1, "target")));
@@ -271,13 +271,13 @@ Value dropout(const CallArguments& call) {
   return Value(ops::dropout(call.tensor(0, "x"), call.at(1, "p").as_number("p")));
 }
 
-// ---- to the host ----
+// ---- values on the host ----
 Value item(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   if (x.is_sharded())
     for (const layout::Placement& placement : x.impl().layout->placements)
       if (!placement.is_replicate())
-        throw Error(str("of ", describe_sharded(x), ", of which this rank has no more than a part"),
+        throw Error(str("x is ", describe_sharded(x), ", of which this rank holds one shard only"),
                     "take full_tensor of it in `let`");
   const double value = lockstep::item(x);
   if (x.dtype() == DType::boolean) return Value(value != 0.0);
@@ -287,8 +287,7 @@ Value item(const CallArguments& call) {
 Value finite(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   if (x.is_sharded() && layout::has_partial(*x.impl().layout))
-    throw Error(str("of ", describe_sharded(x), ", whose parts are no values of their own"),
-                "redistribute it in `let`");
+    throw Error(str("x is ", describe_sharded(x), ", which has a partial placement"), "redistribute it in `let`");
   return Value(raw::all_finite(x));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the parser calls, event by event. The names are the library's.
+// The handler of parser events. The library prescribes the names.
 class Builder {
  public:
   using binary_t = Json::binary_t;
@@ -75,12 +75,7 @@ class Builder {
       into.items.push_back(std::move(value));
       return true;
     }
-    for (auto& [name, old] : into.entries)
-      if (name == Key(into.key)) {
-        old = std::move(value);
-        return true;
-      }
-    into.entries.emplace_back(std::move(into.key), std::move(value));
+    set_entry(into.entries, std::move(into.key), std::move(value));
     return true;
   }
 

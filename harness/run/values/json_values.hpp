@@ -1,5 +1,5 @@
-// JSON as values, built while it is read, so that depth, length and memory are bounded where they grow and not when a
-// whole tree stands already.
+// JSON text to values. The values are built during parsing, so the limits on depth, length and memory apply while the
+// value grows.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace lockstep::run {
 
-// Not-a-number and infinities are the texts "nan", "inf", "-inf" (as records are written). Of an entry given twice the
-// last holds. Throws Error with line and column for malformed text, BudgetError past the rank's memory.
+// Not-a-number and infinities stay the texts "nan", "inf", "-inf", as in records. The last of several entries with the
+// same key is used. Throws Error with line and column for malformed text, BudgetError past the rank's memory.
 Value parse_json(const std::string& text);
 
 }  // namespace lockstep::run

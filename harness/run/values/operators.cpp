@@ -1,8 +1,9 @@
-// The operators of the language: 64-bit integers whose overflow is an error, numbers, texts, lists, and tensors through
-// the differentiable operations.
+// The operators of the language. An overflow of a 64-bit integer is an error. Operators on tensors are differentiable.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
+#include <type_traits>
 
 #include "engine/autograd/ops.hpp"
 #include "harness/run/values/evaluate.hpp"
@@ -16,7 +17,7 @@ using Kind = Value::Kind;
 namespace {
 
 [[noreturn]] void no_operator(Op op, const Value& a, const Value& b) {
-  throw Error(str("`", name_of(op), "` does not go between ", describe(a), " and ", describe(b)));
+  throw Error(str("`", name_of(op), "` is not defined for ", describe(a), " and ", describe(b)));
 }
 
 [[noreturn]] void overflow(Op op, std::int64_t a, std::int64_t b) {
@@ -100,60 +101,56 @@ Value on_numbers(Op op, double a, double b) {
   }
 }
 
+// Of a tensor with a tensor or a number; nothing where the operator is not defined for them.
+template <class Right>
+std::optional<Value> on_tensor(Op op, const Tensor& x, const Right& y) {
+  switch (op) {
+    case Op::add:
+      return Value(ops::add(x, y));
+    case Op::subtract:
+      return Value(ops::sub(x, y));
+    case Op::multiply:
+      return Value(ops::mul(x, y));
+    case Op::divide:
+      return Value(ops::div(x, y));
+    case Op::matmul:
+      if constexpr (std::is_same_v<Right, Tensor>) return Value(ops::matmul(x, y));
+      return std::nullopt;
+    case Op::power:
+      if constexpr (std::is_same_v<Right, double>) return Value(ops::pow(x, y));
+      return std::nullopt;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<Value> on_number_and_tensor(Op op, double x, const Tensor& y) {
+  switch (op) {
+    case Op::add:
+      return Value(ops::add(y, x));
+    case Op::subtract:
+      return Value(ops::rsub(x, y));
+    case Op::multiply:
+      return Value(ops::mul(y, x));
+    case Op::divide:
+      return Value(ops::rdiv(x, y));
+    default:
+      return std::nullopt;
+  }
+}
+
 Value on_tensors(Op op, const Value& a, const Value& b) {
-  if (a.is_tensor() && b.is_tensor()) {
-    const Tensor& x = *a.get_if<Tensor>();
-    const Tensor& y = *b.get_if<Tensor>();
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(x, y));
-      case Op::subtract:
-        return Value(ops::sub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(x, y));
-      case Op::divide:
-        return Value(ops::div(x, y));
-      case Op::matmul:
-        return Value(ops::matmul(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  if (a.is_tensor() && b.is_number()) {
-    const Tensor& x = *a.get_if<Tensor>();
-    const double y = b.as_number("operand");
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(x, y));
-      case Op::subtract:
-        return Value(ops::sub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(x, y));
-      case Op::divide:
-        return Value(ops::div(x, y));
-      case Op::power:
-        return Value(ops::pow(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  if (a.is_number() && b.is_tensor()) {
-    const double x = a.as_number("operand");
-    const Tensor& y = *b.get_if<Tensor>();
-    switch (op) {
-      case Op::add:
-        return Value(ops::add(y, x));
-      case Op::subtract:
-        return Value(ops::rsub(x, y));
-      case Op::multiply:
-        return Value(ops::mul(y, x));
-      case Op::divide:
-        return Value(ops::rdiv(x, y));
-      default:
-        no_operator(op, a, b);
-    }
-  }
-  no_operator(op, a, b);
+  const Tensor* x = a.get_if<Tensor>();
+  const Tensor* y = b.get_if<Tensor>();
+  std::optional<Value> result;
+  if (x && y)
+    result = on_tensor(op, *x, *y);
+  else if (x && b.is_number())
+    result = on_tensor(op, *x, b.as_number("operand"));
+  else if (y && a.is_number())
+    result = on_number_and_tensor(op, a.as_number("operand"), *y);
+  if (!result) no_operator(op, a, b);
+  return *std::move(result);
 }
 
 Value repeated(const List& list, std::int64_t times) {
@@ -177,18 +174,18 @@ Value contains(const Value& item, const Value& container) {
     return Value(container.find(Key(item.as_text("a key"))) != nullptr);
   }
   if (const std::string* text = container.get_if<std::string>())
-    return Value(text->find(item.as_text("what is looked for in a text")) != std::string::npos);
+    return Value(text->find(item.as_text("the left side of `in` with a text")) != std::string::npos);
   no_operator(Op::in, item, container);
 }
 
-std::int64_t position(std::int64_t index, std::size_t size, std::string_view what) {
+std::int64_t position(std::int64_t index, std::size_t size, std::string_view container) {
   const auto count = static_cast<std::int64_t>(size);
   const std::int64_t at = index < 0 ? index + count : index;
-  if (at < 0 || at >= count) throw Error(str("index ", index, " is out of range: ", what, " has ", count));
+  if (at < 0 || at >= count) throw Error(str("index ", index, " is out of range: ", container, " has ", count));
   return at;
 }
 
-// The bounds of a slice of `size` items, as Python clamps them.
+// The bounds of a slice of `size` items. Bounds are clamped as in Python.
 std::pair<std::int64_t, std::int64_t> bounds(const Value& from, const Value& to, std::int64_t size) {
   const auto clamp = [&](const Value& bound, std::int64_t missing) {
     if (bound.is_none()) return missing;
@@ -210,10 +207,10 @@ bool is_less(const Value& a, const Value& b) {
 }
 
 Value apply_unary(Op op, const Value& x) {
-  if (op == Op::not_) return Value(!x.as_bool("what `not` stands before"));
+  if (op == Op::not_) return Value(!x.as_bool("the operand of `not`"));
   if (x.is_tensor()) return Value(ops::neg(*x.get_if<Tensor>()));
   if (const double* number = x.get_if<double>()) return Value(-*number);
-  const std::int64_t integer = x.as_int("what `-` stands before");
+  const std::int64_t integer = x.as_int("the operand of `-`");
   if (integer == std::numeric_limits<std::int64_t>::min()) overflow(Op::subtract, 0, integer);
   return Value(-integer);
 }
@@ -228,7 +225,7 @@ Value apply_binary(Op op, const Value& a, const Value& b) {
       return Value(is_less(a, b));
     case Op::greater:
       return Value(is_less(b, a));
-    // Not the negation: not-a-number is neither below nor above.
+    // Not the negation of `>`: a not-a-number is neither less nor greater.
     case Op::less_equal:
       return Value(is_less(a, b) || equal(a, b));
     case Op::greater_equal:
@@ -279,7 +276,7 @@ Value index_into(const Value& of, const Value& at) {
       const std::int64_t* integer = at.get_if<std::int64_t>();
       const Key key = integer ? Key(*integer) : Key(at.as_text("the key of a map"));
       if (const Value* value = of.find(key)) return *value;
-      throw Error(str("the map has no key ", describe(at)), "ask has(map, key) first");
+      throw Error(str("the map has no key ", describe(at)), "test has(map, key) first");
     }
     case Kind::module: {
       const nn::ModulePtr& module = *of.get_if<nn::ModulePtr>();
@@ -291,9 +288,9 @@ Value index_into(const Value& of, const Value& at) {
     case Kind::tensor: {
       if (of.is(Kind::handle) && of.get_if<Handle>()->result && !of.get_if<Handle>()->result->is_tensor())
         return index_into(*of.get_if<Handle>()->result, at);
-      const Tensor& tensor = of.as_tensor("what is indexed");
+      const Tensor& tensor = of.as_tensor("the indexed value");
       if (at.is_tensor()) return Value(ops::index_select(tensor, 0, *at.get_if<Tensor>()));
-      if (tensor.num_dims() == 0) throw Error("a tensor of no dims cannot be indexed", "take item() of it");
+      if (tensor.num_dims() == 0) throw Error("a tensor without dims cannot be indexed", "take item() of it");
       return Value(ops::select(tensor, 0,
                                position(at.as_int("the index of a tensor"), static_cast<std::size_t>(tensor.size(0)),
                                         "the tensor's first dim")));
@@ -313,8 +310,8 @@ Value slice_of(const Value& of, const Value& from, const Value& to) {
     const auto [first, last] = bounds(from, to, static_cast<std::int64_t>(list.size()));
     return Value::list(List(list.begin() + first, list.begin() + last));
   }
-  const Tensor& tensor = of.as_tensor("what is sliced");
-  if (tensor.num_dims() == 0) throw Error("a tensor of no dims cannot be sliced");
+  const Tensor& tensor = of.as_tensor("the sliced value");
+  if (tensor.num_dims() == 0) throw Error("a tensor without dims cannot be sliced");
   const auto [first, last] = bounds(from, to, tensor.size(0));
   return Value(ops::slice(tensor, 0, first, last));
 }

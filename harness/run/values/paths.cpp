@@ -24,38 +24,40 @@ bool in_set(std::string_view set, char c) {
   return found != inverted;
 }
 
-std::vector<std::string_view> parts_of(std::string_view path) {
-  std::vector<std::string_view> parts;
+std::vector<std::string_view> components_of(std::string_view path) {
+  std::vector<std::string_view> components;
   while (true) {
     const std::size_t dot = path.find('.');
-    parts.push_back(path.substr(0, dot));
-    if (dot == std::string_view::npos) return parts;
+    components.push_back(path.substr(0, dot));
+    if (dot == std::string_view::npos) return components;
     path.remove_prefix(dot + 1);
   }
 }
 
-bool parts_match(const std::vector<std::string_view>& pattern, std::size_t i,
-                 const std::vector<std::string_view>& parts, std::size_t k) {
-  if (i == pattern.size()) return k == parts.size();
+bool components_match(const std::vector<std::string_view>& pattern, std::size_t i,
+                      const std::vector<std::string_view>& components, std::size_t k) {
+  if (i == pattern.size()) return k == components.size();
   if (pattern[i] == "**") {
-    for (std::size_t skip = k; skip <= parts.size(); ++skip)
-      if (parts_match(pattern, i + 1, parts, skip)) return true;
+    for (std::size_t skip = k; skip <= components.size(); ++skip)
+      if (components_match(pattern, i + 1, components, skip)) return true;
     return false;
   }
-  return k < parts.size() && glob_matches(pattern[i], parts[k]) && parts_match(pattern, i + 1, parts, k + 1);
+  return k < components.size() && glob_matches(pattern[i], components[k]) &&
+         components_match(pattern, i + 1, components, k + 1);
 }
 
 bool is_glob(std::string_view path) { return path.find_first_of("*?[") != std::string_view::npos; }
 
-// The parts of "" are none, so that `test.**` matches test itself and `test.*` does not.
-std::vector<std::string_view> parts_below(std::string_view path) {
-  return path.empty() ? std::vector<std::string_view>{} : parts_of(path);
+// "" has no components, so that `test.**` matches test itself and `test.*` does not.
+std::vector<std::string_view> components_below(std::string_view path) {
+  return path.empty() ? std::vector<std::string_view>{} : components_of(path);
 }
 
 std::string joined(std::string_view name, const std::string& below) {
   return below.empty() ? std::string(name) : str(name, ".", below);
 }
 
+// The bound name at the start of a path, its value, and the rest of the path.
 struct Start {
   std::string name;
   std::string below;
@@ -72,7 +74,7 @@ Start start_of(const std::string& path, const Scope& scope) {
   return start;
 }
 
-// The nearest path to one that matches nothing; a module stands for its parameters too.
+// The most similar path to one without match. A path of a module is a path of its parameters too.
 std::string nearest_path(const std::string& path, bool parameter, const Start& start) {
   const nn::ModulePtr* root = start.value.get_if<nn::ModulePtr>();
   if (!root || is_glob(path)) return {};
@@ -91,13 +93,13 @@ std::string nearest_path(const std::string& path, bool parameter, const Start& s
               "look at names(...) of the model, or its description");
 }
 
-// Maps pass through a path by their keys, so that a module in a map or list can be named too.
-Value follow(Value value, std::string& name, std::string& below) {
+// Follows the keys of maps, so that a path can name a module in a map.
+Value follow_maps(Value value, std::string& name, std::string& below) {
   while (!below.empty() && value.is(Value::Kind::map)) {
     const std::size_t dot = below.find('.');
-    const std::string part = below.substr(0, dot);
-    value = attribute_of(value, part);
-    name += str(".", part);
+    const std::string component = below.substr(0, dot);
+    value = attribute_of(value, component);
+    name += str(".", component);
     below = dot == std::string::npos ? "" : below.substr(dot + 1);
   }
   return value;
@@ -108,7 +110,7 @@ Value follow(Value value, std::string& name, std::string& below) {
 bool glob_matches(std::string_view pattern, std::string_view text) {
   std::size_t p = 0, t = 0, star = std::string_view::npos, resume = 0;
   while (t < text.size()) {
-    bool ok = false;
+    bool matches = false;
     std::size_t width = 1;
     if (p < pattern.size()) {
       if (pattern[p] == '*') {
@@ -119,13 +121,13 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
       if (pattern[p] == '[') {
         const std::size_t close = pattern.find(']', p + 2);
         if (close == std::string_view::npos) throw Error(str("the pattern `", pattern, "` has a `[` without its `]`"));
-        ok = in_set(pattern.substr(p + 1, close - p - 1), text[t]);
+        matches = in_set(pattern.substr(p + 1, close - p - 1), text[t]);
         width = close - p + 1;
       } else {
-        ok = pattern[p] == '?' || pattern[p] == text[t];
+        matches = pattern[p] == '?' || pattern[p] == text[t];
       }
     }
-    if (ok) {
+    if (matches) {
       p += width;
       ++t;
     } else if (star != std::string_view::npos) {
@@ -141,14 +143,14 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
 
 std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view pattern) {
   std::vector<ModuleAt> found;
-  const std::vector<std::string_view> parts = parts_below(pattern);
+  const std::vector<std::string_view> components = components_below(pattern);
   for (nn::NamedModule& entry : nn::named_modules(root))
-    if (parts_match(parts, 0, parts_below(entry.path), 0)) found.push_back({entry.path, entry.module});
+    if (components_match(components, 0, components_below(entry.path), 0)) found.push_back({entry.path, entry.module});
   if (!found.empty() || is_glob(pattern)) return found;
-  // A later name of a shared module.
+  // A path through a later name of a shared module.
   nn::ModulePtr at = root;
-  for (std::string_view part : parts) {
-    at = at->child(part);
+  for (std::string_view component : components) {
+    at = at->child(component);
     if (!at) return found;
   }
   found.push_back({std::string(pattern), at});
@@ -157,10 +159,10 @@ std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view 
 
 std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once) {
   std::vector<TensorAt> found;
-  const std::vector<std::string_view> parts = parts_below(pattern);
+  const std::vector<std::string_view> components = components_below(pattern);
   const bool glob = is_glob(pattern);
   for (nn::NamedParameter& entry : nn::named_parameters(root, false)) {
-    if (!parts_match(parts, 0, parts_below(entry.path), 0)) continue;
+    if (!components_match(components, 0, components_below(entry.path), 0)) continue;
     if (once && glob && std::any_of(found.begin(), found.end(), [&](const TensorAt& other) {
           return other.tensor().same_as(entry.tensor());
         }))
@@ -172,7 +174,7 @@ std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_vi
 
 std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope) {
   Start start = start_of(path, scope);
-  const Value value = follow(start.value, start.name, start.below);
+  const Value value = follow_maps(start.value, start.name, start.below);
   std::vector<ModuleAt> found;
   if (value.is(Value::Kind::list) && start.below.empty()) {
     std::size_t i = 0;
@@ -193,21 +195,21 @@ std::vector<ModuleAt> models_in(const Scope& scope) {
     if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) all.push_back({name, *module});
   std::sort(all.begin(), all.end(), [](const ModuleAt& a, const ModuleAt& b) { return a.path < b.path; });
   std::vector<ModuleAt> models;
-  for (const ModuleAt& one : all) {
-    const auto holds_it = [&one](const ModuleAt& other) {
-      if (other.module == one.module) return other.path < one.path;
+  for (const ModuleAt& candidate : all) {
+    const auto contains_it = [&candidate](const ModuleAt& other) {
+      if (other.module == candidate.module) return other.path < candidate.path;
       const std::vector<nn::NamedModule> below = nn::named_modules(other.module);
       return std::any_of(below.begin(), below.end(),
-                         [&](const nn::NamedModule& at) { return at.module == one.module; });
+                         [&](const nn::NamedModule& at) { return at.module == candidate.module; });
     };
-    if (std::none_of(all.begin(), all.end(), holds_it)) models.push_back(one);
+    if (std::none_of(all.begin(), all.end(), contains_it)) models.push_back(candidate);
   }
   return models;
 }
 
 std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope) {
   Start start = start_of(path, scope);
-  const Value value = follow(start.value, start.name, start.below);
+  const Value value = follow_maps(start.value, start.name, start.below);
   std::vector<TensorAt> found;
   if (value.is_tensor() && start.below.empty()) {
     found.push_back({path, nullptr, 0, false, value.as_tensor(path)});
@@ -220,7 +222,7 @@ std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scop
       match.path = joined(start.name, match.path);
       found.push_back(std::move(match));
     }
-    // A module stands for all its parameters.
+    // The path of a module selects all its parameters.
     if (found.empty())
       for (const ModuleAt& module : match_modules(root, start.below))
         for (nn::NamedParameter& entry : nn::named_parameters(module.module))

@@ -1,9 +1,10 @@
-// Paths: a name and parts, `test.layers.*.attention`. In a part `*`, `?` and `[abc]` match as file names do, `**` is
-// any number of parts. Matches come in registration order, each object once, a shared parameter under its first name.
+// Paths of modules and parameters: a name of the scope and components below it, as in `test.layers.*.attention`. In a
+// component, `*`, `?` and `[abc]` match as in file names; `**` matches any number of components. Matches are in
+// registration order, each object once, and a shared parameter has its first name.
 //
 //   for (const ModuleAt& found : find_modules("test.layers.*", scope)) apply(found.module);
 //
-// The first part is a name of the scope; it may also stand for a list of modules or tensors, or for one tensor.
+// The name may also be bound to a list of modules or tensors, or to one tensor.
 #pragma once
 
 #include <string>
@@ -14,36 +15,36 @@
 
 namespace lockstep::run {
 
-// Whether the whole text matches; `*` stands for anything, `?` for one character, `[abc]`, `[a-c]`, `[!abc]` for one of
-// a set.
+// Whether the complete text matches: `*` any text, `?` one character, `[abc]`, `[a-c]`, `[!abc]` one character of a
+// set. Throws Error for a `[` without `]`.
 bool glob_matches(std::string_view pattern, std::string_view text);
 
 struct ModuleAt {
-  std::string path;  // the name and the parts below it
+  std::string path;  // with the name in front
   nn::ModulePtr module;
 };
 
-// A parameter or buffer where it is registered; without owner a tensor that a name stands for.
+// A parameter or buffer in its slot. Without owner: a tensor that a name is bound to.
 struct TensorAt {
   std::string path;
   nn::ModulePtr owner;
   std::size_t slot = 0;
   bool buffer = false;
-  Tensor alone;
+  Tensor alone;  // without owner
   const Tensor& tensor() const {
     if (!owner) return alone;
     return buffer ? owner->buffers[slot].tensor : owner->parameters[slot].tensor;
   }
 };
 
-// Matching nothing is an Error, as is a path to something else.
+// Both throw Error for a path without match, or to a value of another kind, and UnboundName.
 std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope);
 std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope);
 
-// The modules that names of this frame stand for, but those within another of them; in order of their names.
+// The modules bound to names of this frame, sorted by name, without those that another of them contains.
 std::vector<ModuleAt> models_in(const Scope& scope);
 
-// What is matched below a module, for tests and for maps of paths: paths relative to `root`.
+// Matches below `root`; paths are relative to it. With `once`, a glob matches a shared parameter once.
 std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view pattern);
 std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once = true);
 

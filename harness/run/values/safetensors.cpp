@@ -57,7 +57,7 @@ class Reader {
 
   std::string_view data_of(const Entry& entry) const {
     const std::string_view bytes = data_.substr(entry.begin, entry.end - entry.begin);
-    // Any other pattern of bits is no value of the type bool.
+    // Other bit patterns are not valid values of bool.
     if (entry.dtype == DType::boolean &&
         std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0 && c != 1; }))
       refuse(entry.name, "a BOOL is neither 0 nor 1");
@@ -72,7 +72,7 @@ class Reader {
     throw Error(str("`", file_, "`: tensor `", name, "`: ", why), "write it again");
   }
 
-  // The parser keeps the last of two equal names and nests as deep as the text does: both are refused as they come.
+  // The parser itself accepts duplicate names and any depth of nesting, so the callback refuses both.
   Json parsed() const {
     std::set<std::string> names, fields;
     const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
@@ -103,7 +103,7 @@ class Reader {
     return *found;
   }
 
-  // A list of integers from 0 up.
+  // A list of integers that are not negative.
   std::vector<std::int64_t> integers(const std::string& name, const Json& entry, const char* key) const {
     const Json& list = field(name, entry, key);
     if (!list.is_array()) refuse(name, str(key, " is no list"));
@@ -117,12 +117,12 @@ class Reader {
   }
 
   Entry entry_of(const std::string& name, const Json& value) const {
-    if (!value.is_object()) refuse(name, "it is described by no map");
+    if (!value.is_object()) refuse(name, "its description is no map");
     Entry entry;
     entry.name = name;
     const Json& type = field(name, value, "dtype");
     const auto* const known = std::find_if(std::begin(type_names), std::end(type_names),
-                                           [&](const auto& own) { return type.is_string() && type == own.second; });
+                                           [&](const auto& pair) { return type.is_string() && type == pair.second; });
     if (known == std::end(type_names))
       refuse(name, str("the type ", type.dump(), " is none of F32, F64, F16, BF16, I64, I32, BOOL"));
     entry.dtype = known->first;
@@ -148,7 +148,7 @@ class Reader {
     return entry;
   }
 
-  // Each byte of the data belongs to one tensor.
+  // Checks that each byte of the data belongs to exactly one tensor.
   void check_cover(const std::vector<Entry>& entries) const {
     std::vector<const Entry*> order;
     for (const Entry& entry : entries) order.push_back(&entry);
@@ -175,8 +175,8 @@ class Reader {
 };
 
 const char* type_name(DType dtype) {
-  for (const auto& [own, text] : type_names)
-    if (own == dtype) return text;
+  for (const auto& [known, text] : type_names)
+    if (known == dtype) return text;
   throw InternalError(str("safetensors has no name for ", name_of(dtype)));
 }
 
@@ -201,7 +201,7 @@ std::string write_safetensors(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors) {
     if (name == "__metadata__" || header.contains(name))
       throw Error(str("a safetensors file cannot hold the name `", name, "`", name == "__metadata__" ? "" : " twice"),
-                  "give each tensor a name of its own");
+                  "give each tensor its own name");
     const std::vector<std::byte> bytes = to_bytes(tensor);
     const std::vector<std::int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
     header[name] = {{"dtype", type_name(tensor.dtype())},

@@ -32,7 +32,7 @@ class Safetensors : public testing::Test {
     }
     return "read without an error";
   }
-  // Of one tensor `w` with these fields, over 8 bytes of data.
+  // The error of a file with one tensor `w` that has these fields and 8 bytes of data.
   static std::string error_of_fields(const std::string& fields) {
     return error_of(file_of("{\"w\":{" + fields + "}}", std::string(8, '\0')));
   }
@@ -45,7 +45,7 @@ class Safetensors : public testing::Test {
   RankScope scope_{context_};
 };
 
-TEST_F(Safetensors, ComesBackAsItWasWritten) {
+TEST_F(Safetensors, ReadsWhatItWrote) {
   const Tensor a = from_values(std::vector<double>{1.5, -2, 3}, {3}, DType::bfloat16, cpu);
   const Tensor b = from_values(std::vector<std::int64_t>{1, 0}, {2, 1}, DType::boolean, cpu);
   const Tensor none = empty({0, 4}, DType::float32, cpu);
@@ -59,13 +59,13 @@ TEST_F(Safetensors, ComesBackAsItWasWritten) {
   EXPECT_THAT(to_doubles(back[2].second), ElementsAre(1, 0));
 }
 
-TEST_F(Safetensors, NamesThatAFileCannotHoldAreNotWritten) {
+TEST_F(Safetensors, RefusesToWriteInvalidNames) {
   const Tensor a = zeros({1}, DType::float32, cpu);
   EXPECT_THROW(write_safetensors({{"a", a}, {"a", a}}), Error);
   EXPECT_THROW(write_safetensors({{"__metadata__", a}}), Error);
 }
 
-TEST_F(Safetensors, DataMayLieInAnotherOrderThanTheHeader) {
+TEST_F(Safetensors, ReadsDataInAnotherOrderThanTheHeader) {
   const float values[] = {1, 2, 3};
   const std::string data(reinterpret_cast<const char*>(values), sizeof values);
   const NamedTensors read = read_safetensors(
@@ -101,7 +101,7 @@ TEST_F(Safetensors, NamesAndFieldsGivenTwiceAreRefused) {
               HasSubstr("`shape` is given twice"));
 }
 
-TEST_F(Safetensors, FieldsThatAreMissingOrWrongAreRefused) {
+TEST_F(Safetensors, RefusesMissingAndWrongFields) {
   EXPECT_THAT(error_of(file_of("{\"w\":3}", "")), AllOf(HasSubstr("tensor `w`"), HasSubstr("no map")));
   EXPECT_THAT(error_of_fields("\"shape\":[2],\"data_offsets\":[0,8]"), HasSubstr("it has no dtype"));
   EXPECT_THAT(error_of_fields("\"dtype\":\"U16\",\"shape\":[4],\"data_offsets\":[0,8]"),
@@ -125,7 +125,7 @@ TEST_F(Safetensors, FieldsThatAreMissingOrWrongAreRefused) {
               HasSubstr("data_offsets holds -8"));
 }
 
-TEST_F(Safetensors, ShapesThatWrapAroundAreRefused) {
+TEST_F(Safetensors, RefusesShapesThatOverflow) {
   // 2^32 * 2^32 * 16 wraps to 0 bytes, 768614336404564651 * 24 * 4 to 32.
   EXPECT_THAT(error_of_fields("\"dtype\":\"F32\",\"shape\":[4294967296,4294967296,16],\"data_offsets\":[0,0]"),
               AllOf(HasSubstr("tensor `w`"), HasSubstr("sizes (4294967296, 4294967296, 16)")));
@@ -133,7 +133,7 @@ TEST_F(Safetensors, ShapesThatWrapAroundAreRefused) {
               HasSubstr("sizes (768614336404564651, 24)"));
 }
 
-TEST_F(Safetensors, DataThatDoesNotFitItsShapeOrTheFileIsRefused) {
+TEST_F(Safetensors, RefusesDataOfTheWrongSize) {
   EXPECT_THAT(error_of_fields("\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,8]"),
               HasSubstr("8 bytes of data for F32 (1,), which has 4"));
   EXPECT_THAT(error_of_fields("\"dtype\":\"F32\",\"shape\":[4],\"data_offsets\":[0,16]"),
@@ -145,7 +145,7 @@ TEST_F(Safetensors, DataThatDoesNotFitItsShapeOrTheFileIsRefused) {
               AllOf(HasSubstr("tensor `w`"), HasSubstr("neither 0 nor 1")));
 }
 
-TEST_F(Safetensors, HolesAndOverlapsAreRefused) {
+TEST_F(Safetensors, RefusesGapsAndOverlaps) {
   const std::string data(16, '\0');
   EXPECT_THAT(error_of(file_of("{" + entry("a", 0, 8) + "," + entry("b", 4, 16) + "}", data)),
               AllOf(HasSubstr("tensor `b`"), HasSubstr("begins at 4, within that of `a`, which ends at 8")));

@@ -21,8 +21,8 @@ const scenario::OwnModel* own_model(const std::string& name, const Frame& frame)
   return nullptr;
 }
 
-// The frame that own models of a file are evaluated in: no bound names.
-FramePtr bare(const Frame& frame) {
+// The frame in which models of a file are evaluated: without bound names.
+FramePtr frame_without_names(const Frame& frame) {
   auto result = std::make_shared<Frame>();
   result->session = frame.session;
   result->models = frame.models;
@@ -31,9 +31,9 @@ FramePtr bare(const Frame& frame) {
   return result;
 }
 
-Tensor as_parameter(const Value& value, const std::string& what) {
-  const Tensor& tensor = value.as_tensor(what);
-  // A value that already is somebody's parameter or view would alias it.
+Tensor as_parameter(const Value& value, const std::string& subject) {
+  const Tensor& tensor = value.as_tensor(subject);
+  // Detached: a parameter of another module or a view must not be registered itself.
   return is_leaf(tensor) ? tensor : detach(tensor);
 }
 
@@ -77,7 +77,7 @@ void ScenarioModule::build(const nn::BuildOptions& options) {
 
 void ScenarioModule::draw_parameters() {
   const NoGrad no_grad;
-  // Drawn once more into the tensors that are there; a frame of options as at building.
+  // Evaluates the expressions again, with build options as at construction, and copies into the existing tensors.
   const auto draw = [this](const scenario::NamedExpr& entry, const Tensor& into) {
     nn::BuildOptions options{into.dtype(), into.device()};
     const Scope scope{frame_, nullptr, this, &options};
@@ -91,42 +91,40 @@ void ScenarioModule::draw_parameters() {
     if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined()) draw(entry, slot->tensor);
 }
 
-nn::Value ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {
-  const scenario::OwnMethod* method = description_.method(name);
-  if (!method) throw Error(str(type(), " has no method `", name, "`"));
-  const std::size_t num_inputs = method->inputs.size();
+Locals ScenarioModule::bind_inputs(const scenario::OwnMethod& method, const nn::Inputs& inputs,
+                                   const Scope& scope) const {
+  const std::size_t num_inputs = method.inputs.size(), num_names = num_inputs + method.options.size();
   Locals locals;
-  std::vector<bool> filled(num_inputs, false);
-  for (const std::string& input : method->inputs) locals.names.emplace_back(input, Value());
-  const Scope outside{frame_, nullptr, this, nullptr};
-  if (inputs.positional.size() > num_inputs + method->options.size())
-    throw Error(str(type(), ".", name, " takes at most ", num_inputs + method->options.size(), " inputs, not ",
-                    inputs.positional.size()));
-  std::vector<bool> option_given(method->options.size(), false);
-  for (const auto& [option, default_value] : method->options) locals.names.emplace_back(option, Value());
+  for (const std::string& input : method.inputs) locals.names.emplace_back(input, Value());
+  for (const auto& [option, default_value] : method.options) locals.names.emplace_back(option, Value());
+  std::vector<bool> given(num_names, false);
+  if (inputs.positional.size() > num_names)
+    throw Error(str(type(), ".", method.name, " takes at most ", num_names, " inputs, not ", inputs.positional.size()));
   for (std::size_t i = 0; i < inputs.positional.size(); ++i) {
     locals.names[i].second = from_nn(inputs.positional[i]);
-    if (i < num_inputs)
-      filled[i] = true;
-    else
-      option_given[i - num_inputs] = true;
+    given[i] = true;
   }
   for (const auto& [key, value] : inputs.named) {
     const auto at = std::find_if(locals.names.begin(), locals.names.end(),
                                  [&key = key](const auto& entry) { return entry.first == key; });
-    if (at == locals.names.end()) throw Error(str(type(), ".", name, " has no input `", key, "`"));
+    if (at == locals.names.end()) throw Error(str(type(), ".", method.name, " has no input `", key, "`"));
     const auto index = static_cast<std::size_t>(at - locals.names.begin());
-    if (index < inputs.positional.size()) throw Error(str(type(), ".", name, " got `", key, "` twice"));
+    if (index < inputs.positional.size()) throw Error(str(type(), ".", method.name, " got `", key, "` twice"));
     at->second = from_nn(value);
-    if (index < num_inputs)
-      filled[index] = true;
-    else
-      option_given[index - num_inputs] = true;
+    given[index] = true;
   }
   for (std::size_t i = 0; i < num_inputs; ++i)
-    if (!filled[i]) throw Error(str(type(), ".", name, " needs an input `", method->inputs[i], "`"));
-  for (std::size_t i = 0; i < method->options.size(); ++i)
-    if (!option_given[i]) locals.names[num_inputs + i].second = evaluate(*method->options[i].second, outside);
+    if (!given[i]) throw Error(str(type(), ".", method.name, " needs an input `", method.inputs[i], "`"));
+  for (std::size_t i = num_inputs; i < num_names; ++i)
+    if (!given[i]) locals.names[i].second = evaluate(*method.options[i - num_inputs].second, scope);
+  return locals;
+}
+
+nn::Value ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {
+  const scenario::OwnMethod* method = description_.method(name);
+  if (!method) throw Error(str(type(), " has no method `", name, "`"));
+  const Scope outside{frame_, nullptr, this, nullptr};
+  Locals locals = bind_inputs(*method, inputs, outside);
   const Scope scope = outside.with(&locals);
   Value result;
   for (const scenario::NamedExpr& entry : method->body) {
@@ -144,7 +142,7 @@ namespace {
 
 using Heights = std::unordered_map<const nn::Module*, int>;
 
-// Modules below, itself included; one that stands in several places is looked at once.
+// The number of nested modules, this one included. A shared module is visited once.
 int height_of(const nn::Module& module, Heights& known) {
   if (const auto found = known.find(&module); found != known.end()) return found->second;
   int height = 1;
@@ -154,8 +152,8 @@ int height_of(const nn::Module& module, Heights& known) {
   return height;
 }
 
-// Whatever walks a model may recurse: no part of it was deeper when it was built.
-nn::ModulePtr bounded(nn::ModulePtr module) {
+// Functions recurse over models, so their depth is limited.
+nn::ModulePtr check_depth(nn::ModulePtr module) {
   Heights known;
   const int height = height_of(*module, known);
   if (height > scenario::limits::value_depth)
@@ -164,38 +162,38 @@ nn::ModulePtr bounded(nn::ModulePtr module) {
   return module;
 }
 
-}  // namespace
+using NamedValues = std::vector<std::pair<std::string, Value>>;
 
-nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional,
-                           const std::vector<std::pair<std::string, Value>>& named, const Scope& scope) {
-  const nn::BuildOptions& options = *scope.building;
-  if (const scenario::OwnModel* model = own_model(name, *scope.frame)) {
-    FramePtr frame = bare(*scope.frame);
-    std::vector<std::pair<std::string, Value>> arguments;
-    if (positional.size() > model->arguments.size())
-      throw Error(str(name, " takes ", model->arguments.size(), " arguments, not ", positional.size()));
-    for (std::size_t i = 0; i < model->arguments.size(); ++i) {
-      const scenario::OwnArgument& argument = model->arguments[i];
-      const auto given =
-          std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == argument.name; });
-      if (i < positional.size() && given != named.end()) throw Error(str(name, " got `", argument.name, "` twice"));
-      if (i < positional.size())
-        arguments.emplace_back(argument.name, positional[i]);
-      else if (given != named.end())
-        arguments.emplace_back(argument.name, given->second);
-      else if (argument.default_value)
-        arguments.emplace_back(argument.name, evaluate(*argument.default_value, Scope{frame}));
-      else
-        throw Error(str(name, " needs `", argument.name, "`"));
-    }
-    for (const auto& [key, value] : named)
-      if (std::none_of(model->arguments.begin(), model->arguments.end(),
-                       [&key = key](const scenario::OwnArgument& argument) { return argument.name == key; }))
-        throw Error(str(name, " has no argument `", key, "`"));
-    auto module = std::make_shared<ScenarioModule>(*model, std::move(frame), std::move(arguments));
-    module->build(options);
-    return bounded(module);
+// The arguments of a model in the order of its description, with defaults evaluated in `frame`.
+NamedValues bind_arguments(const scenario::OwnModel& model, const std::vector<Value>& positional,
+                           const NamedValues& named, const FramePtr& frame) {
+  NamedValues arguments;
+  if (positional.size() > model.arguments.size())
+    throw Error(str(model.name, " takes ", model.arguments.size(), " arguments, not ", positional.size()));
+  for (std::size_t i = 0; i < model.arguments.size(); ++i) {
+    const scenario::OwnArgument& argument = model.arguments[i];
+    const auto given =
+        std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == argument.name; });
+    if (i < positional.size() && given != named.end()) throw Error(str(model.name, " got `", argument.name, "` twice"));
+    if (i < positional.size())
+      arguments.emplace_back(argument.name, positional[i]);
+    else if (given != named.end())
+      arguments.emplace_back(argument.name, given->second);
+    else if (argument.default_value)
+      arguments.emplace_back(argument.name, evaluate(*argument.default_value, Scope{frame}));
+    else
+      throw Error(str(model.name, " needs `", argument.name, "`"));
   }
+  for (const auto& [key, value] : named)
+    if (std::none_of(model.arguments.begin(), model.arguments.end(),
+                     [&key = key](const scenario::OwnArgument& argument) { return argument.name == key; }))
+      throw Error(str(model.name, " has no argument `", key, "`"));
+  return arguments;
+}
+
+// A layer or a model of the engine. Modules among the positional arguments become its children.
+nn::ModulePtr build_built_in(const std::string& name, const std::vector<Value>& positional, const NamedValues& named,
+                             const nn::BuildOptions& options) {
   nn::Inputs inputs;
   std::vector<nn::ModulePtr> modules;
   for (const Value& value : positional) {
@@ -209,7 +207,21 @@ nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& po
       inputs.positional.push_back(to_nn(value));
   }
   for (const auto& [key, value] : named) inputs.named.emplace_back(key, to_nn(value));
-  return bounded(nn::build(name, inputs, options, modules));
+  return nn::build(name, inputs, options, modules);
+}
+
+}  // namespace
+
+nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional, const NamedValues& named,
+                           const Scope& scope) {
+  const nn::BuildOptions& options = *scope.building;
+  const scenario::OwnModel* model = own_model(name, *scope.frame);
+  if (!model) return check_depth(build_built_in(name, positional, named, options));
+  FramePtr frame = frame_without_names(*scope.frame);
+  NamedValues arguments = bind_arguments(*model, positional, named, frame);
+  auto module = std::make_shared<ScenarioModule>(*model, std::move(frame), std::move(arguments));
+  module->build(options);
+  return check_depth(module);
 }
 
 }  // namespace lockstep::run

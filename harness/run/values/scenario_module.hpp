@@ -1,8 +1,9 @@
-// Models described in a scenario file as modules of the engine: their children, parameters and buffers are built from
-// expressions, and their methods are expressions evaluated at each call. Also building any model by name.
+// Models that a scenario file describes, as modules of the engine. Expressions give their children, parameters and
+// buffers; methods are expressions that each call evaluates. Also builds any model by name.
 //
-//   Scope building{frame};  building.building = &options;
-//   nn::ModulePtr m = build_module("MultiForward", {}, {}, building);
+//   Scope scope{frame};
+//   scope.building = &options;
+//   nn::ModulePtr m = build_module("MultiForward", {}, {}, scope);
 #pragma once
 
 #include <string>
@@ -16,16 +17,16 @@ namespace lockstep::run {
 
 class ScenarioModule final : public nn::Module {
  public:
-  // `frame` holds no names, only what every own model of the file sees.
+  // `frame` has no names: it only gives access to the models and the session.
   ScenarioModule(const scenario::OwnModel& description, FramePtr frame,
                  std::vector<std::pair<std::string, Value>> arguments);
 
   std::vector<std::string> methods() const override;
   nn::ModulePtr clone_shell() const override;
 
-  // An own name: argument, child, parameter, buffer or method.
+  // Finds an argument, child, parameter, buffer or method.
   bool find_own(const std::string& name, Value& found);
-  // Builds children, then parameters, then buffers, drawing in this order.
+  // Builds children, then parameters, then buffers. Random values are drawn in this order.
   void build(const nn::BuildOptions& options);
 
  protected:
@@ -33,13 +34,17 @@ class ScenarioModule final : public nn::Module {
   nn::Value run(std::string_view name, const nn::Inputs& inputs) override;
 
  private:
-  const scenario::OwnModel& description_;  // of the scenario, which outlives the case
+  // The inputs and options of a call, with defaults evaluated in `scope`.
+  Locals bind_inputs(const scenario::OwnMethod& method, const nn::Inputs& inputs, const Scope& scope) const;
+
+  const scenario::OwnModel& description_;  // owned by the scenario, which outlives the case
   FramePtr frame_;
   std::vector<std::pair<std::string, Value>> arguments_;
 };
 
-// Whether a call of `name` builds a module: an own model of the file, a layer or a built-in model.
+// Whether a call of `name` builds a module: a model of the file, or a layer or model of the engine.
 bool is_buildable(const std::string& name, const Scope& scope);
+// Throws Error for wrong arguments, and for a model that nests too deep.
 nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional,
                            const std::vector<std::pair<std::string, Value>>& named, const Scope& scope);
 

@@ -1,8 +1,8 @@
-// Where names are looked up while a case runs on a rank: what is the same for the whole case (Session), one scope of a
-// file or of a routine call (Frame), and what lies over it (Locals: comprehension targets, inputs of an own method,
-// what a hook knows).
+// The scopes of names while a case runs on a rank: the constants of the case (Session), the names of the scenario's
+// file or of one call of a routine (Frame), and innermost names (Locals: comprehension targets, inputs of a model's
+// method, values that a hook passes to its steps).
 //
-// A frame may outlive its routine call: a hook holds the frame its steps were written in.
+// A frame may outlive its routine call: a hook keeps the frame of its steps.
 #pragma once
 
 #include <memory>
@@ -24,25 +24,27 @@ class ScenarioModule;
 
 using Names = std::unordered_map<std::string, Value>;
 
+// The same for the whole case.
 struct Session {
   int rank = 0;
   int world_size = 1;
   device::Device device;
-  bool is_dry_run = false;  // of the plan: nothing has values, and devices are stand-ins (stand_in.hpp)
+  bool is_dry_run = false;  // of the plan: tensors have no values, and devices are stand-ins (stand_in.hpp)
   MeshPtr all_ranks;
-  Names variables;   // rank, world_size, ..., and the type names: known everywhere
-  Names parameters;  // of the scenario, and its matrix names: known in its own file
+  Names variables;   // rank, world_size, ..., and the names of dtypes: visible everywhere
+  Names parameters;  // parameters and matrix names of the scenario: visible in its file only
 };
 
+// The names of a file or of one call of a routine.
 struct Frame {
   Session* session = nullptr;
-  const std::vector<scenario::OwnModel>* models = nullptr;  // own models of the file or routine
+  const std::vector<scenario::OwnModel>* models = nullptr;  // the models that the file or routine describes
   const scenario::Routine* routine = nullptr;               // null: the scenario's file
-  std::string file;                                         // as places show it
-  std::string way;        // places of the `use` steps that led here, for ids of checks
-  int scenario_line = 0;  // in a routine: the line of the scenario's own file that led here
+  std::string file;                                         // in the form of messages
+  std::string way;                                          // the places of the calling `use` steps, for ids of checks
+  int scenario_line = 0;  // in a routine: the line of the calling step in the scenario's file
   Names names;
-  std::unordered_set<std::string> from_empty;  // of these, values read from windows in which nothing happened
+  std::unordered_set<std::string> from_empty;  // names whose values come from trivial readings (observation.hpp)
 
   void bind(const std::string& name, Value value, bool is_from_empty = false) {
     names[name] = std::move(value);
@@ -54,6 +56,7 @@ struct Frame {
 };
 using FramePtr = std::shared_ptr<Frame>;
 
+// Names inside an expression or method; `outer` is searched next.
 struct Locals {
   const Locals* outer = nullptr;
   std::vector<std::pair<std::string, Value>> names;
@@ -65,11 +68,12 @@ struct Locals {
   }
 };
 
+// The place where an expression is evaluated.
 struct Scope {
   FramePtr frame;
   const Locals* locals = nullptr;
-  ScenarioModule* self = nullptr;              // the own model whose method is evaluated
-  const nn::BuildOptions* building = nullptr;  // while a `model` is built: calls may name layers and models
+  ScenarioModule* self = nullptr;              // the module whose method is evaluated
+  const nn::BuildOptions* building = nullptr;  // while `model` builds: calls may name layers and models
   Session& session() const { return *frame->session; }
   Scope with(const Locals* inner) const {
     Scope scope = *this;
@@ -78,13 +82,13 @@ struct Scope {
   }
 };
 
-// A value that only a run gives, asked for in a dry run.
+// Thrown in a dry run for a value that only a run has.
 class UnknownBeforeRun : public Error {
  public:
-  explicit UnknownBeforeRun(std::string_view what) : Error(str(what, " is known only when the case runs")) {}
+  explicit UnknownBeforeRun(std::string_view value) : Error(str(value, " is known only when the case runs")) {}
 };
 
-// A name that no step has bound, though one would have: the case is INVALID. Never caught by `raises`.
+// Thrown for a name whose binding step did not run. The case is INVALID; `raises` does not catch it.
 class UnboundName : public Error {
  public:
   using Error::Error;

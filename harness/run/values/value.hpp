@@ -1,11 +1,11 @@
-// What a name of a scenario stands for while a case runs: plain values, tensors, and the objects that verbs give.
+// The value of a name while a case runs: plain data, a tensor, or an object that a verb made.
 //
 //   Value v = Value::list({Value(1), Value(tensor)});
-//   v.as_list("sizes")[0].as_int("size");           // throws Error that names the kind it has instead
+//   v.as_list("sizes")[0].as_int("size");           // throws Error for a value of another kind
 //
-// Texts, lists and maps are immutable and shared; modules, optimizers, meshes and handles are references to the object.
-// A Value belongs to one rank. Texts, lists and maps count in the rank's budget (scenario/budget.hpp) while they live,
-// and none nests deeper than limits::value_depth, so that whatever walks a value may recurse.
+// Texts, lists and maps are immutable, and copies share them. Modules, optimizers, meshes and handles are references to
+// the object. A Value belongs to one rank. Texts, lists and maps count in the rank's budget (scenario/budget.hpp) while
+// they live. Lists and maps nest at most limits::value_depth deep, so functions may recurse over them.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 #include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/tensor/tensor.hpp"
-#include "harness/scenario/budget.hpp"
+#include "harness/scenario/charged.hpp"
 #include "harness/scenario/literal.hpp"
 
 namespace lockstep::run {
@@ -33,7 +33,7 @@ namespace lockstep::run {
 class Value;
 struct Observation;  // observation.hpp
 
-// A key of a map: a text or an integer, never equal to one another.
+// A key of a map: a text or an integer. A text never equals an integer.
 struct Key {
   Key(std::string value) : text(std::move(value)) {}
   Key(const char* value) : text(value) {}
@@ -44,17 +44,17 @@ struct Key {
 };
 
 using List = std::vector<Value>;
-using Map = std::vector<std::pair<Key, Value>>;  // in the order of writing; a key once
+using Map = std::vector<std::pair<Key, Value>>;  // in insertion order; keys are unique
 
 using OptimizerPtr = std::shared_ptr<optim::Optimizer>;
 using ScalerPtr = std::shared_ptr<optim::GradScaler>;
 using MeshPtr = std::shared_ptr<const DeviceMesh>;
 
-// An asynchronous call under way, and what it gives once it is there.
+// An asynchronous call and its result.
 struct Handle {
   comm::Work work;
-  std::shared_ptr<const Value> result;  // null for calls in place
-  std::function<void()> finish{};       // of calls that are more than one collective: waits for all they do
+  std::shared_ptr<const Value> result;  // null for in-place calls
+  std::function<void()> finish{};       // waits for all collectives of a call with several
   void wait() const {
     if (finish)
       finish();
@@ -63,27 +63,26 @@ struct Handle {
   }
 };
 
-// A method of a module, not yet called.
-struct Method {
+// A method of a module, to be called.
+struct BoundMethod {
   nn::ModulePtr module;
   std::string name;
 };
 
-// Which object a tensor's elements lie in; good for comparing only, and keeps nothing alive.
-struct Identity {
+// The identity of a tensor's storage, for comparisons. Does not keep the storage alive.
+struct StorageIdentity {
   std::weak_ptr<const void> object;
-  friend bool operator==(const Identity& a, const Identity& b) {
+  friend bool operator==(const StorageIdentity& a, const StorageIdentity& b) {
     return !a.object.owner_before(b.object) && !b.object.owner_before(a.object);
   }
 };
 
-// A text, list or map with the sizes of the tree that it is written out as: an item that is shared counts each time.
+// A text, list or map, with the size of the tree that it is written out as: a shared item counts each time it occurs.
 template <class Content>
-struct Held {
+struct WithTreeSize {
   Content content;
-  int depth = 0;                // of lists and maps below, itself included
-  std::int64_t tree_bytes = 0;  // of all values below
-  scenario::Charge charge{};
+  int depth = 0;                // of nested lists and maps, this one included; 0 for a text
+  std::int64_t tree_bytes = 0;  // of all values in the tree
 };
 
 class Value {
@@ -114,7 +113,7 @@ class Value {
   explicit Value(int value) : data_(std::int64_t{value}) {}
   explicit Value(std::int64_t value) : data_(value) {}
   explicit Value(double value) : data_(value) {}
-  explicit Value(std::string value);  // throws BudgetError, as do list and map
+  explicit Value(std::string value);  // throws BudgetError; so do list() and map()
   explicit Value(std::string_view value) : Value(std::string(value)) {}
   explicit Value(const char* value) : Value(std::string(value)) {}
   explicit Value(DType value) : data_(value) {}
@@ -125,87 +124,81 @@ class Value {
   explicit Value(device::Event value) : data_(std::move(value)) {}
   explicit Value(Handle value) : data_(std::move(value)) {}
   explicit Value(std::shared_ptr<const Observation> value) : data_(std::move(value)) {}
-  explicit Value(Method value) : data_(std::move(value)) {}
-  explicit Value(Identity value) : data_(std::move(value)) {}
+  explicit Value(BoundMethod value) : data_(std::move(value)) {}
+  explicit Value(StorageIdentity value) : data_(std::move(value)) {}
   explicit Value(ScalerPtr value) : data_(std::move(value)) {}
-  // Out of line: they are instantiations of a variant, dear to compile in every source.
-  Value(const Value&);
-  Value(Value&&) noexcept;
-  Value& operator=(const Value&);
-  Value& operator=(Value&&) noexcept;
-  ~Value();
 
   static Value list(List items);
   static Value map(Map entries);
   static Value texts(const std::vector<std::string>& items);
 
-  Kind kind() const { return static_cast<Kind>(data_.index()); }
+  Kind kind() const { return static_cast<Kind>(data_.data.index()); }
   bool is(Kind kind_asked) const { return kind() == kind_asked; }
   bool is_none() const { return is(Kind::none); }
   bool is_number() const { return is(Kind::integer) || is(Kind::number); }
   bool is_tensor() const { return is(Kind::tensor); }
 
-  // Each throws Error, naming `what` it was wanted for, when the value is of another kind. Numbers take integers too;
-  // tensor, list and map also take a handle and give its result.
-  bool as_bool(std::string_view what) const;
-  std::int64_t as_int(std::string_view what) const;
-  double as_number(std::string_view what) const;
-  const std::string& as_text(std::string_view what) const;
-  const List& as_list(std::string_view what) const;
-  const Map& as_map(std::string_view what) const;
-  DType as_dtype(std::string_view what) const;
-  const Tensor& as_tensor(std::string_view what) const;
-  const nn::ModulePtr& as_module(std::string_view what) const;
-  const OptimizerPtr& as_optimizer(std::string_view what) const;
-  const ScalerPtr& as_scaler(std::string_view what) const;
-  const MeshPtr& as_mesh(std::string_view what) const;
-  const std::shared_ptr<const Observation>& as_observation(std::string_view what) const;
+  // Each throws Error ("`subject` must be an integer, not ...") for a value of another kind. as_number accepts integers
+  // too. as_tensor, as_list and as_map of a handle return its result.
+  bool as_bool(std::string_view subject) const;
+  std::int64_t as_int(std::string_view subject) const;
+  double as_number(std::string_view subject) const;
+  const std::string& as_text(std::string_view subject) const;
+  const List& as_list(std::string_view subject) const;
+  const Map& as_map(std::string_view subject) const;
+  DType as_dtype(std::string_view subject) const;
+  const Tensor& as_tensor(std::string_view subject) const;
+  const nn::ModulePtr& as_module(std::string_view subject) const;
+  const OptimizerPtr& as_optimizer(std::string_view subject) const;
+  const ScalerPtr& as_scaler(std::string_view subject) const;
+  const MeshPtr& as_mesh(std::string_view subject) const;
+  const std::shared_ptr<const Observation>& as_observation(std::string_view subject) const;
   template <class T>
   const T* get_if() const {
     if constexpr (std::is_same_v<T, std::string>)
       return text_or_null();
     else
-      return std::get_if<T>(&data_);
+      return std::get_if<T>(&data_.data);
   }
-  // The entry of a map, or null.
+  // The value of a map's entry. Null: no map, or no such key.
   const Value* find(const Key& key) const;
 
  private:
   template <class Content>
-  using HeldPtr = std::shared_ptr<const Held<Content>>;
-  using Data = std::variant<std::monostate, bool, std::int64_t, double, HeldPtr<std::string>, HeldPtr<List>,
-                            HeldPtr<Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr, device::Event, Handle,
-                            std::shared_ptr<const Observation>, Method, Identity, ScalerPtr>;
+  using Charged = scenario::Charged<WithTreeSize<Content>>;
+  using Data = std::variant<std::monostate, bool, std::int64_t, double, Charged<std::string>, Charged<List>,
+                            Charged<Map>, DType, Tensor, nn::ModulePtr, OptimizerPtr, MeshPtr, device::Event, Handle,
+                            std::shared_ptr<const Observation>, BoundMethod, StorageIdentity, ScalerPtr>;
   explicit Value(Data data) : data_(std::move(data)) {}
   const std::string* text_or_null() const;
   int depth() const;
   std::int64_t tree_bytes() const;
-  struct Sum;  // of the values of a list or map that is made
-  [[noreturn]] void wrong_kind(std::string_view what, std::string_view wanted) const;
-  const Value& settled() const;  // the result of a handle, or the value itself
-  Data data_;
+  class TreeSize;
+  [[noreturn]] void wrong_kind(std::string_view subject, std::string_view wanted) const;
+  const Value& result_or_this() const;  // the result of a handle, or the value itself
+  scenario::OutOfLine<Data> data_;
 };
 
-std::string_view name_of(Value::Kind kind);  // "a list", "an integer", for messages
-// What the value is and says, short: "3", "'sim'", "float32 (2, 3) on cpu", "a list of 4".
+std::string_view name_of(Value::Kind kind);  // "a list", "an integer"
+// The value in short, for messages: "3", "'sim'", "a tensor float32 (2, 3) on cpu", "a list of 4".
 std::string describe(const Value& value);
 
-// As `==` of the language: numbers by value, other kinds equal nothing but their own; lists and maps item by item (maps
-// whatever their order). A tensor may be compared with none only: anything else throws Error.
+// `==` of the language. Numbers are compared by value, lists and maps item by item (maps in any order). Values of
+// different kinds are not equal. Throws Error for a tensor with anything except none, and for kinds without equality.
 bool equal(const Value& a, const Value& b);
 
-// Map with one entry more, or another value for a key it has.
-Map with_entry(const Map& map, const Key& key, Value value);
+// Adds an entry, or replaces the value of the one with that key.
+void set_entry(Map& map, Key key, Value value);
 
 Value from_literal(const scenario::Literal& literal);
-// For records, texts and files: tensors become nested lists of numbers. Throws Error for objects, and past
-// `limit` numbers of a tensor.
+// For records, texts and files. Tensors become nested lists of numbers. Throws Error for objects, and for a tensor of
+// more than `limit` elements.
 scenario::Literal to_literal(const Value& value, std::int64_t limit);
 
-// As it stands in `${}`: texts bare, true, none, 0.01, [1,2]. Throws Error for what has no text.
+// The text in `${}`: abc, true, none, 0.01, [1,2]. Throws Error for tensors and objects.
 std::string to_text(const Value& value);
 
-// What goes into and comes out of modules. Objects travel opaquely.
+// Inputs and outputs of modules. Objects are opaque to the engine.
 nn::Value to_nn(const Value& value);
 Value from_nn(const nn::Value& value);
 

@@ -1,0 +1,40 @@
+#include "harness/run/observe/recording.hpp"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/core/json_text.hpp"
+#include "engine/core/resources.hpp"
+
+namespace lockstep::run {
+
+std::string header_members(std::string_view kind, const RecordingHeader& header) {
+  return str("\"kind\":\"", kind, "\",\"scenario\":", json_text(header.scenario),
+             ",\"case\":", json_text(header.case_id), ",\"stage\":", json_text(header.stage), ",\"rank\":", header.rank,
+             ",\"world_size\":", header.world_size);
+}
+
+const nn::ModulePtr* bound_model(scenario::Verb verb, const Value& result) {
+  if (verb != scenario::Verb::model && verb != scenario::Verb::copy) return nullptr;
+  return result.get_if<nn::ModulePtr>();
+}
+
+std::string full_path(const std::string& name, const std::string& path) {
+  return path.empty() ? name : name + "." + path;
+}
+
+void write_recording(const std::string& path, const std::string& text, std::string_view what, std::string_view option) {
+  const std::filesystem::path file(path);
+  std::error_code ignored;
+  std::filesystem::create_directories(file.parent_path(), ignored);
+  std::ofstream out(file, std::ios::binary | std::ios::trunc);
+  out << text;
+  out.close();
+  if (out) return;
+  const int reason = errno;
+  if (is_exhaustion(reason)) throw resource_error(str("writing ", what, " ", path), reason);
+  throw Error(str("cannot write ", what, " ", path), str("give ", option, " another folder"));
+}
+
+}  // namespace lockstep::run
