@@ -54,7 +54,7 @@ TEST(Elementwise, CopyKeepsEveryBitPattern) {
 
 template <class T>
 void check_transposed_copies() {
-  // DimSplit the side of a tile, with an outer dim, with gaps in what is written.
+  // Sizes around the tile size, with an outer dim and with gaps in the output.
   for (const auto& [rows, columns] : {std::pair{8, 8}, {31, 33}, {32, 64}, {70, 9}, {7, 100}}) {
     const std::int64_t m = rows, n = columns;
     std::vector<T> from(static_cast<std::size_t>(3 * m * n)), to(static_cast<std::size_t>(3 * m * (n + 2)));

@@ -320,7 +320,7 @@ void class_losses(Space space, const View& losses, const View& log_sums, const V
   const auto* const target = data_of<const std::int64_t>(targets);
   for (std::int64_t i = 0; i < num_elements(targets); ++i)
     if (target[i] < 0 || target[i] >= classes)
-      throw Error(str("cross_entropy: target ", target[i], " of row ", i, " is none of ", classes, " classes"),
+      throw Error(str("cross_entropy: target ", target[i], " of row ", i, " is out of range for ", classes, " classes"),
                   str("give targets from 0 to ", classes - 1));
   dispatch_floating(logits.dtype, [&]<class T>() {
     using C = ComputeType<T>;
