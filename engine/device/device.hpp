@@ -6,7 +6,7 @@
 //
 // The device kinds:
 //   cpu    runs everything inline.
-//   sim    simulates an accelerator on the host, with pools of its own and one worker thread per stream.
+//   sim    simulates an accelerator on the host, with separate pools and one worker thread per stream.
 //   meta   is the stand-in device: shapes without memory.
 //   cuda   is unsupported unless the build has its backend.
 //

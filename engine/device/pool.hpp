@@ -1,4 +1,4 @@
-// The allocator behind allocate(): the blocks of one stream, taken from an arena and reused (internal to
+// The allocator behind allocate(): the blocks of one stream, carved from an arena and reused (internal to
 // engine/device).
 //
 // It uses two-level segregated free lists. A size is rounded up to a size class (eight classes per power of two, at

@@ -5,7 +5,7 @@
 // thread. Later launches are queued; the worker runs them, or the first thread that waits for them.
 //
 // The order check (order.hpp) models both devices as CUDA: a launch is ordered after everything that the host had
-// waited for when it issued the launch, and issuing a launch tells the host nothing. Only events order two streams.
+// waited for when it issued the launch, and issuing a launch gives the host no order. Only events order two streams.
 //
 // Only launch() hands out raw pointers. It declares the stream, the reads and the writes:
 //

@@ -1,4 +1,4 @@
-// Tests what the operation registry's checks (engine/autograd/op_cases_test.cpp) do not cover: several tiles, NaN,
+// Tests beyond the checks of the operation registry (engine/autograd/op_cases_test.cpp): several tiles, NaN,
 // exact bit patterns, and conversions between all types.
 #include "engine/kernels/elementwise.hpp"
 

@@ -141,7 +141,7 @@ TEST_F(OnMeta, CountsDrawsPerModule) {
     return counts;
   };
   net->child("fc2")->reset_parameters();
-  net->reset_parameters();  // has no parameters of its own
+  net->reset_parameters();  // draws nothing: only its children have parameters
   EXPECT_THAT(count(net), ::testing::ElementsAre(1, 1, 2, 2, 1, 1));
   EXPECT_THAT(count(clone_module(net)), ::testing::ElementsAre(1, 1, 2, 2, 1, 1));
 }

@@ -87,7 +87,7 @@ Structure predict(Composed& m, const Inputs& inputs) {
   if (tokens.num_dims() != 2)
     throw Error(str("Transformer.forward: tokens of sizes ", to_text(tokens.sizes())), "give (batch, sequence)");
   const Tensor positions = arange(0, static_cast<double>(tokens.size(1)), 1, DType::int64, tokens.device());
-  // A statement of its own, because the evaluation order of function arguments is unspecified.
+  // Evaluated first, because the evaluation order of function arguments is unspecified.
   const Tensor of_tokens = m.call_child("tok_embeddings", tokens);
   const Tensor embedded = ops::add(of_tokens, m.call_child("pos_embeddings", positions));
   const Tensor h = m.call_child("layers", m.call_child("dropout", embedded));

@@ -17,7 +17,7 @@ namespace lockstep::optim {
 
 namespace {
 
-// The largest element. It compares halves with each other, so it needs no kernel of its own.
+// The largest element. It compares halves with each other, so it needs no special kernel.
 Tensor largest(Tensor values) {
   values = raw::contiguous(view(values, {-1}));
   while (values.size(0) > 1) {
@@ -150,7 +150,7 @@ class Totals {
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind) {
   if (!(max_norm >= 0.0)) throw Error(str("clip_grad_norm: max_norm is ", max_norm), "give 0 or more");
-  if (!(kind > 0.0)) throw Error(str("clip_grad_norm: norm_type is ", kind), "give a number above 0, such as 2");
+  if (!(kind > 0.0)) throw Error(str("clip_grad_norm: the type of the norm is ", kind), "give a number above 0, such as 2");
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
   Totals totals(kind);
