@@ -1,9 +1,9 @@
-// How many threads of a rank can go on without any other rank: the rank's own thread and the workers of its streams,
-// less those that sleep until another thread of the rank wakes them, and those that wait for peers (engine/comm). At
-// zero the rank goes on only when a peer does.
+// Counts the active threads of a rank: its own thread and the workers of its streams, except those that sleep until
+// another thread of the rank wakes them and those that wait for peers (engine/comm). If the count is zero, the rank can
+// continue only when a peer does. The detection of wait cycles uses this (comm/wait_graph.hpp).
 //
-// Whoever wakes a sleeper counts it before it runs, so that the number is never zero while a thread is about to go on.
-// One per rank; any of its threads may call.
+// A thread that wakes a sleeper counts it as active before it runs, so the count is never zero while a thread is about
+// to continue. One object per rank; any thread of the rank may call it.
 #pragma once
 
 #include <atomic>
@@ -27,32 +27,33 @@ class Activity {
   std::atomic<int> active_{1};  // the rank's own thread
 };
 
-// A condition variable whose sleepers are not active.
+// A condition variable whose waiting threads are not active.
 class ActivityCondition {
  public:
-  // Sleeps once, as std::condition_variable does.
+  // Waits once, like std::condition_variable::wait without a predicate.
   void wait(std::unique_lock<std::mutex>& lock, Activity& activity) {
     ++num_asleep_;
-    const unsigned call = num_calls_;
+    const unsigned generation = generation_;
     activity.remove();
     condition_.wait(lock);
-    if (num_calls_ != call) return;  // whoever called has counted this thread
+    if (generation_ != generation) return;  // count_awake() has counted this thread
     --num_asleep_;
     activity.add();
   }
-  // Under the lock of the sleepers: all of them are active from now on. notify() comes next, with the lock or without.
+  // Counts all waiting threads as active. The caller holds their lock and then calls notify(), with or without the
+  // lock.
   void count_awake(Activity& activity) {
     if (num_asleep_ == 0) return;
     activity.add(num_asleep_);
     num_asleep_ = 0;
-    ++num_calls_;
+    ++generation_;
   }
   void notify() { condition_.notify_all(); }
 
  private:
   std::condition_variable condition_;
   int num_asleep_ = 0;
-  unsigned num_calls_ = 0;
+  unsigned generation_ = 0;  // increases with each count_awake()
 };
 
 }  // namespace lockstep::device

@@ -1,14 +1,16 @@
-// How often the current rank has taken memory of some purposes, repurposed blocks included and empty ones not.
+// The number of allocations of the current rank by purpose.
 //
 //   const std::int64_t before = num_allocations(mask);
 //   ...
-//   num_allocations(mask) > before    // something of these purposes was allocated in between
+//   num_allocations(mask) > before    // a block of these purposes was allocated in between
 #pragma once
 
 #include <cstdint>
 
 namespace lockstep::device {
 
-std::int64_t num_allocations(unsigned purpose_mask);  // bit i: Purpose i
+// Counts allocations since the start of the rank, including repurposed blocks and excluding empty ones. Bit i of the
+// mask selects Purpose i.
+std::int64_t num_allocations(unsigned purpose_mask);
 
 }  // namespace lockstep::device

@@ -15,21 +15,21 @@ namespace lockstep::device {
 namespace {
 
 constexpr std::size_t page_bytes = 4096;
-// Between two areas nothing is mapped, so that running off the end of one faults.
+// The gap between two regions is unmapped, so that an access past the end of a region faults.
 constexpr std::size_t guard_bytes = std::size_t{64} << 10;
 
 std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// The thread sanitizer has about 1.4 TiB of addresses for everything.
+// The thread sanitizer limits the address space to about 1.4 TiB.
 #if defined(__SANITIZE_THREAD__)
-constexpr std::size_t most_arena_bytes = std::size_t{1} << 30;
+constexpr std::size_t max_arena_bytes = std::size_t{1} << 30;
 #else
-constexpr std::size_t most_arena_bytes = ~std::size_t{0};
+constexpr std::size_t max_arena_bytes = ~std::size_t{0};
 #endif
 
-[[noreturn]] void refuse(const char* what, std::size_t bytes, int world_size) {
+[[noreturn]] void fail(const char* action, std::size_t bytes, int world_size) {
   const int reason = errno;
-  throw resource_error(str("the shared memory of ", world_size, " ranks: ", what, " of ", bytes, " bytes"), reason);
+  throw resource_error(str("the shared memory of ", world_size, " ranks: ", action, " of ", bytes, " bytes"), reason);
 }
 
 }  // namespace
@@ -37,9 +37,9 @@ constexpr std::size_t most_arena_bytes = ~std::size_t{0};
 std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, std::size_t arena_bytes,
                                              std::size_t control_bytes, int only_rank) {
   if (world_size < 1) {
-    throw Error(str("a world of ", world_size, " ranks cannot be made"), "give at least one rank");
+    throw Error(str("cannot create a world of ", world_size, " ranks"), "give at least one rank");
   }
-  const std::size_t arena = round_up(arena_bytes < most_arena_bytes ? arena_bytes : most_arena_bytes, page_bytes);
+  const std::size_t arena = round_up(arena_bytes < max_arena_bytes ? arena_bytes : max_arena_bytes, page_bytes);
   const std::size_t control = round_up(control_bytes, page_bytes);
   const auto num_arenas = 2 * static_cast<std::size_t>(world_size);
 
@@ -47,10 +47,10 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   world->sharing_ = sharing;
   world->total_ = bounded_product(num_arenas, arena + guard_bytes) + control + guard_bytes;
   void* base = ::mmap(nullptr, world->total_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (base == MAP_FAILED) refuse("reserving", world->total_, world_size);
+  if (base == MAP_FAILED) fail("reserving", world->total_, world_size);
   world->base_ = static_cast<std::byte*>(base);
 
-  // One sparse file holds all areas; the descriptor is not needed once they are mapped.
+  // One sparse file holds all regions. The descriptor is closed once they are mapped.
   struct File {
     int descriptor = -1;
     ~File() {
@@ -59,31 +59,32 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   } file;
   if (sharing == Sharing::processes) {
     file.descriptor = ::memfd_create("lockstep-world", MFD_CLOEXEC);
-    if (file.descriptor < 0) refuse("the memory file", world->total_, world_size);
+    if (file.descriptor < 0) fail("the memory file", world->total_, world_size);
     if (::ftruncate(file.descriptor, static_cast<off_t>(bounded_product(num_arenas, arena) + control)) != 0) {
-      refuse("sizing the memory file", world->total_, world_size);
+      fail("sizing the memory file", world->total_, world_size);
     }
   }
-  std::size_t at = 0, file_offset = 0;
-  // Threads share the arenas as it is; the control area is shared even then, with the launcher that forked them.
-  const auto map_area = [&](std::size_t bytes, bool shared, bool used) {
-    std::byte* place = world->base_ + at;
+  std::size_t offset = 0, file_offset = 0;
+  // Ranks that are threads share private mappings. The control region is always MAP_SHARED, because the launcher that
+  // forked the ranks reads it.
+  const auto map_region = [&](std::size_t bytes, bool shared, bool used) {
+    std::byte* base_of_region = world->base_ + offset;
     const int flags = MAP_FIXED | MAP_NORESERVE | (shared ? MAP_SHARED : MAP_PRIVATE) |
                       (sharing == Sharing::processes ? 0 : MAP_ANONYMOUS);
     if (used) {
-      void* mapped =
-          ::mmap(place, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor, static_cast<off_t>(file_offset));
-      if (mapped == MAP_FAILED) refuse("mapping", bytes, world_size);
+      void* mapped = ::mmap(base_of_region, bytes, PROT_READ | PROT_WRITE, flags, file.descriptor,
+                            static_cast<off_t>(file_offset));
+      if (mapped == MAP_FAILED) fail("mapping", bytes, world_size);
     }
-    at += bytes + guard_bytes;
+    offset += bytes + guard_bytes;
     if (sharing == Sharing::processes) file_offset += bytes;
-    return Area{place, bytes};
+    return Area{base_of_region, bytes};
   };
   const bool shared = sharing == Sharing::processes;
   const auto is_used = [&](int rank) { return only_rank < 0 || rank == only_rank; };
-  world->control_ = map_area(control, true, true);
-  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_area(arena, shared, is_used(rank)));
-  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_area(arena, shared, is_used(rank)));
+  world->control_ = map_region(control, true, true);
+  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_region(arena, shared, is_used(rank)));
+  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_region(arena, shared, is_used(rank)));
   return world;
 }
 

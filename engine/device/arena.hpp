@@ -1,6 +1,6 @@
-// The memory that a case's ranks share: one arena a rank and device kind, plus a control area for engine/comm. The
-// launcher maps it before the ranks start (memfd, so that processes see each other's pages); every rank finds it under
-// the same addresses through RankContext::shared().
+// The memory that the ranks of a case share: one arena per rank and device kind, and a control region for engine/comm.
+// The launcher maps it before the ranks start, with a memfd so that processes see each other's pages. Every rank has it
+// at the same addresses and finds it through RankContext::shared().
 //
 //   HostWorld world = HostWorld::create(world_size, Sharing::processes);   // launcher
 //   RankContext context(rank, world_size, &world);                          // each rank
@@ -16,11 +16,12 @@ enum class Sharing { processes, threads };
 
 class HostWorld {
  public:
-  static constexpr std::size_t default_arena_bytes = std::size_t{8} << 30;  // sparse: only touched pages cost
+  static constexpr std::size_t default_arena_bytes = std::size_t{8} << 30;  // sparse: only touched pages use memory
   static constexpr std::size_t default_control_bytes = std::size_t{64} << 20;
 
-  // Throws Error (with the system's reason and the remedy) when the machine refuses the mappings. For a rank that runs
-  // without its peers, `only_rank`, theirs are addresses without memory: each rank of a large world may have one such.
+  // Throws ResourceError with the system's reason if a mapping fails, and Error if world_size is below 1. With
+  // `only_rank`, for a rank that runs without its peers, the arenas of the other ranks are reserved addresses without
+  // memory.
   static std::unique_ptr<HostWorld> create(int world_size, Sharing sharing,
                                            std::size_t arena_bytes = default_arena_bytes,
                                            std::size_t control_bytes = default_control_bytes, int only_rank = -1);
@@ -28,6 +29,7 @@ class HostWorld {
   HostWorld(const HostWorld&) = delete;
   HostWorld& operator=(const HostWorld&) = delete;
 
+  // A range of mapped addresses.
   struct Area {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
@@ -37,7 +39,7 @@ class HostWorld {
   Sharing sharing() const { return sharing_; }
   Area cpu_arena(int rank) const { return cpu_[static_cast<std::size_t>(rank)]; }
   Area sim_arena(int rank) const { return sim_[static_cast<std::size_t>(rank)]; }
-  Area control() const { return control_; }  // zeroed at creation; laid out by engine/comm
+  Area control() const { return control_; }  // zeroed at creation; engine/comm defines its contents
 
  private:
   HostWorld() = default;
@@ -45,7 +47,7 @@ class HostWorld {
   std::vector<Area> cpu_;
   std::vector<Area> sim_;
   Area control_;
-  std::byte* base_ = nullptr;  // one reservation holds everything
+  std::byte* base_ = nullptr;  // one address reservation contains all regions
   std::size_t total_ = 0;
 };
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr Device cpu{Kind::cpu, 0};
 
-TEST(HostWorld, GivesEachRankItsAreasApart) {
+TEST(HostWorld, SeparatesTheRegionsOfRanks) {
   const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16);
   std::vector<HostWorld::Area> areas = {world->control()};
   for (int rank = 0; rank < 3; ++rank) {
@@ -36,12 +36,12 @@ TEST(HostWorld, GivesEachRankItsAreasApart) {
   }
 }
 
-TEST(HostWorld, ControlIsZero) {
+TEST(HostWorld, ZeroesTheControlRegion) {
   const auto world = HostWorld::create(1, Sharing::processes, 1 << 20, 1 << 16);
   for (std::size_t i = 0; i < world->control().bytes; ++i) ASSERT_EQ(world->control().base[i], std::byte{0});
 }
 
-TEST(HostWorld, ProcessesSeeEachOthersPages) {
+TEST(HostWorld, SharesPagesBetweenProcesses) {
   const auto world = HostWorld::create(2, Sharing::processes, 1 << 20, 1 << 16);
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
@@ -57,7 +57,7 @@ TEST(HostWorld, ProcessesSeeEachOthersPages) {
   EXPECT_EQ(world->control().base[5], std::byte{78});
 }
 
-TEST(HostWorld, TheLauncherSeesTheControlAreaOfThreadRanks) {
+TEST(HostWorld, SharesTheControlRegionOfThreadRanksWithTheLauncher) {
   const auto world = HostWorld::create(2, Sharing::threads, 1 << 20, 1 << 16);
   const pid_t child = ::fork();  // the ranks run as threads of a child
   ASSERT_GE(child, 0);
@@ -70,7 +70,7 @@ TEST(HostWorld, TheLauncherSeesTheControlAreaOfThreadRanks) {
   EXPECT_EQ(world->control().base[5], std::byte{79});
 }
 
-TEST(HostWorld, TakesAHundredAndTwentyEightRanks) {
+TEST(HostWorld, Supports128Ranks) {
   const auto world = HostWorld::create(128, Sharing::processes);
   EXPECT_EQ(world->world_size(), 128);
   world->sim_arena(127).base[world->sim_arena(127).bytes - 1] = std::byte{1};
@@ -78,32 +78,32 @@ TEST(HostWorld, TakesAHundredAndTwentyEightRanks) {
   EXPECT_EQ(world->sim_arena(127).base[world->sim_arena(127).bytes - 1], std::byte{1});
 }
 
-TEST(HostWorld, OfOneRankHasNoMemoryForItsPeers) {
+TEST(HostWorld, ReservesOnlyAddressesForAbsentPeers) {
   const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16, 1);
   EXPECT_EQ(world->world_size(), 3);
   int ends[2];
   ASSERT_EQ(::pipe(ends), 0);
-  // The kernel reads the byte, and says so where there is none.
-  const auto is_there = [&](const std::byte* place) { return ::write(ends[1], place, 1) == 1; };
-  EXPECT_TRUE(is_there(world->control().base));
+  // write() reads the byte and fails if its page is not mapped.
+  const auto is_mapped = [&](const std::byte* place) { return ::write(ends[1], place, 1) == 1; };
+  EXPECT_TRUE(is_mapped(world->control().base));
   for (const int rank : {0, 1, 2}) {
     for (const HostWorld::Area& area : {world->cpu_arena(rank), world->sim_arena(rank)}) {
       EXPECT_EQ(area.bytes, 1u << 20);
-      EXPECT_EQ(is_there(area.base), rank == 1);
-      EXPECT_EQ(is_there(area.base + area.bytes - 1), rank == 1);
+      EXPECT_EQ(is_mapped(area.base), rank == 1);
+      EXPECT_EQ(is_mapped(area.base + area.bytes - 1), rank == 1);
     }
   }
   ::close(ends[0]);
   ::close(ends[1]);
 }
 
-TEST(HostWorld, RefusesNoRanks) { EXPECT_THROW(HostWorld::create(0, Sharing::threads), Error); }
+TEST(HostWorld, RejectsZeroRanks) { EXPECT_THROW(HostWorld::create(0, Sharing::threads), Error); }
 
-TEST(HostWorld, SaysWhyTheMachineRefuses) {
+TEST(HostWorld, ReportsWhyAMappingFails) {
   try {
     HostWorld::create(2, Sharing::threads, std::size_t{1} << 50);
 #if !defined(__SANITIZE_THREAD__)
-    FAIL() << "2 PiB of addresses were granted";
+    FAIL() << "2 PiB of addresses were mapped";
 #endif
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("2 ranks"), std::string::npos) << error.what();
@@ -111,7 +111,7 @@ TEST(HostWorld, SaysWhyTheMachineRefuses) {
   }
 }
 
-TEST(HostWorld, RanksAllocateFromTheirOwnArenas) {
+TEST(HostWorld, GivesRanksTheirOwnArenas) {
   const auto world = HostWorld::create(2, Sharing::threads, 1 << 20, 1 << 16);
   const auto run_rank = [&](int rank) {
     RankContext context(rank, 2, world.get());

@@ -40,10 +40,11 @@ Device device_from_name(std::string_view name) {
   const std::string_view digits = name.substr(colon + 1);
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), device.index);
   if (error != std::errc{} || end != digits.data() + digits.size() || device.index < 0) {
-    throw Error(str("device `", name, "`: `", digits, "` is no index"), "write a number after the colon, as in sim:1");
+    throw Error(str("device `", name, "`: `", digits, "` is not an index"),
+                "write a number after the colon, as in sim:1");
   }
   if (!has_index(device.kind) && device.index != 0) {
-    throw Error(str("device `", name, "`: there is one ", name_of(device.kind), " only"),
+    throw Error(str("device `", name, "`: a rank has only one ", name_of(device.kind), " device"),
                 str("write ", name_of(device.kind)));
   }
   return device;
@@ -63,7 +64,7 @@ Purpose purpose_from_name(std::string_view name) {
     if (purpose_names[i] == name) return static_cast<Purpose>(i);
   }
   throw Error(str("unknown purpose of memory `", name, "`"),
-              "one of parameter, gradient, gathered, activation, optimizer, communication, other");
+              "use one of parameter, gradient, gathered, activation, optimizer, communication, other");
 }
 
 }  // namespace lockstep::device

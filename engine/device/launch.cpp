@@ -1,10 +1,10 @@
-#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <thread>
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/device/poison_guard.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/tracer.hpp"
 
@@ -12,64 +12,17 @@ namespace lockstep::device {
 
 namespace {
 
-std::string text_of(const Access& access) {
-  return str(
-      "bytes ", access.offset, "..", access.offset + access.bytes, " of ",
-      access.memory->label.empty() ? str("a block of ", access.memory->bytes(), " bytes") : access.memory->label);
-}
-
-[[noreturn]] void refuse_range(const Stream& stream, const char* name, const Access& access) {
-  throw Error(str("launch `", name, "` on ", stream.name(), ": ", text_of(access), " lie outside the block of ",
+[[noreturn]] void fail_range(const Stream& stream, const char* name, const Access& access) {
+  throw Error(str("launch `", name, "` on ", stream.name(), ": ", text_of(access), " are outside the block of ",
                   access.memory->bytes(), " bytes"),
               "give a range inside the block");
 }
 
-[[noreturn]] void refuse_device(const Stream& stream, const char* name, const Access& access) {
+[[noreturn]] void fail_device(const Stream& stream, const char* name, const Access& access) {
   throw Error(str("`", name, "` on ", stream.name(), ": an operand (", text_of(access), ") is on ",
-                  to_text(access.memory->device()), ", the others on ", to_text(stream.device())),
+                  to_text(access.memory->device()), ", the stream on ", to_text(stream.device())),
               str("move it to ", to_text(stream.device()), " first"));
 }
-
-bool overlaps(const Access& a, const Access& b) {
-  return a.memory == b.memory && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
-}
-
-// Poison mode: what a launch only writes holds not-a-number before, what it only reads must stay.
-class PoisonGuard {
- public:
-  PoisonGuard(const Stream& stream, const char* name, std::span<const Access> accesses)
-      : name_(name), stream_(stream.name()) {
-    for (std::size_t i = 0; i < accesses.size(); ++i) {
-      const Access& access = accesses[i];
-      bool alone = access.mode != Mode::update && access.bytes > 0;
-      for (const Access& other : accesses) alone = alone && (other.mode == access.mode || !overlaps(access, other));
-      if (alone) (access.mode == Mode::write ? written_ : kept_).push_back({i, access.bytes, text_of(access), {}});
-    }
-  }
-  void before(const Pointers& pointers) {
-    for (const Range& range : written_) std::memset(pointers.at(range.index), 0xff, range.bytes);
-    for (Range& range : kept_) range.copy.assign(pointers.at(range.index), pointers.at(range.index) + range.bytes);
-  }
-  void after(const Pointers& pointers) const {
-    for (const Range& range : kept_) {
-      if (std::memcmp(range.copy.data(), pointers.at(range.index), range.bytes) == 0) continue;
-      throw Error(str("launch `", name_, "` on ", stream_, " changed ", range.text, ", which it declares as read only"),
-                  "declare the access as write or update");
-    }
-  }
-
- private:
-  struct Range {
-    std::size_t index;
-    std::size_t bytes;
-    std::string text;
-    std::vector<std::byte> copy;
-  };
-  const char* name_;
-  std::string stream_;
-  std::vector<Range> written_;
-  std::vector<Range> kept_;
-};
 
 }  // namespace
 
@@ -86,10 +39,10 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
     }
     Memory& memory = *access.memory;
     if (access.offset > memory.bytes() || access.bytes > memory.bytes() - access.offset) [[unlikely]] {
-      refuse_range(stream, name, access);
+      fail_range(stream, name, access);
     }
     if (memory.device() != stream.device_ && !(copy && memory.device().kind == Kind::cpu)) [[unlikely]] {
-      refuse_device(stream, name, access);
+      fail_device(stream, name, access);
     }
     if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
     pointers.push_back(PointerAccess::data(memory) + access.offset);
@@ -113,7 +66,7 @@ bool LaunchDetail::run_if_idle(Stream& stream, const Pointers& pointers, void (*
   } catch (...) {
     failure = std::current_exception();
   }
-  state.count_as_run(failure);
+  state.complete_on_host(failure);
   return true;
 }
 
@@ -191,21 +144,21 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
 
 void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   if (to.bytes != from.bytes) {
-    throw Error(str("copy on ", stream.name(), ": ", from.bytes, " bytes do not fit ", to.bytes, " bytes"),
-                "give two ranges of one size");
+    throw Error(str("copy on ", stream.name(), ": ", from.bytes, " bytes into ", to.bytes, " bytes"),
+                "give two ranges of the same size");
   }
   if (to.bytes == 0) return;
   const Access accesses[] = {{to.memory, to.offset, to.bytes, Mode::write},
                              {from.memory, from.offset, from.bytes, Mode::read}};
   const auto on_cpu = [](const Access& access) { return access.memory->device().kind == Kind::cpu; };
   const bool crosses = stream.device().kind != Kind::cpu && (on_cpu(to) || on_cpu(from));
-  // What the cpu was given before this is done before a device's copy engine looks at its memory.
+  // The copy runs after the launches that the cpu's current stream has so far.
   if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
                                [bytes = to.bytes](const Pointers& p) { std::memmove(p.at(0), p.at(1), bytes); });
-  const auto holds_host = [&](const Access& access) { return on_cpu(access) && !access.memory->pinned(); };
-  if (crosses && (holds_host(to) || holds_host(from))) stream.synchronize();
+  const auto is_pageable = [&](const Access& access) { return on_cpu(access) && !access.memory->pinned(); };
+  if (crosses && (is_pageable(to) || is_pageable(from))) stream.synchronize();
 }
 
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes) {
@@ -227,9 +180,9 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
 }
 
 void delay(Stream& stream, double milliseconds) {
-  constexpr double most = 3.6e6;
-  if (!(milliseconds >= 0 && milliseconds <= most))
-    throw Error(str("delay: ", milliseconds, " milliseconds"), str("give 0 to ", most, ", an hour"));
+  constexpr double max_milliseconds = 3.6e6;
+  if (!(milliseconds >= 0 && milliseconds <= max_milliseconds))
+    throw Error(str("delay: ", milliseconds, " milliseconds"), str("give 0 to ", max_milliseconds, " (one hour)"));
   LaunchDetail::enqueue(
       stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
       [milliseconds](const Pointers&) {

@@ -1,5 +1,5 @@
-// What launches, events, allocations and the making of a world cost; each with the order check off and on where it
-// looks (the argument `check`).
+// The cost of launches, events, allocations and the creation of a HostWorld. The argument `check` turns the order check
+// off and on.
 //
 //   ci/bench.sh operations --filter 'device/'
 #include <cstdint>
@@ -17,9 +17,9 @@ namespace {
 
 constexpr Device cpu{Kind::cpu, 0};
 constexpr Device sim{Kind::sim, 0};
-constexpr std::int64_t num_floats = 16384;  // as many as take about 2 us
+constexpr std::int64_t num_floats = 16384;  // an addition takes about 2 us
 
-// A rank whose order check is on or off as the benchmark's argument says.
+// A rank. The benchmark's argument turns its order check on or off.
 struct Rank {
   explicit Rank(const benchmark::State& state) { set_order_check(state.range(0) != 0); }
   RankContext context{0, 1};
@@ -105,7 +105,7 @@ void read_four_bytes(benchmark::State& state) {
 }
 BENCHMARK(read_four_bytes)->Name("device/read_to_host_4B")->Apply(with_and_without_check);
 
-// As many launches as `launches` says on a worker's queue, then one wait for all.
+// Issues `launches` launches on a sim stream, then waits for all.
 void launch_on_sim(benchmark::State& state) {
   const Rank rank(state);
   const MemoryPtr memory = allocate(sim, 1024);

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t unknown = std::numeric_limits<std::size_t>::max();
 
-// The number in a file; nothing when there is none ("max", no such file).
+// The number in a file, or nullopt if it has none ("max", or no such file).
 std::optional<std::size_t> number_in(const std::string& file) {
   std::ifstream in(file);
   std::size_t number = 0;
@@ -19,20 +19,20 @@ std::optional<std::size_t> number_in(const std::string& file) {
   return number;
 }
 
-std::size_t left_of(const std::string& limit, const std::string& used) {
+std::size_t limit_minus_usage(const std::string& limit, const std::string& used) {
   const std::optional<std::size_t> most = number_in(limit), now = number_in(used);
   if (!most || !now) return unknown;
   return *most - std::min(*most, *now);
 }
 
-std::size_t left_of_machine(const std::string& file) {
-  constexpr std::size_t bytes_a_unit = 1024;
+std::size_t available_on_machine(const std::string& file) {
+  constexpr std::size_t bytes_per_unit = 1024;
   std::ifstream in(file);
   std::string key, unit;
   std::size_t number = 0;
   while (in >> key >> number) {
     std::getline(in, unit);
-    if (key == "MemAvailable:") return number > unknown / bytes_a_unit ? unknown : number * bytes_a_unit;
+    if (key == "MemAvailable:") return number > unknown / bytes_per_unit ? unknown : number * bytes_per_unit;
   }
   return unknown;
 }
@@ -41,8 +41,9 @@ std::size_t left_of_machine(const std::string& file) {
 
 std::size_t available_memory(const std::string& root) {
   const std::string group = root + "/sys/fs/cgroup/";
-  return std::min({left_of_machine(root + "/proc/meminfo"), left_of(group + "memory.max", group + "memory.current"),
-                   left_of(group + "memory/memory.limit_in_bytes", group + "memory/memory.usage_in_bytes")});
+  return std::min({available_on_machine(root + "/proc/meminfo"),
+                   limit_minus_usage(group + "memory.max", group + "memory.current"),
+                   limit_minus_usage(group + "memory/memory.limit_in_bytes", group + "memory/memory.usage_in_bytes")});
 }
 
 }  // namespace lockstep::device

@@ -1,5 +1,5 @@
-// How much memory the machine can still give, so that a request beyond it fails with a message. Without the question
-// the kernel grants addresses, and ends the rank by SIGKILL when their pages are touched.
+// The memory that the machine has available. A request beyond it can then fail with a message. Otherwise the kernel
+// grants the addresses and kills the rank (SIGKILL) when it touches their pages.
 #pragma once
 
 #include <cstddef>
@@ -7,8 +7,8 @@
 
 namespace lockstep::device {
 
-// Bytes: what the kernel counts as available, or what is left below the limit of the control group, if that is less.
-// The largest size_t where neither can be read. `root` stands in front of the paths, for tests.
+// In bytes: the smaller of the kernel's MemAvailable and the rest below the limit of the control group (v1 or v2). The
+// largest size_t if neither can be read. `root` is a prefix of the paths, for tests.
 std::size_t available_memory(const std::string& root = "");
 
 }  // namespace lockstep::device

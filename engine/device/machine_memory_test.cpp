@@ -34,13 +34,13 @@ class MachineMemory : public testing::Test {
   std::filesystem::path root_;
 };
 
-TEST_F(MachineMemory, IsWhatTheKernelCallsAvailable) {
-  EXPECT_EQ(available(), std::numeric_limits<std::size_t>::max());  // nothing can be read
+TEST_F(MachineMemory, ReadsMemAvailable) {
+  EXPECT_EQ(available(), std::numeric_limits<std::size_t>::max());  // no file can be read
   write("proc/meminfo", "MemTotal:  2000 kB\nHugePages_Total:  0\nMemAvailable:  1000 kB\n");
   EXPECT_EQ(available(), std::size_t{1024000});
 }
 
-TEST_F(MachineMemory, IsLimitedByTheControlGroup) {
+TEST_F(MachineMemory, AppliesTheControlGroupLimit) {
   write("proc/meminfo", "MemAvailable:  1000 kB\n");
   write("sys/fs/cgroup/memory.max", "max\n");
   write("sys/fs/cgroup/memory.current", "5000\n");
@@ -51,15 +51,15 @@ TEST_F(MachineMemory, IsLimitedByTheControlGroup) {
   EXPECT_EQ(available(), std::size_t{0});
 }
 
-TEST_F(MachineMemory, MoreThanItHasIsNotTakenFromAnArena) {
+TEST_F(MachineMemory, LimitsTheArena) {
   const std::size_t beyond = available_memory() + (std::size_t{1} << 30);
   Arena arena = Arena::map_private(beyond + (std::size_t{1} << 30));
-  EXPECT_EQ(arena.take(beyond), nullptr);
-  EXPECT_EQ(arena.taken(), std::size_t{0});
-  EXPECT_NE(arena.take(std::size_t{1} << 20), nullptr);
+  EXPECT_EQ(arena.extend(beyond), nullptr);
+  EXPECT_EQ(arena.used_bytes(), std::size_t{0});
+  EXPECT_NE(arena.extend(std::size_t{1} << 20), nullptr);
 }
 
-TEST_F(MachineMemory, AMessageSaysWhatTheMachineHasLeft) {
+TEST_F(MachineMemory, IsReportedInMessages) {
   RankContext context(0, 1);
   const RankScope scope(context);
   for (const std::size_t bytes : {std::size_t{1} << 62, ~std::size_t{0}}) {

@@ -13,17 +13,17 @@ Memory::~Memory() = default;
 
 MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
   if (device.kind == Kind::meta) {
-    throw Error(str("allocate: the meta device has shapes only, ", bytes, " bytes were asked for"),
-                "make the tensor on cpu or sim where values are needed");
+    throw Error(str("allocate: ", bytes, " bytes on the meta device, which has shapes only"),
+                "create the tensor on cpu or sim if its values are needed");
   }
   if (pinned && device.kind != Kind::cpu) {
-    throw Error(str("allocate: pinned memory lies on cpu, not on ", to_text(device)), "ask for cpu");
+    throw Error(str("allocate: pinned memory on ", to_text(device)), "allocate pinned memory on cpu");
   }
-  if (any_returned_.load(std::memory_order_acquire)) [[unlikely]]
-    take_back_returned();
+  if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
+    collect_released();
   if (bytes > room()) [[unlikely]]
-    past_limit(device, bytes, of);
-  Stream& home = current_stream(device);
+    over_limit(device, bytes, of);
+  Stream& stream = current_stream(device);
   ++stats.num_allocations;
 
   Memory* memory = spare_;
@@ -34,7 +34,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   }
   if (bytes > 0) {
     bool grew = false;
-    memory->block_ = home.state_->pool.take(bytes, grew);
+    memory->block_ = stream.state_->pool.allocate(bytes, grew);
     if (memory->block_ == nullptr) {
       memory->next_ = std::exchange(spare_, memory);
       out_of_memory(device, bytes, of);
@@ -47,16 +47,16 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   memory->purpose_ = of;
   memory->pinned_ = pinned;
   memory->id_ = next_id_++;
-  memory->home_ = &home;
+  memory->allocation_stream_ = &stream;
   memory->runtime_ = this;
   memory->previous_ = nullptr;
-  memory->next_ = living_;
-  if (living_ != nullptr) living_->previous_ = memory;
-  living_ = memory;
+  memory->next_ = live_;
+  if (live_ != nullptr) live_->previous_ = memory;
+  live_ = memory;
   count(of, static_cast<std::int64_t>(bytes));
   if (tracer_) [[unlikely]]
     tracer_->memory_changed(stats);
-  if (order_.on() && bytes > 0) order_.taken(home.state_->clock, shadow_of(*memory), bytes);
+  if (order_.on() && bytes > 0) order_.allocated(stream.state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
       last->runtime_->recycle(last);
@@ -68,26 +68,27 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
 
 void Runtime::recycle(Memory* memory) {
   if (RankContext::current_or_null() == context_) [[likely]]
-    return take_back(memory);
-  std::lock_guard lock(returned_mutex_);
-  returned_.push_back(memory);
-  any_returned_.store(true, std::memory_order_release);
+    return release(memory);
+  std::lock_guard lock(released_mutex_);
+  released_.push_back(memory);
+  any_released_.store(true, std::memory_order_release);
 }
 
-void Runtime::take_back_returned() {
-  std::vector<Memory*> returned;
+void Runtime::collect_released() {
+  std::vector<Memory*> released;
   {
-    std::lock_guard lock(returned_mutex_);
-    returned.swap(returned_);
-    any_returned_.store(false, std::memory_order_relaxed);
+    std::lock_guard lock(released_mutex_);
+    released.swap(released_);
+    any_released_.store(false, std::memory_order_relaxed);
   }
-  for (Memory* memory : returned) take_back(memory);
+  for (Memory* memory : released) release(memory);
 }
 
-void Runtime::take_back(Memory* memory) {
+void Runtime::release(Memory* memory) {
   if (memory->block_ != nullptr) {
-    if (order_.on() && memory->shadow_) order_.freed(memory->home_->state_->clock, *memory->shadow_, *memory);
-    memory->home_->state_->pool.give_back(memory->block_);
+    if (order_.on() && memory->shadow_)
+      order_.freed(memory->allocation_stream_->state_->clock, *memory->shadow_, *memory);
+    memory->allocation_stream_->state_->pool.release(memory->block_);
     memory->block_ = nullptr;
     memory->data_ = nullptr;
   }
@@ -97,7 +98,7 @@ void Runtime::take_back(Memory* memory) {
     tracer_->memory_changed(stats);
   if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
   if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;
-  if (living_ == memory) living_ = memory->next_;
+  if (live_ == memory) live_ = memory->next_;
   memory->label.clear();
   memory->next_ = spare_;
   spare_ = memory;
@@ -141,7 +142,7 @@ std::size_t Runtime::room() const {
 // " 96 (parameter), 32 (activation)", or " 0".
 std::string Runtime::in_use_by_purpose(Kind kind) const {
   std::array<std::int64_t, num_purposes> used{};
-  for (const Memory* memory = living_; memory != nullptr; memory = memory->next_) {
+  for (const Memory* memory = live_; memory != nullptr; memory = memory->next_) {
     if (memory->device_.kind == kind) {
       used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
     }
@@ -157,18 +158,19 @@ std::string Runtime::in_use_by_purpose(Kind kind) const {
 
 void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
   const Arena& arena = arena_of(device.kind);
-  throw Error(str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ",
-                  name_of(of), " were asked for; of ", arena.bytes(), " bytes the pools hold ", arena.taken(),
-                  ", the machine has ", available_memory(), " left; in use are", in_use_by_purpose(device.kind)),
-              "shard more, free earlier, or give the world larger arenas");
+  throw Error(
+      str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
+          " were requested; the pools hold ", arena.used_bytes(), " of ", arena.bytes(), " bytes, the machine has ",
+          available_memory(), " available; in use are", in_use_by_purpose(device.kind)),
+      "shard more, free earlier, or give the world larger arenas");
 }
 
-void Runtime::past_limit(Device device, std::size_t bytes, Purpose of) {
-  if (limit_.bytes == MemoryLimit::none) out_of_memory(device, bytes, of);  // more than a number of bytes can be
+void Runtime::over_limit(Device device, std::size_t bytes, Purpose of) {
+  if (limit_.bytes == MemoryLimit::none) out_of_memory(device, bytes, of);  // the request exceeds any number of bytes
   std::string message =
       str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
           " go past the ", limit_.bytes, " that a rank may use; in use are ", stats.current_total,
-          " on all devices, here", in_use_by_purpose(device.kind));
+          " on all devices, on this one", in_use_by_purpose(device.kind));
   if (limit_.beside) message += str(", and ", limit_.beside->load(std::memory_order_relaxed), " for values");
   throw Error(std::move(message), limit_.remedy);
 }

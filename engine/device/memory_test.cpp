@@ -6,29 +6,20 @@
 #include "gtest/gtest.h"
 
 #include "engine/core/error.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/device/memory_limit.hpp"
-#include "engine/device/stream.hpp"
+#include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
 namespace {
 
 using testing::HasSubstr;
 
-constexpr Device cpu{Kind::cpu, 0};
-constexpr Device sim{Kind::sim, 0};
-
-struct OneRank {
-  RankContext context{0, 1};
-  RankScope scope{context};
-};
-
 std::int64_t current(Purpose purpose) { return memory_stats().current[static_cast<std::size_t>(purpose)]; }
 std::int64_t peak(Purpose purpose) { return memory_stats().peak[static_cast<std::size_t>(purpose)]; }
 
-TEST(Device, NamesReadBack) {
+TEST(Device, ReadsItsNames) {
   for (Kind kind : {Kind::cpu, Kind::sim, Kind::meta, Kind::cuda}) EXPECT_EQ(kind_from_name(name_of(kind)), kind);
   for (int i = 0; i < num_purposes; ++i) {
     EXPECT_EQ(purpose_from_name(name_of(static_cast<Purpose>(i))), static_cast<Purpose>(i));
@@ -37,7 +28,7 @@ TEST(Device, NamesReadBack) {
   EXPECT_THROW(purpose_from_name("weights"), Error);
 }
 
-TEST(Device, IndexIsTheRanksOwnUnlessGiven) {
+TEST(Device, UsesTheRankAsDefaultIndex) {
   EXPECT_EQ(device_from_name("sim"), (Device{Kind::sim, 0}));
   RankContext context(3, 4);
   RankScope scope(context);
@@ -52,7 +43,7 @@ TEST(Device, IndexIsTheRanksOwnUnlessGiven) {
   }
 }
 
-TEST(Device, CudaIsUnsupportedWithoutItsBackend) {
+TEST(Device, RejectsCudaWithoutItsBackend) {
   OneRank rank;
   EXPECT_THROW(require_available(Kind::cuda), UnsupportedError);
   EXPECT_THROW(allocate({Kind::cuda, 0}, 16), UnsupportedError);
@@ -71,7 +62,7 @@ TEST(Memory, CountsByPurpose) {
       EXPECT_EQ(gradient->purpose(), Purpose::gradient);
       EXPECT_EQ(current(Purpose::gradient), 10);
     }
-    const MemoryPtr told = allocate(cpu, 7, Purpose::communication);
+    const MemoryPtr communication = allocate(cpu, 7, Purpose::communication);
     EXPECT_EQ(activation->purpose(), Purpose::activation);
     EXPECT_EQ(current(Purpose::activation), 100);
     EXPECT_EQ(current(Purpose::parameter), 1000);
@@ -90,7 +81,7 @@ TEST(Memory, CountsByPurpose) {
   EXPECT_EQ(peak(Purpose::parameter), 0);
 }
 
-TEST(Memory, CanBeRepurposed) {
+TEST(Memory, ChangesPurpose) {
   OneRank rank;
   MemoryWindow all, gradients(1u << static_cast<unsigned>(Purpose::gradient));
   MemoryPtr block = allocate(cpu, 100);
@@ -108,7 +99,7 @@ TEST(Memory, CanBeRepurposed) {
   EXPECT_EQ(memory_stats().current_total, 0);
 }
 
-TEST(Memory, WindowsSeeThePeakOfTheirPurposes) {
+TEST(Memory, RecordsPeaksInWindows) {
   OneRank rank;
   const MemoryPtr before = allocate(cpu, 1, Purpose::gathered);
   MemoryWindow all;
@@ -133,7 +124,7 @@ TEST(Memory, WindowsSeeThePeakOfTheirPurposes) {
   EXPECT_EQ(all.peak_bytes(), 5001);
 }
 
-TEST(Memory, SteadyStepsDoNotGrowThePools) {
+TEST(Memory, ReusesPoolsInRepeatedSteps) {
   OneRank rank;
   const auto step = [] {
     std::vector<MemoryPtr> blocks;
@@ -149,7 +140,7 @@ TEST(Memory, SteadyStepsDoNotGrowThePools) {
   EXPECT_EQ(memory_stats().num_allocations, 11 * 68);
 }
 
-TEST(Memory, ZeroBytesAreFine) {
+TEST(Memory, AllowsZeroBytes) {
   OneRank rank;
   const MemoryPtr nothing = allocate(sim, 0);
   EXPECT_EQ(nothing->bytes(), 0u);
@@ -160,19 +151,19 @@ TEST(Memory, ZeroBytesAreFine) {
   EXPECT_TRUE(ran);
 }
 
-TEST(Memory, PinnedIsForCpu) {
+TEST(Memory, PinsCpuMemoryOnly) {
   OneRank rank;
   EXPECT_TRUE(allocate(cpu, 8, true)->pinned());
   EXPECT_FALSE(allocate(cpu, 8)->pinned());
   EXPECT_THROW(allocate(sim, 8, true), Error);
 }
 
-TEST(Memory, MetaHasNone) {
+TEST(Memory, RejectsMeta) {
   OneRank rank;
   EXPECT_THROW(allocate({Kind::meta, 0}, 8), Error);
 }
 
-TEST(Memory, OutOfMemoryNamesSizesByPurpose) {
+TEST(Memory, ReportsSizesByPurposeWhenOutOfMemory) {
   const auto world = HostWorld::create(1, Sharing::threads, 1 << 20, 1 << 16);
   RankContext context(0, 1, world.get());
   RankScope scope(context);
@@ -180,7 +171,7 @@ TEST(Memory, OutOfMemoryNamesSizesByPurpose) {
   const MemoryPtr elsewhere = allocate(cpu, 333, Purpose::gradient);
   try {
     allocate(sim, 600000, Purpose::gathered);
-    FAIL() << "more was given than there is";
+    FAIL() << "the arena has less memory";
   } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("out of memory on sim:0 of rank 0: 600000 bytes for gathered"));
     EXPECT_THAT(error.what(), HasSubstr("700000 (parameter)"));
@@ -191,7 +182,7 @@ TEST(Memory, OutOfMemoryNamesSizesByPurpose) {
   EXPECT_NO_THROW(allocate(sim, 100000));
 }
 
-TEST(Memory, BlocksOfDifferentStreamsComeFromDifferentPools) {
+TEST(Memory, UsesOnePoolPerStream) {
   OneRank rank;
   Stream& side = stream(cpu, Role::all_gather);
   std::byte* first = nullptr;
@@ -214,7 +205,7 @@ TEST(Memory, BlocksOfDifferentStreamsComeFromDifferentPools) {
   EXPECT_EQ(first, second);
 }
 
-TEST(Memory, MayOutliveItsRank) {
+TEST(Memory, OutlivesItsRank) {
   MemoryPtr kept;
   {
     OneRank rank;
@@ -225,7 +216,7 @@ TEST(Memory, MayOutliveItsRank) {
   EXPECT_EQ(kept->label, "kept");
 }
 
-TEST(Memory, LetGoByAWorkerIsTakenBack) {
+TEST(Memory, IsReleasedByAWorker) {
   OneRank rank;
   {
     MemoryPtr block = allocate(sim, 4096);
@@ -239,7 +230,7 @@ TEST(Memory, LetGoByAWorkerIsTakenBack) {
   EXPECT_EQ(memory_stats().num_pool_misses, 1);
 }
 
-TEST(Memory, LetGoByAnotherThreadIsTakenBack) {
+TEST(Memory, IsReleasedByAnotherThread) {
   OneRank rank;
   MemoryPtr block = allocate(cpu, 100);
   std::thread([gone = std::move(block)]() mutable { gone.reset(); }).join();
@@ -248,7 +239,7 @@ TEST(Memory, LetGoByAnotherThreadIsTakenBack) {
   EXPECT_EQ(memory_stats().current_total, 0);
 }
 
-TEST(MemoryLimit, RefusesWhatGoesPastItOnAllDevicesTogether) {
+TEST(MemoryLimit, RejectsRequestsAboveTheSumOverDevices) {
   OneRank rank;
   const auto values = std::make_shared<std::atomic<std::int64_t>>(0);
   limit_memory({.bytes = 1 << 20, .beside = values, .remedy = "ask for less"});
@@ -261,21 +252,21 @@ TEST(MemoryLimit, RefusesWhatGoesPastItOnAllDevicesTogether) {
     } catch (const Error& error) {
       EXPECT_EQ(error.message(),
                 "out of memory on cpu of rank 0: 1 bytes for activation go past the 1048576 that a rank may use; in "
-                "use are 1048576 on all devices, here 524288 (parameter), and 0 for values");
+                "use are 1048576 on all devices, on this one 524288 (parameter), and 0 for values");
       EXPECT_EQ(error.remedy(), "ask for less");
     }
     EXPECT_EQ(memory_stats().current_total, 1 << 20);
     EXPECT_NO_THROW(allocate(cpu, 0));
   }
-  EXPECT_NO_THROW(allocate(sim, 1 << 19));  // what was freed can be used again
+  EXPECT_NO_THROW(allocate(sim, 1 << 19));  // freed memory is available again
   *values = 100;
   EXPECT_THROW(allocate(cpu, (1 << 19) - 99), Error);
   EXPECT_NO_THROW(allocate(cpu, (1 << 19) - 100));
-  *values = 1 << 30;  // more than all of it
+  *values = 1 << 30;  // more than the whole limit
   EXPECT_THROW(allocate(cpu, 1), Error);
 }
 
-TEST(MemoryLimit, IsNoneUnlessGiven) {
+TEST(MemoryLimit, IsOffByDefault) {
   OneRank rank;
   EXPECT_NO_THROW(allocate(cpu, std::size_t{1} << 28));
   limit_memory({.bytes = 100});

@@ -1,9 +1,11 @@
-// The order check: two conflicting accesses to overlapping bytes that nothing orders are a defect, whether or not this
-// run happened to get them right. Vector clocks over the rank's streams and its host thread; streams are modelled as
-// CUDA's are even where they run inline. Freeing a block counts as a write on its home stream.
+// The order check finds conflicting accesses to overlapping bytes that nothing orders, even if the run happened to
+// order them correctly.
 //
-// On by default in `lockstep run`, off in `lockstep bench`. Violations are collected, not thrown: the case's verdict
-// reads them at its end.
+// It keeps vector clocks of the rank's streams and its host thread. It models streams as CUDA runs them, also where
+// they run inline. Freeing a block counts as a write on the stream that allocated it.
+//
+// `lockstep run` turns the check on, `lockstep bench` turns it off. Violations are collected, not thrown; the case
+// reads them at its end for its verdict.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +15,22 @@
 namespace lockstep::device {
 
 struct OrderViolation {
-  std::string message;  // both accesses: launch name, stream, read or write, range, place, and the block's label
+  std::string message;  // both accesses (launch, stream, read or write, byte range), the block's label, and the place
   int scenario_line = 0;
   int iteration = -1;
-  std::int64_t time_ns = 0;
+  std::int64_t time_ns = 0;  // steady_clock
 };
 
+// For the current rank. Accesses made while the check is off count as ordered.
 void set_order_check(bool on);
 bool order_check_on();
-// What was found on the current rank so far, at most 20, in order of finding.
+// The violations found on the current rank, at most 20, in the order in which they were found.
 const std::vector<OrderViolation>& order_violations();
-// Number of pairs of accesses that were checked, as evidence that the check looked.
+// The number of compared pairs of accesses, as evidence that the check ran.
 std::int64_t num_order_checks();
 
-// Test mode: before each launch what it only writes is filled with 0xFF bytes (not-a-number), and after it what it only
-// reads must be unchanged.
+// Poison mode, for tests: before each launch, memory that it only writes is filled with 0xFF bytes (NaN). After the
+// launch, memory that it only reads must be unchanged; otherwise the launch throws Error.
 void set_poison(bool on);
 
 }  // namespace lockstep::device

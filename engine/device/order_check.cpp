@@ -9,25 +9,34 @@
 namespace lockstep::device {
 
 namespace {
-constexpr std::size_t most_violations = 20;
-constexpr std::size_t prune_every = 128;  // parts
 
-bool join(Clocks& into, const Clocks& what) {
-  std::uint32_t news = 0;
-  for (std::size_t i = 0; i < into.size(); ++i) {
-    const std::uint32_t later = std::max(into[i], what[i]);
-    news |= later ^ into[i];
-    into[i] = later;
+constexpr std::size_t max_violations = 20;
+constexpr std::size_t prune_every = 128;  // subranges
+
+// Raises `clocks` to at least `other`. Returns whether that changed anything.
+bool join(Clocks& clocks, const Clocks& other) {
+  std::uint32_t changed = 0;
+  for (std::size_t i = 0; i < clocks.size(); ++i) {
+    const std::uint32_t later = std::max(clocks[i], other[i]);
+    changed |= later ^ clocks[i];
+    clocks[i] = later;
   }
-  return news != 0;
+  return changed != 0;
 }
+
+// Whether `now` makes `earlier` redundant: an access ordered after `now` is then also ordered after `earlier`. A write
+// replaces all accesses inside its range, a read replaces the reads of its own stream.
+bool supersedes(const AccessRecord& now, const AccessRecord& earlier) {
+  return now.begin <= earlier.begin && now.end >= earlier.end &&
+         (now.writes || (!earlier.writes && earlier.stream == now.stream));
+}
+
+bool starts_before(const AccessRecord& record, std::size_t offset) { return record.begin < offset; }
+
 }  // namespace
 
 void OrderCheck::set_on(bool on) {
-  if (on && !on_) {
-    // What ran unwatched counts as ordered.
-    ++generation_;
-  }
+  if (on && !on_) ++generation_;  // accesses made while the check was off count as ordered
   on_ = on;
 }
 
@@ -47,46 +56,48 @@ void OrderCheck::learn_from_host(StreamClock& clock) {
   stream_learns(clock, host_);
 }
 
-void OrderCheck::stream_learns(StreamClock& clock, const Clocks& what) {
-  // A new point: memory that goes back from here on is ordered after what was learned, before it was not.
-  if (join(clock.known, what)) ++clock.known[static_cast<std::size_t>(clock.id)];
+void OrderCheck::stream_learns(StreamClock& clock, const Clocks& known) {
+  // Starts a new point: blocks freed from here on are ordered after `known`, blocks freed before are not.
+  if (join(clock.known, known)) ++clock.known[static_cast<std::size_t>(clock.id)];
 }
 
-void OrderCheck::host_learns(const Clocks& what) {
-  if (join(host_, what)) ++host_version_;
+void OrderCheck::host_learns(const Clocks& known) {
+  if (join(host_, known)) ++host_version_;
 }
 
-void OrderCheck::taken(StreamClock& home, OrderShadow& shadow, std::size_t bytes) {
-  learn_from_host(home);
-  shadow.generation = generation_;
-  shadow.clear();
+AccessRecord OrderCheck::record_at(const StreamClock& clock, const char* name) const {
   AccessRecord record;
-  record.end = bytes;
-  record.count = home.known[static_cast<std::size_t>(home.id)];
-  record.stream = static_cast<std::uint8_t>(home.id);
-  record.writes = record.taking = true;
+  record.count = clock.known[static_cast<std::size_t>(clock.id)];
+  record.stream = static_cast<std::uint8_t>(clock.id);
+  record.name = name;
   record.scenario_line = context_->scenario_line;
   record.iteration = context_->iteration;
-  shadow.whole.push_back(record);
+  return record;
 }
 
-void OrderCheck::freed(StreamClock& home, OrderShadow& shadow, const Memory& memory) {
+void OrderCheck::allocated(StreamClock& clock, OrderShadow& shadow, std::size_t bytes) {
+  learn_from_host(clock);
+  shadow.generation = generation_;
+  shadow.clear();
+  AccessRecord record = record_at(clock, "");
+  record.end = bytes;
+  record.writes = record.is_allocation = true;
+  shadow.full_block.push_back(record);
+}
+
+void OrderCheck::freed(StreamClock& clock, OrderShadow& shadow, const Memory& memory) {
   if (shadow.generation != generation_) return;
-  learn_from_host(home);
+  learn_from_host(clock);
   const auto check = [&](const AccessRecord& earlier) {
     ++num_checked_;
-    if (earlier.count <= home.known[earlier.stream]) return;
-    AccessRecord later;
+    if (earlier.count <= clock.known[earlier.stream]) return;
+    AccessRecord later = record_at(clock, "freeing");
     later.end = memory.bytes();
-    later.stream = static_cast<std::uint8_t>(home.id);
     later.writes = true;
-    later.name = "freeing";
-    later.scenario_line = context_->scenario_line;
-    later.iteration = context_->iteration;
     report(earlier, later, true, memory);
   };
-  std::for_each(shadow.whole.begin(), shadow.whole.end(), check);
-  std::for_each(shadow.parts.begin(), shadow.parts.end(), check);
+  std::for_each(shadow.full_block.begin(), shadow.full_block.end(), check);
+  std::for_each(shadow.subranges.begin(), shadow.subranges.end(), check);
 }
 
 void OrderCheck::begin_launch(StreamClock& clock) {
@@ -109,84 +120,80 @@ void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shado
     shadow.generation = generation_;
   }
   const Memory& memory = *access.memory;
-  AccessRecord now;
+  AccessRecord now = record_at(clock, name);
   now.begin = access.offset;
   now.end = access.offset + access.bytes;
-  now.count = clock.known[static_cast<std::size_t>(clock.id)];
-  now.stream = static_cast<std::uint8_t>(clock.id);
   now.writes = access.mode != Mode::read;
-  now.name = name;
-  now.scenario_line = context_->scenario_line;
-  now.iteration = context_->iteration;
-  // Whoever comes after this access comes after what it covers: a write covers all, a read its own stream's reads.
-  const auto supersedes = [&now](const AccessRecord& earlier) {
-    return now.begin <= earlier.begin && now.end >= earlier.end &&
-           (now.writes || (!earlier.writes && earlier.stream == now.stream));
-  };
+  const bool covers_block = access.offset == 0 && access.bytes == memory.bytes();
+  compare_full_block(clock, shadow, now, covers_block, memory);
+  compare_subranges(clock, shadow, now, covers_block, memory);
+}
 
-  // Against accesses to the whole block.
-  const bool is_whole = access.offset == 0 && access.bytes == memory.bytes();
-  bool placed = false;
-  for (std::size_t i = 0; i < shadow.whole.size();) {
-    AccessRecord& earlier = shadow.whole[i];
+void OrderCheck::compare_full_block(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
+                                    bool covers_block, const Memory& memory) {
+  bool stored = false;
+  for (std::size_t i = 0; i < shadow.full_block.size();) {
+    AccessRecord& earlier = shadow.full_block[i];
     compare(clock, earlier, now, memory);
-    if (!is_whole || !supersedes(earlier)) {
+    if (!covers_block || !supersedes(now, earlier)) {
       ++i;
-    } else if (!placed) {
+    } else if (!stored) {
       earlier = now;
-      placed = true;
+      stored = true;
       ++i;
     } else {
-      earlier = shadow.whole.back();
-      shadow.whole.pop_back();
+      earlier = shadow.full_block.back();
+      shadow.full_block.pop_back();
     }
   }
-  if (is_whole && !placed) shadow.whole.push_back(now);
+  if (covers_block && !stored) shadow.full_block.push_back(now);
+}
 
-  // Against the parts that may reach into this one.
-  std::vector<AccessRecord>& parts = shadow.parts;
-  const auto starts_before = [](const AccessRecord& record, std::size_t place) { return record.begin < place; };
-  const std::size_t earliest = now.begin - std::min(now.begin, shadow.longest_part);
-  const auto first = std::lower_bound(parts.begin(), parts.end(), earliest, starts_before);
+void OrderCheck::compare_subranges(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
+                                   bool covers_block, const Memory& memory) {
+  // Only subranges that begin at most `longest_subrange` bytes before this one can overlap it.
+  std::vector<AccessRecord>& subranges = shadow.subranges;
+  const std::size_t earliest = now.begin - std::min(now.begin, shadow.longest_subrange);
+  const auto first = std::lower_bound(subranges.begin(), subranges.end(), earliest, starts_before);
   auto kept = first, next = first;
-  for (; next != parts.end() && next->begin < now.end; ++next) {
+  for (; next != subranges.end() && next->begin < now.end; ++next) {
     if (next->end > now.begin) {
       compare(clock, *next, now, memory);
-      if (supersedes(*next)) continue;
+      if (supersedes(now, *next)) continue;
     }
     if (kept != next) *kept = *next;
     ++kept;
   }
-  if (is_whole) {
-    parts.erase(kept, next);
-    if (parts.empty()) shadow.longest_part = 0;
+  if (covers_block) {
+    subranges.erase(kept, next);
+    if (subranges.empty()) shadow.longest_subrange = 0;
     return;
   }
-  shadow.longest_part = std::max(shadow.longest_part, access.bytes);
-  const auto place = std::lower_bound(first, kept, now.begin, starts_before);
+  shadow.longest_subrange = std::max(shadow.longest_subrange, now.end - now.begin);
+  const auto position = std::lower_bound(first, kept, now.begin, starts_before);
   if (kept != next) {
-    std::move_backward(place, kept, kept + 1);
-    *place = now;
-    parts.erase(kept + 1, next);
+    std::move_backward(position, kept, kept + 1);
+    *position = now;
+    subranges.erase(kept + 1, next);
     return;
   }
-  parts.insert(place, now);
-  if (parts.size() % prune_every == 0) prune(shadow);
+  subranges.insert(position, now);
+  if (subranges.size() % prune_every == 0) prune(shadow);
 }
 
 void OrderCheck::prune(OrderShadow& shadow) const {
-  // What every stream and the host know has run conflicts with nothing to come.
+  // Accesses that every stream and the host are ordered after cannot conflict with later accesses.
   Clocks common = host_;
   for (const StreamClock* stream : streams_) {
     for (std::size_t i = 0; i < common.size(); ++i) common[i] = std::min(common[i], stream->known[i]);
   }
-  std::erase_if(shadow.parts, [&](const AccessRecord& record) { return record.count <= common[record.stream]; });
+  std::erase_if(shadow.subranges, [&](const AccessRecord& record) { return record.count <= common[record.stream]; });
 }
 
 std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const {
-  std::string out = record.taking ? str("taking the block from the pool of ", names_[record.stream])
-                    : freeing     ? str("freeing it, which ", names_[record.stream], " orders,")
-                                  : str("`", static_cast<const char*>(record.name), "` on ", names_[record.stream],
+  std::string out = record.is_allocation ? str("allocating the block from the pool of ", names_[record.stream])
+                    : freeing            ? str("freeing it on ", names_[record.stream])
+                              : str("`", static_cast<const char*>(record.name), "` on ", names_[record.stream],
                                     record.writes ? " writing" : " reading", " bytes ", record.begin, "..", record.end);
   if (record.scenario_line > 0) out += str(" (line ", record.scenario_line, ")");
   if (record.iteration >= 0) out += str(" (iteration ", record.iteration, ")");
@@ -194,20 +201,20 @@ std::string OrderCheck::describe(const AccessRecord& record, bool freeing) const
 }
 
 void OrderCheck::report(const AccessRecord& earlier, const AccessRecord& later, bool freeing, const Memory& memory) {
-  const std::string what = memory.label.empty() ? str("a block of ", memory.bytes(), " bytes (",
-                                                      name_of(memory.purpose()), ") on ", to_text(memory.device()))
-                                                : str(memory.label, " on ", to_text(memory.device()));
-  // The same two launches on the same block say nothing new the second time.
-  const std::string key = str(what, "|", static_cast<const char*>(earlier.name), "|", static_cast<int>(earlier.stream),
-                              "|", earlier.writes, earlier.taking, "|", static_cast<const char*>(later.name), "|",
-                              static_cast<int>(later.stream), "|", later.writes, freeing);
+  const std::string block = memory.label.empty() ? str("a block of ", memory.bytes(), " bytes (",
+                                                       name_of(memory.purpose()), ") on ", to_text(memory.device()))
+                                                 : str(memory.label, " on ", to_text(memory.device()));
+  // The same two launches on the same block are reported once.
+  const std::string key = str(block, "|", static_cast<const char*>(earlier.name), "|", static_cast<int>(earlier.stream),
+                              "|", earlier.writes, earlier.is_allocation, "|", static_cast<const char*>(later.name),
+                              "|", static_cast<int>(later.stream), "|", later.writes, freeing);
   if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) return;
-  if (violations_.size() == most_violations) return;
+  if (violations_.size() == max_violations) return;
   seen_.push_back(key);
   OrderViolation violation;
-  violation.message = str("nothing orders two accesses to ", what, ": ", describe(earlier, false), " and then ",
+  violation.message = str("nothing orders two accesses to ", block, ": ", describe(earlier, false), " and then ",
                           describe(later, freeing), "; ", names_[later.stream], " must wait for an event of ",
-                          names_[earlier.stream], " recorded after the first, or the host for either");
+                          names_[earlier.stream], " recorded after the first access, or the host for either stream");
   if (!context_->place.empty()) violation.message += str(" [", context_->place, "]");
   violation.scenario_line = context_->scenario_line;
   violation.iteration = context_->iteration;

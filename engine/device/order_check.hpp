@@ -1,12 +1,13 @@
-// How the order check works (internal).
+// The implementation of the order check (internal to engine/device).
 //
-// Every stream has a vector clock: how far of each stream is known to run before what it is given next. Its own entry
-// counts up at each launch and whenever it learns something, so that (stream, count) names a point. The host's clock
-// holds what it learned by waiting; a launch joins it, an event carries a copy, Stream::wait joins that.
+// Every stream has a vector clock. Entry s of it is the point up to which stream s has run before this stream's next
+// launch. A stream increases its own entry at each launch and whenever it learns of another stream's progress, so
+// (stream, count) names a point. The host has a clock, too: it learns by waiting. A launch joins the host's clock into
+// its stream's clock. An event carries a copy of its stream's clock, and Stream::wait joins that copy.
 //
-// Each block remembers the accesses that are not yet covered by later ones. An access (s, n) comes before a launch
-// whose stream's clock has n or more at s. Taking a block counts as a write of its home stream at that point, freeing
-// it as another: so memory that changes hands is ordered by its home stream, whether or not a block really was reused.
+// Each block remembers the accesses that no later access supersedes. An access (s, n) is ordered before a launch if the
+// clock of the launch's stream has at least n at s. Allocating a block counts as a write on its allocation stream, and
+// freeing it as another one. The reuse of memory is therefore checked even in runs where no block is reused.
 #pragma once
 
 #include <array>
@@ -22,38 +23,40 @@
 
 namespace lockstep::device {
 
-inline constexpr int max_streams = 16;  // a rank's, over all its devices
+inline constexpr int max_streams = 16;  // per rank, over all its devices
 using Clocks = std::array<std::uint32_t, max_streams>;
 
 struct StreamClock {
   int id = 0;
   Clocks known{};
-  std::uint64_t host_version = 0;  // of the host's knowledge that was joined last
+  std::uint64_t host_version = 0;  // version of the host's clock that was joined last
 };
 
+// An access to the bytes [begin, end) of a block, at point (stream, count).
 struct AccessRecord {
   std::size_t begin = 0;
   std::size_t end = 0;
   std::uint32_t count = 0;
   std::uint8_t stream = 0;
   bool writes = false;
-  bool taking = false;  // the block was taken here; no launch
+  bool is_allocation = false;  // the allocation of the block instead of a launch
   const char* name = "";
   int scenario_line = 0;
   int iteration = -1;
 };
 
-// Accesses to the whole block apart from those to parts of it: a flat buffer has many parts, each looked up by place.
+// The accesses that a block remembers. Accesses to all its bytes are separate from those to subranges, because a flat
+// buffer has many subranges, which are found by binary search.
 struct OrderShadow {
-  std::vector<AccessRecord> whole;
-  std::vector<AccessRecord> parts;  // in order of their begin
-  std::size_t longest_part = 0;
+  std::vector<AccessRecord> full_block;
+  std::vector<AccessRecord> subranges;  // sorted by `begin`
+  std::size_t longest_subrange = 0;     // bytes
   std::uint64_t generation = 0;
 
   void clear() {
-    whole.clear();
-    parts.clear();
-    longest_part = 0;
+    full_block.clear();
+    subranges.clear();
+    longest_subrange = 0;
   }
 };
 
@@ -63,24 +66,33 @@ class OrderCheck {
 
   bool on() const { return on_; }
   void set_on(bool on);
+  // Throws Error for the 17th stream of a rank.
   void add_stream(StreamClock& clock, std::string name);
 
-  // A block was taken from, and goes back to, the pool of `home`.
-  void taken(StreamClock& home, OrderShadow& shadow, std::size_t bytes);
-  void freed(StreamClock& home, OrderShadow& shadow, const Memory& memory);
-  // A launch: advances the stream's clock once, then one call for each access.
+  // A block was allocated from, or returned to, the pool of the stream with this clock.
+  void allocated(StreamClock& clock, OrderShadow& shadow, std::size_t bytes);
+  void freed(StreamClock& clock, OrderShadow& shadow, const Memory& memory);
+  // A launch calls begin_launch once, which advances the stream's clock, and then access() for each access.
   void begin_launch(StreamClock& clock);
   void access(StreamClock& clock, const char* name, OrderShadow& shadow, const Access& access);
 
-  void stream_learns(StreamClock& clock, const Clocks& what);
-  void host_learns(const Clocks& what);
+  // The stream (the host) waited until everything in `known` had run.
+  void stream_learns(StreamClock& clock, const Clocks& known);
+  void host_learns(const Clocks& known);
   void learn_from_host(StreamClock& clock);
 
   const std::vector<OrderViolation>& violations() const { return violations_; }
   std::int64_t num_checked() const { return num_checked_; }
 
  private:
-  // Whether `now` conflicts with `earlier` unordered; reports it.
+  // A record at the current point of the stream, without range and mode.
+  AccessRecord record_at(const StreamClock& clock, const char* name) const;
+  // Compares `now` with the remembered accesses, drops those that it supersedes, and remembers it.
+  void compare_full_block(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now, bool covers_block,
+                          const Memory& memory);
+  void compare_subranges(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now, bool covers_block,
+                         const Memory& memory);
+  // Reports the two accesses if they conflict and nothing orders them.
   void compare(const StreamClock& clock, const AccessRecord& earlier, const AccessRecord& now, const Memory& memory);
   void prune(OrderShadow& shadow) const;
   void report(const AccessRecord& earlier, const AccessRecord& later, bool freeing, const Memory& memory);
@@ -88,13 +100,13 @@ class OrderCheck {
 
   RankContext* context_;
   bool on_ = true;
-  std::uint64_t generation_ = 1;  // shadows of an earlier one know nothing
+  std::uint64_t generation_ = 1;  // shadows of an earlier generation are discarded
   Clocks host_{};
   std::uint64_t host_version_ = 0;
   std::vector<StreamClock*> streams_;
   std::vector<std::string> names_;
   std::vector<OrderViolation> violations_;
-  std::vector<std::string> seen_;
+  std::vector<std::string> seen_;  // keys of the reported pairs
   std::int64_t num_checked_ = 0;
 };
 

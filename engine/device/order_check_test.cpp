@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cstring>
 #include <random>
 #include <thread>
 #include <vector>
@@ -8,9 +7,8 @@
 #include "gtest/gtest.h"
 
 #include "engine/core/error.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/device/order.hpp"
-#include "engine/device/stream.hpp"
+#include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
 namespace {
@@ -19,12 +17,9 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::SizeIs;
 
-constexpr Device cpu{Kind::cpu, 0};
-constexpr Device sim{Kind::sim, 0};
-
 void nothing(const Pointers&) {}
 
-// On sim the accesses really race, so the bodies here touch nothing.
+// The bodies access no memory, because on sim the accesses would race.
 class OrderCheck : public testing::TestWithParam<Kind> {
  protected:
   Device device() const { return {GetParam(), 0}; }
@@ -66,7 +61,7 @@ TEST_P(OrderCheck, FindsAMissingWait) {
   EXPECT_GT(found.time_ns, 0);
 }
 
-TEST_P(OrderCheck, ReportsNothingWhenTheWaitIsThere) {
+TEST_P(OrderCheck, AcceptsOrderedAccesses) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);
   gather().wait(compute().record());
@@ -77,7 +72,7 @@ TEST_P(OrderCheck, ReportsNothingWhenTheWaitIsThere) {
   EXPECT_GT(num_order_checks(), 0);
 }
 
-TEST_P(OrderCheck, AnEventRecordedTooEarlyDoesNotOrder) {
+TEST_P(OrderCheck, FindsAnEventRecordedTooEarly) {
   const MemoryPtr weight = block();
   const Event early = compute().record();
   touch(compute(), "linear", weight, Mode::write);
@@ -86,7 +81,7 @@ TEST_P(OrderCheck, AnEventRecordedTooEarlyDoesNotOrder) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST_P(OrderCheck, OrderPassesThroughAThirdStream) {
+TEST_P(OrderCheck, FollowsOrderThroughAThirdStream) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);
   reduce().wait(compute().record());
@@ -96,20 +91,20 @@ TEST_P(OrderCheck, OrderPassesThroughAThirdStream) {
   EXPECT_THAT(order_violations(), SizeIs(0));
 }
 
-TEST_P(OrderCheck, ReadsDoNotConflict) {
+TEST_P(OrderCheck, AcceptsConcurrentReads) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::read);
   touch(gather(), "all_gather", weight, Mode::read);
   touch(reduce(), "norm", weight, Mode::read);
   EXPECT_THAT(order_violations(), SizeIs(0));
-  // A write must come after all of them.
+  // A write must be ordered after all of them.
   compute().wait(gather().record());
   touch(compute(), "step", weight, Mode::write);
   ASSERT_THAT(order_violations(), SizeIs(1));
   EXPECT_THAT(order_violations()[0].message, HasSubstr("`norm`"));
 }
 
-TEST_P(OrderCheck, RangesThatDoNotMeetDoNotConflict) {
+TEST_P(OrderCheck, AcceptsDisjointRanges) {
   const MemoryPtr weight = block(256);
   touch(compute(), "low", weight, Mode::write, 0, 128);
   touch(gather(), "high", weight, Mode::write, 128, 128);
@@ -119,7 +114,7 @@ TEST_P(OrderCheck, RangesThatDoNotMeetDoNotConflict) {
   EXPECT_THAT(order_violations()[0].message, AllOf(HasSubstr("`high`"), HasSubstr("`straddle`")));
 }
 
-TEST_P(OrderCheck, APartialWriteDoesNotHideAnEarlierOne) {
+TEST_P(OrderCheck, RemembersAWriteBehindASubrangeWrite) {
   const MemoryPtr weight = block(128);
   touch(gather(), "all_gather", weight, Mode::write, 0, 128);
   reduce().wait(gather().record());
@@ -128,19 +123,19 @@ TEST_P(OrderCheck, APartialWriteDoesNotHideAnEarlierOne) {
   touch(compute(), "linear", weight, Mode::read, 0, 128);
   EXPECT_THAT(order_violations(), SizeIs(0));
   touch(gather(), "part again", weight, Mode::write, 0, 64);
-  EXPECT_THAT(order_violations(), SizeIs(2));  // part and linear
+  EXPECT_THAT(order_violations(), SizeIs(2));  // with `part` and with `linear`
 }
 
-TEST_P(OrderCheck, IssuingGivesTheHostNoEdge) {
+TEST_P(OrderCheck, DoesNotOrderByIssuingOrPolling) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);
   const Event event = compute().record();
-  while (!event.done()) std::this_thread::yield();  // asking is not waiting
+  while (!event.done()) std::this_thread::yield();  // polling does not order
   touch(gather(), "all_gather", weight, Mode::read);
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST_P(OrderCheck, WhatTheHostWaitedForIsKnownToWhatItIssues) {
+TEST_P(OrderCheck, OrdersLaunchesAfterHostWaits) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);
   compute().synchronize();
@@ -156,7 +151,7 @@ TEST_P(OrderCheck, WhatTheHostWaitedForIsKnownToWhatItIssues) {
   EXPECT_THAT(order_violations(), SizeIs(0));
 }
 
-TEST_P(OrderCheck, ReadingFromTheWrongStreamIsFound) {
+TEST_P(OrderCheck, FindsReadsOnTheWrongStream) {
   const MemoryPtr weight = block();
   touch(gather(), "all_gather", weight, Mode::write);
   std::byte bytes[64];
@@ -164,14 +159,14 @@ TEST_P(OrderCheck, ReadingFromTheWrongStreamIsFound) {
   read_to_host(bytes, *weight, 0, 64);
   EXPECT_THAT(order_violations(), SizeIs(0));
   touch(gather(), "all_gather", weight, Mode::write);
-  if (device() == cpu) {  // on sim this would be a true race of the host's copy
+  if (device() == cpu) {  // on sim the host's copy would be a real race
     read_to_host(bytes, *weight, 0, 64);
     ASSERT_THAT(order_violations(), SizeIs(1));
     EXPECT_THAT(order_violations()[0].message, HasSubstr("`read_to_host`"));
   }
 }
 
-TEST_P(OrderCheck, FreeingWhileAnotherStreamUsesItIsFound) {
+TEST_P(OrderCheck, FindsFreeingDuringUse) {
   MemoryPtr weight = block();
   touch(gather(), "all_gather", weight, Mode::read);
   weight.reset();
@@ -180,7 +175,7 @@ TEST_P(OrderCheck, FreeingWhileAnotherStreamUsesItIsFound) {
               AllOf(HasSubstr("`all_gather`"), HasSubstr("freeing"), HasSubstr("fc1.weight")));
 }
 
-TEST_P(OrderCheck, FreeingAfterTheHomeStreamWaitedIsFine) {
+TEST_P(OrderCheck, AcceptsFreeingAfterTheAllocationStreamWaited) {
   MemoryPtr weight = block();
   touch(gather(), "all_gather", weight, Mode::read);
   compute().wait(gather().record());
@@ -188,21 +183,21 @@ TEST_P(OrderCheck, FreeingAfterTheHomeStreamWaitedIsFine) {
   EXPECT_THAT(order_violations(), SizeIs(0));
 }
 
-TEST_P(OrderCheck, UsingABlockOnAnotherStreamNeedsAWaitForItsHome) {
+TEST_P(OrderCheck, FindsUseWithoutAWaitForTheAllocationStream) {
   MemoryPtr first = block();
   touch(compute(), "linear", first, Mode::write);
   first.reset();
   const MemoryPtr second = allocate(device(), 64);  // the same bytes, which `linear` may still be writing
   touch(gather(), "all_gather", second, Mode::write);
   ASSERT_THAT(order_violations(), SizeIs(1));
-  EXPECT_THAT(order_violations()[0].message, HasSubstr("taking the block from the pool of " + compute().name()));
+  EXPECT_THAT(order_violations()[0].message, HasSubstr("allocating the block from the pool of " + compute().name()));
 }
 
-TEST_P(OrderCheck, WhatTheHomeStreamLearnedComesWithTheBlock) {
+TEST_P(OrderCheck, FindsReuseWithoutAWaitForTheLastUser) {
   MemoryPtr first = block();
   touch(compute(), "linear", first, Mode::write);
   gather().wait(compute().record());
-  reduce().wait(compute().record());  // before compute knows of the read that follows
+  reduce().wait(compute().record());  // before compute learns of the read below
   touch(gather(), "all_gather", first, Mode::read);
   compute().wait(gather().record());
   first.reset();
@@ -211,7 +206,7 @@ TEST_P(OrderCheck, WhatTheHomeStreamLearnedComesWithTheBlock) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST_P(OrderCheck, TheSamePairIsReportedOnce) {
+TEST_P(OrderCheck, ReportsAPairOnce) {
   const MemoryPtr weight = block();
   for (int i = 0; i < 10; ++i) {
     touch(compute(), "linear", weight, Mode::write);
@@ -220,7 +215,7 @@ TEST_P(OrderCheck, TheSamePairIsReportedOnce) {
   EXPECT_THAT(order_violations(), SizeIs(2));  // write then read, read then write
 }
 
-TEST_P(OrderCheck, KeepsAtMostTwenty) {
+TEST_P(OrderCheck, KeepsAtMostTwentyViolations) {
   for (int i = 0; i < 30; ++i) {
     const MemoryPtr memory = block();
     memory->label = "block " + std::to_string(i);
@@ -231,7 +226,7 @@ TEST_P(OrderCheck, KeepsAtMostTwenty) {
   EXPECT_THAT(order_violations(), SizeIs(20));
 }
 
-TEST_P(OrderCheck, ManySlicesStayWatched) {
+TEST_P(OrderCheck, ChecksManySubranges) {
   const MemoryPtr flat = block(4096 * 4);
   for (int step = 0; step < 3; ++step) {
     for (std::size_t i = 0; i < 1024; ++i) touch(compute(), "grad", flat, Mode::write, i * 16, 16);
@@ -241,8 +236,8 @@ TEST_P(OrderCheck, ManySlicesStayWatched) {
   EXPECT_THAT(order_violations()[0].message, HasSubstr("writing bytes 16368..16384"));
 }
 
-TEST_P(OrderCheck, AgreesWithAPlainListOfAllAccesses) {
-  // Random accesses and waits against a check that forgets nothing and compares everything, byte for byte.
+TEST_P(OrderCheck, AgreesWithAReferenceCheck) {
+  // Compares random accesses and waits with a reference that remembers and compares all accesses.
   struct Seen {
     std::size_t begin, end;
     int stream;
@@ -258,7 +253,7 @@ TEST_P(OrderCheck, AgreesWithAPlainListOfAllAccesses) {
     const MemoryPtr memory = block(64);
     memory->label = "round " + std::to_string(round);
     Stream* streams[] = {&compute(), &gather(), &reduce()};
-    int known[3][3] = {};  // how far stream i knows stream j
+    int known[3][3] = {};  // the point of stream j that stream i knows
     std::vector<Seen> all;
     bool conflict = false;
     for (int step = 0; step < 12 && !conflict; ++step) {
@@ -287,7 +282,7 @@ TEST_P(OrderCheck, AgreesWithAPlainListOfAllAccesses) {
   EXPECT_GT(found, 5);
 }
 
-TEST_P(OrderCheck, OffItSeesNothingAndOnAgainStartsAfresh) {
+TEST_P(OrderCheck, IgnoresAccessesWhileOff) {
   const MemoryPtr weight = block();
   touch(compute(), "linear", weight, Mode::write);
   set_order_check(false);
@@ -302,7 +297,7 @@ TEST_P(OrderCheck, OffItSeesNothingAndOnAgainStartsAfresh) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST_P(OrderCheck, DeferredLaunchesCountWhereTheyAreIssued) {
+TEST_P(OrderCheck, CountsDeferredLaunchesAtTheirIssue) {
   const MemoryPtr weight = block();
   const Access access[] = {{weight.get(), 0, 64, Mode::update}};
   launch_deferred(gather(), "all_gather", access, nothing, nothing);
@@ -316,7 +311,7 @@ TEST_P(OrderCheck, DeferredLaunchesCountWhereTheyAreIssued) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST(OrderCheckAcrossDevices, AsynchronousCopiesToTheCpuNeedAWait) {
+TEST(OrderCheckAcrossDevices, FindsAMissingWaitAfterAnAsynchronousCopy) {
   RankContext context(0, 1);
   RankScope scope(context);
   const MemoryPtr pinned = allocate(cpu, 64, true), device = allocate(sim, 64);
@@ -330,7 +325,7 @@ TEST(OrderCheckAcrossDevices, AsynchronousCopiesToTheCpuNeedAWait) {
   EXPECT_THAT(order_violations(), SizeIs(1));
 }
 
-TEST(OrderCheckAcrossDevices, TooManyStreamsAreRefused) {
+TEST(OrderCheckAcrossDevices, RejectsTooManyStreams) {
   RankContext context(0, 1);
   RankScope scope(context);
   EXPECT_THROW(
@@ -340,73 +335,6 @@ TEST(OrderCheckAcrossDevices, TooManyStreamsAreRefused) {
         }
       },
       Error);
-}
-
-class Poison : public OrderCheck {};
-INSTANTIATE_TEST_SUITE_P(Devices, Poison, testing::Values(Kind::cpu, Kind::sim),
-                         [](const auto& kind) { return std::string(name_of(kind.param)); });
-
-TEST_P(Poison, FillsWhatALaunchOnlyWrites) {
-  const MemoryPtr memory = block(), input = block();
-  std::byte bytes[64] = {};
-  write_from_host(*memory, 0, bytes, 64);
-  write_from_host(*input, 0, bytes, 64);
-  set_poison(true);
-  launch(compute(), "writes half", {Access{memory.get(), 0, 64, Mode::write}, Access{input.get(), 0, 64, Mode::update}},
-         [](const Pointers& p) { std::memset(p.at(0), 7, 32); });
-  read_to_host(bytes, *memory, 0, 64);
-  EXPECT_EQ(static_cast<int>(bytes[31]), 7);
-  EXPECT_EQ(static_cast<int>(bytes[32]), 0xff);
-  read_to_host(bytes, *input, 0, 64);
-  EXPECT_EQ(static_cast<int>(bytes[0]), 0);
-}
-
-TEST_P(Poison, CatchesAWriteDeclaredAsRead) {
-  const MemoryPtr memory = block();
-  std::byte bytes[64] = {};
-  write_from_host(*memory, 0, bytes, 64);
-  set_poison(true);
-  const auto run = [&](Mode mode) {
-    launch(compute(), "sneaky", {Access{memory.get(), 0, 64, mode}},
-           [](const Pointers& p) { p.at(0)[63] = std::byte{1}; });
-    compute().synchronize();
-  };
-  EXPECT_NO_THROW(run(Mode::update));
-  write_from_host(*memory, 0, bytes, 64);
-  try {
-    run(Mode::read);
-    FAIL() << "not caught";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("`sneaky`"), HasSubstr("fc1.weight")));
-  }
-}
-
-TEST_P(Poison, LeavesInPlaceOperandsAlone) {
-  const MemoryPtr memory = block();
-  std::byte bytes[64] = {};
-  bytes[5] = std::byte{3};
-  write_from_host(*memory, 0, bytes, 64);
-  set_poison(true);
-  launch(compute(), "in place", {Access{memory.get(), 0, 64, Mode::read}, Access{memory.get(), 0, 64, Mode::write}},
-         [](const Pointers& p) { p.at(1)[6] = p.at(0)[5]; });
-  read_to_host(bytes, *memory, 0, 64);
-  EXPECT_EQ(static_cast<int>(bytes[5]), 3);
-  EXPECT_EQ(static_cast<int>(bytes[6]), 3);
-}
-
-TEST_P(Poison, HoldsForDeferredLaunches) {
-  const MemoryPtr memory = block(), out = block();
-  std::byte bytes[64] = {};
-  write_from_host(*memory, 0, bytes, 64);
-  write_from_host(*out, 0, bytes, 64);
-  set_poison(true);
-  const Access accesses[] = {{memory.get(), 0, 64, Mode::read}, {out.get(), 0, 64, Mode::write}};
-  launch_deferred(compute(), "collective", accesses, nothing, [](const Pointers& p) { p.at(1)[0] = std::byte{1}; });
-  read_to_host(bytes, *out, 0, 64);
-  EXPECT_EQ(static_cast<int>(bytes[0]), 1);
-  EXPECT_EQ(static_cast<int>(bytes[1]), 0xff);
-  launch_deferred(compute(), "sneaky", accesses, nothing, [](const Pointers& p) { p.at(0)[0] = std::byte{1}; });
-  EXPECT_THROW(compute().synchronize(), Error);
 }
 
 }  // namespace

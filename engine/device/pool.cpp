@@ -14,14 +14,15 @@ namespace lockstep::device {
 
 namespace {
 constexpr std::size_t page_bytes = 4096;
-// A small case touches little; a large one grows in few steps.
+// Small chunks at first, so that a small case touches little memory; larger ones later, so that growth needs few steps.
 constexpr std::size_t first_chunk = std::size_t{64} << 10;
 constexpr std::size_t largest_chunk = std::size_t{8} << 20;
-// From here on the machine is asked first: its pages take far longer to come than the answer.
-constexpr std::size_t least_asked = std::size_t{64} << 20;
+// Chunks of at least this size check the available memory first. Populating their pages takes far longer than the
+// check.
+constexpr std::size_t min_checked_bytes = std::size_t{64} << 20;
 
-// Huge pages for large chunks alone: a small one would have the kernel clear 2 MiB for it. All of this is advice; where
-// the kernel lacks it, pages come at first touch.
+// Requests huge pages for large chunks only, because the kernel clears 2 MiB per huge page. Both calls are advice; on a
+// kernel without them pages are populated at the first access.
 void populate(std::byte* base, std::size_t bytes) {
   ::madvise(base, bytes, bytes >= largest_chunk ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
@@ -33,9 +34,9 @@ void populate(std::byte* base, std::size_t bytes) {
 Arena Arena::map_private(std::size_t bytes) {
   void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (base == MAP_FAILED) {
-    throw Error(str("reserving ", bytes, " bytes of addresses for a device's memory failed: ",
-                    static_cast<const char*>(std::strerror(errno))),
-                "raise the limit of address space (ulimit -v)");
+    throw Error(str("cannot reserve ", bytes,
+                    " bytes of addresses for the memory of a device: ", static_cast<const char*>(std::strerror(errno))),
+                "raise the address space limit (ulimit -v)");
   }
   Arena arena(HostWorld::Area{static_cast<std::byte*>(base), bytes});
   arena.owned_ = true;
@@ -50,16 +51,16 @@ Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }
 
 Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(area_, other.area_);
-  std::swap(taken_, other.taken_);
+  std::swap(used_, other.used_);
   std::swap(owned_, other.owned_);
   return *this;
 }
 
-std::byte* Arena::take(std::size_t bytes) {
-  if (bytes > area_.bytes - taken_) return nullptr;
-  if (bytes >= least_asked && bytes > available_memory()) return nullptr;
-  std::byte* base = area_.base + taken_;
-  taken_ += bytes;
+std::byte* Arena::extend(std::size_t bytes) {
+  if (bytes > area_.bytes - used_) return nullptr;
+  if (bytes >= min_checked_bytes && bytes > available_memory()) return nullptr;
+  std::byte* base = area_.base + used_;
+  used_ += bytes;
   populate(base, bytes);
   return base;
 }
@@ -76,7 +77,7 @@ std::size_t Pool::round_to_class(std::size_t units) {
   return (units + step - 1) & ~(step - 1);
 }
 
-PoolBlock* Pool::take(std::size_t bytes, bool& grew) {
+PoolBlock* Pool::allocate(std::size_t bytes, bool& grew) {
   grew = false;
   if (bytes > arena_->bytes()) return nullptr;
   const std::size_t units = round_to_class((bytes + alignment - 1) / alignment);
@@ -103,14 +104,14 @@ PoolBlock* Pool::take(std::size_t bytes, bool& grew) {
   return block;
 }
 
-void Pool::give_back(PoolBlock* block) {
+void Pool::release(PoolBlock* block) {
   if (PoolBlock* before = block->before; before != nullptr && before->free) {
     remove(before);
     before->bytes += block->bytes;
     before->after = block->after;
     if (before->after != nullptr) before->after->before = before;
     if (last_ == block) last_ = before;
-    drop_block(block);
+    recycle_block(block);
     block = before;
   }
   if (PoolBlock* after = block->after; after != nullptr && after->free) {
@@ -119,7 +120,7 @@ void Pool::give_back(PoolBlock* block) {
     block->after = after->after;
     if (block->after != nullptr) block->after->before = block;
     if (last_ == after) last_ = block;
-    drop_block(after);
+    recycle_block(after);
   }
   insert(block);
 }
@@ -142,13 +143,13 @@ PoolBlock* Pool::find(std::size_t units) {
 
 PoolBlock* Pool::grow(std::size_t bytes) {
   const auto whole_pages = [](std::size_t size) { return (size + page_bytes - 1) / page_bytes * page_bytes; };
-  // A quarter as much again as the pool has, so that the number of growths stays logarithmic and little lies idle.
+  // Grows by a quarter of the pool, so that the number of growths is logarithmic and little memory stays unused.
   std::size_t chunk =
       whole_pages(std::max(bytes, std::clamp(std::bit_floor(reserved_ / 4), first_chunk, largest_chunk)));
-  std::byte* data = arena_->take(chunk);
+  std::byte* data = arena_->extend(chunk);
   if (data == nullptr) {
     chunk = whole_pages(bytes);
-    data = arena_->take(chunk);
+    data = arena_->extend(chunk);
     if (data == nullptr) return nullptr;
   }
   reserved_ += chunk;
@@ -205,7 +206,7 @@ PoolBlock* Pool::new_block() {
   return block;
 }
 
-void Pool::drop_block(PoolBlock* block) {
+void Pool::recycle_block(PoolBlock* block) {
   block->next_free = spare_;
   spare_ = block;
 }

@@ -1,9 +1,10 @@
-// The allocator behind allocate(): blocks cut from an arena, kept and reused, for one stream (internal).
+// The allocator behind allocate(): the blocks of one stream, carved from an arena and reused (internal to
+// engine/device).
 //
-// Two-level segregated lists: sizes are rounded up to a class (steps of an eighth of a power of two, 64 bytes at
-// least), any free block of a class serves any request of it, neighbours that are free merge. What a pool took from its
-// arena it keeps, so a step that repeats takes nothing new. Bookkeeping lies apart from the memory. One rank's thread
-// only.
+// It uses two-level segregated free lists. A size is rounded up to a size class (eight classes per power of two, at
+// least 64 bytes), any free block of a class serves any request of that class, and free neighbours merge. A pool keeps
+// the memory that it has from its arena, so a repeated training step needs no new memory. The bookkeeping is separate
+// from the memory. Only the rank's own thread uses a pool.
 #pragma once
 
 #include <array>
@@ -16,25 +17,26 @@
 
 namespace lockstep::device {
 
-// Where the pools of a rank's device take their chunks from: an area used up from its start.
+// The region that the pools of one device take their chunks from, in order of its addresses. Chunks are never returned.
 class Arena {
  public:
   Arena() = default;
   explicit Arena(HostWorld::Area area) : area_(area) {}
-  // A private mapping, for a rank without a world.
+  // Maps private memory, for a rank without a HostWorld. Throws Error if the mapping fails.
   static Arena map_private(std::size_t bytes);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
 
   bool defined() const { return area_.base != nullptr; }
-  std::byte* take(std::size_t bytes);  // populated; null when the rest, or the machine, has less
-  std::size_t taken() const { return taken_; }
+  // Returns the next `bytes`, with their pages populated, or null if the region or the machine has less memory left.
+  std::byte* extend(std::size_t bytes);
+  std::size_t used_bytes() const { return used_; }
   std::size_t bytes() const { return area_.bytes; }
 
  private:
   HostWorld::Area area_;
-  std::size_t taken_ = 0;
+  std::size_t used_ = 0;
   bool owned_ = false;
 };
 
@@ -44,7 +46,7 @@ struct PoolBlock {
   bool free = false;
   PoolBlock* before = nullptr;  // neighbours in memory
   PoolBlock* after = nullptr;
-  PoolBlock* previous_free = nullptr;  // neighbours in the list of the class
+  PoolBlock* previous_free = nullptr;  // neighbours in the free list of the size class
   PoolBlock* next_free = nullptr;
 };
 
@@ -55,9 +57,10 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
-  // Null when the arena is used up. `grew` tells whether the arena was asked.
-  PoolBlock* take(std::size_t bytes, bool& grew);
-  void give_back(PoolBlock* block);
+  // Returns a block of at least `bytes` (above 0), or null if the arena has too little memory left. Sets `grew` to
+  // whether no free block was large enough.
+  PoolBlock* allocate(std::size_t bytes, bool& grew);
+  void release(PoolBlock* block);
   std::size_t reserved_bytes() const { return reserved_; }
 
  private:
@@ -69,12 +72,12 @@ class Pool {
   };
   static Class class_of(std::size_t units);
   static std::size_t round_to_class(std::size_t units);
-  PoolBlock* find(std::size_t units);
+  PoolBlock* find(std::size_t units);  // a free block, or null
   PoolBlock* grow(std::size_t bytes);
   void insert(PoolBlock* block);
   void remove(PoolBlock* block);
   PoolBlock* new_block();
-  void drop_block(PoolBlock* block);
+  void recycle_block(PoolBlock* block);
 
   Arena* arena_;
   std::array<std::array<PoolBlock*, num_steps>, num_levels> lists_{};

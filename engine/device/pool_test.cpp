@@ -9,7 +9,7 @@
 namespace lockstep::device {
 namespace {
 
-TEST(Pool, BlocksAreAlignedAndApart) {
+TEST(Pool, ReturnsAlignedDisjointBlocks) {
   Arena arena = Arena::map_private(std::size_t{1} << 26);
   Pool pool(&arena);
   std::mt19937 draws(7);
@@ -24,7 +24,7 @@ TEST(Pool, BlocksAreAlignedAndApart) {
     if (taken.size() < 40 || draws() % 2 == 0) {
       const std::size_t bytes = 1 + draws() % (draws() % 8 == 0 ? 200000 : 3000);
       bool grew = false;
-      PoolBlock* block = pool.take(bytes, grew);
+      PoolBlock* block = pool.allocate(bytes, grew);
       ASSERT_NE(block, nullptr);
       ASSERT_GE(block->bytes, bytes);
       ASSERT_EQ(reinterpret_cast<std::uintptr_t>(block->data) % Pool::alignment, 0u);
@@ -37,19 +37,19 @@ TEST(Pool, BlocksAreAlignedAndApart) {
       for (std::size_t i = 0; i < gone.bytes; i += 61) {
         ASSERT_EQ(static_cast<int>(gone.block->data[i]), gone.mark) << "step " << step << ", seed 7";
       }
-      pool.give_back(gone.block);
+      pool.release(gone.block);
       taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(at));
     }
   }
-  for (const Taken& rest : taken) pool.give_back(rest.block);
-  // All of it merges again: what was reserved in one piece can be had in one piece.
+  for (const Taken& rest : taken) pool.release(rest.block);
+  // All blocks merge again, so half of the reserved memory is available as one block.
   bool grew = true;
-  PoolBlock* half = pool.take(pool.reserved_bytes() / 2, grew);
+  PoolBlock* half = pool.allocate(pool.reserved_bytes() / 2, grew);
   ASSERT_NE(half, nullptr);
   EXPECT_FALSE(grew);
 }
 
-TEST(Pool, ARepeatedStepDoesNotGrow) {
+TEST(Pool, DoesNotGrowInRepeatedSteps) {
   Arena arena = Arena::map_private(std::size_t{1} << 30);
   Pool pool(&arena);
   std::mt19937 draws(11);
@@ -59,15 +59,15 @@ TEST(Pool, ARepeatedStepDoesNotGrow) {
     bool any = false, grew = false;
     std::vector<PoolBlock*> blocks;
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      blocks.push_back(pool.take(sizes[i], grew));
+      blocks.push_back(pool.allocate(sizes[i], grew));
       any = any || grew;
       if (i % 3 == 2) {
-        pool.give_back(blocks[i - 1]);
+        pool.release(blocks[i - 1]);
         blocks[i - 1] = nullptr;
       }
     }
     for (PoolBlock* block : blocks) {
-      if (block != nullptr) pool.give_back(block);
+      if (block != nullptr) pool.release(block);
     }
     return any;
   };
@@ -80,26 +80,26 @@ TEST(Pool, ARepeatedStepDoesNotGrow) {
   EXPECT_LT(static_cast<double>(reserved), 1.35 * static_cast<double>(live));
 }
 
-TEST(Pool, SmallCasesTouchLittle) {
+TEST(Pool, UsesLittleMemoryForSmallCases) {
   Arena arena = Arena::map_private(std::size_t{1} << 26);
   Pool pool(&arena);
   bool grew = false;
-  for (int i = 0; i < 20; ++i) pool.take(1000, grew);
-  EXPECT_LE(arena.taken(), std::size_t{64} << 10);
+  for (int i = 0; i < 20; ++i) pool.allocate(1000, grew);
+  EXPECT_LE(arena.used_bytes(), std::size_t{64} << 10);
 }
 
-TEST(Pool, GivesNullWhenTheArenaIsUsedUp) {
+TEST(Pool, ReturnsNullWhenTheArenaIsExhausted) {
   Arena arena = Arena::map_private(std::size_t{1} << 20);
   Pool pool(&arena), other(&arena);
   bool grew = false;
-  EXPECT_EQ(pool.take(std::size_t{1} << 40, grew), nullptr);
-  EXPECT_EQ(pool.take((std::size_t{1} << 20) + 1, grew), nullptr);
-  PoolBlock* all = pool.take(std::size_t{1} << 20, grew);
+  EXPECT_EQ(pool.allocate(std::size_t{1} << 40, grew), nullptr);
+  EXPECT_EQ(pool.allocate((std::size_t{1} << 20) + 1, grew), nullptr);
+  PoolBlock* all = pool.allocate(std::size_t{1} << 20, grew);
   ASSERT_NE(all, nullptr);
   EXPECT_TRUE(grew);
-  EXPECT_EQ(other.take(1, grew), nullptr);
-  pool.give_back(all);
-  EXPECT_NE(pool.take(std::size_t{1} << 19, grew), nullptr);
+  EXPECT_EQ(other.allocate(1, grew), nullptr);
+  pool.release(all);
+  EXPECT_NE(pool.allocate(std::size_t{1} << 19, grew), nullptr);
   EXPECT_FALSE(grew);
 }
 

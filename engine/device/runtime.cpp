@@ -9,7 +9,7 @@ namespace lockstep::device {
 Runtime::Runtime(RankContext& context) : context_(&context), activity_(context.service<Activity>()), order_(context) {}
 
 Runtime::~Runtime() {
-  // Nobody waits any more for what is still queued. Stop all workers before joining any: they wait for each other.
+  // Queued items are abandoned. All workers are stopped before any is joined, because they wait for each other.
   const auto for_each_stream = [this](auto&& f) {
     for (auto& device : devices_) {
       for (auto& stream : device->streams) {
@@ -27,15 +27,15 @@ Runtime::~Runtime() {
     if (state.worker.joinable()) state.worker.join();
   });
   for_each_stream([](StreamState& state) {
-    // Bodies may own blocks, and destroying one may free it.
+    // Bodies may own blocks, so destroying a body may free one.
     std::deque<StreamState::Item> queue = std::move(state.queue);
     state.queue.clear();
     std::deque<StreamState::Deferred> deferred = std::move(state.deferred);
     state.deferred.clear();
   });
-  take_back_returned();
-  // Blocks that outlive the rank keep their sizes and labels, not their bytes.
-  for (Memory* memory = living_; memory != nullptr; memory = memory->next_) {
+  collect_released();
+  // Blocks that outlive the rank keep their sizes and labels but no bytes.
+  for (Memory* memory = live_; memory != nullptr; memory = memory->next_) {
     memory->runtime_ = nullptr;
     memory->data_ = nullptr;
     memory->block_ = nullptr;
@@ -68,7 +68,7 @@ Runtime::DeviceState& Runtime::state_of(Device device) {
   }
   require_available(device.kind);
   if (device.kind == Kind::meta) {
-    throw Error("the meta device has no streams and no memory", "use cpu or sim where values are needed");
+    throw Error("the meta device has no streams and no memory", "use cpu or sim if values are needed");
   }
   auto state = std::make_unique<DeviceState>();
   state->device = device;
@@ -85,7 +85,7 @@ Stream& Runtime::stream(Device device, Role role) {
     made->device_ = device;
     made->role_ = role;
     made->inline_ = device.kind == Kind::cpu;
-    made->wrapped_ = poison_ || tracer_ != nullptr;
+    made->instrumented_ = poison_ || tracer_ != nullptr;
     made->state_ = std::make_shared<StreamState>(&arena_of(device.kind), activity_);
     made->state_->runtime = this;
     made->state_->stream = made.get();
@@ -102,7 +102,7 @@ Stream* Runtime::exchange_current(Device device, Stream* stream) {
 }
 
 void Runtime::synchronize_all() {
-  // What finishes here may open another device.
+  // By index, because a launch that finishes here may add a device.
   for (std::size_t i = 0; i < devices_.size(); ++i) {
     for (auto& stream : devices_[i]->streams) {
       if (stream) stream->synchronize();
@@ -115,20 +115,20 @@ void Runtime::clear_failures() {
     for (auto& stream : device->streams) {
       if (!stream) continue;
       stream->state_->clear_failure();
-      stream->synchronize();  // the host learns what the stream knew
+      stream->synchronize();  // the host's clock joins the stream's
     }
   }
 }
 
 void Runtime::set_poison(bool on) {
   poison_ = on;
-  mark_wrapped();
+  update_instrumented();
 }
 
-void Runtime::mark_wrapped() {
+void Runtime::update_instrumented() {
   for (auto& device : devices_) {
     for (auto& stream : device->streams) {
-      if (stream) stream->wrapped_ = poison_ || tracer_ != nullptr;
+      if (stream) stream->instrumented_ = poison_ || tracer_ != nullptr;
     }
   }
 }

@@ -1,5 +1,5 @@
-// Everything a rank has of its devices: arenas, pools, streams, statistics, order check (internal to engine/device).
-// A service of the rank's context; its functions run on the rank's own thread.
+// The device state of a rank: arenas, pools, streams, statistics and the order check (internal to engine/device). It is
+// a service of the rank's context. Its functions run on the rank's own thread unless stated otherwise.
 #pragma once
 
 #include <array>
@@ -29,18 +29,19 @@ class Runtime;
 class Tracer;         // tracer.hpp
 struct TraceOptions;  // trace.hpp
 
-// The inside of a stream. Inline streams use the deferred part, the others the queue and its worker.
+// The state of a stream, shared with its events. Inline streams use the list of deferred launches, the others the queue
+// and its worker. Comments name the threads that may call a function: "host" is the rank's own thread.
 struct StreamState {
   StreamState(Arena* arena, Activity& of_rank) : activity(of_rank), pool(arena) {}
 
-  Activity& activity;          // outlives the runtime, and with it all who sleep here
+  Activity& activity;          // outlives the runtime and therefore all threads that wait here
   Runtime* runtime = nullptr;  // null once the rank's runtime is gone
   Stream* stream = nullptr;
   std::string name;
   Pool pool;
   StreamClock clock;
 
-  // Inline: second halves of deferred launches, in order.
+  // Inline streams: the second halves of deferred launches, in order.
   struct Deferred {
     std::uint64_t number = 0;
     Body finish;
@@ -49,42 +50,51 @@ struct StreamState {
   std::deque<Deferred> deferred;
   std::uint64_t num_deferred = 0;  // issued so far
 
-  // Others: numbered from 1; `completed` items have run. What is issued after `failed_at` is dropped. An item is run by
-  // whoever waits for it first, one item at a time; the worker is woken for what may block and what is asked after.
+  // Other streams: items are numbered from 1, and the first `completed` items have run. Items after `failed_at` are
+  // dropped. The first thread that waits for an item runs it, one item at a time. The worker is woken for items that
+  // may block and for items that are polled.
   struct Item {
     Body body;
     Pointers pointers;
-    std::shared_ptr<StreamState> awaited;  // a wait for item `number_awaited` of that stream, instead of a body
+    std::shared_ptr<StreamState> awaited;  // instead of a body: wait for item `number_awaited` of this stream
     std::uint64_t number_awaited = 0;
   };
-  static constexpr std::uint64_t nobody_waits = ~std::uint64_t{0};
+  static constexpr std::uint64_t no_waiter = ~std::uint64_t{0};
   std::mutex mutex;
-  ActivityCondition wake;      // the worker: something is wanted
-  ActivityCondition progress;  // others: something has run
+  ActivityCondition wake;      // for the worker: worker_target has increased
+  ActivityCondition progress;  // for other threads: an item has run
   std::deque<Item> queue;
   std::uint64_t issued = 0;
-  std::atomic<std::uint64_t> completed{0};    // stored under the lock, or by the host when it equals `issued`
-  std::uint64_t next_awaited = nobody_waits;  // the least `completed` that somebody waits for: none is woken before
-  std::uint64_t wanted = 0;                   // what the worker should run to, whether or not somebody waits
-  bool running = false;                       // some thread runs the item after `completed`
+  std::atomic<std::uint64_t> completed{0};  // stored under the lock, or by the host while it equals `issued`
+  std::uint64_t next_awaited = no_waiter;   // the lowest item that a thread waits for; no thread is woken earlier
+  std::uint64_t worker_target = 0;          // the worker runs the items up to this one, even if no thread waits
+  bool running = false;                     // a thread runs the item after `completed`
   bool stop = false;
-  std::exception_ptr error;  // as failed_at: written under the lock, before `completed`, by who runs the item
+  std::exception_ptr error;  // like failed_at, written under the lock and before `completed` by the running thread
   std::uint64_t failed_at = 0;
   std::thread worker;
 
-  void push(Item item, bool may_block);            // host; throws what failed
-  void wait_for(std::uint64_t number);             // any thread; throws the error when it came at or before `number`
+  // Host. Queues an item; rethrows an earlier failure.
+  void push(Item item, bool may_block);
+  // Any thread. Runs or waits for the items up to `number`; rethrows the failure of one of them.
+  void wait_for(std::uint64_t number);
   bool has_completed(std::uint64_t number) const;  // any thread
-  bool has_run_well(std::uint64_t number);         // any thread; and nothing has failed
-  void flush_deferred(std::uint64_t up_to);        // host
-  bool is_idle() const;                            // host; throws what failed
-  void count_as_run(const std::exception_ptr& failure);  // host, when idle: an item that it ran itself
-  bool has_completed_or_hurry(std::uint64_t number);     // any thread; if not, the worker runs to there
+  bool has_succeeded(std::uint64_t number);        // any thread: completed, and no item has failed
+  void flush_deferred(std::uint64_t up_to);        // host: runs the deferred halves up to this number
+  bool is_idle() const;                            // host; rethrows an earlier failure
+  // Host, while the stream is idle: counts an item that the host ran itself.
+  void complete_on_host(const std::exception_ptr& failure);
+  // Any thread. If item `number` has not completed, the worker will run the items up to it.
+  bool has_completed_or_wake(std::uint64_t number);
   void run_worker();
-  void hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock);            // may let the lock go
-  void run_next(std::unique_lock<std::mutex>& lock);                               // the front; nothing is running
-  void await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock);  // or the end of the stream
-  void clear_failure();  // host; what is queued runs or is dropped first
+  // Makes the worker run the items up to `number`. May release the lock.
+  void wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock);
+  // Runs the front item while no other thread runs one.
+  void run_next(std::unique_lock<std::mutex>& lock);
+  // Returns when item `number` has completed or the stream ends.
+  void await_completed(std::uint64_t number, std::unique_lock<std::mutex>& lock);
+  // Host. Runs or drops the queued items, then forgets the failure.
+  void clear_failure();
 };
 
 class Runtime {
@@ -103,7 +113,7 @@ class Runtime {
 
   MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, bool pinned);
   static void repurpose(Memory& memory, Purpose purpose);
-  // The last owner let go; any thread.
+  // Any thread: the last owner of the block is gone.
   void recycle(Memory* memory);
 
   Activity& activity() { return activity_; }
@@ -111,15 +121,15 @@ class Runtime {
   void set_poison(bool on);
   bool poison() const { return poison_; }
   void start_trace(TraceOptions options);
-  Tracer* tracer() const { return tracer_.get(); }  // null: not traced
-  // The shadow of a block, made at first need.
+  Tracer* tracer() const { return tracer_.get(); }  // null if the rank is not traced
+  // The shadow of a block, created at the first use.
   static OrderShadow& shadow_of(Memory& memory);
 
   void limit_memory(MemoryLimit limit) { limit_ = std::move(limit); }
 
-  Purpose purpose = Purpose::activation;  // of the innermost PurposeScope
+  Purpose purpose = Purpose::activation;  // set by the innermost PurposeScope
   MemoryStats stats;
-  std::array<std::int64_t, num_purposes> allocations{};  // since the start, by purpose
+  std::array<std::int64_t, num_purposes> allocations{};  // number since the start, by purpose
   std::vector<MemoryWindow*> windows;
   std::int64_t current_bytes(unsigned purpose_mask) const;
 
@@ -131,14 +141,14 @@ class Runtime {
   };
   DeviceState& state_of(Device device);
   Arena& arena_of(Kind kind);
-  void take_back(Memory* memory);
-  void take_back_returned();
+  void release(Memory* memory);
+  void collect_released();
   void count(Purpose of, std::int64_t bytes);
-  void mark_wrapped();       // the streams, when something goes around each launch
-  std::size_t room() const;  // below the limit
+  void update_instrumented();  // sets Stream::instrumented_ of all streams
+  std::size_t room() const;    // bytes left below the limit
   std::string in_use_by_purpose(Kind kind) const;
   [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
-  [[noreturn]] void past_limit(Device device, std::size_t bytes, Purpose of);
+  [[noreturn]] void over_limit(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;
   Activity& activity_;
@@ -147,17 +157,17 @@ class Runtime {
   Arena sim_arena_;
   std::vector<std::unique_ptr<DeviceState>> devices_;
   bool poison_ = false;
-  std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: workers end before members go
+  std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: the destructor ends the workers first
   std::uint64_t next_id_ = 1;
   MemoryLimit limit_;
-  Memory* living_ = nullptr;
+  Memory* live_ = nullptr;
   Memory* spare_ = nullptr;
-  std::mutex returned_mutex_;
-  std::vector<Memory*> returned_;  // let go by other threads
-  std::atomic<bool> any_returned_{false};
+  std::mutex released_mutex_;
+  std::vector<Memory*> released_;  // blocks whose last owner was another thread
+  std::atomic<bool> any_released_{false};
 };
 
-// The one door to a block's address, for launches alone.
+// The only access to a block's address, for launches.
 class PointerAccess {
  public:
   static std::byte* data(const Memory& memory) { return memory.data_; }
@@ -166,7 +176,7 @@ class PointerAccess {
 
 struct Event::State {
   std::shared_ptr<StreamState> stream;
-  std::uint64_t number = 0;  // of the last item issued before (worker), or the last deferred one (inline)
+  std::uint64_t number = 0;  // of the last item issued before the event; inline, of the last deferred launch
   bool runs_inline = true;
   Clocks known{};
 };

@@ -25,11 +25,11 @@ void StreamState::push(Item item, bool may_block) {
   if (error) std::rethrow_exception(error);
   queue.push_back(std::move(item));
   ++issued;
-  if (may_block) hurry(issued, lock);
+  if (may_block) wake_worker(issued, lock);
 }
 
-void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
-  if (completed >= number || wanted >= number) return;
+void StreamState::wake_worker(std::uint64_t number, std::unique_lock<std::mutex>& lock) {
+  if (completed >= number || worker_target >= number) return;
   if (!worker.joinable()) {
     activity.add();
     try {
@@ -38,13 +38,13 @@ void StreamState::hurry(std::uint64_t number, std::unique_lock<std::mutex>& lock
       activity.remove();
       throw resource_error("starting the thread of a stream", refused.code().value());
     }
-    wanted = number;
+    worker_target = number;
     return;
   }
-  wanted = number;
+  worker_target = number;
   if (!running) {
     wake.count_awake(activity);
-    lock.unlock();  // or who is woken would wait for it at once
+    lock.unlock();  // otherwise the woken thread would block on it
     wake.notify();
   }
 }
@@ -55,14 +55,14 @@ bool StreamState::is_idle() const {
   return true;
 }
 
-void StreamState::count_as_run(const std::exception_ptr& failure) {
+void StreamState::complete_on_host(const std::exception_ptr& failure) {
   ++issued;
   if (failure) {
     std::lock_guard lock(mutex);
     error = failure;
     failed_at = issued;
   }
-  completed.store(issued, std::memory_order_release);  // nobody waits for it: nobody knew of it
+  completed.store(issued, std::memory_order_release);  // no thread waits for an item that was never queued
 }
 
 void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
@@ -84,7 +84,7 @@ void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
         failure = std::current_exception();
       }
     }
-  }  // what the body owned goes before anybody learns that it has run
+  }  // the body's owned objects are destroyed before its completion becomes visible
   lock.lock();
   running = false;
   const std::uint64_t number = completed.load(std::memory_order_relaxed) + 1;
@@ -94,7 +94,7 @@ void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
   }
   completed.store(number, std::memory_order_release);
   if (number >= next_awaited) {
-    next_awaited = nobody_waits;  // who waits for more says so again
+    next_awaited = no_waiter;  // threads that wait for later items set it again
     progress.count_awake(activity);
     lock.unlock();
     progress.notify();
@@ -105,8 +105,8 @@ void StreamState::run_next(std::unique_lock<std::mutex>& lock) {
 void StreamState::run_worker() {
   std::unique_lock lock(mutex);
   while (true) {
-    while (!stop && (running || queue.empty() || completed >= wanted)) wake.wait(lock, activity);
-    // Once it is awake it runs what came after, too.
+    while (!stop && (running || queue.empty() || completed >= worker_target)) wake.wait(lock, activity);
+    // Once awake, it also runs the items after worker_target.
     while (!stop && !running && !queue.empty()) run_next(lock);
     if (stop) return;
   }
@@ -124,13 +124,13 @@ void StreamState::await_completed(std::uint64_t number, std::unique_lock<std::mu
     }
   }
   if (!ran || running || queue.empty()) return;
-  // Others waited for this thread to run what they want, too.
-  if (next_awaited != nobody_waits) {
-    next_awaited = nobody_waits;
+  // Other threads may have waited while this one was running; they continue with the remaining items.
+  if (next_awaited != no_waiter) {
+    next_awaited = no_waiter;
     progress.count_awake(activity);
     progress.notify();
   }
-  if (completed < wanted) {
+  if (completed < worker_target) {
     wake.count_awake(activity);
     wake.notify();
   }
@@ -140,14 +140,14 @@ void StreamState::wait_for(std::uint64_t number) {
   std::unique_lock lock(mutex);
   await_completed(number, lock);
   if (error && failed_at <= number) std::rethrow_exception(error);
-  // Only at the end of the rank: whoever waits must not go on as if it had run.
-  if (completed < number) throw Error(str("stream ", name, " was given up before it ran what is waited for"));
+  // Only at the end of the rank. The caller must not continue as if the item had run.
+  if (completed < number) throw Error(str("stream ", name, " ended before it ran the awaited launch"));
 }
 
-bool StreamState::has_completed_or_hurry(std::uint64_t number) {
+bool StreamState::has_completed_or_wake(std::uint64_t number) {
   if (has_completed(number)) return true;
   std::unique_lock lock(mutex);
-  hurry(number, lock);
+  wake_worker(number, lock);
   return false;
 }
 
@@ -155,7 +155,7 @@ bool StreamState::has_completed(std::uint64_t number) const {
   return completed.load(std::memory_order_acquire) >= number;
 }
 
-bool StreamState::has_run_well(std::uint64_t number) {
+bool StreamState::has_succeeded(std::uint64_t number) {
   if (!has_completed(number)) return false;
   std::lock_guard lock(mutex);
   return !error;
@@ -174,7 +174,7 @@ void StreamState::clear_failure() {
     try {
       flush_deferred(num_deferred);
     } catch (...) {
-      // Told before; what failed is out of the queue.
+      // Already reported. The failed launch is out of the list.
     }
   }
   std::unique_lock lock(mutex);
@@ -210,7 +210,7 @@ void Stream::wait(const Event& event) {
     awaited.stream->flush_deferred(awaited.number);
   } else if (inline_) {
     awaited.stream->wait_for(awaited.number);
-  } else if (awaited.number > 0 && !awaited.stream->has_run_well(awaited.number)) {
+  } else if (awaited.number > 0 && !awaited.stream->has_succeeded(awaited.number)) {
     StreamState::Item item;
     item.awaited = awaited.stream;
     item.number_awaited = awaited.number;
@@ -232,7 +232,7 @@ void Stream::synchronize() {
 
 bool Event::done() const {
   if (!defined()) return true;
-  if (!state_->runs_inline) return state_->stream->has_completed_or_hurry(state_->number);
+  if (!state_->runs_inline) return state_->stream->has_completed_or_wake(state_->number);
   state_->stream->flush_deferred(state_->number);
   return true;
 }

@@ -1,19 +1,22 @@
-// Streams, events, launches: how every kernel, copy and collective runs.
+// Streams, events and launches: every kernel, copy and collective runs as a launch on a stream.
 //
-// A stream runs what is launched on it in order: on cpu inline. On sim the host runs a launch too when all before it on
-// that stream has run, unless it may block (a collective, a delay). Such a one goes to the stream's worker thread; what
-// comes behind is queued, and run by that worker or by whoever waits for it first. On both the order check (order.hpp)
-// models it as CUDA would run it: a launch starts after what the host knew when it issued it, and the host learns
-// nothing until it waits. Two streams are ordered by events alone.
+// A stream runs its launches in order. On cpu, a launch runs inline. On sim, the host runs a launch itself if the
+// stream is idle and the launch cannot block. Launches that may block (collectives, delays) go to the stream's worker
+// thread. Later launches are queued; the worker runs them, or the first thread that waits for them.
 //
-// Raw pointers are handed out by launch() and nowhere else; it names the stream, the reads and the writes:
+// The order check (order.hpp) models both devices as CUDA: a launch is ordered after everything that the host had
+// waited for when it issued the launch, and issuing a launch gives the host no order. Only events order two streams.
+//
+// Only launch() hands out raw pointers. It declares the stream, the reads and the writes:
 //
 //   launch(current_stream(d), "add", {read(a), read(b), write(out)}, [n](const Pointers& p) {
 //     kernel(p.as<float>(2), p.as<const float>(0), p.as<const float>(1), n);
 //   });
 //
-// A collective may start now and finish later on cpu: launch_deferred() runs `start` at once and `finish` when
-// something on that stream, or someone waiting for an event recorded on it, needs it.
+// On cpu, a collective may start now and finish later: launch_deferred() runs `start` at once, and `finish` when a
+// later launch on the stream or a wait for one of its events needs it.
+//
+// All functions act on the current rank and run on its own thread.
 #pragma once
 
 #include <cstddef>
@@ -45,7 +48,7 @@ struct Access {
   Mode mode = Mode::read;
 };
 
-// The start of each access's range, in the order of the accesses. Null for an access of no bytes.
+// The start addresses of the accessed ranges, in the order of the accesses. Null for an access of 0 bytes.
 class Pointers {
  public:
   static constexpr std::size_t num_inline = 8;
@@ -76,14 +79,14 @@ class Stream {
  public:
   Device device() const { return device_; }
   Role role() const { return role_; }
-  int id() const { return id_; }  // within the rank; index of its entry in the order check's clocks
+  int id() const { return id_; }  // unique within the rank; index into the order check's clocks
   std::string name() const;       // "cpu/compute"
   bool runs_inline() const { return inline_; }
-  bool is_wrapped() const { return wrapped_; }  // something goes around each launch (poison, a trace)
+  bool is_instrumented() const { return instrumented_; }  // poison mode or a trace wraps each launch
 
-  Event record();                 // an event that completes when what was launched so far has run
-  void wait(const Event& event);  // what is launched from now on runs after the event
-  void synchronize();  // the host waits until everything launched has run; rethrows what failed on the worker
+  Event record();                 // returns an event that completes when all launches so far have run
+  void wait(const Event& event);  // later launches run after the event
+  void synchronize();             // the host waits for all launches; rethrows a failure of one of them
 
  private:
   friend class Runtime;
@@ -93,20 +96,22 @@ class Stream {
   Role role_ = Role::compute;
   int id_ = 0;
   bool inline_ = true;
-  bool wrapped_ = false;
-  std::shared_ptr<StreamState> state_;  // shared with events and with workers that wait for this stream
+  bool instrumented_ = false;
+  std::shared_ptr<StreamState> state_;  // shared with events and with the workers that wait for this stream
 
  public:
   ~Stream();
 };
 
-// A point in a stream. Copyable; an empty one is complete.
+// A point in a stream. Copyable. A default-constructed event is complete.
 class Event {
  public:
   Event() = default;
   bool defined() const { return state_ != nullptr; }
-  bool done() const;         // does not wait for the stream; on an inline one, finishes what was deferred before it
-  void synchronize() const;  // the host waits, and from then on knows what the stream knew
+  // Whether the event is complete, without waiting. On an inline stream it first finishes the launches that were
+  // deferred before the event.
+  bool done() const;
+  void synchronize() const;  // the host waits for the event; rethrows a failure before it
 
  private:
   friend class Stream;
@@ -115,11 +120,13 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// The rank's stream of that role on the device, and the one that operations run on now (compute, unless a StreamScope).
+// The rank's stream with this role on the device, created at the first use. Throws Error for the meta device and for
+// more than 16 streams per rank, UnsupportedError for a device that the build lacks.
 Stream& stream(Device device, Role role);
+// The stream that operations on the device run on: compute, unless a StreamScope sets another.
 Stream& current_stream(Device device);
 
-// Makes a stream the current one of its device for the scope's life.
+// Makes a stream the current stream of its device within the scope.
 class StreamScope {
  public:
   explicit StreamScope(Stream& stream);
@@ -135,38 +142,39 @@ class StreamScope {
 using Body = std::function<void(const Pointers&)>;
 
 struct LaunchDetail {
-  // Order check, pointers; throws Error when an access is out of its block's range or on another device than the
-  // stream's (cpu memory is allowed on a sim stream in copies only: `copy`).
+  // Runs the order check and returns the pointers. Throws Error if an access is outside its block, or if its block is
+  // on another device than the stream. With `copy`, cpu memory is allowed on any stream.
   static Pointers prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy);
-  // Runs the body at once where that makes no difference (the head of this file), or hands it to the stream.
+  // Runs the body now if the stream is inline or idle; otherwise enqueues it.
   template <class F>
   static void run_or_enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
                              F&& body) {
     const auto run = [&body](const Pointers& p) { body(p); };
-    const auto call = [](const void* what, const Pointers& p) { (*static_cast<decltype(run)*>(what))(p); };
-    if (stream.runs_inline() && !stream.is_wrapped()) {
+    const auto call = [](const void* function, const Pointers& p) { (*static_cast<decltype(run)*>(function))(p); };
+    if (stream.runs_inline() && !stream.is_instrumented()) {
       flush(stream);
       run(pointers);
-    } else if (stream.is_wrapped() || !run_if_idle(stream, pointers, call, &run)) {
-      enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)), stream.is_wrapped());
+    } else if (stream.is_instrumented() || !run_if_idle(stream, pointers, call, &run)) {
+      enqueue(stream, name, accesses, std::move(pointers), Body(std::forward<F>(body)), stream.is_instrumented());
     }
   }
-  // Hands the body to the stream: queues it, or (inline, wrapped) runs it now. The worker gets going for what may
-  // block, and for a trace, which shows when things would run.
+  // Queues the body, or runs it now on an inline stream. The worker is woken for a body that may block. Instrumented
+  // launches count as such, so that a trace shows when they run on the worker.
   static void enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body body,
                       bool may_block);
-  // On a stream with a worker, if all before has run; throws what failed before. What `call` throws now is told when a
-  // worker would tell it: at the next launch or wait.
+  // On a stream with a worker: if the stream is idle, runs the body on the host and returns true. Rethrows an earlier
+  // failure. An error of this body is reported at the next launch or wait, like an error on the worker.
   static bool run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
                           const void* body);
   static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
                     const Body& start, Body finish);  // inline streams
-  static void flush(Stream& stream);                  // finishes what was deferred on an inline stream
+  static void flush(Stream& stream);                  // finishes the deferred launches of an inline stream
 };
 
-// The body must not block. `name` is kept for messages: a literal, or text that outlives the rank. Sizes are checked
-// when the launch is issued; the blocks themselves are not kept alive, as freeing is ordered by the stream (device.hpp,
-// Memory).
+// Launches a body that must not block. `name` is kept for messages; it is a literal, or text that outlives the rank.
+// The launch does not keep its blocks alive, because freeing is in stream order (device.hpp, Memory). Throws Error for
+// a range outside its block and for a block on another device than the stream; rethrows an earlier failure of the
+// stream.
 template <class F>
 void launch(Stream& stream, const char* name, std::span<const Access> accesses, F&& body) {
   LaunchDetail::run_or_enqueue(stream, name, accesses, LaunchDetail::prepare(stream, name, accesses, false),
@@ -177,25 +185,27 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
   launch(stream, name, std::span<const Access>(accesses.begin(), accesses.size()), std::forward<F>(body));
 }
 
-// A launch in two halves. Inline streams: `start` runs now (it must not block), `finish` at the next flush: before the
-// next launch on the stream, when it is synchronized, or when an event recorded on it after this is waited for or asked
-// whether it is done. Others: both on the worker, one after the other. What a rank never waited for is abandoned at its
-// end.
+// Launches a body in two halves. On an inline stream, `start` runs now and must not block. `finish` runs before the
+// next launch on the stream, at its synchronization, or when an event recorded after this launch is waited for or
+// polled. On other streams both run on the worker, one after the other. Launches that nothing waited for are abandoned
+// at the end of the rank.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
-// Bytes from one block to another, between any two of cpu and sim, on `stream` (asynchronous on sim when the cpu side
-// is pinned; otherwise the host waits). From or to cpu memory on a sim stream, the copy runs after what the cpu's
-// current stream has been given so far; who reads a pinned target on the cpu waits for an event of `stream` first.
+// Copies bytes between blocks on cpu or sim. `stream` belongs to the device of one of them. A copy between devices runs
+// after the launches that the cpu's current stream has so far. It is asynchronous if the cpu block is pinned; a reader
+// on the cpu then waits for an event of `stream`. Otherwise the host waits for the copy. Throws Error for ranges of
+// different sizes.
 void copy_bytes(Stream& stream, const Access& to, const Access& from);
-// The host reads or writes `bytes` now: waits for the current stream of the block's device.
+// The host waits for the current stream of the block's device, then reads or writes `bytes` at `offset`.
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes);
 void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes);
-// Keeps the stream busy.
+// Keeps the stream busy for this time. Throws Error for a time below 0 or above an hour.
 void delay(Stream& stream, double milliseconds);
-// Waits for all streams of the current rank.
+// Waits for all streams of the current rank; rethrows the first failure.
 void synchronize_all();
-// Waits for all streams too, but forgets what failed on them, so that they run again: for an error that was expected
-// and has been told. What the failed work would have written is undefined, events recorded after it are complete.
+// Waits for all streams of the current rank and clears their failures, so that they run again. For errors that were
+// expected and reported. Memory that failed launches would have written is undefined; events recorded after them are
+// complete.
 void clear_failures();
 
 }  // namespace lockstep::device

@@ -9,8 +9,8 @@
 #include "gtest/gtest.h"
 
 #include "engine/core/error.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/device/order.hpp"
+#include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
 namespace {
@@ -18,49 +18,24 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-constexpr Device cpu{Kind::cpu, 0};
-constexpr Device sim{Kind::sim, 0};
-
-struct OneRank {
-  RankContext context{0, 1};
-  RankScope scope{context};
-};
-
-double milliseconds_of(const std::function<void()>& f) {
-  const auto start = std::chrono::steady_clock::now();
-  f();
-  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-}
-
-Access whole(const MemoryPtr& memory, Mode mode) { return {memory.get(), 0, memory->bytes(), mode}; }
-
-std::string message_of(const std::function<void()>& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "nothing was thrown";
-}
-
-class OnEach : public testing::TestWithParam<Kind> {
+class Streams : public testing::TestWithParam<Kind> {
  protected:
   Device device() const { return {GetParam(), 0}; }
   OneRank rank_;
 };
-INSTANTIATE_TEST_SUITE_P(Devices, OnEach, testing::Values(Kind::cpu, Kind::sim),
+INSTANTIATE_TEST_SUITE_P(Devices, Streams, testing::Values(Kind::cpu, Kind::sim),
                          [](const auto& kind) { return std::string(name_of(kind.param)); });
 
-TEST_P(OnEach, LaunchesRunInOrder) {
+TEST_P(Streams, RunLaunchesInOrder) {
   const MemoryPtr memory = allocate(device(), 4 * sizeof(int));
   const int start[4] = {1, 2, 3, 4};
   write_from_host(*memory, 0, start, sizeof start);
   Stream& compute = current_stream(device());
   for (int i = 0; i < 50; ++i) {
-    launch(compute, "add", {whole(memory, Mode::update)}, [](const Pointers& p) {
+    launch(compute, "add", {full_access(memory, Mode::update)}, [](const Pointers& p) {
       for (int k = 0; k < 4; ++k) p.as<int>(0)[k] += 1;
     });
-    launch(compute, "double", {whole(memory, Mode::update)}, [i](const Pointers& p) {
+    launch(compute, "double", {full_access(memory, Mode::update)}, [i](const Pointers& p) {
       if (i % 10 == 0) p.as<int>(0)[0] *= 2;
     });
   }
@@ -74,7 +49,7 @@ TEST_P(OnEach, LaunchesRunInOrder) {
   EXPECT_THAT(values, ElementsAre(expected, 52, 53, 54));
 }
 
-TEST_P(OnEach, PointersFollowTheAccesses) {
+TEST_P(Streams, PassPointersInOrderOfAccesses) {
   const MemoryPtr memory = allocate(device(), 4096);
   std::vector<Access> accesses;
   for (std::size_t i = 0; i < 12; ++i) accesses.push_back({memory.get(), i * 64, i == 5 ? 0u : 64u, Mode::write});
@@ -88,7 +63,7 @@ TEST_P(OnEach, PointersFollowTheAccesses) {
   synchronize_all();
 }
 
-TEST_P(OnEach, RangesOutsideTheBlockAreRefused) {
+TEST_P(Streams, RejectRangesOutsideTheBlock) {
   const MemoryPtr memory = allocate(device(), 100);
   memory->label = "fc1.weight";
   for (const auto& [offset, bytes] :
@@ -102,7 +77,7 @@ TEST_P(OnEach, RangesOutsideTheBlockAreRefused) {
   }
 }
 
-TEST_P(OnEach, CurrentStreamIsComputeUnlessScoped) {
+TEST_P(Streams, UseComputeOutsideScopes) {
   EXPECT_EQ(&current_stream(device()), &stream(device(), Role::compute));
   {
     StreamScope outer(stream(device(), Role::all_gather));
@@ -114,7 +89,7 @@ TEST_P(OnEach, CurrentStreamIsComputeUnlessScoped) {
   EXPECT_EQ(current_stream(device()).name(), to_text(device()) + "/compute");
 }
 
-TEST_P(OnEach, EmptyAndEarlyEventsAreDone) {
+TEST_P(Streams, CompleteEmptyAndEarlyEvents) {
   EXPECT_TRUE(Event().done());
   Event().synchronize();
   Stream& compute = current_stream(device());
@@ -126,18 +101,18 @@ TEST_P(OnEach, EmptyAndEarlyEventsAreDone) {
   compute.wait(Event());
 }
 
-TEST_P(OnEach, EventsOrderStreams) {
+TEST_P(Streams, AreOrderedByEvents) {
   Stream& compute = current_stream(device());
   Stream& side = stream(device(), Role::all_gather);
   const MemoryPtr memory = allocate(device(), sizeof(int));
   for (int i = 0; i < 20; ++i) {
-    launch(compute, "produce", {whole(memory, Mode::write)}, [i](const Pointers& p) {
+    launch(compute, "produce", {full_access(memory, Mode::write)}, [i](const Pointers& p) {
       std::this_thread::sleep_for(std::chrono::microseconds(200));
       *p.as<int>(0) = i;
     });
     side.wait(compute.record());
     int seen = -1;
-    launch(side, "consume", {whole(memory, Mode::read)}, [&seen](const Pointers& p) { seen = *p.as<int>(0); });
+    launch(side, "consume", {full_access(memory, Mode::read)}, [&seen](const Pointers& p) { seen = *p.as<int>(0); });
     const Event consumed = side.record();
     compute.wait(consumed);
     consumed.synchronize();
@@ -146,7 +121,7 @@ TEST_P(OnEach, EventsOrderStreams) {
   EXPECT_TRUE(order_violations().empty()) << order_violations()[0].message;
 }
 
-TEST_P(OnEach, CopiesBytesBetweenBlocks) {
+TEST_P(Streams, CopyBytesBetweenBlocks) {
   const MemoryPtr from = allocate(device(), 64), to = allocate(device(), 64);
   const std::string text = "collectives";
   write_from_host(*from, 3, text.data(), text.size());
@@ -159,7 +134,7 @@ TEST_P(OnEach, CopiesBytesBetweenBlocks) {
                Error);
 }
 
-TEST_P(OnEach, DelayKeepsTheStreamBusy) {
+TEST_P(Streams, StayBusyDuringADelay) {
   Stream& side = stream(device(), Role::copy_in);
   const double spent = milliseconds_of([&] {
     delay(side, 20.0);
@@ -168,7 +143,7 @@ TEST_P(OnEach, DelayKeepsTheStreamBusy) {
   EXPECT_GE(spent, 19.0);
 }
 
-TEST_P(OnEach, DeferredHalvesBothRunBeforeTheNextLaunch) {
+TEST_P(Streams, RunDeferredHalvesBeforeTheNextLaunch) {
   std::string story;
   Stream& side = stream(device(), Role::all_reduce);
   launch_deferred(
@@ -180,7 +155,7 @@ TEST_P(OnEach, DeferredHalvesBothRunBeforeTheNextLaunch) {
   EXPECT_EQ(story, "s1 f1 s2 f2 n ");
 }
 
-TEST(Deferred, FinishesWhenNeededOnCpu) {
+TEST(Deferred, FinishesOnDemandOnCpu) {
   OneRank rank;
   Stream& side = stream(cpu, Role::all_reduce);
   Stream& compute = current_stream(cpu);
@@ -205,7 +180,7 @@ TEST(Deferred, FinishesWhenNeededOnCpu) {
   EXPECT_EQ(story, "a-AbB");
 
   defer("c", "C");
-  after_b.synchronize();  // recorded before: c stays open
+  after_b.synchronize();  // recorded before c, which stays unfinished
   EXPECT_EQ(story, "a-AbBc");
   side.record().synchronize();
   EXPECT_EQ(story, "a-AbBcC");
@@ -215,7 +190,7 @@ TEST(Deferred, FinishesWhenNeededOnCpu) {
   EXPECT_EQ(story, "a-AbBcCdD");
 }
 
-TEST(Deferred, WaitingFromSimFinishesTheCpuHalf) {
+TEST(Deferred, FinishesForAWaitOnSim) {
   OneRank rank;
   std::atomic<bool> finished{false};
   Stream& side = stream(cpu, Role::all_reduce);
@@ -225,7 +200,7 @@ TEST(Deferred, WaitingFromSimFinishesTheCpuHalf) {
   EXPECT_TRUE(finished);
 }
 
-TEST(Deferred, AFailingHalfSurfacesOnceAtTheFlush) {
+TEST(Deferred, ReportsAFailureOnceAtTheFlush) {
   OneRank rank;
   Stream& side = stream(cpu, Role::all_reduce);
   launch_deferred(
@@ -234,7 +209,7 @@ TEST(Deferred, AFailingHalfSurfacesOnceAtTheFlush) {
   EXPECT_NO_THROW(side.synchronize());
 }
 
-TEST(Deferred, IsAbandonedWithTheRank) {
+TEST(Deferred, IsAbandonedAtTheEndOfTheRank) {
   bool finished = false;
   {
     OneRank rank;
@@ -245,157 +220,25 @@ TEST(Deferred, IsAbandonedWithTheRank) {
   EXPECT_FALSE(finished);
 }
 
-TEST(Sim, LaunchesReturnAtOnce) {
-  OneRank rank;
-  Stream& compute = current_stream(sim);
-  delay(compute, 200.0);
-  const Event event = compute.record();
-  EXPECT_FALSE(event.done());
-  event.synchronize();
-  EXPECT_TRUE(event.done());
-}
-
-TEST(Sim, StreamsRunAtTheSameTime) {
-  OneRank rank;
-  const double spent = milliseconds_of([] {
-    for (int role = 0; role < 4; ++role) delay(stream(sim, static_cast<Role>(role)), 40.0);
-    synchronize_all();
-  });
-  EXPECT_GE(spent, 39.0);
-  EXPECT_LT(spent, 120.0);
-}
-
-TEST(Sim, ErrorsOfTheWorkerSurfaceOnTheHost) {
-  OneRank rank;
-  Stream& compute = current_stream(sim);
-  const Event before = compute.record();
-  bool later_ran = false;
-  delay(compute, 20.0);  // what follows is issued before the first of it runs
-  launch(compute, "fails", {}, [&](const Pointers&) { throw Error("the first failure"); });
-  launch(compute, "fails too", {}, [&](const Pointers&) { throw Error("the second failure"); });
-  launch(compute, "after", {}, [&](const Pointers&) { later_ran = true; });
-  const Event after = compute.record();
-  EXPECT_THAT(message_of([&] { compute.synchronize(); }), HasSubstr("the first failure"));
-  EXPECT_THAT(message_of([&] { launch(compute, "more", {}, [](const Pointers&) {}); }), HasSubstr("the first failure"));
-  EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("the first failure"));
-  EXPECT_NO_THROW(before.synchronize());
-  EXPECT_TRUE(after.done());
-  EXPECT_FALSE(later_ran);
-}
-
-// The host runs what an idle stream is given, and what it waits for; only who asks without waiting needs a worker. It
-// learns of a failure no earlier than from a worker.
-TEST(Sim, WhoWaitsRunsAndLearnsOfFailuresAsLate) {
-  OneRank rank;
-  Stream& compute = current_stream(sim);
-  std::thread::id ran_on;
-  const auto look = [&](const Pointers&) { ran_on = std::this_thread::get_id(); };
-  launch(compute, "idle", {}, look);
-  EXPECT_TRUE(compute.record().done());
-  EXPECT_EQ(ran_on, std::this_thread::get_id());
-  delay(compute, 5.0);
-  launch(compute, "behind a delay", {}, look);
-  const Event behind = compute.record();
-  while (!behind.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  EXPECT_NE(ran_on, std::this_thread::get_id());
-  Stream& copies = stream(sim, Role::copy_in);
-  delay(compute, 5.0);
-  copies.wait(compute.record());
-  launch(copies, "behind another stream", {}, look);  // nobody but the host has a reason to run it
-  copies.synchronize();
-  EXPECT_EQ(ran_on, std::this_thread::get_id());
-  EXPECT_NO_THROW(launch(compute, "fails", {}, [](const Pointers&) { throw Error("it failed"); }));
-  const Event after = compute.record();
-  ran_on = {};
-  EXPECT_THAT(message_of([&] { launch(compute, "more", {}, look); }), HasSubstr("it failed"));
-  EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("it failed"));
-  Stream& side = stream(sim, Role::all_gather);
-  side.wait(after);
-  EXPECT_THAT(message_of([&] { side.synchronize(); }), HasSubstr("it failed"));
-  EXPECT_EQ(ran_on, std::thread::id());
-  clear_failures();
-  launch(compute, "again", {}, look);
-  EXPECT_EQ(ran_on, std::this_thread::get_id());
-}
-
-TEST(Sim, AStreamThatWaitsForAFailedOneFailsWithIt) {
-  OneRank rank;
-  Stream& compute = current_stream(sim);
-  Stream& side = stream(sim, Role::all_gather);
-  delay(side, 5.0);
-  launch(side, "fails", {}, [](const Pointers&) { throw Error("gathering failed"); });
-  bool ran = false;
-  compute.wait(side.record());
-  launch(compute, "uses", {}, [&](const Pointers&) { ran = true; });
-  EXPECT_THAT(message_of([&] { compute.synchronize(); }), HasSubstr("gathering failed"));
-  EXPECT_FALSE(ran);
-  EXPECT_THAT(message_of([&] { current_stream(cpu).wait(side.record()); }), HasSubstr("gathering failed"));
-}
-
-TEST(Sim, ARankEndsWithoutDrainingItsQueues) {
-  std::atomic<int> ran{0};
-  const double spent = milliseconds_of([&] {
-    OneRank rank;
-    delay(current_stream(sim), 20.0);
-    for (int i = 0; i < 100; ++i) {
-      launch(current_stream(sim), "sleep", {}, [&](const Pointers&) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(20));
-        ++ran;
-      });
-    }
-    stream(sim, Role::all_gather).wait(current_stream(sim).record());
-    launch(stream(sim, Role::all_gather), "never", {}, [&](const Pointers&) { ran += 1000; });
-  });
-  EXPECT_LT(spent, 1000.0);
-  EXPECT_LT(ran, 100);
-}
-
-TEST(Sim, CopiesToAndFromTheCpu) {
-  OneRank rank;
-  const MemoryPtr host = allocate(cpu, 8), device = allocate(sim, 8), back = allocate(cpu, 8, true);
-  const double value = 2.5;
-  write_from_host(*host, 0, &value, 8);
-  Stream& copy = current_stream(sim);
-  copy_bytes(copy, whole(device, Mode::write), whole(host, Mode::read));
-  copy_bytes(copy, whole(back, Mode::write), whole(device, Mode::read));
-  copy.record().synchronize();
-  double seen = 0;
-  read_to_host(&seen, *back, 0, 8);
-  EXPECT_EQ(seen, 2.5);
-  EXPECT_TRUE(order_violations().empty()) << order_violations()[0].message;
-}
-
-TEST(Sim, OnlyPinnedCopiesAreAsynchronous) {
-  OneRank rank;
-  const MemoryPtr pageable = allocate(cpu, 8), pinned = allocate(cpu, 8, true), device = allocate(sim, 8);
-  Stream& copy = stream(sim, Role::copy_in);
-  copy.wait(current_stream(sim).record());
-  delay(copy, 200.0);
-  copy_bytes(copy, whole(device, Mode::write), whole(pinned, Mode::read));
-  EXPECT_FALSE(copy.record().done());
-  copy_bytes(copy, whole(device, Mode::write), whole(pageable, Mode::read));
-  EXPECT_TRUE(copy.record().done());
-}
-
-TEST(Launch, MixingDevicesIsAnError) {
+TEST(Launch, RejectsMixedDevices) {
   OneRank rank;
   const MemoryPtr a = allocate(cpu, 8), b = allocate(sim, 8), c = allocate({Kind::sim, 1}, 8);
   const auto add = [](const Pointers&) {};
   EXPECT_THAT(message_of([&] {
-                launch(current_stream(cpu), "add", {whole(a, Mode::read), whole(b, Mode::write)}, add);
+                launch(current_stream(cpu), "add", {full_access(a, Mode::read), full_access(b, Mode::write)}, add);
               }),
               AllOf(HasSubstr("`add`"), HasSubstr("sim:0"), HasSubstr("cpu")));
   EXPECT_THAT(message_of([&] {
-                launch(current_stream(sim), "add", {whole(a, Mode::read), whole(b, Mode::write)}, add);
+                launch(current_stream(sim), "add", {full_access(a, Mode::read), full_access(b, Mode::write)}, add);
               }),
               HasSubstr("move it to sim:0"));
   EXPECT_THAT(message_of([&] {
-                launch(current_stream(sim), "add", {whole(c, Mode::read), whole(b, Mode::write)}, add);
+                launch(current_stream(sim), "add", {full_access(c, Mode::read), full_access(b, Mode::write)}, add);
               }),
               HasSubstr("sim:1"));
 }
 
-TEST(Launch, RanksAsThreadsKeepApart) {
+TEST(Launch, KeepsThreadRanksSeparate) {
   const auto run_rank = [](int id) {
     RankContext context(id, 2);
     RankScope scope(context);
@@ -403,9 +246,10 @@ TEST(Launch, RanksAsThreadsKeepApart) {
     const MemoryPtr memory = allocate(own, sizeof(int));
     write_from_host(*memory, 0, &id, sizeof id);
     for (int i = 0; i < 300; ++i) {
-      launch(current_stream(own), "add", {whole(memory, Mode::update)}, [](const Pointers& p) { *p.as<int>(0) += 1; });
+      launch(current_stream(own), "add", {full_access(memory, Mode::update)},
+             [](const Pointers& p) { *p.as<int>(0) += 1; });
       const MemoryPtr scratch = allocate(own, 128);
-      launch(current_stream(own), "fill", {whole(scratch, Mode::write)},
+      launch(current_stream(own), "fill", {full_access(scratch, Mode::write)},
              [](const Pointers& p) { std::memset(p.at(0), 1, 128); });
     }
     int value = 0;

@@ -38,10 +38,10 @@ TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) 
 
 void Tracer::memory_changed(const MemoryStats& stats) {
   const MemorySample now{TraceRecord::now(), stats.current};
-  const std::size_t most = std::max<std::size_t>(options_.max_samples / 2, 1);
+  const std::size_t max_entries = std::max<std::size_t>(options_.max_samples / 2, 1);
   std::size_t at = static_cast<std::size_t>(num_changes_ / width_);
-  if (at >= most) {
-    // Pairs join; with an odd number the last one is only half full and goes on to be filled.
+  if (at >= max_entries) {
+    // Merges pairs of entries. With an odd number the last entry stays half full and takes the next changes.
     for (std::size_t i = 0; i < memory_.size(); ++i) {
       if (i % 2 == 0) {
         memory_[i / 2] = memory_[i];
@@ -82,10 +82,10 @@ Trace Tracer::snapshot() const {
 }
 
 void Runtime::start_trace(TraceOptions options) {
-  if (tracer_ != nullptr) throw Error("this rank is traced already", "start the trace once a rank");
+  if (tracer_ != nullptr) throw Error("start_trace: this rank is traced already", "start one trace per rank");
   tracer_ = std::make_shared<Tracer>(*context_, std::move(options));
   tracer_->memory_changed(stats);
-  mark_wrapped();
+  update_instrumented();
 }
 
 void start_trace(TraceOptions options) { Runtime::current().start_trace(std::move(options)); }

@@ -1,10 +1,10 @@
-// What a rank did when: every launch with its stream and its begin and end, and the memory in use as it changed.
+// The trace of a rank: every launch with its stream, begin and end, and the changes of the memory in use.
 //
-// Off by default, and then without cost for launches: a traced rank's inline launches take the long way that poison
-// mode takes too (stream.hpp, is_wrapped), and allocations ask one pointer. Times are steady_clock nanoseconds,
-// which all ranks of a machine share, so that ranks can be set beside each other.
+// It is off by default and then costs launches nothing: only the launches of a traced rank are instrumented
+// (stream.hpp, is_instrumented), and an allocation checks one pointer. Times are steady_clock nanoseconds, which all
+// ranks of a machine share, so the traces of ranks can be compared.
 //
-// All functions concern the current rank and are called on its own thread. Names are the literals of the launches.
+// All functions act on the current rank and run on its own thread. Names are the literals of the launches.
 //
 //   start_trace({.max_launches = 20000, .tag = [] { return comm::log().size(); }});
 //   ...
@@ -24,26 +24,28 @@
 namespace lockstep::device {
 
 struct TraceOptions {
-  std::size_t max_launches = 20000;  // what comes later is counted and dropped
-  std::size_t max_samples = 2000;    // of memory; when more come, neighbours join: their peak and their last stay
-  // Asked when a deferred launch (a collective) is issued; its answer is kept with the launch.
+  std::size_t max_launches = 20000;  // further launches are counted and dropped
+  // Maximum number of memory samples. Beyond it, neighbouring samples are merged; the peak and the last of them are
+  // kept.
+  std::size_t max_samples = 2000;
+  // Called when a deferred launch (a collective) is issued. The result is stored with the launch.
   std::function<std::uint64_t()> tag = {};
 };
 
 struct TracedLaunch {
   const char* name = "";
-  int stream = 0;         // id of the stream, as in Trace::streams
+  int stream = 0;         // stream id, as in Trace::streams
   bool deferred = false;  // issued by launch_deferred
   std::uint64_t tag = 0;
-  int iteration = -1;  // of the scenario, and its line, when it was issued
+  int iteration = -1;  // iteration and line of the scenario at the time of issue
   int scenario_line = 0;
   std::int64_t issued_ns = 0;
-  std::int64_t begin_ns = 0;    // 0: it never began
-  std::int64_t resumed_ns = 0;  // when the second half of a deferred launch began; 0 where halves ran as one
-  std::int64_t end_ns = 0;      // 0: it failed, or never ended
+  std::int64_t begin_ns = 0;    // 0 if it never began
+  std::int64_t resumed_ns = 0;  // begin of the second half of a deferred launch; 0 if both halves ran together
+  std::int64_t end_ns = 0;      // 0 if it failed or never ended
 };
 
-// Bytes in use by purpose right after an allocation, a release or a change of purpose.
+// The bytes in use per purpose, after an allocation, a release or a change of purpose.
 struct MemorySample {
   std::int64_t time_ns = 0;
   std::array<std::int64_t, num_purposes> bytes{};
@@ -55,16 +57,16 @@ struct TracedStream {
 };
 
 struct Trace {
-  std::vector<TracedLaunch> launches;  // in the order they were issued
+  std::vector<TracedLaunch> launches;  // in order of issue
   std::int64_t num_dropped = 0;
-  std::vector<MemorySample> memory;   // in order of time; the peak and the last change are always there
-  std::vector<TracedStream> streams;  // those with launches, by id
+  std::vector<MemorySample> memory;   // in order of time; always includes the peak and the last change
+  std::vector<TracedStream> streams;  // streams with launches, by id
 };
 
-// Throws Error when the rank is traced already. To the end of the rank.
+// Traces the rank until its end. Throws Error if the rank is traced already.
 void start_trace(TraceOptions options);
 bool tracing();
-// What was recorded so far; empty when the rank is not traced. Launches that still run have no end yet.
+// The trace so far; empty if the rank is not traced. Launches that are still running have no end.
 Trace trace();
 
 }  // namespace lockstep::device

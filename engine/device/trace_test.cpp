@@ -6,35 +6,26 @@
 #include "gtest/gtest.h"
 
 #include "engine/core/error.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/device/order.hpp"
-#include "engine/device/stream.hpp"
+#include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
 namespace {
 
-constexpr Device cpu{Kind::cpu, 0};
-constexpr Device sim{Kind::sim, 0};
-
-struct OneRank {
-  RankContext context{0, 1};
-  RankScope scope{context};
-};
-
 void nothing(const Pointers&) {}
 
-TEST(Trace, RecordsNothingUnlessItIsOn) {
+TEST(Trace, RecordsNothingWhenOff) {
   OneRank rank;
   launch(current_stream(cpu), "before", {}, nothing);
   EXPECT_FALSE(tracing());
   EXPECT_TRUE(trace().launches.empty());
   EXPECT_TRUE(trace().memory.empty());
-  EXPECT_FALSE(current_stream(cpu).is_wrapped());
+  EXPECT_FALSE(current_stream(cpu).is_instrumented());
 }
 
-TEST(Trace, KeepsLaunchesWithStreamOrderAndTimes) {
+TEST(Trace, RecordsStreamsOrderAndTimes) {
   OneRank rank;
-  launch(current_stream(cpu), "before", {}, nothing);  // a stream that exists already is traced too
+  launch(current_stream(cpu), "before", {}, nothing);  // creates a stream before the trace starts
   start_trace({});
   rank.context.iteration = 3;
   rank.context.scenario_line = 17;
@@ -59,10 +50,10 @@ TEST(Trace, KeepsLaunchesWithStreamOrderAndTimes) {
   EXPECT_EQ(seen.streams[1].name, "sim:0/copy_in");
   EXPECT_EQ(first.stream, seen.streams[0].id);
   EXPECT_EQ(second.stream, seen.streams[1].id);
-  EXPECT_TRUE(current_stream(cpu).is_wrapped());
+  EXPECT_TRUE(current_stream(cpu).is_instrumented());
 }
 
-TEST(Trace, DeferredLaunchesCarryTheTagOfTheirIssue) {
+TEST(Trace, TagsDeferredLaunchesAtTheirIssue) {
   OneRank rank;
   std::uint64_t at = 7;
   start_trace({.tag = [&at] { return at; }});
@@ -83,12 +74,12 @@ TEST(Trace, DeferredLaunchesCarryTheTagOfTheirIssue) {
   EXPECT_EQ(seen.launches[1].tag, 0u);
   EXPECT_TRUE(seen.launches[2].deferred);
   EXPECT_EQ(seen.launches[2].tag, 8u);
-  EXPECT_EQ(seen.launches[2].resumed_ns, 0);  // one after the other on the worker
+  EXPECT_EQ(seen.launches[2].resumed_ns, 0);  // the worker runs both halves together
   EXPECT_GT(seen.launches[2].end_ns, 0);
   EXPECT_FALSE(seen.launches[3].deferred);
 }
 
-TEST(Trace, WhatFailsHasNoEnd) {
+TEST(Trace, LeavesFailedLaunchesWithoutEnd) {
   OneRank rank;
   start_trace({});
   EXPECT_THROW(launch(current_stream(cpu), "fails", {}, [](const Pointers&) { throw Error("on purpose"); }), Error);
@@ -100,7 +91,7 @@ TEST(Trace, WhatFailsHasNoEnd) {
   EXPECT_GT(seen.launches[1].end_ns, 0);
 }
 
-TEST(Trace, DropsAndCountsWhatIsTooMuch) {
+TEST(Trace, CountsDroppedLaunches) {
   OneRank rank;
   start_trace({.max_launches = 5});
   int ran = 0;
@@ -111,7 +102,7 @@ TEST(Trace, DropsAndCountsWhatIsTooMuch) {
   EXPECT_THROW(start_trace({}), Error);
 }
 
-TEST(Trace, MemoryFollowsEveryChange) {
+TEST(Trace, SamplesEveryMemoryChange) {
   OneRank rank;
   const MemoryPtr before = allocate(cpu, 10, Purpose::parameter);
   start_trace({});
@@ -131,7 +122,7 @@ TEST(Trace, MemoryFollowsEveryChange) {
   for (std::size_t i = 1; i < seen.memory.size(); ++i) EXPECT_GE(seen.memory[i].time_ns, seen.memory[i - 1].time_ns);
 }
 
-TEST(Trace, ThinnedMemoryKeepsThePeakAndTheEnd) {
+TEST(Trace, KeepsPeakAndLastSampleWhenMerging) {
   OneRank rank;
   start_trace({.max_samples = 20});
   for (int i = 0; i < 500; ++i) {
@@ -149,12 +140,12 @@ TEST(Trace, ThinnedMemoryKeepsThePeakAndTheEnd) {
   EXPECT_EQ(seen.memory.back().bytes[static_cast<std::size_t>(Purpose::other)], 77);
 }
 
-TEST(Trace, GoesTogetherWithPoison) {
+TEST(Trace, WorksWithPoison) {
   OneRank rank;
   set_poison(true);
   start_trace({});
   set_poison(false);
-  EXPECT_TRUE(current_stream(cpu).is_wrapped());
+  EXPECT_TRUE(current_stream(cpu).is_instrumented());
   launch(current_stream(cpu), "one", {}, nothing);
   EXPECT_EQ(trace().launches.size(), 1u);
 }

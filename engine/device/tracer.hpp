@@ -1,4 +1,4 @@
-// The recorder behind trace.hpp (internal to engine/device). Records stay where they are, so that a worker thread can
+// The recorder behind trace.hpp (internal to engine/device). Records have stable addresses, so that a worker thread can
 // write the times of a launch while the rank's own thread issues others.
 #pragma once
 
@@ -27,7 +27,7 @@ class TraceRecord {
         .count();
   }
 
-  TracedLaunch fixed;  // all but the times below
+  TracedLaunch fixed;  // all fields except the times below
   std::atomic<std::int64_t> begin_ns{0}, resumed_ns{0}, end_ns{0};
 };
 
@@ -35,9 +35,9 @@ class Tracer {
  public:
   Tracer(const RankContext& context, TraceOptions options) : context_(context), options_(std::move(options)) {}
 
-  // A launch that is issued now; null when there are too many already.
+  // Records a launch that is being issued. Returns null if max_launches is reached.
   TraceRecord* add(const Stream& stream, const char* name, bool deferred);
-  // The next launch is both halves of a deferred one.
+  // The next launch contains both halves of a deferred launch.
   void expect_deferred() { next_is_deferred_ = true; }
   void memory_changed(const MemoryStats& stats);
   Trace snapshot() const;
@@ -49,7 +49,7 @@ class Tracer {
   std::map<int, std::string> streams_;
   std::int64_t num_dropped_ = 0;
   bool next_is_deferred_ = false;
-  // `width_` changes that follow each other: the one with the most bytes, and the last, which is what stays after them.
+  // `width_` consecutive changes: the one with the most bytes, and the last one.
   struct Changes {
     MemorySample peak;
     MemorySample last;

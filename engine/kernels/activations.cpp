@@ -64,7 +64,7 @@ struct KeepScaled {
   ComputeType<T> factor;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
-    const Stretch<3> at(rows, index);
+    const RowTile<3> at(rows, index);
     T* const to = out + at.start[0];
     const T* const x = a + at.start[1];
     const bool* const kept = keep + at.start[2];
@@ -102,7 +102,7 @@ void erf(Space space, const View& out, const View& a) { unary_floating(space, "l
 void keep_scaled(Space space, const View& out, const View& a, const View& keep, double factor) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &keep.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::keep_scaled", num_stretches(rows),
+    run(space, "lockstep::keep_scaled", num_row_tiles(rows),
         KeepScaled<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const bool*>(keep.data),
                       rows, static_cast<ComputeType<T>>(factor)});
   });

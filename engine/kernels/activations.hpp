@@ -1,5 +1,8 @@
-// Activations and their derivatives, element by element; floating types. As elementwise.hpp: any strides, the same
-// bits, 16-bit types compute in float32 and round once.
+// Activations and their derivatives, element by element.
+//
+// All views have the same sizes and one floating type. As in elementwise.hpp, strides are free and do not change the
+// bits, and 16-bit types compute in float32 and round once. The backward of gelu takes its input, the backward of tanh
+// and sigmoid their result.
 #pragma once
 
 #include "engine/kernels/view.hpp"
@@ -14,7 +17,7 @@ void sigmoid(Space space, const View& out, const View& a);
 void sigmoid_backward(Space space, const View& out, const View& grad, const View& result);
 void erf(Space space, const View& out, const View& a);
 
-// a * factor where keep, else 0. `keep` is bool; the factor is rounded to the type computed in.
+// a * factor where `keep` (bool) is true, otherwise 0. The factor is rounded to the computation type.
 void keep_scaled(Space space, const View& out, const View& a, const View& keep, double factor);
 
 }  // namespace lockstep::kernels

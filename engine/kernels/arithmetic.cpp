@@ -29,7 +29,7 @@ struct Div {
     return a / b;
   }
 };
-// Not-a-number in either operand wins.
+// The result is NaN if either operand is.
 struct Maximum {
   template <class T>
   KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {

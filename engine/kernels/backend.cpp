@@ -29,14 +29,14 @@ using HostBackend = Kokkos::DefaultHostExecutionSpace;
 constexpr bool host_is_serial = false;
 #endif
 
-// Of the process, not of a rank: the libraries themselves are.
+// Per process, not per rank, because the libraries have one state per process.
 std::mutex& start_mutex() {
   static std::mutex mutex;
   return mutex;
 }
 std::atomic<bool> started{false};
 
-// What oneDNN writes its code for.
+// The instruction set oneDNN generates code for.
 const char* instructions_of_onednn() {
   const auto chosen = static_cast<unsigned>(dnnl_get_effective_cpu_isa());
   const auto has = [chosen](dnnl_cpu_isa_t isa) { return (chosen & isa) == static_cast<unsigned>(isa); };
@@ -55,7 +55,7 @@ void initialize() {
   const std::lock_guard lock(start_mutex());
   if (is_initialized()) return;
   if (!Kokkos::is_initialized()) {
-    // A rank is a thread's worth of work; who has cores to spare for a threaded backend says so in the environment.
+    // One thread per rank, unless the environment asks for more.
     const bool threads_chosen = std::getenv("OMP_NUM_THREADS") || std::getenv("KOKKOS_NUM_THREADS");
 #if KOKKOS_VERSION >= 40000
     Kokkos::InitializationSettings settings;
@@ -103,7 +103,7 @@ std::string blas_name() {
 
 void prepare_products() {
   static const bool prepared = [] {
-    if constexpr (host_is_serial) initialize();  // no thread of its own, so that a fork keeps it whole
+    if constexpr (host_is_serial) initialize();  // has no threads that a fork would lose
     constexpr std::int64_t n = 2;
     const float a[n * n] = {1, 2, 3, 4};
     float c[n * n];
@@ -139,7 +139,7 @@ template <class T>
 std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
   constexpr int n = 48;
   constexpr std::size_t count = std::size_t{n} * n;
-  // Each thread has operands of its own, so that a mix-up between threads cannot go unseen.
+  // Each thread has different operands, so that a mix-up between threads changes a result.
   struct Case {
     std::vector<T> a, b, expected;
     std::int64_t wrong = 0;
@@ -160,7 +160,7 @@ std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
       }
     }
     of.expected = multiply(of);
-    // The product made alone is itself held against plain loops.
+    // The reference product is itself compared with plain loops.
     for (int i = 0; i < n; ++i) {
       for (int j = 0; j < n; ++j) {
         double sum = 0.0;
@@ -192,7 +192,7 @@ std::int64_t wrong_products_of(int num_threads, int products_per_thread) {
 
 std::int64_t num_wrong_products(int num_threads, int products_per_thread) {
   initialize();
-  // A library each: oneDNN, OpenBLAS.
+  // float32 uses oneDNN, float64 uses OpenBLAS.
   return wrong_products_of<float>(num_threads, products_per_thread) +
          wrong_products_of<double>(num_threads, products_per_thread);
 }

@@ -1,8 +1,9 @@
-// The libraries behind the kernels: starting and ending them, and what `doctor` wants to know of them.
+// The libraries behind the kernels (Kokkos, oneDNN, OpenBLAS): start, end, and the facts that `lockstep doctor`
+// reports.
 //
-// Kokkos is started in the rank, after the fork; ranks that are threads of one process share it. A kernel starts it
-// when nobody has, so only who wants to choose the moment calls initialize(). finalize() is for the end of the process,
-// after its last kernel.
+// Kokkos starts once per process, after the fork; ranks that are threads of one process share it. The first kernel
+// starts it, so initialize() is needed only to choose the moment. finalize() is called at the end of the process, after
+// the last kernel.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +13,26 @@
 
 namespace lockstep::kernels {
 
-void initialize();  // again: nothing happens; from several threads at once: one does it
+void initialize();  // idempotent; may be called from several threads at once
 void finalize();
 bool is_initialized();
 std::string backend_name();  // "Kokkos 3.4.1, Serial"
 
-// How many threads the BLAS would use for one product: 1, or ranks fight over cores. The library reads
-// OPENBLAS_NUM_THREADS before main; initialize() can only ask it to use one.
+// The number of threads OpenBLAS uses for one product. It must be 1, otherwise ranks compete for cores. OpenBLAS reads
+// OPENBLAS_NUM_THREADS before main; initialize() can only request one thread.
 int blas_threads();
-std::string blas_name();  // with the processor it chose its code for
-// The library of float32 products writes its code at the first call, which takes 30 ms: a process that forks ranks
-// calls this before, and they share what was written; so they do Kokkos where its backend has no threads, which a fork
-// would lose. Again: nothing happens.
+std::string blas_name();  // versions of both libraries, with the processor each chose its code for
+// Generates the code of the float32 products, which takes 30 ms at the first call. A process that forks ranks calls
+// this before the fork, so that the ranks share the generated code. It also starts Kokkos if its backend has no threads
+// (a fork would lose them). Idempotent.
 void prepare_products();
-// What the environment lacks, as (variable, value), for the BLAS to run on one thread and with code for this processor:
-// an OpenBLAS that is older than the processor takes it for one of twenty years ago and is ten times slower. It reads
-// them before main: set these and execute the program again. Empty when all is well.
+// The (variable, value) pairs that the environment needs for OpenBLAS to use one thread and the code of this processor.
+// An OpenBLAS older than the processor falls back to a processor of twenty years ago and is ten times slower. OpenBLAS
+// reads the variables before main, so the program must be executed again with them. Empty if nothing is missing.
 std::vector<std::pair<std::string, std::string>> missing_blas_environment();
 
-// Multiplies on several threads at once and compares each product, bit for bit, with the same product made alone. Gives
-// the number of wrong ones: 0, or the BLAS found must not be used by ranks that are threads.
+// Multiplies on several threads at once and compares each product, bit for bit, with the same product computed on one
+// thread. Returns the number of wrong products. If it is not 0, ranks must not run as threads with this BLAS.
 std::int64_t num_wrong_products(int num_threads = 8, int products_per_thread = 200);
 
 }  // namespace lockstep::kernels

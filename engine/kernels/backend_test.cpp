@@ -39,9 +39,9 @@ TEST(Backend, UsesOneBlasThread) {
   EXPECT_THAT(blas_name(), testing::HasSubstr("OpenBLAS"));
 }
 
-TEST(Backend, ProductsOfManyThreadsAtOnceAreRight) { EXPECT_EQ(num_wrong_products(8, 200), 0); }
+TEST(Backend, MultipliesCorrectlyOnManyThreads) { EXPECT_EQ(num_wrong_products(8, 200), 0); }
 
-TEST(Backend, NamesWhatTheEnvironmentLacks) {
+TEST(Backend, NamesMissingEnvironmentVariables) {
   const auto lacks = [](const std::string& name) {
     for (const auto& [missing, value] : missing_blas_environment())
       if (missing == name) return true;
@@ -58,7 +58,7 @@ TEST(Backend, NamesWhatTheEnvironmentLacks) {
   EXPECT_FALSE(lacks("OPENBLAS_CORETYPE"));
 }
 
-TEST(Backend, RefusesABackendThatIsNotBuiltIn) {
+TEST(Backend, RejectsAnUnavailableBackend) {
   std::vector<float> a(4, 1.0f), out(4);
   EXPECT_THROW(add(Space::cuda, view_of(out), view_of(a), view_of(a)), UnsupportedError);
 }
@@ -66,8 +66,8 @@ TEST(Backend, RefusesABackendThatIsNotBuiltIn) {
 std::mutex label_mutex;
 std::set<std::string> labels;
 
-// A profiler must be able to tell these kernels from those of the program that runs them.
-TEST(Backend, AllLabelsCarryThePrefix) {
+// The prefix distinguishes these kernels from others in a profile.
+TEST(Backend, PrefixesAllLabels) {
   initialize();
   Kokkos::Tools::Experimental::set_begin_parallel_for_callback([](const char* name, std::uint32_t, std::uint64_t*) {
     const std::lock_guard lock(label_mutex);

@@ -40,7 +40,7 @@ struct CompareKernel {
   Rows<3> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
-    const Stretch<3> at(rows, index);
+    const RowTile<3> at(rows, index);
     const Op f = op;
     bool* const to = out + at.start[0];
     const T* const x = a + at.start[1];
@@ -58,13 +58,13 @@ template <class Op>
 void compare_with(Space space, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
   dispatch_all(a.dtype, [&]<class T>() {
-    run(space, "lockstep::compare", num_stretches(rows),
+    run(space, "lockstep::compare", num_row_tiles(rows),
         CompareKernel<T, Op>{op, static_cast<bool*>(out.data), static_cast<const T*>(a.data),
                              static_cast<const T*>(b.data), rows});
   });
 }
 
-// Values are only moved, so that the bits matter and not the type.
+// Selects words of the element size, because only the bits matter.
 template <class Word>
 struct WhereKernel {
   Word* out;
@@ -73,7 +73,7 @@ struct WhereKernel {
   const Word* b;
   Rows<4> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
-    const Stretch<4> at(rows, index);
+    const RowTile<4> at(rows, index);
     Word* const to = out + at.start[0];
     const bool* const yes = condition + at.start[1];
     const Word* const x = a + at.start[2];
@@ -82,7 +82,7 @@ struct WhereKernel {
     if (rows.unit) {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < at.count; ++i) {
-        const Word mask = static_cast<Word>(Word(0) - static_cast<Word>(yes[i]));  // a choice would branch
+        const Word mask = static_cast<Word>(Word(0) - static_cast<Word>(yes[i]));  // a conditional would branch
         to[i] = static_cast<Word>((x[i] & mask) | (y[i] & static_cast<Word>(~mask)));
       }
       return;
@@ -95,7 +95,7 @@ struct WhereKernel {
 template <class Word>
 void where_words(Space space, const View& out, const View& condition, const View& a, const View& b) {
   const Rows<4> rows = make_rows<4>(out.sizes, {&out.strides, &condition.strides, &a.strides, &b.strides});
-  run(space, "lockstep::where", num_stretches(rows),
+  run(space, "lockstep::where", num_row_tiles(rows),
       WhereKernel<Word>{static_cast<Word*>(out.data), static_cast<const bool*>(condition.data),
                         static_cast<const Word*>(a.data), static_cast<const Word*>(b.data), rows});
 }

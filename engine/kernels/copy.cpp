@@ -1,4 +1,4 @@
-// Copies, casts, fills.
+// Copies, casts and fills.
 #include <cstring>
 
 #include "engine/core/checked.hpp"
@@ -10,7 +10,7 @@ namespace lockstep::kernels {
 
 namespace {
 
-// Between the types that are computed in; the store rounds to a 16-bit type.
+// Converts between computation types. The store rounds to a 16-bit type.
 template <class To>
 struct Cast {
   template <class T>
@@ -19,7 +19,7 @@ struct Cast {
   }
 };
 
-struct Same {
+struct Identity {
   template <class T>
   KOKKOS_INLINE_FUNCTION T operator()(T x) const {
     return x;
@@ -32,7 +32,7 @@ struct FillKernel {
   T value;
   Rows<1> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
-    const Stretch<1> at(rows, index);
+    const RowTile<1> at(rows, index);
     T* const to = out + at.start[0];
     const T v = value;
     const std::int64_t step = rows.step[0];
@@ -44,28 +44,28 @@ struct FillKernel {
   }
 };
 
-// Rows of one value each: what an expanded tensor is copied from.
+// Copies rows in which `a` repeats one element, as in an expanded tensor.
 template <class Word>
 struct RepeatKernel {
   Word* out;
   const Word* a;
-  Rows<2> rows;  // out steps by 1 along a row, a by 0
+  Rows<2> rows;  // along a row, out has stride 1 and a has stride 0
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
-    const Stretch<2> at(rows, index);
+    const RowTile<2> at(rows, index);
     Word* const to = out + at.start[0];
     const Word value = a[at.start[1]];
     for (std::int64_t i = 0; i < at.count; ++i) to[i] = value;
   }
 };
 
-// Both sides have a dim that they walk one by one, but not the same one: square tiles go through a buffer, so that each
-// line of memory is fetched once.
+// Copies between views that have stride 1 along different dims. Square tiles go through a buffer, so that each cache
+// line is read once.
 template <class Word>
 struct TransposeKernel {
   static constexpr std::int64_t side = 32;
   Word* out;
   const Word* a;
-  Rows<2> rows;  // out steps by 1 along a row, a by 1 along the outer dim `across`
+  Rows<2> rows;  // out has stride 1 along a row, a along the outer dim `across`
   int across;
   std::int64_t tiles_along, tiles_across;
 
@@ -93,16 +93,16 @@ struct TransposeKernel {
   }
 };
 
-// Much more than a core's caches should give up for: whole weights on their way into a layer and gradients out of it.
-// Through the caches it would take half as long again: each line is fetched only to be overwritten.
+// Copies large rows with stores that bypass the caches, for weights that enter a layer and gradients that leave it. A
+// copy through the caches takes 1.5 times as long, because each line is read before it is overwritten.
 template <class Word>
-struct PastCachesKernel {
+struct StreamingCopyKernel {
   static constexpr std::int64_t least_bytes = std::int64_t{1} << 20, least_row_bytes = 1024;
   Word* out;
   const Word* a;
-  Rows<2> rows;  // both step by 1 along a row
+  Rows<2> rows;  // both have stride 1 along a row
   void operator()(std::int64_t index) const {
-    const Stretch<2> at(rows, index);
+    const RowTile<2> at(rows, index);
     copy_past_caches(reinterpret_cast<std::byte*>(out + at.start[0]),
                      reinterpret_cast<const std::byte*>(a + at.start[1]), bounded_bytes<Word>(at.count));
   }
@@ -113,9 +113,9 @@ struct PastCachesKernel {
   }
 };
 
-// Equal types move as words of their size, so that no pattern of bits is changed.
+// Copies elements of equal types as words of their size, which keeps every bit pattern.
 template <class Word>
-void move(Space space, const View& out, const View& a) {
+void move_words(Space space, const View& out, const View& a) {
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
   if (rows.step[0] == 1 && rows.step[1] > 1 && rows.length >= 8) {
     for (int dim = 0; dim < rows.num_outer; ++dim) {
@@ -128,15 +128,16 @@ void move(Space space, const View& out, const View& a) {
     }
   }
   if (rows.step[0] == 1 && rows.step[1] == 0) {
-    return run(space, "lockstep::copy", num_stretches(rows),
+    return run(space, "lockstep::copy", num_row_tiles(rows),
                RepeatKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
   }
-  if (PastCachesKernel<Word>::suits(space, rows)) {
-    return run(space, "lockstep::copy", num_stretches(rows),
-               PastCachesKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+  if (StreamingCopyKernel<Word>::suits(space, rows)) {
+    return run(space, "lockstep::copy", num_row_tiles(rows),
+               StreamingCopyKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
   }
-  run(space, "lockstep::copy", num_stretches(rows),
-      UnaryKernel<Same, Word, Word>{Same{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+  run(space, "lockstep::copy", num_row_tiles(rows),
+      UnaryKernel<Identity, Word, Word>{Identity{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
+                                        rows});
 }
 
 }  // namespace
@@ -150,13 +151,13 @@ void copy(Space space, const View& out, const View& a) {
     }
     switch (size_of(out.dtype)) {
       case 1:
-        return move<std::uint8_t>(space, out, a);
+        return move_words<std::uint8_t>(space, out, a);
       case 2:
-        return move<std::uint16_t>(space, out, a);
+        return move_words<std::uint16_t>(space, out, a);
       case 4:
-        return move<std::uint32_t>(space, out, a);
+        return move_words<std::uint32_t>(space, out, a);
       default:
-        return move<std::uint64_t>(space, out, a);
+        return move_words<std::uint64_t>(space, out, a);
     }
   }
   dispatch_all(out.dtype, [&]<class R>() {
@@ -167,7 +168,7 @@ void copy(Space space, const View& out, const View& a) {
 void fill(Space space, const View& out, double value) {
   const Rows<1> rows = make_rows<1>(out.sizes, {&out.strides});
   dispatch_all(out.dtype, [&]<class T>() {
-    run(space, "lockstep::fill", num_stretches(rows),
+    run(space, "lockstep::fill", num_row_tiles(rows),
         FillKernel<T>{static_cast<T*>(out.data), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
   });
 }

@@ -1,13 +1,16 @@
-// Element-wise kernels. `out` and the operands have the same sizes (a broadcast operand has strides of 0); the bits of
-// a result do not depend on strides, offset or alignment. 16-bit types compute in float32 and round once. An operand
-// may be exactly `out`; it must not overlap it in any other way.
+// Element-wise kernels.
+//
+// `out` and the operands have the same sizes; a broadcast operand has strides of 0. The bits of a result do not depend
+// on strides, offset or alignment. 16-bit types compute in float32 and round once. An operand may be exactly `out`; it
+// must not overlap `out` in any other way. The computation type is float for the 16-bit types and otherwise the type
+// itself.
 #pragma once
 
 #include "engine/kernels/view.hpp"
 
 namespace lockstep::kernels {
 
-// One type for all three.
+// out, a and b have one type.
 void add(Space space, const View& out, const View& a, const View& b);
 void sub(Space space, const View& out, const View& a, const View& b);
 void mul(Space space, const View& out, const View& a, const View& b);
@@ -17,15 +20,16 @@ void minimum(Space space, const View& out, const View& a, const View& b);
 void add_scaled(Space space, const View& out, const View& a, const View& b, double factor);  // a + factor * b, unfused
 void relu_backward(Space space, const View& out, const View& grad, const View& result);
 
-// The number is rounded to the type that is computed in.
+// out and a have one type. The number is rounded to the computation type.
 void add_number(Space space, const View& out, const View& a, double b);
 void mul_number(Space space, const View& out, const View& a, double b);
 void div_number(Space space, const View& out, const View& a, double b);   // floating types
 void rsub_number(Space space, const View& out, const View& a, double b);  // b - a
 void rdiv_number(Space space, const View& out, const View& a, double b);  // b / a, floating types
-void pow_number(Space space, const View& out, const View& a,
-                double exponent);  // integers: exponent whole, not negative
+// For integer types the exponent is an integer and not negative.
+void pow_number(Space space, const View& out, const View& a, double exponent);
 
+// out and a have one type.
 void neg(Space space, const View& out, const View& a);
 void abs(Space space, const View& out, const View& a);
 void sign(Space space, const View& out, const View& a);
@@ -36,7 +40,7 @@ void rsqrt(Space space, const View& out, const View& a);
 void exp(Space space, const View& out, const View& a);
 void log(Space space, const View& out, const View& a);
 
-// From any type to any type; equal types copy the bits.
+// Converts from any type to any type. Equal types copy the bits.
 void copy(Space space, const View& out, const View& a);
 void fill(Space space, const View& out, double value);
 

@@ -1,5 +1,5 @@
-// What the checks of the registry of operations (engine/autograd/op_cases_test.cpp) do not reach: more than one tile,
-// not-a-number, bits that must stay, conversions between all types.
+// Tests beyond the checks of the operation registry (engine/autograd/op_cases_test.cpp): several tiles, NaN,
+// exact bit patterns, and conversions between all types.
 #include "engine/kernels/elementwise.hpp"
 
 #include <cmath>
@@ -15,7 +15,7 @@ namespace {
 
 constexpr double nan = std::numeric_limits<double>::quiet_NaN();
 
-TEST(Elementwise, GivesSameBitsInManyTilesContiguousOrStrided) {
+TEST(Elementwise, GivesTheSameBitsForAnyStrides) {
   constexpr std::int64_t n = 3 * 4096 + 77;
   std::vector<float> a = mixed_values<float>(n), b = mixed_values<float>(n, 2), plain(n), strided(2 * n, -1.0f);
   std::vector<float> wide_a(3 * n), reversed_order(n);
@@ -29,7 +29,7 @@ TEST(Elementwise, GivesSameBitsInManyTilesContiguousOrStrided) {
   }
 }
 
-TEST(Elementwise, MaximumMinimumAndReluKeepNotANumber) {
+TEST(Elementwise, PropagatesNanThroughMaximumMinimumAndRelu) {
   std::vector<double> a = {1.0, nan, 2.0, nan}, b = {nan, 1.0, 3.0, nan}, out(4);
   maximum(Space::host, view_of(out), view_of(a), view_of(b));
   EXPECT_TRUE(std::isnan(out[0]) && std::isnan(out[1]) && std::isnan(out[3]));
@@ -42,7 +42,7 @@ TEST(Elementwise, MaximumMinimumAndReluKeepNotANumber) {
   EXPECT_EQ(out[0], 1.0);
 }
 
-TEST(Elementwise, CopyKeepsEveryPatternOfBits) {
+TEST(Elementwise, CopyKeepsEveryBitPattern) {
   std::vector<BFloat16> a(1 << 16), out(1 << 16), turned(1 << 16);
   for (std::size_t i = 0; i < a.size(); ++i) a[i].bits = static_cast<std::uint16_t>(i);
   copy(Space::host, view_of(out), view_of(a));
@@ -53,8 +53,8 @@ TEST(Elementwise, CopyKeepsEveryPatternOfBits) {
 }
 
 template <class T>
-void check_turned_copies() {
-  // Around the side of a tile, with an outer dim, with gaps in what is written.
+void check_transposed_copies() {
+  // Sizes around the tile size, with an outer dim and with gaps in the output.
   for (const auto& [rows, columns] : {std::pair{8, 8}, {31, 33}, {32, 64}, {70, 9}, {7, 100}}) {
     const std::int64_t m = rows, n = columns;
     std::vector<T> from(static_cast<std::size_t>(3 * m * n)), to(static_cast<std::size_t>(3 * m * (n + 2)));
@@ -69,13 +69,13 @@ void check_turned_copies() {
               << k << " " << i << " " << j << " of " << m << " x " << n;
   }
 }
-TEST(Elementwise, CopiesTurnedMatricesOfAnySize) {
-  check_turned_copies<std::int64_t>();
-  check_turned_copies<float>();
-  check_turned_copies<Half>();
+TEST(Elementwise, CopiesTransposedMatricesOfAnySize) {
+  check_transposed_copies<std::int64_t>();
+  check_transposed_copies<float>();
+  check_transposed_copies<Half>();
 }
 
-// Rows long and many enough to go past the caches, at every alignment of a word, and nothing beside them is written.
+// Rows large enough to bypass the caches, at every word alignment. Nothing outside the rows is written.
 TEST(Elementwise, CopiesLongRowsAtAnyOffset) {
   const std::int64_t rows = 5, length = 70001, gap = 19;
   std::vector<float> from = mixed_values<float>(static_cast<std::size_t>(rows * length + 17));
@@ -94,7 +94,7 @@ TEST(Elementwise, CastsBetweenAllTypes) {
   const std::vector<double> values = {0.0, 1.0, -2.0, 3.75, 100.0};
   const auto expected = [](DType to, double value) {
     if (to == DType::boolean) return value != 0.0 ? 1.0 : 0.0;
-    return is_floating(to) ? value : std::trunc(value);  // all of them are exact in every floating type
+    return is_floating(to) ? value : std::trunc(value);  // all values are exact in every floating type
   };
   for (int i = 0; i < num_dtypes; ++i) {
     for (int j = 0; j < num_dtypes; ++j) {
@@ -113,7 +113,7 @@ TEST(Elementwise, CastsBetweenAllTypes) {
 }
 
 TEST(Elementwise, RoundsToShortTypesOnce) {
-  // 1 + 2^-12 times 1 + 2^-12: float32 keeps it, and the store rounds to nearest even.
+  // The results are exact in float32, and the store rounds them to the nearest even float16.
   std::vector<Half> a(1, Half(1.0f + 0x1p-10f)), b(1, Half(3.0f)), out(1);
   mul(Space::host, view_of(out), view_of(a), view_of(b));
   EXPECT_EQ(out[0].bits, Half((1.0f + 0x1p-10f) * 3.0f).bits);
@@ -121,7 +121,7 @@ TEST(Elementwise, RoundsToShortTypesOnce) {
   EXPECT_EQ(out[0].bits, Half(1.0f + 0x1p-10f + 0x1p-11f).bits);
 }
 
-TEST(Elementwise, AddScaledIsNotFused) {
+TEST(Elementwise, DoesNotFuseAddScaled) {
   std::vector<float> a = mixed_values<float>(1000), b = mixed_values<float>(1000, 3), out(1000);
   add_scaled(Space::host, view_of(out), view_of(a), view_of(b), 0.1);
   for (std::size_t i = 0; i < a.size(); ++i) {

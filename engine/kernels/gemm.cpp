@@ -12,8 +12,8 @@ namespace lockstep::kernels {
 
 namespace {
 
-Lay lay_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
-  // A stride along a dim of one element is never used; what the library wants there is at least the other size.
+MatrixLayout layout_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std::int64_t column_stride) {
+  // The stride along a dim of size 1 is never used. The libraries still require it to be at least the other size.
   if (rows == 1 && (column_stride == 1 || columns == 1)) return {true, false, std::max<std::int64_t>(1, columns)};
   if (columns == 1 && row_stride == 1) return {true, false, 1};
   if (column_stride == 1 && row_stride >= columns) return {true, false, row_stride};
@@ -23,19 +23,19 @@ Lay lay_of(std::int64_t rows, std::int64_t columns, std::int64_t row_stride, std
   return {};
 }
 
-Lay lay_of(const View& matrix) {
+MatrixLayout layout_of(const View& matrix) {
   const int n = matrix.sizes.size();
-  return lay_of(matrix.sizes[n - 2], matrix.sizes[n - 1], matrix.strides[n - 2], matrix.strides[n - 1]);
+  return layout_of(matrix.sizes[n - 2], matrix.sizes[n - 1], matrix.strides[n - 2], matrix.strides[n - 1]);
 }
 
 template <class T>
 void matmul_of(const View& out, const View& a, const View& b) {
   const int num_dims = out.sizes.size();
   const std::int64_t m = out.sizes[num_dims - 2], n = out.sizes[num_dims - 1], k = a.sizes[num_dims - 1];
-  const Lay lay_a = lay_of(a), lay_b = lay_of(b), lay_out = lay_of(out);
-  LOCKSTEP_CHECK(lay_out.usable && !lay_out.transposed, "matmul to strides ", to_text(out.strides));
-  LOCKSTEP_CHECK(lay_a.usable && lay_b.usable, "matmul of ", to_text(a.sizes), " with strides ", to_text(a.strides),
-                 " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
+  const MatrixLayout layout_a = layout_of(a), layout_b = layout_of(b), layout_out = layout_of(out);
+  LOCKSTEP_CHECK(layout_out.supported && !layout_out.transposed, "matmul to strides ", to_text(out.strides));
+  LOCKSTEP_CHECK(layout_a.supported && layout_b.supported, "matmul of ", to_text(a.sizes), " with strides ",
+                 to_text(a.strides), " and ", to_text(b.sizes), " with strides ", to_text(b.strides));
   std::int64_t batches = 1;
   for (int dim = 0; dim < num_dims - 2; ++dim) batches = bounded_product(batches, out.sizes[dim]);
   for (std::int64_t batch = 0; batch < batches; ++batch) {
@@ -47,8 +47,8 @@ void matmul_of(const View& out, const View& a, const View& b) {
       at_b += element_offset(at, b.strides[dim]);
       at_out += element_offset(at, out.strides[dim]);
     }
-    product(static_cast<T*>(out.data) + at_out, lay_out.leading, m, n, k, static_cast<const T*>(a.data) + at_a, lay_a,
-            static_cast<const T*>(b.data) + at_b, lay_b, false);
+    product(static_cast<T*>(out.data) + at_out, layout_out.leading, m, n, k, static_cast<const T*>(a.data) + at_a,
+            layout_a, static_cast<const T*>(b.data) + at_b, layout_b, false);
   }
 }
 
@@ -67,7 +67,7 @@ void dispatch_product(DType dtype, F&& f) {
 
 }  // namespace
 
-bool is_product_operand(const View& matrix) { return lay_of(matrix).usable; }
+bool is_product_operand(const View& matrix) { return layout_of(matrix).supported; }
 
 void matmul(Space space, const View& out, const View& a, const View& b) {
   require_host(space, "matmul");
@@ -89,12 +89,12 @@ void linear(Space space, const View& out, const View& x, const View& weight, con
   }
   if (x.sizes[1] == 0) return;
   dispatch_product(out.dtype, [&]<class T>() {
-    const Lay lay_x = lay_of(x);
-    const Lay lay_w = lay_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);
-    LOCKSTEP_CHECK(lay_x.usable && lay_w.usable, "linear of strides ", to_text(x.strides), " and ",
+    const MatrixLayout layout_x = layout_of(x);
+    const MatrixLayout layout_w = layout_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);
+    LOCKSTEP_CHECK(layout_x.supported && layout_w.supported, "linear of strides ", to_text(x.strides), " and ",
                    to_text(weight.strides));
     product(static_cast<T*>(out.data), out.sizes[1], out.sizes[0], out.sizes[1], x.sizes[1],
-            static_cast<const T*>(x.data), lay_x, static_cast<const T*>(weight.data), lay_w, bias != nullptr);
+            static_cast<const T*>(x.data), layout_x, static_cast<const T*>(weight.data), layout_w, bias != nullptr);
   });
 }
 

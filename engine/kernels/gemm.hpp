@@ -1,19 +1,21 @@
-// Matrix products of the vendor libraries, on one thread. Operands are taken as they lie when a dim of the matrix has
-// stride 1 (a transposed operand is a flag, not a copy; the flag changes the last bits, alignment does not).
+// Matrix products by the vendor libraries, on one thread. Operands are read in place if one dim of the matrix has
+// stride 1: a transposed operand is a flag, not a copy. The flag changes the last bits of the result; alignment does
+// not.
 #pragma once
 
 #include "engine/kernels/view.hpp"
 
 namespace lockstep::kernels {
 
-// Whether the last two dims can be handed to the library as they lie.
+// Whether the library can read the last two dims of the view in place.
 bool is_product_operand(const View& matrix);
 
-// out (..., m, n) = a (..., m, k) x b (..., k, n), float32 or float64. The leading dims are equal; an operand that is
-// repeated along one has stride 0 there. `out` has rows whose elements lie one after the other, and overlaps no
-// operand.
+// out (..., m, n) = a (..., m, k) x b (..., k, n), all float32 or all float64. The leading dims are equal; an operand
+// that is broadcast along a leading dim has stride 0 there. The rows of `out` are contiguous, and `out` overlaps no
+// operand. Throws UnsupportedError for a space other than host.
 void matmul(Space space, const View& out, const View& a, const View& b);
-// out (m, n) = x (m, k) x weight (n, k) transposed, plus bias (n) where given: the product is added to the bias.
+// out (m, n) = x (m, k) x transposed weight (n, k), plus bias (n) unless null; all float32 or all float64. The product
+// is added to the bias.
 void linear(Space space, const View& out, const View& x, const View& weight, const View* bias);
 
 }  // namespace lockstep::kernels

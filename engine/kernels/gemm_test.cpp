@@ -30,14 +30,14 @@ void expect_product(const View& out, const View& a, const View& b) {
 }
 
 template <class T>
-void check_all_lays(std::int64_t m, std::int64_t n, std::int64_t k) {
+void check_all_layouts(std::int64_t m, std::int64_t n, std::int64_t k) {
   const auto count = [](std::int64_t elements) { return static_cast<std::size_t>(elements); };
   std::vector<T> a = mixed_values<T>(count(2 * m * k)), b = mixed_values<T>(count((n + 3) * (k + 5)), 2);
   std::vector<T> out(count(m * (n + 2)));
-  // By rows, by columns, and both with room between them.
-  for (const Dims& lay_a : {Dims{k, 1}, Dims{1, m}, Dims{2 * k, 1}, Dims{1, 2 * m}}) {
-    for (const Dims& lay_b : {Dims{n, 1}, Dims{1, k}, Dims{n + 3, 1}, Dims{1, k + 5}}) {
-      const View x = view_of(a, {m, k}, lay_a), y = view_of(b, {k, n}, lay_b);
+  // Row-major and column-major, without and with gaps.
+  for (const Dims& layout_a : {Dims{k, 1}, Dims{1, m}, Dims{2 * k, 1}, Dims{1, 2 * m}}) {
+    for (const Dims& layout_b : {Dims{n, 1}, Dims{1, k}, Dims{n + 3, 1}, Dims{1, k + 5}}) {
+      const View x = view_of(a, {m, k}, layout_a), y = view_of(b, {k, n}, layout_b);
       ASSERT_TRUE(is_product_operand(x) && is_product_operand(y));
       for (const std::int64_t gap : {0, 2}) {
         const View to = view_of(out, {m, n}, {n + gap, 1});
@@ -49,36 +49,36 @@ void check_all_lays(std::int64_t m, std::int64_t n, std::int64_t k) {
     }
   }
 }
-TEST(Gemm, TakesOperandsAsTheyLie) {
-  check_all_lays<float>(13, 7, 29);
-  check_all_lays<double>(13, 7, 29);
-  for (std::int64_t n = 1; n < 10; ++n) check_all_lays<float>(64, n, 33);  // few columns, whole blocks of rows
+TEST(Gemm, ReadsAllLayouts) {
+  check_all_layouts<float>(13, 7, 29);
+  check_all_layouts<double>(13, 7, 29);
+  for (std::int64_t n = 1; n < 10; ++n) check_all_layouts<float>(64, n, 33);  // the case of narrow_product
 }
 
-// Past the size from which, without AVX-512, a left operand by columns is multiplied by the other library.
-TEST(Gemm, TakesLargeOperandsByColumns) {
+// Above the size from which OpenBLAS multiplies a column-major left operand on processors without AVX-512.
+TEST(Gemm, ReadsLargeColumnMajorOperands) {
   constexpr std::int64_t m = 256, n = 130, k = 132;
   std::vector<float> a = mixed_values<float>(m * k), b = mixed_values<float>(k * n, 2), out(m * n);
   const View x = view_of(a, {m, k}, {1, m}), to = view_of(out, {m, n});
-  for (const Dims& lay_b : {Dims{n, 1}, Dims{1, k}}) {
-    const View y = view_of(b, {k, n}, lay_b);
+  for (const Dims& layout_b : {Dims{n, 1}, Dims{1, k}}) {
+    const View y = view_of(b, {k, n}, layout_b);
     matmul(Space::host, to, x, y);
     expect_product<float>(to, x, y);
   }
 }
 
-TEST(Gemm, KnowsWhatTheLibraryCannotTake) {
+TEST(Gemm, RejectsUnsupportedStrides) {
   std::vector<float> a(100);
   EXPECT_FALSE(is_product_operand(view_of(a, {4, 4}, {8, 2})));
-  EXPECT_FALSE(is_product_operand(view_of(a, {4, 4}, {0, 1})));  // the rows are one row
+  EXPECT_FALSE(is_product_operand(view_of(a, {4, 4}, {0, 1})));  // all rows are the same row
   EXPECT_FALSE(is_product_operand(view_of(a, {4, 4}, {2, 1})));  // the rows overlap
   EXPECT_TRUE(is_product_operand(view_of(a, {4, 4}, {5, 1})));
-  EXPECT_TRUE(is_product_operand(view_of(a, {1, 4}, {0, 3})));  // one row with gaps: a column of the transposed
+  EXPECT_TRUE(is_product_operand(view_of(a, {1, 4}, {0, 3})));  // one row with gaps: a column of the transposed matrix
   EXPECT_TRUE(is_product_operand(view_of(a, {4, 1}, {3, 7})));
   EXPECT_TRUE(is_product_operand(view_of(a, {1, 1}, {0, 0})));
 }
 
-TEST(Gemm, TakesVectorsWithGaps) {
+TEST(Gemm, ReadsVectorsWithGaps) {
   std::vector<float> a = mixed_values<float>(100), b = mixed_values<float>(100, 2), one(1), outer(20);
   const View row = view_of(a, {1, 9}, {50, 3}), column = view_of(b, {9, 1}, {4, 50});
   matmul(Space::host, view_of(one, {1, 1}), row, column);
@@ -88,7 +88,7 @@ TEST(Gemm, TakesVectorsWithGaps) {
   expect_product<float>(view_of(outer, {5, 4}), tall, flat);
 }
 
-TEST(Gemm, BatchesMayRepeatAnOperand) {
+TEST(Gemm, BroadcastsAnOperandOverBatches) {
   std::vector<double> a = mixed_values<double>(2 * 3 * 4), b = mixed_values<double>(4 * 5, 2), out(2 * 3 * 5);
   matmul(Space::host, view_of(out, {2, 3, 5}), view_of(a, {2, 3, 4}), view_of(b, {2, 4, 5}, {0, 5, 1}));
   for (std::int64_t batch = 0; batch < 2; ++batch) {
@@ -98,7 +98,7 @@ TEST(Gemm, BatchesMayRepeatAnOperand) {
   }
 }
 
-TEST(Gemm, NoInnerElementGivesZerosAndTheBias) {
+TEST(Gemm, ReturnsZerosOrTheBiasForAnEmptyInnerDim) {
   std::vector<float> none(1), bias = {1.0f, 2.0f, 3.0f}, out(6, -1.0f);
   matmul(Space::host, view_of(out, {2, 3}), view_of(none, {2, 0}), view_of(none, {0, 3}));
   EXPECT_EQ(out, std::vector<float>(6, 0.0f));
@@ -107,7 +107,7 @@ TEST(Gemm, NoInnerElementGivesZerosAndTheBias) {
   EXPECT_EQ(out, (std::vector<float>{1, 2, 3, 1, 2, 3}));
 }
 
-TEST(Gemm, LinearIsTheProductWithTheTransposedWeight) {
+TEST(Gemm, LinearTransposesTheWeight) {
   std::vector<float> x = mixed_values<float>(6 * 33), w = mixed_values<float>(5 * 33, 2), out(30), product(30);
   linear(Space::host, view_of(out, {6, 5}), view_of(x, {6, 33}), view_of(w, {5, 33}), nullptr);
   matmul(Space::host, view_of(product, {6, 5}), view_of(x, {6, 33}), view_of(w, {33, 5}, {1, 33}));
@@ -115,7 +115,7 @@ TEST(Gemm, LinearIsTheProductWithTheTransposedWeight) {
   expect_product<float>(view_of(out, {6, 5}), view_of(x, {6, 33}), view_of(w, {33, 5}, {1, 33}));
 }
 
-TEST(Gemm, GivesSameBitsAtAnyOffset) {
+TEST(Gemm, GivesTheSameBitsAtAnyOffset) {
   constexpr std::size_t m = 24, k = 70, n = 31;
   const std::vector<float> a = mixed_values<float>(m * k), b = mixed_values<float>(k * n, 2);
   std::vector<float> expected;

@@ -7,14 +7,14 @@ namespace lockstep::kernels {
 
 namespace {
 
-// A contiguous view around one dim: (outer, dim, inner).
-struct Around {
+// The sizes of a contiguous view grouped around one dim: (outer, dim, inner).
+struct DimSplit {
   std::int64_t outer = 1;
   std::int64_t size = 1;
   std::int64_t inner = 1;
 };
-Around around(const View& view, int dim) {
-  Around result;
+DimSplit split_at(const View& view, int dim) {
+  DimSplit result;
   for (int i = 0; i < dim; ++i) result.outer = bounded_product(result.outer, view.sizes[i]);
   result.size = view.sizes[dim];
   for (int i = dim + 1; i < view.sizes.size(); ++i) result.inner = bounded_product(result.inner, view.sizes[i]);
@@ -34,7 +34,7 @@ struct SelectKernel {
   Word* out;
   const Word* a;
   const std::int64_t* index;
-  Around from;
+  DimSplit from;
   std::int64_t picked;
   KOKKOS_FUNCTION void operator()(std::int64_t row) const {
     const std::int64_t outer = row / picked;
@@ -46,13 +46,13 @@ struct SelectKernel {
   }
 };
 
-// One piece of the inner elements of one outer: no two pieces write the same element.
+// Handles one piece of the inner elements of one outer index. No two pieces write the same element.
 template <class T>
 struct AddKernel {
   T* out;
   const T* value;
   const std::int64_t* index;
-  Around to;
+  DimSplit to;
   std::int64_t picked;
   std::int64_t pieces;
   KOKKOS_FUNCTION void operator()(std::int64_t piece) const {
@@ -72,7 +72,7 @@ struct AddKernel {
 
 template <class Word>
 void select_words(Space space, const View& out, const View& a, int dim, const View& index) {
-  const Around from = around(a, dim);
+  const DimSplit from = split_at(a, dim);
   const std::int64_t picked = num_elements(index);
   run(space, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
       SelectKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
@@ -97,7 +97,7 @@ void index_select(Space space, const View& out, const View& a, int dim, const Vi
 
 void index_add(Space space, const View& to, int dim, const View& index, const View& value) {
   check_indices("index_add_", index, to.sizes[dim]);
-  const Around shape = around(to, dim);
+  const DimSplit shape = split_at(to, dim);
   const std::int64_t pieces = num_tiles(shape.inner);
   dispatch_all(to.dtype, [&]<class T>() {
     run(space, "lockstep::index_add", shape.outer * pieces,

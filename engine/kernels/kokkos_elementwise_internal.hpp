@@ -1,4 +1,4 @@
-// For the sources of this folder only: element-wise kernels from one functor an operation.
+// Element-wise kernels from one functor per operation (internal to engine/kernels).
 //
 //   struct Square {
 //     template <class T>
@@ -6,8 +6,8 @@
 //   };
 //   void square(Space space, const View& out, const View& a) { unary(space, "lockstep::square", out, a, Square{}); }
 //
-// The functor gets and gives the type that is computed in (float for the 16-bit types). Contiguous and strided operands
-// go through the same expression, so they give the same bits.
+// The functor takes and returns the computation type (float for the 16-bit types). Contiguous and strided operands use
+// the same expression, so they give the same bits.
 #pragma once
 
 #include "engine/core/checked.hpp"
@@ -16,17 +16,18 @@
 
 namespace lockstep::kernels {
 
-// Where a piece of work lies: a stretch of one row, and its first element in each view.
+// The unit of work of an element-wise kernel: at most `tile` elements of one row. `start` is the offset of the first
+// element in each view.
 template <int N>
-struct Stretch {
+struct RowTile {
   std::int64_t begin;
   std::int64_t count;
   std::int64_t start[N];
 
-  KOKKOS_INLINE_FUNCTION Stretch(const Rows<N>& rows, std::int64_t index) {
-    const std::int64_t tiles_a_row = (rows.length + tile - 1) / tile;
-    std::int64_t row = index / tiles_a_row;
-    begin = (index - row * tiles_a_row) * tile;
+  KOKKOS_INLINE_FUNCTION RowTile(const Rows<N>& rows, std::int64_t index) {
+    const std::int64_t tiles_per_row = (rows.length + tile - 1) / tile;
+    std::int64_t row = index / tiles_per_row;
+    begin = (index - row * tiles_per_row) * tile;
     count = rows.length - begin < tile ? rows.length - begin : tile;
     for (int k = 0; k < N; ++k) start[k] = begin * rows.step[k];
     for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
@@ -37,7 +38,7 @@ struct Stretch {
   }
 };
 template <int N>
-std::int64_t num_stretches(const Rows<N>& rows) {
+std::int64_t num_row_tiles(const Rows<N>& rows) {
   return rows.num_rows * num_tiles(rows.length);
 }
 
@@ -48,7 +49,7 @@ struct UnaryKernel {
   const A* a;
   Rows<2> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
-    const Stretch<2> at(rows, index);
+    const RowTile<2> at(rows, index);
     const Op f = op;
     R* const to = out + at.start[0];
     const A* const x = a + at.start[1];
@@ -72,7 +73,7 @@ struct BinaryKernel {
   Rows<3> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
-    const Stretch<3> at(rows, index);
+    const RowTile<3> at(rows, index);
     const Op f = op;
     T* const to = out + at.start[0];
     const T* const x = a + at.start[1];
@@ -91,18 +92,18 @@ struct BinaryKernel {
 template <class R, class A, class Op>
 void run_unary(Space space, const char* label, const View& out, const View& a, Op op) {
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
-  run(space, label, num_stretches(rows),
+  run(space, label, num_row_tiles(rows),
       UnaryKernel<Op, R, A>{op, static_cast<R*>(out.data), static_cast<const A*>(a.data), rows});
 }
 template <class T, class Op>
 void run_binary(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
-  run(space, label, num_stretches(rows),
+  run(space, label, num_row_tiles(rows),
       BinaryKernel<Op, T>{op, static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const T*>(b.data),
                           rows});
 }
 
-// The shared dispatch: all types, numbers without bool, or floating types.
+// Dispatch shared by all operations: over all types (dispatch_all), all but bool, or floating types.
 template <class F>
 void dispatch_numbers(DType dtype, F&& f) {
   if (dtype == DType::int64) return f.template operator()<std::int64_t>();

@@ -1,9 +1,9 @@
-// For the sources of this folder only: the one way they start work on a backend. A functor is called with an index in
-// [0, count); what it is handed must be its own members (a device has no other way to see it).
+// Starts work on a backend (internal to engine/kernels). The functor is called with each index in [0, count). It reads
+// only its own members, because a device has no other access to them.
 //
-// Kokkos itself is compiled in backend.cpp alone, with one functor for all: a parallel_for of its own for each of the
-// many functors would take most of the time that this folder takes to compile. A backend that runs elsewhere than on
-// the host cannot follow a pointer to code of the host, and would have to be instantiated here.
+// Only backend.cpp compiles Kokkos, with one functor type for all kernels: one parallel_for per functor would take most
+// of the compile time of this folder. A backend that does not run on the host cannot call a host function pointer and
+// would have to be instantiated here.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@
 
 namespace lockstep::kernels {
 
-// Elements that one call of a functor handles: enough to vectorise over, and to be worth a call.
+// The number of elements that one functor call handles, large enough to vectorise and to amortise the call.
 inline constexpr std::int64_t tile = 4096;
 
 inline std::int64_t num_tiles(std::int64_t count) { return (count + tile - 1) / tile; }
 
-// Whether loops must go through Kokkos: its backend has threads, or somebody profiles. Else they are plain loops: a
-// label alone would cost an allocation, which is more than many of the kernels of a small model take.
+// Whether loops must go through Kokkos: its backend has threads, or a profiler is loaded. Otherwise they are plain
+// loops, because passing a label costs an allocation, which takes longer than many kernels of a small model.
 bool loops_go_through_kokkos();
 // Kokkos::parallel_for over [0, count) on the host.
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index));
 
-// `label` starts with "lockstep::", for profilers.
+// `label` starts with "lockstep::" and appears in profiles. Throws UnsupportedError for a space other than host.
 template <class Functor>
 void run(Space space, const char* label, std::int64_t count, const Functor& functor) {
   if (count <= 0) return;

@@ -1,4 +1,4 @@
-// For the sources of this folder only: the one order of summation (reduce.hpp), for kernels that sum on the way.
+// The summation order of reduce.hpp, for kernels that contain sums (internal to engine/kernels).
 #pragma once
 
 #include <type_traits>
@@ -13,8 +13,8 @@ using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeT
 template <class C>
 using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
 
-// The lanes joined as a pairwise tree, lane l with lane l + half, by join(left, right). Halves are vectors of their own
-// where the compiler has such: from loops over an array it makes an extraction an element.
+// Reduces the lanes as a pairwise tree: join(lane l, lane l + half). Compilers with vector types hold each half in a
+// vector; a loop over an array would compile to one extraction per element.
 template <class C, class Join>
 KOKKOS_FORCEINLINE_FUNCTION C joined_lanes(C (&lane)[reduce_lanes], const Join& join) {
   static_assert(reduce_lanes == 32);
@@ -48,19 +48,19 @@ KOKKOS_FORCEINLINE_FUNCTION C largest_lane(C (&lane)[reduce_lanes]) {
   return joined_lanes(lane, [](auto left, auto right) { return right > left ? right : left; });
 }
 
-// Sum of one block, count <= reduce_block.
+// The sum of one block of count <= reduce_block elements.
 template <class T>
 KOKKOS_FORCEINLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
   using C = SumType<T>;
   C lane[reduce_lanes] = {};
-  const std::int64_t whole = count / reduce_lanes * reduce_lanes;
-  for (std::int64_t i = 0; i < whole; i += reduce_lanes)
+  const std::int64_t full = count / reduce_lanes * reduce_lanes;
+  for (std::int64_t i = 0; i < full; i += reduce_lanes)
     for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[i + l]));
-  for (std::int64_t l = 0; l < count - whole; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[whole + l]));
+  for (std::int64_t l = 0; l < count - full; ++l) lane[l] += static_cast<C>(static_cast<ComputeType<T>>(x[full + l]));
   return lane_tree(lane);
 }
 
-// A block that is padded, so that loops over it have no rest: by at most 31 elements past `count`.
+// A block padded to full lanes, so that its loops have no remainder. The padding is at most 31 elements.
 template <class C>
 struct PaddedBlock {
   static_assert(reduce_block % reduce_lanes == 0);
@@ -72,7 +72,7 @@ struct PaddedBlock {
   KOKKOS_FORCEINLINE_FUNCTION void load(const T* x, std::int64_t n, C pad) {
     count = n;
     padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
-    // The last lanes first, so that their number is fixed and the elements then lie over them.
+    // The padding is written first with a fixed number of lanes. The elements then overwrite most of it.
     C* const last = values + (padded > reduce_lanes ? padded - reduce_lanes : 0);
     for (std::int64_t l = 0; l < reduce_lanes; ++l) values[l] = last[l] = pad;
 #pragma GCC ivdep
@@ -90,7 +90,7 @@ struct PaddedBlock {
       for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[i + l] > lane[l] ? values[i + l] : lane[l];
     return largest_lane(lane);
   }
-  // As block_sum of the `count` elements: a lane that starts at zero is not changed by zeros.
+  // Equals block_sum of the `count` elements, because adding zeros does not change a lane.
   KOKKOS_FORCEINLINE_FUNCTION C sum() {
     for (std::int64_t i = count; i < padded; ++i) values[i] = C(0);
     C lane[reduce_lanes] = {};
@@ -100,21 +100,21 @@ struct PaddedBlock {
   }
 };
 
-// The same of f(i) for `count` elements from `begin` on, a multiple of half the lanes: nothing is stored on the way,
-// and no loop has a rest.
+// block_sum of f(i) over `count` elements from `begin`, where `count` is a multiple of half the lanes. It stores no
+// terms, and its loops have no remainder.
 template <class C, class F>
 KOKKOS_FORCEINLINE_FUNCTION C even_block_sum(std::int64_t begin, std::int64_t count, const F& f) {
   constexpr std::int64_t half = reduce_lanes / 2;
   C lane[reduce_lanes] = {};
-  const std::int64_t whole = count / reduce_lanes * reduce_lanes;
-  for (std::int64_t i = begin; i < begin + whole; i += reduce_lanes)
+  const std::int64_t full = count / reduce_lanes * reduce_lanes;
+  for (std::int64_t i = begin; i < begin + full; i += reduce_lanes)
     for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] += f(i + l);
-  if (whole < count)
-    for (std::int64_t l = 0; l < half; ++l) lane[l] += f(begin + whole + l);
+  if (full < count)
+    for (std::int64_t l = 0; l < half; ++l) lane[l] += f(begin + full + l);
   return lane_tree(lane);
 }
 
-// The sum over i < count of f(i), in that order, rounded once from the float64 total to the type computed in.
+// The sum of f(i) over i < count in the order of reduce.hpp. The float64 total is rounded once to the computation type.
 template <class C, class F>
 KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
   double total = 0.0;
@@ -134,20 +134,20 @@ KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
   return static_cast<C>(total);
 }
 
-// The largest of f(i) over i < count, count > 0; which lane sees it first does not change it.
+// The largest f(i) over i < count, for count > 0. The order of the comparisons does not change it.
 template <class C, class F>
 KOKKOS_FORCEINLINE_FUNCTION C largest(std::int64_t count, const F& f) {
   constexpr std::int64_t lanes = 16;
   C lane[lanes];
   const C first = f(0);
   for (std::int64_t l = 0; l < lanes; ++l) lane[l] = first;
-  const std::int64_t whole = count / lanes * lanes;
-  for (std::int64_t i = 0; i < whole; i += lanes)
+  const std::int64_t full = count / lanes * lanes;
+  for (std::int64_t i = 0; i < full; i += lanes)
     for (std::int64_t l = 0; l < lanes; ++l) {
       const C x = f(i + l);
       lane[l] = x > lane[l] ? x : lane[l];
     }
-  for (std::int64_t i = whole; i < count; ++i) {
+  for (std::int64_t i = full; i < count; ++i) {
     const C x = f(i);
     lane[0] = x > lane[0] ? x : lane[0];
   }

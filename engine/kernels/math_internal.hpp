@@ -1,8 +1,10 @@
-// For the sources of this folder only: exp, erf and tanh that vectorise. Built of additions, products, fused products
-// that are named, and selections alone (no branch, no library), so an element gives the same bits alone and in a
-// vector, at any offset, on any processor; one without fused products is slow. Inlined by force: a call in it keeps a
-// loop from being vectorised. Errors in float: exp under 1 unit in the last place, erf and tanh under 2; math_test.cpp
-// holds them to it. In double exp is of the same kind; erf and tanh are the library's, whose loops do not vectorise.
+// exp, erf and tanh in forms that vectorise (internal to engine/kernels).
+//
+// They use additions, products, explicit fma and selections only: no branch and no library call. An element therefore
+// has the same bits alone and in a vector, at any offset and on any processor; a processor without fma is slow. They
+// are always inlined, because a call in a loop prevents vectorisation. The float errors are below 1 unit in the last
+// place for exp and below 2 for erf and tanh (math_test.cpp). The double exp has the same form; the double erf and tanh
+// are library calls, and their loops do not vectorise.
 #pragma once
 
 #include <cmath>
@@ -15,8 +17,8 @@ namespace lockstep::kernels::math {
 KOKKOS_FORCEINLINE_FUNCTION float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 KOKKOS_FORCEINLINE_FUNCTION double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
 
-// yes ? a : b of values worked out already. Of bits, as a compiler would move the work into the branches of a choice,
-// and loops with branches over floating-point work do not vectorise.
+// yes ? a : b for computed values. It selects bits: for a conditional the compiler would move the computation into
+// branches, and loops with such branches do not vectorise.
 KOKKOS_FORCEINLINE_FUNCTION float select(bool yes, float a, float b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);
   return __builtin_bit_cast(
@@ -28,7 +30,7 @@ KOKKOS_FORCEINLINE_FUNCTION double select(bool yes, double a, double b) {
       double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
 }
 
-// The same with a choice that lies in memory. It is read as a byte: the compiler turns one read as a bool back into a
+// The same with a condition in memory. The condition is read as a byte, because the compiler turns a bool back into a
 // branch.
 KOKKOS_FORCEINLINE_FUNCTION float choose(const bool* yes, float a, float b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(*reinterpret_cast<const unsigned char*>(yes));
@@ -42,8 +44,8 @@ KOKKOS_FORCEINLINE_FUNCTION double choose(const bool* yes, double a, double b) {
       double, (__builtin_bit_cast(std::uint64_t, a) & mask) | (__builtin_bit_cast(std::uint64_t, b) & ~mask));
 }
 
-// e^x = 2^n e^r with |r| <= ln(2) / 2. Adding and taking off 1.5 * 2^23 rounds to the whole n and leaves it in the last
-// bits of the sum; 2^n comes in two factors, so that results below the normal numbers round once.
+// e^x = 2^n e^r with |r| <= ln(2) / 2. Adding and subtracting 1.5 * 2^23 rounds to the integer n, which remains in the
+// last bits of the sum. 2^n is applied as two factors, so that subnormal results round once.
 KOKKOS_FORCEINLINE_FUNCTION float exp(float x) {
   x = x > 89.0f ? 89.0f : x;
   x = x < -104.0f ? -104.0f : x;
@@ -57,10 +59,10 @@ KOKKOS_FORCEINLINE_FUNCTION float exp(float x) {
   q = fma(q, r, 1.0f / 6.0f);
   q = fma(q, r, 0.5f);
   const float p = 1.0f + fma(r * r, q, r);
-  const std::int32_t whole = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, shifted) - 0x4b400000u);
-  const std::int32_t half = whole >> 1;
+  const std::int32_t exponent = static_cast<std::int32_t>(__builtin_bit_cast(std::uint32_t, shifted) - 0x4b400000u);
+  const std::int32_t half = exponent >> 1;
   const float low = __builtin_bit_cast(float, static_cast<std::uint32_t>(half + 127) << 23);
-  const float high = __builtin_bit_cast(float, static_cast<std::uint32_t>(whole - half + 127) << 23);
+  const float high = __builtin_bit_cast(float, static_cast<std::uint32_t>(exponent - half + 127) << 23);
   return p * low * high;
 }
 
@@ -83,15 +85,16 @@ KOKKOS_FORCEINLINE_FUNCTION double exp(double x) {
   q = fma(q, r, 1.0 / 6.0);
   q = fma(q, r, 0.5);
   const double p = 1.0 + fma(r * r, q, r);
-  const std::int64_t whole =
+  const std::int64_t exponent =
       static_cast<std::int64_t>(__builtin_bit_cast(std::uint64_t, shifted) - 0x4338000000000000u);
-  const std::int64_t half = whole >> 1;
+  const std::int64_t half = exponent >> 1;
   const double low = __builtin_bit_cast(double, static_cast<std::uint64_t>(half + 1023) << 52);
-  const double high = __builtin_bit_cast(double, static_cast<std::uint64_t>(whole - half + 1023) << 52);
+  const double high = __builtin_bit_cast(double, static_cast<std::uint64_t>(exponent - half + 1023) << 52);
   return p * low * high;
 }
 
-// Below 1 an odd polynomial; from there 1 - e^Q, where Q is a polynomial of log(erfc) around 2.5. Past 4 it is 1.
+// An odd polynomial below 1. From 1 on it is 1 - e^Q, where Q is a polynomial for log(erfc) around 2.5. Above 4 it
+// is 1.
 KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
   const float a = std::fabs(x);
   const float t = x * x;
@@ -103,7 +106,7 @@ KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
   small = fma(small, t, 0x1.ce2f08p-4f);
   small = fma(small, t, -0x1.812746p-2f);
   small = fma(small, t, 0x1.06eba8p-3f);
-  // A `select`: next to the bounds in `exp`, a choice becomes a branch on processors without masked vectors.
+  // `select`, because next to the bounds in `exp` a conditional becomes a branch on processors without masked vectors.
   const float u = select(a > 4.0f, 4.0f, a) - 2.5f;
   float log_rest = 0x1.b77830p-20f;
   log_rest = fma(log_rest, u, -0x1.bec71ap-17f);
@@ -119,7 +122,7 @@ KOKKOS_FORCEINLINE_FUNCTION float erf(float x) {
 }
 KOKKOS_FORCEINLINE_FUNCTION double erf(double x) { return std::erf(x); }
 
-// Below 0.625 an odd polynomial; from there 1 - 2 / (e^2x + 1).
+// An odd polynomial below 0.625, otherwise 1 - 2 / (e^2x + 1).
 KOKKOS_FORCEINLINE_FUNCTION float tanh(float x) {
   const float a = std::fabs(x);
   const float t = x * x;

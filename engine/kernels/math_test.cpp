@@ -15,7 +15,7 @@ namespace {
 
 using Kernel = void (*)(Space, const View&, const View&);
 
-// Floats between low and high, evenly over their bits, both signs where asked.
+// Floats from low to high in equal steps of their bit patterns, each with both signs.
 std::vector<float> spread(float low, float high, std::uint32_t step) {
   std::vector<float> values;
   for (std::uint32_t bits = __builtin_bit_cast(std::uint32_t, low); bits < __builtin_bit_cast(std::uint32_t, high);
@@ -26,7 +26,7 @@ std::vector<float> spread(float low, float high, std::uint32_t step) {
   return values;
 }
 
-// The largest distance from the exact value, in units in the last place of the result.
+// The largest error against the exact value, in units in the last place of the result.
 double largest_error(Kernel kernel, std::vector<float> values, const std::function<double(double)>& exact) {
   std::vector<float> out(values.size());
   kernel(Space::host, view_of(out), view_of(values));
@@ -67,7 +67,7 @@ TEST(Math, ExpOfFloat64IsWithinOneUnit) {
   }
 }
 
-TEST(Math, TakesWhatIsNoNumberAndInfinities) {
+TEST(Math, HandlesNanAndInfinity) {
   const float infinity = std::numeric_limits<float>::infinity();
   std::vector<float> values = {infinity, -infinity, std::nanf(""), 0.0f, -0.0f}, out(5);
   kernels::exp(Space::host, view_of(out), view_of(values));
@@ -85,7 +85,7 @@ TEST(Math, TakesWhatIsNoNumberAndInfinities) {
   }
 }
 
-TEST(Math, GivesSameBitsAloneAndAmongOthers) {
+TEST(Math, GivesTheSameBitsAloneAndInAVector) {
   std::vector<float> values = mixed_values<float>(301), out(301), strided(602);
   for (float& value : values) value *= 0.01f;
   for (const Kernel kernel : {Kernel(kernels::exp), Kernel(kernels::erf), Kernel(kernels::tanh), Kernel(kernels::gelu),

@@ -1,6 +1,5 @@
-// Layer norm and RMS norm. The expressions, and where a product is fused with a sum, are those of PyTorch's kernels on
-// the CPU (found by comparing bits), so that over many steps the two stay closer than roundings of our own would let
-// them.
+// Layer norm and RMS norm. The expressions and the places of fma are those of PyTorch's CPU kernels, found by comparing
+// bits. The two engines therefore stay close over many steps.
 #include <cmath>
 
 #include "engine/kernels/kokkos_sum_internal.hpp"
@@ -70,7 +69,7 @@ struct NormBackward {
   std::int64_t length;
   bool centred;
 
-  // The gradient of the normalised element is w(i) times that of the result.
+  // The gradient of a normalised element is w(i) times the gradient of the result.
   template <class W>
   KOKKOS_INLINE_FUNCTION void one_row(std::int64_t row, const W& w) const {
     const T* const dy = grad + row * length;
@@ -96,9 +95,9 @@ struct NormBackward {
   }
 };
 
-// A strip of columns, each with one accumulator to which the rows of a block are added in their order; over blocks the
-// total is a float64. The loop over columns is the one that vectorises: a column's own order stays as it is, and rows
-// taken four at a time are added one after the other.
+// Handles a strip of columns. Each column has one accumulator, to which the rows of a block are added in order; the
+// total over the blocks is a float64. The loop over the columns vectorises, so the order within a column stays the
+// same. Four rows are read at a time and added one after the other.
 template <class T>
 struct NormWeights {
   using C = ComputeType<T>;

@@ -1,4 +1,4 @@
-// The gradients of a norm's weights against the order of summation that normalize.hpp states, bit for bit.
+// Compares the weight gradients of a norm, bit for bit, with the summation order stated in normalize.hpp.
 #include <cmath>
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 namespace lockstep::kernels {
 namespace {
 
-// Rounds each step, whatever the compiler would like to fuse.
+// Rounds each step, so that the compiler cannot fuse operations.
 template <class T>
 T rounded(T value) {
   const volatile T stored = value;
@@ -56,7 +56,7 @@ void check_weights(std::int64_t num_rows, std::int64_t length, bool centred) {
   }
 }
 
-TEST(NormWeights, AddTheRowsInTheirOrder) {
+TEST(NormWeights, AddsTheRowsInOrder) {
   for (const std::int64_t num_rows : {1, 3, 4, 31, 1024, 1025, 2051})
     for (const std::int64_t length : {1, 7, 128, 200}) {
       check_weights<float>(num_rows, length, true);

@@ -1,4 +1,4 @@
-// Element-wise with one number.
+// Element-wise operations with one number.
 #include <cmath>
 
 #include "engine/kernels/elementwise.hpp"
@@ -44,7 +44,7 @@ struct RdivNumber {
   }
 };
 
-// The exponents that training uses cost a product or a root.
+// The exponents 2, 3, -1 and 0.5, which training uses, avoid std::pow.
 struct Square {
   template <class T>
   KOKKOS_INLINE_FUNCTION T operator()(T x) const {
@@ -70,7 +70,7 @@ struct Pow {
     return std::pow(x, static_cast<T>(exponent));
   }
 };
-struct WholePow {
+struct IntegerPow {
   std::int64_t exponent;
   template <class T>
   KOKKOS_INLINE_FUNCTION T operator()(T x) const {
@@ -101,7 +101,7 @@ void rdiv_number(Space space, const View& out, const View& a, double b) {
 }
 void pow_number(Space space, const View& out, const View& a, double exponent) {
   if (!is_floating(a.dtype)) {
-    const WholePow op{static_cast<std::int64_t>(exponent)};
+    const IntegerPow op{static_cast<std::int64_t>(exponent)};
     if (a.dtype == DType::int64) return run_unary<std::int64_t, std::int64_t>(space, "lockstep::pow", out, a, op);
     return run_unary<std::int32_t, std::int32_t>(space, "lockstep::pow", out, a, op);
   }

@@ -25,7 +25,7 @@ struct SgdKernel {
     with_decay<false>(begin, n);
   }
 
-  // What is the same for all elements is chosen before the loop: one with a choice in it does not vectorise.
+  // The options are template parameters, because a loop with a condition does not vectorise.
   template <bool decay>
   KOKKOS_INLINE_FUNCTION void with_decay(std::int64_t begin, std::int64_t n) const {
     if (!has_momentum) return update<decay, false, false>(begin, n);
@@ -77,7 +77,7 @@ struct AdamKernel {
     const T* const gradient = grad + begin;
     T* const ms = exp_avg + begin;
     T* const vs = exp_avg_sq + begin;
-    const AdamKernel k = *this;  // the loop's numbers: nothing it writes can change them
+    const AdamKernel k = *this;  // a copy that the stores of the loop cannot alias
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) {
       const C x = static_cast<C>(p[i]) * k.shrink;
@@ -94,7 +94,7 @@ struct AdamKernel {
   }
 };
 
-void check_alike(const char* operation, const View& parameter, const View& other) {
+void require_same_shape(const char* operation, const View& parameter, const View& other) {
   LOCKSTEP_CHECK(parameter.dtype == other.dtype && parameter.sizes == other.sizes && is_contiguous(parameter) &&
                      is_contiguous(other),
                  operation, ": ", to_text(parameter.sizes), " ", name_of(parameter.dtype), " with ",
@@ -105,8 +105,8 @@ void check_alike(const char* operation, const View& parameter, const View& other
 
 void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers) {
   for (const SgdItem& item : items) {
-    check_alike("sgd", item.parameter, item.grad);
-    if (numbers.momentum != 0.0) check_alike("sgd", item.parameter, item.buffer);
+    require_same_shape("sgd", item.parameter, item.grad);
+    if (numbers.momentum != 0.0) require_same_shape("sgd", item.parameter, item.buffer);
     const std::int64_t count = num_elements(item.parameter);
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
@@ -121,7 +121,8 @@ void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers)
 
 void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbers) {
   for (const AdamItem& item : items) {
-    for (const View* other : {&item.grad, &item.exp_avg, &item.exp_avg_sq}) check_alike("adam", item.parameter, *other);
+    for (const View* other : {&item.grad, &item.exp_avg, &item.exp_avg_sq})
+      require_same_shape("adam", item.parameter, *other);
     const std::int64_t count = num_elements(item.parameter);
     const double step = static_cast<double>(item.step);
     const double c1 = 1.0 - std::pow(numbers.beta1, step);

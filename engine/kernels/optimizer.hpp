@@ -1,9 +1,11 @@
-// One optimizer step over many parameters: the update of an element is one pass, in the bits of PyTorch's CPU formulas.
-// Numbers are worked out in float64 and rounded to the type that is computed in; fma is fused, everything else is
-// rounded step by step. All views of an item are contiguous, of one size and one floating type; 16-bit types compute in
-// float32 and round at the store.
+// One optimizer step over many parameters. The update of an element is one pass and has the bits of PyTorch's CPU
+// formulas.
 //
-//   std::vector<AdamItem> items = ...;                     // inside one launch that names all of it
+// Scalars are computed in float64 and rounded to the computation type. Each fma is fused; every other operation rounds.
+// All views of an item are contiguous and have the same sizes and one floating type; a mismatch throws InternalError.
+// 16-bit types compute in float32 and round at the store.
+//
+//   std::vector<AdamItem> items = ...;                     // inside one launch that declares all their memory
 //   kernels::adam(Space::host, items, {.lr = 1e-3});
 #pragma once
 
@@ -16,16 +18,16 @@ namespace lockstep::kernels {
 struct SgdItem {
   View parameter;
   View grad;
-  View buffer;              // the momentum buffer; unused (no data) when momentum is 0
-  bool first_step = false;  // the buffer has no value yet: it becomes the gradient
+  View buffer;              // the momentum buffer; no data when momentum is 0
+  bool first_step = false;  // the buffer is not initialised; it becomes the gradient
 };
 struct SgdNumbers {
   double lr = 1e-3;
   double momentum = 0.0;
   double weight_decay = 0.0;
 };
-// g = fma(weight_decay, p, g) when it is not 0; buffer = g at first, then buffer * momentum + g;
-// p = fma(-lr, buffer, p), with g in place of the buffer when momentum is 0. The gradient is not changed.
+// g = fma(weight_decay, p, g) if weight_decay is not 0. buffer = g in the first step, later buffer * momentum + g.
+// p = fma(-lr, buffer, p), with g instead of the buffer if momentum is 0. The gradient is not changed.
 void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers);
 
 struct AdamItem {
@@ -33,15 +35,15 @@ struct AdamItem {
   View grad;
   View exp_avg;
   View exp_avg_sq;
-  std::int64_t step = 1;  // of this update: 1 at the first
+  std::int64_t step = 1;  // number of this update, starting at 1
 };
 struct AdamNumbers {
   double lr = 1e-3;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8;
   double weight_decay = 0.0;
-  bool decoupled = false;  // AdamW: p = p * (1 - lr * weight_decay) first; else g = fma(weight_decay, p, g)
+  bool decoupled = false;  // AdamW: p = p * (1 - lr * weight_decay) first; otherwise g = fma(weight_decay, p, g)
 };
-// m = fma(1 - beta1, g - m, m); v = v * beta2, then fma((1 - beta2) * g, g, v); with c_i = 1 - beta_i^step:
+// m = fma(1 - beta1, g - m, m); v = fma((1 - beta2) * g, g, v * beta2); with c_i = 1 - beta_i^step:
 // p = p + (-(lr / c_1) * m) / (sqrt(v) / sqrt(c_2) + eps).
 void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbers);
 

@@ -1,4 +1,4 @@
-// The steps against the formulas of the header, one element at a time, bit for bit.
+// Compares the steps with the formulas of the header, element by element and bit for bit.
 #include "engine/kernels/optimizer.hpp"
 
 #include <cmath>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::size_t count = 2 * 4096 + 19;
 
-// Rounds each step, whatever the compiler would like to fuse.
+// Rounds each step, so that the compiler cannot fuse operations.
 template <class T>
 T rounded(T value) {
   const volatile T stored = value;
@@ -41,7 +41,7 @@ void check_sgd(const SgdNumbers& numbers, int steps) {
     }
   }
 }
-TEST(Optimizer, SgdHasTheBitsOfItsFormulas) {
+TEST(Optimizer, SgdMatchesItsFormulas) {
   check_sgd<float>({.lr = 0.1}, 2);
   check_sgd<float>({.lr = 0.1, .momentum = 0.9}, 3);
   check_sgd<float>({.lr = 0.1, .momentum = 0.9, .weight_decay = 0.01}, 3);
@@ -74,16 +74,16 @@ void check_adam(const AdamNumbers& numbers) {
     ASSERT_EQ(p, expected_p) << "step " << step;
   }
 }
-TEST(Optimizer, AdamHasTheBitsOfItsFormulas) {
+TEST(Optimizer, AdamMatchesItsFormulas) {
   check_adam<float>({});
   check_adam<double>({});
   check_adam<float>({.lr = 0.01, .weight_decay = 0.1});
   check_adam<float>({.lr = 0.01, .weight_decay = 0.1, .decoupled = true});
 }
 
-// The first step of Adam moves each parameter by about lr against the sign of its gradient: a check that does not come
-// from the formulas above.
-TEST(Optimizer, FirstAdamStepIsTheLearningRate) {
+// The first step of Adam moves each parameter by about lr against the sign of its gradient. This check is independent
+// of the formulas above.
+TEST(Optimizer, FirstAdamStepMovesByTheLearningRate) {
   std::vector<float> p(4, 1.0f), m(4), v(4), grad = {0.5f, -3.0f, 100.0f, -0.001f};
   const AdamItem item{view_of(p), view_of(grad), view_of(m), view_of(v), 1};
   adam(Space::host, {&item, 1}, {.lr = 0.25});
@@ -93,7 +93,7 @@ TEST(Optimizer, FirstAdamStepIsTheLearningRate) {
   EXPECT_NEAR(p[3], 1.25f, 1e-4f);
 }
 
-TEST(Optimizer, ManyAtOnceAreOneAfterTheOther) {
+TEST(Optimizer, BatchedStepMatchesSingleSteps) {
   std::vector<std::vector<float>> p, grad, m, v, q, n, w;
   for (const std::size_t size : {1u, 0u, 7u, 5000u}) {
     p.push_back(mixed_values<float>(size));
@@ -122,7 +122,7 @@ TEST(Optimizer, ShortTypesComputeInFloat32) {
   EXPECT_EQ(p[0].bits, BFloat16(std::fma(-0.1f, 0.5f, 1.0f)).bits);
 }
 
-TEST(Optimizer, RefusesViewsThatDoNotBelongTogether) {
+TEST(Optimizer, RejectsMismatchedViews) {
   std::vector<float> p(4), grad(5), strided(8);
   const SgdItem other_size{view_of(p), view_of(grad), {}, false};
   EXPECT_THROW(sgd(Space::host, {&other_size, 1}, {}), InternalError);

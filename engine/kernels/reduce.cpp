@@ -10,7 +10,7 @@ namespace lockstep::kernels {
 
 namespace {
 
-// The total over blocks, rounded and divided.
+// Rounds the total over the blocks and divides it.
 template <class R, class C>
 KOKKOS_INLINE_FUNCTION R finish(TotalType<C> total, double divisor) {
   if constexpr (std::is_integral_v<C>) {
@@ -20,14 +20,14 @@ KOKKOS_INLINE_FUNCTION R finish(TotalType<C> total, double divisor) {
   }
 }
 
-// One result: its elements, wherever they lie.
+// Computes one result, for any strides.
 template <class R, class T>
 struct RowSum {
   R* out;
   const T* a;
-  Rows<2> kept;        // out and a over the dims that stay; every step is one result
-  Rows<1> reduced;     // a over the dims that go
-  std::int64_t count;  // elements of one result
+  Rows<2> kept;        // out and a over the kept dims; each element is one result
+  Rows<1> reduced;     // a over the reduced dims
+  std::int64_t count;  // number of elements per result
   double divisor;
 
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
@@ -48,7 +48,7 @@ struct RowSum {
       }
       T gathered[reduce_block];
       for (std::int64_t i = 0; i < n;) {
-        // The rest of one inner stretch, or of the block.
+        // Copies up to the end of the inner row or of the block.
         std::int64_t outer = (begin + i) / reduced.length;
         const std::int64_t at = begin + i - outer * reduced.length;
         const T* from = x + at * reduced.step[0];
@@ -66,7 +66,7 @@ struct RowSum {
   }
 };
 
-// Neighbouring results whose elements are neighbours too: lanes of vectors instead of lanes.
+// Computes neighbouring results whose elements are also neighbours. Each of the lanes holds a vector of columns.
 template <class R, class T>
 struct ColumnSum {
   static constexpr std::int64_t width = 64;
@@ -93,7 +93,7 @@ struct ColumnSum {
     C lane[reduce_lanes][width];
     for (std::int64_t first = 0; first < count; first += reduce_block) {
       const std::int64_t n = count - first < reduce_block ? count - first : reduce_block;
-      std::int64_t used = 1;  // the lanes past it are zero and change nothing
+      std::int64_t used = 1;  // further lanes are zero and change nothing
       while (used < reduce_lanes && used < n) used *= 2;
       for (std::int64_t l = 0; l < used; ++l)
         for (std::int64_t c = 0; c < width; ++c) lane[l][c] = 0;
@@ -146,14 +146,14 @@ struct AllFinite {
   Rows<1> rows;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
-    const Stretch<1> at(rows, index);
-    C seen = 0;  // x - x is 0 for a finite x, and not a number for others
+    const RowTile<1> at(rows, index);
+    C seen = 0;  // x - x is 0 for a finite x and NaN otherwise
     const T* const x = a + at.start[0];
     for (std::int64_t i = 0; i < at.count; ++i) {
       const C value = static_cast<C>(x[i * rows.step[0]]);
       seen = value - value == C(0) ? seen : C(1);
     }
-    if (seen != C(0)) *out = false;  // all that write, write the same
+    if (seen != C(0)) *out = false;  // all writers store the same value
   }
 };
 
@@ -198,7 +198,7 @@ void all_finite(Space space, const View& out, const View& a) {
   *static_cast<bool*>(out.data) = true;
   const Rows<1> rows = make_rows<1>(a.sizes, {&a.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::all_finite", num_stretches(rows),
+    run(space, "lockstep::all_finite", num_row_tiles(rows),
         AllFinite<T>{static_cast<bool*>(out.data), static_cast<const T*>(a.data), rows});
   });
 }

@@ -9,7 +9,7 @@
 namespace lockstep::kernels {
 namespace {
 
-// The order that the header promises, in plain loops.
+// The order stated in the header, in plain loops.
 template <class T>
 T ordered_sum(const std::vector<T>& x, double divisor = 1.0) {
   using C = ComputeType<T>;
@@ -35,14 +35,14 @@ void check_order() {
     EXPECT_EQ(static_cast<ComputeType<T>>(out[0]), static_cast<ComputeType<T>>(ordered_sum(x, 3.0))) << count;
   }
 }
-TEST(Reduce, AddsInThePromisedOrder) {
+TEST(Reduce, AddsInTheStatedOrder) {
   check_order<float>();
   check_order<double>();
   check_order<Half>();
   check_order<BFloat16>();
 }
 
-// The test above would pass with any order if the values did not care.
+// Shows that the test above can fail: another order gives another sum.
 TEST(Reduce, OrderMattersForTheseValues) {
   const std::vector<float> x = mixed_values<float>(5000);
   float plain = 0.0f;
@@ -50,8 +50,8 @@ TEST(Reduce, OrderMattersForTheseValues) {
   EXPECT_NE(plain, ordered_sum(x));
 }
 
-TEST(Reduce, GivesSameBitsForAnyLayout) {
-  // One matrix of (count, columns), summed over its rows, lying by rows, by columns, and with gaps.
+TEST(Reduce, GivesTheSameBitsForAnyStrides) {
+  // A (count, columns) matrix is summed over its rows: stored row-major, column-major, and with gaps.
   for (const std::int64_t count : {1, 3, 40, 1024, 1300}) {
     for (const std::int64_t columns : {1, 7, 8, 64, 130}) {
       const auto at = [&](std::int64_t i, std::int64_t j) { return static_cast<std::size_t>(i * columns + j); };
@@ -78,10 +78,10 @@ TEST(Reduce, GivesSameBitsForAnyLayout) {
 }
 
 TEST(Reduce, CountsReducedDimsInRowMajorOrder) {
-  // (i, k) kept, (j, l) reduced, of a tensor that lies as (i, j, k, l).
+  // Keeps (i, k) and reduces (j, l) of a tensor stored as (i, j, k, l).
   std::vector<float> x = mixed_values<float>(3 * 50 * 9 * 30), got(27);
   sum(Space::host, view_of(got), view_of(x, {3, 9, 50, 30}, {50 * 9 * 30, 30, 9 * 30, 1}), 2);
-  std::vector<float> turned(x.size()), again(27);  // and lying as (j, l, i, k)
+  std::vector<float> turned(x.size()), again(27);  // the same, stored as (j, l, i, k)
   for (std::size_t i = 0; i < 3; ++i) {
     for (std::size_t k = 0; k < 9; ++k) {
       std::vector<float> terms;
@@ -98,14 +98,14 @@ TEST(Reduce, CountsReducedDimsInRowMajorOrder) {
   EXPECT_EQ(again, got);
 }
 
-TEST(Reduce, IntegersAddUpInInt64) {
+TEST(Reduce, SumsIntegersInInt64) {
   std::vector<std::int32_t> x(3000, 2'000'000'000);
   std::vector<std::int64_t> out(1);
   sum(Space::host, view_of(out, Dims{}), view_of(x), 1);
   EXPECT_EQ(out[0], 3000LL * 2'000'000'000LL);
 }
 
-TEST(Reduce, SquaredDifferenceAddsInTheSameOrder) {
+TEST(Reduce, SumsSquaredDifferencesInTheStatedOrder) {
   std::vector<float> a = mixed_values<float>(4000), b = mixed_values<float>(4000, 5), squares, out(1);
   for (std::size_t i = 0; i < a.size(); ++i) {
     const volatile float difference = a[i] - b[i];
@@ -115,7 +115,7 @@ TEST(Reduce, SquaredDifferenceAddsInTheSameOrder) {
   EXPECT_EQ(out[0], ordered_sum(squares, 4000.0));
 }
 
-TEST(Reduce, FindsWhatIsNotFinite) {
+TEST(Reduce, FindsInfiniteAndNanElements) {
   for (const double bad : {std::numeric_limits<double>::infinity(), -std::numeric_limits<double>::infinity(),
                            std::numeric_limits<double>::quiet_NaN()}) {
     for (const std::size_t place : {0u, 4999u, 9999u}) {

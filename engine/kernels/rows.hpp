@@ -1,7 +1,7 @@
-// How the elements of several views with the same sizes are walked together: rows along the last dim, after dims that
-// every view can walk in one go have been merged. Pure arithmetic; what a kernel's functor carries to its backend.
+// The iteration space of several views with the same sizes: rows along the last dim, after merging neighbouring dims
+// that are contiguous in every view. Plain data that a kernel's functor carries to its backend.
 //
-//   Rows<2> rows = make_rows<2>(sizes, {&out.strides, &a.strides});   // both contiguous: one row
+//   Rows<2> rows = make_rows<2>(sizes, {&out.strides, &a.strides});   // one row if both are contiguous
 #pragma once
 
 #include <array>
@@ -13,11 +13,11 @@ namespace lockstep::kernels {
 
 template <int N>
 struct Rows {
-  std::int64_t length = 1;    // elements of a row
-  std::int64_t num_rows = 1;  // 0 when there is no element
-  bool unit = true;           // the step along a row is 1 in every view
-  std::int64_t step[N] = {};  // along a row
-  int num_outer = 0;          // dims that count the rows
+  std::int64_t length = 1;    // number of elements per row
+  std::int64_t num_rows = 1;  // 0 if there is no element
+  bool unit = true;           // whether the step along a row is 1 in every view
+  std::int64_t step[N] = {};  // stride along a row, per view
+  int num_outer = 0;          // number of dims that count the rows
   std::int64_t sizes[max_dims] = {};
   std::int64_t strides[N][max_dims] = {};
 };

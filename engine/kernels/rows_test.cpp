@@ -7,7 +7,7 @@
 namespace lockstep::kernels {
 namespace {
 
-// The offsets of each view in the order in which rows walk them.
+// The offsets of one view's elements in iteration order.
 template <int N>
 std::vector<std::int64_t> walk(const Rows<N>& rows, int view) {
   std::vector<std::int64_t> offsets;
@@ -22,7 +22,7 @@ std::vector<std::int64_t> walk(const Rows<N>& rows, int view) {
   return offsets;
 }
 
-TEST(Rows, MergesWhatAllViewsWalkInOneGo) {
+TEST(Rows, MergesContiguousDims) {
   const Dims sizes = {2, 3, 4}, plain = {12, 4, 1};
   const Rows<2> rows = make_rows<2>(sizes, {&plain, &plain});
   EXPECT_EQ(rows.num_rows, 1);
@@ -30,7 +30,7 @@ TEST(Rows, MergesWhatAllViewsWalkInOneGo) {
   EXPECT_TRUE(rows.unit);
 }
 
-TEST(Rows, KeepsDimsThatOneViewWalksOtherwise) {
+TEST(Rows, KeepsDimsThatOneViewCannotMerge) {
   const Dims sizes = {2, 3, 4}, plain = {12, 4, 1}, repeated = {0, 4, 1}, turned = {1, 2, 6};
   const Rows<2> broadcast = make_rows<2>(sizes, {&plain, &repeated});
   EXPECT_EQ(broadcast.num_rows, 2);
@@ -45,7 +45,7 @@ TEST(Rows, KeepsDimsThatOneViewWalksOtherwise) {
                                                          1, 7, 13, 19, 3, 9, 15, 21, 5, 11, 17, 23}));
 }
 
-TEST(Rows, LeavesOutDimsOfOneElement) {
+TEST(Rows, SkipsDimsOfSizeOne) {
   const Dims sizes = {1, 5, 1}, odd = {99, 1, 77};
   const Rows<1> rows = make_rows<1>(sizes, {&odd});
   EXPECT_EQ(rows.length, 5);
@@ -53,7 +53,7 @@ TEST(Rows, LeavesOutDimsOfOneElement) {
   EXPECT_TRUE(rows.unit);
 }
 
-TEST(Rows, HasOneElementForAScalarAndNoRowForNone) {
+TEST(Rows, HandlesScalarsAndEmptyViews) {
   const Dims scalar, none = {3, 0}, strides = {1, 1};
   EXPECT_EQ(make_rows<1>(scalar, {&scalar}).num_rows, 1);
   EXPECT_EQ(make_rows<1>(scalar, {&scalar}).length, 1);

@@ -1,4 +1,4 @@
-// Softmax, the probabilities of attention, the loss over classes.
+// Softmax, attention probabilities, and the loss over classes.
 #include <limits>
 
 #include "engine/kernels/kokkos_sum_internal.hpp"
@@ -33,7 +33,7 @@ struct Softmax {
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - top) * part);
     }
   }
-  // The same on a copy of the row: each exponential is worked out once, and short rows have no rest.
+  // The same result from a padded copy of the row: each exponential is computed once, and the loops have no remainder.
   KOKKOS_INLINE_FUNCTION void one_block(const T* x, T* to) const {
     using C = ComputeType<T>;
     PaddedBlock<C> block;
@@ -96,7 +96,7 @@ struct Probabilities {
     const std::int64_t own = row % queries + 1;
     const std::int64_t n = causal && own < keys ? own : keys;
     const T by = scale;
-    if (!mask && !keep && keys % reduce_lanes == 0 && n <= reduce_block) return even_row(x, n, by);
+    if (!mask && !keep && keys % reduce_lanes == 0 && n <= reduce_block) return row_of_full_lanes(x, n, by);
     const T none = -std::numeric_limits<T>::infinity();
     if (mask) {
       const bool* const allowed = mask + row * keys;
@@ -109,7 +109,7 @@ struct Probabilities {
     if (n <= reduce_block)
       one_block(x, n);
     else
-      whole_row(x, n);
+      long_row(x, n);
     for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);
     if (!keep) return;
     const bool* const kept = keep + row * keys;
@@ -118,8 +118,8 @@ struct Probabilities {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < keys; ++i) to[i] = math::choose(kept + i, x[i] * up, T(0));
   }
-  // The same bits where the row has room for whole lanes: in place, and no loop has a rest.
-  KOKKOS_INLINE_FUNCTION void even_row(T* x, std::int64_t n, T by) const {
+  // The same bits for rows whose length is a multiple of the lanes: in place, and the loops have no remainder.
+  KOKKOS_INLINE_FUNCTION void row_of_full_lanes(T* x, std::int64_t n, T by) const {
     const T none = -std::numeric_limits<T>::infinity();
     const auto seen = static_cast<std::int32_t>(n);
     const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
@@ -133,7 +133,7 @@ struct Probabilities {
       }
     }
     const T top = largest_lane(lane);
-    if (top == none) return nothing_seen(x, n);
+    if (top == none) return all_masked(x, n);
     for (std::int32_t l = 0; l < lanes; ++l) lane[l] = T(0);
     for (std::int32_t i = 0; i < padded; i += lanes) {
       for (std::int32_t l = 0; l < lanes; ++l) {
@@ -147,14 +147,14 @@ struct Probabilities {
       for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= part;
     for (std::int64_t i = padded; i < keys; ++i) x[i] = T(0);
   }
-  // No score above minus infinity: zeros, or not a number where a score is none.
-  KOKKOS_INLINE_FUNCTION void nothing_seen(T* x, std::int64_t n) const {
+  // No score is above minus infinity: the row becomes zeros, or NaN if a score is NaN.
+  KOKKOS_INLINE_FUNCTION void all_masked(T* x, std::int64_t n) const {
     T lost = T(0);
     for (std::int64_t i = 0; i < n; ++i) lost = x[i] == x[i] ? lost : x[i];
     for (std::int64_t i = 0; i < keys; ++i) x[i] = i < n ? lost : T(0);
   }
-  // Scores become probabilities; zeros where none can be seen.
-  KOKKOS_INLINE_FUNCTION void whole_row(T* x, std::int64_t n) const {
+  // Replaces scores by probabilities; a row without visible keys becomes zeros.
+  KOKKOS_INLINE_FUNCTION void long_row(T* x, std::int64_t n) const {
     const T top = largest<T>(n, [x](std::int64_t i) { return x[i]; });
     if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
 #pragma GCC ivdep
@@ -199,15 +199,15 @@ struct ProbabilitiesBackward {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) g[i] = math::choose(kept + i, g[i] * up, T(0));
     }
-    if (keys % reduce_lanes == 0 && n <= reduce_block) return even_row(g, p, n);
+    if (keys % reduce_lanes == 0 && n <= reduce_block) return row_of_full_lanes(g, p, n);
     const T dot = ordered_sum<T>(n, [g, p](std::int64_t i) { return g[i] * p[i]; });
     const T by = scale;
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) g[i] = p[i] * (g[i] - dot) * by;
     for (std::int64_t i = n; i < keys; ++i) g[i] = T(0);
   }
-  // The same bits where the row has room for whole lanes.
-  KOKKOS_INLINE_FUNCTION void even_row(T* g, const T* p, std::int64_t n) const {
+  // The same bits for rows whose length is a multiple of the lanes.
+  KOKKOS_INLINE_FUNCTION void row_of_full_lanes(T* g, const T* p, std::int64_t n) const {
     const auto seen = static_cast<std::int32_t>(n);
     const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
     constexpr auto lanes = static_cast<std::int32_t>(reduce_lanes);
@@ -320,7 +320,7 @@ void class_losses(Space space, const View& losses, const View& log_sums, const V
   const auto* const target = data_of<const std::int64_t>(targets);
   for (std::int64_t i = 0; i < num_elements(targets); ++i)
     if (target[i] < 0 || target[i] >= classes)
-      throw Error(str("cross_entropy: target ", target[i], " of row ", i, " is none of ", classes, " classes"),
+      throw Error(str("cross_entropy: target ", target[i], " of row ", i, " is out of range for ", classes, " classes"),
                   str("give targets from 0 to ", classes - 1));
   dispatch_floating(logits.dtype, [&]<class T>() {
     using C = ComputeType<T>;

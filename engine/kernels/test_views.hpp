@@ -1,4 +1,4 @@
-// For the tests of this folder: views over vectors.
+// Views over vectors, for the tests of this folder.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ View view_of(std::vector<T>& values) {
   return view_of(values, Dims{static_cast<std::int64_t>(values.size())});
 }
 
-// Values of mixed size and sign, whose sums depend on the order of adding.
+// Values of mixed magnitude and sign, whose sum depends on the order of summation.
 template <class T>
 std::vector<T> mixed_values(std::size_t count, std::uint32_t seed = 1) {
   std::vector<T> values(count);

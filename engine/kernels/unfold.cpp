@@ -7,7 +7,7 @@ namespace lockstep::kernels {
 
 namespace {
 
-// One window: a row of `out`.
+// Writes one window, which is a row of `out`.
 template <class T>
 struct Unfold {
   T* out;
@@ -29,7 +29,7 @@ struct Unfold {
   }
 };
 
-// One line of one channel of one image.
+// Computes one line of one channel of one image.
 template <class T>
 struct Fold {
   T* images;

@@ -1,7 +1,7 @@
-// What a kernel works on: raw views of memory, handed out for the length of one launch by device::launch. A view owns
-// nothing and checks nothing; sizes, types and devices were checked by the operation that launches (engine/tensor/ops).
+// The operands of kernels: raw views of memory that device::launch hands out for the duration of one launch. A view
+// owns nothing and checks nothing. The launching operation (engine/tensor/ops) has checked sizes, types and devices.
 //
-// Kernels are plain functions, callable from any number of threads at once. Their sources alone know Kokkos and BLAS.
+// Kernels are plain functions and may run on any number of threads at once. Only their sources use Kokkos and BLAS.
 //
 //   kernels::add(Space::host, {out, DType::float32, {2, 3}, {3, 1}}, {a, ...}, {b, ...});
 #pragma once
@@ -13,14 +13,14 @@
 
 namespace lockstep::kernels {
 
-// Which backend runs the kernel. The memory of cpu and of the simulated accelerator is the host's.
+// The backend that runs the kernel. cpu and sim both use host memory.
 enum class Space : std::uint8_t { host, cuda };
 
 struct View {
-  void* data = nullptr;  // the element at index 0 in every dim
+  void* data = nullptr;  // the element with index 0 in every dim
   DType dtype = DType::float32;
   Dims sizes;
-  Dims strides;  // in elements, 0 where an element is repeated, never negative
+  Dims strides;  // in elements; 0 for broadcast dims, never negative
 };
 
 inline bool is_contiguous(const View& view) { return lockstep::is_contiguous(view.sizes, view.strides); }

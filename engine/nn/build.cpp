@@ -74,7 +74,7 @@ std::vector<Builder> layer_builders() {
 
 namespace {
 
-// The same for every rank: what can be built does not change while a program runs.
+// Shared by all ranks; it does not change after its creation.
 const std::vector<Builder>& table() {
   static const std::vector<Builder> all = [] {
     std::vector<Builder> joined = layer_builders();
@@ -110,10 +110,10 @@ ModulePtr build(std::string_view name, const Inputs& arguments, const BuildOptio
   if (!builder) {
     std::string known;
     for (const Builder& each : table()) known += str(known.empty() ? "" : ", ", each.info.name);
-    throw Error(str("there is no module `", name, "` to build"), str("one of ", known));
+    throw Error(str("build: there is no module `", name, "`"), str("use one of ", known));
   }
   if (!builder->info.variadic && !modules.empty())
-    throw Error(str(name, " takes no modules, ", modules.size(), " given"), "put them into a Sequential");
+    throw Error(str(name, ": ", modules.size(), " modules given, none expected"), "put them into a Sequential");
   ModulePtr made = builder->make(Arguments(name, builder->info.arguments, arguments), options, modules);
   name_parameters(made);
   return made;

@@ -1,4 +1,4 @@
-// Building modules: the layers and the documents' models by name, with arguments, as the scenario language writes them.
+// Builds layers and the models of the documents by name and arguments, as the scenario language writes them.
 //
 //   ModulePtr m = build("Linear", {{16, 15}, {}}, {DType::float32, device});
 #pragma once
@@ -19,25 +19,25 @@ struct BuildOptions {
 struct ArgumentInfo {
   std::string name;
   bool required = true;
-  Value default_value;
+  Structure default_value;
 };
 struct BuilderInfo {
   std::string name;
-  std::vector<ArgumentInfo> arguments;  // in positional order; a variadic builder (Sequential) takes modules only
+  std::vector<ArgumentInfo> arguments;  // in positional order; a variadic builder (Sequential) takes only modules
   bool variadic = false;
   std::string summary;  // one line
 };
 
-// Layers: Linear(in, out, bias=true), ReLU(), Sequential(modules...), and what later joins them. Models: Net,
-// UnitModule, ...
+// All builders: the layers (Linear, ReLU, Sequential, ...) and the models (Net, UnitModule, Transformer, ...).
 const std::vector<BuilderInfo>& builders();
 bool has_builder(std::string_view name);
-// Parameters are drawn from the rank's generator in the order of spec. Modules as arguments of Sequential come as
-// `modules`.
+// Builds a module, draws its parameters from the rank's generator in registration order, and names them. `modules` are
+// the children of a variadic builder. Throws Error for an unknown name and for wrong arguments.
 ModulePtr build(std::string_view name, const Inputs& arguments, const BuildOptions& options,
                 const std::vector<ModulePtr>& modules = {});
 
-// The expressions behind Linear's and friends' initial values, for modules described elsewhere.
+// Draws a weight and an optional bias uniformly within 1 / sqrt(size of the weight's last dim), the weight first. For
+// modules that are described elsewhere.
 void init_linear(const Tensor& weight, const Tensor* bias);
 
 }  // namespace lockstep::nn

@@ -1,7 +1,6 @@
-// The functional activation checkpoint (engine/autograd/checkpoint.hpp) for what modules take and give: arguments and
-// outputs of any structure.
+// The activation checkpoint (engine/autograd/checkpoint.hpp) for functions whose inputs and outputs are structures.
 //
-//   Value h = checkpoint([layer](const Inputs& in) { return layer->call(in); }, Inputs{{x}, {}});
+//   Structure h = checkpoint([layer](const Inputs& in) { return layer->call(in); }, Inputs{{x}, {}});
 #pragma once
 
 #include <functional>
@@ -11,8 +10,8 @@
 
 namespace lockstep::nn {
 
-// function(inputs); in backward the function runs again. It should hold no tensors itself.
-Value checkpoint(const std::function<Value(const Inputs&)>& function, const Inputs& inputs,
-                 const CheckpointOptions& options = {});
+// Returns function(inputs), and runs the function again in backward. The function should not hold tensors itself.
+Structure checkpoint(const std::function<Structure(const Inputs&)>& function, const Inputs& inputs,
+                     const CheckpointOptions& options = {});
 
 }  // namespace lockstep::nn

@@ -1,5 +1,5 @@
-// In which order the parameters of layers and models get their gradients. The expected orders were recorded from
-// PyTorch 2.15 (CPU), by register_post_accumulate_grad_hook on the same models.
+// The order in which the parameters of layers and models get their gradients. The expected orders were recorded with
+// PyTorch 2.15 (CPU) by register_post_accumulate_grad_hook on the same models.
 #include <sstream>
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@
 namespace lockstep::nn {
 namespace {
 
-class GradientOrderOfModels : public ::testing::Test {
+class GradientOrder : public ::testing::Test {
  protected:
   RankContext context{0, 1};
   RankScope scope{context};
@@ -45,7 +45,7 @@ std::string linears(const std::string& names) {
   return all;
 }
 
-TEST_F(GradientOrderOfModels, OfLayers) {
+TEST_F(GradientOrder, CoversLayers) {
   EXPECT_EQ(of(make("Linear", {{4, 5}, {}}), rows({3, 4})), "bias weight");
   EXPECT_EQ(of(make("Linear", {{4, 5}, {}}), rows({2, 3, 4})), "bias weight");
   EXPECT_EQ(of(make("Linear", {{4, 5}, {}}), rows({4})), "bias weight");
@@ -61,7 +61,7 @@ TEST_F(GradientOrderOfModels, OfLayers) {
   EXPECT_EQ(of(evaluated, rows({3, 4})), "weight bias");
 }
 
-TEST_F(GradientOrderOfModels, OfLinearsInARow) {
+TEST_F(GradientOrder, CoversSequencesOfLinears) {
   EXPECT_EQ(of(make("Net"), rows({3, 2})), linears("fc3 fc2 fc1"));
   EXPECT_EQ(of(make("MyNet"), rows({3, 2})), linears("a"));
   EXPECT_EQ(of(make("UnitModule"), rows({3, 100})), linears("l2 seq.1 l1"));
@@ -74,15 +74,15 @@ TEST_F(GradientOrderOfModels, OfLinearsInARow) {
   EXPECT_EQ(of(make("SimpleModel"), rows({3, 5})), linears("net3 net2 net1"));
 }
 
-TEST_F(GradientOrderOfModels, OfAModuleUsedTwice) {
+TEST_F(GradientOrder, CoversAModuleUsedTwice) {
   EXPECT_EQ(of(make("MultiForwardModule"), rows({3, 4})), linears("outer inner"));
 }
 
-TEST_F(GradientOrderOfModels, OfAVisionModel) {
+TEST_F(GradientOrder, CoversAVisionModel) {
   EXPECT_EQ(of(make("ViT"), rows({1, 3, 28, 42})), linears("projector") + " vit.patch_proj.weight vit.patch_proj.bias");
 }
 
-TEST_F(GradientOrderOfModels, OfATransformer) {
+TEST_F(GradientOrder, CoversATransformer) {
   const auto layer = [](const std::string& at) {
     return linears(at + "feed_forward.w2 " + at + "feed_forward.w1") + " " + at + "ffn_norm.weight " + at +
            "ffn_norm.bias " + at + "attention.wo.weight " + at + "attention.wv.weight " + at + "attention.wk.weight " +

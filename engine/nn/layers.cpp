@@ -37,7 +37,7 @@ void Linear::draw_parameters() {
   init_linear(parameters[0].tensor, parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
 }
 
-Value Linear::run(std::string_view method, const Inputs& inputs) {
+Structure Linear::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   const Tensor& bias = parameters[1].tensor;
   return ops::linear(x, parameters[0].tensor, bias.defined() ? &bias : nullptr);
@@ -45,11 +45,15 @@ Value Linear::run(std::string_view method, const Inputs& inputs) {
 
 ModulePtr Linear::clone_shell() const { return std::make_shared<Linear>(in_, out_, bias_); }
 
-Value ReLU::run(std::string_view method, const Inputs& inputs) { return ops::relu(only_input(*this, method, inputs)); }
+Structure ReLU::run(std::string_view method, const Inputs& inputs) {
+  return ops::relu(only_input(*this, method, inputs));
+}
 
 ModulePtr ReLU::clone_shell() const { return std::make_shared<ReLU>(); }
 
-Value Gelu::run(std::string_view method, const Inputs& inputs) { return ops::gelu(only_input(*this, method, inputs)); }
+Structure Gelu::run(std::string_view method, const Inputs& inputs) {
+  return ops::gelu(only_input(*this, method, inputs));
+}
 
 ModulePtr Gelu::clone_shell() const { return std::make_shared<Gelu>(); }
 
@@ -66,7 +70,7 @@ void LayerNorm::draw_parameters() {
   if (parameters[1].tensor.defined()) raw::zero_(parameters[1].tensor);
 }
 
-Value LayerNorm::run(std::string_view method, const Inputs& inputs) {
+Structure LayerNorm::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   require_last_dim(*this, x, dim_);
   const Tensor& bias = parameters[1].tensor;
@@ -86,7 +90,7 @@ void RmsNorm::draw_parameters() {
   raw::fill_(parameters[0].tensor, 1.0);
 }
 
-Value RmsNorm::run(std::string_view method, const Inputs& inputs) {
+Structure RmsNorm::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   require_last_dim(*this, x, dim_);
   return ops::rms_norm(x, 1, &parameters[0].tensor, eps_);
@@ -105,7 +109,7 @@ void Embedding::draw_parameters() {
   normal_(parameters[0].tensor, 0.0, 1.0);
 }
 
-Value Embedding::run(std::string_view method, const Inputs& inputs) {
+Structure Embedding::run(std::string_view method, const Inputs& inputs) {
   return ops::embedding(parameters[0].tensor, only_input(*this, method, inputs));
 }
 
@@ -115,7 +119,7 @@ Dropout::Dropout(double p) : Module("Dropout"), p_(p) {
   if (!(p >= 0.0 && p <= 1.0)) throw Error(str("Dropout: p is ", p), "it must be from 0 to 1");
 }
 
-Value Dropout::run(std::string_view method, const Inputs& inputs) {
+Structure Dropout::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   return ops::dropout(x, p_, training);
 }
@@ -142,7 +146,7 @@ void BatchNorm::draw_parameters() {
   raw::fill_(buffers[1].tensor, 1.0);
 }
 
-Value BatchNorm::run(std::string_view method, const Inputs& inputs) {
+Structure BatchNorm::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   return ops::batch_norm(x, &parameters[0].tensor, &parameters[1].tensor, &buffers[0].tensor, &buffers[1].tensor,
                          training);
@@ -163,7 +167,7 @@ void Conv2d::draw_parameters() {
               parameters[1].tensor.defined() ? &parameters[1].tensor : nullptr);
 }
 
-Value Conv2d::run(std::string_view method, const Inputs& inputs) {
+Structure Conv2d::run(std::string_view method, const Inputs& inputs) {
   const Tensor& x = only_input(*this, method, inputs);
   const Tensor& bias = parameters[1].tensor;
   return ops::conv2d(x, parameters[0].tensor, bias.defined() ? &bias : nullptr, {settings_.stride, settings_.stride},
@@ -176,10 +180,10 @@ Sequential::Sequential(std::vector<ModulePtr> modules, std::string type) : Modul
   for (std::size_t i = 0; i < modules.size(); ++i) add_child(str(i), std::move(modules[i]));
 }
 
-Value Sequential::run(std::string_view method, const Inputs& inputs) {
+Structure Sequential::run(std::string_view method, const Inputs& inputs) {
   require_forward(*this, method);
   if (children.empty()) return only_input(*this, method, inputs);
-  Value x = children[0].module->call(inputs);
+  Structure x = children[0].module->call(inputs);
   for (std::size_t i = 1; i < children.size(); ++i) x = children[i].module->call(std::move(x));
   return x;
 }

@@ -1,4 +1,5 @@
-// The layers. Each is a module with its settings; parameters lie in its slots.
+// The layers. Each is a module with its settings; its parameters are in its slots. A forward takes one tensor `x` and
+// throws Error for other inputs.
 //
 //   auto linear = created<Linear>(options, 16, 15, true);
 #pragma once
@@ -13,16 +14,17 @@
 
 namespace lockstep::nn {
 
-// y = x @ weight^T + bias; weight (out, in), both drawn uniformly within 1 / sqrt(in), the weight first.
+// y (..., out) = x (..., in) @ weight^T + bias, with weight (out, in) and bias (out). Both are drawn uniformly within
+// 1 / sqrt(in), the weight first.
 class Linear : public Module {
  public:
   Linear(std::int64_t in, std::int64_t out, bool bias) : Module("Linear"), in_(in), out_(out), bias_(bias) {}
-  void create(const BuildOptions& options);  // makes and draws the parameters
+  void create(const BuildOptions& options);  // creates and draws the parameters
   ModulePtr clone_shell() const override;
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   std::int64_t in_, out_;
@@ -35,20 +37,21 @@ class ReLU : public Module {
   ModulePtr clone_shell() const override;
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 };
 
-// x / 2 * (1 + erf(x / sqrt(2))).
+// y = x / 2 * (1 + erf(x / sqrt(2))).
 class Gelu : public Module {
  public:
   Gelu() : Module("GELU") {}
   ModulePtr clone_shell() const override;
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 };
 
-// Over the last dim, of size `dim`: to mean 0 and variance 1, then times weight (ones), plus bias (zeros).
+// Normalises the last dim, of size `dim`, to mean 0 and variance 1, then multiplies by weight (initially ones) and adds
+// bias (initially zeros).
 class LayerNorm : public Module {
  public:
   LayerNorm(std::int64_t dim, bool bias, double eps) : Module("LayerNorm"), dim_(dim), bias_(bias), eps_(eps) {}
@@ -57,7 +60,7 @@ class LayerNorm : public Module {
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   std::int64_t dim_;
@@ -65,7 +68,7 @@ class LayerNorm : public Module {
   double eps_;
 };
 
-// Over the last dim: x / sqrt(mean(x^2) + eps), times weight (ones).
+// x / sqrt(mean(x^2) + eps) over the last dim, of size `dim`, times weight (initially ones).
 class RmsNorm : public Module {
  public:
   RmsNorm(std::int64_t dim, double eps) : Module("RMSNorm"), dim_(dim), eps_(eps) {}
@@ -74,14 +77,15 @@ class RmsNorm : public Module {
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   std::int64_t dim_;
   double eps_;
 };
 
-// Rows of weight (num_rows, dim), drawn normally, by integers of any shape.
+// Selects rows of weight (num_rows, dim) by int64 indices of any shape; the result has one more dim. The weight is
+// drawn from the standard normal distribution.
 class Embedding : public Module {
  public:
   Embedding(std::int64_t num_rows, std::int64_t dim) : Module("Embedding"), num_rows_(num_rows), dim_(dim) {}
@@ -90,27 +94,29 @@ class Embedding : public Module {
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   std::int64_t num_rows_, dim_;
 };
 
-// While training, each element is dropped with probability p and the kept ones grow by 1 / (1 - p); otherwise x itself.
+// In training, sets each element to 0 with probability p and multiplies the others by 1 / (1 - p). In evaluation, and
+// for p = 0, returns x itself.
 class Dropout : public Module {
  public:
   explicit Dropout(double p);  // throws Error unless 0 <= p <= 1
   ModulePtr clone_shell() const override;
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   double p_;
 };
 
-// Over (N, dim, ...), one mean a channel: while training of the batch, and the buffers running_mean and running_var
-// move a tenth of the way to it; otherwise theirs. Then times weight (ones), plus bias (zeros).
+// Normalises x (N, dim, ...) per channel, then multiplies by weight (initially ones) and adds bias (initially zeros).
+// In training it uses the mean and variance of the batch, and moves the buffers running_mean and running_var a tenth of
+// the way towards them. In evaluation it uses the buffers.
 class BatchNorm : public Module {
  public:
   explicit BatchNorm(std::int64_t dim) : Module("BatchNorm"), dim_(dim) {}
@@ -119,14 +125,14 @@ class BatchNorm : public Module {
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   std::int64_t dim_;
 };
 
-// Windows of x (N, in, H, W) times weight (out, in, kernel, kernel), plus bias, both drawn uniformly within
-// 1 / sqrt(in * kernel^2), the weight first. Gives (N, out, H', W').
+// The convolution of x (N, in, H, W) with weight (out, in, kernel, kernel), plus bias (out); the result is
+// (N, out, H', W'). Both are drawn uniformly within 1 / sqrt(in * kernel^2), the weight first.
 class Conv2d : public Module {
  public:
   struct Settings {
@@ -139,23 +145,24 @@ class Conv2d : public Module {
 
  protected:
   void draw_parameters() override;
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   Settings settings_;
 };
 
-// Calls its children, named "0", "1", ..., one after the other: the first takes all inputs, the others one.
+// Calls its children, named "0", "1", ..., in order. The first child receives all inputs, each other child the result
+// of the previous one.
 class Sequential : public Module {
  public:
   explicit Sequential(std::vector<ModulePtr> modules = {}, std::string type = "Sequential");
   ModulePtr clone_shell() const override;
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 };
 
-// A layer with its parameters made and drawn: created<Linear>(options, 16, 15, true).
+// Returns a new layer with its parameters created and drawn: created<Linear>(options, 16, 15, true).
 template <class Layer, class... Settings>
 std::shared_ptr<Layer> created(const BuildOptions& options, Settings... settings) {
   auto made = std::make_shared<Layer>(settings...);

@@ -1,4 +1,4 @@
-// The layers against their formulas, worked out a row at a time in double.
+// Compares the layers with their formulas, computed row by row in double.
 #include "engine/nn/layers.hpp"
 
 #include <cmath>
@@ -40,7 +40,7 @@ std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST_F(Layers, LayerNormBringsRowsToMeanZeroAndVarianceOne) {
+TEST_F(Layers, LayerNormNormalisesRows) {
   const ModulePtr norm = make("LayerNorm", {{4}, {}});
   EXPECT_THAT(to_doubles(norm->parameters[0].tensor), ElementsAre(1, 1, 1, 1));
   EXPECT_THAT(to_doubles(norm->parameters[1].tensor), ElementsAre(0, 0, 0, 0));
@@ -58,13 +58,13 @@ TEST_F(Layers, LayerNormBringsRowsToMeanZeroAndVarianceOne) {
   EXPECT_THAT(error_of([&] { norm->call(values({1, 2}, {2})); }), HasSubstr("the last dim must have size 4"));
 }
 
-TEST_F(Layers, LayerNormSendsBackNoMeanGradient) {
+TEST_F(Layers, LayerNormGradientIsOrthogonalToOnesAndInput) {
   const ModulePtr norm = make("LayerNorm", {{5}, {}});
   Tensor x = randn({3, 5}, DType::float64, {});
   set_requires_grad(x, true);
   const Tensor factor = randn({3, 5}, DType::float64, {});
   backward({ops::sum(ops::mul(norm->call(x).tensor(), factor))});
-  // The output does not change with the mean nor, but for eps, with the scale of a row.
+  // The output does not depend on the mean of a row and, except for eps, not on its scale.
   const auto gradient = to_doubles(grad(x)), input = to_doubles(x);
   for (std::size_t row = 0; row < 3; ++row) {
     double along_ones = 0, along_x = 0, size = 0;
@@ -77,12 +77,12 @@ TEST_F(Layers, LayerNormSendsBackNoMeanGradient) {
     EXPECT_NEAR(along_x, 0.0, 1e-3 * size);
     EXPECT_GT(size, 1e-3);
   }
-  // of bias: the sum of what comes in over the rows
+  // The gradient of the bias is the sum of the output gradients over the rows.
   const auto bias = to_doubles(grad(norm->parameters[1].tensor)), incoming = to_doubles(factor);
   for (std::size_t i = 0; i < 5; ++i) EXPECT_NEAR(bias[i], incoming[i] + incoming[5 + i] + incoming[10 + i], 1e-12);
 }
 
-TEST_F(Layers, RmsNormDividesByTheRootOfTheMeanSquare) {
+TEST_F(Layers, RmsNormDividesByTheRootMeanSquare) {
   const ModulePtr norm = make("RMSNorm", {{2}, {}});
   EXPECT_THAT(to_doubles(norm->parameters[0].tensor), ElementsAre(1, 1));
   load_state_dict(norm, {{"weight", values({1, 10}, {2})}});
@@ -91,7 +91,7 @@ TEST_F(Layers, RmsNormDividesByTheRootOfTheMeanSquare) {
               Pointwise(DoubleNear(1e-12), std::vector<double>{3 / root, 40 / root, 0, 0}));
 }
 
-TEST_F(Layers, EmbeddingPicksRowsAndAddsTheirGradients) {
+TEST_F(Layers, EmbeddingSelectsRowsAndAddsTheirGradients) {
   const ModulePtr embedding = make("Embedding", {{3, 2}, {}});
   load_state_dict(embedding, {{"weight", values({1, 2, 3, 4, 5, 6}, {3, 2})}});
   const Tensor y = embedding->call(integers({2, 0, 2, 2}, {2, 2})).tensor();
@@ -101,7 +101,7 @@ TEST_F(Layers, EmbeddingPicksRowsAndAddsTheirGradients) {
   EXPECT_THAT(to_doubles(grad(embedding->parameters[0].tensor)), ElementsAre(1, 1, 0, 0, 3, 3));
 }
 
-TEST_F(Layers, EmbeddingIsDrawnNormallyAndDrawnAgain) {
+TEST_F(Layers, EmbeddingDrawsFromTheNormalDistribution) {
   context.generator().seed(3);
   const ModulePtr embedding = make("Embedding", {{100, 16}, {}}, DType::float32);
   context.generator().seed(3);
@@ -114,14 +114,14 @@ TEST_F(Layers, EmbeddingIsDrawnNormallyAndDrawnAgain) {
   EXPECT_EQ(to_doubles(embedding->parameters[0].tensor), before);
 }
 
-TEST_F(Layers, GeluWeighsByTheNormalDistribution) {
+TEST_F(Layers, GeluMatchesItsFormula) {
   const auto y = to_doubles(make("GELU")->call(values({-1, 0, 2}, {3})).tensor());
   EXPECT_NEAR(y[0], -0.5 * (1 + std::erf(-1 / std::sqrt(2.0))), 1e-14);
   EXPECT_EQ(y[1], 0.0);
   EXPECT_NEAR(y[2], 1 + std::erf(std::sqrt(2.0)), 1e-14);
 }
 
-TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
+TEST_F(Layers, DropoutUsesTheRanksGeneratorInTraining) {
   const ModulePtr dropout = make("Dropout", {{0.25}, {}});
   Tensor x = ones({4, 50}, DType::float64, {});
   set_requires_grad(x, true);
@@ -140,13 +140,13 @@ TEST_F(Layers, DropoutDropsByTheRanksGeneratorWhileTraining) {
   EXPECT_THAT(error_of([&] { make("Dropout", {{1.5}, {}}); }), HasSubstr("p is 1.5"));
 }
 
-TEST_F(Layers, ConvolutionMultipliesWindows) {
+TEST_F(Layers, ConvolutionMatchesItsFormula) {
   const ModulePtr conv = make("Conv2d", {{2, 3, 2, 2, 1}, {}});
   const Tensor weight = conv->parameters[0].tensor;
   EXPECT_EQ(weight.sizes(), (Dims{3, 2, 2, 2}));
   const double bound = 1.0 / std::sqrt(8.0);
   for (const double value : to_doubles(weight)) EXPECT_LE(std::abs(value), bound);
-  Tensor x = randn({2, 2, 4, 5}, DType::float64, {});  // 6 x 7 with the padding, whose last column is in no window
+  Tensor x = randn({2, 2, 4, 5}, DType::float64, {});  // 6 x 7 with the padding; no window contains the last column
   set_requires_grad(x, true);
   const Tensor y = conv->call(x).tensor();
   ASSERT_EQ(y.sizes(), (Dims{2, 3, 3, 3}));
@@ -166,13 +166,13 @@ TEST_F(Layers, ConvolutionMultipliesWindows) {
         }
   EXPECT_THAT(to_doubles(y), Pointwise(DoubleNear(1e-12), expected));
   backward({ops::sum(y)});
-  EXPECT_NEAR(to_doubles(grad(x))[0], w[3] + w[11] + w[19], 1e-12);  // the lower right of the first window
+  EXPECT_NEAR(to_doubles(grad(x))[0], w[3] + w[11] + w[19], 1e-12);  // the lower right element of the first window
   EXPECT_THAT(to_doubles(grad(conv->parameters[1].tensor)), ElementsAre(18, 18, 18));
   EXPECT_EQ(named_parameters(make("Conv2d", {{2, 3, 2}, {{"bias", false}}})).size(), 1u);
   EXPECT_THAT(error_of([&] { make("Conv2d", {{2, 3, 2, 1, -1}, {}}); }), HasSubstr("`padding` is -1"));
 }
 
-TEST_F(Layers, BatchNormKeepsRunningFigures) {
+TEST_F(Layers, BatchNormUpdatesRunningStatistics) {
   const ModulePtr norm = make("BatchNorm", {{2}, {}});
   EXPECT_EQ(named_buffers(norm).size(), 2u);
   const Tensor x = values({1, 10, 3, 20, 5, 60}, {3, 2});  // means 3 and 30, variances 8/3 and 1400/3
@@ -186,7 +186,7 @@ TEST_F(Layers, BatchNormKeepsRunningFigures) {
   EXPECT_THAT(to_doubles(norm->buffers[0].tensor), Pointwise(DoubleNear(1e-12), std::vector<double>{0.3, 3}));
 }
 
-TEST_F(Layers, VisionModelCallsTheMethodOfItsChild) {
+TEST_F(Layers, VisionModelCallsAMethodOfItsChild) {
   const ModulePtr model = make("ViT", {}, DType::float32);
   const ModulePtr vit = model->child("vit");
   EXPECT_THAT(vit->methods(), ElementsAre("forward", "forward_features"));
@@ -206,13 +206,13 @@ TEST_F(Layers, VisionModelCallsTheMethodOfItsChild) {
   EXPECT_THAT(error_of([&] { vit->call({{x}, {}}, "features"); }), HasSubstr("it has forward, forward_features"));
 }
 
-TEST_F(Layers, CopiesComputeTheSame) {
+TEST_F(Layers, ClonesComputeTheSame) {
   const Tensor x = randn({3, 4}, DType::float64, {});
   for (const char* name : {"LayerNorm", "RMSNorm"}) {
     const ModulePtr layer = make(name, {{4}, {{"eps", 0.5}}});
     const auto before = to_doubles(layer->call(x).tensor());
     EXPECT_EQ(to_doubles(clone_module(layer)->call(x).tensor()), before) << name;
-    layer->reset_parameters();  // ones again
+    layer->reset_parameters();  // sets ones again
     EXPECT_EQ(to_doubles(layer->call(x).tensor()), before) << name;
   }
 }

@@ -1,4 +1,4 @@
-// Models made on the meta device: all that the engine builds, and that they become what a model made in place is.
+// Models built on the meta device, for all builders: materialized and reset, they equal models built in place.
 #include <cmath>
 #include <functional>
 
@@ -61,7 +61,7 @@ class OnMeta : public ::testing::Test {
   }
 };
 
-TEST_F(OnMeta, ExamplesCoverWhatTheEngineBuilds) {
+TEST_F(OnMeta, ExamplesCoverAllBuilders) {
   std::vector<std::string> known, shown;
   for (const BuilderInfo& info : builders())
     if (!info.variadic) known.push_back(info.name);
@@ -69,11 +69,11 @@ TEST_F(OnMeta, ExamplesCoverWhatTheEngineBuilds) {
   EXPECT_THAT(shown, ::testing::UnorderedElementsAreArray(known));
 }
 
-TEST_F(OnMeta, ModelsHaveTheShapeOfThoseInMemoryAndDrawNothing) {
+TEST_F(OnMeta, ModelsHaveShapesAndDrawNothing) {
   for (const Example& example : examples()) {
     const ModulePtr here = built(example, "cpu");
     const ModulePtr meta = built(example, "meta");
-    // The generator is where it was, but for a model that seeds it.
+    // Building drew nothing from the generator. One model seeds it.
     const double next = context_.generator().normal_single();
     context_.generator().seed(example.name == std::string("MLPModule") ? 5 : 7);
     EXPECT_EQ(next, context_.generator().normal_single()) << example.name;
@@ -92,13 +92,13 @@ TEST_F(OnMeta, ModelsHaveTheShapeOfThoseInMemoryAndDrawNothing) {
   }
 }
 
-// Every module of a tree, the innermost first: the order in which building draws.
+// Resets every module of a tree, children first, which is the order of draws while building.
 void reset_all(const ModulePtr& root) {
   for (const ChildSlot& child : root->children) reset_all(child.module);
   root->reset_parameters();
 }
 
-TEST_F(OnMeta, MaterializedAndResetTheyHaveTheBitsOfThoseBuiltInPlace) {
+TEST_F(OnMeta, MaterializedModelsMatchModelsBuiltInPlace) {
   for (const Example& example : examples()) {
     const ModulePtr here = built(example, "cpu");
     const ModulePtr model = built(example, "meta");
@@ -107,7 +107,7 @@ TEST_F(OnMeta, MaterializedAndResetTheyHaveTheBitsOfThoseBuiltInPlace) {
       EXPECT_TRUE(std::isnan(to_doubles(parameter.tensor())[0])) << example.name << " " << parameter.path;
     context_.generator().seed(example.name == std::string("MLPModule") ? 5 : 7);
     reset_all(model);
-    const bool tied = example.name == std::string("Transformer");  // there the output's own draw is thrown away
+    const bool tied = example.name == std::string("Transformer");  // the weight that its output drew is discarded
     const auto actual = named_parameters(model), expected = named_parameters(here);
     for (std::size_t i = 0; i < actual.size(); ++i) {
       EXPECT_EQ(actual[i].owner->parameters[actual[i].slot].num_draws, 1) << actual[i].path;
@@ -132,7 +132,7 @@ TEST_F(OnMeta, MaterializedAndResetTheyHaveTheBitsOfThoseBuiltInPlace) {
   }
 }
 
-TEST_F(OnMeta, DrawsAreCountedAModuleAtATimeAndCopied) {
+TEST_F(OnMeta, CountsDrawsPerModule) {
   const ModulePtr net = built({"Net", {}, {}}, "cpu");
   const auto count = [](const ModulePtr& root) {
     std::vector<int> counts;
@@ -141,7 +141,7 @@ TEST_F(OnMeta, DrawsAreCountedAModuleAtATimeAndCopied) {
     return counts;
   };
   net->child("fc2")->reset_parameters();
-  net->reset_parameters();  // has none of its own
+  net->reset_parameters();  // draws nothing: only its children have parameters
   EXPECT_THAT(count(net), ::testing::ElementsAre(1, 1, 2, 2, 1, 1));
   EXPECT_THAT(count(clone_module(net)), ::testing::ElementsAre(1, 1, 2, 2, 1, 1));
 }

@@ -1,4 +1,4 @@
-// The documents' models. Children are built, and draw their weights, in the order written.
+// The models of the documents. Children are built, and draw their weights, in the written order.
 #include "engine/nn/models.hpp"
 
 #include "engine/autograd/autograd.hpp"
@@ -20,7 +20,7 @@ ModulePtr Composed::clone_shell() const {
   return made;
 }
 
-Value Composed::run(std::string_view method, const Inputs& inputs) {
+Structure Composed::run(std::string_view method, const Inputs& inputs) {
   for (const auto& [name, other] : others_)
     if (name == method) return other(*this, inputs);
   require_forward(*this, method);
@@ -42,18 +42,18 @@ Tensor normal(const Dims& sizes, const BuildOptions& options, device::Purpose pu
 
 ModulePtr net(const Arguments&, const BuildOptions& options, const Modules&) {
   auto made = std::make_shared<Composed>("Net", [](Composed& m, const Inputs& inputs) {
-    return m.of("fc3", m.of("fc2", m.of("fc1", only_input(m, "forward", inputs))));
+    return m.call_child("fc3", m.call_child("fc2", m.call_child("fc1", only_input(m, "forward", inputs))));
   });
   for (const char* name : {"fc1", "fc2", "fc3"}) made->add_child(name, linear(2, 2, options));
   return made;
 }
 
 ModulePtr my_net(const Arguments&, const BuildOptions& options, const Modules&) {
-  auto made = std::make_shared<Composed>("MyNet", [](Composed& m, const Inputs& inputs) -> Value {
+  auto made = std::make_shared<Composed>("MyNet", [](Composed& m, const Inputs& inputs) -> Structure {
     static const std::vector<ArgumentInfo> declared = {{"x", true, {}}, {"kwarg", false, {}}};
     const Arguments at("MyNet.forward", declared, inputs);
     const Tensor& x = at.tensor("x");
-    return m.of("a", at["kwarg"].is_none() ? x : ops::matmul(x, at.tensor("kwarg")));
+    return m.call_child("a", at["kwarg"].is_none() ? x : ops::matmul(x, at.tensor("kwarg")));
   });
   made->add_child("a", linear(2, 2, options));
   return made;
@@ -61,7 +61,7 @@ ModulePtr my_net(const Arguments&, const BuildOptions& options, const Modules&) 
 
 ModulePtr unit_module(const BuildOptions& options) {
   auto made = std::make_shared<Composed>("UnitModule", [](Composed& m, const Inputs& inputs) {
-    return m.of("l2", m.of("seq", m.of("l1", only_input(m, "forward", inputs))));
+    return m.call_child("l2", m.call_child("seq", m.call_child("l1", only_input(m, "forward", inputs))));
   });
   made->add_child("l1", linear(100, 100, options));
   made->add_child("seq", std::make_shared<Sequential>(
@@ -72,7 +72,8 @@ ModulePtr unit_module(const BuildOptions& options) {
 
 ModulePtr composite_model(const Arguments&, const BuildOptions& options, const Modules&) {
   auto made = std::make_shared<Composed>("CompositeModel", [](Composed& m, const Inputs& inputs) {
-    return m.of("l2", m.of("u2", m.of("u1", m.of("l1", only_input(m, "forward", inputs)))));
+    return m.call_child("l2",
+                        m.call_child("u2", m.call_child("u1", m.call_child("l1", only_input(m, "forward", inputs)))));
   });
   made->add_child("l1", linear(100, 100, options));
   made->add_child("u1", unit_module(options));
@@ -82,8 +83,8 @@ ModulePtr composite_model(const Arguments&, const BuildOptions& options, const M
 }
 
 ModulePtr composite_param_model(const Arguments&, const BuildOptions& options, const Modules&) {
-  auto forward = [](Composed& m, const Inputs& inputs) -> Value {
-    const Tensor x = m.of("u2", m.of("u1", m.of("l", only_input(m, "forward", inputs))));
+  auto forward = [](Composed& m, const Inputs& inputs) -> Structure {
+    const Tensor x = m.call_child("u2", m.call_child("u1", m.call_child("l", only_input(m, "forward", inputs))));
     return ops::matmul(x, m.parameter_slot("p")->tensor);
   };
   auto reset = [](Composed& m) {
@@ -106,9 +107,9 @@ ModulePtr composite_param_model(const Arguments&, const BuildOptions& options, c
 }
 
 ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, const BuildOptions& options) {
-  auto forward = [](Composed& m, const Inputs& inputs) -> Value {
-    const Tensor hidden = ops::relu(m.of("in_proj", only_input(m, "forward", inputs)));
-    const Tensor z = ops::relu(m.of("out_proj", hidden));
+  auto forward = [](Composed& m, const Inputs& inputs) -> Structure {
+    const Tensor hidden = ops::relu(m.call_child("in_proj", only_input(m, "forward", inputs)));
+    const Tensor z = ops::relu(m.call_child("out_proj", hidden));
     const BufferSlot* buffer = m.buffer_slot("buffer");
     return buffer ? ops::add(z, buffer->tensor) : z;
   };
@@ -125,16 +126,16 @@ ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, 
 }
 
 ModulePtr mlp_stack(const Arguments& at, const BuildOptions& options, const Modules&) {
-  Modules parts;
-  for (const std::int64_t mult : {3, 4, 3}) parts.push_back(mlp(at.size("dim"), mult, true, false, options));
-  return std::make_shared<Sequential>(std::move(parts), "MLPStack");
+  Modules children;
+  for (const std::int64_t mult : {3, 4, 3}) children.push_back(mlp(at.size("dim"), mult, true, false, options));
+  return std::make_shared<Sequential>(std::move(children), "MLPStack");
 }
 
 ModulePtr multi_forward(const Arguments&, const BuildOptions& options, const Modules&) {
-  auto made = std::make_shared<Composed>("MultiForwardModule", [](Composed& m, const Inputs& inputs) -> Value {
+  auto made = std::make_shared<Composed>("MultiForwardModule", [](Composed& m, const Inputs& inputs) -> Structure {
     const Tensor& x = only_input(m, "forward", inputs);
-    const Tensor once = m.of("inner", x);
-    return m.of("outer", ops::add(once, m.of("inner", x)));
+    const Tensor once = m.call_child("inner", x);
+    return m.call_child("outer", ops::add(once, m.call_child("inner", x)));
   });
   made->add_child("inner", linear(4, 4, options));
   made->add_child("outer", linear(4, 5, options));
@@ -143,7 +144,8 @@ ModulePtr multi_forward(const Arguments&, const BuildOptions& options, const Mod
 
 ModulePtr simple_model(const Arguments&, const BuildOptions& options, const Modules&) {
   auto made = std::make_shared<Composed>("SimpleModel", [](Composed& m, const Inputs& inputs) {
-    return m.of("net3", m.of("net2", m.of("relu", m.of("net1", only_input(m, "forward", inputs)))));
+    return m.call_child(
+        "net3", m.call_child("net2", m.call_child("relu", m.call_child("net1", only_input(m, "forward", inputs)))));
   });
   made->add_child("net1", linear(5, 8, options));
   made->add_child("relu", std::make_shared<ReLU>());
@@ -153,9 +155,9 @@ ModulePtr simple_model(const Arguments&, const BuildOptions& options, const Modu
 }
 
 ModulePtr mlp_module(const Arguments&, const BuildOptions& options, const Modules&) {
-  RankContext::current().generator().seed(5);  // it reseeds, so that all ranks draw the same weights
+  RankContext::current().generator().seed(5);  // all ranks draw the same weights
   auto made = std::make_shared<Composed>("MLPModule", [](Composed& m, const Inputs& inputs) {
-    return m.of("net2", m.of("relu", m.of("net1", only_input(m, "forward", inputs))));
+    return m.call_child("net2", m.call_child("relu", m.call_child("net1", only_input(m, "forward", inputs))));
   });
   made->add_child("net1", linear(10, 16, options));
   made->add_child("relu", std::make_shared<ReLU>());
@@ -163,13 +165,13 @@ ModulePtr mlp_module(const Arguments&, const BuildOptions& options, const Module
   return made;
 }
 
-// One patch of 14 x 14 a row of 1024: (N, 3, H, W) to (N, patches, 1024).
-Value patches_of(Composed& m, const Inputs& inputs) {
+// (N, 3, H, W) to (N, patches, 1024): one row per patch of 14 x 14 pixels.
+Structure patches_of(Composed& m, const Inputs& inputs) {
   return ops::transpose(ops::flatten(m.child("patch_proj")->call(inputs).tensor(), 2), 1, 2);
 }
 
 ModulePtr vision_transformer(const BuildOptions& options) {
-  auto made = std::make_shared<Composed>("VisionTransformer", [](Composed& m, const Inputs& inputs) -> Value {
+  auto made = std::make_shared<Composed>("VisionTransformer", [](Composed& m, const Inputs& inputs) -> Structure {
     return ops::sum(m.call(inputs, "forward_features").tensor(), {1}, false);
   });
   made->add_method("forward_features", patches_of);
@@ -179,7 +181,7 @@ ModulePtr vision_transformer(const BuildOptions& options) {
 
 ModulePtr vit(const Arguments&, const BuildOptions& options, const Modules&) {
   auto made = std::make_shared<Composed>("ViT", [](Composed& m, const Inputs& inputs) {
-    return m.of("projector", m.child("vit")->call(inputs, "forward_features").tensor());
+    return m.call_child("projector", m.child("vit")->call(inputs, "forward_features").tensor());
   });
   made->add_child("vit", vision_transformer(options));
   made->add_child("projector", linear(1024, 256, options));

@@ -1,4 +1,4 @@
-// Models whose forward is one short function over their children: the documents' models are such.
+// Models whose forward is one short function over their children, such as the models of the documents.
 //
 //   auto net = std::make_shared<Composed>("Net", [](Composed& m, const Inputs& in) { return m.child("fc1")->call(in);
 //   });
@@ -17,22 +17,22 @@ namespace lockstep::nn {
 
 class Composed : public Module {
  public:
-  using Forward = std::function<Value(Composed&, const Inputs&)>;
+  using Forward = std::function<Structure(Composed&, const Inputs&)>;
   using Reset = std::function<void(Composed&)>;
   explicit Composed(std::string type, Forward forward, Reset reset = {})
       : Module(std::move(type)), forward_(std::move(forward)), reset_(std::move(reset)) {}
-  // Another method beside forward.
+  // Adds a method besides "forward".
   void add_method(std::string name, Forward method) { others_.emplace_back(std::move(name), std::move(method)); }
   std::vector<std::string> methods() const override;
   ModulePtr clone_shell() const override;
-  // The output of a child for one tensor.
-  Tensor of(std::string_view name, const Tensor& x) { return child(name)->call(x).tensor(); }
+  // Calls the child with one tensor and returns its output, a tensor.
+  Tensor call_child(std::string_view name, const Tensor& x) { return child(name)->call(x).tensor(); }
 
  protected:
   void draw_parameters() override {
     if (reset_) reset_(*this);
   }
-  Value run(std::string_view method, const Inputs& inputs) override;
+  Structure run(std::string_view method, const Inputs& inputs) override;
 
  private:
   Forward forward_;
@@ -40,7 +40,7 @@ class Composed : public Module {
   std::vector<std::pair<std::string, Forward>> others_;
 };
 
-// One entry of the table behind build().
+// An entry of the table of build().
 struct Builder {
   BuilderInfo info;
   std::function<ModulePtr(const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&)> make;

@@ -19,11 +19,12 @@ auto* find_slot(Slots& slots, std::string_view name) {
 
 void require_free_name(const Module& module, std::string_view name) {
   if (name.empty() || name.find('.') != std::string_view::npos)
-    throw Error(str(module.type(), ": `", name, "` is no name for a part of a module"),
+    throw Error(str(module.type(), ": `", name, "` is not a name of a child, parameter or buffer"),
                 "use a name that is not empty and has no dot");
   const bool taken =
       find_slot(module.children, name) || find_slot(module.parameters, name) || find_slot(module.buffers, name);
-  if (taken) throw Error(str(module.type(), " has a part named `", name, "` already"), "use another name");
+  if (taken)
+    throw Error(str(module.type(), " has a child, parameter or buffer `", name, "` already"), "use another name");
 }
 
 }  // namespace
@@ -135,7 +136,7 @@ namespace {
 
 using BackwardHooks = std::vector<std::function<void(Module&)>>;
 
-// The backward hooks of one place around one call: watches on its inputs and outputs.
+// The backward hooks of one place for one call. It watches the gradients of the call's inputs and outputs.
 class BackwardWatch {
  public:
   BackwardWatch(Module& module, BackwardHooks before, BackwardHooks after)
@@ -144,7 +145,8 @@ class BackwardWatch {
 
   void watch_inputs(Inputs& inputs) {
     if (after_.empty()) return;
-    Value all = Value::list({Value::list(std::move(inputs.positional)), Value::map(std::move(inputs.named))});
+    Structure all =
+        Structure::list({Structure::list(std::move(inputs.positional)), Structure::map(std::move(inputs.named))});
     const std::vector<Tensor> tensors = tensors_of(all);
     std::vector<Tensor> watched =
         watch_passing(tensors, [state = state_, module = module_, after = after_] { run_once(*state, module, after); });
@@ -153,14 +155,14 @@ class BackwardWatch {
     inputs.named = all.items()[1].entries();
   }
 
-  void watch_outputs(Value& outputs) {
+  void watch_outputs(Structure& outputs) {
     const std::vector<Tensor> watched =
         watch_first_gradient(tensors_of(outputs), [state = state_, module = module_, before = before_, after = after_] {
           const auto alive = module.lock();
           if (!alive) return;
           state->after_ran = false;
           for (const auto& hook : before) hook(*alive);
-          // At the end of backward at the latest: no gradient may ever reach the inputs.
+          // Runs at the end of backward at the latest, because the inputs may get no gradient.
           if (!after.empty()) queue_backward_callback([state, module, after] { run_once(*state, module, after); });
         });
     outputs = with_tensors(outputs, watched);
@@ -183,46 +185,48 @@ class BackwardWatch {
 
 }  // namespace
 
-Value Module::call(Inputs inputs, std::string_view method) {
-  // Only the outermost call says that this is a forward: one within backward recomputes, one within a step belongs to
-  // it.
+Structure Module::call(Inputs inputs, std::string_view method) {
+  // Only the outermost call sets the forward phase. A call within backward is a recomputation, and a call within an
+  // optimizer step belongs to the step.
   const comm::Phase phase = comm::current_phase();
   const comm::PhaseScope scope(phase == comm::Phase::other ? comm::Phase::forward : phase);
   const bool hooked =
       hooks_ && std::find(forward_methods_.begin(), forward_methods_.end(), method) != forward_methods_.end();
   if (!hooked) return run(method, inputs);
   const CallWrapper wrapper = hooks_->outside_apis;
-  return wrapper ? wrapper(inputs, bound(&Module::call_hooked, method)) : call_hooked(std::move(inputs), method);
+  return wrapper ? wrapper(inputs, bind_call(&Module::call_with_api_hooks, method))
+                 : call_with_api_hooks(std::move(inputs), method);
 }
 
-// A part of a call that can be run again later: it holds the module.
-std::function<Value(const Inputs&)> Module::bound(Value (Module::*part)(Inputs, std::string_view),
-                                                  std::string_view method) {
-  return [self = shared_from_this(), part, name = std::string(method)](const Inputs& inputs) {
-    return (*self.*part)(inputs, name);
+// Binds a stage of a call, so that it can run now or again later. The result keeps the module alive.
+std::function<Structure(const Inputs&)> Module::bind_call(Structure (Module::*stage)(Inputs, std::string_view),
+                                                          std::string_view method) {
+  return [self = shared_from_this(), stage, name = std::string(method)](const Inputs& inputs) {
+    return (*self.*stage)(inputs, name);
   };
 }
 
-Value Module::call_hooked(Inputs inputs, std::string_view method) {
+Structure Module::call_with_api_hooks(Inputs inputs, std::string_view method) {
   for (const auto& hook : Hooks::of(hooks_->pre_forward, Place::api)) hook(*this, inputs);
   BackwardWatch watch(*this, Hooks::of(hooks_->pre_backward, Place::api), Hooks::of(hooks_->post_backward, Place::api));
   if (!watch.empty()) watch.watch_inputs(inputs);
 
   const CallWrapper wrapper = hooks_->inside_apis;
-  Value outputs = wrapper ? wrapper(inputs, bound(&Module::call_inside, method)) : call_inside(inputs, method);
+  Structure outputs = wrapper ? wrapper(inputs, bind_call(&Module::call_with_user_hooks, method))
+                              : call_with_user_hooks(inputs, method);
 
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::api)) hook(*this, inputs, outputs);
   if (!watch.empty()) watch.watch_outputs(outputs);
   return outputs;
 }
 
-Value Module::call_inside(Inputs inputs, std::string_view method) {
+Structure Module::call_with_user_hooks(Inputs inputs, std::string_view method) {
   for (const auto& hook : Hooks::of(hooks_->pre_forward, Place::user)) hook(*this, inputs);
   BackwardWatch watch(*this, Hooks::of(hooks_->pre_backward, Place::user),
                       Hooks::of(hooks_->post_backward, Place::user));
   if (!watch.empty()) watch.watch_inputs(inputs);
 
-  Value outputs = run(method, inputs);
+  Structure outputs = run(method, inputs);
 
   if (!watch.empty()) watch.watch_outputs(outputs);
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::user)) hook(*this, inputs, outputs);

@@ -1,11 +1,11 @@
 // The module tree: children, parameter slots, buffers, methods and hooks.
 //
-// A parameter lives in a slot of its module; a parallel API may put another tensor into the slot (a gathered view, a
-// sharded tensor) while names and order stay. Calling a module runs its hooks around the method. Not copyable;
-// clone_module copies deeply. One rank uses a module; it is no shared object.
+// A parameter is stored in a slot of its module. A parallel API may put another tensor into the slot (a view of an
+// unsharded parameter, a sharded tensor); names and order do not change. Calling a module runs its hooks around the
+// method. Modules are not copyable; clone_module makes a deep copy. A module belongs to one rank and its thread.
 //
 //   auto net = std::make_shared<Sequential>(...);
-//   Value y = net->call({x});
+//   Structure y = net->call({x});
 #pragma once
 
 #include <any>
@@ -18,30 +18,30 @@
 #include <utility>
 #include <vector>
 
-#include "engine/nn/value.hpp"
+#include "engine/nn/structure.hpp"
 
 namespace lockstep::nn {
 
 class Module;
 using ModulePtr = std::shared_ptr<Module>;
 
-// Arguments of a call; hooks see and may replace them.
+// The arguments of a call. Hooks may replace them.
 struct Inputs {
-  std::vector<Value> positional;
-  Value::Map named;
+  std::vector<Structure> positional;
+  Structure::Map named;
 };
 
 struct ParameterSlot {
-  std::string name;  // local: "weight"
-  Tensor tensor;     // what the module computes with; undefined when it goes without (bias = false)
-  Tensor sharded;    // of a sharded parameter: what is trained, whatever lies in `tensor` at the moment; else undefined
-  const Tensor& trained() const { return sharded.defined() ? sharded : tensor; }
-  int num_draws = 0;  // how often its initial values were drawn or set; a copy starts with the count of its model
+  std::string name;  // within the module: "weight"
+  Tensor tensor;     // the tensor the module computes with; undefined if it has none (bias = false)
+  Tensor sharded;    // the sharded parameter, defined while an API shards it; `tensor` may then be its unsharded form
+  const Tensor& trained() const { return sharded.defined() ? sharded : tensor; }  // the tensor that optimizers update
+  int num_draws = 0;  // number of times the initial values were drawn or set; clones keep the number
 };
 struct BufferSlot {
   std::string name;
   Tensor tensor;
-  bool persistent = true;  // part of the state dict
+  bool persistent = true;  // whether state dicts include it
 };
 struct ChildSlot {
   std::string name;
@@ -64,75 +64,82 @@ class Module : public std::enable_shared_from_this<Module> {
   std::vector<ChildSlot> children;
   std::vector<ParameterSlot> parameters;
   std::vector<BufferSlot> buffers;
-  ModulePtr child(std::string_view name) const;  // null when there is none
+  // Each returns null if there is none with this name.
+  ModulePtr child(std::string_view name) const;
   ParameterSlot* parameter_slot(std::string_view name);
   BufferSlot* buffer_slot(std::string_view name);
+  // Each throws Error for a name that is empty, has a dot or is already used in this module.
   void add_child(std::string name, ModulePtr module);
-  void add_parameter(std::string name, Tensor tensor);  // makes it require grad when floating
+  void add_parameter(std::string name, Tensor tensor);  // a floating leaf will require a gradient
   void add_buffer(std::string name, Tensor tensor, bool persistent = true);
 
   // ---- calling ----
-  // Runs pre-forward hooks, the method, post-forward hooks. The default method is "forward"; hooks run for forward and
-  // for methods registered through register_forward_method.
-  Value call(Inputs inputs, std::string_view method = "forward");
-  Value call(Value x) { return call(Inputs{{std::move(x)}, {}}); }
+  // Runs the pre-forward hooks, the method and the post-forward hooks, and returns the method's output. Hooks run for
+  // "forward" and for methods registered through register_forward_method. Throws Error for an unknown method or wrong
+  // inputs.
+  Structure call(Inputs inputs, std::string_view method = "forward");
+  Structure call(Structure x) { return call(Inputs{{std::move(x)}, {}}); }
   virtual std::vector<std::string> methods() const { return {"forward"}; }
-  void register_forward_method(std::string method);
+  void register_forward_method(std::string method);  // throws Error for an unknown method
 
-  // Draws this module's own initial values again (not its children's), and counts that; does nothing for a module that
-  // draws none. On meta nothing is drawn.
+  // Draws the initial values of this module (not of its children) again and increments num_draws. On meta it draws
+  // nothing.
   void reset_parameters();
-  // A module of the same type and settings with no parameters, buffers or children yet: what clone_module fills.
+  // Returns a module of the same type and settings without parameters, buffers and children. clone_module fills it.
   virtual ModulePtr clone_shell() const = 0;
 
   // ---- hooks ----
-  // Order: forward-pre hooks of APIs in order of adding (prepend puts one first), then the user's innermost ones.
+  // The hooks of APIs run outside the hooks of users. Within a place they run in the order in which they were added;
+  // `prepend` adds one at the front.
   enum class Place { api, user };
   using PreForward = std::function<void(Module&, Inputs&)>;
-  using PostForward = std::function<void(Module&, const Inputs&, Value& outputs)>;
+  using PostForward = std::function<void(Module&, const Inputs&, Structure& outputs)>;
   HookHandle add_pre_forward(PreForward hook, Place place = Place::api, bool prepend = false);
   HookHandle add_post_forward(PostForward hook, Place place = Place::api, bool prepend = false);
-  // Before backward: when the gradients of all outputs that need one are complete; after: when those of the inputs are
-  // (at the end of the backward when no input needs one).
+  // Pre-backward hooks run when the gradients of all outputs that require one are complete. Post-backward hooks run
+  // when the gradients of the inputs are complete, or at the end of backward if no input requires one.
   HookHandle add_pre_backward(std::function<void(Module&)> hook, Place place = Place::user);
   HookHandle add_post_backward(std::function<void(Module&)> hook, Place place = Place::user);
   void remove_hook(HookHandle handle);
-  // What an activation checkpoint puts around a call: `inner` runs all that lies inside, now or later. One a place:
-  // inside all hooks of APIs, around the user's hooks and the method; or around the whole call with all its hooks.
+  // The wrapper of an activation checkpoint around a call. `inner` runs the wrapped part of the call, now and again in
+  // backward. One wrapper per position: inside the hooks of APIs (around the hooks of users and the method), or outside
+  // (around the complete call with all hooks).
   enum class Around { inside_apis, outside_apis };
-  using CallWrapper = std::function<Value(const Inputs& inputs, const std::function<Value(const Inputs&)>& inner)>;
-  void set_wrapper(Around where, CallWrapper wrapper);  // throws Error when there is one
+  using CallWrapper =
+      std::function<Structure(const Inputs& inputs, const std::function<Structure(const Inputs&)>& inner)>;
+  void set_wrapper(Around where, CallWrapper wrapper);  // throws Error if the position has a wrapper
 
-  // ---- what parallel APIs applied here: name -> settings, with the names of the parameters they took ----
+  // ---- the parallel APIs applied to this module, by name ----
   struct Applied {
-    std::map<std::string, Value> settings;
-    std::vector<std::string> parameter_names;
-    std::any state;  // the API's own
+    std::map<std::string, Structure> settings;
+    std::vector<std::string> parameter_names;  // the parameters that the API manages
+    std::any state;                            // owned by the API
   };
   std::map<std::string, Applied, std::less<>> applied;
-  std::string copy_refusal;  // set by an API whose modules cannot be copied: what clone_module says
-  // Set by an API that exchanges parameters: puts those of this module that last into its slots, before their state is
-  // read, replaced, cast or moved. settle() calls it for a whole tree.
+  std::string copy_refusal;  // set by an API whose modules cannot be cloned: the message of clone_module's Error
+  // Set by an API that exchanges the tensors in the slots: makes the slots hold the trained parameters. It runs before
+  // the state of the module is read, replaced, cast or moved. The function settle() runs it for a tree.
   std::function<void()> settle;
 
  protected:
-  // What reset_parameters does for this type.
+  // Draws the initial values of this module.
   virtual void draw_parameters() {}
-  // The method itself. Throws Error for an unknown method or wrong inputs.
-  virtual Value run(std::string_view method, const Inputs& inputs) = 0;
+  // Runs the method without hooks. Throws Error for an unknown method or wrong inputs.
+  virtual Structure run(std::string_view method, const Inputs& inputs) = 0;
 
  private:
   struct Hooks;
   Hooks& hooks();
-  Value call_hooked(Inputs inputs, std::string_view method);  // hooks of APIs, and what they are around
-  Value call_inside(Inputs inputs, std::string_view method);  // hooks of users, and the method
-  std::function<Value(const Inputs&)> bound(Value (Module::*part)(Inputs, std::string_view), std::string_view method);
+  Structure call_with_api_hooks(Inputs inputs, std::string_view method);   // runs the hooks of APIs around the rest
+  Structure call_with_user_hooks(Inputs inputs, std::string_view method);  // runs the hooks of users around the method
+  std::function<Structure(const Inputs&)> bind_call(Structure (Module::*stage)(Inputs, std::string_view),
+                                                    std::string_view method);
   std::string type_;
   std::vector<std::string> forward_methods_{"forward"};
   std::shared_ptr<Hooks> hooks_;
 };
 
-// ---- walking a tree; a shared module or parameter comes once, under its first name ----
+// ---- traversal of a tree; a shared module or parameter is listed once, under its first name ----
 struct NamedModule {
   std::string path;  // "" for the root itself
   ModulePtr module;
@@ -151,37 +158,43 @@ struct NamedBuffer {
   const Tensor& tensor() const { return owner->buffers[slot].tensor; }
 };
 std::vector<NamedModule> named_modules(const ModulePtr& root);  // pre-order
-std::vector<NamedParameter> named_parameters(const ModulePtr& root,
-                                             bool once = true);  // `once` false: every name of a shared one
+// With `once` false, a shared parameter is listed under each of its names.
+std::vector<NamedParameter> named_parameters(const ModulePtr& root, bool once = true);
 std::vector<NamedBuffer> named_buffers(const ModulePtr& root);
+// Makes the slots of all modules hold the trained parameters (Module::settle).
 void settle(const ModulePtr& root);
-// Gives every parameter tensor its path as name.
+// Sets the name of every parameter tensor to its path.
 void name_parameters(const ModulePtr& root);
 
-// Deep copy: structure, values, gradients, requires_grad, ties between parameters. Hooks and applied APIs are not
-// copied; throws Error for a module an API refuses to copy.
+// Returns a deep copy: structure, values, gradients, requires_grad, and ties between parameters. Hooks and applied APIs
+// are not copied. Throws Error for a module with a copy_refusal and for parameters that are not leaves.
 ModulePtr clone_module(const ModulePtr& root);
-// Puts other values under a tensor, which stays the same tensor (ties, hooks and optimizers follow): sizes must agree.
+// Replaces the storage, strides and type of a tensor by those of `data`, which has the same sizes. The tensor keeps its
+// identity, so ties, hooks and optimizers follow.
 void swap_data(const Tensor& tensor, const Tensor& data);
 void set_training(const ModulePtr& root, bool training);
-void cast_module(const ModulePtr& root, DType dtype);  // floating parameters and buffers, gradients too
+// Casts floating parameters, their gradients, and floating buffers. Throws Error for a type that is not floating.
+void cast_module(const ModulePtr& root, DType dtype);
+// Moves parameters, their gradients, and buffers to the device.
 void move_module(const ModulePtr& root, device::Device device);
-// Gives what is on the meta device memory, full of not-a-number (integers: zeros) until it is written.
+// Allocates the parameters, gradients and buffers that are on the meta device on `device`, filled with NaN (integers
+// with 0).
 void materialize(const ModulePtr& root, device::Device device);
-// Module::reset_parameters, of sharded parameters too: every rank draws the whole and keeps its part.
+// Module::reset_parameters, also for sharded parameters: every rank draws the full parameter and keeps its shard.
 void redraw(const ModulePtr& module);
 void zero_grad(const ModulePtr& root, bool set_to_none = true);
 
 // ---- state dicts ----
-using StateDict = std::vector<std::pair<std::string, Tensor>>;  // parameters and persistent buffers, every name, in
-                                                                // order; detached aliases
-StateDict state_dict(const ModulePtr& root);
+// Parameters and persistent buffers by path, in registration order. A shared tensor has an entry for each of its names.
+using StateDict = std::vector<std::pair<std::string, Tensor>>;
+StateDict state_dict(const ModulePtr& root);  // detached aliases; a sharded parameter is a sharded tensor
 struct LoadReport {
   std::vector<std::string> missing;
   std::vector<std::string> unexpected;
 };
-// Copies values in, or with `assign` puts the tensors in place. Strict: missing or unexpected names are an Error that
-// lists them all; sizes must agree in any case.
+// Copies the values into the module's tensors, or with `assign` replaces the tensors. Returns the missing and
+// unexpected names; with `strict` they are an Error. Throws Error, with all problems, if sizes or layouts of a tensor
+// differ.
 LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict = true, bool assign = false);
 
 }  // namespace lockstep::nn

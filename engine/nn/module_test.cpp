@@ -48,10 +48,10 @@ std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST_F(ModuleTree, DrawsTheWeightsOfTheDocumentsGenerator) {
+TEST_F(ModuleTree, DrawsTheWeightsOfPyTorch) {
   context.generator().seed(0);
   const ModulePtr net = make("Net");
-  // what PyTorch prints for nn.Linear(2, 2) after torch.manual_seed(0): weight, then bias
+  // The values that PyTorch prints for nn.Linear(2, 2) after torch.manual_seed(0).
   const auto weight = to_doubles(net->child("fc1")->parameters[0].tensor);
   const auto bias = to_doubles(net->child("fc1")->parameters[1].tensor);
   EXPECT_NEAR(weight[0], -0.0053, 5e-5);
@@ -62,7 +62,7 @@ TEST_F(ModuleTree, DrawsTheWeightsOfTheDocumentsGenerator) {
   EXPECT_NEAR(bias[1], 0.1896, 5e-5);
 }
 
-TEST_F(ModuleTree, NamesAndOrderAreThoseOfRegistration) {
+TEST_F(ModuleTree, ListsParametersInRegistrationOrder) {
   const ModulePtr model = make("CompositeParamModel");
   EXPECT_THAT(names_of(named_parameters(model)),
               ElementsAre("p", "l.weight", "l.bias", "u1.l1.weight", "u1.l1.bias", "u1.seq.1.weight", "u1.seq.1.bias",
@@ -76,7 +76,7 @@ TEST_F(ModuleTree, NamesAndOrderAreThoseOfRegistration) {
   EXPECT_FALSE(requires_grad(named_buffers(model)[0].tensor()));
 }
 
-TEST_F(ModuleTree, LinearComputesTheProductWithItsTransposedWeight) {
+TEST_F(ModuleTree, LinearMultipliesWithTheTransposedWeight) {
   const ModulePtr linear = make("Linear", {{2, 3}, {}});
   load_state_dict(linear, {{"weight", from_values(std::vector<double>{1, 2, 3, 4, 5, 6}, {3, 2}, DType::float32, {})},
                            {"bias", from_values(std::vector<double>{10, 20, 30}, {3}, DType::float32, {})}});
@@ -89,13 +89,13 @@ TEST_F(ModuleTree, LinearComputesTheProductWithItsTransposedWeight) {
   EXPECT_EQ(named_parameters(make("Linear", {{2, 3, false}, {}})).size(), 1u);
 }
 
-TEST_F(ModuleTree, ModelsComputeWhatTheirPartsCompute) {
+TEST_F(ModuleTree, ModelsMatchTheirChildren) {
   const ModulePtr mlp = make("MLP", {{4}, {{"buffer", true}}});
   const Tensor x = input({3, 4});
-  const Tensor by_hand =
+  const Tensor expected =
       ops::add(ops::relu(mlp->child("out_proj")->call(ops::relu(mlp->child("in_proj")->call(x).tensor())).tensor()),
                mlp->buffer_slot("buffer")->tensor);
-  EXPECT_EQ(to_doubles(mlp->call(x).tensor()), to_doubles(by_hand));
+  EXPECT_EQ(to_doubles(mlp->call(x).tensor()), to_doubles(expected));
   EXPECT_EQ(mlp->child("in_proj")->parameters[0].tensor.sizes(), (Dims{16, 4}));
 
   const ModulePtr twice = make("MultiForwardModule");
@@ -119,20 +119,20 @@ TEST_F(ModuleTree, ModelsComputeWhatTheirPartsCompute) {
             to_doubles(my_net->child("a")->call(ops::matmul(rows, factor)).tensor()));
 }
 
-TEST_F(ModuleTree, RunsHooksInTheirOrder) {
+TEST_F(ModuleTree, RunsHooksInOrder) {
   const ModulePtr net = make("Net");
   std::vector<std::string> order;
-  const auto say = [&order](const char* what) { return [&order, what](auto&&...) { order.push_back(what); }; };
+  const auto note = [&order](const char* what) { return [&order, what](auto&&...) { order.push_back(what); }; };
   using Place = Module::Place;
-  net->add_pre_forward(say("pre user"), Place::user);
-  net->add_pre_forward(say("pre api"), Place::api);
-  net->add_pre_forward(say("pre api first"), Place::api, true);
-  net->add_post_forward(say("post api"), Place::api);
-  net->add_post_forward(say("post user"), Place::user);
-  net->add_pre_backward(say("before backward"));
-  net->add_post_backward(say("after backward"));
-  net->add_pre_backward(say("before backward api"), Place::api);
-  net->add_post_backward(say("after backward api"), Place::api);
+  net->add_pre_forward(note("pre user"), Place::user);
+  net->add_pre_forward(note("pre api"), Place::api);
+  net->add_pre_forward(note("pre api first"), Place::api, true);
+  net->add_post_forward(note("post api"), Place::api);
+  net->add_post_forward(note("post user"), Place::user);
+  net->add_pre_backward(note("before backward"));
+  net->add_post_backward(note("after backward"));
+  net->add_pre_backward(note("before backward api"), Place::api);
+  net->add_post_backward(note("after backward api"), Place::api);
   Tensor x = input({1, 2});
   set_requires_grad(x, true);
   backward({ops::sum(net->call(x).tensor())});
@@ -140,18 +140,18 @@ TEST_F(ModuleTree, RunsHooksInTheirOrder) {
                                  "before backward", "after backward", "after backward api"));
 }
 
-TEST_F(ModuleTree, HooksMayReplaceInputsAndOutputsAndMayBeRemoved) {
+TEST_F(ModuleTree, LetsHooksReplaceInputsAndOutputs) {
   const ModulePtr relu = make("ReLU");
   const auto pre = relu->add_pre_forward(
       [](Module&, Inputs& inputs) { inputs.positional[0] = raw::neg(inputs.positional[0].tensor()); });
-  relu->add_post_forward([](Module&, const Inputs&, Value& outputs) { outputs = raw::add(outputs.tensor(), 1.0); });
+  relu->add_post_forward([](Module&, const Inputs&, Structure& outputs) { outputs = raw::add(outputs.tensor(), 1.0); });
   const Tensor x = from_values(std::vector<double>{-2, 3}, {2}, DType::float32, {});
   EXPECT_THAT(to_doubles(relu->call(x).tensor()), ElementsAre(3, 1));
   relu->remove_hook(pre);
   EXPECT_THAT(to_doubles(relu->call(x).tensor()), ElementsAre(1, 4));
 }
 
-TEST_F(ModuleTree, BackwardHooksFireAtTheirTimes) {
+TEST_F(ModuleTree, RunsBackwardHooksWhenGradientsAreComplete) {
   const ModulePtr net = make("Net");
   std::vector<std::string> order;
   const Tensor last_bias = net->child("fc3")->parameters[1].tensor;
@@ -162,16 +162,16 @@ TEST_F(ModuleTree, BackwardHooksFireAtTheirTimes) {
   net->add_post_backward([&](Module&) { order.push_back("after"); });
   const ModulePtr fc2 = net->child("fc2");
   fc2->add_post_backward([&](Module&) { order.push_back("after fc2"); });
-  backward({ops::sum(net->call(input({1, 2})).tensor())});  // no input needs a gradient: `after` comes at the end
+  backward({ops::sum(net->call(input({1, 2})).tensor())});  // no input requires a gradient, so `after` runs at the end
   EXPECT_THAT(order, ElementsAre("before", "fc3.bias", "after fc2", "fc1.weight", "after"));
 }
 
-TEST_F(ModuleTree, OtherMethodsRunHooksOnlyWhenRegistered) {
+TEST_F(ModuleTree, RunsHooksForRegisteredMethods) {
   struct TwoMethods : Module {
     TwoMethods() : Module("TwoMethods") {}
     std::vector<std::string> methods() const override { return {"forward", "features"}; }
     ModulePtr clone_shell() const override { return std::make_shared<TwoMethods>(); }
-    Value run(std::string_view method, const Inputs&) override { return std::string(method); }
+    Structure run(std::string_view method, const Inputs&) override { return std::string(method); }
   };
   const auto module = std::make_shared<TwoMethods>();
   int calls = 0;
@@ -184,7 +184,7 @@ TEST_F(ModuleTree, OtherMethodsRunHooksOnlyWhenRegistered) {
   EXPECT_THAT(error_of([&] { module->register_forward_method("other"); }), HasSubstr("no method `other`"));
 }
 
-TEST_F(ModuleTree, OnlyTheOutermostCallSaysThatThisIsAForward) {
+TEST_F(ModuleTree, SetsThePhaseInTheOutermostCall) {
   const ModulePtr net = make("Net");
   comm::Phase inside = comm::Phase::other, recomputed = comm::Phase::other;
   net->child("fc2")->add_pre_forward([&](Module&, Inputs&) { inside = comm::current_phase(); });
@@ -199,7 +199,7 @@ TEST_F(ModuleTree, OnlyTheOutermostCallSaysThatThisIsAForward) {
   EXPECT_EQ(comm::current_phase(), comm::Phase::other);
 }
 
-TEST_F(ModuleTree, ClonesDeeplyWithTiesAndGradients) {
+TEST_F(ModuleTree, ClonesTiesAndGradients) {
   const ModulePtr net = make("Net");
   net->child("fc3")->parameters[0].tensor = net->child("fc1")->parameters[0].tensor;          // tied
   net->child("fc2")->parameters[0].tensor = detach(net->child("fc2")->parameters[0].tensor);  // frozen
@@ -222,14 +222,14 @@ TEST_F(ModuleTree, ClonesDeeplyWithTiesAndGradients) {
       EXPECT_NE(grad(ours[i].tensor()).storage(), grad(theirs[i].tensor()).storage());
     }
   }
-  EXPECT_EQ(keys_of(state_dict(copy)).size(), 6u);  // both names of the tied one
+  EXPECT_EQ(keys_of(state_dict(copy)).size(), 6u);  // both names of the tied parameter
   EXPECT_EQ(named_parameters(copy, false).size(), 6u);
   EXPECT_EQ(named_parameters(copy).size(), 5u);
   net->copy_refusal = "cannot be copied";
   EXPECT_THAT(error_of([&] { clone_module(net); }), HasSubstr("cannot be copied"));
 }
 
-TEST_F(ModuleTree, CastsKeepTheTensorsAndTheirTies) {
+TEST_F(ModuleTree, KeepsTensorsAndTiesInCasts) {
   const ModulePtr net = make("CompositeParamModel");
   const Tensor p = net->parameters[0].tensor;
   set_grad(p, ones({100, 100}, DType::float32, {}));
@@ -242,7 +242,7 @@ TEST_F(ModuleTree, CastsKeepTheTensorsAndTheirTies) {
   EXPECT_THAT(error_of([&] { cast_module(net, DType::int64); }), HasSubstr("int64"));
 }
 
-TEST_F(ModuleTree, LoadsStateByNameAndSaysAllThatIsWrong) {
+TEST_F(ModuleTree, LoadsStateByNameAndReportsAllProblems) {
   const ModulePtr net = make("Net");
   const ModulePtr other = make("Net");
   const Tensor weight = net->child("fc1")->parameters[0].tensor;
@@ -268,36 +268,36 @@ TEST_F(ModuleTree, LoadsStateByNameAndSaysAllThatIsWrong) {
   EXPECT_FALSE(requires_grad(given));
 }
 
-TEST_F(ModuleTree, LoadsNoStateOfAnotherLayout) {
+TEST_F(ModuleTree, RejectsStateOfAnotherLayout) {
   const ModulePtr net = make("Net");
   layout::ShardedLayout rows{{{2}, {"dp"}, {0, 1}}, {layout::shard(0)}, {4, 2}};
   layout::ShardedLayout more = rows;
   more.sizes = {3, 2};
-  const auto laid = [](const Tensor& tensor, const layout::ShardedLayout& as) {
+  const auto with_layout = [](const Tensor& tensor, const layout::ShardedLayout& as) {
     Tensor made = detach(tensor);
     made.impl().layout = std::make_shared<const layout::ShardedLayout>(as);
     return made;
   };
   const Tensor value = full({2, 2}, 3.0, DType::float32, {});
   EXPECT_THAT(error_of([&] {
-                load_state_dict(net, {{"fc1.weight", laid(value, rows)}}, false);
+                load_state_dict(net, {{"fc1.weight", with_layout(value, rows)}}, false);
               }),
               HasSubstr("layouts differ: fc1.weight ((4, 2) as (Shard(0)) on dp 2 into plain (2, 2))"));
   Tensor& slot = net->child("fc1")->parameters[0].tensor;
-  slot = laid(slot, rows);
+  slot = with_layout(slot, rows);
   EXPECT_THAT(error_of([&] {
                 load_state_dict(net, {{"fc1.weight", value}}, false);
               }),
               HasSubstr("layouts differ: fc1.weight (plain (2, 2) into (4, 2) as (Shard(0)) on dp 2)"));
   EXPECT_THAT(error_of([&] {
-                load_state_dict(net, {{"fc1.weight", laid(value, more)}}, false);
+                load_state_dict(net, {{"fc1.weight", with_layout(value, more)}}, false);
               }),
               HasSubstr("layouts differ"));
-  load_state_dict(net, {{"fc1.weight", laid(value, rows)}}, false);
+  load_state_dict(net, {{"fc1.weight", with_layout(value, rows)}}, false);
   EXPECT_THAT(to_doubles(slot), ElementsAre(3, 3, 3, 3));
 }
 
-TEST_F(ModuleTree, ZeroGradRemovesOrClears) {
+TEST_F(ModuleTree, RemovesOrZeroesGradients) {
   const ModulePtr net = make("Net");
   backward({ops::sum(net->call(input({2, 2})).tensor())});
   const Tensor bias = net->child("fc3")->parameters[1].tensor;
@@ -307,22 +307,23 @@ TEST_F(ModuleTree, ZeroGradRemovesOrClears) {
   EXPECT_FALSE(grad(bias).defined());
 }
 
-TEST_F(ModuleTree, RefusesWrongNamesAndArguments) {
+TEST_F(ModuleTree, RejectsWrongNamesAndArguments) {
   EXPECT_THAT(error_of([&] { make("Convolution"); }), HasSubstr("no module `Convolution`"));
   EXPECT_THAT(error_of([&] { make("Linear", {{2}, {}}); }), HasSubstr("argument `out` is missing"));
   EXPECT_THAT(error_of([&] { make("Linear", {{2, 3, true, 4}, {}}); }), HasSubstr("4 arguments given, at most 3"));
   EXPECT_THAT(error_of([&] { make("Linear", {{2, 3}, {{"in", 4}}}); }), HasSubstr("`in` is given twice"));
-  EXPECT_THAT(error_of([&] { make("Linear", {{2, 3}, {{"width", 4}}}); }), HasSubstr("no argument `width`"));
+  EXPECT_THAT(error_of([&] { make("Linear", {{2, 3}, {{"width", 4}}}); }), HasSubstr("unknown argument `width`"));
   EXPECT_THAT(error_of([&] { make("Linear", {{0, 3}, {}}); }), HasSubstr("sizes are at least 1"));
   EXPECT_THAT(error_of([&] { make("Linear", {{"a", 3}, {}}); }), HasSubstr("`in` is a text"));
-  EXPECT_THAT(error_of([&] { make("Net")->call(Inputs{}); }), HasSubstr("one tensor `x` is taken"));
+  EXPECT_THAT(error_of([&] { make("Net")->call(Inputs{}); }), HasSubstr("expected one tensor `x`"));
   EXPECT_THAT(error_of([&] { make("Net")->call(Inputs{}, "backward"); }), HasSubstr("no method `backward`"));
   const ModulePtr net = make("Net");
-  EXPECT_THAT(error_of([&] { net->add_child("fc1", make("ReLU")); }), HasSubstr("has a part named `fc1` already"));
-  EXPECT_THAT(error_of([&] { net->add_buffer("a.b", Tensor()); }), HasSubstr("is no name"));
+  EXPECT_THAT(error_of([&] { net->add_child("fc1", make("ReLU")); }),
+              HasSubstr("has a child, parameter or buffer `fc1` already"));
+  EXPECT_THAT(error_of([&] { net->add_buffer("a.b", Tensor()); }), HasSubstr("`a.b` is not a name"));
 }
 
-TEST_F(ModuleTree, SequentialNumbersItsModules) {
+TEST_F(ModuleTree, NumbersTheModulesOfASequential) {
   const ModulePtr model =
       make("Sequential", {}, {make("Linear", {{2, 3}, {}}), make("ReLU"), make("Linear", {{3, 1}, {}})});
   EXPECT_THAT(names_of(named_parameters(model)), ElementsAre("0.weight", "0.bias", "2.weight", "2.bias"));
@@ -330,17 +331,17 @@ TEST_F(ModuleTree, SequentialNumbersItsModules) {
   for (const BuilderInfo& info : builders()) EXPECT_TRUE(has_builder(info.name)) << info.name;
 }
 
-TEST(ValueStructure, SharesWhatDoesNotChange) {
+TEST(Structures, SharesUnchangedLists) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const Tensor a = ones({1}, DType::float32, {}), b = zeros({1}, DType::float32, {});
-  const Value value = Value::list({a, Value::map({{"b", b}, {"n", 3}}), Value::list({1, "x"})});
+  const Structure value = Structure::list({a, Structure::map({{"b", b}, {"n", 3}}), Structure::list({1, "x"})});
   const auto found = tensors_of(value);
   ASSERT_EQ(found.size(), 2u);
   EXPECT_TRUE(found[1].same_as(b));
-  const Value same = map_tensors(value, [](const Tensor& t) { return t; });
+  const Structure same = map_tensors(value, [](const Tensor& t) { return t; });
   EXPECT_EQ(&same.items(), &value.items());
-  const Value changed = with_tensors(value, {a, a});
+  const Structure changed = with_tensors(value, {a, a});
   EXPECT_TRUE(changed.items()[1].entries()[0].second.tensor().same_as(a));
   EXPECT_EQ(&changed.items()[2].items(), &value.items()[2].items());
   EXPECT_EQ(*changed.items()[1].entries()[1].second.get_if<std::int64_t>(), 3);

@@ -11,7 +11,7 @@ namespace lockstep::nn {
 
 namespace {
 
-// A place in the tree that a state dict names.
+// A slot of the tree that a state dict has an entry for.
 struct Place {
   std::string path;
   Tensor* slot;
@@ -32,8 +32,8 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// Sizes of a sharded tensor are its own part's: what it is a part of must agree too.
-bool lie_alike(const Tensor& a, const Tensor& b) {
+// The sizes of a sharded tensor are those of its local shard, so the layouts are compared, too.
+bool have_same_layout(const Tensor& a, const Tensor& b) {
   const auto &left = a.impl().layout, &right = b.impl().layout;
   return left && right ? *left == *right : left == right;
 }
@@ -41,7 +41,7 @@ std::string layout_text(const Tensor& tensor) {
   return tensor.is_sharded() ? tensor.impl().layout->text() : str("plain ", to_text(tensor.sizes()));
 }
 
-// Puts the tensor itself in the slot, as a leaf that requires what the old one did.
+// Puts a detached alias of `value` into the slot. It requires a gradient if the old tensor did.
 void assign_to(const Place& place, const Tensor& value) {
   const Tensor& old = *place.slot;
   Tensor made = detach(value);
@@ -77,7 +77,7 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
     const auto found = given.find(place.path);
     if (found == given.end())
       report.missing.push_back(place.path);
-    else if (!lie_alike(*found->second, *place.slot))
+    else if (!have_same_layout(*found->second, *place.slot))
       wrong_layouts.push_back(
           str(place.path, " (", layout_text(*found->second), " into ", layout_text(*place.slot), ")"));
     else if (found->second->sizes() != place.slot->sizes())
@@ -95,7 +95,7 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   if (!wrong_layouts.empty()) problems += str("; layouts differ: ", listed(wrong_layouts));
   if (!problems.empty())
     throw Error(str("load_state_dict into ", root->type(), problems),
-                "take the state dict of the same module, or load without strict");
+                "load the state dict of the same module, or load with strict = false");
 
   const NoGrad no_grad;
   for (const Place& place : places) {

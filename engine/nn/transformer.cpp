@@ -1,4 +1,4 @@
-// The Transformer of the documents. Children are built, and draw their weights, in the order written.
+// The Transformer of the documents. Children are built, and draw their weights, in the written order.
 #include "engine/autograd/ops.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/nn/checkpoint.hpp"
@@ -15,22 +15,23 @@ struct Settings {
   bool causal, tied, checkpointed;
 };
 
-// (B, S, heads * width) to (B, heads, S, width); the number of heads is what there are, be it a part of all.
+// (B, S, heads * width) to (B, heads, S, width). The number of heads follows from x, because with tensor parallelism a
+// rank has some of the heads.
 Tensor split_heads(const Tensor& x, std::int64_t width) {
   return ops::transpose(ops::view(x, {x.size(0), x.size(1), -1, width}), 1, 2);
 }
 
 ModulePtr attention(const Settings& settings, const BuildOptions& options) {
   const std::int64_t dim = settings.dim, width = dim / settings.num_heads;
-  auto forward = [width, settings](Composed& m, const Inputs& inputs) -> Value {
+  auto forward = [width, settings](Composed& m, const Inputs& inputs) -> Structure {
     const Tensor& x = only_input(m, "forward", inputs);
-    const Tensor queries = split_heads(m.of("wq", x), width);
-    const Tensor keys = split_heads(m.of("wk", x), width);
-    const Tensor values = split_heads(m.of("wv", x), width);
+    const Tensor queries = split_heads(m.call_child("wq", x), width);
+    const Tensor keys = split_heads(m.call_child("wk", x), width);
+    const Tensor values = split_heads(m.call_child("wv", x), width);
     const double dropout = m.training ? settings.dropout : 0.0;
     const Tensor heads = ops::transpose(ops::attention(queries, keys, values, settings.causal, dropout), 1, 2);
     const Tensor joined = ops::reshape(heads, {heads.size(0), heads.size(1), bounded_product(heads.size(2), width)});
-    return m.of("resid_dropout", m.of("wo", joined));
+    return m.call_child("resid_dropout", m.call_child("wo", joined));
   };
   auto made = std::make_shared<Composed>("Attention", forward);
   for (const char* name : {"wq", "wk", "wv", "wo"}) made->add_child(name, created<Linear>(options, dim, dim, false));
@@ -40,7 +41,8 @@ ModulePtr attention(const Settings& settings, const BuildOptions& options) {
 
 ModulePtr feed_forward(const Settings& settings, const BuildOptions& options) {
   auto made = std::make_shared<Composed>("FeedForward", [](Composed& m, const Inputs& inputs) {
-    return m.of("resid_dropout", m.of("w2", m.of("gelu", m.of("w1", only_input(m, "forward", inputs)))));
+    return m.call_child("resid_dropout",
+                        m.call_child("w2", m.call_child("gelu", m.call_child("w1", only_input(m, "forward", inputs)))));
   });
   const std::int64_t inner = checked_multiply(4, settings.dim, "FeedForward: dim");
   made->add_child("w1", created<Linear>(options, settings.dim, inner, true));
@@ -51,10 +53,10 @@ ModulePtr feed_forward(const Settings& settings, const BuildOptions& options) {
 }
 
 ModulePtr block(const Settings& settings, const BuildOptions& options) {
-  auto made = std::make_shared<Composed>("TransformerBlock", [](Composed& m, const Inputs& inputs) -> Value {
+  auto made = std::make_shared<Composed>("TransformerBlock", [](Composed& m, const Inputs& inputs) -> Structure {
     const Tensor& x = only_input(m, "forward", inputs);
-    const Tensor h = ops::add(x, m.of("attention", m.of("attention_norm", x)));
-    return ops::add(h, m.of("feed_forward", m.of("ffn_norm", h)));
+    const Tensor h = ops::add(x, m.call_child("attention", m.call_child("attention_norm", x)));
+    return ops::add(h, m.call_child("feed_forward", m.call_child("ffn_norm", h)));
   });
   made->add_child("attention_norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
   made->add_child("attention", attention(settings, options));
@@ -63,15 +65,15 @@ ModulePtr block(const Settings& settings, const BuildOptions& options) {
   return made;
 }
 
-// Layers that are recomputed in backward, one region each.
+// Layers with activation checkpoints: each layer is recomputed in backward.
 class CheckpointedLayers : public Sequential {
  public:
   ModulePtr clone_shell() const override { return std::make_shared<CheckpointedLayers>(); }
 
  protected:
-  Value run(std::string_view method, const Inputs& inputs) override {
+  Structure run(std::string_view method, const Inputs& inputs) override {
     require_forward(*this, method);
-    Value x = only_input(*this, method, inputs);
+    Structure x = only_input(*this, method, inputs);
     for (const ChildSlot& layer : children)
       x = checkpoint([module = layer.module](const Inputs& in) { return module->call(in); },
                      Inputs{{std::move(x)}, {}});
@@ -79,16 +81,17 @@ class CheckpointedLayers : public Sequential {
   }
 };
 
-// tokens (B, S) to (B, S, vocab_size), always float32.
-Value predict(Composed& m, const Inputs& inputs) {
+// tokens (B, S), int64, to logits (B, S, vocab_size), float32.
+Structure predict(Composed& m, const Inputs& inputs) {
   const Tensor& tokens = only_input(m, "forward", inputs);
   if (tokens.num_dims() != 2)
     throw Error(str("Transformer.forward: tokens of sizes ", to_text(tokens.sizes())), "give (batch, sequence)");
-  const Tensor places = arange(0, static_cast<double>(tokens.size(1)), 1, DType::int64, tokens.device());
-  const Tensor of_tokens = m.of("tok_embeddings", tokens);  // first: arguments of a call have no order of their own
-  const Tensor embedded = ops::add(of_tokens, m.of("pos_embeddings", places));
-  const Tensor h = m.of("layers", m.of("dropout", embedded));
-  return ops::cast(m.of("output", m.of("norm", h)), DType::float32);
+  const Tensor positions = arange(0, static_cast<double>(tokens.size(1)), 1, DType::int64, tokens.device());
+  // Evaluated first, because the evaluation order of function arguments is unspecified.
+  const Tensor of_tokens = m.call_child("tok_embeddings", tokens);
+  const Tensor embedded = ops::add(of_tokens, m.call_child("pos_embeddings", positions));
+  const Tensor h = m.call_child("layers", m.call_child("dropout", embedded));
+  return ops::cast(m.call_child("output", m.call_child("norm", h)), DType::float32);
 }
 
 ModulePtr transformer(const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
@@ -102,8 +105,7 @@ ModulePtr transformer(const Arguments& at, const BuildOptions& options, const st
                              at.boolean("weight_tying"),
                              at.boolean("checkpoint_activations")};
   if (settings.dim % settings.num_heads != 0)
-    throw Error(str("Transformer: dim is ", settings.dim, ", n_heads ", settings.num_heads),
-                "the heads must share the dim evenly");
+    throw Error(str("Transformer: dim is ", settings.dim, ", n_heads ", settings.num_heads), "n_heads must divide dim");
   auto made = std::make_shared<Composed>("Transformer", predict);
   made->add_child("tok_embeddings", created<Embedding>(options, settings.vocab_size, settings.dim));
   made->add_child("pos_embeddings", created<Embedding>(options, settings.max_seq_len, settings.dim));
@@ -114,7 +116,7 @@ ModulePtr transformer(const Arguments& at, const BuildOptions& options, const st
   made->add_child("layers", layers);
   made->add_child("norm", created<LayerNorm>(options, settings.dim, true, 1e-5));
   made->add_child("output", created<Linear>(options, settings.dim, settings.vocab_size, false));
-  // The weight that the output drew gives way to the shared one.
+  // The shared weight replaces the weight that the output drew.
   if (settings.tied) made->child("output")->parameters[0].tensor = made->child("tok_embeddings")->parameters[0].tensor;
   return made;
 }

@@ -1,4 +1,4 @@
-// The Transformer: names, draws, ties, and the same forward written out with tensors.
+// The Transformer: names, draws, tied weights, and its forward compared with plain loops.
 #include <cmath>
 
 #include <gmock/gmock.h>
@@ -20,7 +20,7 @@ class Transformers : public ::testing::Test {
  protected:
   RankContext context{0, 1};
   RankScope scope{context};
-  ModulePtr make(Value::Map named, DType dtype = DType::float32) {
+  ModulePtr make(Structure::Map named, DType dtype = DType::float32) {
     return build("Transformer", {{}, std::move(named)}, {dtype, {}});
   }
 };
@@ -40,19 +40,19 @@ const Tensor& parameter(const ModulePtr& root, const std::string& path) {
   throw Error(str("no ", path));
 }
 
-TEST_F(Transformers, SharesTheWeightOfTheEmbeddingWithTheOutput) {
+TEST_F(Transformers, TiesTheEmbeddingAndOutputWeights) {
   const ModulePtr tied = make({{"n_layers", 1}});
   const ModulePtr own = make({{"n_layers", 1}, {"weight_tying", false}});
   EXPECT_TRUE(parameter(tied, "output.weight").same_as(parameter(tied, "tok_embeddings.weight")));
   EXPECT_FALSE(parameter(own, "output.weight").same_as(parameter(own, "tok_embeddings.weight")));
   EXPECT_EQ(named_parameters(own).size(), named_parameters(tied).size() + 1);
-  EXPECT_EQ(state_dict(own).size(), state_dict(tied).size());  // both names are in it
+  EXPECT_EQ(state_dict(own).size(), state_dict(tied).size());  // it has both names
   const ModulePtr copy = clone_module(tied);
   EXPECT_TRUE(parameter(copy, "output.weight").same_as(parameter(copy, "tok_embeddings.weight")));
   EXPECT_EQ(parameter(tied, "output.weight").name(), "tok_embeddings.weight");
 }
 
-TEST_F(Transformers, DrawsInTheOrderOfItsParts) {
+TEST_F(Transformers, DrawsInOrderOfConstruction) {
   const Dims dim_dim = {16, 16};
   context.generator().seed(42);
   const ModulePtr model = make({{"n_layers", 1}, {"weight_tying", false}});
@@ -76,55 +76,49 @@ TEST_F(Transformers, DrawsInTheOrderOfItsParts) {
   next("output.weight", uniform({8, 16}, 16));
 }
 
-TEST_F(Transformers, ComputesWhatItsFormulasSay) {
-  const ModulePtr model = make({{"n_layers", 1}, {"dim", 4}, {"n_heads", 2}, {"dropout_p", 0.0}}, DType::float64);
-  const Tensor tokens = from_values(std::vector<std::int64_t>{1, 5, 2}, {1, 3}, DType::int64, {});
-  const auto weight = [&](const std::string& path) { return to_doubles(parameter(model, path)); };
-  using Rows = std::vector<std::vector<double>>;
-  const auto product = [](const Rows& x, const std::vector<double>& w, std::size_t out, const std::vector<double>& b) {
-    Rows y;
-    for (const auto& row : x) {
-      y.emplace_back(out, 0.0);
-      for (std::size_t o = 0; o < out; ++o) {
-        if (!b.empty()) y.back()[o] = b[o];
-        for (std::size_t i = 0; i < row.size(); ++i) y.back()[o] += w[o * row.size() + i] * row[i];
-      }
+// The operations of the Transformer in plain loops over rows of doubles.
+using Rows = std::vector<std::vector<double>>;
+
+Rows product(const Rows& x, const std::vector<double>& weight, std::size_t out, const std::vector<double>& bias = {}) {
+  Rows y;
+  for (const auto& row : x) {
+    y.emplace_back(out, 0.0);
+    for (std::size_t o = 0; o < out; ++o) {
+      if (!bias.empty()) y.back()[o] = bias[o];
+      for (std::size_t i = 0; i < row.size(); ++i) y.back()[o] += weight[o * row.size() + i] * row[i];
     }
-    return y;
-  };
-  const auto normed = [](const Rows& x) {  // weight ones and bias zeros, as made
-    Rows y;
-    for (const auto& row : x) {
-      double mean = 0, variance = 0;
-      for (const double v : row) mean += v / 4;
-      for (const double v : row) variance += (v - mean) * (v - mean) / 4;
-      y.emplace_back();
-      for (const double v : row) y.back().push_back((v - mean) / std::sqrt(variance + 1e-5));
-    }
-    return y;
-  };
-  const auto add = [](Rows x, const Rows& y) {
-    for (std::size_t i = 0; i < x.size(); ++i)
-      for (std::size_t j = 0; j < x[i].size(); ++j) x[i][j] += y[i][j];
-    return x;
-  };
-  const auto tok = weight("tok_embeddings.weight"), pos = weight("pos_embeddings.weight");
-  Rows h;
-  const std::size_t words[] = {1, 5, 2};
-  for (std::size_t s = 0; s < 3; ++s) {
-    h.emplace_back();
-    for (std::size_t i = 0; i < 4; ++i) h.back().push_back(tok[words[s] * 4 + i] + pos[s * 4 + i]);
   }
-  const Rows x = normed(h);
-  const Rows q = product(x, weight("layers.0.attention.wq.weight"), 4, {}),
-             k = product(x, weight("layers.0.attention.wk.weight"), 4, {}),
-             v = product(x, weight("layers.0.attention.wv.weight"), 4, {});
-  Rows joined(3, std::vector<double>(4, 0.0));
-  for (std::size_t head = 0; head < 2; ++head)
-    for (std::size_t s = 0; s < 3; ++s) {
+  return y;
+}
+
+// Layer norm with the initial weight (ones) and bias (zeros).
+Rows normalized(const Rows& x) {
+  Rows y;
+  for (const auto& row : x) {
+    const double size = static_cast<double>(row.size());
+    double mean = 0, variance = 0;
+    for (const double v : row) mean += v / size;
+    for (const double v : row) variance += (v - mean) * (v - mean) / size;
+    y.emplace_back();
+    for (const double v : row) y.back().push_back((v - mean) / std::sqrt(variance + 1e-5));
+  }
+  return y;
+}
+
+Rows sum_of(Rows x, const Rows& y) {
+  for (std::size_t i = 0; i < x.size(); ++i)
+    for (std::size_t j = 0; j < x[i].size(); ++j) x[i][j] += y[i][j];
+  return x;
+}
+
+// Causal attention with heads of width 2.
+Rows causal_attention(const Rows& q, const Rows& k, const Rows& v) {
+  Rows joined(q.size(), std::vector<double>(q[0].size(), 0.0));
+  for (std::size_t head = 0; head < q[0].size() / 2; ++head)
+    for (std::size_t s = 0; s < q.size(); ++s) {
       std::vector<double> scores;
       double total = 0;
-      for (std::size_t t = 0; t <= s; ++t) {  // causal
+      for (std::size_t t = 0; t <= s; ++t) {
         const double dot = q[s][2 * head] * k[t][2 * head] + q[s][2 * head + 1] * k[t][2 * head + 1];
         scores.push_back(std::exp(dot / std::sqrt(2.0)));
         total += scores.back();
@@ -132,23 +126,41 @@ TEST_F(Transformers, ComputesWhatItsFormulasSay) {
       for (std::size_t t = 0; t <= s; ++t)
         for (std::size_t i = 0; i < 2; ++i) joined[s][2 * head + i] += scores[t] / total * v[t][2 * head + i];
     }
-  h = add(h, product(joined, weight("layers.0.attention.wo.weight"), 4, {}));
+  return joined;
+}
+
+TEST_F(Transformers, MatchesItsFormulas) {
+  const ModulePtr model = make({{"n_layers", 1}, {"dim", 4}, {"n_heads", 2}, {"dropout_p", 0.0}}, DType::float64);
+  const auto weight = [&](const std::string& path) { return to_doubles(parameter(model, path)); };
+  const auto token_weight = weight("tok_embeddings.weight"), position_weight = weight("pos_embeddings.weight");
+  Rows h;
+  const std::size_t words[] = {1, 5, 2};
+  for (std::size_t s = 0; s < 3; ++s) {
+    h.emplace_back();
+    for (std::size_t i = 0; i < 4; ++i) h.back().push_back(token_weight[words[s] * 4 + i] + position_weight[s * 4 + i]);
+  }
+  const Rows x = normalized(h);
+  const Rows joined = causal_attention(product(x, weight("layers.0.attention.wq.weight"), 4),
+                                       product(x, weight("layers.0.attention.wk.weight"), 4),
+                                       product(x, weight("layers.0.attention.wv.weight"), 4));
+  h = sum_of(h, product(joined, weight("layers.0.attention.wo.weight"), 4));
   Rows inner =
-      product(normed(h), weight("layers.0.feed_forward.w1.weight"), 16, weight("layers.0.feed_forward.w1.bias"));
+      product(normalized(h), weight("layers.0.feed_forward.w1.weight"), 16, weight("layers.0.feed_forward.w1.bias"));
   for (auto& row : inner)
     for (double& value : row) value *= 0.5 * (1 + std::erf(value / std::sqrt(2.0)));
-  h = add(h, product(inner, weight("layers.0.feed_forward.w2.weight"), 4, weight("layers.0.feed_forward.w2.bias")));
-  const Rows scores = product(normed(h), tok, 8, {});
+  h = sum_of(h, product(inner, weight("layers.0.feed_forward.w2.weight"), 4, weight("layers.0.feed_forward.w2.bias")));
   std::vector<double> expected;
-  for (const auto& row : scores) expected.insert(expected.end(), row.begin(), row.end());
+  for (const auto& row : product(normalized(h), token_weight, 8))
+    expected.insert(expected.end(), row.begin(), row.end());
 
+  const Tensor tokens = from_values(std::vector<std::int64_t>{1, 5, 2}, {1, 3}, DType::int64, {});
   const Tensor y = model->call(tokens).tensor();
   EXPECT_EQ(y.sizes(), (Dims{1, 3, 8}));
   EXPECT_EQ(y.dtype(), DType::float32);
   EXPECT_THAT(to_doubles(y), Pointwise(DoubleNear(1e-6), expected));
 }
 
-TEST_F(Transformers, LooksAheadOnlyWithoutItsMask) {
+TEST_F(Transformers, SeesLaterTokensOnlyWithoutTheMask) {
   for (const bool mask : {true, false}) {
     const ModulePtr model = make({{"dropout_p", 0.0}, {"use_attn_mask", mask}});
     const auto first_of = [&](std::int64_t last) {
@@ -159,7 +171,7 @@ TEST_F(Transformers, LooksAheadOnlyWithoutItsMask) {
   }
 }
 
-TEST_F(Transformers, DropsOnlyWhileTraining) {
+TEST_F(Transformers, DropsOnlyInTraining) {
   const ModulePtr model = make({});
   const Tensor tokens = randint(0, 8, {2, 16}, DType::int64, {});
   EXPECT_NE(to_doubles(model->call(tokens).tensor()), to_doubles(model->call(tokens).tensor()));
@@ -169,7 +181,7 @@ TEST_F(Transformers, DropsOnlyWhileTraining) {
   EXPECT_TRUE(context.generator().state().engine == state);
 }
 
-TEST_F(Transformers, GivesTheTiedWeightBothGradients) {
+TEST_F(Transformers, AddsBothGradientsOfTheTiedWeight) {
   const ModulePtr tied = make({{"dropout_p", 0.0}}, DType::float64);
   const ModulePtr own = make({{"dropout_p", 0.0}, {"weight_tying", false}}, DType::float64);
   load_state_dict(own, state_dict(tied));
@@ -184,7 +196,7 @@ TEST_F(Transformers, GivesTheTiedWeightBothGradients) {
   for (const NamedParameter& entry : named_parameters(tied)) EXPECT_TRUE(grad(entry.tensor()).defined()) << entry.path;
 }
 
-TEST_F(Transformers, CheckpointedLayersGiveTheSameBits) {
+TEST_F(Transformers, GivesTheSameBitsWithCheckpoints) {
   context.generator().seed(3);
   const ModulePtr plain = make({{"n_layers", 3}});
   context.generator().seed(3);
@@ -209,7 +221,7 @@ TEST_F(Transformers, CheckpointedLayersGiveTheSameBits) {
   }
 }
 
-TEST_F(Transformers, RefusesWhatDoesNotFit) {
+TEST_F(Transformers, RejectsWrongSizes) {
   EXPECT_THAT(error_of([&] { make({{"dim", 6}, {"n_heads", 4}}); }), HasSubstr("dim is 6, n_heads 4"));
   const ModulePtr model = make({});
   EXPECT_THAT(error_of([&] { model->call(randint(0, 8, {3}, DType::int64, {})); }),

@@ -1,4 +1,4 @@
-// Walking a module tree, and what is done to all of it: copies, casts, moves.
+// Traversal of a module tree, and operations on all of it: copies, casts, moves.
 #include <cmath>
 #include <set>
 #include <unordered_map>
@@ -14,7 +14,7 @@ namespace {
 
 std::string joined(const std::string& path, const std::string& name) { return path.empty() ? name : path + "." + name; }
 
-// Pre-order. `once`: a shared module under its first path only.
+// Pre-order. With `once`, a shared module is visited only under its first path.
 void walk(const ModulePtr& module, const std::string& path, bool once, std::set<const Module*>& seen,
           std::vector<NamedModule>& found) {
   if (!seen.insert(module.get()).second && once) return;
@@ -124,13 +124,13 @@ class Cloner {
   std::unordered_map<const TensorImpl*, Tensor> tensors_;
 };
 
-// Every parameter, its gradient and every buffer, each once.
+// Visits every parameter, its gradient and every buffer, each once.
 void for_each_tensor(const ModulePtr& root, const std::function<void(const Tensor&, device::Purpose)>& visit) {
   for (const NamedParameter& parameter : named_parameters(root)) {
     visit(parameter.tensor(), device::Purpose::parameter);
     const Tensor gradient = grad(parameter.tensor());
     if (!gradient.defined()) continue;
-    // A gradient that others may hold (a view of a bucket) is replaced, not changed.
+    // The gradient may be shared (a view of a bucket), so it is replaced instead of changed.
     const Tensor replacement = detach(gradient);
     set_grad(parameter.tensor(), Tensor());
     visit(replacement, device::Purpose::gradient);
@@ -160,7 +160,7 @@ void set_training(const ModulePtr& root, bool training) {
 
 void cast_module(const ModulePtr& root, DType dtype) {
   if (!is_floating(dtype))
-    throw Error(str("cast_module: ", name_of(dtype), " is no floating-point type"), "cast to a floating-point type");
+    throw Error(str("cast_module: ", name_of(dtype), " is not a floating type"), "cast to a floating type");
   settle(root);
   const NoGrad no_grad;
   for_each_tensor(root, [dtype](const Tensor& tensor, device::Purpose purpose) {

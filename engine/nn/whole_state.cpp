@@ -12,57 +12,59 @@ namespace lockstep::nn {
 
 namespace {
 
-// What rank 0 has, in its order, told to all: a line "name sizes" each.
-std::vector<std::pair<std::string, std::string>> told_by_first(comm::ProcessGroup& world, const StateDict& whole) {
+// The names and sizes of rank 0's state dict, in its order, on every rank.
+std::vector<std::pair<std::string, std::string>> entries_of_rank_0(comm::ProcessGroup& world, const StateDict& full) {
   std::string mine;
   if (world.rank() == 0)
-    for (const auto& [name, tensor] : whole) mine += str(name, "\n", to_text(tensor.sizes()), "\n");
-  const std::string told = comm::exchange(world, mine, "model state").front();
+    for (const auto& [name, tensor] : full) mine += str(name, "\n", to_text(tensor.sizes()), "\n");
+  const std::string text = comm::exchange(world, mine, "model state").front();
   std::vector<std::pair<std::string, std::string>> entries;
-  for (std::size_t at = 0; at < told.size();) {
-    const std::size_t middle = told.find('\n', at), end = told.find('\n', middle + 1);
-    entries.emplace_back(told.substr(at, middle - at), told.substr(middle + 1, end - middle - 1));
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t middle = text.find('\n', at), end = text.find('\n', middle + 1);
+    entries.emplace_back(text.substr(at, middle - at), text.substr(middle + 1, end - middle - 1));
     at = end + 1;
   }
   return entries;
 }
 
-[[noreturn]] void wrong_size(const std::string& name, const std::string& given, const Tensor& place) {
+[[noreturn]] void wrong_size(const std::string& name, const std::string& sizes, const Tensor& target) {
   throw Error(
-      str("`", name, "` has sizes ", given, " as a whole, its place in the module ", to_text(global_sizes(place))),
-      "give the whole state of the same module");
+      str("`", name, "` has sizes ", sizes, " as a whole, its place in the module ", to_text(global_sizes(target))),
+      "give the full state dict of the same module");
 }
 
-Tensor part(const Tensor& whole, const Tensor& place) {
-  if (!place.is_sharded()) return whole;
-  return make_sharded(raw::clone(local_part(whole, *place.impl().layout)), place.impl().layout);
+// The tensor to load into `target`: this rank's shard of `full` if `target` is sharded.
+Tensor shard_for(const Tensor& target, const Tensor& full) {
+  if (!target.is_sharded()) return full;
+  return make_sharded(raw::clone(local_part(full, *target.impl().layout)), target.impl().layout);
 }
 
 }  // namespace
 
-StateDict parts_of_whole(const ModulePtr& root, const StateDict& whole, bool from_first) {
-  std::map<std::string, Tensor> places;
-  for (const auto& [name, tensor] : state_dict(root)) places[name] = tensor;
+StateDict parts_of_whole(const ModulePtr& root, const StateDict& full, bool from_rank_0) {
+  std::map<std::string, Tensor> targets;
+  for (const auto& [name, tensor] : state_dict(root)) targets[name] = tensor;
   std::map<std::string, Tensor> given;
-  for (const auto& [name, tensor] : whole) given[name] = tensor;
-  StateDict parts;
-  if (!from_first) {
-    for (const auto& [name, tensor] : whole) {
-      const auto place = places.find(name);
-      if (place != places.end() && !tensor.is_sharded() && tensor.sizes() != global_sizes(place->second))
-        wrong_size(name, to_text(tensor.sizes()), place->second);
-      parts.emplace_back(name, place == places.end() || tensor.is_sharded() ? tensor : part(tensor, place->second));
+  for (const auto& [name, tensor] : full) given[name] = tensor;
+  StateDict shards;
+  if (!from_rank_0) {
+    for (const auto& [name, tensor] : full) {
+      const auto target = targets.find(name);
+      if (target != targets.end() && !tensor.is_sharded() && tensor.sizes() != global_sizes(target->second))
+        wrong_size(name, to_text(tensor.sizes()), target->second);
+      const bool unchanged = target == targets.end() || tensor.is_sharded();
+      shards.emplace_back(name, unchanged ? tensor : shard_for(target->second, tensor));
     }
-    return parts;
+    return shards;
   }
   comm::ProcessGroup& world = comm::world_group();
-  for (const auto& [name, sizes] : told_by_first(world, whole)) {
-    const auto place = places.find(name);
-    if (place == places.end()) {
-      parts.emplace_back(name, Tensor());
+  for (const auto& [name, sizes] : entries_of_rank_0(world, full)) {
+    const auto target = targets.find(name);
+    if (target == targets.end()) {
+      shards.emplace_back(name, Tensor());
       continue;
     }
-    const Tensor& to = place->second;
+    const Tensor& to = target->second;
     if (sizes != to_text(global_sizes(to))) wrong_size(name, sizes, to);
     Tensor value = empty(global_sizes(to), to.dtype(), to.device());
     if (world.rank() == 0) raw::copy_(value, given[name]);
@@ -70,9 +72,9 @@ StateDict parts_of_whole(const ModulePtr& root, const StateDict& whole, bool fro
     call.family = comm::Family::checkpoint;
     call.owner = name;
     comm::broadcast(world, value, 0, call);
-    parts.emplace_back(name, part(value, to));
+    shards.emplace_back(name, shard_for(to, value));
   }
-  return parts;
+  return shards;
 }
 
 }  // namespace lockstep::nn

@@ -1,17 +1,18 @@
-// Whole state dicts for sharded modules: cut into the parts that this rank holds, as load_state_dict takes them.
+// Full state dicts for sharded modules: converts them to this rank's shards, which load_state_dict expects.
 //
-//   load_state_dict(model, parts_of_whole(model, whole));                     // every rank has the whole
-//   load_state_dict(model, parts_of_whole(model, whole, /*from_first=*/true));  // rank 0 has it, the others nothing
+//   load_state_dict(model, parts_of_whole(model, full));                       // every rank has the full state dict
+//   load_state_dict(model, parts_of_whole(model, full, /*from_rank_0=*/true));  // only rank 0 has it
 #pragma once
 
 #include "engine/nn/module.hpp"
 
 namespace lockstep::nn {
 
-// Each tensor of `whole` whose place in the module is sharded becomes this rank's part; others, and names that the
-// module does not have, stay as they are. With `from_first` all ranks of the world call together and get what rank 0
-// has, one broadcast a tensor (family checkpoint), on the device of the place. Throws Error, with `from_first` on every
-// rank, when the sizes of a tensor are not those of its place as a whole.
-StateDict parts_of_whole(const ModulePtr& root, const StateDict& whole, bool from_first = false);
+// Replaces each full tensor of a sharded parameter or buffer by this rank's shard. Other tensors, and names that the
+// module does not have, stay unchanged. With `from_rank_0`, all ranks of the world call it together: rank 0's state
+// dict is broadcast, with one broadcast per tensor (family checkpoint) on the device of the module's tensor; names that
+// the module does not have get undefined tensors. Throws Error if a tensor does not have the full sizes of the module's
+// tensor, with `from_rank_0` on every rank.
+StateDict parts_of_whole(const ModulePtr& root, const StateDict& full, bool from_rank_0 = false);
 
 }  // namespace lockstep::nn

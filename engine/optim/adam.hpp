@@ -1,5 +1,5 @@
-// Adam and AdamW. State: step, exp_avg (first moment) and exp_avg_sq (second moment). They differ in weight decay: Adam
-// adds it to the gradient, AdamW shrinks the parameter before the update.
+// Adam and AdamW. The state is step, exp_avg (first moment) and exp_avg_sq (second moment). They differ in the weight
+// decay: Adam adds it to the gradient, AdamW scales the parameter before the update.
 #pragma once
 
 #include <string_view>

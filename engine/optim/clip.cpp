@@ -17,7 +17,7 @@ namespace lockstep::optim {
 
 namespace {
 
-// The largest magnitude: halves are compared with halves, so that no operation of its own is needed.
+// The largest element. It compares halves with each other, so it needs no special kernel.
 Tensor largest(Tensor values) {
   values = raw::contiguous(view(values, {-1}));
   while (values.size(0) > 1) {
@@ -29,35 +29,35 @@ Tensor largest(Tensor values) {
 
 Tensor root(const Tensor& total, double kind) { return kind == 2.0 ? raw::sqrt(total) : raw::pow(total, 1.0 / kind); }
 
-// What one gradient adds to the norm: the largest magnitude, or the sum of powers.
-Tensor share_of(const Tensor& gradient, double kind) {
+// The contribution of one local gradient to the norm: its largest magnitude, or the sum of the powers.
+Tensor norm_term(const Tensor& gradient, double kind) {
   const Tensor wide = size_of(gradient.dtype()) == 2 ? raw::cast(gradient, DType::float32) : gradient;
-  if (wide.num_elements() == 0) return zeros({}, wide.dtype(), wide.device());  // of a rank that holds nothing
+  if (wide.num_elements() == 0) return zeros({}, wide.dtype(), wide.device());  // an empty shard
   if (std::isinf(kind)) return largest(raw::abs(raw::contiguous(wide)));
   return raw::sum(kind == 2.0 ? raw::mul(wide, wide) : raw::pow(raw::abs(wide), kind));
 }
 
-// A mesh axis that cuts gradients, as this rank sees it.
+// A shard axis of some gradients.
 struct Axis {
   std::string name;
-  std::vector<int> members;  // the ranks along it
+  std::vector<int> members;  // the ranks along the axis, including this one
   friend bool operator==(const Axis&, const Axis&) = default;
 };
 
-// What adds up alike: the shares of gradients that the same axes cut.
+// The sum of the terms of all gradients with the same shard axes.
 struct Total {
-  std::vector<Axis> axes;  // still to be added over, the inner one last
+  std::vector<Axis> axes;  // axes that the total is not reduced over yet, the innermost last
   Tensor value;
 };
 
-std::vector<Axis> cutting_axes(const Tensor& parameter, const Tensor& gradient) {
+std::vector<Axis> shard_axes_of(const Tensor& parameter, const Tensor& gradient) {
   std::vector<Axis> axes;
   if (!gradient.is_sharded()) return axes;
   const layout::ShardedLayout& layout = *gradient.impl().layout;
   if (layout::has_partial(layout))
     throw Error(str("clip_grad_norm: the gradient of ", parameter.name().empty() ? "a parameter" : parameter.name(),
                     " is ", describe_sharded(gradient)),
-                "redistribute it: parts of a sum have no norm of their own");
+                "redistribute it first: the norm of a sum does not follow from partial sums");
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
     if (layout.placements[axis].is_shard())
       axes.push_back(
@@ -65,56 +65,63 @@ std::vector<Axis> cutting_axes(const Tensor& parameter, const Tensor& gradient) 
   return axes;
 }
 
-Tensor added(const Tensor& a, const Tensor& b, double kind) {
+Tensor combine(const Tensor& a, const Tensor& b, double kind) {
   return std::isinf(kind) ? raw::maximum(a, b) : raw::add(a, b);
+}
+
+// Reduces the totals, one per element, over the ranks of the axis.
+Tensor all_reduced(const Tensor& totals, const Axis& axis, double kind) {
+  const Tensor result = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(totals) : totals;
+  comm::Call call;
+  call.family = comm::Family::tensor_parallel;
+  if (!totals.is_meta())
+    comm::all_reduce(comm::group_of(axis.members, axis.name), totals,
+                     std::isinf(kind) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
+  return result;
 }
 
 class Totals {
  public:
   explicit Totals(double kind) : kind_(kind) {}
 
-  void add(const std::vector<Axis>& axes, const Tensor& share) {
+  void add(const std::vector<Axis>& axes, const Tensor& term) {
     for (const Axis& axis : axes)
       if (std::find(order_.begin(), order_.end(), axis) == order_.end()) order_.push_back(axis);
     for (Total& total : totals_)
       if (total.axes == axes) {
-        total.value = added(total.value, share, kind_);
+        total.value = combine(total.value, term, kind_);
         return;
       }
-    totals_.push_back({axes, share});
+    totals_.push_back({axes, term});
   }
 
-  // The total of all: one all_reduce an axis, of all totals that it cuts at once.
-  Tensor whole() {
+  // The total over all gradients and ranks. One all_reduce per axis reduces all totals that have this axis.
+  Tensor reduce() {
     while (!order_.empty()) {
       const Axis axis = next_axis();
-      std::vector<Tensor> shares;
+      std::vector<Tensor> values;
       std::vector<Total> rest;
-      std::vector<std::vector<Axis>> left;
+      std::vector<std::vector<Axis>> remaining_axes;
       for (Total& total : totals_) {
         if (std::erase(total.axes, axis) > 0) {
-          left.push_back(total.axes);
-          shares.push_back(view(total.value, {1}));
+          remaining_axes.push_back(total.axes);
+          values.push_back(view(total.value, {1}));
         } else {
           rest.push_back(std::move(total));
         }
       }
       totals_ = std::move(rest);
-      for (Tensor& share : shares) share = raw::cast(share, widest(shares));
-      const Tensor reduced = raw::cat(shares, 0);
-      comm::Call call;
-      call.family = comm::Family::tensor_parallel;
-      const Tensor mine = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(reduced) : reduced;
-      if (!reduced.is_meta())
-        comm::all_reduce(comm::group_of(axis.members, axis.name), reduced,
-                         std::isinf(kind_) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
-      for (std::size_t i = 0; i < left.size(); ++i) add(left[i], select(mine, 0, static_cast<std::int64_t>(i)));
+      for (Tensor& value : values) value = raw::cast(value, widest(values));
+      const Tensor reduced = all_reduced(raw::cat(values, 0), axis, kind_);
+      for (std::size_t i = 0; i < remaining_axes.size(); ++i)
+        add(remaining_axes[i], select(reduced, 0, static_cast<std::int64_t>(i)));
     }
     return totals_.front().value;
   }
 
  private:
-  // Where there is one, an axis that is the inner one of every total it is to be added over.
+  // Removes and returns the next axis to reduce over: if possible, one that is the innermost axis of every total that
+  // has it.
   Axis next_axis() {
     const auto is_inner = [this](const Axis& axis) {
       return std::all_of(totals_.begin(), totals_.end(), [&](const Total& total) {
@@ -135,7 +142,7 @@ class Totals {
   }
 
   double kind_;
-  std::vector<Axis> order_;  // axes that are still to be added over
+  std::vector<Axis> order_;  // axes that are not reduced over yet
   std::vector<Total> totals_;
 };
 
@@ -143,7 +150,7 @@ class Totals {
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind) {
   if (!(max_norm >= 0.0)) throw Error(str("clip_grad_norm: max_norm is ", max_norm), "give 0 or more");
-  if (!(kind > 0.0)) throw Error(str("clip_grad_norm: the norm of kind ", kind), "give a number above 0, such as 2");
+  if (!(kind > 0.0)) throw Error(str("clip_grad_norm: the type of the norm is ", kind), "give a number above 0, such as 2");
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
   Totals totals(kind);
@@ -151,13 +158,13 @@ Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, do
     const Tensor gradient = grad(parameter);
     if (!gradient.defined() || (gradient.num_elements() == 0 && !gradient.is_sharded())) continue;
     const Tensor local = local_tensor(gradient);
-    totals.add(cutting_axes(parameter, gradient), share_of(local, kind));
+    totals.add(shard_axes_of(parameter, gradient), norm_term(local, kind));
     gradients.push_back(local);
   }
   if (gradients.empty())
     return zeros({}, DType::float32, parameters.empty() ? device::Device{} : parameters.front().device());
 
-  Tensor norm = totals.whole();
+  Tensor norm = totals.reduce();
   if (!std::isinf(kind)) norm = root(norm, kind);
   const Tensor factor = raw::minimum(raw::rdiv(max_norm, raw::add(norm, 1e-6)), ones({}, norm.dtype(), norm.device()));
   for (const Tensor& gradient : gradients) raw::mul_(gradient, raw::cast(factor, gradient.dtype()));

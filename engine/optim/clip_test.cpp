@@ -32,7 +32,7 @@ class Clip : public ::testing::Test {
   }
 };
 
-TEST_F(Clip, ScalesByTheNormOfAllTogether) {
+TEST_F(Clip, ScalesByTheJointNorm) {
   const Tensor a = with_grad({3, 0}), b = with_grad({0, -4, 12});
   const Tensor without = zeros({2}, DType::float64, {});
   set_requires_grad(without, true);
@@ -44,13 +44,13 @@ TEST_F(Clip, ScalesByTheNormOfAllTogether) {
   EXPECT_FALSE(grad(without).defined());
 }
 
-TEST_F(Clip, LeavesSmallGradientsAsTheyAre) {
+TEST_F(Clip, KeepsSmallGradients) {
   const Tensor a = with_grad({0.5, -0.25});
   EXPECT_NEAR(item(clip_grad_norm(parameters, 1.0)), std::sqrt(0.3125), 1e-12);
   EXPECT_EQ(to_doubles(grad(a)), (std::vector<double>{0.5, -0.25}));
 }
 
-TEST_F(Clip, TakesOtherNorms) {
+TEST_F(Clip, SupportsOtherNorms) {
   with_grad({3, 1});
   const Tensor b = with_grad({0, -4, 1, 2, -1});
   EXPECT_NEAR(item(clip_grad_norm(parameters, 100, 1)), 12.0, 1e-12);
@@ -59,15 +59,15 @@ TEST_F(Clip, TakesOtherNorms) {
   EXPECT_NEAR(to_doubles(grad(b))[1], -2.0, 1e-5);
 }
 
-TEST_F(Clip, ShortTypesAreAddedUpInFloat32) {
-  with_grad({200, 200, 200}, DType::float16);  // the squares are past the largest float16
+TEST_F(Clip, SumsShortTypesInFloat32) {
+  with_grad({200, 200, 200}, DType::float16);  // the squares exceed the largest float16
   const Tensor norm = clip_grad_norm(parameters, 1000);
   EXPECT_EQ(norm.dtype(), DType::float32);
   EXPECT_NEAR(item(norm), 346.41016, 1e-4);
   EXPECT_EQ(to_doubles(grad(parameters[0])), (std::vector<double>{200, 200, 200}));
 }
 
-TEST_F(Clip, NothingToClipHasNormZero) {
+TEST_F(Clip, ReturnsZeroWithoutGradients) {
   EXPECT_EQ(item(clip_grad_norm({}, 1.0)), 0.0);
   EXPECT_THROW(clip_grad_norm({}, -1.0), Error);
   EXPECT_THROW(clip_grad_norm({}, 1.0, 0.0), Error);

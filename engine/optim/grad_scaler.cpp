@@ -27,37 +27,60 @@ void check(double scale, double growth_factor, double backoff_factor, std::int64
   require(growth_interval >= 1, "growth_interval", static_cast<double>(growth_interval), "at least 1");
 }
 
-// Zero where all of these are finite, else not a number; nothing waits for the device.
+// A scalar that is 0 if all elements are finite and NaN otherwise. The host does not wait for the device.
 Tensor zero_if_finite(const Tensor& gradient) { return raw::cast(raw::sum(raw::mul(gradient, 0.0)), DType::float32); }
 
-// Whether all gradients of all ranks are finite. Reading the answer waits for the devices that hold them.
-bool all_finite(const std::vector<Tensor>& gradients) {
-  std::vector<layout::MeshShape> meshes;
-  std::vector<std::pair<device::Device, std::vector<Tensor>>> shares;  // by device
+// Whether this rank's gradients are finite. The host waits for their devices.
+bool locally_finite(const std::vector<Tensor>& gradients) {
+  std::vector<std::pair<device::Device, std::vector<Tensor>>> results;  // by device
   for (const Tensor& gradient : gradients) {
-    if (gradient.is_sharded()) {
-      const layout::MeshShape& mesh = gradient.impl().layout->mesh;
-      if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
-    }
     const Tensor local = local_tensor(gradient);
     if (local.num_elements() == 0 || local.is_meta()) continue;
-    auto at = std::find_if(shares.begin(), shares.end(),
+    auto at = std::find_if(results.begin(), results.end(),
                            [&local](const auto& entry) { return entry.first == local.device(); });
-    if (at == shares.end()) at = shares.insert(at, {local.device(), {}});
+    if (at == results.end()) at = results.insert(at, {local.device(), {}});
     at->second.push_back(view(zero_if_finite(local), {1}));
   }
   bool finite = true;
-  for (const auto& [device, of_device] : shares) finite = finite && item(raw::sum(raw::cat(of_device, 0))) == 0.0;
-  if (!gradients.empty() && local_tensor(gradients.front()).is_meta()) return true;
-  if (defect_armed(Defect::scaler_found_inf_of_parts)) return finite;
-  for (const layout::MeshShape& mesh : meshes) {
-    const Tensor told = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
-    comm::Call call;
-    call.family = comm::Family::tensor_parallel;
-    comm::all_reduce(DeviceMesh(mesh).whole_group(), told, comm::ReduceOp::max, call);
-    finite = item(told) == 0.0;
-  }
+  for (const auto& [device, of_device] : results) finite = finite && item(raw::sum(raw::cat(of_device, 0))) == 0.0;
   return finite;
+}
+
+// Whether `finite` holds on all ranks of the mesh.
+bool finite_on_all_ranks(bool finite, const layout::MeshShape& mesh) {
+  if (defect_armed(Defect::scaler_found_inf_of_parts)) return finite;
+  const Tensor found_inf = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
+  comm::Call call;
+  call.family = comm::Family::tensor_parallel;
+  comm::all_reduce(DeviceMesh(mesh).whole_group(), found_inf, comm::ReduceOp::max, call);
+  return item(found_inf) == 0.0;
+}
+
+// Whether all gradients of all ranks are finite.
+bool all_finite(const std::vector<Tensor>& gradients) {
+  bool finite = locally_finite(gradients);
+  if (!gradients.empty() && local_tensor(gradients.front()).is_meta()) return true;
+  std::vector<layout::MeshShape> meshes;
+  for (const Tensor& gradient : gradients) {
+    if (!gradient.is_sharded()) continue;
+    const layout::MeshShape& mesh = gradient.impl().layout->mesh;
+    if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
+  }
+  for (const layout::MeshShape& mesh : meshes) finite = finite_on_all_ranks(finite, mesh);
+  return finite;
+}
+
+void multiply(const std::vector<Tensor>& gradients, double factor) {
+  if (defect_armed(Defect::scaler_unscale_left_out)) return;
+  for (const Tensor& gradient : gradients)
+    if (const Tensor local = local_tensor(gradient); local.num_elements() > 0) raw::mul_(local, factor);
+}
+
+bool skips_step(bool found_inf) { return found_inf && !defect_armed(Defect::scaler_steps_anyway); }
+
+// The growth tracker after the scale was reduced.
+std::int64_t tracker_after_backoff(std::int64_t tracker) {
+  return defect_armed(Defect::scaler_growth_not_reset) ? tracker : 0;
 }
 
 }  // namespace
@@ -69,11 +92,11 @@ GradScaler::GradScaler(const GradScalerOptions& options)
 
 void GradScaler::unscale(Optimizer& optimizer) {
   if (!options_.enabled) return;
-  OfOptimizer& of = optimizers_[&optimizer];
-  if (of.stage == Stage::unscaled)
+  OptimizerState& state = optimizers_[&optimizer];
+  if (state.stage == Stage::unscaled)
     throw Error("GradScaler: unscale_() has already been called on this optimizer since the last update().",
                 "unscale an optimizer once an iteration");
-  if (of.stage == Stage::stepped)
+  if (state.stage == Stage::stepped)
     throw Error("GradScaler: unscale_() is being called after step().", "unscale before the step, or update first");
 
   const comm::PhaseScope phase(comm::Phase::optimizer);
@@ -91,12 +114,9 @@ void GradScaler::unscale(Optimizer& optimizer) {
   if (gradients.empty())
     throw Error("GradScaler: No inf checks were recorded for this optimizer: none of its parameters has a gradient",
                 "call backward before");
-  of.found_inf = !all_finite(gradients);
-  of.stage = Stage::unscaled;
-  if (defect_armed(Defect::scaler_unscale_left_out)) return;
-  const double inverse = static_cast<float>(1.0 / scale_);
-  for (const Tensor& gradient : gradients)
-    if (const Tensor local = local_tensor(gradient); local.num_elements() > 0) raw::mul_(local, inverse);
+  state.found_inf = !all_finite(gradients);
+  state.stage = Stage::unscaled;
+  multiply(gradients, static_cast<float>(1.0 / scale_));
 }
 
 bool GradScaler::step(Optimizer& optimizer) {
@@ -107,9 +127,9 @@ bool GradScaler::step(Optimizer& optimizer) {
   if (optimizers_[&optimizer].stage == Stage::stepped)
     throw Error("GradScaler: step() has already been called since the last update().", "update once an iteration");
   if (optimizers_[&optimizer].stage == Stage::ready) unscale(optimizer);
-  OfOptimizer& of = optimizers_[&optimizer];
-  of.stage = Stage::stepped;
-  if (of.found_inf && !defect_armed(Defect::scaler_steps_anyway)) return false;
+  OptimizerState& state = optimizers_[&optimizer];
+  state.stage = Stage::stepped;
+  if (skips_step(state.found_inf)) return false;
   optimizer.step();
   return true;
 }
@@ -128,7 +148,7 @@ void GradScaler::update() {
       std::any_of(optimizers_.begin(), optimizers_.end(), [](const auto& entry) { return entry.second.found_inf; });
   if (found) {
     scale_ = static_cast<float>(scale_ * options_.backoff_factor);
-    if (!defect_armed(Defect::scaler_growth_not_reset)) growth_tracker_ = 0;
+    growth_tracker_ = tracker_after_backoff(growth_tracker_);
   } else if (++growth_tracker_ == options_.growth_interval) {
     growth_tracker_ = 0;
     const auto grown = static_cast<float>(scale_ * options_.growth_factor);

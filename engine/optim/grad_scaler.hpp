@@ -1,19 +1,18 @@
-// Dynamic scaling of losses, so that small gradients do not vanish in float16: the loss is multiplied by a scale, the
-// gradients are divided by it before the step, a step whose gradients are not all finite is left out, and the scale
-// falls after such a step and rises after enough good ones.
+// Dynamic loss scaling, so that small gradients do not underflow in float16. The loss is multiplied by a scale, and the
+// gradients are divided by it before the step. A step with gradients that are not finite is skipped and reduces the
+// scale. A number of good steps in a row increases it.
 //
-// Ranks that hold sharded gradients tell each other whether theirs are finite, with one all_reduce a mesh (of the
-// family tensor_parallel, as in clipping): all take the step or none. All ranks call together. Plain gradients are
-// taken to be the same on all ranks. A scaler serves several optimizers; each steps or not by its own gradients, the
-// scale falls when one of them did not.
+// With sharded gradients, one all_reduce per mesh (family tensor_parallel, as in clipping) makes all ranks take the
+// step or none. All ranks call together. Plain gradients are assumed to be the same on all ranks. One scaler can serve
+// several optimizers: each takes or skips its step by its own gradients, and the scale falls if one of them skips.
 //
 //   GradScaler scaler({.init_scale = 1024});
 //   backward({ops::mul(loss, scaler.scale())});
-//   scaler.unscale(*adam);                     // only where gradients are looked at before the step, as in clipping
+//   scaler.unscale(*adam);                     // only if the gradients are used before the step, as in clipping
 //   scaler.step(*adam);
 //   scaler.update();
 //
-// After PyTorch's torch.amp.GradScaler and its sharded form.
+// Follows torch.amp.GradScaler and its sharded variant in PyTorch.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +29,7 @@ struct GradScalerOptions {
   double growth_factor = 2.0;   // above 1
   double backoff_factor = 0.5;  // below 1
   std::int64_t growth_interval = 2000;
-  bool enabled = true;  // else scale() is 1, and steps are those of the optimizer
+  bool enabled = true;  // if false, scale() is 1 and step() is the optimizer's step
 };
 
 class GradScaler {
@@ -38,37 +37,40 @@ class GradScaler {
   explicit GradScaler(const GradScalerOptions& options = {});  // throws Error for options out of range
 
   double scale() const { return options_.enabled ? scale_ : 1.0; }
-  std::int64_t growth_tracker() const { return growth_tracker_; }  // good updates since the scale changed
+  std::int64_t growth_tracker() const { return growth_tracker_; }  // number of good updates since the scale changed
   const GradScalerOptions& options() const { return options_; }
 
-  // Divides the gradients of the optimizer's parameters by the scale and notes whether all of all ranks are finite.
-  // Once between updates, before the step; throws Error otherwise, and for gradients of float16.
+  // Divides the gradients of the optimizer's parameters by the scale and records whether all gradients of all ranks are
+  // finite. Throws Error if called twice between updates or after the step, for float16 gradients, and if no parameter
+  // has a gradient.
   void unscale(Optimizer& optimizer);
-  // Unscales when that was not done, and steps when all is finite. Gives whether it did. Once between updates.
+  // Unscales unless that is done, and steps if all gradients are finite. Returns whether it stepped. Throws Error if
+  // called twice between updates.
   bool step(Optimizer& optimizer);
-  // The scale for the next iteration, or this one; starts anew with every optimizer.
+  // Sets the scale for the next iteration: by the rule above, or to new_scale. Forgets the state of all optimizers. The
+  // first form throws Error if no optimizer was unscaled or stepped, the second one if new_scale is out of range.
   void update();
   void update(double new_scale);
-  // Whether some gradient of this optimizer was not finite at its last unscale, on any rank.
+  // Whether a gradient of this optimizer was not finite, on any rank, at its last unscale.
   bool found_inf(const Optimizer& optimizer) const;
 
   struct State {
     double scale = 0.0, growth_factor = 0.0, backoff_factor = 0.0;
     std::int64_t growth_interval = 0, growth_tracker = 0;
   };
-  std::optional<State> state_dict() const;  // none when it is not enabled
-  void load_state_dict(const State& state);
+  std::optional<State> state_dict() const;   // nullopt if the scaler is not enabled
+  void load_state_dict(const State& state);  // throws Error for values out of range
 
  private:
   enum class Stage { ready, unscaled, stepped };
-  struct OfOptimizer {
+  struct OptimizerState {
     Stage stage = Stage::ready;
     bool found_inf = false;
   };
   GradScalerOptions options_;
   double scale_;
   std::int64_t growth_tracker_ = 0;
-  std::map<const Optimizer*, OfOptimizer> optimizers_;  // since the last update
+  std::map<const Optimizer*, OptimizerState> optimizers_;  // since the last update
 };
 
 }  // namespace lockstep::optim

@@ -54,7 +54,7 @@ struct OneParameter {
   }
 };
 
-TEST_F(Scaling, StepsByGradientsDividedByTheScale) {
+TEST_F(Scaling, UnscalesGradientsBeforeTheStep) {
   const OneParameter p(from_values(std::vector<double>{1, 2, 3}, {3}, DType::float32, {}));
   GradScaler scaler({.init_scale = 8});
   p.set_gradient({8, 16, -8});
@@ -63,7 +63,7 @@ TEST_F(Scaling, StepsByGradientsDividedByTheScale) {
   EXPECT_THAT(to_doubles(grad(p.tensor)), ElementsAre(1, 2, -1));
 }
 
-TEST_F(Scaling, LeavesOutStepsWhoseGradientsAreNotFinite) {
+TEST_F(Scaling, SkipsStepsWithNonFiniteGradients) {
   for (const double bad : {static_cast<double>(inf), -static_cast<double>(inf), std::nan("")}) {
     const OneParameter p(from_values(std::vector<double>{1, 2}, {2}, DType::float32, {}));
     GradScaler scaler({.init_scale = 8, .backoff_factor = 0.25});
@@ -78,7 +78,7 @@ TEST_F(Scaling, LeavesOutStepsWhoseGradientsAreNotFinite) {
   }
 }
 
-TEST_F(Scaling, GrowsAfterAsManyGoodUpdatesInARow) {
+TEST_F(Scaling, GrowsAfterGoodUpdatesInARow) {
   const OneParameter p(from_values(std::vector<double>{1}, {1}, DType::float32, {}));
   GradScaler scaler({.init_scale = 4, .growth_factor = 3, .growth_interval = 2});
   std::vector<double> scales;
@@ -91,7 +91,7 @@ TEST_F(Scaling, GrowsAfterAsManyGoodUpdatesInARow) {
   EXPECT_THAT(scales, ElementsAre(4, 2, 2, 6, 6, 18));
 }
 
-TEST_F(Scaling, DoesNotGrowPastFloat32) {
+TEST_F(Scaling, DoesNotGrowBeyondFloat32) {
   const OneParameter p(from_values(std::vector<double>{1}, {1}, DType::float32, {}));
   GradScaler scaler({.init_scale = std::ldexp(1.0, 127), .growth_interval = 1});
   p.set_gradient({1});
@@ -100,7 +100,7 @@ TEST_F(Scaling, DoesNotGrowPastFloat32) {
   EXPECT_EQ(scaler.scale(), std::ldexp(1.0, 127));
 }
 
-TEST_F(Scaling, RefusesCallsOutOfTurn) {
+TEST_F(Scaling, RejectsCallsOutOfOrder) {
   const OneParameter p(from_values(std::vector<double>{1}, {1}, DType::float32, {}));
   GradScaler scaler;
   EXPECT_THAT(message_of([&] { scaler.update(); }), HasSubstr("No inf checks were recorded prior to update."));
@@ -115,7 +115,7 @@ TEST_F(Scaling, RefusesCallsOutOfTurn) {
   EXPECT_THAT(message_of([] { GradScaler({.init_scale = std::nan("")}); }), HasSubstr("the scale is"));
 }
 
-TEST_F(Scaling, StateGoesOnInAnother) {
+TEST_F(Scaling, RestoresItsState) {
   const OneParameter p(from_values(std::vector<double>{1}, {1}, DType::float32, {}));
   GradScaler scaler({.init_scale = 4, .growth_factor = 3, .backoff_factor = 0.25, .growth_interval = 2});
   p.set_gradient({1});
@@ -136,13 +136,13 @@ TEST_F(Scaling, StateGoesOnInAnother) {
   EXPECT_FALSE(GradScaler({.enabled = false}).state_dict().has_value());
 }
 
-TEST(ScalingTogether, RanksTellEachOtherOnceAMesh) {
+TEST(ShardedScaling, ReducesOncePerMesh) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int rank) {
     const DeviceMesh mesh({2, 2}, {"replicate", "shard"});
-    const Tensor whole = from_values(std::vector<double>{1, 2, 3, 4, 5}, {5}, DType::float32, {});
+    const Tensor full = from_values(std::vector<double>{1, 2, 3, 4, 5}, {5}, DType::float32, {});
     for (const int bad_rank : {-1, 0, 3}) {
-      const OneParameter p(distribute(whole, mesh, {layout::replicate(), layout::shard(0)}));
-      const Tensor gradient = distribute(whole, mesh, {layout::replicate(), layout::shard(0)});
+      const OneParameter p(distribute(full, mesh, {layout::replicate(), layout::shard(0)}));
+      const Tensor gradient = distribute(full, mesh, {layout::replicate(), layout::shard(0)});
       if (rank == bad_rank) raw::fill_(local_tensor(gradient), inf);
       set_grad(p.tensor, gradient);
       GradScaler scaler({.init_scale = 2});
@@ -150,7 +150,7 @@ TEST(ScalingTogether, RanksTellEachOtherOnceAMesh) {
       require(scaler.step(*p.sgd) == (bad_rank < 0), str("a step with ", bad_rank));
       require(comm::log().size() == before + 1, str(comm::log().size() - before, " collectives"));
       const std::vector<double> now = to_doubles(local_tensor(p.tensor));
-      const std::vector<double> was = to_doubles(local_part(whole, *p.tensor.impl().layout));
+      const std::vector<double> was = to_doubles(local_part(full, *p.tensor.impl().layout));
       for (std::size_t i = 0; i < now.size(); ++i)
         require(now[i] == was[i] * (bad_rank < 0 ? 0.5 : 1.0), str(now[i], " of ", was[i]));
       scaler.update();

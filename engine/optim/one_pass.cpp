@@ -12,7 +12,7 @@ void one_pass(
     const char* name, std::vector<Operand> operands, std::size_t stride,
     const std::function<void(const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows)>& body) {
   const std::size_t num_rows = operands.size() / stride;
-  std::vector<std::pair<Tensor, Tensor>> copied_back;  // from a contiguous copy to the strided original
+  std::vector<std::pair<Tensor, Tensor>> copied_back;  // contiguous copies and their strided originals
   for (Operand& operand : operands) {
     if (!operand.tensor.defined() || operand.tensor.is_contiguous()) continue;
     Tensor copy = raw::contiguous(operand.tensor);
@@ -36,7 +36,7 @@ void one_pass(
       for (std::size_t i = 0; i < stride; ++i) {
         const auto& [tensor, written] = operands[element_offset(row, stride) + i];
         if (!tensor.defined()) {
-          accesses.emplace_back();  // of no bytes: its pointer is null
+          accesses.emplace_back();  // an access of 0 bytes has a null pointer
           views.emplace_back();
           continue;
         }

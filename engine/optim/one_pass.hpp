@@ -1,4 +1,4 @@
-// One launch over all tensors of a step: the parameters of a group that lie on one device. Only the optimizers use it.
+// One launch over all tensors of an optimizer step (internal to engine/optim).
 #pragma once
 
 #include <functional>
@@ -9,13 +9,15 @@
 
 namespace lockstep::optim {
 
-// A tensor that an update reads, or reads and writes.
+// A tensor that an update reads or, if `written`, reads and writes.
 struct Operand {
   Tensor tensor;
   bool written = false;
 };
-// Calls `body` in one launch a device and type, with a view for each operand, `stride` of them a parameter. Rows whose
-// operands are not all contiguous are made so first, and written back after. Bumps the versions of what is written.
+// Calls `body` in one launch per device and type. `operands` has `stride` tensors per parameter; an undefined tensor
+// gets an empty view. `body` receives the views of the launch's parameters and the indices of these parameters.
+// Operands that are not contiguous are copied before the launch, and written ones copied back after it. Increments the
+// versions of written tensors.
 void one_pass(
     const char* name, std::vector<Operand> operands, std::size_t stride,
     const std::function<void(const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows)>& body);

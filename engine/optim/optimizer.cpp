@@ -1,4 +1,4 @@
-// What all optimizers share: steps, state by parameter name, state dicts.
+// The code shared by all optimizers: steps, state by parameter name, state dicts.
 #include "engine/optim/optimizer.hpp"
 
 #include <cmath>
@@ -54,8 +54,8 @@ void Optimizer::step() {
       if (!gradient.defined()) continue;
       if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
         throw Error(str(type(), ": `", parameter.name, "` is ", describe_sharded(tensor),
-                        ": a step on every rank's part would count as often as there are parts"),
-                    "train the value: redistribute it to whole or sharded");
+                        ": every rank would apply the step to its partial sum"),
+                    "redistribute it to a replicated or sharded placement first");
       ParameterState& state = state_of(parameter, tensor, group.options);
       items.push_back({std::move(tensor), std::move(gradient), &state});
     }
@@ -97,7 +97,7 @@ std::vector<std::pair<std::string, Tensor>> Optimizer::state_tensors() const {
   return all;
 }
 
-// ---- state dicts: the step of a parameter is a scalar on the cpu named "step" ----
+// ---- state dicts: the step count of a parameter is a scalar named "step" on the cpu ----
 Optimizer::StateDict Optimizer::state_dict() const {
   StateDict dict;
   for (const Group& group : groups_) {
@@ -168,7 +168,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   }
 }
 
-// ---- making one ----
+// ---- construction ----
 namespace {
 
 void check_groups(std::string_view type, const std::vector<Group>& groups) {
@@ -179,7 +179,7 @@ void check_groups(std::string_view type, const std::vector<Group>& groups) {
       throw Error(str(type, ": a parameter group is empty"), "give every group a parameter");
     for (const ParameterRef& parameter : group.parameters)
       if (!names.insert(parameter.name).second)
-        throw Error(str(type, ": parameter `", parameter.name, "` is in more than one place"),
+        throw Error(str(type, ": parameter `", parameter.name, "` is listed more than once"),
                     "list every parameter once");
     check_options(type, group.options);
   }
@@ -192,7 +192,7 @@ std::unique_ptr<Optimizer> make_optimizer(std::string_view type, std::vector<Gro
   if (type == "SGD") return std::make_unique<Sgd>(std::move(groups));
   if (type == "Adam") return std::make_unique<Adam>(std::move(groups));
   if (type == "AdamW") return std::make_unique<Adam>(std::move(groups), Adam::Decay::decoupled);
-  throw Error(str("there is no optimizer `", type, "`"), "SGD, Adam or AdamW");
+  throw Error(str("there is no optimizer `", type, "`"), "use SGD, Adam or AdamW");
 }
 
 Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options& options) {

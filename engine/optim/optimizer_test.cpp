@@ -24,7 +24,7 @@ class Optimizers : public ::testing::Test {
   RankScope scope{context};
   std::vector<Tensor> tensors;
 
-  // Parameters of odd sizes, so that blocks and tails of vectors are both met.
+  // Odd sizes, which have full vectors and remainders.
   Group group(const Options& options, std::vector<std::int64_t> sizes = {1, 7, 1000}) {
     Group made;
     made.options = options;
@@ -55,7 +55,7 @@ std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-// The formulas of the specification, an element at a time.
+// The formulas of the specification, element by element.
 struct ReferenceAdam {
   Options o;
   std::vector<float> p, m, v;
@@ -81,7 +81,7 @@ struct ReferenceAdam {
   }
 };
 
-TEST_F(Optimizers, AdamAndAdamWHaveTheBitsOfTheirFormulas) {
+TEST_F(Optimizers, AdamAndAdamWMatchTheirFormulas) {
   for (const bool decoupled : {false, true})
     for (const double decay : {0.0, 0.1}) {
       tensors.clear();
@@ -105,7 +105,7 @@ TEST_F(Optimizers, AdamAndAdamWHaveTheBitsOfTheirFormulas) {
     }
 }
 
-TEST_F(Optimizers, DecoupledDecayIsOfEachGroupAndLeavesTheGradientAlone) {
+TEST_F(Optimizers, ApplyDecoupledDecayPerGroup) {
   Options strong, none;
   strong.lr = none.lr = 0.5;
   strong.weight_decay = 0.5;
@@ -116,12 +116,12 @@ TEST_F(Optimizers, DecoupledDecayIsOfEachGroupAndLeavesTheGradientAlone) {
     set_grad(tensor, zeros({1}, DType::float32, {}));
   }
   adam->step();
-  EXPECT_EQ(item(tensors[0]), 6.0);  // 8 * (1 - 0.5 * 0.5), and a gradient of 0 moves nothing
+  EXPECT_EQ(item(tensors[0]), 6.0);  // 8 * (1 - 0.5 * 0.5); the gradient is 0
   EXPECT_EQ(item(tensors[1]), 8.0);
   EXPECT_EQ(item(grad(tensors[0])), 0.0);
 }
 
-TEST_F(Optimizers, SgdHasTheBitsOfItsFormulas) {
+TEST_F(Optimizers, SgdMatchesItsFormulas) {
   Options options;
   options.lr = 0.1;
   options.momentum = 0.9;
@@ -145,7 +145,7 @@ TEST_F(Optimizers, SgdHasTheBitsOfItsFormulas) {
   }
 }
 
-TEST_F(Optimizers, PlainSgdSubtracts) {
+TEST_F(Optimizers, SgdSubtractsTheScaledGradient) {
   Options options;
   options.lr = 0.5;
   const auto sgd = make_optimizer("SGD", {group(options, {3})});
@@ -156,7 +156,7 @@ TEST_F(Optimizers, PlainSgdSubtracts) {
   EXPECT_TRUE(sgd->state_tensors().empty());
 }
 
-TEST_F(Optimizers, LeavesParametersWithoutGradientsAlone) {
+TEST_F(Optimizers, SkipParametersWithoutGradients) {
   const auto adam = make_optimizer("Adam", {group({}, {3, 3})});
   const auto before = to_doubles(tensors[1]);
   set_grad(tensors[0], ones({3}, DType::float32, {}));
@@ -164,13 +164,13 @@ TEST_F(Optimizers, LeavesParametersWithoutGradientsAlone) {
   EXPECT_EQ(to_doubles(tensors[1]), before);
   EXPECT_EQ(adam->state_tensors().size(), 2u);
   EXPECT_EQ(adam->state_tensors()[0].first, "p0/exp_avg");
-  // It starts at its own first step, later than the other.
+  // Its step count starts later than that of the other parameter.
   set_grad(tensors[1], ones({3}, DType::float32, {}));
   adam->step();
   EXPECT_NEAR(to_doubles(tensors[1])[0], before[0] - 1e-3, 1e-6);
 }
 
-TEST_F(Optimizers, GroupsHaveTheirOwnOptions) {
+TEST_F(Optimizers, ApplyOptionsPerGroup) {
   Options fast, slow;
   fast.lr = 1.0;
   slow.lr = 0.25;
@@ -189,7 +189,7 @@ TEST_F(Optimizers, GroupsHaveTheirOwnOptions) {
   EXPECT_FALSE(grad(tensors[1]).defined());
 }
 
-TEST_F(Optimizers, FollowsTheTensorInTheSlot) {
+TEST_F(Optimizers, UpdateTheTensorInTheSlot) {
   const nn::ModulePtr linear = nn::build("Linear", {{1, 1, false}, {}}, {});
   Options options;
   options.lr = 1.0;
@@ -201,7 +201,7 @@ TEST_F(Optimizers, FollowsTheTensorInTheSlot) {
   EXPECT_EQ(item(other), 4.0);
 }
 
-TEST_F(Optimizers, StateGoesThroughAStateDict) {
+TEST_F(Optimizers, RestoreStateFromAStateDict) {
   Options options;
   options.lr = 0.05;
   const auto one = make_optimizer("Adam", {group(options, {4, 5})});
@@ -242,7 +242,7 @@ TEST_F(Optimizers, StateGoesThroughAStateDict) {
   EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("no parameter `p1`"));
 }
 
-TEST_F(Optimizers, HooksRunAroundTheStep) {
+TEST_F(Optimizers, RunHooksBeforeAndAfterTheStep) {
   const auto sgd = make_optimizer("SGD", {group({}, {1})});
   std::vector<std::string> order;
   set_grad(tensors[0], ones({1}, DType::float32, {}));
@@ -262,7 +262,7 @@ TEST_F(Optimizers, HooksRunAroundTheStep) {
   EXPECT_EQ(comm::current_phase(), comm::Phase::other);
 }
 
-TEST_F(Optimizers, UpdatesTensorsThatAreNotContiguous) {
+TEST_F(Optimizers, UpdateStridedTensors) {
   const Tensor base = zeros({2, 3}, DType::float32, {});
   const Tensor tensor = transpose(base, 0, 1);
   set_requires_grad(tensor, true);
@@ -275,7 +275,7 @@ TEST_F(Optimizers, UpdatesTensorsThatAreNotContiguous) {
   EXPECT_THAT(to_doubles(base), ElementsAre(-1, -3, -5, -2, -4, -6));
 }
 
-TEST_F(Optimizers, RefusesWrongOptionsAndGroups) {
+TEST_F(Optimizers, RejectWrongOptionsAndGroups) {
   EXPECT_THAT(error_of([&] { make_optimizer("RMSprop", {group({})}); }), HasSubstr("no optimizer `RMSprop`"));
   EXPECT_THAT(error_of([&] { make_optimizer("SGD", {}); }), HasSubstr("no parameter groups"));
   EXPECT_THAT(error_of([&] { make_optimizer("SGD", {Group{}}); }), HasSubstr("a parameter group is empty"));
@@ -298,7 +298,7 @@ TEST_F(Optimizers, RefusesWrongOptionsAndGroups) {
   EXPECT_THAT(error_of([&] { make_optimizer("Adam", {group(beta)}); }), HasSubstr("beta2 is 1"));
   Group twice = group({}, {1});
   twice.parameters.push_back(twice.parameters[0]);
-  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {twice}); }), HasSubstr("in more than one place"));
+  EXPECT_THAT(error_of([&] { make_optimizer("SGD", {twice}); }), HasSubstr("is listed more than once"));
 }
 
 }  // namespace

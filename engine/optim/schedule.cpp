@@ -10,8 +10,8 @@ namespace lockstep::optim {
 
 namespace {
 
-void require(bool holds, const char* what, double value, const char* range) {
-  if (!holds) throw Error(str("schedule: ", what, " is ", value), str("it must be ", range));
+void require(bool holds, const char* option, double value, const char* range) {
+  if (!holds) throw Error(str("schedule: ", option, " is ", value), str("it must be ", range));
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ ScheduleShape schedule_shape(std::string_view name) {
   if (name == "step") return ScheduleShape::step;
   if (name == "linear") return ScheduleShape::linear;
   if (name == "cosine") return ScheduleShape::cosine;
-  throw Error(str("there is no schedule `", name, "`"), "constant, step, linear or cosine");
+  throw Error(str("there is no schedule `", name, "`"), "use constant, step, linear or cosine");
 }
 
 double schedule_factor(const Schedule& schedule, std::int64_t step) {
@@ -35,7 +35,7 @@ double schedule_factor(const Schedule& schedule, std::int64_t step) {
   if (has_end) require(schedule.steps > schedule.warm_up, "steps", number(schedule.steps), "more than warm_up");
   if (step < schedule.warm_up) return (number(step) + 1) / (number(schedule.warm_up) + 1);
   const std::int64_t since = step - schedule.warm_up;
-  const double part =
+  const double progress =
       has_end ? number(std::min(since, schedule.steps - schedule.warm_up)) / number(schedule.steps - schedule.warm_up)
               : 0.0;
   switch (schedule.shape) {
@@ -44,9 +44,9 @@ double schedule_factor(const Schedule& schedule, std::int64_t step) {
     case ScheduleShape::step:
       return std::pow(schedule.factor, number(since / schedule.every));
     case ScheduleShape::linear:
-      return 1.0 + (schedule.last - 1.0) * part;
+      return 1.0 + (schedule.last - 1.0) * progress;
     case ScheduleShape::cosine:
-      return schedule.last + (1.0 - schedule.last) * (1.0 + std::cos(std::numbers::pi * part)) / 2.0;
+      return schedule.last + (1.0 - schedule.last) * (1.0 + std::cos(std::numbers::pi * progress)) / 2.0;
   }
   LOCKSTEP_CHECK(false, "a schedule of no shape");
 }
@@ -57,7 +57,7 @@ void set_lr(Optimizer& optimizer, double lr, std::optional<std::size_t> group) {
   std::vector<Group>& groups = optimizer.groups();
   if (group && *group >= groups.size())
     throw Error(str("set_lr of ", optimizer.type(), ": there is no group ", *group),
-                str("groups count from 0; there are ", groups.size()));
+                str("groups count from 0; the optimizer has ", groups.size()));
   for (std::size_t i = 0; i < groups.size(); ++i)
     if (!group || *group == i) groups[i].options.lr = lr;
 }

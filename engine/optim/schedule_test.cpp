@@ -23,7 +23,7 @@ std::vector<double> factors(const Schedule& schedule, std::int64_t count) {
   return result;
 }
 
-TEST(Schedule, HasTheShapesOfItsFormulas) {
+TEST(Schedule, MatchesItsFormulas) {
   Schedule schedule;
   EXPECT_THAT(factors(schedule, 3), ElementsAre(1.0, 1.0, 1.0));
   schedule.shape = ScheduleShape::step;
@@ -41,7 +41,7 @@ TEST(Schedule, HasTheShapesOfItsFormulas) {
                                                                                      (1 - diagonal) / 2, 0.0, 0.0}));
 }
 
-TEST(Schedule, WarmsUpBeforeItsShapeBegins) {
+TEST(Schedule, WarmsUpFirst) {
   Schedule schedule;
   schedule.warm_up = 3;
   EXPECT_THAT(factors(schedule, 5), ElementsAre(0.25, 0.5, 0.75, 1.0, 1.0));
@@ -59,7 +59,7 @@ std::string error_of(const Schedule& schedule, std::int64_t step) {
   return "no error";
 }
 
-TEST(Schedule, RefusesWhatIsOutOfRange) {
+TEST(Schedule, RejectsValuesOutOfRange) {
   EXPECT_THAT(error_of({}, -1), HasSubstr("the step is -1"));
   EXPECT_THAT(error_of({.shape = ScheduleShape::cosine}, 0), HasSubstr("steps is 0"));
   EXPECT_THAT(error_of({.shape = ScheduleShape::linear, .steps = 5, .warm_up = 5}, 0), HasSubstr("more than warm_up"));
@@ -69,7 +69,7 @@ TEST(Schedule, RefusesWhatIsOutOfRange) {
   EXPECT_EQ(schedule_shape("cosine"), ScheduleShape::cosine);
 }
 
-TEST(SetLr, ChangesWhatTheNextStepTakes) {
+TEST(SetLr, ChangesTheNextStep) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const auto parameter = [](double value) {

@@ -1,4 +1,4 @@
-// Stochastic gradient descent with momentum and weight decay. State: momentum_buffer, when there is momentum.
+// Stochastic gradient descent with momentum and weight decay. Its state is momentum_buffer, if momentum is not 0.
 #pragma once
 
 #include <string_view>

@@ -1,4 +1,4 @@
-// Optimizers and clipping on sharded parameters, against the same on whole ones.
+// Compares optimizers and clipping on sharded parameters with the same on full parameters.
 #include "engine/mesh/sharded.hpp"
 
 #include <cmath>
@@ -34,20 +34,20 @@ Tensor values(const Dims& sizes, double start) {
   return from_values(all, sizes, DType::float32, {});
 }
 
-// Parameters of several shardings, plain ones among them, beside the same whole.
+// Pairs of equal parameters: a full one, and a sharded or plain one.
 struct Twins {
-  std::vector<Tensor> whole, sharded;
+  std::vector<Tensor> full, sharded;
 
   void add(const Dims& sizes, const DeviceMesh& mesh, const Placements& placements) {
-    whole.push_back(values(sizes, 0.5 + 0.1 * static_cast<double>(whole.size())));
-    sharded.push_back(placements.empty() ? raw::clone(whole.back()) : distribute(whole.back(), mesh, placements));
-    set_requires_grad(whole.back(), true);
+    full.push_back(values(sizes, 0.5 + 0.1 * static_cast<double>(full.size())));
+    sharded.push_back(placements.empty() ? raw::clone(full.back()) : distribute(full.back(), mesh, placements));
+    set_requires_grad(full.back(), true);
     set_requires_grad(sharded.back(), true);
   }
   void set_gradients(double start) {
-    for (std::size_t i = 0; i < whole.size(); ++i) {
-      const Tensor gradient = values(whole[i].sizes(), start - 0.3 * static_cast<double>(i));
-      set_grad(whole[i], gradient);
+    for (std::size_t i = 0; i < full.size(); ++i) {
+      const Tensor gradient = values(full[i].sizes(), start - 0.3 * static_cast<double>(i));
+      set_grad(full[i], gradient);
       const auto& layout = sharded[i].impl().layout;
       set_grad(sharded[i],
                layout ? make_sharded(raw::clone(local_part(gradient, *layout)), layout) : raw::clone(gradient));
@@ -67,13 +67,13 @@ Twins twins(const DeviceMesh& mesh) {
   made.add({9, 4}, mesh, {shard(0), replicate()});
   made.add({7}, mesh, {});
   made.add({9, 3}, mesh, {strided_shard(0, 2), shard(0)});
-  made.add({1, 6}, mesh, {replicate(), shard(0)});  // empty on half of the ranks
+  made.add({1, 6}, mesh, {replicate(), shard(0)});  // an empty shard on half of the ranks
   made.add({4, 4}, mesh, {replicate(), replicate()});
   made.add({2, 5}, mesh, {shard(0), shard(1)});
   return made;
 }
 
-TEST(ShardedOptimizers, StepLocallyWithTheBitsOfWholeOnes) {
+TEST(ShardedOptimizers, MatchFullOptimizersWithoutCommunication) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
     for (const char* type : {"SGD", "Adam", "AdamW"}) {
@@ -82,7 +82,7 @@ TEST(ShardedOptimizers, StepLocallyWithTheBitsOfWholeOnes) {
       options.lr = 0.1;
       options.weight_decay = 0.01;
       if (type[0] == 'S') options.momentum = 0.9;
-      const auto reference = make_optimizer(type, {Twins::group(pair.whole, options)});
+      const auto reference = make_optimizer(type, {Twins::group(pair.full, options)});
       const auto test = make_optimizer(type, {Twins::group(pair.sharded, options)});
       const std::size_t position = comm::log().size();
       for (int step = 0; step < 3; ++step) {
@@ -91,12 +91,12 @@ TEST(ShardedOptimizers, StepLocallyWithTheBitsOfWholeOnes) {
         test->step();
       }
       require(comm::log().size() == position, "no communication");
-      const auto agree = [&](const Tensor& sharded, const Tensor& whole, const std::string& what) {
+      const auto agree = [&](const Tensor& sharded, const Tensor& full, const std::string& name) {
         const auto& layout = sharded.impl().layout;
-        require(to_bytes(sharded) == to_bytes(layout ? raw::contiguous(local_part(whole, *layout)) : whole), what);
+        require(to_bytes(sharded) == to_bytes(layout ? raw::contiguous(local_part(full, *layout)) : full), name);
       };
-      for (std::size_t i = 0; i < pair.whole.size(); ++i)
-        agree(pair.sharded[i], pair.whole[i], str(type, ", parameter ", i));
+      for (std::size_t i = 0; i < pair.full.size(); ++i)
+        agree(pair.sharded[i], pair.full[i], str(type, ", parameter ", i));
       const auto states = test->state_tensors(), expected = reference->state_tensors();
       require(states.size() == expected.size() && !states.empty(), "states");
       for (std::size_t i = 0; i < states.size(); ++i) {
@@ -110,7 +110,7 @@ TEST(ShardedOptimizers, StepLocallyWithTheBitsOfWholeOnes) {
       require(to_doubles(full_tensor(grad(pair.sharded[2]))) == std::vector<double>(27, 0.0), "zeroed");
       test->zero_grad();
       require(!grad(pair.sharded[0]).defined(), "removed");
-      // State of another sharding is not taken over in silence.
+      // State with another layout is rejected.
       auto state = test->state_dict();
       test->load_state_dict(state);
       for (auto& [name, tensors] : state.state)
@@ -138,13 +138,13 @@ int all_reduces_since(std::size_t position) {
   return count;
 }
 
-TEST(ShardedOptimizers, RefusePartsOfASum) {
+TEST(ShardedOptimizers, RejectPartialParameters) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"tp"});
-    const Tensor parts = distribute(values({4}, 1.0), mesh, {layout::partial()});
-    set_requires_grad(parts, true);
-    set_grad(parts, distribute(values({4}, 0.5), mesh, {replicate()}));
-    const auto sgd = make_optimizer("SGD", {Twins::group({parts}, {})});
+    const Tensor sums = distribute(values({4}, 1.0), mesh, {layout::partial()});
+    set_requires_grad(sums, true);
+    set_grad(sums, distribute(values({4}, 0.5), mesh, {replicate()}));
+    const auto sgd = make_optimizer("SGD", {Twins::group({sums}, {})});
     std::string error;
     try {
       sgd->step();
@@ -156,24 +156,24 @@ TEST(ShardedOptimizers, RefusePartsOfASum) {
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(ShardedClip, ClipsByTheNormOfTheWhole) {
+TEST(ShardedClip, ClipsByTheFullNorm) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
     for (const double kind : {2.0, 1.0, 3.0, inf}) {
       Twins pair = twins(mesh);
       pair.set_gradients(0.7);
-      const double expected = item(clip_grad_norm(pair.whole, 1.0, kind));
+      const double expected = item(clip_grad_norm(pair.full, 1.0, kind));
       const std::size_t position = comm::log().size();
       const Tensor norm = clip_grad_norm(pair.sharded, 1.0, kind);
       require(!norm.is_sharded() && norm.num_dims() == 0, "a plain scalar");
       require(std::fabs(item(norm) - expected) <= 1e-5 * expected, str("norm ", item(norm), " for ", expected));
-      require(all_reduces_since(position) == 2, "one all_reduce a sharded axis, however many shardings");
+      require(all_reduces_since(position) == 2, "one all_reduce per shard axis");
       const auto all = comm::exchange(comm::world_group(), str(item(norm)));
       require(all == std::vector<std::string>(4, all.front()), "the same on all ranks");
-      for (std::size_t i = 0; i < pair.whole.size(); ++i) {
-        require(grad(pair.sharded[i]).is_sharded() == pair.sharded[i].is_sharded(), "gradients lie as before");
+      for (std::size_t i = 0; i < pair.full.size(); ++i) {
+        require(grad(pair.sharded[i]).is_sharded() == pair.sharded[i].is_sharded(), "gradients keep their layout");
         const std::vector<double> x = to_doubles(full_tensor(grad(pair.sharded[i]))),
-                                  y = to_doubles(grad(pair.whole[i]));
+                                  y = to_doubles(grad(pair.full[i]));
         for (std::size_t k = 0; k < x.size(); ++k)
           require(std::fabs(x[k] - y[k]) <= 1e-5 * (1e-3 + std::fabs(y[k])), str("gradient ", i));
       }
@@ -182,14 +182,14 @@ TEST(ShardedClip, ClipsByTheNormOfTheWhole) {
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(ShardedClip, CostsNothingOnAxesThatReplicate) {
+TEST(ShardedClip, ReducesOverShardAxesOnly) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
     const auto cost = [&](const std::vector<Placements>& all) {
       Twins pair;
       for (const Placements& placements : all) pair.add({5, 4}, mesh, placements);
       pair.set_gradients(0.7);
-      const double expected = item(clip_grad_norm(pair.whole, 1.0));
+      const double expected = item(clip_grad_norm(pair.full, 1.0));
       const std::size_t position = comm::log().size();
       require(std::fabs(item(clip_grad_norm(pair.sharded, 1.0)) - expected) <= 1e-5 * expected, "norm");
       return all_reduces_since(position);

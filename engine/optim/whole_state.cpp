@@ -24,22 +24,28 @@ std::map<std::string, Tensor> parameters_of(Optimizer& optimizer) {
   return parameters;
 }
 
-Tensor part(const Tensor& whole, const Tensor& parameter) {
-  const device::PurposeScope purpose(device::Purpose::optimizer);
-  const Tensor there = raw::to_device(whole, parameter.device());
-  if (!parameter.is_sharded()) return there;
-  const LayoutPtr& layout = parameter.impl().layout;
-  Tensor mine = local_part(there, *layout);
-  if (defect_armed(Defect::optimizer_state_of_first_part)) [[unlikely]] {
-    const Dims sizes = mine.sizes();
-    mine = there;
-    for (int dim = 0; dim < sizes.size(); ++dim) mine = slice(mine, dim, 0, sizes[dim]);
-  }
-  return make_sharded(raw::clone(mine), layout);
+// This rank's shard of a full tensor, a view.
+Tensor local_shard(const Tensor& full, const layout::ShardedLayout& layout) {
+  Tensor shard = local_part(full, layout);
+  if (!defect_armed(Defect::optimizer_state_of_first_part)) [[likely]]
+    return shard;
+  const Dims sizes = shard.sizes();
+  shard = full;
+  for (int dim = 0; dim < sizes.size(); ++dim) shard = slice(shard, dim, 0, sizes[dim]);
+  return shard;
 }
 
-// ---- what rank 0 has, told to all: a line a word ----
-std::string told(const StateDict& dict) {
+// The state tensor for a parameter, on its device: this rank's shard if the parameter is sharded.
+Tensor shard_for(const Tensor& parameter, const Tensor& full) {
+  const device::PurposeScope purpose(device::Purpose::optimizer);
+  const Tensor moved = raw::to_device(full, parameter.device());
+  if (!parameter.is_sharded()) return moved;
+  const LayoutPtr& layout = parameter.impl().layout;
+  return make_sharded(raw::clone(local_shard(moved, *layout)), layout);
+}
+
+// ---- rank 0's state dict as text without the values of tensors: one line per word ----
+std::string to_lines(const StateDict& dict) {
   std::string text;
   const auto line = [&text](const auto& value) { text += str(value, "\n"); };
   const auto number = [&line](double value) {
@@ -75,7 +81,7 @@ class Lines {
   explicit Lines(const std::string& text) : in_(text) {}
   std::string word() {
     std::string line;
-    LOCKSTEP_CHECK(std::getline(in_, line), "the state of an optimizer as rank 0 tells it ends early");
+    LOCKSTEP_CHECK(std::getline(in_, line), "the text of rank 0's optimizer state ends early");
     return line;
   }
   std::int64_t count() { return std::stoll(word()); }
@@ -85,10 +91,10 @@ class Lines {
   std::istringstream in_;
 };
 
-// The groups as rank 0 has them, and its tensors: their values by one broadcast each.
-StateDict from_first_rank(const StateDict& mine) {
+// Rank 0's state dict on every rank. The values of each tensor are broadcast.
+StateDict broadcast_from_rank_0(const StateDict& mine) {
   comm::ProcessGroup& world = comm::world_group();
-  Lines lines(comm::exchange(world, world.rank() == 0 ? told(mine) : "", "optimizer state").front());
+  Lines lines(comm::exchange(world, world.rank() == 0 ? to_lines(mine) : "", "optimizer state").front());
   StateDict dict;
   dict.groups.resize(static_cast<std::size_t>(lines.count()));
   for (auto& [names, options] : dict.groups) {
@@ -122,20 +128,20 @@ StateDict from_first_rank(const StateDict& mine) {
 
 }  // namespace
 
-StateDict parts_of_whole(Optimizer& optimizer, const StateDict& whole, bool from_first) {
+StateDict parts_of_whole(Optimizer& optimizer, const StateDict& full, bool from_rank_0) {
   const NoGrad no_grad;
   const std::map<std::string, Tensor> parameters = parameters_of(optimizer);
-  StateDict dict = from_first ? from_first_rank(whole) : whole;
+  StateDict dict = from_rank_0 ? broadcast_from_rank_0(full) : full;
   for (auto& [name, tensors] : dict.state) {
     const auto at = parameters.find(name);
     if (at == parameters.end()) continue;
     for (auto& [key, tensor] : tensors) {
       if (tensor.num_dims() == 0 || tensor.is_sharded()) continue;
       if (tensor.sizes() != global_sizes(at->second))
-        throw Error(str("load_state_dict into ", optimizer.type(), ": `", name, "/", key, "` has sizes ",
-                        to_text(tensor.sizes()), " as a whole, its parameter ", to_text(global_sizes(at->second))),
-                    "give the whole state of an optimizer of the same model");
-      tensor = part(tensor, at->second);
+        throw Error(str("load_state_dict into ", optimizer.type(), ": `", name, "/", key, "` has full sizes ",
+                        to_text(tensor.sizes()), ", its parameter ", to_text(global_sizes(at->second))),
+                    "give the full state dict of an optimizer of the same model");
+      tensor = shard_for(at->second, tensor);
     }
   }
   return dict;

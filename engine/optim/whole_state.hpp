@@ -1,20 +1,19 @@
-// Whole optimizer state for sharded parameters: cut into the parts that this rank trains, as load_state_dict takes
-// them.
+// Full optimizer state dicts for sharded parameters: converts them to this rank's shards, which load_state_dict
+// expects.
 //
-//   optimizer.load_state_dict(parts_of_whole(optimizer, whole));                     // every rank has the whole
-//   optimizer.load_state_dict(parts_of_whole(optimizer, whole, /*from_first=*/true));  // rank 0 has it, the others
-//   none
+//   optimizer.load_state_dict(parts_of_whole(optimizer, full));                       // every rank has the full state
+//   optimizer.load_state_dict(parts_of_whole(optimizer, full, /*from_rank_0=*/true));  // only rank 0 has it
 #pragma once
 
 #include "engine/optim/optimizer.hpp"
 
 namespace lockstep::optim {
 
-// Each tensor of the sizes that its parameter has as a whole becomes this rank's part, laid out as the parameter, on
-// its device; others (a step count, tensors that are sharded already, of parameters that the optimizer does not have)
-// stay as they are. With `from_first` all ranks of the world call together and get what rank 0 has - groups and options
-// too - one broadcast a tensor (family checkpoint). Throws Error, on every rank, when a tensor has neither the sizes of
-// its parameter nor is a number.
-Optimizer::StateDict parts_of_whole(Optimizer& optimizer, const Optimizer::StateDict& whole, bool from_first = false);
+// Replaces each state tensor with the full sizes of its parameter by this rank's shard, with the layout and on the
+// device of the parameter. Step counts, sharded tensors, and the state of parameters that the optimizer does not have
+// stay unchanged. With `from_rank_0`, all ranks of the world call it together: rank 0's groups, options and tensors are
+// broadcast, with one broadcast per tensor (family checkpoint). Throws Error, on every rank, if a tensor is not a
+// scalar and does not have the full sizes of its parameter.
+Optimizer::StateDict parts_of_whole(Optimizer& optimizer, const Optimizer::StateDict& full, bool from_rank_0 = false);
 
 }  // namespace lockstep::optim

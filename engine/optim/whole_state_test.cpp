@@ -45,45 +45,45 @@ void step_with(Optimizer& optimizer, double start) {
   optimizer.step();
 }
 
-// Whole training, and training of parts that takes over in the middle: the same values in the end.
-void resumes(const char* type, bool from_first, int rank) {
+// Training on full parameters, and training on shards that resumes from its state, end with the same values.
+void resumes(const char* type, bool from_rank_0, int rank) {
   const DeviceMesh mesh({2, 2}, {"dp", "tp"});
   const std::vector<Dims> sizes = {{5, 3}, {1}, {4, 2}, {7}};
   const std::vector<Placements> placements = {{layout::replicate(), layout::shard(0)},
                                               {layout::shard(0), layout::replicate()},
                                               {layout::shard(1), layout::shard(0)},
                                               {}};
-  std::vector<Tensor> whole, parts;
-  for (std::size_t i = 0; i < sizes.size(); ++i) whole.push_back(values(sizes[i], 1.0));
-  const auto first = optimizer_of(type, whole, 0.1);
+  std::vector<Tensor> full, shards;
+  for (std::size_t i = 0; i < sizes.size(); ++i) full.push_back(values(sizes[i], 1.0));
+  const auto first = optimizer_of(type, full, 0.1);
   step_with(*first, 2.0);
   for (std::size_t i = 0; i < sizes.size(); ++i)
-    parts.push_back(placements[i].empty() ? raw::clone(detach(whole[i]))
-                                          : distribute(detach(whole[i]), mesh, placements[i]));
-  const auto second = optimizer_of(type, parts, 99.0);
-  const auto given = from_first && rank > 0 ? Optimizer::StateDict() : first->state_dict();
-  second->load_state_dict(parts_of_whole(*second, given, from_first));
+    shards.push_back(placements[i].empty() ? raw::clone(detach(full[i]))
+                                           : distribute(detach(full[i]), mesh, placements[i]));
+  const auto second = optimizer_of(type, shards, 99.0);
+  const auto given = from_rank_0 && rank > 0 ? Optimizer::StateDict() : first->state_dict();
+  second->load_state_dict(parts_of_whole(*second, given, from_rank_0));
   for (Optimizer* one : {first.get(), second.get()}) step_with(*one, -0.5);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const auto& layout = parts[i].impl().layout;
-    const Tensor expected = layout ? local_part(detach(whole[i]), *layout) : whole[i];
-    require(to_doubles(local_tensor(parts[i])) == to_doubles(expected), str(type, ": parameter ", i));
+    const auto& layout = shards[i].impl().layout;
+    const Tensor expected = layout ? local_part(detach(full[i]), *layout) : full[i];
+    require(to_doubles(local_tensor(shards[i])) == to_doubles(expected), str(type, ": parameter ", i));
   }
   require(second->groups()[0].options.lr == 0.1, "the learning rate");
   for (const auto& [name, tensor] : second->state_tensors())
     require(tensor.is_sharded() == (name.rfind("p3/", 0) != 0), str(name, " is ", describe_sharded(tensor)));
 }
 
-TEST(WholeOptimizerState, GoesOnInPartsOfAnyLayout) {
+TEST(FullOptimizerState, ResumesInAnyLayout) {
   for (const char* type : {"SGD", "Adam", "AdamW"})
-    for (const bool from_first : {false, true}) {
+    for (const bool from_rank_0 : {false, true}) {
       const auto failures =
-          comm::testing_ranks::run_ranks(4, Kind::threads, [&](int rank) { resumes(type, from_first, rank); });
-      EXPECT_THAT(failures, Each("")) << type << from_first;
+          comm::testing_ranks::run_ranks(4, Kind::threads, [&](int rank) { resumes(type, from_rank_0, rank); });
+      EXPECT_THAT(failures, Each("")) << type << from_rank_0;
     }
 }
 
-TEST(WholeOptimizerState, OfOtherSizesIsRefusedOnEveryRank) {
+TEST(FullOptimizerState, RejectsOtherSizesOnEveryRank) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int rank) {
     const DeviceMesh mesh = DeviceMesh::world();
     const auto first = optimizer_of("Adam", {values({6, 2}, 0.0)}, 0.1);
@@ -93,7 +93,7 @@ TEST(WholeOptimizerState, OfOtherSizesIsRefusedOnEveryRank) {
       parts_of_whole(*second, rank == 0 ? first->state_dict() : Optimizer::StateDict(), true);
     } catch (const Error& error) {
       const std::string text = error.what();
-      require(text.find("`p0/exp_avg` has sizes (6, 2) as a whole, its parameter (4, 2)") != std::string::npos, text);
+      require(text.find("`p0/exp_avg` has full sizes (6, 2), its parameter (4, 2)") != std::string::npos, text);
       return;
     }
     require(false, "nothing was refused");

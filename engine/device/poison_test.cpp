@@ -1,0 +1,97 @@
+#include <cstring>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "engine/core/error.hpp"
+#include "engine/device/order.hpp"
+#include "engine/device/test_rank.hpp"
+
+namespace lockstep::device {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+void nothing(const Pointers&) {}
+
+class Poison : public testing::TestWithParam<Kind> {
+ protected:
+  Stream& compute() { return stream({GetParam(), 0}, Role::compute); }
+  MemoryPtr block() {
+    MemoryPtr memory = allocate({GetParam(), 0}, 64);
+    memory->label = "fc1.weight";
+    return memory;
+  }
+
+ private:
+  OneRank rank_;
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Poison, testing::Values(Kind::cpu, Kind::sim),
+                         [](const auto& kind) { return std::string(name_of(kind.param)); });
+
+TEST_P(Poison, FillsWriteOnlyRanges) {
+  const MemoryPtr memory = block(), input = block();
+  std::byte bytes[64] = {};
+  write_from_host(*memory, 0, bytes, 64);
+  write_from_host(*input, 0, bytes, 64);
+  set_poison(true);
+  launch(compute(), "writes half", {Access{memory.get(), 0, 64, Mode::write}, Access{input.get(), 0, 64, Mode::update}},
+         [](const Pointers& p) { std::memset(p.at(0), 7, 32); });
+  read_to_host(bytes, *memory, 0, 64);
+  EXPECT_EQ(static_cast<int>(bytes[31]), 7);
+  EXPECT_EQ(static_cast<int>(bytes[32]), 0xff);
+  read_to_host(bytes, *input, 0, 64);
+  EXPECT_EQ(static_cast<int>(bytes[0]), 0);
+}
+
+TEST_P(Poison, FindsAWriteDeclaredAsRead) {
+  const MemoryPtr memory = block();
+  std::byte bytes[64] = {};
+  write_from_host(*memory, 0, bytes, 64);
+  set_poison(true);
+  const auto run = [&](Mode mode) {
+    launch(compute(), "sneaky", {Access{memory.get(), 0, 64, mode}},
+           [](const Pointers& p) { p.at(0)[63] = std::byte{1}; });
+    compute().synchronize();
+  };
+  EXPECT_NO_THROW(run(Mode::update));
+  write_from_host(*memory, 0, bytes, 64);
+  try {
+    run(Mode::read);
+    FAIL() << "not caught";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("`sneaky`"), HasSubstr("fc1.weight")));
+  }
+}
+
+TEST_P(Poison, LeavesInPlaceOperandsUnchanged) {
+  const MemoryPtr memory = block();
+  std::byte bytes[64] = {};
+  bytes[5] = std::byte{3};
+  write_from_host(*memory, 0, bytes, 64);
+  set_poison(true);
+  launch(compute(), "in place", {Access{memory.get(), 0, 64, Mode::read}, Access{memory.get(), 0, 64, Mode::write}},
+         [](const Pointers& p) { p.at(1)[6] = p.at(0)[5]; });
+  read_to_host(bytes, *memory, 0, 64);
+  EXPECT_EQ(static_cast<int>(bytes[5]), 3);
+  EXPECT_EQ(static_cast<int>(bytes[6]), 3);
+}
+
+TEST_P(Poison, CoversDeferredLaunches) {
+  const MemoryPtr memory = block(), out = block();
+  std::byte bytes[64] = {};
+  write_from_host(*memory, 0, bytes, 64);
+  write_from_host(*out, 0, bytes, 64);
+  set_poison(true);
+  const Access accesses[] = {{memory.get(), 0, 64, Mode::read}, {out.get(), 0, 64, Mode::write}};
+  launch_deferred(compute(), "collective", accesses, nothing, [](const Pointers& p) { p.at(1)[0] = std::byte{1}; });
+  read_to_host(bytes, *out, 0, 64);
+  EXPECT_EQ(static_cast<int>(bytes[0]), 1);
+  EXPECT_EQ(static_cast<int>(bytes[1]), 0xff);
+  launch_deferred(compute(), "sneaky", accesses, nothing, [](const Pointers& p) { p.at(0)[0] = std::byte{1}; });
+  EXPECT_THROW(compute().synchronize(), Error);
+}
+
+}  // namespace
+}  // namespace lockstep::device

@@ -1,0 +1,150 @@
+// Streams of sim: the host and the worker share their launches.
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "engine/device/order.hpp"
+#include "engine/device/test_rank.hpp"
+
+namespace lockstep::device {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(Sim, ReturnsBeforeALaunchHasRun) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  delay(compute, 200.0);
+  const Event event = compute.record();
+  EXPECT_FALSE(event.done());
+  event.synchronize();
+  EXPECT_TRUE(event.done());
+}
+
+TEST(Sim, RunsStreamsConcurrently) {
+  OneRank rank;
+  const double spent = milliseconds_of([] {
+    for (int role = 0; role < 4; ++role) delay(stream(sim, static_cast<Role>(role)), 40.0);
+    synchronize_all();
+  });
+  EXPECT_GE(spent, 39.0);
+  EXPECT_LT(spent, 120.0);
+}
+
+TEST(Sim, ReportsWorkerErrorsOnTheHost) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  const Event before = compute.record();
+  bool later_ran = false;
+  delay(compute, 20.0);  // the launches below are issued before the first of them runs
+  launch(compute, "fails", {}, [&](const Pointers&) { throw Error("the first failure"); });
+  launch(compute, "fails too", {}, [&](const Pointers&) { throw Error("the second failure"); });
+  launch(compute, "after", {}, [&](const Pointers&) { later_ran = true; });
+  const Event after = compute.record();
+  EXPECT_THAT(message_of([&] { compute.synchronize(); }), HasSubstr("the first failure"));
+  EXPECT_THAT(message_of([&] { launch(compute, "more", {}, [](const Pointers&) {}); }), HasSubstr("the first failure"));
+  EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("the first failure"));
+  EXPECT_NO_THROW(before.synchronize());
+  EXPECT_TRUE(after.done());
+  EXPECT_FALSE(later_ran);
+}
+
+// The host runs the launches of an idle stream and the launches that it waits for. Only polling needs the worker. A
+// failure on the host is reported no earlier than a failure on the worker.
+TEST(Sim, RunsLaunchesOnTheHostWhenIdleOrWaiting) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  std::thread::id ran_on;
+  const auto look = [&](const Pointers&) { ran_on = std::this_thread::get_id(); };
+  launch(compute, "idle", {}, look);
+  EXPECT_TRUE(compute.record().done());
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  delay(compute, 5.0);
+  launch(compute, "behind a delay", {}, look);
+  const Event behind = compute.record();
+  while (!behind.done()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_NE(ran_on, std::this_thread::get_id());
+  Stream& copies = stream(sim, Role::copy_in);
+  delay(compute, 5.0);
+  copies.wait(compute.record());
+  launch(copies, "behind another stream", {}, look);  // only the host waits for it
+  copies.synchronize();
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+  EXPECT_NO_THROW(launch(compute, "fails", {}, [](const Pointers&) { throw Error("it failed"); }));
+  const Event after = compute.record();
+  ran_on = {};
+  EXPECT_THAT(message_of([&] { launch(compute, "more", {}, look); }), HasSubstr("it failed"));
+  EXPECT_THAT(message_of([&] { after.synchronize(); }), HasSubstr("it failed"));
+  Stream& side = stream(sim, Role::all_gather);
+  side.wait(after);
+  EXPECT_THAT(message_of([&] { side.synchronize(); }), HasSubstr("it failed"));
+  EXPECT_EQ(ran_on, std::thread::id());
+  clear_failures();
+  launch(compute, "again", {}, look);
+  EXPECT_EQ(ran_on, std::this_thread::get_id());
+}
+
+TEST(Sim, PropagatesAFailureToWaitingStreams) {
+  OneRank rank;
+  Stream& compute = current_stream(sim);
+  Stream& side = stream(sim, Role::all_gather);
+  delay(side, 5.0);
+  launch(side, "fails", {}, [](const Pointers&) { throw Error("gathering failed"); });
+  bool ran = false;
+  compute.wait(side.record());
+  launch(compute, "uses", {}, [&](const Pointers&) { ran = true; });
+  EXPECT_THAT(message_of([&] { compute.synchronize(); }), HasSubstr("gathering failed"));
+  EXPECT_FALSE(ran);
+  EXPECT_THAT(message_of([&] { current_stream(cpu).wait(side.record()); }), HasSubstr("gathering failed"));
+}
+
+TEST(Sim, EndsTheRankWithoutDrainingQueues) {
+  std::atomic<int> ran{0};
+  const double spent = milliseconds_of([&] {
+    OneRank rank;
+    delay(current_stream(sim), 20.0);
+    for (int i = 0; i < 100; ++i) {
+      launch(current_stream(sim), "sleep", {}, [&](const Pointers&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        ++ran;
+      });
+    }
+    stream(sim, Role::all_gather).wait(current_stream(sim).record());
+    launch(stream(sim, Role::all_gather), "never", {}, [&](const Pointers&) { ran += 1000; });
+  });
+  EXPECT_LT(spent, 1000.0);
+  EXPECT_LT(ran, 100);
+}
+
+TEST(Sim, CopiesToAndFromCpu) {
+  OneRank rank;
+  const MemoryPtr host = allocate(cpu, 8), device = allocate(sim, 8), back = allocate(cpu, 8, true);
+  const double value = 2.5;
+  write_from_host(*host, 0, &value, 8);
+  Stream& copy = current_stream(sim);
+  copy_bytes(copy, full_access(device, Mode::write), full_access(host, Mode::read));
+  copy_bytes(copy, full_access(back, Mode::write), full_access(device, Mode::read));
+  copy.record().synchronize();
+  double seen = 0;
+  read_to_host(&seen, *back, 0, 8);
+  EXPECT_EQ(seen, 2.5);
+  EXPECT_TRUE(order_violations().empty()) << order_violations()[0].message;
+}
+
+TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
+  OneRank rank;
+  const MemoryPtr pageable = allocate(cpu, 8), pinned = allocate(cpu, 8, true), device = allocate(sim, 8);
+  Stream& copy = stream(sim, Role::copy_in);
+  copy.wait(current_stream(sim).record());
+  delay(copy, 200.0);
+  copy_bytes(copy, full_access(device, Mode::write), full_access(pinned, Mode::read));
+  EXPECT_FALSE(copy.record().done());
+  copy_bytes(copy, full_access(device, Mode::write), full_access(pageable, Mode::read));
+  EXPECT_TRUE(copy.record().done());
+}
+
+}  // namespace
+}  // namespace lockstep::device
