@@ -40,12 +40,11 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
     }
     made = as_strided(made, grad.sizes(), dense, 0);
   }
-  made.impl().layout = grad.impl().layout;
-  return made;
+  return sharded_like(made, grad);
 }
 
 void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation) {
-  if (!same_layout(grad.impl().layout, layout::gradient_layout(leaf.impl().layout)))
+  if (!same_layout(grad.layout(), layout::gradient_layout(leaf.layout())))
     throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", called(leaf), ", which is ",
                     describe_sharded(leaf)),
                 "give one that lies as the tensor does: distribute or redistribute it");

@@ -27,9 +27,7 @@ struct Incoming {
     } else if (owned) {
       raw::add_(sum, grad);
     } else {
-      const auto layout = sum.impl().layout;  // raw operations know local parts only
-      sum = raw::add(sum, grad);
-      sum.impl().layout = layout;
+      sum = sharded_like(raw::add(sum, grad), sum);
       owned = true;
     }
   }
@@ -102,9 +100,8 @@ Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_g
         throw Error(str("backward: root ", i, " of sizes ", to_text(global_sizes(root)),
                         " is no scalar and its gradient is not given"),
                     "sum it, or give the gradient of it");
-      grad = ones(root.sizes(), root.dtype(), root.device());
-      grad.impl().layout = layout::gradient_layout(root.impl().layout);
-    } else if (!same_layout(grad.impl().layout, layout::gradient_layout(root.impl().layout))) {
+      grad = full_gradient(info_of(root), 1.0);
+    } else if (!same_layout(grad.layout(), layout::gradient_layout(root.layout()))) {
       throw Error(str("backward: the gradient given for root ", i, " is ", describe_sharded(grad), ", the root is ",
                       describe_sharded(root)),
                   "give one that lies as the root does, whole where the root is partial");

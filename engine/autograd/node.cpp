@@ -27,7 +27,7 @@ Gradients Node::run(Gradients& grads) const {
     LOCKSTEP_CHECK(result[i].sizes() == inputs[i].sizes && result[i].dtype() == inputs[i].dtype, "the derivative of ",
                    name_, " gave ", name_of(result[i].dtype()), " ", to_text(result[i].sizes()), " for input ", i,
                    " which is ", name_of(inputs[i].dtype), " ", to_text(inputs[i].sizes));
-    LOCKSTEP_CHECK(same_layout(result[i].impl().layout, inputs[i].layout), "the derivative of ", name_, " gave a ",
+    LOCKSTEP_CHECK(same_layout(result[i].layout(), inputs[i].layout), "the derivative of ", name_, " gave a ",
                    result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i, " that lies otherwise");
   }
   return result;
@@ -74,8 +74,7 @@ const Tensor& Backward::grad(int output) const {
   Tensor& slot = grads_[static_cast<std::size_t>(output)];
   if (!slot.defined()) {
     const TensorInfo& info = node_.outputs[static_cast<std::size_t>(output)];
-    slot = zeros(info.sizes, info.dtype, info.device);
-    slot.impl().layout = info.layout;
+    slot = full_gradient(info, 0.0);
   }
   return slot;
 }

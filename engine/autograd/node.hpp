@@ -27,7 +27,7 @@ struct TensorInfo {
   Dims sizes;
   DType dtype = DType::float32;
   device::Device device;
-  std::shared_ptr<const layout::ShardedLayout> layout;  // of its gradient; null for plain tensors
+  LayoutPtr layout;  // of its gradient; null for plain tensors
 };
 
 // A tensor kept for backward: itself with the version it had, or what the hooks made of it.
@@ -107,10 +107,11 @@ inline bool needs_gradient(const Tensor& tensor) {
   return state && (state->requires_grad || state->node);
 }
 // Whether two layouts are one; null: both plain.
-bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
-                 const std::shared_ptr<const layout::ShardedLayout>& b);
+bool same_layout(const LayoutPtr& a, const LayoutPtr& b);
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
+// A gradient of the tensor that is described, each element `value`.
+Tensor full_gradient(const TensorInfo& info, double value);
 
 // A backward under way, as others see it.
 class RunningBackward {

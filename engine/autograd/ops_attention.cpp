@@ -9,7 +9,7 @@ namespace lockstep::ops {
 
 Tensor softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("softmax", *a.impl().layout, dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("softmax", *a.layout(), dim, sharding::Dim::stays),
                    [=](const Tensor& x) { return softmax(x, dim); });
   const Tensor result = raw::softmax(a, dim);
   return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
@@ -18,7 +18,7 @@ Tensor softmax(const Tensor& a, int dim) {
 }
 Tensor log_softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("log_softmax", *a.impl().layout, dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("log_softmax", *a.layout(), dim, sharding::Dim::stays),
                    [=](const Tensor& x) { return log_softmax(x, dim); });
   const Tensor result = raw::log_softmax(a, dim);
   return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {

@@ -17,7 +17,7 @@ LayoutPtr shared(const sharding::ShardedLayout& layout) {
   return std::make_shared<const sharding::ShardedLayout>(layout);
 }
 
-const sharding::ShardedLayout& layout_of(const Tensor& a) { return *a.impl().layout; }
+const sharding::ShardedLayout& layout_of(const Tensor& a) { return *a.layout(); }
 
 std::string described(const std::vector<Tensor>& operands) {
   std::string text;
@@ -66,7 +66,7 @@ Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f) {
 }
 
 Tensor on_sharded(const char*, const Tensor& a, Keeps keeps, const OnLocal& f) {
-  if (keeps == Keeps::all || !layout::has_partial(layout_of(a))) return from_local(f(to_local(a)), a.impl().layout);
+  if (keeps == Keeps::all || !layout::has_partial(layout_of(a))) return from_local(f(to_local(a)), a.layout());
   const sharding::ShardedLayout where = sharding::reduced(layout_of(a), keeps);
   return by_rule(a, {where, where}, f);
 }
@@ -75,7 +75,7 @@ Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keep
   require_unmixed(name, {a, b});
   if (layout_of(a) == layout_of(b) && !layout::has_partial(layout_of(a))) {
     const Tensor local_a = to_local(a), local_b = to_local(b);
-    return from_local(f(local_a, local_b), a.impl().layout);
+    return from_local(f(local_a, local_b), a.layout());
   }
   const sharding::Binary rule = sharding::elementwise(name, layout_of(a), layout_of(b), keeps);
   const Tensor local_a = local_for(a, rule.a, rule.a_grad), local_b = local_for(b, rule.b, rule.b_grad);
@@ -161,7 +161,7 @@ Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& 
   if (!(layout_of(condition) == layout_of(a)) || !(layout_of(a) == layout_of(b)) || layout::has_partial(layout_of(a)))
     throw Error(str("where: ", described({condition, a, b})), "redistribute them to one layout, nothing of it partial");
   const Tensor local_condition = to_local(condition), local_a = to_local(a), local_b = to_local(b);
-  return from_local(where(local_condition, local_a, local_b), a.impl().layout);
+  return from_local(where(local_condition, local_a, local_b), a.layout());
 }
 
 Dims all_dims_of(const Tensor& a) {

@@ -10,12 +10,6 @@ namespace lockstep::ops {
 
 namespace {
 
-Tensor with_layout(const Tensor& local, const LayoutPtr& layout) {
-  const Tensor made = alias(local);
-  made.impl().layout = layout;
-  return made;
-}
-
 // What the gradient is multiplied by: a mean over n ranks passes 1/n of its gradient to each.
 double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedLayout& to) {
   double factor = 1.0;
@@ -32,7 +26,7 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
 
 // A seeded defect: what came from other ranks is zero.
 void keep_own_part(const Tensor& gathered, const layout::ShardedLayout& from) {
-  if (layout::has_shard(*gathered.impl().layout) || !layout::has_shard(from)) return;
+  if (layout::has_shard(*gathered.layout()) || !layout::has_shard(from)) return;
   const Tensor part = local_part(local_tensor(gathered), from), own = raw::clone(part);
   if (part.storage() != gathered.storage()) return;  // of several ranges
   raw::zero_(gathered);
@@ -41,7 +35,7 @@ void keep_own_part(const Tensor& gathered, const layout::ShardedLayout& from) {
 
 void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
   if (!recording({a})) return;
-  for (const layout::ShardedLayout* layout : {a.impl().layout.get(), &to})
+  for (const layout::ShardedLayout* layout : {a.layout().get(), &to})
     for (const layout::Placement& placement : layout->placements)
       if (placement.is_partial() && placement.op != layout::PartialOp::sum && placement.op != layout::PartialOp::mean)
         throw Error(str("redistribute: ", describe_sharded(a), " to ", layout::to_text(to.placements), ": ",
@@ -63,40 +57,40 @@ Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements&
                     std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes)));
 }
 
-Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.impl().layout)); }
+Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
 
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
   if (!a.is_sharded()) return a;
   return record("to_local", local_tensor(a), {a}, {},
-                [gradient, wanted = layout::gradient_layout(a.impl().layout)](const Backward& at) -> Gradients {
-                  return {lockstep::redistribute(with_layout(at.grad(), gradient), wanted)};
+                [gradient, wanted = layout::gradient_layout(a.layout())](const Backward& at) -> Gradients {
+                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
                 });
 }
 
 Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
-  const LayoutPtr from = a.impl().layout;
+  const LayoutPtr from = a.layout();
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
     const LayoutPtr wanted = layout::gradient_layout(from);
     const Tensor grad = lockstep::redistribute(at.grad(), wanted);
     if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
-      keep_own_part(grad, *at.grad().impl().layout);
+      keep_own_part(grad, *at.grad().layout());
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
-    return {with_layout(raw::mul(local_tensor(grad), factor), grad.impl().layout)};
+    return {sharded_like(raw::mul(grad, factor), grad)};
   });
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {
   if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // which says that it is plain
   return ops::redistribute(
-      a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.impl().layout, placements)));
+      a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.layout(), placements)));
 }
 
 Tensor full_tensor(const Tensor& a) {
   if (!a.is_sharded()) return a;
-  return to_local(ops::redistribute(a, Placements(a.impl().layout->placements.size())));
+  return to_local(ops::redistribute(a, Placements(a.layout()->placements.size())));
 }
 
 Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
@@ -104,7 +98,7 @@ Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements&
   if (!recording({whole})) return made;
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
       layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
-  const LayoutPtr to = made.impl().layout;
+  const LayoutPtr to = made.layout();
   return record("distribute", made, {whole}, {}, [replicated, to](const Backward& at) -> Gradients {
     const Tensor grad = local_tensor(lockstep::redistribute(at.grad(), replicated));
     const double factor = gradient_factor(*replicated, *to);

@@ -112,7 +112,7 @@ void compare(const DeviceMesh& mesh, const Placements& placements, const Dims& s
   for (int i = 0; i < 2; ++i) {
     const Tensor gradient = grad(sharded[i]);
     require(gradient.defined() && gradient.is_sharded(), str(what, ": no sharded gradient"));
-    require(*gradient.impl().layout == *layout::gradient_layout(sharded[i].impl().layout), str(what, ": its layout"));
+    require(*gradient.layout() == *layout::gradient_layout(sharded[i].layout()), str(what, ": its layout"));
     require_close(full_tensor(gradient), grad(whole[i]), str(what, ": gradient"));
   }
 }
@@ -136,13 +136,13 @@ TEST(OpsSharded, PartialValuesStayAsLongAsTheyCan) {
     const Tensor a = distribute(whole, mesh, {shard(0)});
     const std::size_t position = comm::log().size();
     const Tensor total = ops::sum(ops::mul(a, a));
-    require(total.impl().layout->placements == Placements{partial()}, "a sum over a cut dim is partial");
-    require(total.impl().layout->sizes == Dims(), "and a scalar");
+    require(total.layout()->placements == Placements{partial()}, "a sum over a cut dim is partial");
+    require(total.layout()->sizes == Dims(), "and a scalar");
     const Tensor twice = ops::sub(ops::mul(ops::neg(total), -3.0), ops::div(total, 1.0));
-    require(twice.impl().layout->placements == Placements{partial()}, "linear operations keep it so");
+    require(twice.layout()->placements == Placements{partial()}, "linear operations keep it so");
     require(comm::log().size() == position, "nothing was sent");
     const Tensor norm = ops::sqrt(total);
-    require(norm.impl().layout->placements == Placements{replicate()}, "a root needs the value");
+    require(norm.layout()->placements == Placements{replicate()}, "a root needs the value");
     require(comm::log().size() == position + 1 && comm::log().back().operation == comm::Operation::all_reduce,
             "which is one all_reduce");
     require_close(detach(full_tensor(norm)), raw::sqrt(raw::sum(raw::mul(whole, whole))), "norm");
@@ -195,7 +195,7 @@ TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
       // The loss is sum(whole * weights), each element counted once however it lies.
       Tensor gradient = distribute(weights, mesh, {way.to.is_partial() ? replicate() : way.to});
       if (way.to == partial(PartialOp::mean))
-        gradient = make_sharded(raw::div(local_tensor(gradient), 3.0), gradient.impl().layout);
+        gradient = make_sharded(raw::div(local_tensor(gradient), 3.0), gradient.layout());
       position = comm::log().size();
       backward({end}, {gradient});
       collect();
@@ -233,17 +233,17 @@ void compare(const DeviceMesh& mesh, const Product& product) {
   std::size_t position = comm::log().size();
   const Tensor expected = product.run(whole), result = product.run(sharded);
   require(comm::log().size() == position, str(product.name, ": forward is local"));
-  require(result.impl().layout->placements == product.result, str(product.name, ": ", describe_sharded(result)));
+  require(result.layout()->placements == product.result, str(product.name, ": ", describe_sharded(result)));
   require_close(detach(full_tensor(result)), expected, product.name);
   const Tensor weights = values(expected.sizes(), 1.1);
-  const Tensor mine = distribute(weights, mesh, layout::gradient_layout(result.impl().layout)->placements);
+  const Tensor mine = distribute(weights, mesh, layout::gradient_layout(result.layout())->placements);
   backward({expected}, {weights});
   position = comm::log().size();
   backward({result}, {mine});
   require(static_cast<int>(comm::log().size() - position) == product.num_backward,
           str(product.name, ": ", comm::log().size() - position, " collectives in backward"));
   for (std::size_t i = 0; i < whole.size(); ++i) {
-    require(grad(sharded[i]).impl().layout->placements == product.placements[i], str(product.name, ": gradient ", i));
+    require(grad(sharded[i]).layout()->placements == product.placements[i], str(product.name, ": gradient ", i));
     require_close(full_tensor(grad(sharded[i])), grad(whole[i]), str(product.name, ": gradient ", i));
   }
 }
@@ -257,9 +257,9 @@ TEST(OpsSharded, ProductsAndNormsByColumnsRowsAndBatches) {
     const auto embedding = [](const std::vector<Tensor>& t) {
       const Tensor at = from_values(std::vector<std::int64_t>{3, 0, 3, 2, 1}, {5}, DType::int64, {});
       if (!t[0].is_sharded()) return ops::embedding(t[0], at);
-      const DeviceMesh on(t[0].impl().layout->mesh);
+      const DeviceMesh on(t[0].layout()->mesh);
       Placements placements;
-      for (const layout::Placement& placement : t[0].impl().layout->placements)
+      for (const layout::Placement& placement : t[0].layout()->placements)
         placements.push_back(placement.is_shard() ? replicate() : shard(0));
       return ops::embedding(t[0], distribute(at, on, placements));
     };

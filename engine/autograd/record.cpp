@@ -1,7 +1,7 @@
 // Recording: from an operation's results, inputs and saved tensors to a node of the tape.
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/watch.hpp"
-#include "engine/layout/placement.hpp"
+#include "engine/mesh/sharded.hpp"
 
 namespace lockstep {
 
@@ -20,25 +20,22 @@ Edge edge_of(const Tensor& tensor) {
 
 TensorInfo info_of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  return {tensor.sizes(), tensor.dtype(), tensor.device(), layout::gradient_layout(tensor.impl().layout)};
+  return {tensor.sizes(), tensor.dtype(), tensor.device(), layout::gradient_layout(tensor.layout())};
 }
 
-bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
-                 const std::shared_ptr<const layout::ShardedLayout>& b) {
+Tensor full_gradient(const TensorInfo& info, double value) {
+  const Tensor local = full(info.sizes, value, info.dtype, info.device);
+  return info.layout ? make_sharded(local, info.layout) : local;
+}
+
+bool same_layout(const LayoutPtr& a, const LayoutPtr& b) {
   return a == b || (a && b && *a == *b);
 }
 
 Tensor detach(const Tensor& tensor) {
-  auto impl = std::make_shared<TensorImpl>();
-  const TensorImpl& from = tensor.impl();
-  impl->storage = from.storage;
-  impl->sizes = from.sizes;
-  impl->strides = from.strides;
-  impl->offset = from.offset;
-  impl->dtype = from.dtype;
-  impl->name = from.name;
-  impl->layout = from.layout;
-  return Tensor(std::move(impl));
+  Tensor detached = alias(tensor);
+  detached.set_name(tensor.name());
+  return detached;
 }
 
 bool recording(const std::vector<Tensor>& inputs) {

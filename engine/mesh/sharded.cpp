@@ -17,12 +17,6 @@ void require_sharded(const char* operation, const Tensor& tensor) {
     throw Error(str(operation, ": ", describe(tensor), " is a plain tensor"), "distribute it over a mesh first");
 }
 
-Tensor with_layout(const Tensor& local, LayoutPtr layout) {
-  const Tensor result = alias(local);
-  result.impl().layout = std::move(layout);
-  return result;
-}
-
 }  // namespace
 
 Tensor make_sharded(const Tensor& local, LayoutPtr layout) {
@@ -30,16 +24,11 @@ Tensor make_sharded(const Tensor& local, LayoutPtr layout) {
   if (local.sizes() != wanted)
     throw Error(str("a local part of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
                 str("on this rank the part is ", to_text(wanted)));
-  return with_layout(local, std::move(layout));
+  return Tensor(std::shared_ptr<TensorImpl>(new TensorImpl(local.impl(), std::move(layout))));
 }
 
 Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
   return make_sharded(local, std::make_shared<const layout::ShardedLayout>(std::move(layout)));
-}
-
-Tensor local_tensor(const Tensor& tensor) {
-  if (!tensor.is_sharded()) return tensor;
-  return with_layout(tensor, nullptr);
 }
 
 Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout) {
@@ -60,9 +49,9 @@ Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements&
                 "redistribute it, or distribute its full_tensor()");
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
       layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
-  const Tensor made = redistribute(with_layout(whole, replicated), placements);
+  const Tensor made = redistribute(make_sharded(whole, replicated), placements);
   // It owns its memory, and no more than it needs.
-  return made.storage() == whole.storage() ? with_layout(raw::clone(local_tensor(made)), made.impl().layout) : made;
+  return made.storage() == whole.storage() ? sharded_like(raw::clone(local_tensor(made)), made) : made;
 }
 
 layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
@@ -77,29 +66,29 @@ layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mes
 
 Tensor redistribute(const Tensor& tensor, const LayoutPtr& to) {
   require_sharded("redistribute", tensor);
-  const LayoutPtr& from = tensor.impl().layout;
+  const LayoutPtr& from = tensor.layout();
   if (from == to || *from == *to) return tensor;
-  return with_layout(run_redistribute(local_tensor(tensor), *from, *to), to);
+  return make_sharded(run_redistribute(local_tensor(tensor), *from, *to), to);
 }
 
 Tensor redistribute(const Tensor& tensor, const Placements& placements) {
   require_sharded("redistribute", tensor);
   return redistribute(tensor, std::make_shared<const layout::ShardedLayout>(
-                                  layout::with_placements(*tensor.impl().layout, placements)));
+                                  layout::with_placements(*tensor.layout(), placements)));
 }
 
 Tensor full_tensor(const Tensor& tensor) {
   if (!tensor.is_sharded()) return tensor;
-  return local_tensor(redistribute(tensor, Placements(tensor.impl().layout->placements.size())));
+  return local_tensor(redistribute(tensor, Placements(tensor.layout()->placements.size())));
 }
 
 const Dims& global_sizes(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->sizes : tensor.sizes();
+  return tensor.is_sharded() ? tensor.layout()->sizes : tensor.sizes();
 }
 
 std::string describe_sharded(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_sharded()) return describe(tensor);
-  return str(name_of(tensor.dtype()), " ", tensor.impl().layout->text(), ", on ", device::to_text(tensor.device()));
+  return str(name_of(tensor.dtype()), " ", tensor.layout()->text(), ", on ", device::to_text(tensor.device()));
 }
 
 }  // namespace lockstep

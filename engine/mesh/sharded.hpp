@@ -24,15 +24,12 @@
 
 namespace lockstep {
 
-using LayoutPtr = std::shared_ptr<const layout::ShardedLayout>;
 using Placements = std::vector<layout::Placement>;
 
 // A sharded tensor over the storage of `local`. Throws Error when local is not of the size that the layout gives this
 // rank.
 Tensor make_sharded(const Tensor& local, LayoutPtr layout);
 Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout);
-// The part of this rank: a plain tensor over the same storage, without gradient history; itself when it is plain.
-Tensor local_tensor(const Tensor& tensor);
 
 // What this rank holds of a whole tensor under a layout: a view where it is one range of each dim, else a copy. No
 // communication. Throws Error when the sizes differ or an axis is partial.

@@ -92,11 +92,11 @@ void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, 
         placements.push_back(kinds[static_cast<std::size_t>(draw(static_cast<int>(kinds.size())))]);
       const layout::ShardedLayout to{mesh.shape(), placements, sizes};
       std::vector<layout::RedistributeStep> steps;
-      if (error_of([&] { steps = layout::plan_redistribute(*tensor.impl().layout, to); }) != "no error") continue;
-      const std::string way = str(tensor.impl().layout->text(), " to ", to.text());
+      if (error_of([&] { steps = layout::plan_redistribute(*tensor.layout(), to); }) != "no error") continue;
+      const std::string way = str(tensor.layout()->text(), " to ", to.text());
       const std::size_t position = comm::log().size();
       tensor = redistribute(tensor, placements);
-      require(*tensor.impl().layout == to, way);
+      require(*tensor.layout() == to, way);
       const layout::RedistributeCost cost = layout::cost_of(steps);
       const Count count = count_since(position);
       require(count.all_gather == cost.num_all_gather && count.all_reduce == cost.num_all_reduce &&
@@ -104,7 +104,7 @@ void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, 
                   count.other == 0,
               str(way, ": other collectives than planned"));
       // Partial ones through what they reduce to.
-      const Tensor reduced = redistribute(tensor, layout::gradient_layout(tensor.impl().layout));
+      const Tensor reduced = redistribute(tensor, layout::gradient_layout(tensor.layout()));
       const std::vector<double> found = to_doubles(local_tensor(reduced)), expected = expected_part(to);
       require(found.size() == expected.size(), str(way, ": ", found.size(), " elements"));
       for (std::size_t i = 0; i < found.size(); ++i)
@@ -150,10 +150,10 @@ TEST(Sharded, AStridedShardComesBackInTheOrderOfRows) {
     const std::size_t position = comm::log().size();
     require(to_doubles(full_tensor(tensor)) == to_doubles(whole), "the whole");
     require(count_since(position).all_gather == 2, "one gather an axis");
-    require(to_doubles(local_part(whole, *tensor.impl().layout)) == to_doubles(tensor), "local part");
+    require(to_doubles(local_part(whole, *tensor.layout())) == to_doubles(tensor), "local part");
     // Rows of both pieces.
     const Tensor gathered = redistribute(tensor, {strided_shard(0, 2), replicate()});
-    require(to_doubles(local_part(whole, *gathered.impl().layout)) == to_doubles(gathered), "two ranges");
+    require(to_doubles(local_part(whole, *gathered.layout())) == to_doubles(gathered), "two ranges");
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -86,6 +86,9 @@ Tensor full(const Dims& sizes, double value, DType dtype, device::Device device)
   return out;
 }
 
+Tensor zeros_like(const Tensor& like) {
+  return sharded_like(zeros(like.sizes(), like.dtype(), like.device()), like);
+}
 Tensor zeros(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 0.0, dtype, device); }
 Tensor ones(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 1.0, dtype, device); }
 

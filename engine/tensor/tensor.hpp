@@ -24,13 +24,18 @@ namespace lockstep {
 namespace layout {
 struct ShardedLayout;
 }
+using LayoutPtr = std::shared_ptr<const layout::ShardedLayout>;  // null: a plain tensor
 
 // What engine/autograd hangs on a tensor.
 struct AutogradMeta {
   virtual ~AutogradMeta() = default;
 };
 
+class Tensor;
+
 struct TensorImpl {
+  TensorImpl() = default;
+
   StoragePtr storage;
   Dims sizes;
   Dims strides;             // in elements
@@ -38,7 +43,20 @@ struct TensorImpl {
   DType dtype = DType::float32;
   std::string name;  // of a parameter, fully qualified; else empty
   std::unique_ptr<AutogradMeta> autograd;
-  std::shared_ptr<const layout::ShardedLayout> layout;
+  // A tensor gets its layout where it is made, by make_sharded (engine/mesh/sharded.hpp) or sharded_like, and keeps it.
+  const LayoutPtr layout;
+
+ private:
+  friend Tensor make_sharded(const Tensor& local, LayoutPtr layout);
+  friend Tensor sharded_like(const Tensor& local, const Tensor& tensor);
+  // The same view of the same storage, with a layout and without gradient history.
+  TensorImpl(const TensorImpl& local, LayoutPtr its_layout)
+      : storage(local.storage),
+        sizes(local.sizes),
+        strides(local.strides),
+        offset(local.offset),
+        dtype(local.dtype),
+        layout(std::move(its_layout)) {}
 };
 
 class Tensor {
@@ -64,7 +82,8 @@ class Tensor {
   const StoragePtr& storage() const { return impl_->storage; }
   bool is_meta() const { return device().kind == device::Kind::meta; }
   bool is_contiguous() const { return lockstep::is_contiguous(impl_->sizes, impl_->strides); }
-  bool is_sharded() const { return impl_->layout != nullptr; }
+  const LayoutPtr& layout() const { return impl_->layout; }
+  bool is_sharded() const { return layout() != nullptr; }
   const std::string& name() const { return impl_->name; }
   void set_name(std::string name) const { impl_->name = std::move(name); }
   void bump_version() const { impl_->storage->bump_version(); }
@@ -80,7 +99,8 @@ device::Access update(const Tensor& tensor);
 
 // Factories: contiguous, on the current stream. The purpose is the current PurposeScope's.
 Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned = false);
-Tensor empty_like(const Tensor& like);  // contiguous
+Tensor empty_like(const Tensor& like);  // contiguous, without a layout
+Tensor zeros_like(const Tensor& like);  // contiguous, with the layout of `like`
 Tensor full(const Dims& sizes, double value, DType dtype, device::Device device);
 Tensor zeros(const Dims& sizes, DType dtype, device::Device device);
 Tensor ones(const Dims& sizes, DType dtype, device::Device device);
@@ -108,7 +128,17 @@ Tensor expand(const Tensor& tensor, const Dims& sizes);
 Tensor squeeze(const Tensor& tensor, int dim);
 Tensor unsqueeze(const Tensor& tensor, int dim);
 Tensor as_strided(const Tensor& tensor, const Dims& sizes, const Dims& strides, std::int64_t offset);
-Tensor alias(const Tensor& tensor);  // a new tensor over the same storage, without gradient history
+Tensor alias(const Tensor& tensor);  // the same view and layout as a new tensor, without gradient history
+
+// ---- layouts ----
+// Operations on local shards (ops.hpp) know no layouts; these two lead from a sharded tensor to its local shard and back.
+// The local shard: a plain view of the same storage, without gradient history. A plain tensor is returned itself.
+Tensor local_tensor(const Tensor& tensor);
+// `local`, which has the local sizes of `tensor`, as a tensor with the layout of `tensor`: shares the storage of
+// `local`, has no gradient history. `local` itself when `tensor` is plain.
+//
+//   sharded_like(raw::mul(local_tensor(gradient), 0.5), gradient)
+Tensor sharded_like(const Tensor& local, const Tensor& tensor);
 
 // To the host: waits for the current stream. Contiguous copies.
 double item(const Tensor& tensor);  // one element; throws Error otherwise

@@ -232,9 +232,20 @@ Tensor as_strided(const Tensor& tensor, const Dims& sizes, const Dims& strides, 
 }
 
 Tensor alias(const Tensor& tensor) {
-  Tensor out = view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
-  out.impl().layout = tensor.impl().layout;  // the same local sizes, so the same sharding
-  return out;
+  if (tensor.is_sharded()) return sharded_like(tensor, tensor);
+  return view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
+}
+
+Tensor local_tensor(const Tensor& tensor) {
+  if (!tensor.is_sharded()) return tensor;
+  return view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
+}
+
+Tensor sharded_like(const Tensor& local, const Tensor& tensor) {
+  if (!tensor.is_sharded()) return local;
+  LOCKSTEP_CHECK(local.sizes() == tensor.sizes(), "sharded_like: a local shard of ", to_text(local.sizes()),
+                 " for a tensor whose local shard is ", to_text(tensor.sizes()));
+  return Tensor(std::shared_ptr<TensorImpl>(new TensorImpl(local.impl(), tensor.layout())));
 }
 
 }  // namespace lockstep
