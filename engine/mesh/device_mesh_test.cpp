@@ -52,7 +52,7 @@ TEST(DeviceMesh, RefusesRanksThatAreNotThere) {
     };
     has(error_of({2}, {"a"}, {0, 5}), "there is no rank 5 in a world of 2");
     has(error_of({1}, {"a"}, {1 - rank}), rank == 0 ? "rank 0 is not in the mesh" : "rank 1 is not in the mesh");
-    has(error_of({2}, {"a"}, {1, 1}), "rank 1 stands in it twice");
+    has(error_of({2}, {"a"}, {1, 1}), "rank 1 is listed twice");
     has(error_of({2, 1}, {"a", "a"}, {0, 1}), "`a` is given twice");
     has(error_of({3}, {"a"}, {0, 1}), "make 3 places for 2 ranks");
     require(DeviceMesh({2}, {"a"}, {1, 0}).coordinates()[0] == 1 - rank, "ranks in the given order");

@@ -12,6 +12,6 @@ namespace lockstep {
 // nothing had to move. All ranks of the mesh together.
 Tensor run_redistribute(const Tensor& local, const layout::ShardedLayout& from, const layout::ShardedLayout& to);
 // The ranges of a dim one after the other: a view when they are one, else a copy.
-Tensor take_ranges(const Tensor& tensor, int dim, const std::vector<layout::Chunk>& ranges);
+Tensor slice_ranges(const Tensor& tensor, int dim, const std::vector<layout::Chunk>& ranges);
 
 }  // namespace lockstep

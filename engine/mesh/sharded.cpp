@@ -39,7 +39,7 @@ Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout) {
                 "redistribute it first");
   Tensor part = whole;
   for (int dim = 0; dim < whole.num_dims(); ++dim)
-    part = take_ranges(part, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
+    part = slice_ranges(part, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
   return part;
 }
 
@@ -59,8 +59,9 @@ layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mes
   layout::ShardedLayout made{mesh.shape(), placements, sizes ? *sizes : local.sizes()};
   layout::check(made);
   if (!sizes)
-    for (const layout::Cut& cut : layout::cuts(made))
-      made.sizes[cut.dim] = checked_multiply(made.sizes[cut.dim], mesh.shape().size(cut.axis), "from_local");
+    for (const layout::AxisSharding& sharding : layout::axis_shardings(made))
+      made.sizes[sharding.dim] =
+          checked_multiply(made.sizes[sharding.dim], mesh.shape().size(sharding.axis), "from_local");
   return made;
 }
 
@@ -73,8 +74,8 @@ Tensor redistribute(const Tensor& tensor, const LayoutPtr& to) {
 
 Tensor redistribute(const Tensor& tensor, const Placements& placements) {
   require_sharded("redistribute", tensor);
-  return redistribute(tensor, std::make_shared<const layout::ShardedLayout>(
-                                  layout::with_placements(*tensor.layout(), placements)));
+  return redistribute(
+      tensor, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*tensor.layout(), placements)));
 }
 
 Tensor full_tensor(const Tensor& tensor) {
@@ -82,9 +83,7 @@ Tensor full_tensor(const Tensor& tensor) {
   return local_tensor(redistribute(tensor, Placements(tensor.layout()->placements.size())));
 }
 
-const Dims& global_sizes(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.layout()->sizes : tensor.sizes();
-}
+const Dims& global_sizes(const Tensor& tensor) { return tensor.is_sharded() ? tensor.layout()->sizes : tensor.sizes(); }
 
 std::string describe_sharded(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_sharded()) return describe(tensor);

@@ -2,7 +2,7 @@
 // Differentiable forms are in engine/autograd/ops.hpp.
 //
 // All ranks of the mesh call distribute, redistribute and full_tensor together, with the same layouts. The collectives
-// are of the family tensor_parallel, whatever the axis; what a change costs is told by plan_redistribute
+// are of the family tensor_parallel, whatever the axis; what a change costs is told by redistribute_steps
 // (engine/layout/redistribute.hpp). Uneven parts are padded for the way and the padding never shows.
 //
 // Operations without gradients (engine/tensor/ops.hpp) work on the local parts and know no layouts: those in place keep

@@ -92,7 +92,7 @@ void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, 
         placements.push_back(kinds[static_cast<std::size_t>(draw(static_cast<int>(kinds.size())))]);
       const layout::ShardedLayout to{mesh.shape(), placements, sizes};
       std::vector<layout::RedistributeStep> steps;
-      if (error_of([&] { steps = layout::plan_redistribute(*tensor.layout(), to); }) != "no error") continue;
+      if (error_of([&] { steps = layout::redistribute_steps(*tensor.layout(), to); }) != "no error") continue;
       const std::string way = str(tensor.layout()->text(), " to ", to.text());
       const std::size_t position = comm::log().size();
       tensor = redistribute(tensor, placements);
@@ -190,7 +190,7 @@ TEST(Sharded, RefusesPartsThatDoNotFit) {
     require_error([&] { distribute(tensor, mesh, {shard(0)}); }, "is sharded already");
     require_error([&] { redistribute(whole, {shard(0)}); }, "is a plain tensor");
     require_error([&] { redistribute(tensor, {partial()}); }, "Shard(0) becomes Partial(sum)");
-    require_error([&] { redistribute(tensor, {shard(0), shard(1)}); }, "one placement an axis");
+    require_error([&] { redistribute(tensor, {shard(0), shard(1)}); }, "one placement per mesh axis");
     require_error([&] { make_sharded(whole, {mesh.shape(), {shard(0)}, {3, 4}}); }, "on this rank the part is");
     require_error([&] { local_part(whole, {mesh.shape(), {partial()}, {3, 4}}); }, "redistribute it first");
     const Tensor three = whole_of({3}, DType::float32, {});
