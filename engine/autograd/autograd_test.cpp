@@ -296,7 +296,7 @@ TEST_F(Autograd, TheGraphIsFreedUnlessRetained) {
 
 TEST_F(Autograd, RefusesRootsThatCannotBeDifferentiated) {
   const Tensor x = leaf({1, 2});
-  EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}); }), HasSubstr("of sizes (2,) is no scalar"));
+  EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}); }), HasSubstr("of sizes (2,) is not a scalar"));
   EXPECT_THAT(error_of([&] { backward({constant({1})}); }), HasSubstr("nothing to differentiate"));
   EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}, {constant({1})}); }), HasSubstr("the root is float32 (2,)"));
   EXPECT_THAT(error_of([&] {

@@ -54,7 +54,7 @@ class Region : public std::enable_shared_from_this<Region> {
     slot->info = info_of(tensor);
     slot->operation = autograd_rank().saving;
     if (defect_armed(Defect::checkpoint_keeps_activations)) [[unlikely]]
-      kept_.push_back(tensor);
+      slot->filled.tensor = tensor;
     slots_.push_back(slot);
     return slot;
   }
@@ -70,6 +70,7 @@ class Region : public std::enable_shared_from_this<Region> {
   }
 
   void recompute();
+  void fill_slots(std::size_t num_wanted);
   void run_again(std::size_t num_wanted);
   void check(std::size_t num_saved, std::size_t num_wanted) const;
   void clear() {
@@ -88,7 +89,6 @@ class Region : public std::enable_shared_from_this<Region> {
   std::optional<Generator::State> random_;
   std::vector<std::weak_ptr<Slot>> slots_;
   std::vector<TensorInfo> infos_;  // of the recomputation, in order of saving
-  std::vector<Tensor> kept_;       // nothing, but for a seeded defect
   std::uint64_t filled_in_ = 0;    // the backward that the filled slots belong to
 };
 
@@ -130,14 +130,18 @@ void Region::recompute() {
   std::size_t num_wanted = slots_.size();  // up to the last one that a node still owns
   while (num_wanted > 0 && slots_[num_wanted - 1].expired()) --num_wanted;
   try {
-    run_again(num_wanted);
-    if (defect_armed(Defect::checkpoint_recomputes_twice)) [[unlikely]]
-      run_again(num_wanted);
+    fill_slots(num_wanted);
     check(infos_.size(), num_wanted);
   } catch (...) {
     clear();
     throw;
   }
+}
+
+void Region::fill_slots(std::size_t num_wanted) {
+  run_again(num_wanted);
+  if (defect_armed(Defect::checkpoint_recomputes_twice)) [[unlikely]]
+    run_again(num_wanted);
 }
 
 void Region::run_again(std::size_t num_wanted) {

@@ -176,14 +176,22 @@ Tensor sum_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
   });
 }
 
-// The local sums over the count of the whole.
-Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
+namespace {
+
+// The number of elements of the full tensor along the dims.
+double mean_count(const Tensor& a, const Dims& dims) {
+  if (defect_armed(Defect::sharded_mean_of_parts)) [[unlikely]]
+    return static_cast<double>(std::max<std::int64_t>(1, a.num_elements()));
   double count = 1.0;
   for (const std::int64_t dim : dims)
     count *= static_cast<double>(layout_of(a).sizes[normalize_dim(dim, layout_of(a).sizes.size(), "mean")]);
-  if (defect_armed(Defect::sharded_mean_of_parts)) [[unlikely]]
-    count = static_cast<double>(std::max<std::int64_t>(1, a.num_elements()));
-  return div(sum_on_sharded(a, dims, keep_dims), count);
+  return count;
+}
+
+}  // namespace
+
+Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
+  return div(sum_on_sharded(a, dims, keep_dims), mean_count(a, dims));
 }
 
 void require_in_place(const char* name, const Tensor& to, Keeps keeps) {

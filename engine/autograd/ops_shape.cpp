@@ -60,8 +60,7 @@ Tensor transpose(const Tensor& a, int dim0, int dim1) {
 
 Tensor permute(const Tensor& a, const Dims& order) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::permute(*a.layout(), order),
-                   [&](const Tensor& x) { return ops::permute(x, order); });
+    return by_rule(a, sharding::permute(*a.layout(), order), [&](const Tensor& x) { return ops::permute(x, order); });
   return record("permute", lockstep::permute(a, order), {a}, {}, [order](const Backward& at) -> Gradients {
     Dims back(order.size(), 0);
     for (int dim = 0; dim < order.size(); ++dim) back[normalize_dim(order[dim], order.size(), "permute")] = dim;
@@ -95,8 +94,7 @@ Tensor squeeze(const Tensor& a, int dim) {
 }
 Tensor unsqueeze(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::unsqueeze(*a.layout(), dim),
-                   [=](const Tensor& x) { return ops::unsqueeze(x, dim); });
+    return by_rule(a, sharding::unsqueeze(*a.layout(), dim), [=](const Tensor& x) { return ops::unsqueeze(x, dim); });
   return record("unsqueeze", lockstep::unsqueeze(a, dim), {a}, {}, back_to_sizes);
 }
 

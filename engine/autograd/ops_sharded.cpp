@@ -24,13 +24,20 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
   return factor;
 }
 
-// A seeded defect: what came from other ranks is zero.
-void keep_own_part(const Tensor& gathered, const layout::ShardedLayout& from) {
+// A seeded defect: sets the shards of other ranks to zero.
+void keep_own_shard(const Tensor& gathered, const layout::ShardedLayout& from) {
   if (layout::has_shard(*gathered.layout()) || !layout::has_shard(from)) return;
-  const Tensor part = local_part(local_tensor(gathered), from), own = raw::clone(part);
-  if (part.storage() != gathered.storage()) return;  // of several ranges
+  const Tensor shard = local_part(local_tensor(gathered), from), own = raw::clone(shard);
+  if (shard.storage() != gathered.storage()) return;  // the shard has several ranges
   raw::zero_(gathered);
-  raw::copy_(part, own);
+  raw::copy_(shard, own);
+}
+
+Tensor redistribute_gradient(const Tensor& grad, const LayoutPtr& to) {
+  const Tensor result = lockstep::redistribute(grad, to);
+  if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
+    keep_own_shard(result, *grad.layout());
+  return result;
 }
 
 void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
@@ -72,10 +79,7 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
-    const LayoutPtr wanted = layout::gradient_layout(from);
-    const Tensor grad = lockstep::redistribute(at.grad(), wanted);
-    if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
-      keep_own_part(grad, *at.grad().layout());
+    const Tensor grad = redistribute_gradient(at.grad(), layout::gradient_layout(from));
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
     return {sharded_like(raw::mul(grad, factor), grad)};

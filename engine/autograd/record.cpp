@@ -28,9 +28,7 @@ Tensor full_gradient(const TensorInfo& info, double value) {
   return info.layout ? make_sharded(local, info.layout) : local;
 }
 
-bool same_layout(const LayoutPtr& a, const LayoutPtr& b) {
-  return a == b || (a && b && *a == *b);
-}
+bool same_layout(const LayoutPtr& a, const LayoutPtr& b) { return a == b || (a && b && *a == *b); }
 
 Tensor detach(const Tensor& tensor) {
   Tensor detached = alias(tensor);
