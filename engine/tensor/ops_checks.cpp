@@ -30,7 +30,7 @@ void require_not_bool(const char* operation, const Tensor& a) {
   throw Error(str(operation, ": is not defined for ", describe(a)), "cast it to a type of numbers");
 }
 
-void require_no_repeats(const char* operation, const Tensor& tensor) {
+void require_not_expanded(const char* operation, const Tensor& tensor) {
   if (tensor.num_elements() == 0) return;
   for (int dim = 0; dim < tensor.num_dims(); ++dim) {
     if (tensor.strides()[dim] == 0 && tensor.sizes()[dim] > 1)
@@ -39,7 +39,7 @@ void require_no_repeats(const char* operation, const Tensor& tensor) {
   }
 }
 
-Tensor apart_from(const Tensor& from, const Tensor& to) {
+Tensor copy_if_overlapping(const Tensor& from, const Tensor& to) {
   if (from.storage() != to.storage() || from.num_elements() == 0 || to.num_elements() == 0) return from;
   if (from.offset() == to.offset() && from.sizes() == to.sizes() && from.strides() == to.strides() &&
       from.dtype() == to.dtype())

@@ -75,9 +75,9 @@ void copy_(const Tensor& to, const Tensor& from) {
   if (!(broadcast_sizes(to.sizes(), from.sizes(), "copy_") == to.sizes()))
     throw Error(str("copy_: ", to_text(from.sizes()), " does not broadcast to ", to_text(to.sizes())),
                 "give a source of at most the target's sizes");
-  require_no_repeats("copy_", to);
+  require_not_expanded("copy_", to);
   if (to.device() == from.device()) {
-    const Tensor source = apart_from(from, to);
+    const Tensor source = copy_if_overlapping(from, to);
     run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
   } else {
     // The source in the target's type, the fewest bytes that way; a strided target gets it in two steps.

@@ -50,7 +50,7 @@ void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& va
   if (!(value.sizes() == sizes))
     throw Error(str("index_add_: the value is ", to_text(value.sizes()), ", not ", to_text(sizes)),
                 "give one row of the value an index");
-  require_no_repeats("index_add_", to);
+  require_not_expanded("index_add_", to);
   if (to.is_meta() || value.num_elements() == 0) return to.bump_version();
   const bool rounds = is_floating(to.dtype()) && size_of(to.dtype()) == 2;
   if (rounds || !to.is_contiguous()) {
@@ -64,7 +64,7 @@ void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& va
       [on](kernels::Space space, const kernels::View& sums, const kernels::View& rows, const kernels::View& from) {
         kernels::index_add(space, sums, on, rows, from);
       },
-      to, at, apart_from(contiguous(cast(value, to.dtype())), to));
+      to, at, copy_if_overlapping(contiguous(cast(value, to.dtype())), to));
   to.bump_version();
 }
 
