@@ -1,10 +1,11 @@
-// Backward: one fixed order over the recorded nodes, which is the order of PyTorch's engine.
+// The backward pass: runs the recorded nodes in one fixed order, which is the order of PyTorch's autograd.
 //
-// A task is a node or a leaf. A task becomes ready when every edge into it is settled. Of the ready tasks a leaf runs
-// before any node, so that a parallel API can start reducing while backward goes on. Of the ready nodes the latest
-// recorded runs first. A node's inputs were recorded before it, so this order is that of falling sequence numbers.
-// Several leaves that become ready at one node are equal in this order; the binary heap of the standard library decides
-// between them, as it does in PyTorch: the leaves of cat(a, b, c, d) run as a, c, b, d.
+// A task is a node or a leaf. It becomes ready when all edges into it are settled; an edge is settled when its gradient
+// has been delivered or is known to be undefined. Ready leaves run before ready nodes, so that a parallel API can start
+// reducing while backward continues. Of the ready nodes the latest recorded runs first. The inputs of a node are
+// recorded before it, so nodes run in the order of decreasing sequence numbers. Leaves that become ready at one node
+// have equal priority. The binary heap of the standard library orders them, as in PyTorch: the leaves of cat(a, b, c,
+// d) run in the order a, c, b, d.
 #include <algorithm>
 #include <limits>
 
@@ -17,7 +18,8 @@ namespace lockstep {
 
 namespace {
 
-// A gradient on its way: the first one is shared with whoever made it, a sum is this run's own.
+// The sum of the gradients that have arrived. The first gradient may have other owners, so it is not changed in place;
+// a sum is owned by this pass.
 struct IncomingGradient {
   Tensor sum;
   bool owned = false;
@@ -35,18 +37,18 @@ struct IncomingGradient {
 
 struct NodeTask {
   Node* node = nullptr;
-  int pending = 0;                      // edges into it that are not settled yet
-  std::vector<IncomingGradient> grads;  // one an output; empty until one arrives
-  bool passed = false;                  // of a node that lets them pass: one did
+  int pending = 0;                      // edges into it that are not settled
+  std::vector<IncomingGradient> grads;  // one per output; empty until one arrives
+  bool passed = false;                  // for a node that passes gradients on: one has passed
 };
 
 struct LeafTask {
   std::shared_ptr<TensorImpl> leaf;
-  int pending = 0;  // edges into it that are not settled yet
+  int pending = 0;  // edges into it that are not settled
   IncomingGradient grad;
 };
 
-// A task that may run; exactly one of the two is set.
+// Exactly one of `node` and `leaf` is set.
 struct ReadyTask {
   std::uint64_t priority = 0;
   NodeTask* node = nullptr;
@@ -68,7 +70,7 @@ class BackwardPass : public RunningBackward {
     return std::lower_bound(leaves.begin(), leaves.end(), leaf,
                             [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
   }
-  void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
+  void deliver(const Edge& edge, Tensor&& grad);  // also settles the edge; `grad` may be undefined
   void add_to(NodeTask& task, int output, Tensor&& grad);
   void make_ready(ReadyTask task);
   void run_ready();
@@ -78,18 +80,18 @@ class BackwardPass : public RunningBackward {
   std::vector<Edge> root_edges_;
   Gradients root_grads_;
   bool retain_graph_;
-  std::vector<NodeTask> nodes_;   // falling sequence, for finding only
-  std::vector<LeafTask> leaves_;  // by address, for finding only
+  std::vector<NodeTask> nodes_;   // in decreasing sequence, for lookup only
+  std::vector<LeafTask> leaves_;  // by address, for lookup only
   std::vector<ReadyTask> ready_;  // a heap
 };
 
-// The gradient of a root: the given one after checks, or ones for a scalar.
+// The given gradient of a root after checks; 1 for a scalar root without one.
 Tensor root_gradient(std::size_t number, const Tensor& root, const Tensor& given) {
   if (!requires_grad(root))
     throw Error(str("backward: root ", number,
                     " has nothing to differentiate: no operation on a tensor that requires a "
                     "gradient was recorded for it"),
-                "compute it with gradients on, from tensors that require one");
+                "compute it with gradients on, from tensors that require a gradient");
   if (!given.defined()) {
     if (num_elements(global_sizes(root)) != 1)
       throw Error(str("backward: root ", number, " of sizes ", to_text(global_sizes(root)),
@@ -104,7 +106,7 @@ Tensor root_gradient(std::size_t number, const Tensor& root, const Tensor& given
   if (given.sizes() != root.sizes() || given.dtype() != root.dtype())
     throw Error(str("backward: the gradient given for root ", number, " is ", name_of(given.dtype()), " ",
                     to_text(given.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
-                "give one of the root's type and sizes");
+                "give a gradient of the type and sizes of the root");
   return given;
 }
 
@@ -136,7 +138,7 @@ void BackwardPass::list_tasks() {
     std::pop_heap(heap.begin(), heap.end(), earlier);
     Node* node = heap.back();
     heap.pop_back();
-    if (!nodes_.empty() && nodes_.back().node == node) {  // one more edge into it
+    if (!nodes_.empty() && nodes_.back().node == node) {  // another edge into it
       ++nodes_.back().pending;
       continue;
     }
@@ -176,7 +178,7 @@ void BackwardPass::deliver(const Edge& edge, Tensor&& grad) {
   }
 }
 
-// A gradient passes a node that only watches; the edges of that node are settled when its turn comes.
+// A gradient passes through a watching node at once. The edges of that node are settled when the node runs.
 void BackwardPass::add_to(NodeTask& task, int output, Tensor&& grad) {
   const auto at = static_cast<std::size_t>(output);
   if (task.node->passes()) {
@@ -219,7 +221,7 @@ void BackwardPass::run_node(NodeTask& task) {
     for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
-  if (task.grads.empty()) {  // nothing reached it: its inputs wait for it no longer
+  if (task.grads.empty()) {  // no gradient arrived: settle its edges
     for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
@@ -236,7 +238,7 @@ void BackwardPass::run_node(NodeTask& task) {
     }
   }
   Gradients results = node.run(grads);
-  grads.clear();  // a gradient that went on unchanged can then be taken over
+  grads.clear();  // so that a gradient that is passed on unchanged has one owner
   if (!retain_graph_) node.free_saved();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::size_t at = node.order.empty() ? i : static_cast<std::size_t>(node.order[i]);
@@ -268,7 +270,7 @@ void BackwardPass::run() {
   run_ready();
 }
 
-// Registers the running backward with the rank while it lives.
+// Registers a running backward with the rank.
 class RunningScope {
  public:
   explicit RunningScope(RunningBackward& backward) : backward_(backward) {
@@ -295,7 +297,7 @@ void backward(const std::vector<Tensor>& roots, const Gradients& grads, bool ret
   const RunningScope scope(pass);
   pass.run();
   for (std::size_t i = 0; i < pass.callbacks.size(); ++i) {
-    const auto callback = std::move(pass.callbacks[i]);  // it may queue more, which moves the list
+    const auto callback = std::move(pass.callbacks[i]);  // it may queue further ones, which reallocates the list
     callback();
   }
 }

@@ -92,12 +92,11 @@ std::int64_t offset_of(const Dims& sizes, const Dims& index) {
 
 const std::vector<OpCase>& op_registry() {
   static const std::vector<OpCase> registry = [] {
-    std::vector<OpCase> made;
-    for (const auto entry : entries) made.push_back(entry());
-    for (std::size_t i = 0; i < made.size(); ++i)
-      LOCKSTEP_CHECK(made[i].name == operation_names[i], "entry ", made[i].name, " stands where ", operation_names[i],
-                     " belongs");
-    return made;
+    std::vector<OpCase> cases;
+    for (const auto entry : entries) cases.push_back(entry());
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      LOCKSTEP_CHECK(cases[i].name == operation_names[i], "entry ", cases[i].name, " in place of ", operation_names[i]);
+    return cases;
   }();
   return registry;
 }
@@ -184,7 +183,7 @@ Tolerance tolerance_of(const OpCase& op, DType dtype) {
       unit = 0x1p-21;
       break;
     case DType::float16:
-      unit = 0x1.01p-11;  // half of the last place, and a little for the float32 before it
+      unit = 0x1.01p-11;  // half an ulp, plus the error of the float32 computation
       break;
     case DType::bfloat16:
       unit = 0x1.01p-8;
@@ -214,9 +213,9 @@ std::vector<OpTiming> time_operations(device::Device device, int rounds, std::st
       bytes += static_cast<double>(inputs.back().num_bytes());
       timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(input.sizes));
     }
-    Tensor result = op.timed.run(inputs);  // warms memory and caches
+    Tensor result = op.timed.run(inputs);  // warms up memory and caches
     bytes += static_cast<double>(result.num_bytes());
-    // A round repeats a short operation until the clock is no part of what it measures.
+    // A round repeats short operations until the resolution of the clock is negligible.
     int repeats = 1;
     std::vector<double> times;
     for (int round = 0; round < rounds + 1; ++round) {

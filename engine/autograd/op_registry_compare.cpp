@@ -18,7 +18,7 @@ OpCase compare_case(std::string_view name, Run run, F f) {
   };
   op.variants = {variant("equal sizes", {3, 41}, {3, 41}), variant("row", {3, 5}, {5}), variant("scalar", {2, 3}, {}),
                  variant("no element", {0, 3}, {3})};
-  // Equal elements too: a tensor and a part of itself.
+  // With equal elements: a tensor and one of its rows.
   op.variants.push_back(
       {"with itself",
        {{{4, 3}}},
@@ -96,7 +96,7 @@ OpCase ge_case() {
 OpCase where_case() {
   OpCase op{.name = "where", .types = OpTypes::all};
   op.tolerance = 4.0;
-  // Where the first operand is above zero.
+  // The condition is: first operand > 0.
   const auto variant = [](std::string text, Dims condition, Dims a, Dims b) {
     return OpVariant{std::move(text),
                      {{condition}, {a}, {b}},

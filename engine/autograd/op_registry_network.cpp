@@ -1,4 +1,4 @@
-// Entries of activations, norms, softmax, attention and what goes with them.
+// Registry entries of activations, norms, softmax, losses, dropout and attention.
 #include <algorithm>
 #include <limits>
 
@@ -39,7 +39,7 @@ OpInput index_input(const std::vector<std::int64_t>& indices, Dims sizes) {
   return index;
 }
 
-// The elements of one row of the last `num_dims` dims, as (rows, length).
+// Reshapes to (rows, length), where a row spans the last `num_dims` dims.
 Plain as_rows(const Plain& a, int num_dims) {
   std::int64_t length = 1;
   for (int dim = a.sizes.size() - num_dims; dim < a.sizes.size(); ++dim) length = bounded_product(length, a.sizes[dim]);
@@ -106,7 +106,7 @@ OpCase softmax_like_case(std::string_view name, bool logarithm) {
   op.variants = {variant("last dim", {3, 19}, -1),  variant("first dim", {9, 4}, 0),
                  variant("middle", {2, 7, 3}, 1),   variant("wide range", {2, 12}, 1, 10.0),
                  variant("one element", {1, 1}, 1), variant("no row", {0, 3}, 1)};
-  // Of a long row, the first columns: a sum over all of it would hide the differences it is made of.
+  // Compares the first columns of a long row, because a sum over the row would hide differences.
   op.variants.push_back(one_input(
       "two blocks", {2, 1500},
       [=](const Tensor& a) { return ops::slice(logarithm ? ops::log_softmax(a, 1) : ops::softmax(a, 1), 1, 0, 6); },
@@ -150,7 +150,7 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
   });
 }
 
-// What dropout multiplies with, drawn as the operation draws it.
+// The factors of dropout, drawn as the operation draws them.
 std::vector<double> drawn_factors(std::int64_t count, double p) {
   Generator generator;
   generator.seed(11);
@@ -305,7 +305,7 @@ OpCase attention_case() {
                  attention_variant("one token", {1, 1, 1, 2}, {1, 1, 1, 2}, {1, 1, 1, 2}, true),
                  attention_variant("long", {1, 3, 8}, {1, 1100, 8}, {1, 1100, 3}, false),
                  attention_variant("no batch", {0, 2, 3, 4}, {0, 2, 3, 4}, {0, 2, 3, 4}, true)};
-  // Queries that see every other key, and one that sees none.
+  // Queries that may use every other key, and one that may use none.
   OpVariant masked = attention_variant("masked", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, false);
   const auto seen = [](std::int64_t query, std::int64_t key) { return query != 2 && (query + key) % 2 == 0; };
   masked.run = [seen](const Inputs& in) {

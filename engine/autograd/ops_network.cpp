@@ -67,7 +67,7 @@ Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps)
   const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
-  static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by it last, in a node of its own
+  static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by the weight last, in a separate node
   return record(
       "rms_norm", normed.result, inputs, {x, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
       [num_dims, has_weight = weight != nullptr](const Backward& at) -> Gradients {

@@ -10,7 +10,7 @@ namespace lockstep::ops {
 
 namespace {
 
-// What the gradient is multiplied by: a mean over n ranks passes 1/n of its gradient to each.
+// The factor of the gradient: a mean over n ranks passes 1/n of its gradient to each rank.
 double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedLayout& to) {
   double factor = 1.0;
   for (std::size_t axis = 0; axis < from.placements.size(); ++axis) {
@@ -47,14 +47,14 @@ void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
       if (placement.is_partial() && placement.op != layout::PartialOp::sum && placement.op != layout::PartialOp::mean)
         throw Error(str("redistribute: ", describe_sharded(a), " to ", layout::to_text(to.placements), ": ",
                         layout::to_text(placement), " has no derivative"),
-                    "redistribute it without recording, or use a sum");
+                    "redistribute it without recording, or use a partial sum or mean");
 }
 
 }  // namespace
 
 Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
   if (local.is_sharded())
-    throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local part");
+    throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local shard");
   return record("from_local", make_sharded(local, layout), {local}, {},
                 [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
 }
@@ -87,7 +87,7 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {
-  if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // which says that it is plain
+  if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // throws: the tensor is plain
   return ops::redistribute(
       a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.layout(), placements)));
 }
@@ -97,13 +97,13 @@ Tensor full_tensor(const Tensor& a) {
   return to_local(ops::redistribute(a, Placements(a.layout()->placements.size())));
 }
 
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
-  const Tensor made = lockstep::distribute(whole, mesh, placements);
-  if (!recording({whole})) return made;
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
+  const Tensor made = lockstep::distribute(full, mesh, placements);
+  if (!recording({full})) return made;
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});
   const LayoutPtr to = made.layout();
-  return record("distribute", made, {whole}, {}, [replicated, to](const Backward& at) -> Gradients {
+  return record("distribute", made, {full}, {}, [replicated, to](const Backward& at) -> Gradients {
     const Tensor grad = local_tensor(lockstep::redistribute(at.grad(), replicated));
     const double factor = gradient_factor(*replicated, *to);
     return {factor == 1.0 ? grad : raw::mul(grad, factor)};

@@ -244,16 +244,16 @@ TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
     const Tensor a = distribute(plain, mesh, {shard(0)}), b = distribute(plain, mesh, {shard(1)});
     require_error([&] { ops::add(a, plain); },
                   "add: a sharded operand, float64 (4, 2) as (Shard(0)) on tp 2, on cpu and a plain operand, float64 "
-                  "(4, 2) on cpu (distribute the plain one over the mesh, or take full_tensor or the local part");
+                  "(4, 2) on cpu (distribute the plain one over the mesh, or take full_tensor or the local shard");
     require_error([&] { ops::mul(plain, a); }, "mul: a plain operand");
     require_error([&] { ops::sub(a, b); }, "redistribute one of them to the layout of the other");
     require_error([&] { ops::sub(a, distribute(plain, other_mesh, {shard(0)})); }, "on dp 2");
     require_error([&] { ops::matmul(a, plain); }, "matmul: a sharded operand");
     require_error([&] { ops::softmax(a, 0); }, "softmax: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
     require(ops::softmax(a, 1).is_sharded(), "along a replicated dim");
-    require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis let one be whole");
+    require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis replicate one");
     require_error([&] { ops::linear(a, a, nullptr); }, "matmul: (4, 2) as (Shard(0)) on tp 2");
-    require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that they are whole");
+    require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that no axis shards them");
     require_error([&] { ops::cross_entropy(a, b); }, "cross_entropy: there is no rule for sharded tensors");
     require_error([&] { ops::select(a, 0, 0); }, "select: there is no rule");
     require_error([&] { ops::cat({plain, a}, 0); }, "cat: there is no rule");

@@ -22,8 +22,8 @@ void require_sharded(const char* operation, const Tensor& tensor) {
 Tensor make_sharded(const Tensor& local, LayoutPtr layout) {
   const Dims wanted = layout::local_sizes(*layout, RankContext::current().rank());
   if (local.sizes() != wanted)
-    throw Error(str("a local part of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
-                str("on this rank the part is ", to_text(wanted)));
+    throw Error(str("make_sharded: a local shard of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
+                str("give the local shard of this rank, of sizes ", to_text(wanted)));
   return Tensor(std::shared_ptr<TensorImpl>(new TensorImpl(local.impl(), std::move(layout))));
 }
 
@@ -31,27 +31,28 @@ Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
   return make_sharded(local, std::make_shared<const layout::ShardedLayout>(std::move(layout)));
 }
 
-Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout) {
-  if (!(whole.sizes() == layout.sizes))
-    throw Error(str("the part of ", describe(whole), " under ", layout.text()), "give a tensor of these sizes");
+Tensor local_part(const Tensor& full, const layout::ShardedLayout& layout) {
+  if (!(full.sizes() == layout.sizes))
+    throw Error(str("the local shard of ", describe(full), " under ", layout.text()),
+                "give a tensor of the global sizes");
   if (layout::has_partial(layout))
-    throw Error(str("the part of a tensor under ", layout.text(), ": a partial value holds no elements of the whole"),
+    throw Error(str("the local shard of a full tensor under ", layout.text(), ": a partial tensor has no shards"),
                 "redistribute it first");
-  Tensor part = whole;
-  for (int dim = 0; dim < whole.num_dims(); ++dim)
-    part = slice_ranges(part, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
-  return part;
+  Tensor shard = full;
+  for (int dim = 0; dim < full.num_dims(); ++dim)
+    shard = slice_ranges(shard, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
+  return shard;
 }
 
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
-  if (whole.is_sharded())
-    throw Error(str("distribute: ", describe_sharded(whole), " is sharded already"),
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
+  if (full.is_sharded())
+    throw Error(str("distribute: ", describe_sharded(full), " is sharded already"),
                 "redistribute it, or distribute its full_tensor()");
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
-  const Tensor made = redistribute(make_sharded(whole, replicated), placements);
-  // It owns its memory, and no more than it needs.
-  return made.storage() == whole.storage() ? sharded_like(raw::clone(local_tensor(made)), made) : made;
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});
+  const Tensor made = redistribute(make_sharded(full, replicated), placements);
+  // The result owns its memory and needs no more than that of the shard.
+  return made.storage() == full.storage() ? sharded_like(raw::clone(local_tensor(made)), made) : made;
 }
 
 layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,

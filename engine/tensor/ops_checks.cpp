@@ -7,7 +7,7 @@ namespace lockstep::raw {
 
 void require_defined(const char* operation, const Tensor& a) {
   if (!a.defined())
-    throw Error(str(operation, ": an operand is no tensor"), "give a defined tensor (a gradient may not be there yet)");
+    throw Error(str(operation, ": an operand is undefined"), "give a defined tensor (a gradient may be missing)");
 }
 
 void require_same_device(const char* operation, const Tensor& a, const Tensor& b) {
@@ -27,7 +27,7 @@ void require_floating(const char* operation, const Tensor& a) {
 void require_not_bool(const char* operation, const Tensor& a) {
   require_defined(operation, a);
   if (a.dtype() != DType::boolean) return;
-  throw Error(str(operation, ": is not defined for ", describe(a)), "cast it to a type of numbers");
+  throw Error(str(operation, ": is not defined for ", describe(a)), "cast it to a number type");
 }
 
 void require_not_expanded(const char* operation, const Tensor& tensor) {
@@ -44,7 +44,7 @@ Tensor copy_if_overlapping(const Tensor& from, const Tensor& to) {
   if (from.offset() == to.offset() && from.sizes() == to.sizes() && from.strides() == to.strides() &&
       from.dtype() == to.dtype())
     return from;
-  // In bytes: the two may see the memory as different types.
+  // In bytes, because the two may have different types.
   const auto range = [](const Tensor& tensor) {
     const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
     std::int64_t last = tensor.offset();

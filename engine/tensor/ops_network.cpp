@@ -127,7 +127,7 @@ NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& m
         });
   }
   if (!for_weight && !for_bias) return out;
-  // Without rows there is nothing to add up.
+  // Without rows the sums are zero and no kernel runs.
   const bool none = x.num_elements() == 0;
   if (for_weight) out.weight = none ? zeros(sizes, x.dtype(), x.device()) : empty(sizes, x.dtype(), x.device());
   if (for_bias) out.bias = none ? zeros(sizes, x.dtype(), x.device()) : empty(sizes, x.dtype(), x.device());
