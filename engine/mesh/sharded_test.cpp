@@ -172,7 +172,7 @@ TEST(Sharded, PartialTensorsReduceWithEveryOperation) {
     require(reduced(PartialOp::max, DType::float32) == std::vector<double>({3, 5}), "max");
     require(reduced(PartialOp::min, DType::int64) == std::vector<double>({1, 3}), "min");
     require(reduced(PartialOp::product, DType::float32) == std::vector<double>({6, 60}), "product");
-    // And the other what, also where nothing can be divided.
+    // From a full tensor to partial and back, including integers, which cannot be divided.
     const Tensor full = from_values(std::vector<double>{7, 8}, {2}, DType::int64, {});
     for (const PartialOp op : {PartialOp::sum, PartialOp::max, PartialOp::product})
       require(to_doubles(full_tensor(distribute(full, mesh, {partial(op)}))) == std::vector<double>({7, 8}),
