@@ -80,7 +80,7 @@ constexpr OpCase (*entries[])() = {add_case,
                                    mul_in_place_case,
                                    copy_in_place_case,
                                    zero_in_place_case};
-static_assert(std::size(entries) == std::size(operation_names), "an operation has no entry, or an entry no operation");
+static_assert(std::size(entries) == std::size(operation_names), "each operation needs one entry");
 
 std::int64_t offset_of(const Dims& sizes, const Dims& index) {
   std::int64_t offset = 0;
@@ -131,14 +131,15 @@ Plain product(const Plain& a, const Plain& b) {
 }
 
 Plain total(const Plain& a, const Dims& dims) {
-  const auto goes = [&](int dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); };
-  Dims kept, gone;
-  for (int dim = 0; dim < a.sizes.size(); ++dim) (goes(dim) ? gone : kept).push_back(a.sizes[dim]);
+  const auto is_summed = [&](int dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); };
+  Dims kept, summed;
+  for (int dim = 0; dim < a.sizes.size(); ++dim) (is_summed(dim) ? summed : kept).push_back(a.sizes[dim]);
   return build(kept, [&](const Dims& at) {
-    const Plain terms = build(gone, [&](const Dims& within) {
+    const Plain terms = build(summed, [&](const Dims& within) {
       Dims index;
-      int next_kept = 0, next_gone = 0;
-      for (int dim = 0; dim < a.sizes.size(); ++dim) index.push_back(goes(dim) ? within[next_gone++] : at[next_kept++]);
+      int next_kept = 0, next_summed = 0;
+      for (int dim = 0; dim < a.sizes.size(); ++dim)
+        index.push_back(is_summed(dim) ? within[next_summed++] : at[next_kept++]);
       return a.at(index);
     });
     double sum = 0.0;
@@ -230,8 +231,8 @@ std::vector<OpTiming> time_operations(device::Device device, int rounds, std::st
         times.push_back(us / repeats);
     }
     std::sort(times.begin(), times.end());
-    const auto percentile = [&](double part) {
-      return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
+    const auto percentile = [&](double fraction) {
+      return times[static_cast<std::size_t>(fraction * static_cast<double>(times.size() - 1))];
     };
     timing.low_us = percentile(0.1);
     timing.median_us = percentile(0.5);

@@ -120,9 +120,11 @@ OpCase softmax_like_case(std::string_view name, bool logarithm) {
   return op;
 }
 
-// q, k, v as (batches, rows, width) after resizing.
-Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, const std::vector<double>& factors,
-               const std::function<bool(std::int64_t, std::int64_t)>& seen) {
+// softmax(q k^T / sqrt(width)) v, with the probabilities multiplied by `factors` (empty: 1). `allowed(query, key)`:
+// mask.
+Plain attention_reference(const Plain& q, const Plain& k, const Plain& v, bool causal,
+                          const std::vector<double>& factors,
+                          const std::function<bool(std::int64_t, std::int64_t)>& allowed) {
   const int n = q.sizes.size();
   const std::int64_t queries = q.sizes[n - 2], keys = k.sizes[n - 2], width = q.sizes[n - 1];
   Dims sizes = q.sizes;
@@ -133,7 +135,7 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
     const std::int64_t query = at[n - 2];
     double sum = 0.0, result = 0.0;
     for (std::int64_t key = 0; key < keys; ++key) {
-      if ((causal && key > query) || !seen(query, key)) continue;
+      if ((causal && key > query) || !allowed(query, key)) continue;
       Dims of_q = at, of_k = at, of_v = at;
       of_k[n - 2] = of_v[n - 2] = key;
       double score = 0.0;
@@ -143,8 +145,8 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
       }
       const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
       sum += weight;
-      const auto place = static_cast<std::size_t>((batch * queries + query) * keys + key);
-      result += weight * v.at(of_v) * (factors.empty() ? 1.0 : factors[place]);
+      const auto position = static_cast<std::size_t>((batch * queries + query) * keys + key);
+      result += weight * v.at(of_v) * (factors.empty() ? 1.0 : factors[position]);
     }
     return sum == 0.0 ? 0.0 : result / sum;
   });
@@ -170,8 +172,9 @@ OpVariant attention_variant(std::string text, Dims q, Dims k, Dims v, bool causa
           [=](const Plains& in) {
             const std::int64_t width = q.back();
             const std::int64_t scores = width == 0 ? 0 : bounded_product(num_elements(q) / width, k[k.size() - 2]);
-            return attended(in[0], in[1], in[2], causal, p > 0.0 ? drawn_factors(scores, p) : std::vector<double>(),
-                            [](std::int64_t, std::int64_t) { return true; });
+            return attention_reference(in[0], in[1], in[2], causal,
+                                       p > 0.0 ? drawn_factors(scores, p) : std::vector<double>(),
+                                       [](std::int64_t, std::int64_t) { return true; });
           }};
 }
 
@@ -315,7 +318,7 @@ OpCase attention_case() {
     const Tensor mask = from_values(values, {4, 4}, DType::boolean, in[0].device());
     return ops::attention(in[0], in[1], in[2], false, 0.0, &mask);
   };
-  masked.reference = [seen](const Plains& in) { return attended(in[0], in[1], in[2], false, {}, seen); };
+  masked.reference = [seen](const Plains& in) { return attention_reference(in[0], in[1], in[2], false, {}, seen); };
   op.variants.push_back(masked);
   const Dims large = {8, 8, 128, 64};
   op.timed = attention_variant("timed", large, large, large, true);

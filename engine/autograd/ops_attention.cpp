@@ -9,7 +9,7 @@ namespace lockstep::ops {
 
 Tensor softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("softmax", *a.layout(), dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return softmax(x, dim); });
   const Tensor result = raw::softmax(a, dim);
   return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
@@ -18,7 +18,7 @@ Tensor softmax(const Tensor& a, int dim) {
 }
 Tensor log_softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("log_softmax", *a.layout(), dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("log_softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return log_softmax(x, dim); });
   const Tensor result = raw::log_softmax(a, dim);
   return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
@@ -28,7 +28,7 @@ Tensor log_softmax(const Tensor& a, int dim) {
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   require_plain("cross_entropy", logits, targets);
-  const raw::ClassLoss loss = raw::cross_entropy(logits, targets);
+  const raw::CrossEntropyResult loss = raw::cross_entropy(logits, targets);
   return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
                 [](const Backward& at) -> Gradients {
                   return {raw::cross_entropy_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2))};
@@ -49,7 +49,7 @@ Tensor dropout(const Tensor& a, double p, bool training) {
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
   require_plain("attention", q, k, v, mask);
-  const raw::Attended attended = raw::attention(q, k, v, causal, dropout_p, mask);
+  const raw::AttentionResult attended = raw::attention(q, k, v, causal, dropout_p, mask);
   // PyTorch records attention as one node. With dropout, or without heads, it records one node per product, the product
   // with v last.
   static constexpr std::array v_first{2, 1, 0};

@@ -121,9 +121,9 @@ Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what) {
       throw Error(str(operation, ": along dim ", at, " of ", a.text(), ", which is sharded"),
                   "redistribute it so that no axis shards the dim");
   Dims sizes = a.sizes;
-  if (what == Dim::becomes_one) sizes[at] = 1;
-  if (what == Dim::goes) sizes.erase(at);
-  return mapped(operand, sizes, [&](int d) { return what == Dim::goes && d > at ? d - 1 : d; });
+  if (what == Dim::kept_as_one) sizes[at] = 1;
+  if (what == Dim::removed) sizes.erase(at);
+  return mapped(operand, sizes, [&](int d) { return what == Dim::removed && d > at ? d - 1 : d; });
 }
 
 Unary permute(const ShardedLayout& a, const Dims& order) {

@@ -40,7 +40,7 @@ struct Unary {
 };
 Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims);
 // An operation along one dim, which no axis may shard; `what` says what happens to the dim.
-enum class Dim : std::uint8_t { stays, becomes_one, goes };
+enum class Dim : std::uint8_t { unchanged, kept_as_one, removed };
 Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what);
 // Dim i of the result is dim order[i] of `a`.
 Unary permute(const ShardedLayout& a, const Dims& order);

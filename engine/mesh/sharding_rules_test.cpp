@@ -124,10 +124,11 @@ TEST(ShardingRules, PlacementsFollowTheirDims) {
   EXPECT_EQ(permute(a, {-1, 1, 0}).result, layout_of({2, 4, 6}, {shard(2), strided_shard(0, 2)}));
   EXPECT_EQ(unsqueeze(a, 1).result, layout_of({6, 1, 4, 2}, {shard(0), strided_shard(3, 2)}));
   EXPECT_EQ(unsqueeze(a, -1).result, layout_of({6, 4, 2, 1}, {shard(0), strided_shard(2, 2)}));
-  EXPECT_EQ(along("max", a, 1, Dim::goes).result, layout_of({6, 2}, {shard(0), strided_shard(1, 2)}));
-  EXPECT_EQ(along("max", a, 1, Dim::becomes_one).result, layout_of({6, 1, 2}, {shard(0), strided_shard(2, 2)}));
-  EXPECT_EQ(along("softmax", a, -2, Dim::stays).result, a);
-  EXPECT_THAT(error_of([&] { along("softmax", a, -1, Dim::stays); }), HasSubstr("softmax: along dim 2 of (6, 4, 2)"));
+  EXPECT_EQ(along("max", a, 1, Dim::removed).result, layout_of({6, 2}, {shard(0), strided_shard(1, 2)}));
+  EXPECT_EQ(along("max", a, 1, Dim::kept_as_one).result, layout_of({6, 1, 2}, {shard(0), strided_shard(2, 2)}));
+  EXPECT_EQ(along("softmax", a, -2, Dim::unchanged).result, a);
+  EXPECT_THAT(error_of([&] { along("softmax", a, -1, Dim::unchanged); }),
+              HasSubstr("softmax: along dim 2 of (6, 4, 2)"));
 }
 
 TEST(ShardingRules, ProductsFollowTheirOperands) {

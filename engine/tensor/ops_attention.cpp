@@ -71,7 +71,7 @@ void require_probability(const char* name, double p) {
   if (!(p >= 0.0 && p < 1.0) && p != 1.0)
     throw Error(str(name, ": a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
 }
-double kept_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
+double keep_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
 
 }  // namespace
 
@@ -84,7 +84,7 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
   return softmax_backward_of("log_softmax_backward", true, grad, result, dim);
 }
 
-ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets) {
+CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets) {
   require_floating("cross_entropy", logits);
   require_same_device("cross_entropy", logits, targets);
   if (logits.num_dims() != 2 || targets.num_dims() != 1 || targets.size(0) != logits.size(0) ||
@@ -95,7 +95,7 @@ ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets) {
     throw Error(str("cross_entropy: no rows or no classes: ", describe(logits)), "give at least one row and one class");
   const DType wide = compute_type(logits.dtype());
   const Tensor losses = empty(targets.sizes(), wide, logits.device());
-  ClassLoss out{{}, empty(targets.sizes(), wide, logits.device())};
+  CrossEntropyResult out{{}, empty(targets.sizes(), wide, logits.device())};
   run_operands("cross_entropy", logits.device(), logits.num_elements(),
                {{losses, Mode::write}, {out.log_sums, Mode::write}, {contiguous(logits)}, {contiguous(targets)}},
                [](kernels::Space space, const auto& at) { kernels::class_losses(space, at[0], at[1], at[2], at[3]); });
@@ -144,8 +144,8 @@ Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
   return out;
 }
 
-Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                   const Tensor* mask) {
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
+                          const Tensor* mask) {
   require_floating("attention", q);
   require_same_device("attention", q, k);
   require_same_device("attention", q, v);
@@ -158,7 +158,7 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
     throw Error(str("attention: q ", describe(q), ", k ", describe(k), ", v ", describe(v)),
                 "give (..., queries, d), (..., keys, d) and (..., keys, dv) of one type");
   const DType wide = compute_type(q.dtype());
-  Attended out;
+  AttentionResult out;
   out.probabilities = matmul(cast(q, wide), transposed(cast(k, wide)));
   const Tensor& scores = out.probabilities;
   if (dropout_p > 0.0) out.keep = keep_mask(scores.sizes(), dropout_p, q.device());
@@ -170,7 +170,7 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
       throw Error(str("attention: the mask is ", describe(*mask)), "give bool, true where a key may be used");
     allowed = contiguous(expand(*mask, scores.sizes()));
   }
-  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   run_operands("attention", q.device(), scores.num_elements(),
                {{scores, Mode::update}, {dropped, Mode::write}, {allowed}, {out.keep}},
                [rows](kernels::Space space, const auto& at) {
@@ -187,7 +187,7 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
 AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const Tensor& probabilities, const Tensor& keep, bool causal, double dropout_p) {
   const DType wide = probabilities.dtype(), dtype = q.dtype();
-  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   const Tensor g = cast(grad, wide);
   AttentionGradients out;
   const Tensor dropped = keep.defined() ? keep_scaled(probabilities, keep, rows.factor) : probabilities;

@@ -27,15 +27,15 @@ Tensor embedding_backward(const Tensor& grad, const Tensor& indices, const Dims&
 
 // ---- norms ----
 // The result and the statistics that backward needs: one number per row, in float64 for float64 and float32 otherwise.
-struct Normed {
+struct NormResult {
   Tensor result;
   Tensor mean;  // undefined for RMS norm
   Tensor rstd;
 };
 // Normalizes over the last `num_dims` dims (1 or more) of a floating x. weight and bias have the sizes of these dims
 // and the type of x, or are null.
-Normed layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
-Normed rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
+NormResult layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
+NormResult rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
 struct NormGradients {
   Tensor x, weight, bias;  // only the requested ones are defined
 };
@@ -50,12 +50,12 @@ Tensor log_softmax(const Tensor& a, int dim);
 Tensor softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 
-struct ClassLoss {
+struct CrossEntropyResult {
   Tensor result;    // the mean loss over the rows, a scalar of the type of the logits
   Tensor log_sums;  // (rows), for backward
 };
 // logits (rows, classes) floating, targets (rows) int64 from 0 to classes - 1. Throws Error when either count is 0.
-ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets);
+CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets);
 // grad: the scalar gradient of the mean.
 Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets);
 
@@ -76,7 +76,7 @@ bool are_float32_products_exact();
 void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b);
 
 // ---- attention ----
-struct Attended {
+struct AttentionResult {
   Tensor result;         // (..., queries, dv); may have the strides of q
   Tensor probabilities;  // (..., queries, keys) before dropout, float64 or float32
   Tensor keep;           // the dropout mask; undefined without dropout
@@ -85,8 +85,8 @@ struct Attended {
 // leading dims. With `causal`, query i uses keys 0 to i. `mask` (null: none) is bool, broadcasts to the scores and is
 // true where a key may be used. A query that may use no key gives zeros. Dropout with probability dropout_p applies to
 // the probabilities and draws a number for every score, masked ones included.
-Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                   const Tensor* mask = nullptr);
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
+                          const Tensor* mask = nullptr);
 struct AttentionGradients {
   Tensor q, k, v;
 };

@@ -296,9 +296,9 @@ TEST_F(RawOps, AttentionKeepsTheStridesOfItsQueries) {
     return transpose(floats(values, rows_first), 1, 2);
   };
   const Tensor q = heads(1), k = heads(2), v = heads(3), grad = heads(4);
-  const Attended laid = attention(q, k, v, true, 0.0);
+  const AttentionResult laid = attention(q, k, v, true, 0.0);
   EXPECT_TRUE(transpose(laid.result, 1, 2).is_contiguous());
-  const Attended plain = attention(contiguous(q), contiguous(k), contiguous(v), true, 0.0);
+  const AttentionResult plain = attention(contiguous(q), contiguous(k), contiguous(v), true, 0.0);
   EXPECT_TRUE(plain.result.is_contiguous());
   EXPECT_EQ(to_doubles(laid.result), to_doubles(plain.result));
   const AttentionGradients strided = attention_backward(grad, q, k, v, laid.probabilities, {}, true, 0.0);
