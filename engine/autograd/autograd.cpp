@@ -1,4 +1,4 @@
-// The state of tensors: whether they require gradients, their gradients, their hooks; gradient mode.
+// The autograd state of tensors: requires_grad, gradients, hooks. Gradient mode.
 #include "engine/autograd/autograd.hpp"
 
 #include <algorithm>
@@ -12,17 +12,17 @@ namespace lockstep {
 
 namespace {
 
-std::string called(const Tensor& tensor) {
+std::string name_or_sizes(const Tensor& tensor) {
   return tensor.name().empty() ? str("a tensor of sizes ", to_text(tensor.sizes())) : tensor.name();
 }
 
 void require_leaf(const Tensor& tensor, const char* operation) {
   if (!is_leaf(tensor))
-    throw Error(str(operation, ": ", called(tensor), " is the result of ", grad_fn_name(tensor), " and no leaf"),
+    throw Error(str(operation, ": ", name_or_sizes(tensor), " is the result of ", grad_fn_name(tensor), ", not a leaf"),
                 "use it on a tensor without history");
 }
 
-// Memory for a gradient: with the strides of the leaf where they fill it without gaps or overlaps.
+// An uninitialized gradient. Its dims have the stride order of the leaf, without gaps or overlaps.
 Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
   device::PurposeScope purpose(device::Purpose::gradient);
   Tensor made = empty(grad.sizes(), grad.dtype(), grad.device());
@@ -40,19 +40,19 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
     }
     made = as_strided(made, grad.sizes(), dense, 0);
   }
-  made.impl().layout = grad.impl().layout;
-  return made;
+  return sharded_like(made, grad);
 }
 
 void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation) {
-  if (!same_layout(grad.impl().layout, layout::gradient_layout(leaf.impl().layout)))
-    throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", called(leaf), ", which is ",
-                    describe_sharded(leaf)),
-                "give one that lies as the tensor does: distribute or redistribute it");
+  if (!same_layout(grad.layout(), layout::gradient_layout(leaf.layout())))
+    throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", name_or_sizes(leaf),
+                    ", which is ", describe_sharded(leaf)),
+                "give a gradient in the layout of the tensor: distribute or redistribute it");
   if (grad.sizes() != leaf.sizes() || grad.dtype() != leaf.dtype())
-    throw Error(str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()),
-                    " for ", called(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
-                "give one of the same type and sizes");
+    throw Error(
+        str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()), " for ",
+            name_or_sizes(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
+        "give a gradient of the same type and sizes");
 }
 
 }  // namespace
@@ -62,7 +62,7 @@ bool requires_grad(const Tensor& tensor) { return needs_gradient(tensor); }
 void set_requires_grad(const Tensor& tensor, bool value) {
   require_leaf(tensor, "set_requires_grad");
   if (value && !is_floating(tensor.dtype()))
-    throw Error(str("set_requires_grad: ", called(tensor), " is of type ", name_of(tensor.dtype())),
+    throw Error(str("set_requires_grad: ", name_or_sizes(tensor), " is of type ", name_of(tensor.dtype())),
                 "only floating-point tensors have gradients");
   if (!value && !grad_state(tensor)) return;
   make_grad_state(tensor).requires_grad = value;
@@ -100,8 +100,8 @@ GradMode::~GradMode() { autograd_rank().enabled = previous_; }
 // ---- hooks ----
 HookId add_hook(const Tensor& tensor, std::function<Tensor(const Tensor& grad)> hook) {
   if (!requires_grad(tensor))
-    throw Error(str("add_hook: ", called(tensor), " needs no gradient, so that the hook would never run"),
-                "let it require a gradient first");
+    throw Error(str("add_hook: ", name_or_sizes(tensor), " requires no gradient, so the hook would never run"),
+                "call set_requires_grad first");
   const HookId id = autograd_rank().next_hook++;
   auto shared = std::make_shared<const GradientHook>(std::move(hook));
   GradState& state = *grad_state(tensor);
@@ -157,9 +157,9 @@ void accumulate_grad(const Tensor& leaf, const Tensor& grad) {
 }
 
 void accumulate_grad(const Tensor& leaf, Tensor&& grad) {
-  const bool alone = grad.impl_ptr().use_count() == 1 && grad.storage().use_count() == 1;
+  const bool is_only_owner = grad.impl_ptr().use_count() == 1 && grad.storage().use_count() == 1;
   const bool same_strides = grad.is_contiguous() && grad.strides() == leaf.strides() && grad.offset() == 0;
-  if (lockstep::grad(leaf).defined() || !alone || !same_strides || requires_grad(grad))
+  if (lockstep::grad(leaf).defined() || !is_only_owner || !same_strides || requires_grad(grad))
     return accumulate_grad(leaf, static_cast<const Tensor&>(grad));
   check_gradient(leaf, grad, "accumulate_grad");
   if (!grad.is_meta() && grad.storage()->has_memory() && grad.storage()->bytes() > 0)

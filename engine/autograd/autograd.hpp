@@ -1,11 +1,11 @@
-// The tape: nodes built by the differentiable operations (ops.hpp), backward over them, hooks, saved tensors.
+// The tape: nodes recorded by the differentiable operations (ops.hpp), backward over them, hooks, saved tensors.
 //
-// A node owns its derivative and edges to the nodes of its inputs. backward() runs nodes in one fixed order: the latest
-// recorded first; a leaf gets its gradient as soon as its last use is done. Gradients meet at leaves through
-// accumulation, or through an accumulator that a parallel API put in its place. Everything that is of a rank (gradient
-// mode, saved-tensor hooks, the running backward) is a service of its context.
+// A node owns its derivative and edges to the nodes of its inputs. backward() runs the nodes in one fixed order: the
+// latest recorded first; a leaf runs as soon as all its gradients have arrived. A leaf accumulates its gradient into
+// grad(leaf), unless a parallel API has set an accumulator. The state of a rank (gradient mode, saved-tensor hooks, the
+// running backward) is a service of its RankContext. The functions here are called on the thread of the rank.
 //
-// An operation is one short function, forward and backward together:
+// An operation is one short function that holds forward and backward:
 //
 //   Tensor mul(const Tensor& a, const Tensor& b) {
 //     return record("mul", raw::mul(a, b), {a, b}, {a, b}, [](const Backward& at) -> Gradients {
@@ -29,20 +29,24 @@ namespace lockstep {
 
 class Node;
 using NodePtr = std::shared_ptr<Node>;
-using Gradients = std::vector<Tensor>;  // one an input; an undefined tensor means none
+using Gradients = std::vector<Tensor>;  // one per input; an undefined tensor means no gradient
 
 // ---- state of a tensor ----
-bool requires_grad(const Tensor& tensor);  // a leaf that asked for it, or a result of a recorded operation
-void set_requires_grad(const Tensor& tensor, bool value);  // leaves of floating type only
+// Whether the tensor is a leaf with set_requires_grad, or the result of a recorded operation.
+bool requires_grad(const Tensor& tensor);
+// Throws Error unless the tensor is a leaf of floating type.
+void set_requires_grad(const Tensor& tensor, bool value);
 bool is_leaf(const Tensor& tensor);
-Tensor grad(const Tensor& tensor);                         // undefined when there is none
-void set_grad(const Tensor& tensor, const Tensor& value);  // undefined removes it; sizes and type must agree
-Tensor detach(const Tensor& tensor);                       // alias without history
-const char* grad_fn_name(const Tensor& tensor);            // "" for leaves
+Tensor grad(const Tensor& tensor);  // undefined when there is none
+// An undefined value removes the gradient. Throws Error when sizes, type or layout differ from those of the tensor; the
+// layout of a gradient is layout::gradient_layout of the layout of the tensor.
+void set_grad(const Tensor& tensor, const Tensor& value);
+Tensor detach(const Tensor& tensor);             // the same view, layout and name without gradient history
+const char* grad_fn_name(const Tensor& tensor);  // "" for leaves
 
 // ---- gradient mode ----
 bool grad_enabled();
-class GradMode {  // within the scope recording is on or off
+class GradMode {  // turns recording on or off within the scope
  public:
   explicit GradMode(bool enabled);
   ~GradMode();
@@ -57,13 +61,13 @@ struct NoGrad : GradMode {
 };
 
 // ---- recording ----
-// Two values that travel together to unpack: what pack() made of a saved tensor.
+// The result of pack(), which unpack() gets.
 using PackedTensor = std::shared_ptr<void>;
 struct SavedTensorHooks {
   std::function<PackedTensor(const Tensor&)> pack;
   std::function<Tensor(const PackedTensor&)> unpack;
 };
-// Within the scope every saved tensor goes through the hooks; the innermost scope wins.
+// Within the scope the hooks pack every saved tensor. Of nested scopes the innermost applies.
 class SavedTensorHooksScope {
  public:
   explicit SavedTensorHooksScope(SavedTensorHooks hooks);
@@ -72,14 +76,14 @@ class SavedTensorHooksScope {
   SavedTensorHooksScope& operator=(const SavedTensorHooksScope&) = delete;
 };
 
-// What a backward function sees.
+// The arguments of a derivative: gradients of the outputs, saved tensors, descriptions of the inputs.
 class Backward {
  public:
-  const Tensor& grad(int output = 0) const;  // gradient of an output; zeros are made for a missing one of several
-  bool has_grad(int output) const;           // whether a gradient reached that output
-  bool needs(int input) const;               // whether that input's gradient is wanted
-  Tensor saved(int i) const;                 // unpacked; throws Error when it was changed in place since, or freed
-  const Dims& sizes(int input) const;        // of the input
+  const Tensor& grad(int output = 0) const;  // the gradient of an output; zeros when none arrived
+  bool has_grad(int output) const;           // whether a gradient arrived at the output
+  bool needs(int input) const;               // whether the input needs a gradient
+  Tensor saved(int i) const;                 // unpacked; throws Error if it was changed in place after it was saved
+  const Dims& sizes(int input) const;
   DType dtype(int input) const;
   device::Device device(int input) const;
 
@@ -87,65 +91,68 @@ class Backward {
   friend class Node;
   Backward(const Node& node, Gradients& grads) : node_(node), grads_(grads) {}
   const Node& node_;
-  Gradients& grads_;                      // zeros are put in when asked for
-  mutable std::vector<Tensor> unpacked_;  // a saved tensor is unpacked once, however often it is read
+  Gradients& grads_;                      // grad() adds zeros
+  mutable std::vector<Tensor> unpacked_;  // each saved tensor is unpacked at most once
 };
 using BackwardFunction = std::function<Gradients(const Backward&)>;
 
-// Attaches a node to `result` when recording and an input requires grad; gives the result back. `inputs` are the
-// differentiable inputs in order, `saved` what backward reads (aliases without history are kept; the result may be
-// among them). Several results: record_many.
+// Attaches a node to `result` if recording is on and an input requires a gradient. Returns the result, or an alias of
+// it when it already has a history. `inputs`: the differentiable inputs, one gradient each. `saved`: the tensors that
+// backward reads; aliases without history are kept; the result may be among them. record_many is for several results,
+// of which only floating ones get a history.
 //
-// Gradients go on to the inputs in the order of the inputs. `order` is for an operation whose parts PyTorch records as
-// several nodes, so that the gradients arrive in another order there: the inputs' indices, in memory that lives on.
+// Gradients are delivered to the inputs in their order. `order` changes that: it lists the indices of the inputs, in
+// static memory. It is for operations that PyTorch records as several nodes, where gradients arrive in another order.
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction function, std::span<const int> order = {});
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function);
-// Whether record() would attach a node: spares work that only backward needs.
+// Whether record() would attach a node; lets an operation skip work that only backward needs.
 bool recording(const std::vector<Tensor>& inputs);
-// For an in-place operation that wrote `tensor`: bumps the version and makes the result of a new node of it. Throws
-// Error when it is a leaf that requires grad and recording is on.
+// For an in-place operation that has written `tensor`: bumps its version and makes it the result of a new node. Throws
+// Error when recording and the tensor is a leaf that requires a gradient or a view of a recorded tensor.
 void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
                      BackwardFunction function);
 
 // ---- hooks ----
 using HookId = std::int64_t;
-// When the gradient of `tensor` is complete, before it goes on; a defined result replaces it.
+// Runs when the gradient of `tensor` is complete and before it is used further. A defined result replaces the gradient.
+// Throws Error when the tensor requires no gradient.
 HookId add_hook(const Tensor& tensor, std::function<Tensor(const Tensor& grad)> hook);
-// After a leaf's gradient has been accumulated in a backward.
+// Runs after the gradient of a leaf has been accumulated in a backward.
 HookId add_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor& leaf)> hook);
 void remove_hook(const Tensor& tensor, HookId id);
-// Takes the place of accumulation into grad(leaf): a parallel API decides what becomes of the gradient. Empty restores.
-// Post-accumulate hooks are then run by whoever accumulates, through run_post_accumulate_hooks.
+// Replaces the accumulation into grad(leaf); an empty function restores it. The accumulator gets the gradient and is
+// responsible for calling run_post_accumulate_hooks.
 void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator);
 bool has_accumulator(const Tensor& leaf);
-void accumulate_grad(const Tensor& leaf, const Tensor& grad);  // grad(leaf) += grad, or becomes a copy of it
-void accumulate_grad(const Tensor& leaf, Tensor&& grad);       // takes `grad` over when nobody else holds it
+// grad(leaf) += grad, or a copy of `grad` when there is none. Throws Error when sizes, type or layout differ.
+void accumulate_grad(const Tensor& leaf, const Tensor& grad);
+void accumulate_grad(const Tensor& leaf, Tensor&& grad);  // keeps `grad` instead of a copy if this is its only owner
 void run_post_accumulate_hooks(const Tensor& leaf);
 bool has_post_accumulate_hooks(const Tensor& leaf);
-// Identity operations that tell when backward reaches them. `before`: when the gradients of these tensors are complete
-// (called once, with one gradient a tensor, undefined for those that got none; not at all when none got one). Gives the
-// tensors to go on with; those that need no gradient are the given ones.
+// Records an identity over the tensors that calls `before` when their gradients are complete. `before` gets one
+// gradient per tensor, undefined where none arrived. It is called once per backward, and not at all when no gradient
+// arrived. The caller continues with the returned tensors; those that need no gradient are returned unchanged.
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before);
 
-// The same, each tensor by a node of its own, so that parts of a graph that share nothing may go backward one after the
-// other. Calls once a backward, when it reaches the first of them; their gradients, where any come, are complete then.
+// Records a separate identity for each tensor, so that independent branches of the graph stay independent in backward.
+// `reached` is called once per backward, when the gradient of the first of the tensors is complete.
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached);
 
 // ---- backward ----
-// From `roots` (scalars, or with `grads`). The graph is freed unless retained. Errors: a root that is no scalar and has
-// no gradient given; nothing to differentiate; a graph freed before; a saved tensor changed in place (naming operation
-// and versions).
+// Differentiates the roots with respect to all leaves that require a gradient. `grads`: one gradient per root, in the
+// sizes, type and gradient layout of the root; an undefined one, or an empty list, means 1 for a scalar root. The graph
+// is freed unless retained. Throws Error for a root that is not a scalar and has no gradient, a root without history, a
+// graph that an earlier backward freed, and a saved tensor that was changed in place (with operation and versions).
 void backward(const std::vector<Tensor>& roots, const Gradients& grads = {}, bool retain_graph = false);
 bool in_backward();
-// Of the running backward (the innermost), 0 when none runs: another number each time backward() is called.
+// The number of the innermost running backward, different for each call of backward(); 0 when none runs.
 std::uint64_t backward_id();
-// Whether an operation that the running backward is to run differentiates with respect to this leaf; it may still come
-// to no gradient.
+// Whether the graph of the innermost running backward contains this leaf. Its gradient may still be undefined.
 bool backward_reaches(const Tensor& leaf);
-// Runs once when the running backward (the innermost) has done its nodes, in order of queueing. Callbacks may queue
-// more.
+// Runs once after all nodes of the innermost running backward, in the order of queueing. A callback may queue further
+// ones. Throws Error when no backward runs.
 void queue_backward_callback(std::function<void()> callback);
 
 }  // namespace lockstep

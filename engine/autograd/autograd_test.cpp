@@ -51,7 +51,7 @@ TEST_F(Autograd, DifferentiatesAChain) {
   EXPECT_THAT(values(grad(x)), ElementsAre(4, 8, 12));
 }
 
-TEST_F(Autograd, AddsUpAllUsesOfALeafAndOfAResult) {
+TEST_F(Autograd, SumsGradientsOfAllUses) {
   const Tensor x = leaf({2, 3});
   const Tensor h = ops::mul(x, 3.0);
   backward({ops::sum(ops::add(ops::add(ops::mul(h, h), h), x))});  // 9x^2 + 3x + x
@@ -67,7 +67,7 @@ TEST_F(Autograd, AccumulatesInPlaceIntoAnExistingGradient) {
   EXPECT_THAT(values(first), ElementsAre(5, 5));
 }
 
-TEST_F(Autograd, TakesOverAGradientOnlyWhenNobodyElseHoldsIt) {
+TEST_F(Autograd, KeepsAGradientWithoutCopyOnlyAsItsOnlyOwner) {
   const Tensor x = leaf({1, 2});
   const Tensor mine = constant({7, 8});
   backward({ops::mul(x, 1.0)}, {mine});
@@ -87,13 +87,13 @@ TEST_F(Autograd, TakesOverAGradientOnlyWhenNobodyElseHoldsIt) {
 
   const Tensor a = leaf({1, 2});
   const Tensor b = leaf({3, 4});
-  backward({ops::sum(ops::add(a, b))});  // one gradient for two leaves: they must not share it
+  backward({ops::sum(ops::add(a, b))});  // one gradient tensor arrives at two leaves, which must not share it
   EXPECT_NE(grad(a).storage(), grad(b).storage());
   raw::fill_(grad(a), 9.0);
   EXPECT_THAT(values(grad(b)), ElementsAre(1, 1));
 }
 
-TEST_F(Autograd, GradientsOfLeavesHaveTheirStrides) {
+TEST_F(Autograd, GivesGradientsTheStridesOfTheirLeaves) {
   const Tensor base = from_values(std::vector<double>{1, 2, 3, 4, 5, 6}, {2, 3}, DType::float32, cpu);
   const Tensor x = transpose(base, 0, 1);
   set_requires_grad(x, true);
@@ -102,7 +102,7 @@ TEST_F(Autograd, GradientsOfLeavesHaveTheirStrides) {
   EXPECT_THAT(values(grad(x)), ElementsAre(2, 8, 4, 10, 6, 12));
 }
 
-TEST_F(Autograd, RunsTheLatestRecordedFirst) {
+TEST_F(Autograd, RunsTheLatestRecordedNodeFirst) {
   const Tensor x = leaf({1});
   std::vector<std::string> order;
   const auto watch = [&order](const Tensor& tensor, const char* name) {
@@ -116,7 +116,7 @@ TEST_F(Autograd, RunsTheLatestRecordedFirst) {
   EXPECT_THAT(values(grad(x)), ElementsAre(11));
 }
 
-TEST_F(Autograd, ServesALeafAsSoonAsItsLastUseIsDone) {
+TEST_F(Autograd, RunsALeafWhenItsLastGradientArrives) {
   const Tensor first = leaf({1});
   const Tensor last = leaf({2});
   std::vector<std::string> order;
@@ -127,7 +127,7 @@ TEST_F(Autograd, ServesALeafAsSoonAsItsLastUseIsDone) {
   EXPECT_THAT(order, ElementsAre("last", "h", "first"));
 }
 
-TEST_F(Autograd, GradientHooksRunInOrderOnTheWholeGradientAndMayReplaceIt) {
+TEST_F(Autograd, RunsHooksInOrderOnTheCompleteGradient) {
   const Tensor x = leaf({1, 2});
   std::vector<double> seen;
   add_hook(x, [&](const Tensor& gradient) {
@@ -145,14 +145,14 @@ TEST_F(Autograd, GradientHooksRunInOrderOnTheWholeGradientAndMayReplaceIt) {
   EXPECT_THAT(values(grad(x)), ElementsAre(30, 30));
 
   const Tensor h = ops::mul(x, 2.0);
-  add_hook(h, [](const Tensor&) { return Tensor(); });  // nothing defined: the gradient stays
+  add_hook(h, [](const Tensor&) { return Tensor(); });  // an undefined result keeps the gradient
   add_hook(h, [](const Tensor& gradient) { return raw::mul(gradient, 0.5); });
   set_grad(x, Tensor());
   backward({ops::sum(h)});
   EXPECT_THAT(values(grad(x)), ElementsAre(10, 10));  // 0.5 * 2, and 10 by the first hook of x
 }
 
-TEST_F(Autograd, AnAccumulatorTakesThePlaceOfAccumulation) {
+TEST_F(Autograd, CallsTheAccumulatorInsteadOfAccumulating) {
   const Tensor x = leaf({1, 2});
   std::vector<double> got;
   set_accumulator(x, [&](const Tensor& leaf, const Tensor& gradient) {
@@ -184,7 +184,7 @@ TEST_F(Autograd, WatchesSeveralTensorsAtOnce) {
   EXPECT_THAT(values(grad(x)), ElementsAre(32));
 }
 
-TEST_F(Autograd, OutputsThatAreWatchedApartMayGoBackwardApart) {
+TEST_F(Autograd, WatchesSeparateBranchesSeparately) {
   const Tensor x = leaf({1, 2});
   const Tensor z = leaf({3, 4});
   int calls = 0;
@@ -201,7 +201,7 @@ TEST_F(Autograd, OutputsThatAreWatchedApartMayGoBackwardApart) {
   EXPECT_EQ(calls, 3);
 }
 
-TEST_F(Autograd, CallbacksRunAtTheEndInOrderAndMayQueueMore) {
+TEST_F(Autograd, RunsCallbacksAtTheEndInOrder) {
   const Tensor x = leaf({1});
   std::vector<int> order;
   const Tensor h = watch_gradients({ops::mul(x, 2.0)}, [&](const Gradients&) {
@@ -223,7 +223,7 @@ TEST_F(Autograd, CallbacksRunAtTheEndInOrderAndMayQueueMore) {
   EXPECT_THAT(error_of([] { queue_backward_callback([] {}); }), HasSubstr("no backward is running"));
 }
 
-TEST_F(Autograd, ABackwardWithinABackwardHasItsOwnCallbacks) {
+TEST_F(Autograd, SeparatesCallbacksOfNestedBackwards) {
   const Tensor x = leaf({1});
   const Tensor z = leaf({1});
   std::vector<std::string> order;
@@ -247,7 +247,7 @@ TEST_F(Autograd, ABackwardWithinABackwardHasItsOwnCallbacks) {
   EXPECT_THAT(values(grad(x)), ElementsAre(2));
 }
 
-TEST_F(Autograd, SavedTensorsGoThroughTheInnermostHooksAndAreUnpackedOnce) {
+TEST_F(Autograd, PacksThroughTheInnermostHooksAndUnpacksOnce) {
   const Tensor x = leaf({3});
   int packed = 0, unpacked = 0;
   const SavedTensorHooks hooks{[&](const Tensor& tensor) -> PackedTensor {
@@ -272,7 +272,7 @@ TEST_F(Autograd, SavedTensorsGoThroughTheInnermostHooksAndAreUnpackedOnce) {
   EXPECT_THAT(values(grad(x)), ElementsAre(60));
 }
 
-TEST_F(Autograd, SavedTensorChangedInPlaceIsAnError) {
+TEST_F(Autograd, RefusesSavedTensorsChangedInPlace) {
   const Tensor x = leaf({1, 2});
   const Tensor factor = constant({3, 4});
   factor.storage()->owner = "factor";
@@ -284,7 +284,7 @@ TEST_F(Autograd, SavedTensorChangedInPlaceIsAnError) {
   EXPECT_THAT(error, HasSubstr("it was at version"));
 }
 
-TEST_F(Autograd, TheGraphIsFreedUnlessRetained) {
+TEST_F(Autograd, FreesTheGraphUnlessRetained) {
   const Tensor x = leaf({1, 2});
   const Tensor y = ops::sum(ops::mul(x, x));
   backward({y}, {}, true);
@@ -296,7 +296,7 @@ TEST_F(Autograd, TheGraphIsFreedUnlessRetained) {
 
 TEST_F(Autograd, RefusesRootsThatCannotBeDifferentiated) {
   const Tensor x = leaf({1, 2});
-  EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}); }), HasSubstr("of sizes (2,) is no scalar"));
+  EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}); }), HasSubstr("of sizes (2,) is not a scalar"));
   EXPECT_THAT(error_of([&] { backward({constant({1})}); }), HasSubstr("nothing to differentiate"));
   EXPECT_THAT(error_of([&] { backward({ops::mul(x, 2.0)}, {constant({1})}); }), HasSubstr("the root is float32 (2,)"));
   EXPECT_THAT(error_of([&] {
@@ -307,7 +307,7 @@ TEST_F(Autograd, RefusesRootsThatCannotBeDifferentiated) {
   EXPECT_THAT(error_of([&] { set_grad(x, constant({1})); }), HasSubstr("set_grad"));
 }
 
-TEST_F(Autograd, DoesNotRecordWithoutGradMode) {
+TEST_F(Autograd, RecordsNothingWithoutGradMode) {
   const Tensor x = leaf({1});
   {
     const NoGrad off;
@@ -319,7 +319,7 @@ TEST_F(Autograd, DoesNotRecordWithoutGradMode) {
   EXPECT_FALSE(requires_grad(detach(x)));
 }
 
-TEST_F(Autograd, InPlaceOperationsContinueTheHistory) {
+TEST_F(Autograd, ContinuesTheHistoryOfInPlaceOperations) {
   const Tensor x = leaf({2, 3});
   const Tensor y = ops::mul(x, 1.0);
   ops::mul_(y, 4.0);
@@ -333,7 +333,7 @@ TEST_F(Autograd, InPlaceOperationsContinueTheHistory) {
   EXPECT_THAT(values(x), ElementsAre(4, 6));
 }
 
-TEST_F(Autograd, AFailedBackwardLeavesTheRankUsable) {
+TEST_F(Autograd, StaysUsableAfterAFailedBackward) {
   const Tensor x = leaf({1});
   const Tensor h =
       watch_gradients({ops::mul(x, 2.0)}, [](const Gradients&) { throw Error("on purpose", "nothing"); })[0];
@@ -344,7 +344,7 @@ TEST_F(Autograd, AFailedBackwardLeavesTheRankUsable) {
   EXPECT_THAT(values(grad(x)), ElementsAre(2));
 }
 
-TEST_F(Autograd, ALongChainIsDestroyedWithoutRecursion) {
+TEST_F(Autograd, DestroysALongChainWithoutRecursion) {
   const Tensor x = leaf({1});
   Tensor y = x;
   for (int i = 0; i < 200000; ++i)

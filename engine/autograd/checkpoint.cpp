@@ -1,7 +1,7 @@
-// A region, its slots and its recomputation.
+// Checkpointed regions.
 //
-// Every tensor that a node inside the region saves becomes a slot: the node owns it, the region only looks at it, so
-// that slots of nodes that are gone are not filled. The hooks on the nodes own the region.
+// Each tensor that a node inside a region saves is represented by a slot. The node owns the slot and the region refers
+// to it weakly, so slots of destroyed nodes are not filled. The saved-tensor hooks of the nodes own the region.
 #include "engine/autograd/checkpoint.hpp"
 
 #include <algorithm>
@@ -16,22 +16,22 @@ namespace {
 class Region;
 
 struct Slot {
-  std::size_t number = 0;  // counted in the order of saving
+  std::size_t number = 0;  // in the order of saving
   TensorInfo info;
   const char* operation = "";
-  SavedTensor filled;  // by a recomputation, until it is read
+  SavedTensor filled;  // set by a recomputation, until it is read
 };
 
-// Ends a recomputation that has all it needs. Not an Error: nothing on the way up may take it for one.
+// Ends a recomputation once all needed tensors are saved. It is not an Error, so handlers of errors do not catch it.
 struct EnoughRecomputed {
   const Region* region;
 };
 
 class Region : public std::enable_shared_from_this<Region> {
  public:
-  Region(std::function<void(const std::vector<Tensor>&)> again, const std::vector<Tensor>& inputs,
+  Region(std::function<void(const std::vector<Tensor>&)> function, const std::vector<Tensor>& inputs,
          CheckpointOptions options)
-      : again_(std::move(again)), options_(std::move(options)) {
+      : function_(std::move(function)), options_(std::move(options)) {
     inputs_.reserve(inputs.size());
     for (const Tensor& input : inputs) {
       inputs_.push_back(save_tensor(input, "checkpoint"));
@@ -40,7 +40,7 @@ class Region : public std::enable_shared_from_this<Region> {
     if (options_.preserve_random_state) random_ = RankContext::current().generator().state();
   }
 
-  // What the nodes of the forward save through.
+  // The hooks for the nodes of the first forward.
   SavedTensorHooks forward_hooks() {
     return {
         [self = shared_from_this()](const Tensor& tensor) { return self->add_slot(tensor); },
@@ -54,7 +54,7 @@ class Region : public std::enable_shared_from_this<Region> {
     slot->info = info_of(tensor);
     slot->operation = autograd_rank().saving;
     if (defect_armed(Defect::checkpoint_keeps_activations)) [[unlikely]]
-      kept_.push_back(tensor);
+      slot->filled.tensor = tensor;
     slots_.push_back(slot);
     return slot;
   }
@@ -63,14 +63,15 @@ class Region : public std::enable_shared_from_this<Region> {
     if (filled_in_ != backward_id()) clear();
     if (!slot.filled.tensor.defined()) recompute();
     LOCKSTEP_CHECK(slot.filled.tensor.defined(), "tensor ", slot.number, " saved by ", slot.operation);
-    // Read once a backward: the memory goes with the node that reads it.
+    // A slot is read once per backward. The node that reads it then owns the memory.
     const SavedTensor filled = std::move(slot.filled);
     slot.filled = {};
     return unpack_saved(filled, slot.operation, static_cast<int>(slot.number));
   }
 
   void recompute();
-  void run_again(std::size_t num_wanted);
+  void fill_slots(std::size_t num_wanted);
+  void recompute_once(std::size_t num_wanted);
   void check(std::size_t num_saved, std::size_t num_wanted) const;
   void clear() {
     for (const auto& weak : slots_)
@@ -81,18 +82,17 @@ class Region : public std::enable_shared_from_this<Region> {
     return options_.name.empty() ? "checkpoint: " : str("checkpoint of ", options_.name, ": ");
   }
 
-  std::function<void(const std::vector<Tensor>&)> again_;
+  std::function<void(const std::vector<Tensor>&)> function_;
   CheckpointOptions options_;
   std::vector<SavedTensor> inputs_;
   std::vector<bool> needs_gradient_;
   std::optional<Generator::State> random_;
   std::vector<std::weak_ptr<Slot>> slots_;
-  std::vector<TensorInfo> infos_;  // of the recomputation, in order of saving
-  std::vector<Tensor> kept_;       // nothing, but for a seeded defect
-  std::uint64_t filled_in_ = 0;    // the backward that the filled slots belong to
+  std::vector<TensorInfo> infos_;  // tensors saved by the recomputation, in the order of saving
+  std::uint64_t filled_in_ = 0;    // the backward for which the slots are filled
 };
 
-// The generator as it was at the forward, and back.
+// Sets the generator to its state at the forward, and restores it at the end.
 class RandomStateScope {
  public:
   explicit RandomStateScope(const std::optional<Generator::State>& state) {
@@ -127,12 +127,10 @@ void Region::recompute() {
     rank.running.back()->at_end.emplace_back([weak = weak_from_this()] {
       if (const auto region = weak.lock()) region->clear();
     });
-  std::size_t num_wanted = slots_.size();  // up to the last one that a node still owns
+  std::size_t num_wanted = slots_.size();  // up to the last slot that a node owns
   while (num_wanted > 0 && slots_[num_wanted - 1].expired()) --num_wanted;
   try {
-    run_again(num_wanted);
-    if (defect_armed(Defect::checkpoint_recomputes_twice)) [[unlikely]]
-      run_again(num_wanted);
+    fill_slots(num_wanted);
     check(infos_.size(), num_wanted);
   } catch (...) {
     clear();
@@ -140,9 +138,15 @@ void Region::recompute() {
   }
 }
 
-void Region::run_again(std::size_t num_wanted) {
+void Region::fill_slots(std::size_t num_wanted) {
+  recompute_once(num_wanted);
+  if (defect_armed(Defect::checkpoint_recomputes_twice)) [[unlikely]]
+    recompute_once(num_wanted);
+}
+
+void Region::recompute_once(std::size_t num_wanted) {
   infos_.clear();
-  // What outer regions hold of the inputs is unpacked first: it may run them again.
+  // Inputs are unpacked first, because that may recompute an outer region.
   std::vector<Tensor> inputs;
   inputs.reserve(inputs_.size());
   for (std::size_t i = 0; i < inputs_.size(); ++i) {
@@ -165,12 +169,12 @@ void Region::run_again(std::size_t num_wanted) {
              slot->filled.version = tensor.storage()->version();
            }
          if (number + 1 == num_wanted) throw EnoughRecomputed{this};
-         // A backward within the function itself reads it through the second hook.
+         // A backward inside the function reads it through the unpack hook.
          return std::make_shared<Tensor>(tensor);
        },
        [](const PackedTensor& packed) { return *static_cast<const Tensor*>(packed.get()); }});
   try {
-    again_(inputs);
+    function_(inputs);
   } catch (const EnoughRecomputed& enough) {
     if (enough.region != this) throw;
   }
@@ -209,7 +213,7 @@ void Region::check(std::size_t num_saved, std::size_t num_wanted) const {
 
 void run_checkpointed(const std::function<void()>& first, std::function<void(const std::vector<Tensor>&)> again,
                       const std::vector<Tensor>& inputs, const CheckpointOptions& options) {
-  if (!grad_enabled()) {  // nothing is saved
+  if (!grad_enabled()) {  // no saved tensors
     first();
     return;
   }

@@ -1,19 +1,20 @@
-// Activation checkpointing: a part of the forward keeps none of the tensors that its backward reads; the first of them
-// that backward asks for makes that part run again, which fills them all in.
+// Activation checkpointing. A checkpointed region of the forward keeps no saved tensors. The first time backward reads
+// one of them, the region is recomputed, which fills in all of them.
 //
-// Non-reentrant, by hooks on saved tensors: the graph of the first forward stays and is the one that backward walks, so
-// that gradients, hooks and accumulators are those of the plain forward, bit for bit, and inputs need no gradient. The
-// region's own inputs are kept (through the hooks of an outer region, when there is one: that region then gives them
-// back by running again). Everything else that the function reads, parameters above all, it reads anew.
+// The checkpoint is non-reentrant: it uses hooks on saved tensors. Backward runs over the graph of the first forward,
+// so gradients, hooks and accumulators are those of the plain forward, bit for bit, and inputs need no gradient. The
+// inputs of the region are saved (by an outer region through its hooks, so reading them recomputes that region).
+// Everything else that the function reads, such as parameters, it reads again.
 //
-// The recomputation runs inside the backward, with gradients on, and stops after the last tensor that is still needed.
-// Random numbers come as in the forward, and the generator is afterwards as it was. What a backward filled in and did
-// not use is dropped at its end, also when it ends by an exception. A function with side effects has them twice: the
-// running statistics of a batch norm move twice, as they do under PyTorch's checkpoint, which this follows.
+// The recomputation runs inside the backward with gradients on, and stops after the last tensor that is still needed.
+// It draws the random numbers of the forward and restores the generator afterwards. Recomputed tensors that a backward
+// did not read are dropped at its end, also after an exception. Side effects happen twice: the running statistics of a
+// batch norm are updated twice, as with PyTorch's checkpoint, whose semantics this follows.
 //
 //   Tensor h = checkpoint([block](const std::vector<Tensor>& in) { return block->call(in[0]).tensor(); }, {x});
 //
-// The function lives as long as the graph: what it holds by value stays in memory. A rank's own, like the tape.
+// The function, with everything it captures by value, lives as long as the graph. Like the tape, regions belong to one
+// rank.
 #pragma once
 
 #include <functional>
@@ -28,25 +29,25 @@
 namespace lockstep {
 
 enum class DeterminismCheck {
-  metadata,  // sizes, type and device of what is recomputed must be those of the forward
-  none       // only their number is looked at
+  metadata,  // compares number, sizes, types and devices of the saved tensors with those of the forward
+  none       // compares only their number
 };
 
 struct CheckpointOptions {
-  bool preserve_random_state = true;  // the recomputation draws the numbers of the forward
+  bool preserve_random_state = true;  // the recomputation draws the random numbers of the forward
   DeterminismCheck determinism = DeterminismCheck::metadata;
   std::string name{};                          // for messages
   std::function<void()> before_recomputing{};  // runs at the start of each recomputation
 };
 
-// Runs `first` now, keeping no saved tensor; `again` is called with the region's inputs (aliases without history that
-// need a gradient where the given ones did) when backward needs what was saved. Both must do the same operations. With
-// gradients off it only runs `first`. Backward throws Error when fewer tensors are saved by `again` than are needed, or
-// others.
+// Runs `first` without keeping saved tensors. Backward calls `again` when it needs them, with the inputs of the region:
+// aliases without history that require a gradient where the given ones did. Both functions must do the same operations.
+// With gradients off only `first` runs. Backward throws Error when `again` saves fewer tensors than are needed or, with
+// DeterminismCheck::metadata, tensors of other sizes, types or devices.
 void run_checkpointed(const std::function<void()>& first, std::function<void(const std::vector<Tensor>&)> again,
                       const std::vector<Tensor>& inputs, const CheckpointOptions& options);
 
-// function(inputs), whatever it gives; it is called again with inputs in backward.
+// Returns function(inputs), which may be of any type. Backward calls the function again.
 template <class Function>
 auto checkpoint(Function function, const std::vector<Tensor>& inputs, const CheckpointOptions& options = {}) {
   using Result = std::invoke_result_t<Function&, const std::vector<Tensor>&>;
@@ -56,7 +57,7 @@ auto checkpoint(Function function, const std::vector<Tensor>& inputs, const Chec
   return std::move(*result);
 }
 
-// Whether a recomputation runs on this rank, and how many of them one in the other.
+// Whether a recomputation runs on this rank, and the nesting depth of recomputations.
 bool recomputing();
 int recomputation_depth();
 

@@ -1,4 +1,4 @@
-// In which order leaves get their gradients. The expected orders were recorded from PyTorch 2.15 (CPU), by
+// The order in which leaves get their gradients. The expected orders were recorded with PyTorch 2.15 (CPU), by
 // register_post_accumulate_grad_hook on the same expressions.
 #include <map>
 
@@ -18,7 +18,7 @@ class GradientOrder : public ::testing::Test {
   RankScope scope{context};
   std::string order;
 
-  // A leaf that notes its name when its gradient has arrived.
+  // A leaf whose hook appends its name when its gradient has been accumulated.
   Tensor leaf(const std::string& name, const Dims& sizes) {
     Tensor tensor = rand(sizes, DType::float32, {});
     set_requires_grad(tensor, true);
@@ -50,7 +50,7 @@ class GradientOrder : public ::testing::Test {
   }
 };
 
-TEST_F(GradientOrder, OfALinearIsBiasFirst) {
+TEST_F(GradientOrder, OfLinearIsBiasFirst) {
   EXPECT_EQ(of_linear({5, 3}, true), "b x w");
   EXPECT_EQ(of_linear({5, 3}, false), "x w");
   EXPECT_EQ(of_linear({4, 5, 3}, true), "b w x");
@@ -80,8 +80,8 @@ TEST_F(GradientOrder, OfNormsAndConvolutions) {
   EXPECT_EQ(of(ops::conv2d(image, filter, &shift)), "x w b");
 }
 
-// The norm itself is a node of its own here, so that an input which is a leaf comes last; PyTorch has "x w b".
-TEST_F(GradientOrder, OfABatchNormIsWeightFirst) {
+// The norm is a separate node here, so an input that is a leaf comes last; the order of PyTorch is "x w b".
+TEST_F(GradientOrder, OfBatchNormIsWeightFirst) {
   const Tensor x = leaf("x", {5, 3}), w = leaf("w", {3}), b = leaf("b", {3});
   const Tensor mean = zeros({3}, DType::float32, {}), variance = ones({3}, DType::float32, {});
   EXPECT_EQ(of(ops::batch_norm(x, &w, &b, nullptr, nullptr, true)), "w b x");
@@ -106,8 +106,8 @@ TEST_F(GradientOrder, OfTwoOperands) {
   EXPECT_EQ(of(to), "b a");
 }
 
-// Leaves that become ready together are equal in priority: the heap decides.
-TEST_F(GradientOrder, OfManyOperandsIsThatOfAHeap) {
+// Leaves that become ready together have equal priority, so the heap determines their order.
+TEST_F(GradientOrder, OfManyOperandsIsHeapOrder) {
   const std::map<int, std::string> expected = {{2, "a b"},       {3, "a b c"},       {4, "a c b d"},
                                                {5, "a c e b d"}, {6, "a c f e b d"}, {7, "a c f g e b d"}};
   const std::map<int, std::string> beside = {{2, "b a"},       {3, "b c a"},       {4, "b c d a"},
@@ -126,7 +126,7 @@ TEST_F(GradientOrder, OfManyOperandsIsThatOfAHeap) {
   }
 }
 
-TEST_F(GradientOrder, OfGraphsIsTheLatestNodeFirst) {
+TEST_F(GradientOrder, OfGraphsIsLatestNodeFirst) {
   const std::vector<Tensor> all = leaves(5);
   const Tensor &a = all[0], &b = all[1], &c = all[2], &d = all[3], &e = all[4];
   const Tensor ab = ops::mul(a, b), cd = ops::mul(c, d);
@@ -141,7 +141,7 @@ TEST_F(GradientOrder, OfGraphsIsTheLatestNodeFirst) {
   EXPECT_EQ(of(ops::add(ops::mul(left, ops::add(e, a)), c)), "e d c a b");
 }
 
-TEST_F(GradientOrder, OfSeveralRootsIsThatOfAllTheirNodes) {
+TEST_F(GradientOrder, OfSeveralRootsIsOrderOfAllNodes) {
   const std::vector<Tensor> all = leaves(3);
   for (const bool swapped : {false, true}) {
     const Tensor first = ops::sum(ops::mul(all[0], all[1])), second = ops::sum(ops::mul(all[1], all[2]));
@@ -153,8 +153,8 @@ TEST_F(GradientOrder, OfSeveralRootsIsThatOfAllTheirNodes) {
   EXPECT_EQ(of_roots({ops::mul(scalars[0], scalars[1]), scalars[2], scalars[3], scalars[4], scalars[0]}), "2 3 4 0 1");
 }
 
-// A watched tensor changes nothing of the order.
-TEST_F(GradientOrder, OfWatchedTensorsIsThatOfTheBareOnes) {
+// Watching a tensor does not change the order.
+TEST_F(GradientOrder, OfWatchedTensorsIsUnchanged) {
   const std::vector<Tensor> all = leaves(4);
   const auto watched = [](const Tensor& tensor) { return watch_first_gradient({tensor}, [] {})[0]; };
   const Tensor ab = watched(ops::mul(all[0], all[1])), cd = watched(ops::mul(all[2], all[3]));

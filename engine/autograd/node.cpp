@@ -2,18 +2,18 @@
 
 namespace lockstep {
 
-// A chain of a hundred thousand nodes must not destroy itself recursively.
+// Iterative, because the recursive destruction of a long chain of nodes overflows the stack.
 Node::~Node() {
   std::vector<NodePtr> last_owned;
-  auto take = [&last_owned](std::vector<Edge>& from) {
+  auto collect = [&last_owned](std::vector<Edge>& from) {
     for (Edge& edge : from)
       if (edge.node && edge.node.use_count() == 1) last_owned.push_back(std::move(edge.node));
   };
-  take(edges);
+  collect(edges);
   while (!last_owned.empty()) {
     NodePtr node = std::move(last_owned.back());
     last_owned.pop_back();
-    take(node->edges);
+    collect(node->edges);
   }
 }
 
@@ -27,8 +27,8 @@ Gradients Node::run(Gradients& grads) const {
     LOCKSTEP_CHECK(result[i].sizes() == inputs[i].sizes && result[i].dtype() == inputs[i].dtype, "the derivative of ",
                    name_, " gave ", name_of(result[i].dtype()), " ", to_text(result[i].sizes()), " for input ", i,
                    " which is ", name_of(inputs[i].dtype), " ", to_text(inputs[i].sizes));
-    LOCKSTEP_CHECK(same_layout(result[i].impl().layout, inputs[i].layout), "the derivative of ", name_, " gave a ",
-                   result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i, " that lies otherwise");
+    LOCKSTEP_CHECK(same_layout(result[i].layout(), inputs[i].layout), "the derivative of ", name_, " gave a ",
+                   result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i, " in another layout");
   }
   return result;
 }
@@ -41,7 +41,7 @@ Tensor Node::unpack(int i) const {
 
 Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number) {
   if (entry.hooks) {
-    // Held here: what unpacking runs may let the entry go.
+    // Held here because unpacking may destroy the entry.
     const std::shared_ptr<const SavedTensorHooks> hooks = entry.hooks;
     const PackedTensor packed = entry.packed;
     Tensor tensor = hooks->unpack(packed);
@@ -61,21 +61,20 @@ Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number)
 }
 
 void Node::free_saved() {
-  if (saved.empty()) return;  // such a node can run again, as nothing it needs is gone
+  if (saved.empty()) return;  // a node without saved tensors can run again
   saved.clear();
   function = nullptr;
   freed_ = true;
 }
 
-// ---- what a derivative sees ----
+// ---- Backward ----
 const Tensor& Backward::grad(int output) const {
   LOCKSTEP_CHECK(output >= 0 && static_cast<std::size_t>(output) < grads_.size(), node_.name(), " has ", grads_.size(),
                  " outputs");
   Tensor& slot = grads_[static_cast<std::size_t>(output)];
   if (!slot.defined()) {
     const TensorInfo& info = node_.outputs[static_cast<std::size_t>(output)];
-    slot = zeros(info.sizes, info.dtype, info.device);
-    slot.impl().layout = info.layout;
+    slot = full_gradient(info, 0.0);
   }
   return slot;
 }

@@ -1,4 +1,4 @@
-// Inside the tape: nodes, edges, saved tensors, what autograd hangs on a tensor, and what a rank owns of it. Only the
+// The data structures of the tape: nodes, edges, saved tensors, the autograd state of a tensor and of a rank. Only the
 // files of this folder include it.
 #pragma once
 
@@ -15,7 +15,7 @@
 
 namespace lockstep {
 
-// Where a gradient goes next: to an output of a node, to a leaf, or nowhere.
+// The target of a gradient: an output of a node, a leaf, or none.
 struct Edge {
   NodePtr node;
   int output = 0;
@@ -23,23 +23,24 @@ struct Edge {
   bool needed() const { return node != nullptr || leaf != nullptr; }
 };
 
+// Describes a tensor and its gradient.
 struct TensorInfo {
   Dims sizes;
   DType dtype = DType::float32;
   device::Device device;
-  std::shared_ptr<const layout::ShardedLayout> layout;  // of its gradient; null for plain tensors
+  LayoutPtr layout;  // of the gradient; null for plain tensors
 };
 
-// A tensor kept for backward: itself with the version it had, or what the hooks made of it.
+// A tensor that backward reads: an alias with the version at saving, or the packed form and the hooks that made it.
 struct SavedTensor {
   Tensor tensor;
   std::uint64_t version = 0;
   PackedTensor packed;
   std::shared_ptr<const SavedTensorHooks> hooks;
 };
-// Through the hooks in force, as an alias without history. `operation` is for messages.
+// Saves an alias without history, through the innermost hooks. `operation`: for messages.
 SavedTensor save_tensor(const Tensor& tensor, const char* operation);
-// Throws Error when it was changed in place since; `number` counts what the operation saved.
+// Throws Error when the tensor was changed in place after it was saved. `number`: its index among the saved tensors.
 Tensor unpack_saved(const SavedTensor& saved, const char* operation, int number);
 
 using GradientHook = std::function<Tensor(const Tensor&)>;
@@ -57,22 +58,22 @@ class Node {
   Node& operator=(const Node&) = delete;
 
   const char* name() const { return name_; }
-  std::uint64_t sequence() const { return sequence_; }  // later recorded is larger; a node's inputs are smaller
+  std::uint64_t sequence() const { return sequence_; }  // increases in the order of recording
 
-  // Gradients of the inputs from those of the outputs, checked against the inputs' sizes and types.
+  // Computes the gradients of the inputs from those of the outputs and checks their sizes, types and layouts.
   Gradients run(Gradients& grads) const;
   Tensor unpack(int saved) const;
   void free_saved();
   bool freed() const { return freed_; }
 
   std::vector<Edge> edges;     // one per input
-  std::span<const int> order;  // in which gradients go along the edges; empty: as listed
+  std::span<const int> order;  // in which gradients are delivered to the edges; empty: as listed
   std::vector<TensorInfo> inputs;
   std::vector<TensorInfo> outputs;
   std::vector<SavedTensor> saved;
   std::vector<NodeHook> hooks;
   BackwardFunction function;
-  // Of an identity whose gradients go on as they come: called in its turn, when all have.
+  // Set for an identity that forwards each gradient as it arrives; called when all have arrived.
   std::function<void()> passing;
   bool passes() const { return passing && hooks.empty(); }
 
@@ -82,20 +83,20 @@ class Node {
   bool freed_ = false;
 };
 
-// What hangs on a tensor that asked for a gradient, or has one, or came out of a recorded operation.
+// The state of a tensor that requires a gradient, has one, or is the result of a recorded operation.
 struct GradState : AutogradMeta {
-  bool requires_grad = false;  // of a leaf
-  NodePtr node;                // of a result
+  bool requires_grad = false;  // leaf
+  NodePtr node;                // result of a recorded operation: its node and output
   int output = 0;
-  bool is_view = false;  // of a recorded tensor: an in-place operation on it could not tell the base
+  bool is_view = false;  // a view of a recorded tensor: an in-place operation would bypass the history of the base
   Tensor grad;
-  std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // of a leaf
+  std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
   std::shared_ptr<const std::function<void(const Tensor&, const Tensor&)>> accumulator;
 };
 
 inline GradState* grad_state(const Tensor& tensor) {
-  return static_cast<GradState*>(tensor.impl().autograd.get());  // the only kind there is
+  return static_cast<GradState*>(tensor.impl().autograd.get());  // the only subclass
 }
 inline GradState& make_grad_state(const Tensor& tensor) {
   auto& slot = tensor.impl().autograd;
@@ -106,31 +107,32 @@ inline bool needs_gradient(const Tensor& tensor) {
   const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
   return state && (state->requires_grad || state->node);
 }
-// Whether two layouts are one; null: both plain.
-bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
-                 const std::shared_ptr<const layout::ShardedLayout>& b);
+// Whether two layouts are equal; null equals null.
+bool same_layout(const LayoutPtr& a, const LayoutPtr& b);
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
+// A gradient for the described tensor, filled with `value`.
+Tensor full_gradient(const TensorInfo& info, double value);
 
-// A backward under way, as others see it.
+// A running backward, as the other files of this folder see it.
 class RunningBackward {
  public:
   virtual ~RunningBackward() = default;
   virtual bool reaches(const TensorImpl* leaf) const = 0;
   std::uint64_t id = 0;
   std::vector<std::function<void()>> callbacks;
-  std::vector<std::function<void()>> at_end;  // run after all else, an exception or not; must not throw
+  std::vector<std::function<void()>> at_end;  // run last, also after an exception; must not throw
 };
 
-// What a rank owns of autograd.
+// The autograd state of a rank.
 struct AutogradRank {
   explicit AutogradRank(RankContext&) {}
   bool enabled = true;
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
-  const char* saving = "";  // the operation whose tensors are being saved, while hooks pack them
-  int recomputations = 0;   // of activation checkpoints, one in the other
+  const char* saving = "";  // the operation whose tensors the hooks are packing
+  int recomputations = 0;   // nesting depth of recomputations
   std::uint64_t next_backward = 1;
   std::vector<RunningBackward*> running;  // innermost last
 };

@@ -1,6 +1,6 @@
-// What every operation of the registry is held to, whatever it computes: the reference in float64, the derivative
-// against central differences, the same bits from other layouts, offsets and devices, the sizes alone on meta. Poison
-// is on throughout: a kernel that leaves an element of its result unwritten, or writes an input, is seen.
+// The checks of every operation of the registry: agreement with the float64 reference, the derivative by central
+// differences, equal bits for other strides, offsets and devices, sizes on meta. Memory is poisoned in all of them,
+// which detects a kernel that leaves an element of its result unwritten or writes an input.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -27,10 +27,10 @@ const device::Device cpu = {device::Kind::cpu, 0};
 const device::Device sim = {device::Kind::sim, 0};
 const device::Device meta = {device::Kind::meta, 0};
 
-// Where the elements of an input lie.
+// The memory layout of an input.
 struct Layout {
   enum Kind { contiguous, reversed_dims, gaps } kind = contiguous;
-  std::int64_t offset = 0;  // elements before the first
+  std::int64_t offset = 0;  // elements before the first one
 };
 
 Tensor lay_out(const Tensor& values, Layout layout) {
@@ -126,7 +126,7 @@ TEST_P(OpCases, AgreesWithReference) {
       ASSERT_EQ(to_text(result.sizes()), to_text(expected.sizes));
       const std::vector<double> values = to_doubles(result);
       ASSERT_EQ(values.size(), expected.values.size());
-      // An operation that gives another type rounds to the coarser of the two.
+      // A result of another type is rounded to the coarser of the two types.
       Tolerance tolerance = tolerance_of(op(), result.dtype());
       if (is_floating(dtype) && is_floating(result.dtype()))
         tolerance.relative = std::max(tolerance.relative, tolerance_of(op(), dtype).relative);
@@ -139,7 +139,7 @@ TEST_P(OpCases, AgreesWithReference) {
   }
 }
 
-TEST_P(OpCases, RefusesTypesItDoesNotTake) {
+TEST_P(OpCases, RefusesOtherTypes) {
   for (const DType dtype : every_type) {
     if (takes(op(), dtype)) continue;
     SCOPED_TRACE(name_of(dtype));
@@ -176,9 +176,10 @@ TEST_P(OpCases, DerivativeAgreesWithCentralDifferences) {
       for (std::size_t i = 0; i < values.size(); ++i) sum += values[i] * factors[i];
       return sum;
     };
-    // A cast to a coarser type has no smooth differences; its step must be of that type's resolution.
+    // The differences of a cast to a coarser type are not smooth, so the step must match the resolution of that type.
     const double h = result.dtype() == DType::float64 ? 1e-6 : 0x1p-6;
-    const std::int64_t stride = std::max<std::int64_t>(1, elements / 60);  // large inputs: some elements of them
+    const std::int64_t stride =
+        std::max<std::int64_t>(1, elements / 60);  // of large inputs only some elements are checked
     for (std::size_t k = 0; k < inputs.size(); ++k) {
       if (!is_floating(inputs[k].dtype())) continue;
       const Tensor got = grad(inputs[k]);
@@ -209,7 +210,7 @@ TEST_P(OpCases, DerivativeInOtherTypesAgreesWithFloat64) {
     for (const DType dtype : floating_types) {
       if (dtype == DType::float64) continue;
       SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
-      // The same values in both: those of the coarser type.
+      // Both types get the same values, which the coarser type can represent.
       std::vector<Tensor> inputs = inputs_of(variant, dtype, cpu), wide;
       for (const Tensor& input : inputs) {
         if (!is_floating(input.dtype())) {
@@ -253,7 +254,7 @@ TEST_P(OpCases, GivesSameBitsAtAnyOffset) {
   }
 }
 
-TEST_P(OpCases, TakesAnyLayout) {
+TEST_P(OpCases, AcceptsAnyStrides) {
   if (!op().any_layout) return;
   for (const OpVariant& variant : op().variants) {
     for (const DType dtype : every_type) {
@@ -346,7 +347,7 @@ TEST(OpRegistry, NamesEveryOperationOfTheHeader) {
     declared.insert((*found)[1]);
   const std::set<std::string> named(std::begin(operation_names), std::end(operation_names));
   EXPECT_EQ(declared, named);
-  EXPECT_EQ(named.size(), std::size(operation_names)) << "a name stands twice";
+  EXPECT_EQ(named.size(), std::size(operation_names)) << "a name is listed twice";
 }
 
 TEST(OpRegistry, TimesOperations) {

@@ -80,7 +80,7 @@ constexpr OpCase (*entries[])() = {add_case,
                                    mul_in_place_case,
                                    copy_in_place_case,
                                    zero_in_place_case};
-static_assert(std::size(entries) == std::size(operation_names), "an operation has no entry, or an entry no operation");
+static_assert(std::size(entries) == std::size(operation_names), "each operation needs one entry");
 
 std::int64_t offset_of(const Dims& sizes, const Dims& index) {
   std::int64_t offset = 0;
@@ -92,12 +92,11 @@ std::int64_t offset_of(const Dims& sizes, const Dims& index) {
 
 const std::vector<OpCase>& op_registry() {
   static const std::vector<OpCase> registry = [] {
-    std::vector<OpCase> made;
-    for (const auto entry : entries) made.push_back(entry());
-    for (std::size_t i = 0; i < made.size(); ++i)
-      LOCKSTEP_CHECK(made[i].name == operation_names[i], "entry ", made[i].name, " stands where ", operation_names[i],
-                     " belongs");
-    return made;
+    std::vector<OpCase> cases;
+    for (const auto entry : entries) cases.push_back(entry());
+    for (std::size_t i = 0; i < cases.size(); ++i)
+      LOCKSTEP_CHECK(cases[i].name == operation_names[i], "entry ", cases[i].name, " in place of ", operation_names[i]);
+    return cases;
   }();
   return registry;
 }
@@ -132,14 +131,15 @@ Plain product(const Plain& a, const Plain& b) {
 }
 
 Plain total(const Plain& a, const Dims& dims) {
-  const auto goes = [&](int dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); };
-  Dims kept, gone;
-  for (int dim = 0; dim < a.sizes.size(); ++dim) (goes(dim) ? gone : kept).push_back(a.sizes[dim]);
+  const auto is_summed = [&](int dim) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); };
+  Dims kept, summed;
+  for (int dim = 0; dim < a.sizes.size(); ++dim) (is_summed(dim) ? summed : kept).push_back(a.sizes[dim]);
   return build(kept, [&](const Dims& at) {
-    const Plain terms = build(gone, [&](const Dims& within) {
+    const Plain terms = build(summed, [&](const Dims& within) {
       Dims index;
-      int next_kept = 0, next_gone = 0;
-      for (int dim = 0; dim < a.sizes.size(); ++dim) index.push_back(goes(dim) ? within[next_gone++] : at[next_kept++]);
+      int next_kept = 0, next_summed = 0;
+      for (int dim = 0; dim < a.sizes.size(); ++dim)
+        index.push_back(is_summed(dim) ? within[next_summed++] : at[next_kept++]);
       return a.at(index);
     });
     double sum = 0.0;
@@ -184,7 +184,7 @@ Tolerance tolerance_of(const OpCase& op, DType dtype) {
       unit = 0x1p-21;
       break;
     case DType::float16:
-      unit = 0x1.01p-11;  // half of the last place, and a little for the float32 before it
+      unit = 0x1.01p-11;  // half an ulp, plus the error of the float32 computation
       break;
     case DType::bfloat16:
       unit = 0x1.01p-8;
@@ -214,9 +214,9 @@ std::vector<OpTiming> time_operations(device::Device device, int rounds, std::st
       bytes += static_cast<double>(inputs.back().num_bytes());
       timing.inputs += str(timing.inputs.empty() ? "" : " ", to_text(input.sizes));
     }
-    Tensor result = op.timed.run(inputs);  // warms memory and caches
+    Tensor result = op.timed.run(inputs);  // warms up memory and caches
     bytes += static_cast<double>(result.num_bytes());
-    // A round repeats a short operation until the clock is no part of what it measures.
+    // A round repeats short operations until the resolution of the clock is negligible.
     int repeats = 1;
     std::vector<double> times;
     for (int round = 0; round < rounds + 1; ++round) {
@@ -231,8 +231,8 @@ std::vector<OpTiming> time_operations(device::Device device, int rounds, std::st
         times.push_back(us / repeats);
     }
     std::sort(times.begin(), times.end());
-    const auto percentile = [&](double part) {
-      return times[static_cast<std::size_t>(part * static_cast<double>(times.size() - 1))];
+    const auto percentile = [&](double fraction) {
+      return times[static_cast<std::size_t>(fraction * static_cast<double>(times.size() - 1))];
     };
     timing.low_us = percentile(0.1);
     timing.median_us = percentile(0.5);

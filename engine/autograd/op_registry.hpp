@@ -1,8 +1,8 @@
-// One entry an operation, from which come its checks and its timing: how it is called, on what inputs, what a plain
-// calculation in float64 gives, which types it takes, how far the results may be off.
+// The registry of operations: one entry per operation, from which its checks and its timing are generated. An entry
+// holds the call, its inputs, a reference calculation in float64, the accepted types and the tolerance.
 //
-// The checks themselves are in op_cases_test.cpp: against the reference, gradients against central differences, other
-// layouts, offsets and devices bit for bit. `lockstep bench kernels` takes the timing.
+// The checks are in op_cases_test.cpp: comparison with the reference, gradients by central differences, and equal bits
+// for other strides, offsets and devices. `lockstep bench kernels` does the timing.
 //
 //   for (const OpCase& op : op_registry()) for (const OpVariant& variant : op.variants) ...
 #pragma once
@@ -18,13 +18,13 @@
 
 namespace lockstep::ops {
 
-// Values in float64 in row-major order: what references are written with.
+// A float64 tensor in row-major order, for references.
 struct Plain {
   Dims sizes;
   std::vector<double> values;
 
   double at(const Dims& index) const;
-  // The element that broadcasting puts at `index` of a larger tensor.
+  // The element at `index` of a larger tensor to which this one is broadcast.
   double broadcast_at(const Dims& index) const;
 };
 // The tensor whose element at each index is f(index).
@@ -33,8 +33,8 @@ Plain build(const Dims& sizes, const std::function<double(const Dims& index)>& f
 struct OpInput {
   Dims sizes;
   double low = -1.5;
-  double high = 1.5;                    // drawn between the two, but not within 0.1 of zero
-  std::vector<std::int64_t> indices{};  // not empty: an int64 tensor of these, without gradient
+  double high = 1.5;                    // values are drawn from low to high, but not within 0.1 of zero
+  std::vector<std::int64_t> indices{};  // if not empty: an int64 tensor of these values, without gradient
 };
 
 struct OpVariant {
@@ -44,28 +44,28 @@ struct OpVariant {
   std::function<Plain(const std::vector<Plain>&)> reference;
 };
 
-enum class OpTypes { floating, numbers, all };  // numbers: the integers too; all: bool as well
+enum class OpTypes { floating, numbers, all };  // numbers: floating and integers; all: bool too
 
 struct OpCase {
   std::string_view name;
   OpTypes types = OpTypes::floating;
   bool differentiable = true;
-  bool any_layout = true;             // takes inputs of any strides
-  bool layout_keeps_bits = true;      // else strides may change the last bits (products)
-  double tolerance = 1.0;             // times what rounding each result once may cost
-  std::vector<OpVariant> variants{};  // the checks
-  OpVariant timed{};                  // the timing; its reference is not used
-  double flops = 0.0;                 // of the timed variant, where that is what limits it
+  bool any_layout = true;             // accepts inputs of any strides
+  bool layout_keeps_bits = true;      // false: strides may change the last bits (products)
+  double tolerance = 1.0;             // in units of the error of one rounding per result
+  std::vector<OpVariant> variants{};  // for the checks
+  OpVariant timed{};                  // for the timing; its reference is not used
+  double flops = 0.0;                 // of the timed variant, if arithmetic limits its speed
 };
 
 // In the order of operation_names.
 const std::vector<OpCase>& op_registry();
 
-// The input on a device, contiguous; the same values for the same generator state. Integers and bool get small numbers.
+// A contiguous input on a device. The values depend on the generator state only; integers and bool get small numbers.
 Tensor make_input(const OpInput& input, DType dtype, device::Device device, Generator& generator);
-// Whether the operation takes tensors of that type.
+// Whether the operation accepts the type.
 bool takes(const OpCase& op, DType dtype);
-// How far a result of that type may be off: relative to the value, and absolute.
+// The allowed error of a result of the type: relative to the value plus absolute.
 struct Tolerance {
   double relative;
   double absolute;
@@ -74,13 +74,13 @@ Tolerance tolerance_of(const OpCase& op, DType dtype);
 
 struct OpTiming {
   std::string_view name;
-  std::string inputs;                                   // sizes, as text
-  double median_us = 0.0, low_us = 0.0, high_us = 0.0;  // of one call; low and high: 10th and 90th percentile
+  std::string inputs;                                   // their sizes as text
+  double median_us = 0.0, low_us = 0.0, high_us = 0.0;  // per call; low, high: 10th and 90th percentile
   int rounds = 0;
-  double gbytes_per_s = 0.0;  // bytes of inputs and result, at the median
-  double gflops = 0.0;        // 0 where memory limits
+  double gbytes_per_s = 0.0;  // bytes of inputs and result over the median time
+  double gflops = 0.0;        // 0 if memory limits the speed
 };
-// Times each operation, or the one named, in float32, without recording. Each round waits for the stream.
+// Times each operation, or only the named one, in float32 without recording. Each round waits for the stream.
 std::vector<OpTiming> time_operations(device::Device device, int rounds, std::string_view only = {});
 
 }  // namespace lockstep::ops

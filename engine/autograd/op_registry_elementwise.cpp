@@ -1,13 +1,13 @@
-// Entries of the element-wise operations.
+// Registry entries of the element-wise operations.
 #include "engine/autograd/op_registry_internal.hpp"
 
 namespace lockstep::ops {
 
 namespace {
 
-const Dims large = {1 << 20};  // of the timings: past the second cache
+const Dims large = {1 << 20};  // for timings: exceeds the second-level cache
 
-// Two operands: equal sizes, both ways of broadcasting, a scalar, one element, none.
+// Variants with two operands: equal sizes, broadcasting of either operand, a scalar, one element, none.
 template <class Run, class F>
 OpCase binary_case(std::string_view name, OpTypes types, Run run, F f, double low = -1.5) {
   OpCase op{.name = name, .types = types};
@@ -44,7 +44,7 @@ OpCase unary_case(std::string_view name, OpTypes types, Run run, F f, double low
   return op;
 }
 
-// More variants of the same operation: with a number.
+// Additional variants with a constant.
 template <class Run, class F>
 void with_number(OpCase& op, std::string text, Run run, F f) {
   op.variants.push_back({std::move(text),

@@ -1,4 +1,4 @@
-// The entries of the registry, one function each, and what their references are made of.
+// The entries of the registry, one function each, and helpers for their references.
 #pragma once
 
 #include <cmath>
@@ -24,9 +24,9 @@ Plain zip(const Plain& a, const Plain& b, F f) {
   return build(broadcast_sizes(a.sizes, b.sizes, "reference"),
                [&](const Dims& at) { return f(a.broadcast_at(at), b.broadcast_at(at)); });
 }
-// Of matrices: (m, k) x (k, n).
+// (m, k) x (k, n) -> (m, n)
 Plain product(const Plain& a, const Plain& b);
-// Over the dims, which are not kept.
+// The sum over the dims, which are removed.
 Plain total(const Plain& a, const Dims& dims);
 inline Plain resized(Plain a, const Dims& sizes) {
   a.sizes = sizes;

@@ -1,4 +1,4 @@
-// Entries of activations, norms, softmax, attention and what goes with them.
+// Registry entries of activations, norms, softmax, losses, dropout and attention.
 #include <algorithm>
 #include <limits>
 
@@ -39,7 +39,7 @@ OpInput index_input(const std::vector<std::int64_t>& indices, Dims sizes) {
   return index;
 }
 
-// The elements of one row of the last `num_dims` dims, as (rows, length).
+// Reshapes to (rows, length), where a row spans the last `num_dims` dims.
 Plain as_rows(const Plain& a, int num_dims) {
   std::int64_t length = 1;
   for (int dim = a.sizes.size() - num_dims; dim < a.sizes.size(); ++dim) length = bounded_product(length, a.sizes[dim]);
@@ -106,7 +106,7 @@ OpCase softmax_like_case(std::string_view name, bool logarithm) {
   op.variants = {variant("last dim", {3, 19}, -1),  variant("first dim", {9, 4}, 0),
                  variant("middle", {2, 7, 3}, 1),   variant("wide range", {2, 12}, 1, 10.0),
                  variant("one element", {1, 1}, 1), variant("no row", {0, 3}, 1)};
-  // Of a long row, the first columns: a sum over all of it would hide the differences it is made of.
+  // Compares the first columns of a long row, because a sum over the row would hide differences.
   op.variants.push_back(one_input(
       "two blocks", {2, 1500},
       [=](const Tensor& a) { return ops::slice(logarithm ? ops::log_softmax(a, 1) : ops::softmax(a, 1), 1, 0, 6); },
@@ -120,9 +120,11 @@ OpCase softmax_like_case(std::string_view name, bool logarithm) {
   return op;
 }
 
-// q, k, v as (batches, rows, width) after resizing.
-Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, const std::vector<double>& factors,
-               const std::function<bool(std::int64_t, std::int64_t)>& seen) {
+// softmax(q k^T / sqrt(width)) v, with the probabilities multiplied by `factors` (empty: 1). `allowed(query, key)`:
+// mask.
+Plain attention_reference(const Plain& q, const Plain& k, const Plain& v, bool causal,
+                          const std::vector<double>& factors,
+                          const std::function<bool(std::int64_t, std::int64_t)>& allowed) {
   const int n = q.sizes.size();
   const std::int64_t queries = q.sizes[n - 2], keys = k.sizes[n - 2], width = q.sizes[n - 1];
   Dims sizes = q.sizes;
@@ -133,7 +135,7 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
     const std::int64_t query = at[n - 2];
     double sum = 0.0, result = 0.0;
     for (std::int64_t key = 0; key < keys; ++key) {
-      if ((causal && key > query) || !seen(query, key)) continue;
+      if ((causal && key > query) || !allowed(query, key)) continue;
       Dims of_q = at, of_k = at, of_v = at;
       of_k[n - 2] = of_v[n - 2] = key;
       double score = 0.0;
@@ -143,14 +145,14 @@ Plain attended(const Plain& q, const Plain& k, const Plain& v, bool causal, cons
       }
       const double weight = std::exp(score / std::sqrt(static_cast<double>(width)));
       sum += weight;
-      const auto place = static_cast<std::size_t>((batch * queries + query) * keys + key);
-      result += weight * v.at(of_v) * (factors.empty() ? 1.0 : factors[place]);
+      const auto position = static_cast<std::size_t>((batch * queries + query) * keys + key);
+      result += weight * v.at(of_v) * (factors.empty() ? 1.0 : factors[position]);
     }
     return sum == 0.0 ? 0.0 : result / sum;
   });
 }
 
-// What dropout multiplies with, drawn as the operation draws it.
+// The factors of dropout, drawn as the operation draws them.
 std::vector<double> drawn_factors(std::int64_t count, double p) {
   Generator generator;
   generator.seed(11);
@@ -170,8 +172,9 @@ OpVariant attention_variant(std::string text, Dims q, Dims k, Dims v, bool causa
           [=](const Plains& in) {
             const std::int64_t width = q.back();
             const std::int64_t scores = width == 0 ? 0 : bounded_product(num_elements(q) / width, k[k.size() - 2]);
-            return attended(in[0], in[1], in[2], causal, p > 0.0 ? drawn_factors(scores, p) : std::vector<double>(),
-                            [](std::int64_t, std::int64_t) { return true; });
+            return attention_reference(in[0], in[1], in[2], causal,
+                                       p > 0.0 ? drawn_factors(scores, p) : std::vector<double>(),
+                                       [](std::int64_t, std::int64_t) { return true; });
           }};
 }
 
@@ -305,7 +308,7 @@ OpCase attention_case() {
                  attention_variant("one token", {1, 1, 1, 2}, {1, 1, 1, 2}, {1, 1, 1, 2}, true),
                  attention_variant("long", {1, 3, 8}, {1, 1100, 8}, {1, 1100, 3}, false),
                  attention_variant("no batch", {0, 2, 3, 4}, {0, 2, 3, 4}, {0, 2, 3, 4}, true)};
-  // Queries that see every other key, and one that sees none.
+  // Queries that may use every other key, and one that may use none.
   OpVariant masked = attention_variant("masked", {2, 4, 3}, {2, 4, 3}, {2, 4, 3}, false);
   const auto seen = [](std::int64_t query, std::int64_t key) { return query != 2 && (query + key) % 2 == 0; };
   masked.run = [seen](const Inputs& in) {
@@ -315,7 +318,7 @@ OpCase attention_case() {
     const Tensor mask = from_values(values, {4, 4}, DType::boolean, in[0].device());
     return ops::attention(in[0], in[1], in[2], false, 0.0, &mask);
   };
-  masked.reference = [seen](const Plains& in) { return attended(in[0], in[1], in[2], false, {}, seen); };
+  masked.reference = [seen](const Plains& in) { return attention_reference(in[0], in[1], in[2], false, {}, seen); };
   op.variants.push_back(masked);
   const Dims large = {8, 8, 128, 64};
   op.timed = attention_variant("timed", large, large, large, true);

@@ -1,4 +1,4 @@
-// Entries of products, reductions and picking.
+// Registry entries of products, reductions and index_select.
 #include <algorithm>
 
 #include "engine/autograd/op_registry_internal.hpp"
@@ -52,7 +52,7 @@ OpVariant linear_variant(std::string text, Dims x, Dims weight, bool bias) {
           }};
 }
 
-// Over no named dims: over all.
+// No dims: over all elements.
 OpVariant reduce_variant(std::string text, bool is_mean, Dims sizes, Dims dims, bool keep_dims) {
   return {std::move(text),
           {{sizes}},

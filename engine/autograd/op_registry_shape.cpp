@@ -1,4 +1,4 @@
-// Entries of views, copies and operations in place.
+// Registry entries of views, copies and in-place operations.
 #include <algorithm>
 
 #include "engine/autograd/op_registry_internal.hpp"
@@ -17,7 +17,7 @@ OpVariant one_input(std::string text, Dims sizes, Run run, Reference reference) 
           [reference](const Plains& in) { return reference(in[0]); }};
 }
 
-// The elements stay in order.
+// The order of the elements stays.
 template <class Run>
 OpVariant renaming(std::string text, Dims from, Dims to, Run run) {
   return one_input(std::move(text), from, run, [to](const Plain& a) { return resized(a, to); });
@@ -27,7 +27,7 @@ Plain same(const Plain& a) { return a; }
 
 OpCase shape_case(std::string_view name) { return {.name = name, .types = OpTypes::all}; }
 
-// `to` is cloned first: the inputs of a check stay as they are.
+// `to` is cloned first, so the inputs of a check do not change.
 template <class Run, class F>
 OpCase in_place_case(std::string_view name, OpTypes types, Run run, F f) {
   OpCase op{.name = name, .types = types};
@@ -282,7 +282,7 @@ OpCase contiguous_case() {
 }
 OpCase to_device_case() {
   OpCase op = shape_case("to_device");
-  // There and back; meta has nowhere to go.
+  // To another device and back; meta tensors stay.
   const auto run = [](const Tensor& a) {
     if (a.is_meta()) return ops::to_device(a, a.device());
     const bool on_cpu = a.device().kind == device::Kind::cpu;

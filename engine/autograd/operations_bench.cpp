@@ -1,9 +1,10 @@
-// Every operation of the registry, timed: forward without recording, and backward where it has one, on small operands
-// (the first variant of its checks, so what is seen is the cost of a call) and on large ones (those of its timing).
+// Timings of every operation of the registry: forward without recording, and backward if it has one. On small operands
+// (the first variant of its checks), where the cost of the call dominates, and on large ones (the timed variant).
 //
 //   ci/bench.sh operations --filter 'matmul'
 //
-// The program's main is here: the registry can be read only once statics are made, which BENCHMARK() does not wait for.
+// main() is in this file because the registry can be read only after static initialization, and BENCHMARK() runs during
+// it.
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -19,7 +20,7 @@
 namespace lockstep::ops {
 namespace {
 
-// A rank of its own for each measurement, as nothing of one may be left to the next.
+// Each measurement has its own rank, so that no state carries over to the next.
 struct Bench {
   explicit Bench(const OpVariant& variant) {
     device::set_order_check(false);
@@ -45,7 +46,7 @@ void count(benchmark::State& state, const OpCase& op, std::int64_t bytes, bool i
 void forward(benchmark::State& state, const OpCase& op, const OpVariant& variant, bool is_large) {
   Bench bench(variant);
   const NoGrad no_grad;
-  Tensor result = variant.run(bench.inputs);  // warms memory and caches
+  Tensor result = variant.run(bench.inputs);  // warms up memory and caches
   for (auto _ : state) {
     result = variant.run(bench.inputs);
     benchmark::DoNotOptimize(result);
@@ -53,7 +54,7 @@ void forward(benchmark::State& state, const OpCase& op, const OpVariant& variant
   count(state, op, bench.bytes + result.num_bytes(), is_large);
 }
 
-// Of backward alone, over one graph that is kept; each finds its leaves without gradient.
+// Times backward alone, over one retained graph. Gradients are removed before each run.
 void backward_of(benchmark::State& state, const OpCase& op, const OpVariant& variant) {
   Bench bench(variant);
   std::vector<Tensor> leaves;

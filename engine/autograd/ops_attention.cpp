@@ -9,7 +9,7 @@ namespace lockstep::ops {
 
 Tensor softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("softmax", *a.impl().layout, dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return softmax(x, dim); });
   const Tensor result = raw::softmax(a, dim);
   return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
@@ -18,7 +18,7 @@ Tensor softmax(const Tensor& a, int dim) {
 }
 Tensor log_softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::along("log_softmax", *a.impl().layout, dim, sharding::Dim::stays),
+    return by_rule(a, sharding::along("log_softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return log_softmax(x, dim); });
   const Tensor result = raw::log_softmax(a, dim);
   return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
@@ -28,7 +28,7 @@ Tensor log_softmax(const Tensor& a, int dim) {
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   require_plain("cross_entropy", logits, targets);
-  const raw::ClassLoss loss = raw::cross_entropy(logits, targets);
+  const raw::CrossEntropyResult loss = raw::cross_entropy(logits, targets);
   return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
                 [](const Backward& at) -> Gradients {
                   return {raw::cross_entropy_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2))};
@@ -37,7 +37,7 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
 
 Tensor dropout(const Tensor& a, double p, bool training) {
   if (!(p >= 0.0 && p <= 1.0))
-    throw Error(str("dropout: a probability of ", p, " to drop an element"), "give one from 0 to 1");
+    throw Error(str("dropout: a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
   if (!training || p == 0.0) return a;
   require_plain("dropout", a);
   const Tensor keep = raw::keep_mask(a.sizes(), p, a.device());
@@ -49,10 +49,11 @@ Tensor dropout(const Tensor& a, double p, bool training) {
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
   require_plain("attention", q, k, v, mask);
-  const raw::Attended attended = raw::attention(q, k, v, causal, dropout_p, mask);
-  // PyTorch has one node for attention; with dropout, or without heads, it has one per product, that with v last.
+  const raw::AttentionResult attended = raw::attention(q, k, v, causal, dropout_p, mask);
+  // PyTorch records attention as one node. With dropout, or without heads, it records one node per product, the product
+  // with v last.
   static constexpr std::array v_first{2, 1, 0};
-  const bool of_products = dropout_p > 0.0 || q.num_dims() != 4;
+  const bool has_node_per_product = dropout_p > 0.0 || q.num_dims() != 4;
   return record(
       "attention", attended.result, {q, k, v}, {q, k, v, attended.probabilities, attended.keep},
       [causal, dropout_p](const Backward& at) -> Gradients {
@@ -60,7 +61,7 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                                                                 at.saved(3), at.saved(4), causal, dropout_p);
         return {grads.q, grads.k, grads.v};
       },
-      of_products ? std::span<const int>(v_first) : std::span<const int>());
+      has_node_per_product ? std::span<const int>(v_first) : std::span<const int>());
 }
 
 }  // namespace lockstep::ops

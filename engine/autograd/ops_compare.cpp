@@ -7,7 +7,7 @@ namespace lockstep::ops {
 namespace {
 
 sharding::Unary along_dim(const char* name, const Tensor& a, int dim, bool keep_dim) {
-  return sharding::along(name, *a.impl().layout, dim, keep_dim ? sharding::Dim::becomes_one : sharding::Dim::goes);
+  return sharding::along(name, *a.layout(), dim, keep_dim ? sharding::Dim::kept_as_one : sharding::Dim::removed);
 }
 
 }  // namespace

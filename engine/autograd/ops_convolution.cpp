@@ -23,7 +23,7 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const D
 
 namespace {
 
-// One number per channel, in the type of the computation, as it broadcasts over x (batch, channels, ...).
+// Sizes and tensors of one number per channel that broadcast over x (batch, channels, ...).
 Dims channel_sizes(const Tensor& x) {
   Dims sizes = {x.size(1)};
   for (int dim = 2; dim < x.num_dims(); ++dim) sizes.push_back(1);
@@ -36,7 +36,7 @@ Tensor per_channel(const Tensor& x, const Tensor& given, DType wide) {
 void require_per_channel(const char* what, const Tensor& x, const Tensor* given) {
   if (given && (given->num_dims() != 1 || given->size(0) != x.size(1)))
     throw Error(str("batch_norm: the ", what, " is ", describe(*given), " for ", describe(x)),
-                str("give one number a channel: (", x.size(1), ")"));
+                str("give one number per channel: (", x.size(1), ")"));
 }
 
 // normed * weight + bias, per channel. One node, so that its gradients arrive in the order normed, weight, bias.
@@ -53,18 +53,18 @@ Tensor scale_and_shift(const Tensor& normed, const Tensor* weight, const Tensor*
   if (bias) inputs.push_back(*bias);
   return record("batch_norm", result, inputs, saved,
                 [has_weight = weight != nullptr, has_bias = bias != nullptr, wide](const Backward& at) -> Gradients {
-                  const auto of_channels = [&](const Tensor& grad, int input) {
+                  const auto channel_sums = [&](const Tensor& grad, int input) {
                     const Tensor sum = raw::sum_to(grad, channel_sizes(grad));
                     return raw::cast(raw::reshape(sum, at.sizes(input)), at.dtype(input));
                   };
                   Gradients grads = {at.grad()};
                   if (has_weight) {
                     if (at.needs(0)) grads[0] = raw::mul(at.grad(), per_channel(at.grad(), at.saved(1), wide));
-                    grads.push_back(at.needs(1) ? of_channels(raw::mul(at.grad(), at.saved(0)), 1) : Tensor());
+                    grads.push_back(at.needs(1) ? channel_sums(raw::mul(at.grad(), at.saved(0)), 1) : Tensor());
                   }
                   if (has_bias) {
                     const int of_bias = has_weight ? 2 : 1;
-                    grads.push_back(at.needs(of_bias) ? of_channels(at.grad(), of_bias) : Tensor());
+                    grads.push_back(at.needs(of_bias) ? channel_sums(at.grad(), of_bias) : Tensor());
                   }
                   return grads;
                 });
@@ -76,34 +76,34 @@ void move_towards(const Tensor& running, const Tensor& value, double momentum) {
 
 }  // namespace
 
-// Of other operations: a channel is a row of layer_norm once it lies in one piece.
+// Composed of other operations: each channel, made contiguous, is a row of layer_norm.
 Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
                   const Tensor* running_var, bool training, double momentum, double eps) {
   require_plain("batch_norm", x, weight, bias, running_mean, running_var);
   if (!x.defined() || x.num_dims() < 2 || !is_floating(x.dtype()))
-    throw Error(str("batch_norm: of ", x.defined() ? describe(x) : "no tensor"),
-                "give a floating-point tensor (batch, channels, ...)");
+    throw Error(str("batch_norm: x is ", describe(x)), "give a floating-point tensor (batch, channels, ...)");
   require_per_channel("weight", x, weight);
   require_per_channel("bias", x, bias);
   if (!training && (!running_mean || !running_var))
-    throw Error("batch_norm: evaluation without running statistics", "give both, or train");
+    throw Error("batch_norm: evaluation without running statistics", "give both running statistics, or use training");
   const DType wide = size_of(x.dtype()) == 2 ? DType::float32 : x.dtype();
   Tensor normed;
   if (training) {
     const std::int64_t channels = x.size(1), count = channels == 0 ? 0 : x.num_elements() / channels;
     if (count < 2)
-      throw Error(str("batch_norm: training on ", count, " value a channel: ", describe(x)), "give at least two");
-    const Tensor turned = ops::transpose(cast(x, wide), 0, 1);
-    const Tensor rows = reshape(turned, Dims{channels, count});
+      throw Error(str("batch_norm: training on ", count, " values per channel: ", describe(x)), "give at least two");
+    const Tensor transposed = ops::transpose(cast(x, wide), 0, 1);
+    const Tensor rows = reshape(transposed, Dims{channels, count});
     if (running_mean || running_var) {
       const Tensor values = raw::contiguous(rows), mean = raw::mean(values, Dims{1}, true);
-      const Tensor off = raw::sub(values, mean);
+      const Tensor centred = raw::sub(values, mean);
       if (running_mean) move_towards(*running_mean, raw::reshape(mean, Dims{channels}), momentum);
       if (running_var)
         move_towards(*running_var,
-                     raw::div(raw::sum(raw::mul(off, off), Dims{1}, false), static_cast<double>(count - 1)), momentum);
+                     raw::div(raw::sum(raw::mul(centred, centred), Dims{1}, false), static_cast<double>(count - 1)),
+                     momentum);
     }
-    normed = ops::transpose(ops::view(layer_norm(rows, 1, nullptr, nullptr, eps), turned.sizes()), 0, 1);
+    normed = ops::transpose(ops::view(layer_norm(rows, 1, nullptr, nullptr, eps), transposed.sizes()), 0, 1);
   } else {
     require_per_channel("running mean", x, running_mean);
     require_per_channel("running variance", x, running_var);

@@ -9,7 +9,7 @@ Tensor neg(const Tensor& a) {
   return record("neg", raw::neg(a), {a}, {}, [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
 }
 
-// Where the result tells the derivative, the result is kept and not the input.
+// If the derivative is a function of the result, the result is saved instead of the input.
 Tensor sqrt(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("sqrt", a, Keeps::nothing, [](const Tensor& x) { return sqrt(x); });
@@ -61,7 +61,7 @@ Tensor pow(const Tensor& a, double exponent) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("pow", a, Keeps::nothing, [=](const Tensor& x) { return pow(x, exponent); });
   return record("pow", raw::pow(a, exponent), {a}, {a}, [exponent](const Backward& at) -> Gradients {
-    if (exponent == 0.0) return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also where a is 0
+    if (exponent == 0.0) return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also for elements that are 0
     return {raw::mul(at.grad(), raw::mul(raw::pow(at.saved(0), exponent - 1.0), exponent))};
   });
 }

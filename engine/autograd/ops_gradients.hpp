@@ -1,4 +1,4 @@
-// For the ops_*.cpp of this folder: what their derivatives share.
+// Shared by the derivatives in the ops_*.cpp of this folder.
 #pragma once
 
 #include "engine/autograd/ops.hpp"
@@ -6,12 +6,12 @@
 
 namespace lockstep::ops {
 
-// A gradient in the sizes and the type of the input it is for: undoes broadcasting and promotion.
+// The gradient in the sizes and type of the input: undoes broadcasting and promotion.
 inline Tensor fit(const Backward& at, int input, const Tensor& grad) {
   return raw::cast(raw::sum_to(grad, at.sizes(input)), at.dtype(input));
 }
 
-// What is kept of `tensor` when only the gradient of `other` reads it.
+// `tensor`, to be saved because the gradient of `other` reads it; undefined when `other` needs no gradient.
 inline Tensor kept_for(const Tensor& other, const Tensor& tensor) { return requires_grad(other) ? tensor : Tensor(); }
 
 }  // namespace lockstep::ops

@@ -6,7 +6,7 @@ namespace lockstep::ops {
 
 namespace {
 
-// Lets record_in_place refuse before the memory is written.
+// Throws the errors of record_in_place before the memory is written.
 void require_writable(const char* name, const Tensor& to, const std::vector<Tensor>& inputs) {
   if (!to.defined() || !recording(inputs)) return;
   const GradState* state = grad_state(to);
@@ -42,7 +42,7 @@ void mul_(const Tensor& to, const Tensor& value) {
   if (any_sharded(to, value)) [[unlikely]]
     require_in_place("mul_", to, value, Keeps::nothing);
   require_writable("mul_", to, {to, value});
-  // The value from before is kept as a copy, as is a value that lies in the memory that is written.
+  // A copy of the old contents is saved, and a copy of a value that shares the written memory.
   const bool records = recording({to, value});
   const Tensor before = records && requires_grad(value) ? raw::clone(to) : Tensor();
   Tensor factor = records && requires_grad(to) ? value : Tensor();
@@ -69,7 +69,7 @@ void copy_(const Tensor& to, const Tensor& from) {
   require_writable("copy_", to, {to, from});
   raw::copy_(to, from);
   record_in_place("copy_", to, {to, from}, {}, [](const Backward& at) -> Gradients {
-    // What was there before plays no part any more.
+    // The result does not depend on the old contents.
     return {Tensor(), at.needs(1) ? raw::to_device(fit(at, 1, at.grad()), at.device(1)) : Tensor()};
   });
 }

@@ -41,7 +41,7 @@ Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Ten
     return norm_on_sharded(
         "layer_norm", x, num_dims, weight, bias,
         [=](const Tensor& local, const Tensor* w, const Tensor* b) { return layer_norm(local, num_dims, w, b, eps); });
-  const raw::Normed normed = raw::layer_norm(x, num_dims, weight, bias, eps);
+  const raw::NormResult normed = raw::layer_norm(x, num_dims, weight, bias, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
   if (bias) inputs.push_back(*bias);
@@ -64,10 +64,10 @@ Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps)
     return norm_on_sharded(
         "rms_norm", x, num_dims, weight, nullptr,
         [=](const Tensor& local, const Tensor* w, const Tensor*) { return rms_norm(local, num_dims, w, eps); });
-  const raw::Normed normed = raw::rms_norm(x, num_dims, weight, eps);
+  const raw::NormResult normed = raw::rms_norm(x, num_dims, weight, eps);
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
-  static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by it last, in a node of its own
+  static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by the weight last, in a separate node
   return record(
       "rms_norm", normed.result, inputs, {x, normed.rstd, weight ? kept_for(x, *weight) : Tensor()},
       [num_dims, has_weight = weight != nullptr](const Backward& at) -> Gradients {

@@ -1,4 +1,4 @@
-// What the registry cannot ask: what operations leave behind, what they draw, what they refuse.
+// Operations of networks, where the registry does not cover them: side effects, random draws, errors.
 #include "engine/tensor/ops_network.hpp"
 
 #include <gmock/gmock.h>
@@ -16,7 +16,7 @@ const device::Device cpu = {device::Kind::cpu, 0};
 class NetworkOps : public testing::Test {
  protected:
   NetworkOps() : scope_(context_) {}
-  // How many uniform numbers the rank's generator is past those of a fresh one of this seed.
+  // The number of uniform draws of the generator of the rank since it was seeded.
   int drawn_since(std::uint64_t seed) {
     Generator fresh;
     fresh.seed(seed);
@@ -35,15 +35,15 @@ TEST_F(NetworkOps, BatchNormMovesRunningStatistics) {
   const Tensor mean = from_values(std::vector<double>{10, 20}, {2}, DType::float32, cpu);
   const Tensor variance = ones({2}, DType::float32, cpu);
   batch_norm(x, nullptr, nullptr, &mean, &variance, true, 0.5);
-  EXPECT_THAT(to_doubles(mean), testing::ElementsAre(6.5, 12.5));     // of the batch: 3 and 5
-  EXPECT_THAT(to_doubles(variance), testing::ElementsAre(2.5, 7.0));  // of the batch: 4 and 13, over two
+  EXPECT_THAT(to_doubles(mean), testing::ElementsAre(6.5, 12.5));     // batch means: 3 and 5
+  EXPECT_THAT(to_doubles(variance), testing::ElementsAre(2.5, 7.0));  // batch variances: 4 and 13
   const std::vector<double> before = to_doubles(mean);
   batch_norm(x, nullptr, nullptr, &mean, &variance, false);
   EXPECT_EQ(to_doubles(mean), before);
   EXPECT_THROW(batch_norm(x, nullptr, nullptr, nullptr, nullptr, false), Error);
 }
 
-TEST_F(NetworkOps, DropoutDrawsOneNumberAnElementAndOnlyInTraining) {
+TEST_F(NetworkOps, DropoutDrawsOneNumberPerElementInTrainingOnly) {
   const Tensor x = ones({5, 7}, DType::float32, cpu);
   context_.generator().seed(3);
   dropout(x, 0.4, false);
@@ -88,18 +88,18 @@ TEST_F(NetworkOps, ErrorsNameOperandsAndRemedy) {
   EXPECT_THROW(split(logits, 0, 0), Error);
 }
 
-TEST_F(NetworkOps, MaximumPutsFirstWhatIsNoNumber) {
+TEST_F(NetworkOps, MaximumPrefersNaN) {
   const Tensor zero = zeros({1, 3}, DType::float32, cpu);
   const Tensor values = cat({ones({1, 2}, DType::float32, cpu), div(zero, zero)}, 1);
   EXPECT_THAT(to_doubles(argmax(values, 1)), testing::ElementsAre(2.0));
   EXPECT_TRUE(to_doubles(max(values, 1))[0] != to_doubles(max(values, 1))[0]);
 }
 
-TEST_F(NetworkOps, PartsWithoutGradientCountAsZeros) {
+TEST_F(NetworkOps, SplitTreatsMissingGradientsAsZeros) {
   const Tensor x = ones({4, 2}, DType::float32, cpu);
   set_requires_grad(x, true);
-  const std::vector<Tensor> parts = split(x, 2, 0);
-  backward({sum(mul(parts[1], 3.0))});
+  const std::vector<Tensor> halves = split(x, 2, 0);
+  backward({sum(mul(halves[1], 3.0))});
   EXPECT_THAT(to_doubles(grad(x)), testing::ElementsAre(0, 0, 0, 0, 3, 3, 3, 3));
 }
 

@@ -1,7 +1,7 @@
-// For the ops_*.cpp of this folder: what an operation does when an operand is sharded. It asks the rule of its kind
-// (engine/mesh/sharding_rules.hpp), brings the operands to where the rule wants them, runs itself on the local parts
-// and gives the result the rule's layout; so derivatives and saved tensors only ever know plain tensors. An operation
-// without a rule refuses. Nothing drops a layout.
+// Operations on sharded operands; for the ops_*.cpp of this folder. An operation applies the rule of its kind
+// (engine/mesh/sharding_rules.hpp), redistributes the operands to the layouts of the rule, calls itself on the local
+// shards and gives the result the layout of the rule. So derivatives and saved tensors are always plain tensors. An
+// operation without a rule throws Error; no operation drops a layout. Mixing sharded and plain operands is an Error.
 //
 //   Tensor sqrt(const Tensor& a) {
 //     if (is_sharded(a)) return on_sharded("sqrt", a, Keeps::nothing, [](const Tensor& x) { return sqrt(x); });
@@ -18,7 +18,7 @@ namespace lockstep::ops {
 
 using sharding::Keeps;
 
-// One pointer test for a plain operand.
+// Costs one pointer test for a plain operand.
 inline bool is_sharded(const Tensor& a) { return a.defined() && a.is_sharded(); }
 inline bool is_sharded(const Tensor* a) { return a && is_sharded(*a); }
 template <class... Operands>
@@ -28,27 +28,28 @@ bool any_sharded(const Operands&... operands) {
 
 using OnLocal = std::function<Tensor(const Tensor&)>;
 using OnLocals = std::function<Tensor(const Tensor&, const Tensor&)>;
-// Element by element.
+// Element-wise operations. `keeps`: the partial placements that the operation accepts without a reduction.
 Tensor on_sharded(const char* name, const Tensor& a, Keeps keeps, const OnLocal& f);
 Tensor on_sharded(const char* name, const Tensor& a, const Tensor& b, Keeps keeps, const OnLocals& f);
 Tensor where_on_sharded(const Tensor& condition, const Tensor& a, const Tensor& b);
-// Reductions over dims; all dims for sum and mean of everything.
+// Reductions over dims; all_dims_of(a) for reductions over all elements.
 Tensor sum_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims);
 Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims);
 Dims all_dims_of(const Tensor& a);
 Tensor matmul_on_sharded(const Tensor& a, const Tensor& b);
 Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias);
 Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices);
-// layer_norm and rms_norm: `f` takes x, weight and bias, null where there is none.
+// layer_norm and rms_norm. `f` takes the local x, weight and bias; a missing one is null.
 Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
                        const std::function<Tensor(const Tensor&, const Tensor*, const Tensor*)>& f);
-// By a rule that is at hand.
+// An operation of one operand with a given rule.
 Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f);
-// In place: the layouts are the same, and nothing records.
+// Checks of in-place operations: throws Error unless both layouts are equal, `keeps` accepts them, and recording is
+// off.
 void require_in_place(const char* name, const Tensor& to, const Tensor& value, Keeps keeps);
 void require_in_place(const char* name, const Tensor& to, Keeps keeps);
 
-// There is no rule: throws Error naming the operation and its operands.
+// For operations without a rule: throws Error that names the operation and its operands.
 [[noreturn]] void refuse_sharded(const char* name, const std::vector<Tensor>& operands);
 template <class... Operands>
 void require_plain(const char* name, const Operands&... operands) {

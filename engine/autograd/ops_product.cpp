@@ -17,15 +17,16 @@ Tensor as_rows(const Tensor& a) {
 }
 Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 
-// PyTorch multiplies two matrices; it sees a vector or a batch on the left through a view, which is a node of its own.
+// PyTorch multiplies two matrices. A vector or a batch on the left becomes a matrix through a view, which is a separate
+// node.
 std::span<const int> order_of_matmul(const Tensor& a, const Tensor& b) {
   static constexpr std::array b_first{1, 0};
   const bool left_is_viewed = a.num_dims() > 2 || (a.num_dims() == 1 && b.num_dims() == 2);
   return left_is_viewed ? std::span<const int>(b_first) : std::span<const int>();
 }
 
-// PyTorch computes addmm(bias, x, weight.t()): the transposition is a node of its own, as is the view of an x that is
-// no matrix.
+// PyTorch computes addmm(bias, x, weight.t()). The transposition is a separate node, and so is the view of an x that is
+// not a matrix.
 std::span<const int> order_of_linear(const Tensor& x, const Tensor* bias) {
   static constexpr std::array of_matrix{2, 0, 1}, of_view{2, 1, 0};
   if (!bias) return {};
@@ -40,7 +41,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   return record(
       "matmul", raw::matmul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)},
       [](const Backward& at) -> Gradients {
-        // A vector takes part as a matrix of one row, or one column.
+        // A vector is a matrix of one row or one column.
         const bool row = at.sizes(0).size() == 1, column = at.sizes(1).size() == 1;
         Tensor grad = at.grad();
         if (column) grad = lockstep::unsqueeze(grad, -1);
@@ -56,7 +57,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
           const Tensor a_matrix = row ? lockstep::unsqueeze(at.saved(0), 0) : at.saved(0);
           Dims sizes = at.sizes(1);
           if (column) sizes.push_back(1);
-          // One right operand for all batches: their rows are summed inside one product.
+          // The batches share the right operand: one product sums over their rows.
           const Tensor product = sizes.size() == 2 && a_matrix.num_dims() > 2
                                      ? raw::matmul(transposed(as_rows(a_matrix)), as_rows(grad))
                                      : raw::matmul(transposed(a_matrix), grad);
@@ -76,7 +77,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
       "linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},
       [num_inputs = inputs.size()](const Backward& at) -> Gradients {
         Gradients grads(num_inputs);
-        const Tensor grad = raw::contiguous(at.grad());  // once: an expanded one both products would copy
+        const Tensor grad =
+            raw::contiguous(at.grad());  // copied once, because both products would copy an expanded gradient
         const Tensor rows = as_rows(grad);
         if (at.needs(0)) grads[0] = raw::matmul(grad, at.saved(1));
         if (at.needs(1)) grads[1] = raw::matmul(transposed(rows), as_rows(at.saved(0)));

@@ -7,7 +7,7 @@ namespace lockstep::ops {
 
 namespace {
 
-// The sizes with 1 at the reduced dims: the form of a result that broadcasts back to the input.
+// The sizes with 1 at the reduced dims; a result of these sizes broadcasts to the input.
 Dims kept_sizes(const Dims& sizes, const Dims& dims) {
   Dims kept = sizes;
   for (std::int64_t dim : dims)
@@ -15,8 +15,8 @@ Dims kept_sizes(const Dims& sizes, const Dims& dims) {
   return kept;
 }
 
-// The gradient of a sum: that of the result at every element. A view, repeated in place.
-Tensor spread(const Backward& at, const Tensor& grad, const Dims& dims) {
+// The gradient of a sum: the gradient of the result for every element. An expanded view.
+Tensor expand_to_input(const Backward& at, const Tensor& grad, const Dims& dims) {
   return lockstep::expand(raw::reshape(grad, kept_sizes(at.sizes(0), dims)), at.sizes(0));
 }
 
@@ -32,7 +32,7 @@ Tensor sum(const Tensor& a, const Dims& dims, bool keep_dims) {
   if (is_sharded(a)) [[unlikely]]
     return sum_on_sharded(a, dims, keep_dims);
   return record("sum", raw::sum(a, dims, keep_dims), {a}, {},
-                [dims](const Backward& at) -> Gradients { return {spread(at, at.grad(), dims)}; });
+                [dims](const Backward& at) -> Gradients { return {expand_to_input(at, at.grad(), dims)}; });
 }
 
 Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims) {
@@ -42,7 +42,7 @@ Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims) {
     const std::int64_t results = std::max<std::int64_t>(1, num_elements(kept_sizes(at.sizes(0), dims)));
     const std::int64_t each = num_elements(at.sizes(0)) / results;
     const double count = static_cast<double>(each);
-    return {spread(at, raw::div(at.grad(), count), dims)};
+    return {expand_to_input(at, raw::div(at.grad(), count), dims)};
   });
 }
 Tensor mean(const Tensor& a) { return mean(a, all_dims_of(a), false); }

@@ -9,14 +9,14 @@ namespace lockstep::ops {
 
 namespace {
 
-// The derivative of whatever only renames elements.
+// The derivative of an operation that keeps all elements in order.
 Gradients back_to_sizes(const Backward& at) { return {raw::reshape(at.grad(), at.sizes(0))}; }
 
-// The gradient of a part: zeros with the part's gradient in its place.
-template <class Part>
-Gradients into_zeros(const Backward& at, Part part) {
+// The derivative of an operation that selects elements: zeros, with the gradient at the selected elements.
+template <class Select>
+Gradients into_zeros(const Backward& at, Select select) {
   const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
-  raw::copy_(part(grad), at.grad());
+  raw::copy_(select(grad), at.grad());
   return {grad};
 }
 
@@ -37,7 +37,7 @@ Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
   const int last = normalize_dim(last_dim, a.num_dims(), "flatten");
   if (first > last)
     throw Error(str("flatten: dim ", first_dim, " comes after dim ", last_dim, " of ", to_text(a.sizes())),
-                "give the first dim first");
+                "give the smaller dim first");
   Dims sizes;
   for (int dim = 0; dim < first; ++dim) sizes.push_back(a.sizes()[dim]);
   std::int64_t merged = 1;
@@ -60,8 +60,7 @@ Tensor transpose(const Tensor& a, int dim0, int dim1) {
 
 Tensor permute(const Tensor& a, const Dims& order) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::permute(*a.impl().layout, order),
-                   [&](const Tensor& x) { return ops::permute(x, order); });
+    return by_rule(a, sharding::permute(*a.layout(), order), [&](const Tensor& x) { return ops::permute(x, order); });
   return record("permute", lockstep::permute(a, order), {a}, {}, [order](const Backward& at) -> Gradients {
     Dims back(order.size(), 0);
     for (int dim = 0; dim < order.size(); ++dim) back[normalize_dim(order[dim], order.size(), "permute")] = dim;
@@ -95,25 +94,24 @@ Tensor squeeze(const Tensor& a, int dim) {
 }
 Tensor unsqueeze(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, sharding::unsqueeze(*a.impl().layout, dim),
-                   [=](const Tensor& x) { return ops::unsqueeze(x, dim); });
+    return by_rule(a, sharding::unsqueeze(*a.layout(), dim), [=](const Tensor& x) { return ops::unsqueeze(x, dim); });
   return record("unsqueeze", lockstep::unsqueeze(a, dim), {a}, {}, back_to_sizes);
 }
 
 std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
   require_plain("split", a);
   if (a.num_dims() == 0 || size < 1)
-    throw Error(str("split: of ", describe(a), " into parts of ", size),
-                "give a dim to split, and parts of at least 1");
+    throw Error(str("split: of ", describe(a), " into tensors of size ", size),
+                "give a tensor with dims and a size of at least 1");
   const int on = normalize_dim(dim, a.num_dims(), "split");
-  std::vector<Tensor> parts;
+  std::vector<Tensor> results;
   std::int64_t at = 0;
   do {
-    parts.push_back(lockstep::slice(a, on, at, at + size));
+    results.push_back(lockstep::slice(a, on, at, at + size));
     at += size;
   } while (at < a.sizes()[on]);
-  const std::size_t count = parts.size();
-  return record_many("split", std::move(parts), {a}, {}, [on, count](const Backward& back) -> Gradients {
+  const std::size_t count = results.size();
+  return record_many("split", std::move(results), {a}, {}, [on, count](const Backward& back) -> Gradients {
     std::vector<Tensor> grads;
     for (std::size_t i = 0; i < count; ++i) grads.push_back(back.grad(static_cast<int>(i)));
     return {raw::cat(grads, on)};
@@ -123,7 +121,8 @@ std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
 std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
   require_plain("chunk", a);
   if (a.num_dims() == 0 || count < 1)
-    throw Error(str("chunk: of ", describe(a), " into ", count), "give a dim to split, and a count of at least 1");
+    throw Error(str("chunk: of ", describe(a), " into ", count, " tensors"),
+                "give a tensor with dims and a count of at least 1");
   const std::int64_t size = a.size(dim);
   return split(a, std::max<std::int64_t>(1, (size + count - 1) / count), dim);
 }

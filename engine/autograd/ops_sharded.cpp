@@ -10,13 +10,7 @@ namespace lockstep::ops {
 
 namespace {
 
-Tensor with_layout(const Tensor& local, const LayoutPtr& layout) {
-  const Tensor made = alias(local);
-  made.impl().layout = layout;
-  return made;
-}
-
-// What the gradient is multiplied by: a mean over n ranks passes 1/n of its gradient to each.
+// The factor of the gradient: a mean over n ranks passes 1/n of its gradient to each rank.
 double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedLayout& to) {
   double factor = 1.0;
   for (std::size_t axis = 0; axis < from.placements.size(); ++axis) {
@@ -30,30 +24,37 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
   return factor;
 }
 
-// A seeded defect: what came from other ranks is zero.
-void keep_own_part(const Tensor& gathered, const layout::ShardedLayout& from) {
-  if (layout::has_shard(*gathered.impl().layout) || !layout::has_shard(from)) return;
-  const Tensor part = local_part(local_tensor(gathered), from), own = raw::clone(part);
-  if (part.storage() != gathered.storage()) return;  // of several ranges
+// A seeded defect: sets the shards of other ranks to zero.
+void keep_own_shard(const Tensor& gathered, const layout::ShardedLayout& from) {
+  if (layout::has_shard(*gathered.layout()) || !layout::has_shard(from)) return;
+  const Tensor shard = local_part(local_tensor(gathered), from), own = raw::clone(shard);
+  if (shard.storage() != gathered.storage()) return;  // the shard has several ranges
   raw::zero_(gathered);
-  raw::copy_(part, own);
+  raw::copy_(shard, own);
+}
+
+Tensor redistribute_gradient(const Tensor& grad, const LayoutPtr& to) {
+  const Tensor result = lockstep::redistribute(grad, to);
+  if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
+    keep_own_shard(result, *grad.layout());
+  return result;
 }
 
 void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
   if (!recording({a})) return;
-  for (const layout::ShardedLayout* layout : {a.impl().layout.get(), &to})
+  for (const layout::ShardedLayout* layout : {a.layout().get(), &to})
     for (const layout::Placement& placement : layout->placements)
       if (placement.is_partial() && placement.op != layout::PartialOp::sum && placement.op != layout::PartialOp::mean)
         throw Error(str("redistribute: ", describe_sharded(a), " to ", layout::to_text(to.placements), ": ",
                         layout::to_text(placement), " has no derivative"),
-                    "redistribute it without recording, or use a sum");
+                    "redistribute it without recording, or use a partial sum or mean");
 }
 
 }  // namespace
 
 Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
   if (local.is_sharded())
-    throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local part");
+    throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local shard");
   return record("from_local", make_sharded(local, layout), {local}, {},
                 [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
 }
@@ -63,49 +64,46 @@ Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements&
                     std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes)));
 }
 
-Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.impl().layout)); }
+Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
 
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
   if (!a.is_sharded()) return a;
   return record("to_local", local_tensor(a), {a}, {},
-                [gradient, wanted = layout::gradient_layout(a.impl().layout)](const Backward& at) -> Gradients {
-                  return {lockstep::redistribute(with_layout(at.grad(), gradient), wanted)};
+                [gradient, wanted = layout::gradient_layout(a.layout())](const Backward& at) -> Gradients {
+                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
                 });
 }
 
 Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
-  const LayoutPtr from = a.impl().layout;
+  const LayoutPtr from = a.layout();
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
-    const LayoutPtr wanted = layout::gradient_layout(from);
-    const Tensor grad = lockstep::redistribute(at.grad(), wanted);
-    if (defect_armed(Defect::sharded_gradient_of_own_part)) [[unlikely]]
-      keep_own_part(grad, *at.grad().impl().layout);
+    const Tensor grad = redistribute_gradient(at.grad(), layout::gradient_layout(from));
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
-    return {with_layout(raw::mul(local_tensor(grad), factor), grad.impl().layout)};
+    return {sharded_like(raw::mul(grad, factor), grad)};
   });
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {
-  if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // which says that it is plain
+  if (!a.is_sharded()) return lockstep::redistribute(a, placements);  // throws: the tensor is plain
   return ops::redistribute(
-      a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.impl().layout, placements)));
+      a, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*a.layout(), placements)));
 }
 
 Tensor full_tensor(const Tensor& a) {
   if (!a.is_sharded()) return a;
-  return to_local(ops::redistribute(a, Placements(a.impl().layout->placements.size())));
+  return to_local(ops::redistribute(a, Placements(a.layout()->placements.size())));
 }
 
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
-  const Tensor made = lockstep::distribute(whole, mesh, placements);
-  if (!recording({whole})) return made;
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
+  const Tensor made = lockstep::distribute(full, mesh, placements);
+  if (!recording({full})) return made;
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
-  const LayoutPtr to = made.impl().layout;
-  return record("distribute", made, {whole}, {}, [replicated, to](const Backward& at) -> Gradients {
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});
+  const LayoutPtr to = made.layout();
+  return record("distribute", made, {full}, {}, [replicated, to](const Backward& at) -> Gradients {
     const Tensor grad = local_tensor(lockstep::redistribute(at.grad(), replicated));
     const double factor = gradient_factor(*replicated, *to);
     return {factor == 1.0 ? grad : raw::mul(grad, factor)};

@@ -1,12 +1,13 @@
-// Differentiable ways into, between and out of layouts (engine/mesh/sharded.hpp has those without gradients).
+// Differentiable conversions between plain tensors, local shards and layouts; engine/mesh/sharded.hpp has the versions
+// without gradients, whose errors these throw too. All ranks of the mesh call them together, in forward and backward.
 //
-// The gradient of a sharded tensor lies like the tensor, but whole where that is partial: each rank's part of a sum has
-// the gradient of the sum. So backward of a redistribution is a redistribution: of Replicate to Shard one all_gather,
-// of Shard to Replicate a local cut, of Partial to Replicate nothing, of Partial to Shard one all_gather, of Shard(i)
-// to Shard(j) one all_to_all. A gradient that comes to the whole of full_tensor, or to the local part of a replicated
-// axis, is taken to be the same on all ranks.
+// The gradient of a sharded tensor has the layout of the tensor, but is replicated where the tensor is partial: each
+// summand has the gradient of the sum. So backward of a redistribution is a redistribution. Its cost: for Replicate to
+// Shard one all-gather, Shard to Replicate a local slice, Partial to Replicate nothing, Partial to Shard one
+// all-gather, Shard(i) to Shard(j) one all-to-all. The gradient of the result of full_tensor, and of the local shard
+// along a replicated axis, is assumed to be equal on all ranks.
 //
-//   Tensor weight = ops::distribute(whole, mesh, {layout::shard(0)});
+//   Tensor weight = ops::distribute(full, mesh, {layout::shard(0)});
 //   backward({ops::sum(ops::full_tensor(ops::mul(weight, weight)))});    // grad(weight) is sharded as the weight is
 #pragma once
 
@@ -15,19 +16,22 @@
 
 namespace lockstep::ops {
 
-// Each rank takes its part of what all have.
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements);
-// What each rank has, as its part: see layout_of_local for the sizes.
+// `full` is a plain tensor that is equal on all ranks; each rank keeps its shard.
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements);
+// The sharded tensor whose local shard is `local`, over the same memory. `sizes`: global; see layout_of_local.
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                   const Dims* sizes = nullptr);
 Tensor from_local(const Tensor& local, const LayoutPtr& layout);
-// The part of this rank, over the same memory. `gradient`: how the parts' gradients are to be read, where that is not
-// how the tensor lies (a replicated weight of which each rank used a part of the batch has a partial one); it is
-// brought to the tensor's layout by one redistribution.
+// The local shard as a plain tensor over the same memory; `a` itself when it is plain. `gradient`: the layout in which
+// the gradients of the local shards form the gradient of `a`, if that is not its gradient layout. (A replicated weight
+// that each rank used for its shard of the batch has partial gradients.) Backward redistributes it to the gradient
+// layout of `a`.
 Tensor to_local(const Tensor& a);
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient);
+// Throws Error while recording when a placement is partial with an operation other than sum and mean.
 Tensor redistribute(const Tensor& a, const Placements& placements);
 Tensor redistribute(const Tensor& a, const LayoutPtr& to);
+// The full tensor as a plain tensor; `a` itself when it is plain.
 Tensor full_tensor(const Tensor& a);
 
 }  // namespace lockstep::ops

@@ -1,18 +1,15 @@
-// Operations on sharded tensors against the same ones on whole tensors: values, gradients, collectives; and that no
-// operation drops a layout.
+// Operations on sharded tensors compared with the same operations on full tensors: values, gradients, collectives. And:
+// no operation drops a layout.
 #include "engine/autograd/ops_sharded.hpp"
 
-#include <cmath>
 #include <functional>
-#include <map>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/autograd/op_registry.hpp"
 #include "engine/autograd/ops.hpp"
-#include "engine/comm/test_ranks.hpp"
-#include "engine/core/error.hpp"
+#include "engine/autograd/ops_sharded_testing.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep {
@@ -25,43 +22,11 @@ using layout::PartialOp;
 using layout::replicate;
 using layout::shard;
 using layout::strided_shard;
+using sharded_testing::count_since;
+using sharded_testing::require_close;
+using sharded_testing::require_error;
+using sharded_testing::values;
 using ::testing::Each;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const InternalError& error) {
-    return str("internal: ", error.what());
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-void require_error(const std::function<void()>& action, const std::string& part) {
-  const std::string text = error_of(action);
-  require(text.find(part) != std::string::npos, str("`", part, "` is not in: ", text));
-}
-
-void require_close(const Tensor& a, const Tensor& b, const std::string& what) {
-  require(a.sizes() == b.sizes(), str(what, ": ", describe(a), " and ", describe(b)));
-  const std::vector<double> x = to_doubles(a), y = to_doubles(b);
-  for (std::size_t i = 0; i < x.size(); ++i)
-    require(std::fabs(x[i] - y[i]) <= 1e-12 * (1.0 + std::fabs(y[i])), str(what, ": ", x[i], " for ", y[i]));
-}
-
-Tensor values(const Dims& sizes, double start = 0.3) {
-  std::vector<double> all;
-  for (std::int64_t i = 0; i < num_elements(sizes); ++i)
-    all.push_back(start + 0.37 * static_cast<double>(i % 7) - 0.11 * static_cast<double>(i % 3));
-  return from_values(all, sizes, DType::float64, {});
-}
-
-int count_since(std::size_t position, comm::Operation operation, comm::Phase phase) {
-  int count = 0;
-  for (std::size_t i = position; i < comm::log().size(); ++i)
-    count += comm::log()[i].operation == operation && comm::log()[i].phase == phase;
-  return count;
-}
 
 using Function = std::function<Tensor(const Tensor& a, const Tensor& b)>;
 const std::vector<std::pair<const char*, Function>> functions = {
@@ -92,17 +57,17 @@ const std::vector<std::pair<const char*, Function>> functions = {
     {"scaled by a sum", [](const Tensor& a, const Tensor& b) { return ops::div(b, ops::sum(a)); }},
 };
 
-// One function of two sharded leaves against the same of whole ones.
+// Compares a function of two sharded leaves with the same function of full ones.
 void compare(const DeviceMesh& mesh, const Placements& placements, const Dims& sizes, const char* name,
              const Function& f) {
   const std::string what = str(name, " of ", to_text(sizes), " as ", layout::to_text(placements));
-  Tensor whole[2] = {values(sizes), values(sizes, 0.7)}, sharded[2];
+  Tensor plain[2] = {values(sizes), values(sizes, 0.7)}, sharded[2];
   for (int i = 0; i < 2; ++i) {
-    sharded[i] = distribute(whole[i], mesh, placements);
-    set_requires_grad(whole[i], true);
+    sharded[i] = distribute(plain[i], mesh, placements);
+    set_requires_grad(plain[i], true);
     set_requires_grad(sharded[i], true);
   }
-  const Tensor expected = f(whole[0], whole[1]), result = f(sharded[0], sharded[1]);
+  const Tensor expected = f(plain[0], plain[1]), result = f(sharded[0], sharded[1]);
   require(result.is_sharded(), str(what, ": the result is plain"));
   require_close(detach(ops::full_tensor(result)), expected, what);
   backward({ops::sum(ops::mul(expected, expected))});
@@ -112,12 +77,12 @@ void compare(const DeviceMesh& mesh, const Placements& placements, const Dims& s
   for (int i = 0; i < 2; ++i) {
     const Tensor gradient = grad(sharded[i]);
     require(gradient.defined() && gradient.is_sharded(), str(what, ": no sharded gradient"));
-    require(*gradient.impl().layout == *layout::gradient_layout(sharded[i].impl().layout), str(what, ": its layout"));
-    require_close(full_tensor(gradient), grad(whole[i]), str(what, ": gradient"));
+    require(*gradient.layout() == *layout::gradient_layout(sharded[i].layout()), str(what, ": its layout"));
+    require_close(full_tensor(gradient), grad(plain[i]), str(what, ": gradient"));
   }
 }
 
-TEST(OpsSharded, AgreeWithThoseOnWholeTensors) {
+TEST(OpsSharded, AgreeWithOperationsOnFullTensors) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
     for (const Placements& placements :
@@ -129,32 +94,32 @@ TEST(OpsSharded, AgreeWithThoseOnWholeTensors) {
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(OpsSharded, PartialValuesStayAsLongAsTheyCan) {
+TEST(OpsSharded, KeepPartialResultsThroughLinearOperations) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"tp"});
-    const Tensor whole = values({5, 2});
-    const Tensor a = distribute(whole, mesh, {shard(0)});
+    const Tensor plain = values({5, 2});
+    const Tensor a = distribute(plain, mesh, {shard(0)});
     const std::size_t position = comm::log().size();
     const Tensor total = ops::sum(ops::mul(a, a));
-    require(total.impl().layout->placements == Placements{partial()}, "a sum over a cut dim is partial");
-    require(total.impl().layout->sizes == Dims(), "and a scalar");
+    require(total.layout()->placements == Placements{partial()}, "a sum over a sharded dim is partial");
+    require(total.layout()->sizes == Dims(), "the sum is a scalar");
     const Tensor twice = ops::sub(ops::mul(ops::neg(total), -3.0), ops::div(total, 1.0));
-    require(twice.impl().layout->placements == Placements{partial()}, "linear operations keep it so");
-    require(comm::log().size() == position, "nothing was sent");
+    require(twice.layout()->placements == Placements{partial()}, "linear operations keep it partial");
+    require(comm::log().size() == position, "no communication");
     const Tensor norm = ops::sqrt(total);
-    require(norm.impl().layout->placements == Placements{replicate()}, "a root needs the value");
+    require(norm.layout()->placements == Placements{replicate()}, "a square root needs the reduced value");
     require(comm::log().size() == position + 1 && comm::log().back().operation == comm::Operation::all_reduce,
-            "which is one all_reduce");
-    require_close(detach(full_tensor(norm)), raw::sqrt(raw::sum(raw::mul(whole, whole))), "norm");
-    require_close(detach(full_tensor(twice)), raw::mul(raw::sum(raw::mul(whole, whole)), 2.0), "twice");
-    // A number goes to the value, not to every part of it.
-    require_close(full_tensor(ops::add(total, 1.0)), raw::add(raw::sum(raw::mul(whole, whole)), 1.0), "plus 1");
+            "one all_reduce");
+    require_close(detach(full_tensor(norm)), raw::sqrt(raw::sum(raw::mul(plain, plain))), "norm");
+    require_close(detach(full_tensor(twice)), raw::mul(raw::sum(raw::mul(plain, plain)), 2.0), "twice");
+    // A constant is added to the reduced value, not to every summand.
+    require_close(full_tensor(ops::add(total, 1.0)), raw::add(raw::sum(raw::mul(plain, plain)), 1.0), "plus 1");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-// Backward of each redistribution: values against the derivative of the identity, and what it costs.
-TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
+// Backward of each redistribution: the values of the derivative of the identity, and its collectives.
+TEST(OpsSharded, RedistributionsHaveRedistributionsAsDerivatives) {
   const auto failures = comm::testing_ranks::run_ranks(3, Kind::threads, [](int rank) {
     const DeviceMesh mesh({3}, {"tp"});
     const Tensor weights = values({4, 5}, 1.5);
@@ -175,7 +140,7 @@ TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
     };
     for (const Way& way : ways) {
       const std::string what = str(layout::to_text(way.from), " to ", layout::to_text(way.to));
-      // A leaf that is the local part, so that its gradient is that of what this rank put in.
+      // The local shard is the leaf, so its gradient is the gradient of the contribution of this rank.
       const Tensor local = raw::clone(local_tensor(distribute(values({4, 5}), mesh, {way.from})));
       set_requires_grad(local, true);
       const Dims sizes{4, 5};
@@ -192,10 +157,10 @@ TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
       };
       collect();
       require(seen == way.forward, str(what, ": forward"));
-      // The loss is sum(whole * weights), each element counted once however it lies.
+      // The loss is sum(full * weights); every layout counts each element once.
       Tensor gradient = distribute(weights, mesh, {way.to.is_partial() ? replicate() : way.to});
       if (way.to == partial(PartialOp::mean))
-        gradient = make_sharded(raw::div(local_tensor(gradient), 3.0), gradient.impl().layout);
+        gradient = make_sharded(raw::div(local_tensor(gradient), 3.0), gradient.layout());
       position = comm::log().size();
       backward({end}, {gradient});
       collect();
@@ -211,108 +176,19 @@ TEST(OpsSharded, RedistributionsAreDifferentiatedByRedistributions) {
   EXPECT_THAT(failures, Each(""));
 }
 
-// One call of sharded operands against the same of whole ones: the result's layout, values, gradients, and how many
-// collectives forward and backward make.
-struct Product {
-  const char* name;
-  std::function<Tensor(const std::vector<Tensor>&)> run;
-  std::vector<Dims> sizes;
-  std::vector<Placements> placements;
-  Placements result;
-  int num_backward;  // collectives
-};
-
-void compare(const DeviceMesh& mesh, const Product& product) {
-  std::vector<Tensor> whole, sharded;
-  for (std::size_t i = 0; i < product.sizes.size(); ++i) {
-    whole.push_back(values(product.sizes[i], 0.2 + 0.3 * static_cast<double>(i)));
-    sharded.push_back(distribute(whole.back(), mesh, product.placements[i]));
-    set_requires_grad(whole.back(), true);
-    set_requires_grad(sharded.back(), true);
-  }
-  std::size_t position = comm::log().size();
-  const Tensor expected = product.run(whole), result = product.run(sharded);
-  require(comm::log().size() == position, str(product.name, ": forward is local"));
-  require(result.impl().layout->placements == product.result, str(product.name, ": ", describe_sharded(result)));
-  require_close(detach(full_tensor(result)), expected, product.name);
-  const Tensor weights = values(expected.sizes(), 1.1);
-  const Tensor mine = distribute(weights, mesh, layout::gradient_layout(result.impl().layout)->placements);
-  backward({expected}, {weights});
-  position = comm::log().size();
-  backward({result}, {mine});
-  require(static_cast<int>(comm::log().size() - position) == product.num_backward,
-          str(product.name, ": ", comm::log().size() - position, " collectives in backward"));
-  for (std::size_t i = 0; i < whole.size(); ++i) {
-    require(grad(sharded[i]).impl().layout->placements == product.placements[i], str(product.name, ": gradient ", i));
-    require_close(full_tensor(grad(sharded[i])), grad(whole[i]), str(product.name, ": gradient ", i));
-  }
-}
-
-TEST(OpsSharded, ProductsAndNormsByColumnsRowsAndBatches) {
-  const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int) {
-    const auto matmul = [](const std::vector<Tensor>& t) { return ops::matmul(t[0], t[1]); };
-    const auto linear = [](const std::vector<Tensor>& t) { return ops::linear(t[0], t[1], &t[2]); };
-    const auto norm = [](const std::vector<Tensor>& t) { return ops::layer_norm(t[0], 1, &t[1], &t[2]); };
-    const auto rms = [](const std::vector<Tensor>& t) { return ops::rms_norm(t[0], 1, &t[1]); };
-    const auto embedding = [](const std::vector<Tensor>& t) {
-      const Tensor at = from_values(std::vector<std::int64_t>{3, 0, 3, 2, 1}, {5}, DType::int64, {});
-      if (!t[0].is_sharded()) return ops::embedding(t[0], at);
-      const DeviceMesh on(t[0].impl().layout->mesh);
-      Placements placements;
-      for (const layout::Placement& placement : t[0].impl().layout->placements)
-        placements.push_back(placement.is_shard() ? replicate() : shard(0));
-      return ops::embedding(t[0], distribute(at, on, placements));
-    };
-    const layout::Placement r = replicate(), s0 = shard(0), s1 = shard(1), s2 = shard(2), p = partial();
-    const std::vector<Product> one_axis = {
-        {"whole", matmul, {{3, 4}, {4, 5}}, {{r}, {r}}, {r}, 0},
-        {"rows", matmul, {{5, 4}, {4, 3}}, {{s0}, {r}}, {s0}, 1},
-        {"columns", matmul, {{3, 4}, {4, 6}}, {{r}, {s1}}, {s1}, 1},
-        {"inner", matmul, {{3, 5}, {5, 2}}, {{s1}, {s0}}, {p}, 0},
-        {"batches", matmul, {{5, 2, 3}, {5, 3, 4}}, {{s0}, {s0}}, {s0}, 0},
-        {"batches of one", matmul, {{2, 5, 2, 3}, {5, 3, 4}}, {{s1}, {s0}}, {s1}, 0},
-        {"a batch and a matrix", matmul, {{6, 2, 3}, {3, 4}}, {{s0}, {r}}, {s0}, 1},
-        {"columns of a matrix", matmul, {{2, 2, 3}, {3, 5}}, {{r}, {s1}}, {s2}, 1},
-        {"colwise", linear, {{2, 3, 4}, {6, 4}, {6}}, {{r}, {s0}, {s0}}, {s2}, 1},
-        {"colwise, whole bias", linear, {{3, 4}, {6, 4}, {6}}, {{r}, {s0}, {r}}, {s1}, 2},
-        {"rowwise", linear, {{2, 3, 5}, {6, 5}, {6}}, {{s2}, {s1}, {r}}, {p}, 0},
-        {"a part of the batch", linear, {{5, 4}, {3, 4}, {3}}, {{s0}, {r}, {r}}, {s0}, 2},
-        {"norm of rows", norm, {{5, 4}, {4}, {4}}, {{s0}, {r}, {r}}, {s0}, 2},
-        {"rms of a sequence", rms, {{2, 5, 4}, {4}}, {{s1}, {r}}, {s1}, 1},
-        {"norm of a whole", norm, {{5, 4}, {4}, {4}}, {{r}, {r}, {r}}, {r}, 0},
-        {"embedding of cut indices", embedding, {{4, 3}}, {{r}}, {s0}, 1},
-        {"embedding of cut rows", embedding, {{5, 3}}, {{s0}}, {p}, 0},
-        {"embedding of cut columns", embedding, {{4, 3}}, {{s1}}, {s1}, 0},
-    };
-    const DeviceMesh line({4}, {"tp"});
-    for (const Product& product : one_axis) compare(line, product);
-    const DeviceMesh square({2, 2}, {"dp", "tp"});
-    const std::vector<Product> two_axes = {
-        {"batch by colwise", linear, {{5, 4}, {7, 4}, {7}}, {{s0, r}, {r, s0}, {r, s0}}, {s0, s1}, 3},
-        {"batch by rowwise", linear, {{5, 7}, {3, 7}, {3}}, {{s0, s1}, {r, s1}, {r, r}}, {s0, p}, 2},
-        {"columns twice", matmul, {{3, 2}, {2, 9}}, {{r, r}, {s1, s1}}, {s1, s1}, 2},
-        {"embedding of rows cut twice", embedding, {{9, 3}}, {{strided_shard(0, 2), s0}}, {p, p}, 0},
-        {"embedding of rows and columns", embedding, {{5, 3}}, {{s0, s1}}, {p, s1}, 0},
-        {"strided inner", matmul, {{3, 9}, {9, 2}}, {{strided_shard(1, 2), s1}, {strided_shard(0, 2), s0}}, {p, p}, 0},
-    };
-    for (const Product& product : two_axes) compare(square, product);
-  });
-  EXPECT_THAT(failures, Each(""));
-}
-
-TEST(OpsSharded, GradientsAccumulateShardedAndMustLieAsTheTensorDoes) {
+TEST(OpsSharded, GradientsAccumulateInTheLayoutOfTheTensor) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int rank) {
     const DeviceMesh mesh({2}, {"dp"});
-    const Tensor whole = values({3, 2}), other = values({3, 2}, 2.0);
-    set_requires_grad(whole, true);
-    const Tensor a = ops::distribute(whole, mesh, {shard(0)});
+    const Tensor plain = values({3, 2}), other = values({3, 2}, 2.0);
+    set_requires_grad(plain, true);
+    const Tensor a = ops::distribute(plain, mesh, {shard(0)});
     require(!is_leaf(a), "recorded");
     std::size_t position = comm::log().size();
     backward({ops::sum(ops::mul(ops::full_tensor(a), other))});
-    require(count_since(position, comm::Operation::all_gather, comm::Phase::backward) == 1, "of the whole: one gather");
-    require_close(grad(whole), other, "gradient of the whole");
+    require(count_since(position, comm::Operation::all_gather, comm::Phase::backward) == 1, "full_tensor: one gather");
+    require_close(grad(plain), other, "gradient of the full tensor");
 
-    const Tensor leaf = distribute(detach(whole), mesh, {shard(0)});
+    const Tensor leaf = distribute(detach(plain), mesh, {shard(0)});
     set_requires_grad(leaf, true);
     for (int pass = 0; pass < 2; ++pass) backward({ops::sum(ops::mul(ops::full_tensor(leaf), other))});
     require(grad(leaf).is_sharded() && grad(leaf).sizes() == Dims({2 - rank, 2}), "a sharded gradient");
@@ -328,22 +204,22 @@ TEST(OpsSharded, GradientsAccumulateShardedAndMustLieAsTheTensorDoes) {
     set_grad(leaf, distribute(other, mesh, {shard(0)}));
     require_close(full_tensor(grad(leaf)), other, "set");
     const Tensor column = ops::mul(leaf, 1.0);
-    require_error([&] { backward({column}, {local_tensor(column)}); }, "one that lies as the root does");
-    require_error([&] { backward({ops::sum(leaf, Dims{0}, false)}); }, "is no scalar");
+    require_error([&] { backward({column}, {local_tensor(column)}); }, "give a gradient in the layout of the root");
+    require_error([&] { backward({ops::sum(leaf, Dims{0}, false)}); }, "is not a scalar");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(OpsSharded, InPlaceOnTensorsOfOneLayout) {
+TEST(OpsSharded, ChangeTensorsOfOneLayoutInPlace) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"dp"});
-    const Tensor whole = values({3, 2}), other = values({3, 2}, 2.0);
-    const Tensor a = distribute(whole, mesh, {shard(0)}), b = distribute(other, mesh, {shard(0)});
+    const Tensor plain = values({3, 2}), other = values({3, 2}, 2.0);
+    const Tensor a = distribute(plain, mesh, {shard(0)}), b = distribute(other, mesh, {shard(0)});
     ops::add_(a, b, 2.0);
     ops::mul_(a, b);
     ops::sub_(a, b);
     ops::mul_(a, 0.5);
-    const Tensor expected = raw::mul(raw::sub(raw::mul(raw::add(whole, raw::mul(other, 2.0)), other), other), 0.5);
+    const Tensor expected = raw::mul(raw::sub(raw::mul(raw::add(plain, raw::mul(other, 2.0)), other), other), 0.5);
     require_close(full_tensor(a), expected, "changed in place");
     ops::copy_(a, b);
     require_close(full_tensor(a), other, "copied");
@@ -353,40 +229,40 @@ TEST(OpsSharded, InPlaceOnTensorsOfOneLayout) {
     require_error([&] { ops::copy_(a, other); }, "copy_: a sharded operand, float64 (3, 2) as (Shard(0)) on dp 2");
     require_error([&] { ops::copy_(a, other); }, "distribute the plain one");
     require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the first");
-    const Tensor parts = distribute(other, mesh, {partial()});
-    require_error([&] { ops::mul_(parts, parts); }, "redistribute it first");
+    const Tensor summands = distribute(other, mesh, {partial()});
+    require_error([&] { ops::mul_(summands, summands); }, "redistribute it first");
     set_requires_grad(a, true);
     require_error([&] { ops::zero_(a); }, "while recording");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(OpsSharded, RefusesWhatDoesNotGoTogether) {
+TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"tp"}), other_mesh({2}, {"dp"});
-    const Tensor whole = values({4, 2});
-    const Tensor a = distribute(whole, mesh, {shard(0)}), b = distribute(whole, mesh, {shard(1)});
-    require_error([&] { ops::add(a, whole); },
+    const Tensor plain = values({4, 2});
+    const Tensor a = distribute(plain, mesh, {shard(0)}), b = distribute(plain, mesh, {shard(1)});
+    require_error([&] { ops::add(a, plain); },
                   "add: a sharded operand, float64 (4, 2) as (Shard(0)) on tp 2, on cpu and a plain operand, float64 "
-                  "(4, 2) on cpu (distribute the plain one over the mesh, or take full_tensor or the local part");
-    require_error([&] { ops::mul(whole, a); }, "mul: a plain operand");
+                  "(4, 2) on cpu (distribute the plain one over the mesh, or take full_tensor or the local shard");
+    require_error([&] { ops::mul(plain, a); }, "mul: a plain operand");
     require_error([&] { ops::sub(a, b); }, "redistribute one of them to the layout of the other");
-    require_error([&] { ops::sub(a, distribute(whole, other_mesh, {shard(0)})); }, "on dp 2");
-    require_error([&] { ops::matmul(a, whole); }, "matmul: a sharded operand");
+    require_error([&] { ops::sub(a, distribute(plain, other_mesh, {shard(0)})); }, "on dp 2");
+    require_error([&] { ops::matmul(a, plain); }, "matmul: a sharded operand");
     require_error([&] { ops::softmax(a, 0); }, "softmax: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
-    require(ops::softmax(a, 1).is_sharded(), "along the whole dim");
-    require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis let one be whole");
+    require(ops::softmax(a, 1).is_sharded(), "along a replicated dim");
+    require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis replicate one");
     require_error([&] { ops::linear(a, a, nullptr); }, "matmul: (4, 2) as (Shard(0)) on tp 2");
-    require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that they are whole");
+    require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that no axis shards them");
     require_error([&] { ops::cross_entropy(a, b); }, "cross_entropy: there is no rule for sharded tensors");
     require_error([&] { ops::select(a, 0, 0); }, "select: there is no rule");
-    require_error([&] { ops::cat({whole, a}, 0); }, "cat: there is no rule");
+    require_error([&] { ops::cat({plain, a}, 0); }, "cat: there is no rule");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-// Every operation of the registry either gives a sharded result or refuses by name.
-TEST(OpsSharded, NoOperationDropsALayout) {
+// Every operation of the registry either returns a sharded result or refuses by name.
+TEST(OpsSharded, NeverDropALayout) {
   RankContext context{0, 1};
   RankScope scope(context);
   const DeviceMesh mesh({1}, {"dp"});

@@ -1,5 +1,5 @@
-// The differentiable operations: what the registry does not reach. What is kept for backward, operations in place,
-// types that meet, a whole small network.
+// Differentiable operations, where the registry does not cover them: saved tensors, in-place operations, mixed types, a
+// small network.
 #include "engine/autograd/ops.hpp"
 
 #include <vector>
@@ -31,7 +31,7 @@ class Ops : public testing::Test {
     return from_values(values, sizes, DType::float32, cpu);
   }
   static std::vector<double> grad_of(const Tensor& tensor) { return to_doubles(grad(tensor)); }
-  // Sizes of what `f` saves.
+  // The sizes of the tensors that `f` saves.
   template <class F>
   static std::vector<std::string> saved_by(F&& f) {
     std::vector<std::string> sizes;
@@ -48,11 +48,11 @@ class Ops : public testing::Test {
   RankScope scope_;
 };
 
-TEST_F(Ops, KeepOnlyWhatBackwardReads) {
+TEST_F(Ops, SaveOnlyTensorsThatBackwardReads) {
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3}, {1}), c = plain({5, 6}, {2});
   const Tensor w = leaf({1, 2, 3, 4}, {2, 2}), frozen = plain({1, 2, 3, 4}, {2, 2});
   EXPECT_THAT(saved_by([&] { add(a, b); }), ElementsAre());
-  EXPECT_THAT(saved_by([&] { mul(a, c); }), ElementsAre("(2,)"));  // c alone
+  EXPECT_THAT(saved_by([&] { mul(a, c); }), ElementsAre("(2,)"));  // only c
   EXPECT_THAT(saved_by([&] { mul(a, b); }), ElementsAre("(2,)", "(1,)"));
   EXPECT_THAT(saved_by([&] { div(a, c); }), ElementsAre("(2,)"));
   EXPECT_THAT(saved_by([&] { exp(a); }), ElementsAre("(2,)"));
@@ -67,7 +67,7 @@ TEST_F(Ops, KeepOnlyWhatBackwardReads) {
   EXPECT_THAT(saved_by([&] { mul(a, b); }), ElementsAre());
 }
 
-TEST_F(Ops, GradientsComeBackInTheTypeOfTheirInput) {
+TEST_F(Ops, GiveGradientsTheTypeOfTheirInput) {
   const Tensor a = leaf({1, 2}, {2}, DType::bfloat16), b = leaf({3, 4}, {2}, DType::float64);
   const Tensor result = mul(a, b);
   EXPECT_EQ(result.dtype(), DType::float64);
@@ -78,7 +78,7 @@ TEST_F(Ops, GradientsComeBackInTheTypeOfTheirInput) {
   EXPECT_THAT(grad_of(b), ElementsAre(1, 2));
 }
 
-TEST_F(Ops, ANetworkOfTwoLayersHasTheGradientsWorkedOutByHand) {
+TEST_F(Ops, DifferentiateATwoLayerNetwork) {
   // x (1, 2) -> linear to 2 -> relu -> linear to 1 -> mse against 1.
   const Tensor x = plain({1, 2}, {1, 2});
   const Tensor w1 = leaf({1, 0, 0, -1}, {2, 2}), b1 = leaf({0.5, 0.5}, {2});
@@ -93,13 +93,13 @@ TEST_F(Ops, ANetworkOfTwoLayersHasTheGradientsWorkedOutByHand) {
   EXPECT_THAT(grad_of(w1), ElementsAre(4, 8, 0, 0));
 }
 
-TEST_F(Ops, PowToZeroHasNoGradientEvenAtZero) {
+TEST_F(Ops, PowToZeroHasZeroGradientAtZero) {
   const Tensor a = leaf({0, 2}, {2});
   backward({sum(pow(a, 0.0))});
   EXPECT_THAT(grad_of(a), ElementsAre(0, 0));
 }
 
-TEST_F(Ops, InPlaceContinuesTheHistory) {
+TEST_F(Ops, InPlaceOperationsContinueTheHistory) {
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
   const Tensor c = mul(a, 2.0);
   add_(c, b, 3.0);
@@ -113,7 +113,7 @@ TEST_F(Ops, InPlaceContinuesTheHistory) {
   EXPECT_THAT(grad_of(b), ElementsAre(-(2 + 6 * 3), -(2 * 2 + 6 * 4)));  // -(2a + 6b)
 }
 
-TEST_F(Ops, InPlaceOverwritingEndsTheHistory) {
+TEST_F(Ops, OverwritingInPlaceEndsTheHistory) {
   const Tensor a = leaf({1, 2}, {2}), b = leaf({3, 4}, {2});
   const Tensor c = mul(a, 2.0);
   copy_(c, b);
@@ -126,7 +126,7 @@ TEST_F(Ops, InPlaceOverwritingEndsTheHistory) {
   EXPECT_FALSE(grad(a).defined());
 }
 
-TEST_F(Ops, InPlaceOnALeafIsRefusedBeforeItIsWritten) {
+TEST_F(Ops, RefuseInPlaceOnALeafBeforeWriting) {
   const Tensor a = leaf({1, 2}, {2}), other = plain({7, 7}, {2});
   a.set_name("fc1.weight");
   const auto refused = [&](auto&& f) {
@@ -153,7 +153,7 @@ TEST_F(Ops, InPlaceOnALeafIsRefusedBeforeItIsWritten) {
   EXPECT_THAT(to_doubles(a), ElementsAre(8, 9));
 }
 
-TEST_F(Ops, InPlaceChangeOfASavedTensorIsSeen) {
+TEST_F(Ops, DetectInPlaceChangesOfSavedTensors) {
   const Tensor a = leaf({1, 2}, {2}), factor = plain({3, 4}, {2});
   const Tensor loss = sum(mul(a, factor));
   add_(factor, factor);
@@ -168,7 +168,7 @@ TEST_F(Ops, CastToIntegersAndDetachEndTheHistory) {
   EXPECT_TRUE(contiguous(a).same_as(a));
 }
 
-TEST_F(Ops, AnInputUsedTwiceGetsBothGradients) {
+TEST_F(Ops, SumBothGradientsOfAnInputUsedTwice) {
   const Tensor a = leaf({2, 3}, {2});
   backward({sum(mul(a, a))});
   EXPECT_THAT(grad_of(a), ElementsAre(4, 6));

@@ -1,7 +1,7 @@
-// Recording: from an operation's results, inputs and saved tensors to a node of the tape.
+// Recording: makes nodes of the tape from the results, inputs and saved tensors of operations.
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/watch.hpp"
-#include "engine/layout/placement.hpp"
+#include "engine/mesh/sharded.hpp"
 
 namespace lockstep {
 
@@ -20,25 +20,20 @@ Edge edge_of(const Tensor& tensor) {
 
 TensorInfo info_of(const Tensor& tensor) {
   if (!tensor.defined()) return {};
-  return {tensor.sizes(), tensor.dtype(), tensor.device(), layout::gradient_layout(tensor.impl().layout)};
+  return {tensor.sizes(), tensor.dtype(), tensor.device(), layout::gradient_layout(tensor.layout())};
 }
 
-bool same_layout(const std::shared_ptr<const layout::ShardedLayout>& a,
-                 const std::shared_ptr<const layout::ShardedLayout>& b) {
-  return a == b || (a && b && *a == *b);
+Tensor full_gradient(const TensorInfo& info, double value) {
+  const Tensor local = full(info.sizes, value, info.dtype, info.device);
+  return info.layout ? make_sharded(local, info.layout) : local;
 }
+
+bool same_layout(const LayoutPtr& a, const LayoutPtr& b) { return a == b || (a && b && *a == *b); }
 
 Tensor detach(const Tensor& tensor) {
-  auto impl = std::make_shared<TensorImpl>();
-  const TensorImpl& from = tensor.impl();
-  impl->storage = from.storage;
-  impl->sizes = from.sizes;
-  impl->strides = from.strides;
-  impl->offset = from.offset;
-  impl->dtype = from.dtype;
-  impl->name = from.name;
-  impl->layout = from.layout;
-  return Tensor(std::move(impl));
+  Tensor detached = alias(tensor);
+  detached.set_name(tensor.name());
+  return detached;
 }
 
 bool recording(const std::vector<Tensor>& inputs) {
@@ -48,7 +43,7 @@ bool recording(const std::vector<Tensor>& inputs) {
   return false;
 }
 
-// An alias without history: a saved result would otherwise own its own node.
+// Saves an alias without history, because a saved result with history would own its own node.
 SavedTensor save_tensor(const Tensor& tensor, const char* operation) {
   SavedTensor entry;
   if (!tensor.defined()) return entry;
@@ -104,7 +99,7 @@ bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
 
 }  // namespace
 
-// Lists are made for the call: a reference would save nobody a copy.
+// Callers build the lists for the call, so references would save no copy.
 // NOLINTBEGIN(performance-unnecessary-value-param)
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function) {
@@ -115,7 +110,7 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
     Tensor& result = results[i];
     node->outputs.push_back(info_of(result));
     if (!result.defined() || !is_floating(result.dtype())) continue;
-    // An operation may give back its input untouched: the history must go on a tensor of its own.
+    // If an operation returns an input or a tensor with history, the new history is attached to an alias.
     if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);
     const bool view = shares_storage(result, inputs);
     attach(result, node, static_cast<int>(i));
@@ -154,7 +149,7 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
   }
   tensor.bump_version();
   if (!records) return;
-  NodePtr node = make_node(name, inputs, std::move(function));  // the edges lead to the history so far
+  NodePtr node = make_node(name, inputs, std::move(function));  // the edges lead to the previous history of `tensor`
   save(*node, saved);
   node->outputs.push_back(info_of(tensor));
   attach(tensor, node, 0);
@@ -163,7 +158,7 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 
 namespace {
 
-// An identity over those of the tensors that need a gradient, which take its outputs.
+// Records an identity over the tensors that need a gradient and replaces them by its outputs.
 NodePtr watch(std::vector<Tensor>& tensors, const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
   std::vector<Tensor> inputs;
   std::vector<std::size_t> places;
@@ -201,7 +196,7 @@ std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<v
 
 std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before) {
   if (!recording(tensors)) return tensors;
-  // The function is for hooks that were put on these tensors later: they want sums.
+  // The function runs only if hooks are added to the outputs later, because hooks need the sums.
   const NodePtr node = watch(tensors, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
     return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
       Gradients onward(static_cast<std::size_t>(count));
@@ -224,7 +219,7 @@ SavedTensorHooksScope::~SavedTensorHooksScope() { autograd_rank().saved_hooks.po
 std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::function<void()> reached) {
   struct Watch {
     std::function<void()> reached;
-    std::uint64_t last = 0;  // the backward that was told of
+    std::uint64_t last = 0;  // the last backward for which it was called
   };
   const auto watch = std::make_shared<Watch>(Watch{std::move(reached)});
   for (Tensor& tensor : tensors)

@@ -1,4 +1,4 @@
-// Watching where backward has come to, without a trace in its sums.
+// Observing the progress of backward without changing the order in which gradients are summed.
 //
 //   tensors = watch_passing(tensors, [] { /* their gradients are complete */ });
 #pragma once
@@ -10,9 +10,9 @@
 
 namespace lockstep {
 
-// As watch_gradients(), for who wants to know when and not what: each gradient of these tensors goes on as it comes
-// instead of being summed up first, so that a tensor that is also used elsewhere gets its gradient with the bits of a
-// graph that nobody watches. `before` is called once, when all have come, unless none did.
+// As watch_gradients(), but `before` gets no gradients. Each gradient of these tensors is passed on as it arrives
+// instead of being summed first. So a tensor that has other uses gets the same bits as in a graph without the watch.
+// `before` is called once per backward, when all gradients have arrived, and not at all when none arrived.
 std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before);
 
 }  // namespace lockstep

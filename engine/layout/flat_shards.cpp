@@ -17,11 +17,11 @@ std::int64_t padded_part_elements(const CutParameter& parameter) {
 }
 
 FlatShards plan_flat_shards(const std::vector<CutParameter>& parameters, int parts_per_rank) {
-  constexpr const char* where = "flat buffer of a group's shards";
+  constexpr const char* where = "flat buffer of shards";
   FlatShards flat;
   flat.parts_per_rank = parts_per_rank;
   for (const CutParameter& parameter : parameters) {
-    LOCKSTEP_CHECK(parameter.parts % parts_per_rank == 0, parameter.parts, " parts, ", parts_per_rank, " a rank");
+    LOCKSTEP_CHECK(parameter.parts % parts_per_rank == 0, parameter.parts, " shards, ", parts_per_rank, " per rank");
     flat.num_ranks = parameter.parts / parts_per_rank;
     flat.offsets.push_back(flat.per_rank);
     flat.per_rank =
@@ -32,16 +32,16 @@ FlatShards plan_flat_shards(const std::vector<CutParameter>& parameters, int par
 }
 
 std::vector<ShardCopy> shard_copies(const CutParameter& parameter, const FlatShards& flat, std::size_t index) {
-  const std::int64_t part = padded_part_elements(parameter);
+  const std::int64_t padded = padded_part_elements(parameter);
   const std::int64_t size = parameter.sizes[parameter.dim];
   std::vector<ShardCopy> copies;
   for (int number = 0; number < parameter.parts; ++number) {
-    const Chunk cut = chunk(size, parameter.parts, number);
-    if (cut.length == 0) break;
+    const Chunk shard = chunk(size, parameter.parts, number);
+    if (shard.length == 0) break;
     const std::int64_t offset = bounded_product(flat.per_rank, number / flat.parts_per_rank) + flat.offsets[index] +
-                                bounded_product(part, number % flat.parts_per_rank);
-    // Parts of one length at one distance make one copy.
-    if (!copies.empty() && copies.back().length == cut.length) {
+                                bounded_product(padded, number % flat.parts_per_rank);
+    // Shards of equal length at equal distances make one copy.
+    if (!copies.empty() && copies.back().length == shard.length) {
       ShardCopy& run = copies.back();
       const std::int64_t stride = offset - (run.flat_offset + bounded_product(run.flat_stride, run.num_parts - 1));
       if (run.num_parts == 1 || stride == run.flat_stride) {
@@ -50,7 +50,7 @@ std::vector<ShardCopy> shard_copies(const CutParameter& parameter, const FlatSha
         continue;
       }
     }
-    copies.push_back({cut.begin, cut.length, 1, offset, 0});
+    copies.push_back({shard.begin, shard.length, 1, offset, 0});
   }
   return copies;
 }

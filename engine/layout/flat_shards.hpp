@@ -1,10 +1,11 @@
-// Where the parts of several parameters lie in the flat buffers of one gather or reduction, as pure values.
+// The positions of the shards of several parameters in the flat buffers of one all-gather or reduce-scatter, as pure
+// values.
 //
-// A parameter is cut along one dim into `parts` equal parts, the last ones padded (to what ceiling division gives the
-// first). A flat buffer of one rank holds a run of parts of every parameter, one parameter after the other; the
-// gathered buffer holds those of all ranks, rank after rank:
+// A parameter is sharded along one dim into `parts` shards of equal size; shards at the end are padded to the length
+// that ceiling division gives the first one. The flat buffer of a rank holds consecutive shards of every parameter, one
+// parameter after the other. The gathered buffer holds the flat buffers of all ranks in rank order:
 //
-//   rank 0: [w part 0][b part 0]   rank 1: [w part 1][b part 1]   ...
+//   rank 0: [w shard 0][b shard 0]   rank 1: [w shard 1][b shard 1]   ...
 #pragma once
 
 #include <cstdint>
@@ -14,38 +15,40 @@
 
 namespace lockstep::layout {
 
-// One parameter, cut.
+// How one parameter is sharded.
 struct CutParameter {
-  Dims sizes;
-  int dim = 0;
-  int parts = 1;
+  Dims sizes;     // of the full parameter
+  int dim = 0;    // the sharded dim
+  int parts = 1;  // number of shards
 };
-Dims padded_part_sizes(const CutParameter& parameter);
-std::int64_t padded_part_elements(const CutParameter& parameter);
+Dims padded_part_sizes(const CutParameter& parameter);             // the sizes of one padded shard
+std::int64_t padded_part_elements(const CutParameter& parameter);  // the elements of one padded shard
 
-// The flat buffers of several parameters, `parts_per_rank` consecutive parts of each on every rank.
+// The flat buffers of several parameters, with `parts_per_rank` consecutive shards of each parameter on every rank.
 struct FlatShards {
-  std::vector<std::int64_t> offsets;  // of a parameter within a rank's buffer, in elements
-  std::int64_t per_rank = 0;          // elements of a rank's buffer
+  std::vector<std::int64_t> offsets;  // of each parameter in the buffer of a rank, in elements
+  std::int64_t per_rank = 0;          // elements of the buffer of a rank
   int parts_per_rank = 1;
   int num_ranks = 1;
 };
-// All parameters are cut into as many parts, a multiple of `parts_per_rank`.
+// All parameters have the same number of shards, a multiple of `parts_per_rank`. Throws Error when the gathered buffer
+// has more elements than 64 bits count.
 FlatShards plan_flat_shards(const std::vector<CutParameter>& parameters, int parts_per_rank = 1);
 
-// A copy between a parameter and a gathered buffer: a box of the parameter, and where it lies in the buffer. Together
-// the copies of a parameter cover it once; padding is in none of them.
+// A strided copy between a parameter and a gathered buffer: `num_parts` shards of equal length that are consecutive in
+// the parameter and have equal distances in the buffer.
 struct ShardCopy {
-  std::int64_t begin = 0;        // along the dim that is cut
-  std::int64_t length = 0;       // of one part
-  int num_parts = 1;             // equal parts one after the other along that dim
-  std::int64_t flat_offset = 0;  // of the first, in elements
-  std::int64_t flat_stride = 0;  // from part to part
+  std::int64_t begin = 0;        // of the first shard, along the sharded dim
+  std::int64_t length = 0;       // of one shard, along the sharded dim
+  int num_parts = 1;             // number of shards
+  std::int64_t flat_offset = 0;  // of the first shard in the buffer, in elements
+  std::int64_t flat_stride = 0;  // from shard to shard in the buffer, in elements
 };
+// The copies of parameter `index`; together they cover each of its elements once and no padding.
 std::vector<ShardCopy> shard_copies(const CutParameter& parameter, const FlatShards& flat, std::size_t index);
 
-// The factors that float16 reductions divide by, before and after, so that sums neither overflow nor vanish: a power of
-// two near the square root of the number of ranks, and the rest.
+// The divisors before and after a float16 reduction, chosen so that sums neither overflow nor underflow: a power of two
+// near the square root of the number of ranks, and the remaining factor. before * after == num_ranks.
 struct DivideFactors {
   double before = 1.0;
   double after = 1.0;

@@ -33,7 +33,7 @@ std::string to_text(const Placement& placement) {
 
 Placement placement_from_text(std::string_view text) {
   const auto refuse = [text]() {
-    return Error(str("`", text, "` is no placement"), "shard(dim), replicate() or partial(op) gives one");
+    return Error(str("`", text, "` is not a placement"), "use shard(dim), replicate() or partial(op)");
   };
   const auto integer = [&refuse](std::string_view digits) {
     int value = 0;
@@ -67,17 +67,18 @@ std::string ShardedLayout::text() const {
 
 namespace {
 
-bool in_one_order(PartialOp a, PartialOp b) {
+// Whether reductions with the two operations give the same result in either order.
+bool commute(PartialOp a, PartialOp b) {
   const auto adds = [](PartialOp op) { return op == PartialOp::sum || op == PartialOp::mean; };
   return a == b || (adds(a) && adds(b));
 }
 
-// What the axes after `axis` cut this dim into.
-int later_parts(const ShardedLayout& layout, std::size_t axis, int dim) {
-  int parts = 1;
+// The number of shards that the axes after `axis` make of this dim.
+int num_later_shards(const ShardedLayout& layout, std::size_t axis, int dim) {
+  int num_shards = 1;
   for (std::size_t later = axis + 1; later < layout.placements.size(); ++later)
-    if (layout.placements[later].is_shard(dim)) parts *= layout.mesh.size(static_cast<int>(later));
-  return parts;
+    if (layout.placements[later].is_shard(dim)) num_shards *= layout.mesh.size(static_cast<int>(later));
+  return num_shards;
 }
 
 }  // namespace
@@ -85,26 +86,27 @@ int later_parts(const ShardedLayout& layout, std::size_t axis, int dim) {
 void check(const ShardedLayout& layout) {
   if (static_cast<int>(layout.placements.size()) != layout.mesh.num_axes())
     throw Error(str("placements ", to_text(layout.placements), " on a mesh ", layout.mesh.text()),
-                "give one placement an axis");
+                "give one placement per mesh axis");
   checked_bytes(layout.sizes, 1, "layout");
   const Placement* first_partial = nullptr;
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
     const Placement& placement = layout.placements[axis];
     if (placement.is_shard() && (placement.dim < 0 || placement.dim >= layout.sizes.size()))
       throw Error(str(to_text(placement), " of a tensor of sizes ", lockstep::to_text(layout.sizes)),
-                  "shard a dim that the tensor has");
+                  "give a dim of the tensor");
     if (placement.kind == Placement::Kind::strided_shard) {
-      const int parts = later_parts(layout, axis, placement.dim);
-      if (placement.split_factor < 1 || placement.split_factor % parts != 0)
+      const int num_shards = num_later_shards(layout, axis, placement.dim);
+      if (placement.split_factor < 1 || placement.split_factor % num_shards != 0)
         throw Error(str(to_text(placement), " in ", to_text(layout.placements), " on a mesh ", layout.mesh.text(),
-                        ": the later axes cut the dim into ", parts),
-                    "let the split factor be a multiple of that");
+                        ": the later axes split the dim into ", num_shards, " shards"),
+                    str("give a split factor that is a multiple of ", num_shards));
     }
     if (!placement.is_partial()) continue;
     if (!first_partial) first_partial = &placement;
-    if (!in_one_order(first_partial->op, placement.op))
-      throw Error(str(to_text(*first_partial), " and ", to_text(placement), " in one layout: which is reduced first?"),
-                  "use one operation, or sum and mean");
+    if (!commute(first_partial->op, placement.op))
+      throw Error(
+          str(to_text(*first_partial), " and ", to_text(placement), " in one layout: their order of reduction matters"),
+          "use one operation on all axes, or sum and mean");
   }
 }
 
@@ -126,39 +128,40 @@ bool has_shard(const ShardedLayout& layout) {
 
 std::shared_ptr<const ShardedLayout> gradient_layout(const std::shared_ptr<const ShardedLayout>& layout) {
   if (!layout || !has_partial(*layout)) return layout;
-  auto whole = std::make_shared<ShardedLayout>(*layout);
-  for (Placement& placement : whole->placements)
+  auto reduced = std::make_shared<ShardedLayout>(*layout);
+  for (Placement& placement : reduced->placements)
     if (placement.is_partial()) placement = replicate();
-  return whole;
+  return reduced;
 }
 
-std::int64_t chunk_length(std::int64_t size, int parts) { return (size + parts - 1) / parts; }
+std::int64_t chunk_length(std::int64_t size, int num_chunks) { return (size + num_chunks - 1) / num_chunks; }
 
-Chunk chunk(std::int64_t size, int parts, int index) {
-  const std::int64_t length = chunk_length(size, parts);
+Chunk chunk(std::int64_t size, int num_chunks, int index) {
+  const std::int64_t length = chunk_length(size, num_chunks);
   const std::int64_t begin = std::min(size, bounded_product(length, index));
   return {begin, std::min(size, begin + length) - begin};
 }
 
-std::vector<Cut> cuts(const ShardedLayout& layout) {
-  std::vector<Cut> made, strided;
+std::vector<AxisSharding> axis_shardings(const ShardedLayout& layout) {
+  std::vector<AxisSharding> all, strided;
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis) {
     const Placement& placement = layout.placements[axis];
     const int number = static_cast<int>(axis);
-    if (placement.kind == Placement::Kind::shard) made.push_back({number, placement.dim, 1});
+    if (placement.kind == Placement::Kind::shard) all.push_back({number, placement.dim, 1});
     if (placement.kind == Placement::Kind::strided_shard)
-      strided.push_back({number, placement.dim, placement.split_factor / later_parts(layout, axis, placement.dim)});
+      strided.push_back(
+          {number, placement.dim, placement.split_factor / num_later_shards(layout, axis, placement.dim)});
   }
-  made.insert(made.end(), strided.rbegin(), strided.rend());
-  return made;
+  all.insert(all.end(), strided.rbegin(), strided.rend());
+  return all;
 }
 
-std::vector<Chunk> cut_ranges(std::int64_t length, int parts, int index, int pieces) {
+std::vector<Chunk> shard_ranges(std::int64_t length, int num_shards, int index, int num_splits) {
   std::vector<Chunk> ranges;
-  for (int piece = 0; piece < pieces; ++piece) {
-    const Chunk whole = chunk(length, pieces, piece);
-    const Chunk part = chunk(whole.length, parts, index);
-    if (part.length > 0) ranges.push_back({whole.begin + part.begin, part.length});
+  for (int i = 0; i < num_splits; ++i) {
+    const Chunk split = chunk(length, num_splits, i);
+    const Chunk shard = chunk(split.length, num_shards, index);
+    if (shard.length > 0) ranges.push_back({split.begin + shard.begin, shard.length});
   }
   return ranges;
 }
@@ -173,11 +176,12 @@ Dims local_sizes(const ShardedLayout& layout, int rank) {
   check(layout);
   const std::vector<int> coordinates = layout.mesh.coordinates_of(rank);
   Dims sizes = layout.sizes;
-  for (const Cut& cut : cuts(layout)) {
-    const int at = coordinates[static_cast<std::size_t>(cut.axis)];
-    sizes[cut.dim] = cut.pieces == 1
-                         ? chunk(sizes[cut.dim], layout.mesh.size(cut.axis), at).length
-                         : total_length(cut_ranges(sizes[cut.dim], layout.mesh.size(cut.axis), at, cut.pieces));
+  for (const AxisSharding& sharding : axis_shardings(layout)) {
+    const int index = coordinates[static_cast<std::size_t>(sharding.axis)];
+    const int num_shards = layout.mesh.size(sharding.axis);
+    std::int64_t& size = sizes[sharding.dim];
+    size = sharding.num_splits == 1 ? chunk(size, num_shards, index).length
+                                    : total_length(shard_ranges(size, num_shards, index, sharding.num_splits));
   }
   return sizes;
 }
@@ -193,18 +197,18 @@ Dims local_offsets(const ShardedLayout& layout, int rank) {
 
 namespace {
 
-// The elements [wanted.begin, wanted.begin + wanted.length) of what `held` lists, as ranges of what it lists them from.
-void take(const std::vector<Chunk>& held, Chunk wanted, std::vector<Chunk>& out) {
+// Appends to `out` the elements that `wanted` counts within the list `held`, as ranges of the full dim.
+void append_elements(const std::vector<Chunk>& held, Chunk wanted, std::vector<Chunk>& out) {
   std::int64_t passed = 0;
   for (const Chunk& range : held) {
     const std::int64_t begin = std::max(wanted.begin, passed);
     const std::int64_t end = std::min(wanted.begin + wanted.length, passed + range.length);
     if (begin < end) {
-      const Chunk part{range.begin + begin - passed, end - begin};
-      if (!out.empty() && out.back().begin + out.back().length == part.begin)
-        out.back().length += part.length;
+      const Chunk found{range.begin + begin - passed, end - begin};
+      if (!out.empty() && out.back().begin + out.back().length == found.begin)
+        out.back().length += found.length;
       else
-        out.push_back(part);
+        out.push_back(found);
     }
     passed += range.length;
   }
@@ -217,13 +221,13 @@ std::vector<Chunk> global_ranges(const ShardedLayout& layout, int rank, int dim)
   const std::vector<int> coordinates = layout.mesh.coordinates_of(rank);
   std::vector<Chunk> held;
   if (layout.sizes[dim] > 0) held.push_back({0, layout.sizes[dim]});
-  for (const Cut& cut : cuts(layout)) {
-    if (cut.dim != dim) continue;
-    std::vector<Chunk> left;
-    for (const Chunk& wanted : cut_ranges(total_length(held), layout.mesh.size(cut.axis),
-                                          coordinates[static_cast<std::size_t>(cut.axis)], cut.pieces))
-      take(held, wanted, left);
-    held = std::move(left);
+  for (const AxisSharding& sharding : axis_shardings(layout)) {
+    if (sharding.dim != dim) continue;
+    std::vector<Chunk> shard;
+    for (const Chunk& wanted : shard_ranges(total_length(held), layout.mesh.size(sharding.axis),
+                                            coordinates[static_cast<std::size_t>(sharding.axis)], sharding.num_splits))
+      append_elements(held, wanted, shard);
+    held = std::move(shard);
   }
   return held;
 }

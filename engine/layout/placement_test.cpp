@@ -30,7 +30,7 @@ std::string error_of(const std::function<void()>& action) {
   return "no error";
 }
 
-TEST(Placement, CutsByCeilingDivision) {
+TEST(Placement, ShardsByCeilingDivision) {
   const MeshShape mesh({4}, {"dp"});
   EXPECT_THAT(rows({mesh, {shard(0)}, {2, 3}}), ElementsAre(1, 1, 0, 0));
   EXPECT_THAT(rows({mesh, {shard(0)}, {5, 3}}), ElementsAre(2, 2, 1, 0));
@@ -43,7 +43,7 @@ TEST(Placement, CutsByCeilingDivision) {
   EXPECT_THAT(global_ranges(columns, 3, 0), ElementsAre(Chunk{0, 5}));
 }
 
-TEST(Placement, AStridedShardCutsWhatTheInnerAxisLeft) {
+TEST(Placement, StridedShardSplitsShardsOfInnerAxis) {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
   const ShardedLayout layout{mesh, {strided_shard(0, 2), shard(0)}, {9, 4}};
   // Ranks in order: (dp 0, tp 0), (dp 0, tp 1), (dp 1, tp 0), (dp 1, tp 1).
@@ -52,12 +52,12 @@ TEST(Placement, AStridedShardCutsWhatTheInnerAxisLeft) {
   EXPECT_THAT(global_ranges(layout, 1, 0), ElementsAre(Chunk{5, 2}));
   EXPECT_THAT(global_ranges(layout, 2, 0), ElementsAre(Chunk{3, 2}));
   EXPECT_THAT(global_ranges(layout, 3, 0), ElementsAre(Chunk{7, 2}));
-  // Not strided: dp cuts first.
+  // Not strided: dp shards first.
   EXPECT_THAT(rows({mesh, {shard(0), shard(0)}, {9, 4}}), ElementsAre(3, 2, 2, 2));
   EXPECT_THAT(global_ranges({mesh, {shard(0), shard(0)}, {9, 4}}, 1, 0), ElementsAre(Chunk{3, 2}));
 }
 
-TEST(Placement, AStridedShardWithoutItsInnerAxisHoldsSeveralRanges) {
+TEST(Placement, StridedShardHoldsSeveralRangesWhenInnerAxisReplicates) {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
   const ShardedLayout gathered{mesh, {strided_shard(0, 2), replicate()}, {9, 4}};
   EXPECT_THAT(global_ranges(gathered, 0, 0), ElementsAre(Chunk{0, 3}, Chunk{5, 2}));
@@ -66,7 +66,7 @@ TEST(Placement, AStridedShardWithoutItsInnerAxisHoldsSeveralRanges) {
   EXPECT_EQ(local_offsets(gathered, 3), (Dims{3, 0}));
 }
 
-TEST(Placement, RangesAndSizesAreThoseOfElementsDealtOutOneByOne) {
+TEST(Placement, RangesAndSizesMatchElementwiseReference) {
   const MeshShape mesh({2, 3, 2}, {"a", "b", "c"});
   const std::vector<Placement> kinds = {
       replicate(), shard(0), shard(1), strided_shard(0, 2), strided_shard(0, 6), strided_shard(1, 12)};
@@ -90,9 +90,9 @@ TEST(Placement, RangesAndSizesAreThoseOfElementsDealtOutOneByOne) {
   EXPECT_GT(num_checked, 50000);
 }
 
-TEST(Placement, RefusesWhatDoesNotFit) {
+TEST(Placement, RefusesInvalidLayouts) {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
-  EXPECT_THAT(error_of([&] { check({mesh, {shard(0)}, {4}}); }), HasSubstr("one placement an axis"));
+  EXPECT_THAT(error_of([&] { check({mesh, {shard(0)}, {4}}); }), HasSubstr("one placement per mesh axis"));
   EXPECT_THAT(error_of([&] {
                 check({mesh, {shard(1), replicate()}, {4}});
               }),
@@ -100,24 +100,24 @@ TEST(Placement, RefusesWhatDoesNotFit) {
   EXPECT_THAT(error_of([&] {
                 check({mesh, {strided_shard(0, 3), shard(0)}, {4}});
               }),
-              HasSubstr("the later axes cut the dim into 2"));
+              HasSubstr("the later axes split the dim into 2 shards"));
   EXPECT_THAT(error_of([&] {
                 check({mesh, {partial(PartialOp::max), partial()}, {4}});
               }),
-              HasSubstr("which is reduced first"));
+              HasSubstr("their order of reduction matters"));
   EXPECT_EQ(error_of([&] { check({mesh, {partial(PartialOp::mean), partial()}, {4}}); }), "no error");
 }
 
-TEST(Placement, IsReadAsItIsWritten) {
+TEST(Placement, RoundTripsThroughText) {
   for (const Placement& placement : {replicate(), shard(3), shard(-1), strided_shard(1, 4), partial(),
                                      partial(PartialOp::mean), partial(PartialOp::product)})
     EXPECT_EQ(placement_from_text(to_text(placement)), placement);
   for (const char* text :
        {"", "Shard", "Shard()", "Shard(0", "Shard(x)", "StridedShard(0)", "Partial(none)", "replicate"})
-    EXPECT_THAT(error_of([&] { placement_from_text(text); }), HasSubstr("is no placement")) << text;
+    EXPECT_THAT(error_of([&] { placement_from_text(text); }), HasSubstr("is not a placement")) << text;
 }
 
-TEST(Placement, GradientsOfPartialTensorsAreWhole) {
+TEST(Placement, GradientLayoutReplicatesPartialAxes) {
   const MeshShape mesh({2, 2}, {"dp", "tp"});
   const auto plain = std::make_shared<const ShardedLayout>(ShardedLayout{mesh, {shard(0), replicate()}, {4}});
   EXPECT_EQ(gradient_layout(plain), plain);

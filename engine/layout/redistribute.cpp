@@ -16,23 +16,25 @@ std::string to_text(RedistributeOp op) {
 
 namespace {
 
-using Cuts = std::vector<Cut>;
+using Shardings = std::vector<AxisSharding>;
 
-// The cuts of each dim, in order.
-std::vector<Cuts> cuts_by_dim(const ShardedLayout& layout) {
-  std::vector<Cuts> all(static_cast<std::size_t>(layout.sizes.size()));
-  for (const Cut& cut : cuts(layout)) all[static_cast<std::size_t>(cut.dim)].push_back(cut);
+// The shardings of each dim, in the order in which they apply.
+std::vector<Shardings> shardings_by_dim(const ShardedLayout& layout) {
+  std::vector<Shardings> all(static_cast<std::size_t>(layout.sizes.size()));
+  for (const AxisSharding& sharding : axis_shardings(layout))
+    all[static_cast<std::size_t>(sharding.dim)].push_back(sharding);
   return all;
 }
 
-class Planner {
+// Changes the current placements step by step until they are those of `to`.
+class StepBuilder {
  public:
-  Planner(const ShardedLayout& from, const ShardedLayout& to)
-      : to_(to), placements_(from.placements), cuts_(cuts_by_dim(from)), wanted_(cuts_by_dim(to)) {}
+  StepBuilder(const ShardedLayout& from, const ShardedLayout& to)
+      : to_(to), placements_(from.placements), current_(shardings_by_dim(from)), wanted_(shardings_by_dim(to)) {}
 
-  std::vector<RedistributeStep> plan() {
-    // Local cuts first, as they make less to move; gathers only when nothing else is left, as a gather that comes later
-    // may turn into an all_to_all.
+  std::vector<RedistributeStep> build() {
+    // Slices come first because they reduce the data that later steps move. A gather comes only when no other step is
+    // possible, because a later step may turn it into an all_to_all.
     while (slice() || exchange() || reduce_scatter() || all_reduce(true) || all_gather() || all_reduce(false) ||
            to_partial()) {
     }
@@ -42,32 +44,32 @@ class Planner {
  private:
   std::size_t num_axes() const { return placements_.size(); }
 
-  // Whether nothing of this dim is to be undone.
+  // Whether the current shardings of the dim are the first of the wanted ones, so that none has to be removed.
   bool is_ready(std::size_t dim) const {
-    const Cuts& now = cuts_[dim];
-    if (now.size() > wanted_[dim].size()) return false;
-    for (std::size_t i = 0; i < now.size(); ++i)
-      if (!(now[i] == wanted_[dim][i])) return false;
+    const Shardings& current = current_[dim];
+    if (current.size() > wanted_[dim].size()) return false;
+    for (std::size_t i = 0; i < current.size(); ++i)
+      if (!(current[i] == wanted_[dim][i])) return false;
     return true;
   }
-  // The cut that this axis is to make, when it is the next one of its dim and can be made now.
-  std::optional<Cut> next_cut(std::size_t axis) const {
+  // The sharding that this axis needs, if it is the next one of its dim and the dim is ready for it.
+  std::optional<AxisSharding> next_sharding(std::size_t axis) const {
     const Placement& wanted = to_.placements[axis];
     if (!wanted.is_shard()) return {};
     const auto dim = static_cast<std::size_t>(wanted.dim);
-    if (!is_ready(dim) || cuts_[dim].size() == wanted_[dim].size()) return {};
-    const Cut& next = wanted_[dim][cuts_[dim].size()];
+    if (!is_ready(dim) || current_[dim].size() == wanted_[dim].size()) return {};
+    const AxisSharding& next = wanted_[dim][current_[dim].size()];
     if (next.axis != static_cast<int>(axis)) return {};
     return next;
   }
-  void apply(RedistributeStep step, bool undo, bool make) {
+  void apply(RedistributeStep step, bool removes, bool adds) {
     const auto axis = static_cast<std::size_t>(step.axis);
-    if (undo) {
-      cuts_[static_cast<std::size_t>(step.undone.dim)].pop_back();
+    if (removes) {
+      current_[static_cast<std::size_t>(step.removed.dim)].pop_back();
       placements_[axis] = replicate();
     }
-    if (make) cuts_[static_cast<std::size_t>(step.made.dim)].push_back(step.made);
-    if (make || step.op == RedistributeOp::to_partial) placements_[axis] = to_.placements[axis];
+    if (adds) current_[static_cast<std::size_t>(step.added.dim)].push_back(step.added);
+    if (adds || step.op == RedistributeOp::to_partial) placements_[axis] = to_.placements[axis];
     if (step.op == RedistributeOp::all_reduce) placements_[axis] = replicate();
     steps_.push_back(step);
   }
@@ -75,21 +77,21 @@ class Planner {
   bool slice() {
     for (std::size_t axis = 0; axis < num_axes(); ++axis) {
       if (!placements_[axis].is_replicate()) continue;
-      const std::optional<Cut> cut = next_cut(axis);
-      if (!cut) continue;
-      apply({cut->axis, RedistributeOp::slice, PartialOp::sum, {}, *cut}, false, true);
+      const std::optional<AxisSharding> added = next_sharding(axis);
+      if (!added) continue;
+      apply({added->axis, RedistributeOp::slice, PartialOp::sum, {}, *added}, false, true);
       return true;
     }
     return false;
   }
 
   bool exchange() {
-    for (std::size_t dim = 0; dim < cuts_.size(); ++dim) {
+    for (std::size_t dim = 0; dim < current_.size(); ++dim) {
       if (is_ready(dim)) continue;
-      const Cut last = cuts_[dim].back();
-      const std::optional<Cut> cut = next_cut(static_cast<std::size_t>(last.axis));
-      if (!cut) continue;
-      apply({last.axis, RedistributeOp::all_to_all, PartialOp::sum, last, *cut}, true, true);
+      const AxisSharding last = current_[dim].back();
+      const std::optional<AxisSharding> added = next_sharding(static_cast<std::size_t>(last.axis));
+      if (!added) continue;
+      apply({last.axis, RedistributeOp::all_to_all, PartialOp::sum, last, *added}, true, true);
       return true;
     }
     return false;
@@ -98,15 +100,15 @@ class Planner {
   bool reduce_scatter() {
     for (std::size_t axis = num_axes(); axis-- > 0;) {
       if (!placements_[axis].is_partial()) continue;
-      const std::optional<Cut> cut = next_cut(axis);
-      if (!cut) continue;
-      apply({cut->axis, RedistributeOp::reduce_scatter, placements_[axis].op, {}, *cut}, false, true);
+      const std::optional<AxisSharding> added = next_sharding(axis);
+      if (!added) continue;
+      apply({added->axis, RedistributeOp::reduce_scatter, placements_[axis].op, {}, *added}, false, true);
       return true;
     }
     return false;
   }
 
-  // The inner axis first, as sums over two axes go.
+  // The inner axis is reduced first, as in every sum over two axes.
   bool all_reduce(bool only_to_replicate) {
     for (std::size_t axis = num_axes(); axis-- > 0;) {
       const Placement& wanted = to_.placements[axis];
@@ -119,9 +121,9 @@ class Planner {
   }
 
   bool all_gather() {
-    for (std::size_t dim = 0; dim < cuts_.size(); ++dim) {
+    for (std::size_t dim = 0; dim < current_.size(); ++dim) {
       if (is_ready(dim)) continue;
-      const Cut last = cuts_[dim].back();
+      const AxisSharding last = current_[dim].back();
       apply({last.axis, RedistributeOp::all_gather, PartialOp::sum, last, {}}, true, false);
       return true;
     }
@@ -139,19 +141,19 @@ class Planner {
   }
 
   const ShardedLayout& to_;
-  std::vector<Placement> placements_;  // where a shard is, `cuts_` tells how it was cut
-  std::vector<Cuts> cuts_, wanted_;
+  std::vector<Placement> placements_;        // current; `current_` holds the details of the shards
+  std::vector<Shardings> current_, wanted_;  // per dim
   std::vector<RedistributeStep> steps_;
 };
 
 }  // namespace
 
-std::vector<RedistributeStep> plan_redistribute(const ShardedLayout& from, const ShardedLayout& to) {
+std::vector<RedistributeStep> redistribute_steps(const ShardedLayout& from, const ShardedLayout& to) {
   check(from);
   check(to);
   if (!(from.mesh == to.mesh) || !(from.sizes == to.sizes))
     throw Error(str("redistribute: from ", from.text(), " to ", to.text()),
-                "keep mesh and sizes; full_tensor() and distribute() lead to another mesh");
+                "keep mesh and sizes; use full_tensor() and distribute() to change the mesh");
   for (std::size_t axis = 0; axis < to.placements.size(); ++axis) {
     const Placement &before = from.placements[axis], &after = to.placements[axis];
     if (after.is_partial() && !(before == after) && !before.is_replicate())
@@ -159,7 +161,7 @@ std::vector<RedistributeStep> plan_redistribute(const ShardedLayout& from, const
                       " becomes ", to_text(after)),
                   "only a replicated axis can be made partial");
   }
-  return Planner(from, to).plan();
+  return StepBuilder(from, to).build();
 }
 
 RedistributeCost cost_of(const std::vector<RedistributeStep>& steps) {

@@ -1,15 +1,15 @@
-// How a tensor gets from one layout to another on the same mesh: a list of steps, one axis each, as a pure plan. The
-// executor is in engine/mesh/sharded.hpp; this file knows no communication and no data.
+// How a tensor gets from one layout to another on the same mesh: a list of steps, each on one mesh axis. A pure
+// function of the two layouts; engine/mesh/redistribute.hpp runs the steps.
 //
-// What a step costs: Shard to Replicate one all_gather, Partial to Replicate one all_reduce, Partial to Shard one
-// reduce_scatter, Shard(i) to Shard(j) one all_to_all, Replicate to Shard or to Partial none. Where several axes cut
-// one dim, only the last cut can be undone; what was cut on top of another axis' is gathered first, and cut again
-// after.
+// Cost per step: Shard to Replicate is one all-gather, Partial to Replicate one all-reduce, Partial to Shard one
+// reduce-scatter, Shard(i) to Shard(j) one all-to-all; Replicate to Shard and Replicate to Partial are local. Where
+// several axes shard one dim, only the last sharding can be removed. So shardings on top of the one to remove are
+// gathered first and applied again later.
 //
-//   for (const RedistributeStep& step : plan_redistribute(from, to)) ...
+//   for (const RedistributeStep& step : redistribute_steps(from, to)) ...
 //   cost_of(steps).num_all_gather
 //
-// After the redistribution of PyTorch's DTensor; the order of steps is our own.
+// The semantics follow the redistribution of PyTorch's DTensor; the order of the steps is our own.
 #pragma once
 
 #include <cstdint>
@@ -33,14 +33,14 @@ std::string to_text(RedistributeOp op);
 struct RedistributeStep {
   int axis = 0;
   RedistributeOp op = RedistributeOp::slice;
-  PartialOp reduce = PartialOp::sum;  // of all_reduce, reduce_scatter and to_partial
-  Cut undone;                         // of all_gather and all_to_all: the cut that is undone, the last of its dim
-  Cut made;                           // of slice, reduce_scatter and all_to_all: the cut that is made, then the last
+  PartialOp reduce = PartialOp::sum;  // all_reduce, reduce_scatter, to_partial
+  AxisSharding removed;               // all_gather, all_to_all: the last sharding of its dim
+  AxisSharding added;                 // slice, reduce_scatter, all_to_all: becomes the last sharding of its dim
 };
 
-// From one layout to another of the same sizes on the same mesh. Throws Error when these differ, and for a way to
-// Partial from anything but Replicate and the same Partial.
-std::vector<RedistributeStep> plan_redistribute(const ShardedLayout& from, const ShardedLayout& to);
+// The steps from one layout to another, none when they are equal. Throws Error when meshes or sizes differ, when a
+// layout is invalid, and when an axis would become partial that is neither replicated nor partial in the same way.
+std::vector<RedistributeStep> redistribute_steps(const ShardedLayout& from, const ShardedLayout& to);
 
 struct RedistributeCost {
   int num_all_gather = 0, num_all_reduce = 0, num_reduce_scatter = 0, num_all_to_all = 0;

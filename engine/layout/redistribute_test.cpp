@@ -1,4 +1,4 @@
-// Every way from one layout to another, run on plain vectors of all ranks.
+// The steps between every pair of layouts, run on the simulated shards of all ranks.
 #include "engine/layout/redistribute.hpp"
 
 #include <functional>
@@ -17,7 +17,7 @@ using simulated::Local;
 using simulated::Ranks;
 using ::testing::HasSubstr;
 
-// A small multiple of what any number of ranks divides, and never zero.
+// Never zero, and divisible by every number of ranks in these tests.
 double global_value(const Dims& index) {
   std::int64_t at = 1;
   for (const std::int64_t i : index) at = at * 11 + i;
@@ -31,7 +31,7 @@ Dims global_index(const ShardedLayout& layout, int rank, const Dims& local) {
   return index;
 }
 
-// How many ranks take part in the reduction of the value, which of them this one is, and by how many of them sums add.
+// A rank's place among the ranks that reduce a value: their number, its index, and how many of them a sum adds up.
 struct Share {
   int count = 1, index = 0, num_added = 1;
   PartialOp op = PartialOp::sum;
@@ -50,7 +50,7 @@ Share share_of(const ShardedLayout& layout, int rank) {
   return share;
 }
 
-// What a rank holds of a value: shares that differ from rank to rank and reduce to it.
+// The contribution of a rank to a value: the contributions differ between ranks and reduce to the value.
 double local_value(double value, const Share& share) {
   const double offset = 2.0 * share.index - (share.count - 1);  // adds up to zero
   switch (share.op) {
@@ -80,7 +80,7 @@ Ranks start(const ShardedLayout& layout) {
   return ranks;
 }
 
-// "" when all ranks hold what the layout says.
+// "" when all ranks hold the shards of the layout, else the first difference.
 std::string wrong(Ranks& ranks, const ShardedLayout& layout) {
   for (const int rank : layout.mesh.ranks()) {
     Local& local = ranks.at(rank);
@@ -141,18 +141,18 @@ bool is_allowed(const ShardedLayout& from, const ShardedLayout& to) {
   return true;
 }
 
-// Runs the plan from one to the other; counts the plans that were run.
+// Runs the steps from one layout to the other; counts the pairs.
 void check_pair(const ShardedLayout& from, const ShardedLayout& to, const Ranks& at_start, int& num_run) {
   if (!is_allowed(from, to)) {
-    EXPECT_THROW(plan_redistribute(from, to), Error) << from.text() << " to " << to.text();
+    EXPECT_THROW(redistribute_steps(from, to), Error) << from.text() << " to " << to.text();
     return;
   }
   Ranks ranks = at_start;
-  const std::vector<RedistributeStep> steps = plan_redistribute(from, to);
+  const std::vector<RedistributeStep> steps = redistribute_steps(from, to);
   for (const RedistributeStep& step : steps) ranks.run(step);
   const std::string what = wrong(ranks, to);
   ASSERT_EQ(what, "") << from.text() << " to " << to.text();
-  // No axis costs more than to be made whole once.
+  // No axis costs more than one collective.
   ASSERT_LE(cost_of(steps).total(), from.mesh.num_axes()) << from.text() << " to " << to.text();
   ASSERT_TRUE(!(from == to) || steps.empty());
   ++num_run;
@@ -176,7 +176,7 @@ void check_all(const MeshShape& mesh, const std::vector<Placement>& kinds, const
 
 const std::vector<std::int64_t> zero_to_nine = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
 
-TEST(Redistribute, EveryPairOnOneAxis) {
+TEST(Redistribute, ConnectsEveryPairOnOneAxis) {
   for (const int size : {1, 2, 3, 4, 5})
     check_all(MeshShape({size}, {"dp"}),
               {replicate(), shard(0), strided_shard(0, 1), strided_shard(0, 2), strided_shard(0, 3), partial(),
@@ -184,7 +184,7 @@ TEST(Redistribute, EveryPairOnOneAxis) {
               zero_to_nine, 400);
 }
 
-TEST(Redistribute, EveryPairOnTwoAxes) {
+TEST(Redistribute, ConnectsEveryPairOnTwoAxes) {
   for (const std::vector<int>& sizes : {std::vector<int>{2, 2}, {2, 3}, {3, 2}, {1, 4}})
     check_all(MeshShape(sizes, {"dp", "tp"}),
               {replicate(), shard(0), strided_shard(0, 1), strided_shard(0, 2), strided_shard(0, 3),
@@ -192,12 +192,12 @@ TEST(Redistribute, EveryPairOnTwoAxes) {
               zero_to_nine, 5000);
 }
 
-TEST(Redistribute, EveryPairOnThreeAxes) {
+TEST(Redistribute, ConnectsEveryPairOnThreeAxes) {
   check_all(MeshShape({2, 2, 2}, {"pp", "dp", "tp"}),
             {replicate(), shard(0), strided_shard(0, 2), strided_shard(0, 4), partial()}, zero_to_nine, 20000);
 }
 
-TEST(Redistribute, SampledPairsOfMatrices) {
+TEST(Redistribute, ConnectsSampledPairsOfMatrixLayouts) {
   const unsigned seed = 20240817;
   SCOPED_TRACE(str("seed ", seed));
   std::mt19937 generator(seed);
@@ -222,10 +222,10 @@ TEST(Redistribute, SampledPairsOfMatrices) {
 
 RedistributeCost cost(const MeshShape& mesh, const std::vector<Placement>& from, const std::vector<Placement>& to,
                       const Dims& sizes = {9, 6}) {
-  return cost_of(plan_redistribute({mesh, from, sizes}, {mesh, to, sizes}));
+  return cost_of(redistribute_steps({mesh, from, sizes}, {mesh, to, sizes}));
 }
 
-TEST(Redistribute, CostsWhatIsPromised) {
+TEST(Redistribute, CostsDocumentedCollectives) {
   const MeshShape one({4}, {"tp"});
   EXPECT_EQ(cost(one, {shard(0)}, {replicate()}), (RedistributeCost{1, 0, 0, 0}));
   EXPECT_EQ(cost(one, {partial()}, {replicate()}), (RedistributeCost{0, 1, 0, 0}));
@@ -238,17 +238,17 @@ TEST(Redistribute, CostsWhatIsPromised) {
   EXPECT_EQ(cost(two, {strided_shard(0, 2), shard(0)}, {replicate(), shard(0)}), (RedistributeCost{1, 0, 0, 0}));
   EXPECT_EQ(cost(two, {partial(), partial()}, {shard(0), shard(1)}), (RedistributeCost{0, 0, 2, 0}));
   EXPECT_EQ(cost(two, {replicate(), partial()}, {shard(0), shard(0)}), (RedistributeCost{0, 0, 1, 0}));
-  // Two axes that change places: one is gathered, the other goes over.
+  // Two axes that swap dims: one is gathered, the other exchanged.
   EXPECT_EQ(cost(two, {shard(0), shard(1)}, {shard(1), shard(0)}), (RedistributeCost{1, 0, 0, 1}));
-  // The outer axis of two that cut one dim can be undone after the inner one only.
+  // Of two axes that shard one dim, the outer sharding can be removed only after the inner one.
   EXPECT_EQ(cost(two, {shard(0), shard(0)}, {replicate(), shard(0)}), (RedistributeCost{2, 0, 0, 0}));
 }
 
-TEST(Redistribute, RefusesWhatHasNoWay) {
+TEST(Redistribute, RefusesImpossiblePairs) {
   const MeshShape mesh({2}, {"tp"});
   const auto error_of = [](const ShardedLayout& from, const ShardedLayout& to) {
     try {
-      plan_redistribute(from, to);
+      redistribute_steps(from, to);
     } catch (const Error& error) {
       return std::string(error.what());
     }

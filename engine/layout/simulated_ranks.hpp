@@ -1,5 +1,5 @@
-// For tests: all ranks of a mesh in one place, each with its local part in a plain vector, and what the steps of a
-// redistribution do to them. Written with lists of indices and none of the arithmetic under test.
+// For tests: all ranks of a mesh in one thread, each with its local shard in a plain vector, and the effect of
+// redistribution steps on them. Works on lists of indices and uses none of the arithmetic under test.
 #pragma once
 
 #include <algorithm>
@@ -22,22 +22,25 @@ inline Indices counted(std::int64_t length) {
   return all;
 }
 
-// The elements of `held` in ceiling chunk `index` of `parts`, dealt out one by one.
-inline Indices ceiling_part(const Indices& held, int parts, int index) {
-  const std::size_t each = (held.size() + static_cast<std::size_t>(parts) - 1) / static_cast<std::size_t>(parts);
-  Indices part;
+// Chunk `index` of `num_chunks` of `held` by ceiling division, assigned element by element.
+inline Indices ceiling_chunk(const Indices& held, int num_chunks, int index) {
+  const auto chunks = static_cast<std::size_t>(num_chunks);
+  const std::size_t each = (held.size() + chunks - 1) / chunks;
+  Indices chunk;
   for (std::size_t i = 0; i < held.size(); ++i)
-    if (i / each == static_cast<std::size_t>(index)) part.push_back(held[i]);
-  return part;
+    if (i / each == static_cast<std::size_t>(index)) chunk.push_back(held[i]);
+  return chunk;
 }
-inline Indices part_in_pieces(const Indices& held, int parts, int index, int pieces) {
-  Indices part;
-  for (int piece = 0; piece < pieces; ++piece)
-    for (const std::int64_t i : ceiling_part(ceiling_part(held, pieces, piece), parts, index)) part.push_back(i);
-  return part;
+// Shard `index` of `num_shards` of `held`, which is split into `num_splits` chunks first.
+inline Indices shard_of(const Indices& held, int num_shards, int index, int num_splits) {
+  Indices shard;
+  for (int split = 0; split < num_splits; ++split)
+    for (const std::int64_t i : ceiling_chunk(ceiling_chunk(held, num_splits, split), num_shards, index))
+      shard.push_back(i);
+  return shard;
 }
 
-// The global indices of a dim that a rank holds: plain shards cut in the order of the axes, then the strided ones from
+// The global indices of a dim that a rank holds: plain shards apply in the order of the axes, then strided shards from
 // the last axis to the first.
 inline Indices held(const ShardedLayout& layout, int rank, int dim) {
   Indices indices = counted(layout.sizes[dim]);
@@ -46,18 +49,18 @@ inline Indices held(const ShardedLayout& layout, int rank, int dim) {
   const auto placement = [&](int axis) { return layout.placements[static_cast<std::size_t>(axis)]; };
   for (int axis = 0; axis < num_axes; ++axis)
     if (placement(axis) == shard(dim))
-      indices = ceiling_part(indices, layout.mesh.size(axis), at[static_cast<std::size_t>(axis)]);
+      indices = ceiling_chunk(indices, layout.mesh.size(axis), at[static_cast<std::size_t>(axis)]);
   for (int axis = num_axes - 1; axis >= 0; --axis) {
     if (placement(axis).kind != Placement::Kind::strided_shard || placement(axis).dim != dim) continue;
-    int pieces = placement(axis).split_factor;
+    int num_splits = placement(axis).split_factor;
     for (int later = axis + 1; later < num_axes; ++later)
-      if (placement(later).is_shard(dim)) pieces /= layout.mesh.size(later);
-    indices = part_in_pieces(indices, layout.mesh.size(axis), at[static_cast<std::size_t>(axis)], pieces);
+      if (placement(later).is_shard(dim)) num_splits /= layout.mesh.size(later);
+    indices = shard_of(indices, layout.mesh.size(axis), at[static_cast<std::size_t>(axis)], num_splits);
   }
   return indices;
 }
 
-// A local part: values in row-major order.
+// A local shard: values in row-major order.
 struct Local {
   Dims sizes;
   std::vector<double> values;
@@ -94,7 +97,7 @@ inline double combine(PartialOp op, double a, double b) {
   return 0.0;
 }
 
-// The local parts of all ranks, in the order of mesh.ranks().
+// The local shards of all ranks, in the order of mesh.ranks().
 class Ranks {
  public:
   explicit Ranks(MeshShape mesh) : mesh_(std::move(mesh)), locals_(static_cast<std::size_t>(mesh_.num_ranks())) {}
@@ -106,17 +109,17 @@ class Ranks {
   void run(const RedistributeStep& step) {
     switch (step.op) {
       case RedistributeOp::all_gather:
-        return gather(step.undone);
+        return gather(step.removed);
       case RedistributeOp::slice:
-        return slice(step.made);
+        return slice(step.added);
       case RedistributeOp::all_to_all:
-        gather(step.undone);
-        return slice(step.made);
+        gather(step.removed);
+        return slice(step.added);
       case RedistributeOp::all_reduce:
         return reduce(step.axis, step.reduce);
       case RedistributeOp::reduce_scatter:
         reduce(step.axis, step.reduce);
-        return slice(step.made);
+        return slice(step.added);
       case RedistributeOp::to_partial:
         for (Local& local : locals_)
           for (double& value : local.values) value = share(step.reduce, value, mesh_.size(step.axis));
@@ -125,7 +128,7 @@ class Ranks {
   }
 
  private:
-  // What each of n ranks may hold so that the reduction gives the value.
+  // A contribution for each of n ranks whose reduction is the value.
   static double share(PartialOp op, double value, int n) {
     if (op == PartialOp::sum) return value / n;
     if (op == PartialOp::product) return std::pow(std::fabs(value), 1.0 / n);
@@ -133,39 +136,40 @@ class Ranks {
   }
   int coordinate(int rank, int axis) const { return mesh_.coordinates_of(rank)[static_cast<std::size_t>(axis)]; }
 
-  void gather(const Cut& cut) {
+  void gather(const AxisSharding& sharding) {
     Ranks after(mesh_);
     for (const int rank : mesh_.ranks()) {
-      const std::vector<int> members = mesh_.axis_members(cut.axis, rank);
+      const std::vector<int> members = mesh_.axis_members(sharding.axis, rank);
       Dims sizes = at(rank).sizes;
-      sizes[cut.dim] = 0;
-      for (const int member : members) sizes[cut.dim] += at(member).sizes[cut.dim];
-      // Who holds an index of the dim, and where.
-      std::vector<std::pair<int, std::int64_t>> where(static_cast<std::size_t>(sizes[cut.dim]));
+      std::int64_t& length = sizes[sharding.dim];
+      length = 0;
+      for (const int member : members) length += at(member).sizes[sharding.dim];
+      // The member that holds each index of the dim, and its local index there.
+      std::vector<std::pair<int, std::int64_t>> where(static_cast<std::size_t>(length));
       for (std::size_t m = 0; m < members.size(); ++m) {
         std::int64_t place = 0;
         for (const std::int64_t i :
-             part_in_pieces(counted(sizes[cut.dim]), mesh_.size(cut.axis), static_cast<int>(m), cut.pieces))
+             shard_of(counted(length), mesh_.size(sharding.axis), static_cast<int>(m), sharding.num_splits))
           where[static_cast<std::size_t>(i)] = {members[m], place++};
       }
       after.at(rank) = build(sizes, [&](Dims index) {
-        const auto [member, place] = where[static_cast<std::size_t>(index[cut.dim])];
-        index[cut.dim] = place;
+        const auto [member, place] = where[static_cast<std::size_t>(index[sharding.dim])];
+        index[sharding.dim] = place;
         return value_at(at(member), index);
       });
     }
     *this = after;
   }
 
-  void slice(const Cut& cut) {
+  void slice(const AxisSharding& sharding) {
     for (const int rank : mesh_.ranks()) {
       const Local before = at(rank);
-      const Indices part =
-          part_in_pieces(counted(before.sizes[cut.dim]), mesh_.size(cut.axis), coordinate(rank, cut.axis), cut.pieces);
+      const Indices shard = shard_of(counted(before.sizes[sharding.dim]), mesh_.size(sharding.axis),
+                                     coordinate(rank, sharding.axis), sharding.num_splits);
       Dims sizes = before.sizes;
-      sizes[cut.dim] = static_cast<std::int64_t>(part.size());
+      sizes[sharding.dim] = static_cast<std::int64_t>(shard.size());
       at(rank) = build(sizes, [&](Dims index) {
-        index[cut.dim] = part[static_cast<std::size_t>(index[cut.dim])];
+        index[sharding.dim] = shard[static_cast<std::size_t>(index[sharding.dim])];
         return value_at(before, index);
       });
     }

@@ -29,7 +29,7 @@ DeviceMesh::DeviceMesh(layout::MeshShape shape) : shape_(std::move(shape)) {
   for (const int rank : shape_.ranks())
     if (rank >= context.world_size())
       throw Error(str("mesh ", shape_.text(), ": there is no rank ", rank, " in a world of ", context.world_size()),
-                  "use the ranks that were started");
+                  "use ranks of the world");
   coordinates_ = shape_.coordinates_of(context.rank());
 }
 

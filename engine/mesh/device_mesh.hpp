@@ -1,7 +1,7 @@
-// A mesh of ranks with the process groups of its axes, seen from one rank.
+// A mesh of ranks with the process groups of its axes, as seen from one rank.
 //
-// Ranks make it together, each with the same arguments; making it communicates nothing. It is a value of its rank:
-// copies share nothing that changes.
+// All ranks of the mesh construct it with the same arguments; construction does not communicate. A DeviceMesh is a
+// value that belongs to its rank; copies are independent.
 //
 //   DeviceMesh mesh({2, 4}, {"dp", "tp"});
 //   comm::all_reduce(mesh.group("dp"), gradient, comm::ReduceOp::mean);
@@ -18,8 +18,8 @@ namespace lockstep {
 
 class DeviceMesh {
  public:
-  // All ranks of the world in order, the last axis running fastest; or the listed ones. Throws Error as MeshShape does,
-  // and when a rank does not exist, or this rank is not in the mesh.
+  // All ranks of the world, or the listed ones, in row-major order. Throws Error as MeshShape does, and when a rank is
+  // not in the world or this rank is not in the mesh.
   explicit DeviceMesh(std::vector<int> sizes, std::vector<std::string> names = {});
   DeviceMesh(std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks);
   explicit DeviceMesh(layout::MeshShape shape);
@@ -32,10 +32,11 @@ class DeviceMesh {
   int size(std::string_view axis) const { return shape_.size(shape_.axis(axis)); }
   const std::vector<int>& coordinates() const { return coordinates_; }  // of this rank
   int coordinate(std::string_view axis) const { return coordinates_[static_cast<std::size_t>(shape_.axis(axis))]; }
-  // The submesh of these axes that this rank stands in.
+  // The submesh of these axes that contains this rank. Throws Error for unknown or repeated names.
   DeviceMesh slice(const std::vector<std::string>& axes) const;
 
-  comm::ProcessGroup& group(int axis) const;  // the ranks along it through this rank
+  // The process group of the ranks along one axis that contains this rank. Throws Error for an unknown name.
+  comm::ProcessGroup& group(int axis) const;
   comm::ProcessGroup& group(std::string_view axis) const { return group(shape_.axis(axis)); }
   comm::ProcessGroup& whole_group() const;  // all ranks of the mesh, in mesh order
 

@@ -28,7 +28,7 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
     require(inner.whole_group().members()[0] == rank / 4 * 4, "all ranks of the slice");
     require(inner == mesh.slice({"dp", "tp"}), "equal");
 
-    // Sums along two axes, one after the other, reach the whole slice.
+    // Successive sums along two axes are the sum over the slice.
     const Tensor value = full({1}, rank, DType::float32, {});
     comm::all_reduce(mesh.group("tp"), value, comm::ReduceOp::sum);
     comm::all_reduce(mesh.group("dp"), value, comm::ReduceOp::sum);
@@ -37,7 +37,7 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(DeviceMesh, RefusesRanksThatAreNotThere) {
+TEST(DeviceMesh, RefusesRanksOutsideTheWorld) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int rank) {
     const auto error_of = [](std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks) {
       try {
@@ -47,12 +47,12 @@ TEST(DeviceMesh, RefusesRanksThatAreNotThere) {
       }
       return std::string("no error");
     };
-    const auto has = [](const std::string& text, const char* part) {
-      require(text.find(part) != std::string::npos, text);
+    const auto has = [](const std::string& text, const char* fragment) {
+      require(text.find(fragment) != std::string::npos, text);
     };
     has(error_of({2}, {"a"}, {0, 5}), "there is no rank 5 in a world of 2");
     has(error_of({1}, {"a"}, {1 - rank}), rank == 0 ? "rank 0 is not in the mesh" : "rank 1 is not in the mesh");
-    has(error_of({2}, {"a"}, {1, 1}), "rank 1 stands in it twice");
+    has(error_of({2}, {"a"}, {1, 1}), "rank 1 is listed twice");
     has(error_of({2, 1}, {"a", "a"}, {0, 1}), "`a` is given twice");
     has(error_of({3}, {"a"}, {0, 1}), "make 3 places for 2 ranks");
     require(DeviceMesh({2}, {"a"}, {1, 0}).coordinates()[0] == 1 - rank, "ranks in the given order");

@@ -1,5 +1,5 @@
-// Each step moves equal parts, padded to the largest, in buffers that lie one part after the other. On meta there are
-// only shapes, and nothing is sent.
+// Runs redistribution steps with collectives over padded shards of equal size. On meta only shapes change and nothing
+// is sent.
 #include "engine/mesh/redistribute.hpp"
 
 #include <algorithm>
@@ -14,19 +14,19 @@
 
 namespace lockstep {
 
+using layout::AxisSharding;
 using layout::Chunk;
-using layout::Cut;
 using layout::PartialOp;
 using layout::RedistributeOp;
 using layout::RedistributeStep;
 
-Tensor take_ranges(const Tensor& tensor, int dim, const std::vector<Chunk>& ranges) {
+Tensor slice_ranges(const Tensor& tensor, int dim, const std::vector<Chunk>& ranges) {
   if (ranges.empty()) return slice(tensor, dim, 0, 0);
   if (ranges.size() == 1) return slice(tensor, dim, ranges[0].begin, ranges[0].begin + ranges[0].length);
-  std::vector<Tensor> pieces;
-  pieces.reserve(ranges.size());
-  for (const Chunk& range : ranges) pieces.push_back(slice(tensor, dim, range.begin, range.begin + range.length));
-  return raw::cat(pieces, dim);
+  std::vector<Tensor> slices;
+  slices.reserve(ranges.size());
+  for (const Chunk& range : ranges) slices.push_back(slice(tensor, dim, range.begin, range.begin + range.length));
+  return raw::cat(slices, dim);
 }
 
 namespace {
@@ -47,12 +47,18 @@ comm::ReduceOp reduce_op(PartialOp op) {
   return comm::ReduceOp::sum;
 }
 
+comm::Call tensor_parallel_call() {
+  comm::Call call;
+  call.family = comm::Family::tensor_parallel;
+  return call;
+}
+
 Dims with_size(Dims sizes, int dim, std::int64_t size) {
   sizes[dim] = size;
   return sizes;
 }
 
-// Room for one part of these sizes from or for each rank of a group, as (ranks, sizes...).
+// A communication buffer (ranks, sizes...): one shard per rank of a group.
 Tensor buffer(int ranks, const Dims& sizes, const Tensor& like, bool cleared) {
   const device::PurposeScope purpose(device::Purpose::communication);
   Dims all = sizes;
@@ -60,25 +66,65 @@ Tensor buffer(int ranks, const Dims& sizes, const Tensor& like, bool cleared) {
   return cleared ? zeros(all, like.dtype(), like.device()) : empty(all, like.dtype(), like.device());
 }
 
+// `tensor` in contiguous memory, padded with zeros at the end of a dim.
+Tensor padded(const Tensor& tensor, int dim, std::int64_t length) {
+  if (tensor.sizes()[dim] == length) return raw::contiguous(tensor);
+  const device::PurposeScope purpose(device::Purpose::communication);
+  const Tensor room = zeros(with_size(tensor.sizes(), dim, length), tensor.dtype(), tensor.device());
+  raw::copy_(slice(room, dim, 0, tensor.sizes()[dim]), tensor);
+  return room;
+}
+
+// The ranges of a gathered dim of `length` elements that shard `index` of `num_shards` fills. `padded_length`: of one
+// shard in the buffer.
+std::vector<Chunk> ranges_to_fill(std::int64_t length, int num_shards, int index, int num_splits,
+                                  std::int64_t padded_length) {
+  if (defect_armed(Defect::sharded_pieces_in_rank_order)) [[unlikely]]
+    num_splits = 1;
+  if (defect_armed(Defect::sharded_padding_leaked)) [[unlikely]] {
+    const std::int64_t begin = std::min(length, index * padded_length);
+    return {{begin, std::min(length - begin, padded_length)}};
+  }
+  return layout::shard_ranges(length, num_shards, index, num_splits);
+}
+
+// Copies a padded shard to its place in the gathered tensor.
+void place(const Tensor& gathered, const AxisSharding& sharding, int num_shards, int index, const Tensor& shard) {
+  const int dim = sharding.dim;
+  std::int64_t begin = 0;
+  for (const Chunk& range :
+       ranges_to_fill(gathered.sizes()[dim], num_shards, index, sharding.num_splits, shard.sizes()[dim])) {
+    raw::copy_(slice(gathered, dim, range.begin, range.begin + range.length),
+               slice(shard, dim, begin, begin + range.length));
+    begin += range.length;
+  }
+}
+
+void gather_shards(comm::ProcessGroup& group, const Tensor& gathered, const Tensor& mine) {
+  if (mine.is_meta()) return;
+  comm::all_gather(group, gathered, mine, tensor_parallel_call());
+  if (defect_armed(Defect::sharded_gathers_twice)) [[unlikely]]
+    comm::all_gather(group, gathered, mine, tensor_parallel_call());
+}
+
+// Holds the local shard and the shardings that are applied to it; each step changes both.
 class Executor {
  public:
   Executor(Tensor local, const layout::ShardedLayout& from)
-      : local_(std::move(local)), sizes_(from.sizes), mesh_(from.mesh), cuts_(layout::cuts(from)) {}
+      : local_(std::move(local)), sizes_(from.sizes), mesh_(from.mesh), shardings_(layout::axis_shardings(from)) {}
 
   void run(const RedistributeStep& step) {
     switch (step.op) {
       case RedistributeOp::all_gather:
-        return gather(step.undone);
+        return gather(step.removed);
       case RedistributeOp::all_to_all:
-        return exchange(step.undone, step.made);
+        return exchange(step.removed, step.added);
       case RedistributeOp::slice:
-        local_ = take_ranges(local_, step.made.dim, ranges(step.made, own(step.made.axis), local_));
-        cuts_.push_back(step.made);
-        return;
+        return slice_own_shard(step.added);
       case RedistributeOp::all_reduce:
         return reduce(step);
       case RedistributeOp::reduce_scatter:
-        return reduce_and_cut(step);
+        return reduce_and_shard(step);
       case RedistributeOp::to_partial:
         return to_partial(step);
     }
@@ -86,168 +132,146 @@ class Executor {
   const Tensor& local() const { return local_; }
 
  private:
-  int parts(int axis) const { return mesh_.shape().size(axis); }
-  int own(int axis) const { return mesh_.coordinates()[static_cast<std::size_t>(axis)]; }
-  comm::Call call() const {
-    comm::Call made;
-    made.family = comm::Family::tensor_parallel;
-    return made;
-  }
+  int num_shards(int axis) const { return mesh_.shape().size(axis); }
+  int own_index(int axis) const { return mesh_.coordinates()[static_cast<std::size_t>(axis)]; }
 
-  // Where the part of an index lies within a dim of `whole` that is cut so.
-  std::vector<Chunk> ranges(const Cut& cut, int index, const Tensor& whole) const {
-    return layout::cut_ranges(whole.sizes()[cut.dim], parts(cut.axis), index, cut.pieces);
+  // The ranges of shard `index` in a dim of `length` elements.
+  std::vector<Chunk> ranges(const AxisSharding& sharding, int index, std::int64_t length) const {
+    return layout::shard_ranges(length, num_shards(sharding.axis), index, sharding.num_splits);
   }
-  // The length of a dim before its last cut, on this rank and on all that differ in that cut's axis alone.
-  std::int64_t uncut_length(const Cut& last) const {
+  std::int64_t shard_length(const AxisSharding& sharding, int index, std::int64_t length) const {
+    return layout::total_length(ranges(sharding, index, length));
+  }
+  // The length of the largest shard, which is that of index 0.
+  std::int64_t padded_length(const AxisSharding& sharding, std::int64_t length) const {
+    return shard_length(sharding, 0, length);
+  }
+  // The length of the dim without its last sharding. It is equal on all ranks along the axis of that sharding.
+  std::int64_t length_without(const AxisSharding& last) const {
     std::int64_t length = sizes_[last.dim];
-    for (const Cut& cut : cuts_)
-      if (cut.dim == last.dim && !(cut == last))
-        length = layout::total_length(layout::cut_ranges(length, parts(cut.axis), own(cut.axis), cut.pieces));
+    for (const AxisSharding& sharding : shardings_)
+      if (sharding.dim == last.dim && !(sharding == last))
+        length = shard_length(sharding, own_index(sharding.axis), length);
     return length;
   }
-  void forget(const Cut& cut) { cuts_.erase(std::find(cuts_.begin(), cuts_.end(), cut)); }
-  // The largest part, which index 0 has.
-  std::int64_t largest(std::int64_t length, const Cut& cut) const {
-    return layout::total_length(layout::cut_ranges(length, parts(cut.axis), 0, cut.pieces));
+  void remove(const AxisSharding& sharding) {
+    shardings_.erase(std::find(shardings_.begin(), shardings_.end(), sharding));
   }
-  std::int64_t part_length(std::int64_t length, const Cut& cut, int index) const {
-    return layout::total_length(layout::cut_ranges(length, parts(cut.axis), index, cut.pieces));
-  }
-
-  // The tensor in contiguous memory, padded at the end of a dim.
-  static Tensor padded(const Tensor& tensor, int dim, std::int64_t length) {
-    if (tensor.sizes()[dim] == length) return raw::contiguous(tensor);
-    const device::PurposeScope purpose(device::Purpose::communication);
-    const Tensor room = zeros(with_size(tensor.sizes(), dim, length), tensor.dtype(), tensor.device());
-    raw::copy_(slice(room, dim, 0, tensor.sizes()[dim]), tensor);
-    return room;
+  // Whether the shards of all ranks, in rank order and without padding, are the tensor of `length` rows.
+  bool shards_are_consecutive_rows(const AxisSharding& sharding, std::int64_t padded, std::int64_t length) const {
+    return sharding.dim == 0 && sharding.num_splits == 1 && padded * num_shards(sharding.axis) == length;
   }
 
-  // Puts a part, of which the first elements of the dim count, where it belongs in `whole`.
-  void place(const Tensor& whole, const Cut& cut, int index, const Tensor& part) const {
-    std::int64_t begin = 0;
-    Cut joined = cut;
-    if (defect_armed(Defect::sharded_pieces_in_rank_order)) [[unlikely]]
-      joined.pieces = 1;
-    for (const Chunk& range : ranges(joined, index, whole)) {
-      raw::copy_(slice(whole, cut.dim, range.begin, range.begin + range.length),
-                 slice(part, cut.dim, begin, begin + range.length));
-      begin += range.length;
-    }
+  void slice_own_shard(const AxisSharding& sharding) {
+    local_ =
+        slice_ranges(local_, sharding.dim, ranges(sharding, own_index(sharding.axis), local_.sizes()[sharding.dim]));
+    shardings_.push_back(sharding);
   }
 
-  // A seeded defect: the parts as they lie in the buffer, as much as there is room for.
-  static void join_padded(const Tensor& whole, const Cut& cut, const Tensor& all, std::int64_t part) {
-    for (std::int64_t begin = 0, index = 0; begin < whole.sizes()[cut.dim]; begin += part, ++index) {
-      const Tensor room = slice(whole, cut.dim, begin, begin + part);
-      raw::copy_(room, slice(select(all, 0, index), cut.dim, 0, room.sizes()[cut.dim]));
-    }
-  }
-
-  void gather(const Cut& cut) {
-    const std::int64_t length = uncut_length(cut), part = largest(length, cut);
-    const int n = parts(cut.axis);
-    const Dims sizes = with_size(local_.sizes(), cut.dim, length);
-    const Tensor mine = padded(local_, cut.dim, part);
-    if (defect_armed(Defect::sharded_gathers_twice) && !local_.is_meta()) [[unlikely]]
-      comm::all_gather(mesh_.group(cut.axis), buffer(n, mine.sizes(), local_, false), mine, call());
-    if (cut.dim == 0 && cut.pieces == 1 && part * n == length) {  // they come to lie as they belong
-      const Tensor whole = empty(sizes, local_.dtype(), local_.device());
-      if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), whole, mine, call());
-      local_ = whole;
+  void gather(const AxisSharding& sharding) {
+    const int n = num_shards(sharding.axis);
+    const std::int64_t length = length_without(sharding), each = padded_length(sharding, length);
+    const Dims sizes = with_size(local_.sizes(), sharding.dim, length);
+    const Tensor mine = padded(local_, sharding.dim, each);
+    if (shards_are_consecutive_rows(sharding, each, length)) {
+      const Tensor gathered = empty(sizes, mine.dtype(), mine.device());
+      gather_shards(mesh_.group(sharding.axis), gathered, mine);
+      local_ = gathered;
     } else {
-      const Tensor all = buffer(n, mine.sizes(), local_, false);
-      if (!local_.is_meta()) comm::all_gather(mesh_.group(cut.axis), all, mine, call());
-      const Tensor whole = empty(sizes, local_.dtype(), local_.device());
-      for (int index = 0; index < n; ++index) place(whole, cut, index, select(all, 0, index));
-      if (defect_armed(Defect::sharded_padding_leaked)) [[unlikely]]
-        join_padded(whole, cut, all, part);
-      local_ = whole;
+      const Tensor shards = buffer(n, mine.sizes(), mine, false);
+      gather_shards(mesh_.group(sharding.axis), shards, mine);
+      const Tensor gathered = empty(sizes, mine.dtype(), mine.device());
+      for (int index = 0; index < n; ++index) place(gathered, sharding, n, index, select(shards, 0, index));
+      local_ = gathered;
     }
-    forget(cut);
+    remove(sharding);
   }
 
-  // The parts of all ranks, padded, one after the other.
-  Tensor dealt(const Cut& cut, std::int64_t part) const {
-    const int n = parts(cut.axis);
-    if (cut.dim == 0 && cut.pieces == 1 && part * n == local_.sizes()[0]) return raw::contiguous(local_);
-    const bool padding = part * n != local_.sizes()[cut.dim];
-    const Tensor all = buffer(n, with_size(local_.sizes(), cut.dim, part), local_, padding);
+  // The local tensor as one padded shard per rank, in rank order: the input of a reduce_scatter.
+  Tensor split_into_shards(const AxisSharding& sharding, std::int64_t padded) const {
+    const int n = num_shards(sharding.axis);
+    const std::int64_t length = local_.sizes()[sharding.dim];
+    if (shards_are_consecutive_rows(sharding, padded, length)) return raw::contiguous(local_);
+    const Tensor shards = buffer(n, with_size(local_.sizes(), sharding.dim, padded), local_, padded * n != length);
     for (int index = 0; index < n; ++index) {
-      const Tensor piece = take_ranges(local_, cut.dim, ranges(cut, index, local_));
-      raw::copy_(slice(select(all, 0, index), cut.dim, 0, piece.sizes()[cut.dim]), piece);
+      const Tensor shard = slice_ranges(local_, sharding.dim, ranges(sharding, index, length));
+      raw::copy_(slice(select(shards, 0, index), sharding.dim, 0, shard.sizes()[sharding.dim]), shard);
     }
-    return all;
+    return shards;
   }
 
   void reduce(const RedistributeStep& step) {
-    const Tensor whole = raw::clone(local_);
-    if (!local_.is_meta()) comm::all_reduce(mesh_.group(step.axis), whole, reduce_op(step.reduce), call());
-    local_ = whole;
+    const Tensor reduced = raw::clone(local_);
+    if (!local_.is_meta())
+      comm::all_reduce(mesh_.group(step.axis), reduced, reduce_op(step.reduce), tensor_parallel_call());
+    local_ = reduced;
   }
 
-  void reduce_and_cut(const RedistributeStep& step) {
-    const Cut& cut = step.made;
-    const std::int64_t part = largest(local_.sizes()[cut.dim], cut);
-    const std::int64_t mine = part_length(local_.sizes()[cut.dim], cut, own(cut.axis));
-    const Tensor out = empty(with_size(local_.sizes(), cut.dim, part), local_.dtype(), local_.device());
-    const Tensor all = dealt(cut, part);
-    if (!local_.is_meta()) comm::reduce_scatter(mesh_.group(cut.axis), out, all, reduce_op(step.reduce), call());
-    local_ = mine == part ? out : raw::clone(slice(out, cut.dim, 0, mine));
-    cuts_.push_back(cut);
+  void reduce_and_shard(const RedistributeStep& step) {
+    const AxisSharding& sharding = step.added;
+    const std::int64_t length = local_.sizes()[sharding.dim], each = padded_length(sharding, length);
+    const std::int64_t mine = shard_length(sharding, own_index(sharding.axis), length);
+    const Tensor out = empty(with_size(local_.sizes(), sharding.dim, each), local_.dtype(), local_.device());
+    const Tensor shards = split_into_shards(sharding, each);
+    if (!local_.is_meta())
+      comm::reduce_scatter(mesh_.group(sharding.axis), out, shards, reduce_op(step.reduce), tensor_parallel_call());
+    local_ = mine == each ? out : raw::clone(slice(out, sharding.dim, 0, mine));
+    shardings_.push_back(sharding);
   }
 
-  // Sends part r of the dim that is to be cut to rank r, and gets from each rank its part of the dim that was cut.
-  void exchange(const Cut& undone, const Cut& made) {
-    const int n = parts(undone.axis);
-    const std::int64_t old_length = uncut_length(undone), old_part = largest(old_length, undone);
-    const std::int64_t new_part = largest(local_.sizes()[made.dim], made);
-    const std::int64_t mine = part_length(local_.sizes()[made.dim], made, own(made.axis));
-    const Dims each = with_size(with_size(local_.sizes(), undone.dim, old_part), made.dim, new_part);
-    const bool padding = local_.sizes()[undone.dim] != old_part || new_part * n != local_.sizes()[made.dim];
-    const Tensor sent = buffer(n, each, local_, padding), got = buffer(n, each, local_, false);
+  // Sends shard r of the dim that becomes sharded to rank r; receives from each rank its shard of the dim that is
+  // gathered.
+  void exchange(const AxisSharding& removed, const AxisSharding& added) {
+    const int n = num_shards(removed.axis);
+    const std::int64_t gathered_length = length_without(removed),
+                       gathered_each = padded_length(removed, gathered_length);
+    const std::int64_t length = local_.sizes()[added.dim], each = padded_length(added, length);
+    const std::int64_t mine = shard_length(added, own_index(added.axis), length);
+    const Dims block = with_size(with_size(local_.sizes(), removed.dim, gathered_each), added.dim, each);
+    const bool has_padding = local_.sizes()[removed.dim] != gathered_each || each * n != length;
+    const Tensor sent = buffer(n, block, local_, has_padding), received = buffer(n, block, local_, false);
     for (int index = 0; index < n; ++index) {
-      const Tensor piece = take_ranges(local_, made.dim, ranges(made, index, local_));
-      raw::copy_(slice(slice(select(sent, 0, index), undone.dim, 0, piece.sizes()[undone.dim]), made.dim, 0,
-                       piece.sizes()[made.dim]),
-                 piece);
+      const Tensor shard = slice_ranges(local_, added.dim, ranges(added, index, length));
+      raw::copy_(slice(slice(select(sent, 0, index), removed.dim, 0, shard.sizes()[removed.dim]), added.dim, 0,
+                       shard.sizes()[added.dim]),
+                 shard);
     }
-    if (!local_.is_meta()) comm::all_to_all(mesh_.group(undone.axis), got, sent, call());
-    const Tensor whole = empty(with_size(with_size(local_.sizes(), undone.dim, old_length), made.dim, mine),
-                               local_.dtype(), local_.device());
+    if (!local_.is_meta()) comm::all_to_all(mesh_.group(removed.axis), received, sent, tensor_parallel_call());
+    const Tensor result = empty(with_size(with_size(local_.sizes(), removed.dim, gathered_length), added.dim, mine),
+                                local_.dtype(), local_.device());
     for (int index = 0; index < n; ++index)
-      place(whole, undone, index, slice(select(got, 0, index), made.dim, 0, mine));
-    local_ = whole;
-    forget(undone);
-    cuts_.push_back(made);
+      place(result, removed, n, index, slice(select(received, 0, index), added.dim, 0, mine));
+    local_ = result;
+    remove(removed);
+    shardings_.push_back(added);
   }
 
-  // Shares of all ranks that reduce to the value. Integers cannot be divided: the first rank keeps them.
+  // Gives each rank a contribution such that the reduction over the ranks is the value. An integer sum cannot be
+  // divided: the first rank keeps the value and the others hold zeros.
   void to_partial(const RedistributeStep& step) {
     if (step.reduce != PartialOp::sum && step.reduce != PartialOp::product) return;
     if (step.reduce == PartialOp::sum && is_floating(local_.dtype()))
-      local_ = raw::div(local_, static_cast<double>(parts(step.axis)));
-    else if (own(step.axis) != 0)
+      local_ = raw::div(local_, static_cast<double>(num_shards(step.axis)));
+    else if (own_index(step.axis) != 0)
       local_ = full(local_.sizes(), step.reduce == PartialOp::sum ? 0.0 : 1.0, local_.dtype(), local_.device());
   }
 
   Tensor local_;
-  Dims sizes_;  // of the whole
+  Dims sizes_;  // of the full tensor
   DeviceMesh mesh_;
-  std::vector<Cut> cuts_;  // those that `local_` has, in order
+  std::vector<AxisSharding> shardings_;  // of `local_`, in the order in which they are applied
 };
 
 }  // namespace
 
 Tensor run_redistribute(const Tensor& local, const layout::ShardedLayout& from, const layout::ShardedLayout& to) {
-  const std::vector<RedistributeStep> steps = layout::plan_redistribute(from, to);
+  const std::vector<RedistributeStep> steps = layout::redistribute_steps(from, to);
   Executor executor(local, from);
   for (const RedistributeStep& step : steps) executor.run(step);
   const Tensor result = executor.local();
-  // A part of something larger is copied, so that what it came from can be freed.
-  const bool is_part = result.storage() == local.storage() && !(result.sizes() == local.sizes());
-  return is_part ? raw::clone(result) : raw::contiguous(result);
+  // A slice of a larger tensor is copied, so that the memory of the larger one can be freed.
+  const bool is_slice = result.storage() == local.storage() && !(result.sizes() == local.sizes());
+  return is_slice ? raw::clone(result) : raw::contiguous(result);
 }
 
 }  // namespace lockstep

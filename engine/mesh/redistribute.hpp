@@ -1,4 +1,4 @@
-// Runs the plans of engine/layout/redistribute.hpp on this rank's part: what engine/mesh/sharded.hpp is made of.
+// Runs the steps of engine/layout/redistribute.hpp on the local shard; the implementation of engine/mesh/sharded.hpp.
 #pragma once
 
 #include <vector>
@@ -8,10 +8,10 @@
 
 namespace lockstep {
 
-// The part of this rank under `to`, from that under `from`; a plain tensor, which shares memory with `local` where
-// nothing had to move. All ranks of the mesh together.
+// The local shard under `to`, computed from the local shard under `from`. A plain tensor; it shares memory with `local`
+// when no data has to move. All ranks of the mesh call it together. Throws Error as layout::redistribute_steps does.
 Tensor run_redistribute(const Tensor& local, const layout::ShardedLayout& from, const layout::ShardedLayout& to);
-// The ranges of a dim one after the other: a view when they are one, else a copy.
-Tensor take_ranges(const Tensor& tensor, int dim, const std::vector<layout::Chunk>& ranges);
+// The ranges of a dim, concatenated: a view for a single range, else a copy.
+Tensor slice_ranges(const Tensor& tensor, int dim, const std::vector<layout::Chunk>& ranges);
 
 }  // namespace lockstep

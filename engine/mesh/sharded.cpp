@@ -17,52 +17,42 @@ void require_sharded(const char* operation, const Tensor& tensor) {
     throw Error(str(operation, ": ", describe(tensor), " is a plain tensor"), "distribute it over a mesh first");
 }
 
-Tensor with_layout(const Tensor& local, LayoutPtr layout) {
-  const Tensor result = alias(local);
-  result.impl().layout = std::move(layout);
-  return result;
-}
-
 }  // namespace
 
 Tensor make_sharded(const Tensor& local, LayoutPtr layout) {
   const Dims wanted = layout::local_sizes(*layout, RankContext::current().rank());
   if (local.sizes() != wanted)
-    throw Error(str("a local part of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
-                str("on this rank the part is ", to_text(wanted)));
-  return with_layout(local, std::move(layout));
+    throw Error(str("make_sharded: a local shard of sizes ", to_text(local.sizes()), " for a tensor ", layout->text()),
+                str("give the local shard of this rank, of sizes ", to_text(wanted)));
+  return Tensor(std::shared_ptr<TensorImpl>(new TensorImpl(local.impl(), std::move(layout))));
 }
 
 Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
   return make_sharded(local, std::make_shared<const layout::ShardedLayout>(std::move(layout)));
 }
 
-Tensor local_tensor(const Tensor& tensor) {
-  if (!tensor.is_sharded()) return tensor;
-  return with_layout(tensor, nullptr);
-}
-
-Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout) {
-  if (!(whole.sizes() == layout.sizes))
-    throw Error(str("the part of ", describe(whole), " under ", layout.text()), "give a tensor of these sizes");
+Tensor local_part(const Tensor& full, const layout::ShardedLayout& layout) {
+  if (!(full.sizes() == layout.sizes))
+    throw Error(str("the local shard of ", describe(full), " under ", layout.text()),
+                "give a tensor of the global sizes");
   if (layout::has_partial(layout))
-    throw Error(str("the part of a tensor under ", layout.text(), ": a partial value holds no elements of the whole"),
+    throw Error(str("the local shard of a full tensor under ", layout.text(), ": a partial tensor has no shards"),
                 "redistribute it first");
-  Tensor part = whole;
-  for (int dim = 0; dim < whole.num_dims(); ++dim)
-    part = take_ranges(part, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
-  return part;
+  Tensor shard = full;
+  for (int dim = 0; dim < full.num_dims(); ++dim)
+    shard = slice_ranges(shard, dim, layout::global_ranges(layout, RankContext::current().rank(), dim));
+  return shard;
 }
 
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements) {
-  if (whole.is_sharded())
-    throw Error(str("distribute: ", describe_sharded(whole), " is sharded already"),
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
+  if (full.is_sharded())
+    throw Error(str("distribute: ", describe_sharded(full), " is sharded already"),
                 "redistribute it, or distribute its full_tensor()");
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), whole.sizes()});
-  const Tensor made = redistribute(with_layout(whole, replicated), placements);
-  // It owns its memory, and no more than it needs.
-  return made.storage() == whole.storage() ? with_layout(raw::clone(local_tensor(made)), made.impl().layout) : made;
+      layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});
+  const Tensor made = redistribute(make_sharded(full, replicated), placements);
+  // The result owns its memory and needs no more than that of the shard.
+  return made.storage() == full.storage() ? sharded_like(raw::clone(local_tensor(made)), made) : made;
 }
 
 layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
@@ -70,36 +60,35 @@ layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mes
   layout::ShardedLayout made{mesh.shape(), placements, sizes ? *sizes : local.sizes()};
   layout::check(made);
   if (!sizes)
-    for (const layout::Cut& cut : layout::cuts(made))
-      made.sizes[cut.dim] = checked_multiply(made.sizes[cut.dim], mesh.shape().size(cut.axis), "from_local");
+    for (const layout::AxisSharding& sharding : layout::axis_shardings(made))
+      made.sizes[sharding.dim] =
+          checked_multiply(made.sizes[sharding.dim], mesh.shape().size(sharding.axis), "from_local");
   return made;
 }
 
 Tensor redistribute(const Tensor& tensor, const LayoutPtr& to) {
   require_sharded("redistribute", tensor);
-  const LayoutPtr& from = tensor.impl().layout;
+  const LayoutPtr& from = tensor.layout();
   if (from == to || *from == *to) return tensor;
-  return with_layout(run_redistribute(local_tensor(tensor), *from, *to), to);
+  return make_sharded(run_redistribute(local_tensor(tensor), *from, *to), to);
 }
 
 Tensor redistribute(const Tensor& tensor, const Placements& placements) {
   require_sharded("redistribute", tensor);
-  return redistribute(tensor, std::make_shared<const layout::ShardedLayout>(
-                                  layout::with_placements(*tensor.impl().layout, placements)));
+  return redistribute(
+      tensor, std::make_shared<const layout::ShardedLayout>(layout::with_placements(*tensor.layout(), placements)));
 }
 
 Tensor full_tensor(const Tensor& tensor) {
   if (!tensor.is_sharded()) return tensor;
-  return local_tensor(redistribute(tensor, Placements(tensor.impl().layout->placements.size())));
+  return local_tensor(redistribute(tensor, Placements(tensor.layout()->placements.size())));
 }
 
-const Dims& global_sizes(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->sizes : tensor.sizes();
-}
+const Dims& global_sizes(const Tensor& tensor) { return tensor.is_sharded() ? tensor.layout()->sizes : tensor.sizes(); }
 
 std::string describe_sharded(const Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_sharded()) return describe(tensor);
-  return str(name_of(tensor.dtype()), " ", tensor.impl().layout->text(), ", on ", device::to_text(tensor.device()));
+  return str(name_of(tensor.dtype()), " ", tensor.layout()->text(), ", on ", device::to_text(tensor.device()));
 }
 
 }  // namespace lockstep

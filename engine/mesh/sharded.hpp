@@ -1,17 +1,17 @@
-// Sharded tensors: a tensor with a layout, whose storage is this rank's part; and moving them from layout to layout.
-// Differentiable forms are in engine/autograd/ops.hpp.
+// Sharded tensors: a sharded tensor has a layout, and its storage holds the local shard of this rank. Functions to make
+// them and to change their layout. Differentiable versions are in engine/autograd/ops_sharded.hpp.
 //
-// All ranks of the mesh call distribute, redistribute and full_tensor together, with the same layouts. The collectives
-// are of the family tensor_parallel, whatever the axis; what a change costs is told by plan_redistribute
-// (engine/layout/redistribute.hpp). Uneven parts are padded for the way and the padding never shows.
+// All ranks of the mesh call distribute, redistribute and full_tensor together, with equal layouts. Their collectives
+// have the family tensor_parallel, for any axis; redistribute_steps (engine/layout/redistribute.hpp) lists them. Uneven
+// shards are padded during communication only.
 //
-// Operations without gradients (engine/tensor/ops.hpp) work on the local parts and know no layouts: those in place keep
-// the layout of what they write, the others give plain tensors. The differentiable ones (engine/autograd/ops.hpp)
-// follow the rules of sharding_rules.hpp or refuse.
+// Operations without gradients (engine/tensor/ops.hpp) compute on the local shards. Those in place keep the layout of
+// the written tensor, the others return plain tensors; sharded_like (engine/tensor/tensor.hpp) makes these sharded
+// again. The differentiable operations (engine/autograd/ops.hpp) follow the rules of sharding_rules.hpp or refuse.
 //
-//   Tensor weight = distribute(whole, mesh, {layout::shard(0)});
-//   local_tensor(weight);      // the part of this rank, a plain tensor over the same storage
-//   full_tensor(weight);       // one all_gather, on every rank the whole
+//   Tensor weight = distribute(full, mesh, {layout::shard(0)});
+//   local_tensor(weight);      // the local shard, a plain tensor over the same storage
+//   full_tensor(weight);       // one all-gather; the full tensor on every rank
 #pragma once
 
 #include <memory>
@@ -24,34 +24,33 @@
 
 namespace lockstep {
 
-using LayoutPtr = std::shared_ptr<const layout::ShardedLayout>;
 using Placements = std::vector<layout::Placement>;
 
-// A sharded tensor over the storage of `local`. Throws Error when local is not of the size that the layout gives this
-// rank.
+// The sharded tensor over the storage of `local` with a layout, without gradient history. Throws Error when `local`
+// does not have the sizes of the local shard of this rank.
 Tensor make_sharded(const Tensor& local, LayoutPtr layout);
 Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout);
-// The part of this rank: a plain tensor over the same storage, without gradient history; itself when it is plain.
-Tensor local_tensor(const Tensor& tensor);
 
-// What this rank holds of a whole tensor under a layout: a view where it is one range of each dim, else a copy. No
+// The local shard that a full tensor has under a layout: a view if it is one range of each dim, else a copy. No
 // communication. Throws Error when the sizes differ or an axis is partial.
-Tensor local_part(const Tensor& whole, const layout::ShardedLayout& layout);
-// A sharded tensor of a whole one that every rank has: each takes its part, in memory of its own. No communication.
-Tensor distribute(const Tensor& whole, const DeviceMesh& mesh, const Placements& placements);
-// The layout of a tensor whose part on this rank is `local`: a sharded dim is as large as if all ranks held as much.
-// Uneven parts: give the sizes.
+Tensor local_part(const Tensor& full, const layout::ShardedLayout& layout);
+// A sharded tensor made of a plain tensor that is equal on all ranks: each rank copies its shard. No communication.
+// Throws Error when `full` is sharded already and for placements that do not fit.
+Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements);
+// The layout of a sharded tensor whose local shard is `local`. Without `sizes` (global) all shards are assumed to be as
+// large as this one. Throws Error for placements that do not fit.
 layout::ShardedLayout layout_of_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                                       const Dims* sizes = nullptr);
-// The same values in another layout of the mesh; itself when that is the one it has.
+// The same values in another layout on the same mesh; `tensor` itself when it has that layout. Throws Error for a plain
+// tensor, another mesh or other sizes, and a change that redistribute_steps refuses.
 Tensor redistribute(const Tensor& tensor, const Placements& placements);
 Tensor redistribute(const Tensor& tensor, const LayoutPtr& to);
-// The whole, a plain tensor; itself when it is plain.
+// The full tensor as a plain tensor; `tensor` itself when it is plain.
 Tensor full_tensor(const Tensor& tensor);
 
-// Sizes of the whole, be it sharded or plain.
+// The sizes of the full tensor; those of the tensor itself when it is plain.
 const Dims& global_sizes(const Tensor& tensor);
-// "float32 (9, 4) as (Shard(0)) on dp 2, on cpu"; as describe() for plain tensors.
+// "float32 (9, 4) as (Shard(0)) on dp 2, on cpu"; describe() for plain tensors.
 std::string describe_sharded(const Tensor& tensor);
 
 }  // namespace lockstep

@@ -32,21 +32,21 @@ std::string error_of(const std::function<void()>& action) {
   }
   return "no error";
 }
-void require_error(const std::function<void()>& action, const std::string& part) {
+void require_error(const std::function<void()>& action, const std::string& fragment) {
   const std::string text = error_of(action);
-  require(text.find(part) != std::string::npos, str("`", part, "` is not in: ", text));
+  require(text.find(fragment) != std::string::npos, str("`", fragment, "` is not in: ", text));
 }
 
 double value_at(std::int64_t flat) { return static_cast<double>(flat * 3 + 1); }
 
-Tensor whole_of(const Dims& sizes, DType dtype, device::Device at) {
+Tensor full_of(const Dims& sizes, DType dtype, device::Device at) {
   std::vector<double> values;
   for (std::int64_t i = 0; i < num_elements(sizes); ++i) values.push_back(value_at(i));
   return from_values(values, sizes, dtype, at);
 }
 
-// What this rank must hold of whole_of(sizes), from lists of indices.
-std::vector<double> expected_part(const layout::ShardedLayout& layout) {
+// The expected local shard of full_of(sizes), computed from lists of indices.
+std::vector<double> expected_shard(const layout::ShardedLayout& layout) {
   const int rank = RankContext::current().rank();
   const auto rows = layout::simulated::held(layout, rank, 0), columns = layout::simulated::held(layout, rank, 1);
   std::vector<double> values;
@@ -73,8 +73,8 @@ Count count_since(std::size_t position) {
   return count;
 }
 
-// Walks at random from layout to layout; what each rank holds is compared with the elements that belong there, and the
-// collectives with the plan.
+// Redistributes through random layouts. Compares the shards of each rank with the expected elements, and the
+// collectives with the steps.
 void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, int num_steps) {
   const DeviceMesh mesh(mesh_sizes);
   std::mt19937 generator(seed);  // the same on all ranks
@@ -84,41 +84,42 @@ void walk(const std::vector<int>& mesh_sizes, device::Device at, unsigned seed, 
   int num_checked = 0;
   while (num_checked < num_steps) {
     const Dims sizes{draw(9), draw(9)};
-    const Tensor whole = whole_of(sizes, DType::float64, at);
-    Tensor tensor = distribute(whole, mesh, Placements(mesh_sizes.size()));
+    const Tensor full = full_of(sizes, DType::float64, at);
+    Tensor tensor = distribute(full, mesh, Placements(mesh_sizes.size()));
     for (int leg = 0; leg < 6; ++leg) {
       Placements placements;
       for (std::size_t axis = 0; axis < mesh_sizes.size(); ++axis)
         placements.push_back(kinds[static_cast<std::size_t>(draw(static_cast<int>(kinds.size())))]);
       const layout::ShardedLayout to{mesh.shape(), placements, sizes};
       std::vector<layout::RedistributeStep> steps;
-      if (error_of([&] { steps = layout::plan_redistribute(*tensor.impl().layout, to); }) != "no error") continue;
-      const std::string way = str(tensor.impl().layout->text(), " to ", to.text());
+      if (error_of([&] { steps = layout::redistribute_steps(*tensor.layout(), to); }) != "no error") continue;
+      const std::string what = str(tensor.layout()->text(), " to ", to.text());
       const std::size_t position = comm::log().size();
       tensor = redistribute(tensor, placements);
-      require(*tensor.impl().layout == to, way);
+      require(*tensor.layout() == to, what);
       const layout::RedistributeCost cost = layout::cost_of(steps);
       const Count count = count_since(position);
       require(count.all_gather == cost.num_all_gather && count.all_reduce == cost.num_all_reduce &&
                   count.reduce_scatter == cost.num_reduce_scatter && count.all_to_all == cost.num_all_to_all &&
                   count.other == 0,
-              str(way, ": other collectives than planned"));
-      // Partial ones through what they reduce to.
-      const Tensor reduced = redistribute(tensor, layout::gradient_layout(tensor.impl().layout));
-      const std::vector<double> found = to_doubles(local_tensor(reduced)), expected = expected_part(to);
-      require(found.size() == expected.size(), str(way, ": ", found.size(), " elements"));
+              str(what, ": other collectives than in the steps"));
+      // Partial tensors are compared after their reduction.
+      const Tensor reduced = redistribute(tensor, layout::gradient_layout(tensor.layout()));
+      const std::vector<double> found = to_doubles(local_tensor(reduced)), expected = expected_shard(to);
+      require(found.size() == expected.size(), str(what, ": ", found.size(), " elements"));
       for (std::size_t i = 0; i < found.size(); ++i)
-        require(std::fabs(found[i] - expected[i]) < 1e-9, str(way, ": ", found[i], " for ", expected[i]));
-      const std::vector<double> all = to_doubles(full_tensor(tensor)), right = to_doubles(whole);
-      require(all.size() == right.size(), str(way, ": the whole"));
-      for (std::size_t i = 0; i < all.size(); ++i) require(std::fabs(all[i] - right[i]) < 1e-9, str(way, ": whole"));
+        require(std::fabs(found[i] - expected[i]) < 1e-9, str(what, ": ", found[i], " for ", expected[i]));
+      const std::vector<double> all = to_doubles(full_tensor(tensor)), right = to_doubles(full);
+      require(all.size() == right.size(), str(what, ": number of elements"));
+      for (std::size_t i = 0; i < all.size(); ++i)
+        require(std::fabs(all[i] - right[i]) < 1e-9, str(what, ": full tensor"));
       ++num_checked;
     }
   }
-  device::synchronize_all();  // a rank ends when its last collective has run, also one of no elements
+  device::synchronize_all();  // the last collective may have no elements, so nothing else waits for it
 }
 
-TEST(Sharded, AnyWayThroughTheLayoutsKeepsEveryElement) {
+TEST(Sharded, RedistributionsKeepEveryElement) {
   const unsigned seed = 77;
   SCOPED_TRACE(str("seed ", seed));
   for (const std::vector<int>& mesh : {std::vector<int>{4}, {2, 2}, {2, 3}, {2, 1, 3}, {2, 2, 2}}) {
@@ -129,7 +130,7 @@ TEST(Sharded, AnyWayThroughTheLayoutsKeepsEveryElement) {
   }
 }
 
-TEST(Sharded, AlsoOfProcessesAndOnADevice) {
+TEST(Sharded, RedistributionsWorkAcrossProcessesAndOnADevice) {
   EXPECT_THAT(comm::testing_ranks::run_ranks(4, Kind::processes, [&](int) { walk({2, 2}, {}, 5, 40); }), Each(""));
   EXPECT_THAT(comm::testing_ranks::run_ranks(4, Kind::threads,
                                              [&](int) {
@@ -138,27 +139,27 @@ TEST(Sharded, AlsoOfProcessesAndOnADevice) {
               Each(""));
 }
 
-TEST(Sharded, AStridedShardComesBackInTheOrderOfRows) {
+TEST(Sharded, StridedShardsGatherInTheOrderOfRows) {
   const auto failures = comm::testing_ranks::run_ranks(4, Kind::threads, [](int rank) {
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
-    const Tensor whole = whole_of({9, 2}, DType::float32, {});
-    const Tensor tensor = distribute(whole, mesh, {strided_shard(0, 2), shard(0)});
+    const Tensor full = full_of({9, 2}, DType::float32, {});
+    const Tensor tensor = distribute(full, mesh, {strided_shard(0, 2), shard(0)});
     const std::int64_t rows[] = {3, 2, 2, 2}, first[] = {0, 5, 3, 7};
     require(tensor.sizes() == Dims({rows[rank], 2}), "rows of this rank");
     require(to_doubles(tensor)[0] == value_at(first[rank] * 2), "first row of this rank");
-    require(tensor.storage()->bytes() == static_cast<std::size_t>(rows[rank] * 2 * 4), "memory of its own");
+    require(tensor.storage()->bytes() == static_cast<std::size_t>(rows[rank] * 2 * 4), "its own memory");
     const std::size_t position = comm::log().size();
-    require(to_doubles(full_tensor(tensor)) == to_doubles(whole), "the whole");
-    require(count_since(position).all_gather == 2, "one gather an axis");
-    require(to_doubles(local_part(whole, *tensor.impl().layout)) == to_doubles(tensor), "local part");
-    // Rows of both pieces.
+    require(to_doubles(full_tensor(tensor)) == to_doubles(full), "full tensor");
+    require(count_since(position).all_gather == 2, "one gather per axis");
+    require(to_doubles(local_part(full, *tensor.layout())) == to_doubles(tensor), "local shard");
+    // The shard has one range in each half.
     const Tensor gathered = redistribute(tensor, {strided_shard(0, 2), replicate()});
-    require(to_doubles(local_part(whole, *gathered.impl().layout)) == to_doubles(gathered), "two ranges");
+    require(to_doubles(local_part(full, *gathered.layout())) == to_doubles(gathered), "two ranges");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(Sharded, PartialValuesOfEveryOperation) {
+TEST(Sharded, PartialTensorsReduceWithEveryOperation) {
   const auto failures = comm::testing_ranks::run_ranks(3, Kind::threads, [](int rank) {
     const DeviceMesh mesh({3}, {"tp"});
     const auto reduced = [&](PartialOp op, DType dtype) {
@@ -171,30 +172,30 @@ TEST(Sharded, PartialValuesOfEveryOperation) {
     require(reduced(PartialOp::max, DType::float32) == std::vector<double>({3, 5}), "max");
     require(reduced(PartialOp::min, DType::int64) == std::vector<double>({1, 3}), "min");
     require(reduced(PartialOp::product, DType::float32) == std::vector<double>({6, 60}), "product");
-    // And the other way, also where nothing can be divided.
-    const Tensor whole = from_values(std::vector<double>{7, 8}, {2}, DType::int64, {});
+    // From a full tensor to partial and back, including integers, which cannot be divided.
+    const Tensor full = from_values(std::vector<double>{7, 8}, {2}, DType::int64, {});
     for (const PartialOp op : {PartialOp::sum, PartialOp::max, PartialOp::product})
-      require(to_doubles(full_tensor(distribute(whole, mesh, {partial(op)}))) == std::vector<double>({7, 8}),
-              "there and back");
+      require(to_doubles(full_tensor(distribute(full, mesh, {partial(op)}))) == std::vector<double>({7, 8}),
+              "to partial and back");
   });
   EXPECT_THAT(failures, Each(""));
 }
 
-TEST(Sharded, RefusesPartsThatDoNotFit) {
+TEST(Sharded, RefusesInvalidShardsAndLayouts) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"dp"});
-    const Tensor whole = whole_of({3, 4}, DType::float32, {});
-    const Tensor tensor = distribute(whole, mesh, {shard(0)});
+    const Tensor full = full_of({3, 4}, DType::float32, {});
+    const Tensor tensor = distribute(full, mesh, {shard(0)});
     require(describe_sharded(tensor) == "float32 (3, 4) as (Shard(0)) on dp 2, on cpu", describe_sharded(tensor));
     require(global_sizes(tensor) == Dims({3, 4}), "sizes");
     require_error([&] { distribute(tensor, mesh, {shard(0)}); }, "is sharded already");
-    require_error([&] { redistribute(whole, {shard(0)}); }, "is a plain tensor");
+    require_error([&] { redistribute(full, {shard(0)}); }, "is a plain tensor");
     require_error([&] { redistribute(tensor, {partial()}); }, "Shard(0) becomes Partial(sum)");
-    require_error([&] { redistribute(tensor, {shard(0), shard(1)}); }, "one placement an axis");
-    require_error([&] { make_sharded(whole, {mesh.shape(), {shard(0)}, {3, 4}}); }, "on this rank the part is");
-    require_error([&] { local_part(whole, {mesh.shape(), {partial()}, {3, 4}}); }, "redistribute it first");
-    const Tensor three = whole_of({3}, DType::float32, {});
-    require(layout_of_local(three, mesh, {shard(0)}).sizes == Dims({6}), "as if all held as much");
+    require_error([&] { redistribute(tensor, {shard(0), shard(1)}); }, "one placement per mesh axis");
+    require_error([&] { make_sharded(full, {mesh.shape(), {shard(0)}, {3, 4}}); }, "give the local shard of this rank");
+    require_error([&] { local_part(full, {mesh.shape(), {partial()}, {3, 4}}); }, "redistribute it first");
+    const Tensor three = full_of({3}, DType::float32, {});
+    require(layout_of_local(three, mesh, {shard(0)}).sizes == Dims({6}), "global size from equal shards");
   });
   EXPECT_THAT(failures, Each(""));
 }

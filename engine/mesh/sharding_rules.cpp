@@ -23,7 +23,7 @@ std::vector<std::size_t> axes_of(const ShardedLayout& layout) {
   return axes;
 }
 
-// The placement of a dim that has become another.
+// The placement of a dim whose index has changed.
 Placement moved(Placement placement, int to) {
   placement.dim = to;
   return placement;
@@ -36,7 +36,7 @@ Placement moved(Placement placement, int to) {
 
 bool is_in(int dim, const Dims& dims) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
 
-// Where each dim goes (-1: nowhere); sizes of the result.
+// `to` maps each dim of the operand to a dim of the result, which has `sizes`.
 Unary mapped(const ShardedLayout& operand, const Dims& sizes, const std::function<int(int)>& to) {
   Unary rule{operand, {operand.mesh, operand.placements, sizes}};
   for (Placement& placement : rule.result.placements)
@@ -56,7 +56,7 @@ ShardedLayout reduced(const ShardedLayout& layout, Keeps keeps) {
 Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedLayout& b, Keeps keeps) {
   if (!(a.mesh == b.mesh)) refuse(operation, a, b);
   Binary rule{a, b, {a.mesh, a.placements, broadcast_sizes(a.sizes, b.sizes, operation)}, a, b};
-  // A sum of partial values is partial where both are, and equally so.
+  // The result is partial on an axis where both operands are partial in the same way.
   for (const std::size_t axis : axes_of(a)) {
     Placement &left = rule.a.placements[axis], &right = rule.b.placements[axis];
     if (left == right && is_kept(left, keeps)) continue;
@@ -78,7 +78,7 @@ Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedL
     Placement& out = rule.result.placements[axis];
     if (left == right) {
       out = left;
-      // Cut alike, but of one element and of many: the parts do not meet.
+      // Same placement, but different sizes of the sharded dim: the local shards do not match.
       if (left.is_shard() && size_at(a.sizes, left.dim) != size_at(b.sizes, left.dim)) refuse(operation, a, b);
     } else if (left.is_shard() && right.is_replicate() && size_at(b.sizes, left.dim) == 1) {
       out = left;
@@ -96,9 +96,9 @@ Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedL
 Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims) {
   Dims summed;
   for (const std::int64_t dim : dims) summed.push_back(normalize_dim(dim, a.sizes.size(), "sum"));
-  Dims sizes, places;  // places: where each dim goes
+  Dims sizes, targets;  // targets: the dim of the result for each dim
   for (int dim = 0; dim < a.sizes.size(); ++dim) {
-    places.push_back(sizes.size());
+    targets.push_back(sizes.size());
     if (!is_in(dim, summed))
       sizes.push_back(a.sizes[dim]);
     else if (keep_dims)
@@ -109,7 +109,7 @@ Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims) {
     rule.result.placements.push_back(!placement.is_shard() ? placement
                                      : is_in(placement.dim, summed)
                                          ? layout::partial()
-                                         : moved(placement, static_cast<int>(places[placement.dim])));
+                                         : moved(placement, static_cast<int>(targets[placement.dim])));
   return rule;
 }
 
@@ -119,11 +119,11 @@ Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what) {
   for (const Placement& placement : operand.placements)
     if (placement.is_shard(at))
       throw Error(str(operation, ": along dim ", at, " of ", a.text(), ", which is sharded"),
-                  "redistribute it so that the dim is whole");
+                  "redistribute it so that no axis shards the dim");
   Dims sizes = a.sizes;
-  if (what == Dim::becomes_one) sizes[at] = 1;
-  if (what == Dim::goes) sizes.erase(at);
-  return mapped(operand, sizes, [&](int d) { return what == Dim::goes && d > at ? d - 1 : d; });
+  if (what == Dim::kept_as_one) sizes[at] = 1;
+  if (what == Dim::removed) sizes.erase(at);
+  return mapped(operand, sizes, [&](int d) { return what == Dim::removed && d > at ? d - 1 : d; });
 }
 
 Unary permute(const ShardedLayout& a, const Dims& order) {

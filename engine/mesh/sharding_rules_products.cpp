@@ -18,16 +18,16 @@ Placement moved(Placement placement, int to) {
   return placement;
 }
 
-// Shards of one kind, whatever the dim.
-bool cut_alike(const Placement& a, const Placement& b) {
+// Whether both are shards that differ in their dim at most.
+bool equal_except_dim(const Placement& a, const Placement& b) {
   return a.is_shard() && b.is_shard() && moved(a, 0) == moved(b, 0);
 }
 
 void require_one_mesh(const char* operation, const ShardedLayout& a, const ShardedLayout& b) {
-  if (!(a.mesh == b.mesh)) refuse(operation, a, b, "distribute both over one mesh");
+  if (!(a.mesh == b.mesh)) refuse(operation, a, b, "distribute both over the same mesh");
 }
 
-// A rule whose operands are reduced, its result without placements yet.
+// A rule that reduces partial operands. The placements of the result are to be filled in.
 Binary start(const char* operation, const ShardedLayout& a, const ShardedLayout& b, const Dims& sizes) {
   require_one_mesh(operation, a, b);
   const ShardedLayout left = reduced(a, Keeps::nothing), right = reduced(b, Keeps::nothing);
@@ -40,9 +40,8 @@ std::size_t num_axes(const ShardedLayout& layout) { return layout.placements.siz
 
 Binary matmul(const ShardedLayout& a, const ShardedLayout& b) {
   const int dims_a = a.sizes.size(), dims_b = b.sizes.size(), dims = std::max(dims_a, dims_b);
-  if (dims_a < 2 || dims_b < 2)
-    refuse("matmul", a, b, "unsqueeze the vector: sharded tensors are multiplied as matrices");
-  if (a.sizes[dims_a - 1] != b.sizes[dims_b - 2]) refuse("matmul", a, b, "let the inner sizes agree");
+  if (dims_a < 2 || dims_b < 2) refuse("matmul", a, b, "unsqueeze the vector: sharded operands need two dims or more");
+  if (a.sizes[dims_a - 1] != b.sizes[dims_b - 2]) refuse("matmul", a, b, "give equal inner sizes");
   Dims batch_a, batch_b;
   for (int dim = 0; dim < dims_a - 2; ++dim) batch_a.push_back(a.sizes[dim]);
   for (int dim = 0; dim < dims_b - 2; ++dim) batch_b.push_back(b.sizes[dim]);
@@ -51,34 +50,34 @@ Binary matmul(const ShardedLayout& a, const ShardedLayout& b) {
   sizes.push_back(b.sizes[dims_b - 1]);
 
   Binary rule = start("matmul", a, b, sizes);
-  // The size at a batch dim of the result; 1 where an operand has none.
+  // The size of an operand at a batch dim of the result; 1 if it does not have the dim.
   const auto batch_size = [dims](const Dims& batch, int dim) {
     const int own = dim - (dims - 2 - batch.size());
     return own < 0 ? std::int64_t{1} : batch[own];
   };
   for (std::size_t axis = 0; axis < num_axes(a); ++axis) {
     const Placement &left = rule.a.placements[axis], &right = rule.b.placements[axis];
-    const bool left_cuts_k = left.is_shard(dims_a - 1), right_cuts_k = right.is_shard(dims_b - 2);
+    const bool left_shards_k = left.is_shard(dims_a - 1), right_shards_k = right.is_shard(dims_b - 2);
     Placement out;
     if (left.is_replicate() && right.is_replicate()) {
       out = layout::replicate();
-    } else if (left_cuts_k && right_cuts_k && cut_alike(left, right)) {
+    } else if (left_shards_k && right_shards_k && equal_except_dim(left, right)) {
       out = layout::partial();
-    } else if (left.is_shard() && !left_cuts_k && right.is_replicate() &&
+    } else if (left.is_shard() && !left_shards_k && right.is_replicate() &&
                (left.dim == dims_a - 2 || batch_size(batch_b, left.dim + dims - dims_a) == 1)) {
       out = moved(left, left.dim + dims - dims_a);
       rule.b_grad.placements[axis] = layout::partial();
-    } else if (right.is_shard() && !right_cuts_k && left.is_replicate() &&
+    } else if (right.is_shard() && !right_shards_k && left.is_replicate() &&
                (right.dim == dims_b - 1 || batch_size(batch_a, right.dim + dims - dims_b) == 1)) {
       out = moved(right, right.dim + dims - dims_b);
       rule.a_grad.placements[axis] = layout::partial();
-    } else if (left.is_shard() && right.is_shard() && left.dim < dims_a - 2 && cut_alike(left, right) &&
+    } else if (left.is_shard() && right.is_shard() && left.dim < dims_a - 2 && equal_except_dim(left, right) &&
                left.dim + dims - dims_a == right.dim + dims - dims_b && a.sizes[left.dim] == b.sizes[right.dim]) {
       out = moved(left, left.dim + dims - dims_a);
     } else {
       refuse("matmul", a, b,
-             "on each axis let one be whole and the other cut along its rows or columns, or both be cut along the "
-             "inner dim");
+             "on each axis replicate one and shard the other along its rows or columns, or shard both along the inner "
+             "dim");
     }
     rule.result.placements.push_back(out);
   }
@@ -88,8 +87,8 @@ Binary matmul(const ShardedLayout& a, const ShardedLayout& b) {
 Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const ShardedLayout* bias) {
   if (weight.sizes.size() != 2 || x.sizes.size() < 2)
     refuse("linear", x, weight, "give x (..., in) of two dims or more and a weight (out, in)");
-  const Unary turned = permute(weight, {1, 0});
-  const Binary product = matmul(x, turned.result);
+  const Unary transposed = permute(weight, {1, 0});
+  const Binary product = matmul(x, transposed.result);
   const ShardedLayout mine = reduced(weight, Keeps::nothing);
   Linear rule{product.a, mine, mine, product.result, product.a_grad, permute(product.b_grad, {1, 0}).result, mine};
   if (!bias) return rule;
@@ -103,7 +102,7 @@ Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const Sharded
     const Placement given = wanted;
     wanted = out.is_shard(last) ? moved(out, 0) : out.is_partial() ? layout::partial() : layout::replicate();
     if (!given.is_replicate() && !(given == wanted))
-      refuse("linear", *bias, weight, "let the bias be whole, or cut as the rows of the weight are");
+      refuse("linear", *bias, weight, "replicate the bias, or shard it like the rows of the weight");
     gradient = out.is_shard(last) ? wanted : out.is_shard() ? layout::partial() : layout::replicate();
   }
   return rule;
@@ -115,14 +114,14 @@ Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, cons
   for (const Placement& placement : mine.placements)
     if (placement.is_shard() && placement.dim >= x.sizes.size() - num_dims)
       throw Error(str(operation, ": over the last ", num_dims, " dims of ", x.text(), ", which are sharded"),
-                  "redistribute it so that they are whole");
+                  "redistribute it so that no axis shards them");
   Norm rule{mine, mine, mine};
   for (const ShardedLayout* given : {weight, bias}) {
     if (!given) continue;
     require_one_mesh(operation, x, *given);
     rule.weight = rule.weight_grad = reduced(*given, Keeps::nothing);
     for (std::size_t axis = 0; axis < num_axes(x); ++axis) {
-      if (rule.weight.placements[axis].is_shard()) refuse(operation, x, *given, "let the weights be whole");
+      if (rule.weight.placements[axis].is_shard()) refuse(operation, x, *given, "replicate the weights");
       if (mine.placements[axis].is_shard()) rule.weight_grad.placements[axis] = layout::partial();
     }
   }
@@ -140,10 +139,10 @@ Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices) {
       if (at.is_shard()) rule.a_grad.placements[axis] = layout::partial();
     } else if (rows.is_shard(1) && at.is_replicate()) {
       rule.result.placements.push_back(moved(rows, indices.sizes.size()));
-    } else if (at.is_replicate()) {  // by rows
+    } else if (at.is_replicate()) {  // sharded rows
       rule.result.placements.push_back(layout::partial());
     } else {
-      refuse("embedding", weight, indices, "let the weight be whole, or cut and the indices whole");
+      refuse("embedding", weight, indices, "on each axis shard the weight or the indices, and replicate the other");
     }
   }
   return rule;

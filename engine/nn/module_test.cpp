@@ -8,6 +8,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/layout/placement.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/nn/build.hpp"
 #include "engine/nn/layers.hpp"
 #include "engine/tensor/ops.hpp"
@@ -273,27 +274,22 @@ TEST_F(ModuleTree, RejectsStateOfAnotherLayout) {
   layout::ShardedLayout rows{{{2}, {"dp"}, {0, 1}}, {layout::shard(0)}, {4, 2}};
   layout::ShardedLayout more = rows;
   more.sizes = {3, 2};
-  const auto with_layout = [](const Tensor& tensor, const layout::ShardedLayout& as) {
-    Tensor made = detach(tensor);
-    made.impl().layout = std::make_shared<const layout::ShardedLayout>(as);
-    return made;
-  };
   const Tensor value = full({2, 2}, 3.0, DType::float32, {});
   EXPECT_THAT(error_of([&] {
-                load_state_dict(net, {{"fc1.weight", with_layout(value, rows)}}, false);
+                load_state_dict(net, {{"fc1.weight", make_sharded(value, rows)}}, false);
               }),
               HasSubstr("layouts differ: fc1.weight ((4, 2) as (Shard(0)) on dp 2 into plain (2, 2))"));
   Tensor& slot = net->child("fc1")->parameters[0].tensor;
-  slot = with_layout(slot, rows);
+  slot = make_sharded(slot, rows);
   EXPECT_THAT(error_of([&] {
                 load_state_dict(net, {{"fc1.weight", value}}, false);
               }),
               HasSubstr("layouts differ: fc1.weight (plain (2, 2) into (4, 2) as (Shard(0)) on dp 2)"));
   EXPECT_THAT(error_of([&] {
-                load_state_dict(net, {{"fc1.weight", with_layout(value, more)}}, false);
+                load_state_dict(net, {{"fc1.weight", make_sharded(value, more)}}, false);
               }),
               HasSubstr("layouts differ"));
-  load_state_dict(net, {{"fc1.weight", with_layout(value, rows)}}, false);
+  load_state_dict(net, {{"fc1.weight", make_sharded(value, rows)}}, false);
   EXPECT_THAT(to_doubles(slot), ElementsAre(3, 3, 3, 3));
 }
 

@@ -113,10 +113,9 @@ class Cloner {
   }
   static Tensor copy(const Tensor& from, device::Purpose purpose) {
     const device::PurposeScope scope(purpose);
-    Tensor made = raw::clone(detach(from));
+    Tensor made = sharded_like(raw::clone(detach(from)), from);
     made.set_name(from.name());
     made.storage()->owner = from.storage()->owner;
-    made.impl().layout = from.impl().layout;
     return made;
   }
 

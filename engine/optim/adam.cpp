@@ -6,11 +6,7 @@
 namespace lockstep::optim {
 
 void Adam::create_state(const Tensor& parameter, ParameterState& state, const Options&) {
-  for (const char* key : {"exp_avg", "exp_avg_sq"}) {
-    Tensor moment = zeros(parameter.sizes(), parameter.dtype(), parameter.device());
-    moment.impl().layout = parameter.impl().layout;
-    state.tensors[key] = std::move(moment);
-  }
+  for (const char* key : {"exp_avg", "exp_avg_sq"}) state.tensors[key] = zeros_like(parameter);
 }
 
 void Adam::update(const std::vector<Item>& items, const Options& options) {

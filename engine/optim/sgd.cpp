@@ -7,9 +7,7 @@ namespace lockstep::optim {
 
 void Sgd::create_state(const Tensor& parameter, ParameterState& state, const Options& options) {
   if (options.momentum == 0) return;
-  Tensor buffer = zeros(parameter.sizes(), parameter.dtype(), parameter.device());
-  buffer.impl().layout = parameter.impl().layout;
-  state.tensors["momentum_buffer"] = std::move(buffer);
+  state.tensors["momentum_buffer"] = zeros_like(parameter);
 }
 
 void Sgd::update(const std::vector<Item>& items, const Options& options) {

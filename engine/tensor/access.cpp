@@ -1,4 +1,4 @@
-// What a launch needs to know of a tensor: the bytes it lies in.
+// The byte ranges of tensors as operands of launches.
 #include "engine/core/error.hpp"
 #include "engine/tensor/tensor.hpp"
 
@@ -24,7 +24,7 @@ device::Access access_of(const Tensor& tensor, device::Mode mode) {
   const Extent extent = extent_of(tensor);
   if (extent.begin == extent.end) return {nullptr, 0, 0, mode};
   const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
-  // Bytes between the elements belong to others: they are kept, so this is no plain write.
+  // The bytes between the elements belong to other tensors and are kept, so this is not a plain write.
   if (mode == device::Mode::write && extent.end - extent.begin != tensor.num_elements()) mode = device::Mode::update;
   return {&tensor.storage()->memory(), static_cast<std::size_t>(bounded_product(extent.begin, element)),
           static_cast<std::size_t>(bounded_product(extent.end - extent.begin, element)), mode};

@@ -1,4 +1,4 @@
-// Tensors from nothing: uninitialised, constant, from host values, random.
+// Factories: uninitialised, constant and random tensors, and tensors of host values.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -12,7 +12,7 @@ namespace lockstep {
 
 namespace {
 
-// A host value in the element type; a number that is not 0 is true.
+// Converts a host value to the element type; as bool, every number except 0 is true.
 template <class T, class From>
 T convert(From value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -24,7 +24,7 @@ T convert(From value) {
   }
 }
 
-// Elements of type T made by `next` one after the other, then written to the tensor.
+// Fills the tensor with the values that successive calls of `next` return, in row-major order.
 template <class T, class F>
 void write_each(const Tensor& to, F&& next) {
   const auto count = static_cast<std::size_t>(to.num_elements());
@@ -53,7 +53,7 @@ Generator& generator() { return RankContext::current().generator(); }
 void require_floating(const char* operation, const Tensor& tensor) {
   if (!is_floating(tensor.dtype())) {
     throw Error(str(operation, ": ", describe(tensor), " is not of a floating-point type"),
-                "use randint, or a floating type");
+                "use randint, or a floating-point type");
   }
 }
 
@@ -86,17 +86,18 @@ Tensor full(const Dims& sizes, double value, DType dtype, device::Device device)
   return out;
 }
 
+Tensor zeros_like(const Tensor& like) { return sharded_like(zeros(like.sizes(), like.dtype(), like.device()), like); }
 Tensor zeros(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 0.0, dtype, device); }
 Tensor ones(const Dims& sizes, DType dtype, device::Device device) { return full(sizes, 1.0, dtype, device); }
 
 Tensor arange(double start, double end, double step, DType dtype, device::Device device) {
   if (step == 0.0 || !std::isfinite(start) || !std::isfinite(end) || !std::isfinite(step) || (end - start) / step < 0) {
-    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " never ends"),
+    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " does not end"),
                 "give finite numbers and a step that leads from start to end");
   }
   const double length = std::ceil((end - start) / step);
   if (!(length <= static_cast<double>(max_tensor_bytes)))
-    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " are ", length, " elements"),
+    throw Error(str("arange: from ", start, " to ", end, " in steps of ", step, " has ", length, " elements"),
                 str("a tensor has at most ", max_tensor_bytes, " bytes"));
   const auto count = static_cast<std::int64_t>(length);
   Tensor out = empty({count}, dtype, device);
@@ -119,7 +120,7 @@ Tensor from_values(const std::vector<std::int64_t>& values, const Dims& sizes, D
 
 void uniform_(const Tensor& tensor, double low, double high) {
   require_floating("uniform", tensor);
-  if (tensor.is_meta()) return tensor.bump_version();  // nothing to fill, and nothing is drawn
+  if (tensor.is_meta()) return tensor.bump_version();  // draws nothing
   const std::int64_t count = tensor.num_elements();
   if (tensor.dtype() == DType::float64) {
     std::vector<double> drawn(static_cast<std::size_t>(count));
@@ -137,7 +138,7 @@ void uniform_(const Tensor& tensor, double low, double high) {
 void normal_(const Tensor& tensor, double mean, double std) {
   require_floating("normal", tensor);
   if (tensor.is_meta()) return tensor.bump_version();
-  if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give one from 0 up");
+  if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give 0 or more");
   const std::int64_t count = tensor.num_elements();
   const bool in_blocks = tensor.is_contiguous() && count >= 16;
   if (tensor.is_contiguous() && tensor.dtype() == DType::float32) {
@@ -149,8 +150,8 @@ void normal_(const Tensor& tensor, double mean, double std) {
     generator().normal(drawn.data(), count, mean, std);
     host::write_elements(tensor, drawn.data());
   } else if (in_blocks) {
-    // The 16-bit types draw block by block in float32, the last 16 elements once more when the blocks do not come out
-    // even; unlike float32, which draws for all elements first (seen in PyTorch 2.15).
+    // The 16-bit types draw in float32 in blocks of 16 elements. If 16 does not divide the count, the last 16 elements
+    // are drawn again. float32 differs: it draws for all elements first. (Observed in PyTorch 2.15.)
     std::vector<float> drawn(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i + 16 <= count; i += 16) generator().normal(drawn.data() + i, 16, mean, std);
     if (count % 16 != 0) generator().normal(drawn.data() + count - 16, 16, mean, std);
@@ -186,7 +187,7 @@ Tensor randint(std::int64_t low, std::int64_t high, const Dims& sizes, DType dty
 }
 
 Tensor randperm(std::int64_t count, device::Device device) {
-  if (count < 0) throw Error(str("randperm: ", count, " elements"), "give a count from 0 up");
+  if (count < 0) throw Error(str("randperm: ", count, " elements"), "give 0 or more");
   Tensor out = empty({count}, DType::int64, device);
   if (out.is_meta()) return out;
   const std::vector<std::int64_t> order = generator().permutation(count);

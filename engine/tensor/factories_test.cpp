@@ -1,4 +1,4 @@
-// Expected random numbers: torch.manual_seed(42), then the named draw on the CPU (PyTorch 2.15).
+// The expected random numbers come from PyTorch 2.15 on the CPU: torch.manual_seed(42), then the tested draw.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -38,7 +38,7 @@ std::vector<double> first(const Tensor& tensor, std::size_t count) {
   return values;
 }
 
-TEST_P(Factories, ConstantsInEveryType) {
+TEST_P(Factories, MakeConstantsOfEveryType) {
   for (int i = 0; i < num_dtypes; ++i) {
     const auto dtype = static_cast<DType>(i);
     const Tensor three = full({2, 3}, 3.0, dtype, device());
@@ -56,7 +56,7 @@ TEST_P(Factories, ConstantsInEveryType) {
   EXPECT_TRUE(device::order_violations().empty());
 }
 
-TEST_P(Factories, LargeIntegersKeepTheirBits) {
+TEST_P(Factories, KeepTheBitsOfLargeIntegers) {
   const std::int64_t large = (std::int64_t{1} << 62) + 1;
   const Tensor tensor = from_values(std::vector<std::int64_t>{large, -large}, {2}, DType::int64, device());
   const std::vector<std::byte> bytes = to_bytes(tensor);
@@ -65,24 +65,24 @@ TEST_P(Factories, LargeIntegersKeepTheirBits) {
   EXPECT_THAT(back, ElementsAre(large, -large));
 }
 
-TEST_P(Factories, EmptyTensorsHoldNothing) {
+TEST_P(Factories, MakeEmptyTensors) {
   const Tensor tensor = zeros({2, 0, 3}, DType::float32, device());
   EXPECT_EQ(tensor.num_elements(), 0);
   EXPECT_THAT(to_doubles(tensor), ElementsAre());
   EXPECT_THAT(to_doubles(from_values(std::vector<double>{}, {0}, DType::float32, device())), ElementsAre());
   EXPECT_EQ(context_.generator().next32(), 1608637542u);
   randn({0}, DType::float32, device());
-  EXPECT_EQ(context_.generator().next32(), 3421126067u);  // nothing was drawn in between
+  EXPECT_EQ(context_.generator().next32(), 3421126067u);  // no draws in between
 }
 
-TEST_P(Factories, Scalars) {
+TEST_P(Factories, MakeScalars) {
   EXPECT_EQ(item(full({}, 2.5, DType::float64, device())), 2.5);
   EXPECT_EQ(item(full({1, 1}, -1, DType::bfloat16, device())), -1);
   EXPECT_THROW(item(zeros({2}, DType::float32, device())), Error);
   EXPECT_THROW(item(zeros({0}, DType::float32, device())), Error);
 }
 
-TEST_P(Factories, Arange) {
+TEST_P(Factories, MakeRanges) {
   EXPECT_THAT(to_doubles(arange(5, -3, -2, DType::int64, device())), ElementsAre(5, 3, 1, -1));
   EXPECT_THAT(to_doubles(arange(0, 1, 0.1, DType::float32, device())),
               ElementsAre(0, 0.1f, 0.2f, 0x1.333334p-2f, 0.4f, 0.5f, 0.6f, 0.7f, 0.8f, 0.9f));
@@ -108,7 +108,7 @@ TEST_P(Factories, RandDrawsInMemoryOrder) {
               ElementsAre(0x1.c4p-1, 0x1.d4p-1, 0x1.88p-2, 0x1.ecp-1));
 }
 
-TEST_P(Factories, UniformOfSixteenBits) {
+TEST_P(Factories, UniformDrawsSixteenBitTypes) {
   Tensor tensor = empty({4}, DType::float16, device());
   uniform_(tensor, -0.3, 0.3);
   EXPECT_THAT(to_doubles(tensor), ElementsAre(0x1.d5cp-3, 0x1.fep-3, -0x1.1fcp-4, 0x1.1a4p-2));
@@ -118,7 +118,7 @@ TEST_P(Factories, UniformOfSixteenBits) {
   EXPECT_THAT(to_doubles(tensor), ElementsAre(0x1.d6p-3, 0x1.fep-3, -0x1.2p-4, 0x1.1ap-2));
 }
 
-TEST_P(Factories, UniformInTheStridesOfTheTensor) {
+TEST_P(Factories, UniformFollowsTheStridesOfTheTensor) {
   const Tensor base = zeros({3, 2}, DType::float32, device());
   const std::uint64_t version = base.storage()->version();
   uniform_(transpose(base, 0, 1), 0.0, 1.0);
@@ -129,7 +129,7 @@ TEST_P(Factories, UniformInTheStridesOfTheTensor) {
   EXPECT_EQ(drawn, to_doubles(rand({2, 3}, DType::float32, device())));
 }
 
-TEST_P(Factories, NormalsOfSixteenBitsComeInBlocks) {
+TEST_P(Factories, NormalDrawsSixteenBitTypesInBlocks) {
   EXPECT_THAT(first(randn({17}, DType::float16, device()), 6),
               ElementsAre(0x1.ed4p+0, 0x1.a48p+0, -0x1.46cp-3, -0x1.fd4p-2, 0x1.c24p-2, -0x1.844p-1));
   reseed();
@@ -146,7 +146,7 @@ TEST_P(Factories, NormalsOfSixteenBitsComeInBlocks) {
   }
 }
 
-TEST_P(Factories, NormalsOfANonContiguousTensorAreSingle) {
+TEST_P(Factories, NormalDrawsSinglyForNonContiguousTensors) {
   const Tensor base = zeros({4, 5}, DType::float32, device());
   normal_(transpose(base, 0, 1), 0.0, 1.0);
   const std::vector<double> drawn = to_doubles(transpose(base, 0, 1));
@@ -163,7 +163,7 @@ TEST_P(Factories, NormalScalesAndShifts) {
   EXPECT_THROW(uniform_(zeros({2}, DType::boolean, device()), 0.0, 1.0), Error);
 }
 
-TEST_P(Factories, IntegersAndPermutations) {
+TEST_P(Factories, DrawIntegersAndPermutations) {
   EXPECT_THAT(to_doubles(randint(-3, 10, {2, 4}, DType::int64, device())), ElementsAre(2, 5, 3, 1, 1, 8, 6, 4));
   reseed();
   EXPECT_THAT(to_doubles(randint(0, 5, {6}, DType::int32, device())), ElementsAre(2, 2, 1, 4, 1, 0));
@@ -190,7 +190,7 @@ TEST(FactoriesOnMeta, MakeShapesAndDrawNothing) {
   EXPECT_EQ(device::memory_stats().num_allocations, 0);
 }
 
-TEST(FactoriesErrors, NameWhatIsWrong) {
+TEST(FactoriesErrors, NameOperandsAndRemedy) {
   RankContext context(0, 1);
   RankScope scope(context);
   const auto message_of = [](auto&& f) {
@@ -210,7 +210,7 @@ TEST(FactoriesErrors, NameWhatIsWrong) {
   EXPECT_EQ(message_of([] { describe(Tensor()); }), "nothing was thrown");
 }
 
-TEST(FactoriesMemory, CarriesThePurposeAndPin) {
+TEST(FactoriesMemory, HasPurposeAndPinning) {
   RankContext context(0, 1);
   RankScope scope(context);
   device::PurposeScope purpose(device::Purpose::optimizer);

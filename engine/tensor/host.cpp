@@ -9,7 +9,7 @@ namespace lockstep {
 
 namespace {
 
-// Element sizes are 1, 2, 4 or 8: a compiler turns each of these copies into one move.
+// Element sizes are 1, 2, 4 or 8 bytes; the compiler turns each of these copies into one move.
 void copy_element(std::byte* to, const std::byte* from, std::size_t bytes) {
   switch (bytes) {
     case 1:
@@ -81,7 +81,7 @@ std::vector<double> to_doubles(const Tensor& tensor) {
 
 double item(const Tensor& tensor) {
   if (tensor.num_elements() != 1) {
-    throw Error(str("item: ", describe(tensor), " holds ", tensor.num_elements(), " elements, not one"),
+    throw Error(str("item: ", describe(tensor), " holds ", tensor.num_elements(), " elements, not 1"),
                 "select one, or reduce it first");
   }
   return to_doubles(tensor)[0];

@@ -1,4 +1,4 @@
-// Moving elements between the host and a tensor of any strides (internal to engine/tensor).
+// Copies between host memory and tensors of any strides. Internal to engine/tensor.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 
 namespace lockstep::host {
 
-// f(offset in elements from the tensor's first) for each element, in memory order of a contiguous tensor of its sizes.
+// Calls f(offset) for each element in row-major order; offset: in elements from the first one.
 template <class F>
 void for_each_offset(const Dims& sizes, const Dims& strides, F&& f) {
   const std::int64_t count = num_elements(sizes);
@@ -25,7 +25,8 @@ void for_each_offset(const Dims& sizes, const Dims& strides, F&& f) {
   }
 }
 
-// `from` holds the tensor's elements, of its type, one after the other. Waits for the current stream. Bumps no version.
+// `from`: all elements in row-major order and the type of `to`. Waits for the current stream. Does not bump the
+// version.
 void write_elements(const Tensor& to, const void* from);
 
 }  // namespace lockstep::host

@@ -1,6 +1,13 @@
-// Operations without gradients. Each runs on the current stream of its tensors' device, checks types, sizes and devices
-// (mixing devices is an error), works on meta (shapes only), on non-contiguous, empty and size-1 inputs, and gives the
-// same bits at any offset and alignment. Results are contiguous. 16-bit types compute in float32 and round once.
+// Operations without gradients.
+//
+// Each runs on the current stream of the device of its tensors. It accepts non-contiguous, empty and size-1 tensors and
+// meta tensors (for which it computes sizes only). It gives the same bits at any offset and alignment. Results are new
+// contiguous tensors without a layout unless stated otherwise. float16 and bfloat16 are computed in float32 and rounded
+// once. Index values are checked when the kernel runs, all other arguments at the call.
+//
+// Every operation throws Error for undefined operands, operands on different devices, sizes that do not fit and element
+// types that it does not accept. "Any type" includes integers and bool; "numbers" excludes bool; "floating" means
+// float64, float32, float16 and bfloat16. promote() (engine/core/types.hpp) gives the common type of two operands.
 #pragma once
 
 #include <optional>
@@ -10,63 +17,89 @@
 
 namespace lockstep::raw {
 
-// Element-wise with broadcasting and type promotion; integer division `div` gives float32.
-Tensor add(const Tensor& a, const Tensor& b);
-Tensor sub(const Tensor& a, const Tensor& b);
-Tensor mul(const Tensor& a, const Tensor& b);
-Tensor div(const Tensor& a, const Tensor& b);
-Tensor maximum(const Tensor& a, const Tensor& b);
-Tensor minimum(const Tensor& a, const Tensor& b);
-// With a number, the type stays the tensor's (an integer tensor with a fractional number becomes float32).
+// ---- element-wise, two tensors: sizes broadcast, the result has the promoted type ----
+Tensor add(const Tensor& a, const Tensor& b);      // any type
+Tensor sub(const Tensor& a, const Tensor& b);      // any type; `a` must not be bool
+Tensor mul(const Tensor& a, const Tensor& b);      // any type
+Tensor div(const Tensor& a, const Tensor& b);      // any type; integers give float32
+Tensor maximum(const Tensor& a, const Tensor& b);  // any type
+Tensor minimum(const Tensor& a, const Tensor& b);  // any type
+
+// ---- element-wise, a tensor and a constant: the sizes of the tensor ----
+// A floating tensor keeps its type. An integer tensor keeps its type for a constant without a fraction and becomes
+// float32 for any other constant; bool becomes int64 or float32 in the same way.
 Tensor add(const Tensor& a, double b);
 Tensor sub(const Tensor& a, double b);
 Tensor rsub(double a, const Tensor& b);  // a - b
 Tensor mul(const Tensor& a, double b);
-Tensor div(const Tensor& a, double b);
-Tensor rdiv(double a, const Tensor& b);  // a / b
-Tensor pow(const Tensor& a, double exponent);
+Tensor div(const Tensor& a, double b);         // integers and bool become float32
+Tensor rdiv(double a, const Tensor& b);        // a / b; integers and bool become float32
+Tensor pow(const Tensor& a, double exponent);  // integers and bool become float32 for a negative exponent too
 
-Tensor neg(const Tensor& a);
-Tensor sqrt(const Tensor& a);
-Tensor rsqrt(const Tensor& a);
-Tensor exp(const Tensor& a);
-Tensor log(const Tensor& a);
-Tensor abs(const Tensor& a);
-Tensor sign(const Tensor& a);
-Tensor relu(const Tensor& a);
-Tensor relu_backward(const Tensor& grad, const Tensor& result);  // grad where result > 0, else 0
-bool all_finite(const Tensor& a);                                // waits for the stream
+// ---- element-wise, one tensor: sizes and type of `a` ----
+Tensor neg(const Tensor& a);    // numbers
+Tensor sqrt(const Tensor& a);   // floating
+Tensor rsqrt(const Tensor& a);  // floating; 1 / sqrt(a)
+Tensor exp(const Tensor& a);    // floating
+Tensor log(const Tensor& a);    // floating
+Tensor abs(const Tensor& a);    // numbers
+Tensor sign(const Tensor& a);   // numbers; -1, 0 or 1
+Tensor relu(const Tensor& a);   // numbers
+// grad where result > 0, else 0. grad: floating, sizes of the result of relu.
+Tensor relu_backward(const Tensor& grad, const Tensor& result);
+// Whether no element is infinite or NaN. Floating; waits for the stream; throws Error for a meta tensor.
+bool all_finite(const Tensor& a);
 
-// Reductions: fixed-size blocks, then the block partials in order. Over all elements, or some dims.
-Tensor sum(const Tensor& a);  // a scalar; integers and bool sum as int64
+// ---- reductions: partial results of fixed-size blocks, combined in order ----
+// sum: any type; integers and bool give int64. mean: floating. Without dims: a scalar over all elements. With dims:
+// negative ones count from the end, each may be named once (else Error); they are removed, or become 1 with keep_dims.
+Tensor sum(const Tensor& a);
 Tensor sum(const Tensor& a, const Dims& dims, bool keep_dims);
 Tensor mean(const Tensor& a);
 Tensor mean(const Tensor& a, const Dims& dims, bool keep_dims);
-Tensor sum_to(const Tensor& a, const Dims& sizes);  // undoes a broadcast
+// Sums the dims that broadcasting `sizes` to the sizes of `a` expanded; the result has `sizes`. Any type. `a` itself
+// when the sizes are equal. Throws Error when `sizes` do not broadcast to those of `a`.
+Tensor sum_to(const Tensor& a, const Dims& sizes);
+// The mean of (input - target)^2, a scalar of the promoted type. input: floating; target: the same sizes, any type.
+Tensor mse_loss(const Tensor& input, const Tensor& target);
 
-// Products. matmul: 1-d, 2-d and batched with broadcasting, as PyTorch's; linear: x @ weight^T (+ bias), x (..., in),
-// weight (out, in). Floating types; GEMM of the vendor library.
+// ---- products: floating operands of one type, which is the type of the result ----
+// (m, k) x (k, n) -> (m, n); (..., m, k) x (..., k, n) -> (..., m, n) with leading dims that broadcast; a vector (k)
+// counts as (1, k) on the left and (k, 1) on the right, and its dim is removed from the result. Throws Error for
+// scalars and for inner sizes that differ.
 Tensor matmul(const Tensor& a, const Tensor& b);
+// x @ weight^T + bias: x (..., in), weight (out, in), bias (out) or null -> (..., out).
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias);
-Tensor mse_loss(const Tensor& input, const Tensor& target);  // mean of squares, a scalar
+
+// ---- indexing and concatenation ----
+// The elements of `a` (any type, at least one dim) at positions `index` of the dim: index is int64 or int32, at most
+// one dim, n elements; the result has size n at the dim. Throws Error for a position outside 0 .. size - 1.
 Tensor index_select(const Tensor& a, int dim, const Tensor& index);
+// to[index[i]] += value[i] along the dim, in the order of i. value: sizes of `to` with size n at the dim; cast to the
+// type of `to`. index as above.
 void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value);
-
-Tensor contiguous(const Tensor& a);                  // the tensor itself when it is
-Tensor clone(const Tensor& a);                       // contiguous copy
-Tensor reshape(const Tensor& a, const Dims& sizes);  // a view where possible, else a copy
+// At least one tensor; sizes equal except at the dim; the result has the promoted type.
 Tensor cat(const std::vector<Tensor>& tensors, int dim);
-Tensor cast(const Tensor& a, DType dtype);                 // the tensor itself when it has the type
-Tensor to_device(const Tensor& a, device::Device device);  // the tensor itself when it is there
 
-// In place; bump the version of the written tensor.
-void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);
-void sub_(const Tensor& to, const Tensor& value);
+// ---- copies and conversions: any type ----
+Tensor contiguous(const Tensor& a);                  // `a` itself when contiguous
+Tensor clone(const Tensor& a);                       // a contiguous copy
+Tensor reshape(const Tensor& a, const Dims& sizes);  // a view where possible, else a copy; one size may be -1
+Tensor cast(const Tensor& a, DType dtype);           // `a` itself when it has the type
+// `a` itself when it is on the device. Throws Error from meta to any other device.
+Tensor to_device(const Tensor& a, device::Device device);
+
+// ---- in place: the version of `to` is bumped, its layout stays ----
+// `value` is cast to the type of `to` (floating into integers is an Error) and broadcasts to the sizes of `to`. Throws
+// Error when `to` is expanded, that is, when one of its dims repeats one element.
+void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
+void sub_(const Tensor& to, const Tensor& value);                      // `to` must not be bool
 void mul_(const Tensor& to, const Tensor& value);
-void mul_(const Tensor& to, double value);
-void div_(const Tensor& to, double value);
-void zero_(const Tensor& to);
-void fill_(const Tensor& to, double value);
-void copy_(const Tensor& to, const Tensor& from);  // broadcasts, casts, crosses devices
+void mul_(const Tensor& to, double value);   // floating `to`
+void div_(const Tensor& to, double value);   // floating `to`
+void zero_(const Tensor& to);                // also into an expanded `to`
+void fill_(const Tensor& to, double value);  // also into an expanded `to`; converts to any type
+// Broadcasts, casts from any type to any type, and copies between devices.
+void copy_(const Tensor& to, const Tensor& from);
 
 }  // namespace lockstep::raw

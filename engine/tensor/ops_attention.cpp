@@ -1,4 +1,4 @@
-// Softmax, attention, dropout, the loss over classes.
+// Softmax, cross entropy, dropout, attention.
 #include <cmath>
 #include <memory>
 
@@ -20,9 +20,9 @@ using device::Mode;
 DType compute_type(DType dtype) { return size_of(dtype) == 2 ? DType::float32 : dtype; }
 Tensor transposed(const Tensor& a) { return lockstep::transpose(a, -2, -1); }
 
-// a x b, whose memory lies as that of `like`: where the heads of a row lie side by side there, they do here, and the
-// caller's transpose back costs no copy. `like` has the sizes of the product.
-Tensor product_laid_as(const Tensor& like, const Tensor& a, const Tensor& b) {
+// a x b with the strides of `like`, which has the sizes of the product. If the heads of a row are adjacent in `like`,
+// they are adjacent in the product, and the caller can transpose it back without a copy.
+Tensor product_with_strides_of(const Tensor& like, const Tensor& a, const Tensor& b) {
   if (like.num_dims() < 4 || !lockstep::transpose(like, -3, -2).is_contiguous()) return matmul(a, b);
   const Tensor out =
       lockstep::transpose(empty(lockstep::transpose(like, -3, -2).sizes(), a.dtype(), a.device()), -3, -2);
@@ -30,7 +30,7 @@ Tensor product_laid_as(const Tensor& like, const Tensor& a, const Tensor& b) {
   return out;
 }
 
-// With the dim at the end, where the kernels have their rows; a scalar is one row of one.
+// The kernels work on rows along the last dim. A scalar is one row of one element.
 int dim_of(const char* name, const Tensor& a, int dim) {
   require_floating(name, a);
   return a.num_dims() == 0 ? 0 : normalize_dim(dim, a.num_dims(), name);
@@ -69,9 +69,9 @@ Tensor softmax_backward_of(const char* name, bool logarithm, const Tensor& grad,
 
 void require_probability(const char* name, double p) {
   if (!(p >= 0.0 && p < 1.0) && p != 1.0)
-    throw Error(str(name, ": a probability of ", p, " to drop an element"), "give one from 0 to 1");
+    throw Error(str(name, ": a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
 }
-double kept_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
+double keep_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
 
 }  // namespace
 
@@ -84,7 +84,7 @@ Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
   return softmax_backward_of("log_softmax_backward", true, grad, result, dim);
 }
 
-ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets) {
+CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets) {
   require_floating("cross_entropy", logits);
   require_same_device("cross_entropy", logits, targets);
   if (logits.num_dims() != 2 || targets.num_dims() != 1 || targets.size(0) != logits.size(0) ||
@@ -92,10 +92,10 @@ ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets) {
     throw Error(str("cross_entropy: logits ", describe(logits), ", targets ", describe(targets)),
                 "give logits (rows, classes) and int64 targets (rows)");
   if (logits.num_elements() == 0)
-    throw Error(str("cross_entropy: the mean over no row: ", describe(logits)), "give at least one row and one class");
+    throw Error(str("cross_entropy: no rows or no classes: ", describe(logits)), "give at least one row and one class");
   const DType wide = compute_type(logits.dtype());
   const Tensor losses = empty(targets.sizes(), wide, logits.device());
-  ClassLoss out{{}, empty(targets.sizes(), wide, logits.device())};
+  CrossEntropyResult out{{}, empty(targets.sizes(), wide, logits.device())};
   run_operands("cross_entropy", logits.device(), logits.num_elements(),
                {{losses, Mode::write}, {out.log_sums, Mode::write}, {contiguous(logits)}, {contiguous(targets)}},
                [](kernels::Space space, const auto& at) { kernels::class_losses(space, at[0], at[1], at[2], at[3]); });
@@ -120,7 +120,7 @@ Tensor keep_mask(const Dims& sizes, double p, device::Device device) {
   const Tensor out = empty(sizes, DType::boolean, device);
   const auto count = static_cast<std::size_t>(out.num_elements());
   if (out.is_meta() || count == 0) return out;
-  if (p == 1.0) {  // nothing is kept, and nothing drawn
+  if (p == 1.0) {  // keeps and draws nothing
     fill_(out, 0.0);
     return out;
   }
@@ -144,8 +144,8 @@ Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
   return out;
 }
 
-Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                   const Tensor* mask) {
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
+                          const Tensor* mask) {
   require_floating("attention", q);
   require_same_device("attention", q, k);
   require_same_device("attention", q, v);
@@ -156,9 +156,9 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
     fits = q.sizes()[dim] == k.sizes()[dim] && q.sizes()[dim] == v.sizes()[dim];
   if (!fits)
     throw Error(str("attention: q ", describe(q), ", k ", describe(k), ", v ", describe(v)),
-                "give (..., queries, d), (..., keys, d) and (..., keys, d of v) of one type");
+                "give (..., queries, d), (..., keys, d) and (..., keys, dv) of one type");
   const DType wide = compute_type(q.dtype());
-  Attended out;
+  AttentionResult out;
   out.probabilities = matmul(cast(q, wide), transposed(cast(k, wide)));
   const Tensor& scores = out.probabilities;
   if (dropout_p > 0.0) out.keep = keep_mask(scores.sizes(), dropout_p, q.device());
@@ -167,10 +167,10 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
   if (mask) {
     require_same_device("attention", q, *mask);
     if (mask->dtype() != DType::boolean)
-      throw Error(str("attention: the mask is ", describe(*mask)), "give bool, true where a key may be seen");
+      throw Error(str("attention: the mask is ", describe(*mask)), "give bool, true where a key may be used");
     allowed = contiguous(expand(*mask, scores.sizes()));
   }
-  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   run_operands("attention", q.device(), scores.num_elements(),
                {{scores, Mode::update}, {dropped, Mode::write}, {allowed}, {out.keep}},
                [rows](kernels::Space space, const auto& at) {
@@ -178,26 +178,28 @@ Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causa
                });
   const Tensor wide_v = cast(v, wide);
   const Tensor& weights = dropped.defined() ? dropped : scores;
-  // As the queries lie, where the values are as wide.
+  // The result has the strides of the queries if the values have their width.
   out.result =
-      cast(q.size(-1) == v.size(-1) ? product_laid_as(q, weights, wide_v) : matmul(weights, wide_v), q.dtype());
+      cast(q.size(-1) == v.size(-1) ? product_with_strides_of(q, weights, wide_v) : matmul(weights, wide_v), q.dtype());
   return out;
 }
 
 AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                       const Tensor& probabilities, const Tensor& keep, bool causal, double dropout_p) {
   const DType wide = probabilities.dtype(), dtype = q.dtype();
-  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, kept_factor(dropout_p)};
+  const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   const Tensor g = cast(grad, wide);
   AttentionGradients out;
   const Tensor dropped = keep.defined() ? keep_scaled(probabilities, keep, rows.factor) : probabilities;
-  out.v = cast(product_laid_as(v, transposed(dropped), g), dtype);
-  const Tensor scores = matmul(g, transposed(cast(v, wide)));  // the gradient of what multiplied v, then of the scores
+  out.v = cast(product_with_strides_of(v, transposed(dropped), g), dtype);
+  const Tensor scores = matmul(
+      g, transposed(
+             cast(v, wide)));  // the gradient of the dropped probabilities; the kernel turns it into that of the scores
   run_operands(
       "attention_backward", q.device(), scores.num_elements(), {{scores, Mode::update}, {probabilities}, {keep}},
       [rows](kernels::Space space, const auto& at) { kernels::attention_backward(space, rows, at[0], at[1], at[2]); });
-  out.q = cast(product_laid_as(q, scores, cast(k, wide)), dtype);
-  out.k = cast(product_laid_as(k, transposed(scores), cast(q, wide)), dtype);
+  out.q = cast(product_with_strides_of(q, scores, cast(k, wide)), dtype);
+  out.k = cast(product_with_strides_of(k, transposed(scores), cast(q, wide)), dtype);
   return out;
 }
 

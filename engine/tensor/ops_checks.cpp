@@ -7,7 +7,7 @@ namespace lockstep::raw {
 
 void require_defined(const char* operation, const Tensor& a) {
   if (!a.defined())
-    throw Error(str(operation, ": an operand is no tensor"), "give a defined tensor (a gradient may not be there yet)");
+    throw Error(str(operation, ": an operand is undefined"), "give a defined tensor (a gradient may be missing)");
 }
 
 void require_same_device(const char* operation, const Tensor& a, const Tensor& b) {
@@ -27,10 +27,10 @@ void require_floating(const char* operation, const Tensor& a) {
 void require_not_bool(const char* operation, const Tensor& a) {
   require_defined(operation, a);
   if (a.dtype() != DType::boolean) return;
-  throw Error(str(operation, ": is not defined for ", describe(a)), "cast it to a type of numbers");
+  throw Error(str(operation, ": is not defined for ", describe(a)), "cast it to a number type");
 }
 
-void require_no_repeats(const char* operation, const Tensor& tensor) {
+void require_not_expanded(const char* operation, const Tensor& tensor) {
   if (tensor.num_elements() == 0) return;
   for (int dim = 0; dim < tensor.num_dims(); ++dim) {
     if (tensor.strides()[dim] == 0 && tensor.sizes()[dim] > 1)
@@ -39,12 +39,12 @@ void require_no_repeats(const char* operation, const Tensor& tensor) {
   }
 }
 
-Tensor apart_from(const Tensor& from, const Tensor& to) {
+Tensor copy_if_overlapping(const Tensor& from, const Tensor& to) {
   if (from.storage() != to.storage() || from.num_elements() == 0 || to.num_elements() == 0) return from;
   if (from.offset() == to.offset() && from.sizes() == to.sizes() && from.strides() == to.strides() &&
       from.dtype() == to.dtype())
     return from;
-  // In bytes: the two may see the memory as different types.
+  // In bytes, because the two may have different types.
   const auto range = [](const Tensor& tensor) {
     const auto element = static_cast<std::int64_t>(size_of(tensor.dtype()));
     std::int64_t last = tensor.offset();

@@ -1,4 +1,4 @@
-// Comparisons, choices, extremes.
+// Comparisons, where, extremes along a dim.
 #include "engine/core/error.hpp"
 #include "engine/kernels/compare.hpp"
 #include "engine/tensor/ops.hpp"
@@ -27,21 +27,21 @@ Tensor compare(const char* name, kernels::Comparison comparison, const Tensor& a
   return out;
 }
 
-// The rows of the dim, at the end.
+// The kernel works on rows along the last dim.
 Tensor extremes(const char* name, const Tensor& a, int dim, bool keep_dim, bool largest, bool wants_index) {
   require_defined(name, a);
   const int on = a.num_dims() == 0 ? 0 : normalize_dim(dim, a.num_dims(), name);
   if (a.num_dims() > 0 && a.sizes()[on] == 0)
-    throw Error(str(name, ": of no element: dim ", on, " of ", describe(a)), "give a dim that has elements");
-  const bool turns = a.num_dims() > 1 && on != a.num_dims() - 1;
-  // Turned so that the other dims keep their order.
+    throw Error(str(name, ": dim ", on, " of ", describe(a), " has no elements"), "give a dim that has elements");
+  const bool permutes = a.num_dims() > 1 && on != a.num_dims() - 1;
+  // The other dims keep their order.
   Dims order, sizes;
   for (int at = 0; at < a.num_dims(); ++at) {
     if (at != on) order.push_back(at);
     if (at != on || keep_dim) sizes.push_back(at == on ? 1 : a.sizes()[at]);
   }
   if (a.num_dims() > 0) order.push_back(on);
-  const Tensor from = contiguous(turns ? permute(a, order) : a);
+  const Tensor from = contiguous(permutes ? permute(a, order) : a);
   const Tensor out = empty(sizes, wants_index ? DType::int64 : a.dtype(), a.device());
   const Tensor none;
   run_operands(
@@ -64,7 +64,8 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   require_same_device("where", a, b);
   require_same_device("where", a, condition);
   if (condition.dtype() != DType::boolean)
-    throw Error(str("where: the condition is ", describe(condition)), "give bool, as a comparison does");
+    throw Error(str("where: the condition is ", describe(condition)),
+                "give bool, for example the result of a comparison");
   const DType dtype = promote(a.dtype(), b.dtype());
   const Dims sizes = broadcast_sizes(broadcast_sizes(a.sizes(), b.sizes(), "where"), condition.sizes(), "where");
   const Tensor out = empty(sizes, dtype, a.device());

@@ -1,4 +1,4 @@
-// conv2d as one product of matrices. The 16-bit types are convolved in float32 and rounded once.
+// conv2d as one matrix product. The 16-bit types are computed in float32 and rounded once.
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/unfold.hpp"
@@ -66,7 +66,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const D
   if (!fits)
     throw Error(str("conv2d: ", describe(x), " with weight ", describe(weight), ", stride ", to_text(stride),
                     ", padding ", to_text(padding)),
-                "give x (batch, in, height, width) and a weight (out, in, height, width) of its type that fits in it");
+                "give x (batch, in, height, width) and a weight (out, in, height, width) of its type, no larger than "
+                "the image");
   const kernels::Windows of = windows_of(x, weight, stride, padding);
   const Tensor wide_bias = bias ? cast(*bias, compute_type(x.dtype())) : Tensor();
   const Tensor rows = linear(columns_of(x, of), matrix_of(weight), bias ? &wide_bias : nullptr);

@@ -1,4 +1,4 @@
-// Copies, casts, moves between devices, fills.
+// Copies, casts, copies between devices, fills.
 #include "engine/core/error.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/kernels/elementwise.hpp"
@@ -9,7 +9,7 @@ namespace lockstep::raw {
 
 namespace {
 
-// Both contiguous, of one type and size, on different devices.
+// Both tensors are contiguous, of equal type and sizes, on different devices.
 void copy_across(const Tensor& to, const Tensor& from) {
   if (to.is_meta() || to.num_elements() == 0) return;
   if (from.is_meta())
@@ -21,7 +21,7 @@ void copy_across(const Tensor& to, const Tensor& from) {
   device::Stream& other = device::current_stream(to_host ? to.device() : from.device());
   stream.wait(other.record());
   device::copy_bytes(stream, write(to), read(from));
-  other.wait(stream.record());  // whoever goes on with either operand there finds the copy made
+  other.wait(stream.record());  // later work on either stream runs after the copy
 }
 
 }  // namespace
@@ -74,13 +74,13 @@ void copy_(const Tensor& to, const Tensor& from) {
   require_defined("copy_", from);
   if (!(broadcast_sizes(to.sizes(), from.sizes(), "copy_") == to.sizes()))
     throw Error(str("copy_: ", to_text(from.sizes()), " does not broadcast to ", to_text(to.sizes())),
-                "give a source of at most the target's sizes");
-  require_no_repeats("copy_", to);
+                "give a source that broadcasts to the sizes of the target");
+  require_not_expanded("copy_", to);
   if (to.device() == from.device()) {
-    const Tensor source = apart_from(from, to);
+    const Tensor source = copy_if_overlapping(from, to);
     run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
   } else {
-    // The source in the target's type, the fewest bytes that way; a strided target gets it in two steps.
+    // The source is cast to the type of the target before the copy. A strided target needs a second copy on its device.
     const Tensor source = contiguous(cast(from, to.dtype()));
     if (to.is_contiguous() && source.sizes() == to.sizes()) {
       copy_across(to, source);

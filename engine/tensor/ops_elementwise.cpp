@@ -15,7 +15,7 @@ using NumberKernel = void (*)(kernels::Space, const kernels::View&, const kernel
 
 Tensor broadcast(const Tensor& a, const Dims& sizes) { return a.sizes() == sizes ? a : expand(a, sizes); }
 
-// The operands in the common type and sizes, and the kernel over them.
+// Casts and broadcasts the operands to the common type and sizes and launches the kernel.
 Tensor binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b, DType dtype) {
   const Dims sizes = broadcast_sizes(a.sizes(), b.sizes(), name);
   const Tensor out = empty(sizes, dtype, a.device());
@@ -37,13 +37,14 @@ Tensor unary_floating(const char* name, UnaryKernel kernel, const Tensor& a) {
   return unary(name, kernel, a);
 }
 
-bool is_whole(double number) { return std::trunc(number) == number && std::fabs(number) < 9.2e18; }
+bool is_integer(double number) { return std::trunc(number) == number && std::fabs(number) < 9.2e18; }
 
-// A tensor of integers stays one with a whole number, and becomes float32 with another; bool counts as int64.
+// The operand for a constant: an integer tensor stays for a constant without a fraction and becomes float32 for any
+// other; bool counts as int64.
 Tensor for_number(const char* name, const Tensor& a, double number) {
   require_defined(name, a);
   if (is_floating(a.dtype())) return a;
-  if (!is_whole(number)) return cast(a, DType::float32);
+  if (!is_integer(number)) return cast(a, DType::float32);
   return a.dtype() == DType::boolean ? cast(a, DType::int64) : a;
 }
 Tensor with_number(const char* name, NumberKernel kernel, const Tensor& a, double number) {
@@ -87,8 +88,8 @@ Tensor div(const Tensor& a, double b) { return with_number("div", kernels::div_n
 Tensor rdiv(double a, const Tensor& b) { return with_number("rdiv", kernels::rdiv_number, as_floating("rdiv", b), a); }
 Tensor pow(const Tensor& a, double exponent) {
   require_defined("pow", a);
-  const bool whole = is_whole(exponent) && exponent >= 0.0;
-  const Tensor base = whole ? for_number("pow", a, exponent) : as_floating("pow", a);
+  const bool keeps_integers = is_integer(exponent) && exponent >= 0.0;
+  const Tensor base = keeps_integers ? for_number("pow", a, exponent) : as_floating("pow", a);
   return with_number("pow", kernels::pow_number, base, exponent);
 }
 

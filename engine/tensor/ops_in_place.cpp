@@ -10,16 +10,16 @@ namespace {
 using BinaryKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, const kernels::View&);
 using NumberKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, double);
 
-// The value in the target's type and sizes, out of the way of what is written.
+// The value in the type and sizes of the target, copied if it overlaps the target.
 Tensor value_for(const char* name, const Tensor& to, const Tensor& value) {
   require_same_device(name, to, value);
-  require_no_repeats(name, to);
+  require_not_expanded(name, to);
   if (!(broadcast_sizes(to.sizes(), value.sizes(), name) == to.sizes()))
     throw Error(str(name, ": ", to_text(value.sizes()), " does not broadcast to ", to_text(to.sizes())),
-                "an operation in place keeps the sizes of what it writes");
+                "give a value that broadcasts to the sizes of the target");
   if (is_floating(value.dtype()) && !is_floating(to.dtype()))
-    throw Error(str(name, ": a floating-point value into ", describe(to)), "cast the value, or the target");
-  const Tensor typed = apart_from(cast(value, to.dtype()), to);
+    throw Error(str(name, ": a floating-point value into ", describe(to)), "cast the value or the target");
+  const Tensor typed = copy_if_overlapping(cast(value, to.dtype()), to);
   return typed.sizes() == to.sizes() ? typed : expand(typed, to.sizes());
 }
 
@@ -35,7 +35,7 @@ void update_with(const char* name, BinaryKernel kernel, const Tensor& to, const 
 
 void update_with_number(const char* name, NumberKernel kernel, const Tensor& to, double number) {
   require_floating(name, to);
-  require_no_repeats(name, to);
+  require_not_expanded(name, to);
   run_update(
       name, [kernel, number](kernels::Space space, const kernels::View& out) { kernel(space, out, out, number); }, to);
   to.bump_version();

@@ -10,7 +10,7 @@ namespace lockstep::raw {
 
 namespace {
 
-// The dim counted from the front; a scalar has none.
+// Normalizes the dim; throws Error for a scalar.
 int dim_of(const char* name, const Tensor& a, int dim) {
   if (a.num_dims() == 0)
     throw Error(str(name, ": ", describe(a), " is a scalar and has no dim ", dim), "give it a dim with unsqueeze");
@@ -20,7 +20,7 @@ int dim_of(const char* name, const Tensor& a, int dim) {
 Tensor checked_index(const char* name, const Tensor& a, const Tensor& index) {
   require_same_device(name, a, index);
   if (index.num_dims() > 1 || (index.dtype() != DType::int64 && index.dtype() != DType::int32))
-    throw Error(str(name, ": the index is ", describe(index)), "give one dim of int64");
+    throw Error(str(name, ": the index is ", describe(index)), "give int64 of one dim");
   return contiguous(cast(index, DType::int64));
 }
 
@@ -49,22 +49,22 @@ void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& va
   sizes[on] = at.num_elements();
   if (!(value.sizes() == sizes))
     throw Error(str("index_add_: the value is ", to_text(value.sizes()), ", not ", to_text(sizes)),
-                "give one row of the value an index");
-  require_no_repeats("index_add_", to);
+                "give one row of the value per index");
+  require_not_expanded("index_add_", to);
   if (to.is_meta() || value.num_elements() == 0) return to.bump_version();
   const bool rounds = is_floating(to.dtype()) && size_of(to.dtype()) == 2;
   if (rounds || !to.is_contiguous()) {
-    // Rounded once, after all rows that fall on one place have been added.
-    const Tensor whole = rounds ? cast(to, DType::float32) : clone(to);
-    index_add_(whole, on, at, value);
-    return copy_(to, whole);
+    // 16-bit sums are rounded once, after all rows of an index have been added.
+    const Tensor sums = rounds ? cast(to, DType::float32) : clone(to);
+    index_add_(sums, on, at, value);
+    return copy_(to, sums);
   }
   run_update(
       "index_add_",
-      [on](kernels::Space space, const kernels::View& sums, const kernels::View& rows, const kernels::View& from) {
-        kernels::index_add(space, sums, on, rows, from);
+      [on](kernels::Space space, const kernels::View& out, const kernels::View& rows, const kernels::View& from) {
+        kernels::index_add(space, out, on, rows, from);
       },
-      to, at, apart_from(contiguous(cast(value, to.dtype())), to));
+      to, at, copy_if_overlapping(contiguous(cast(value, to.dtype())), to));
   to.bump_version();
 }
 
@@ -83,8 +83,8 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
     bool fits = tensor.num_dims() == first.num_dims();
     if (fits) expected[on] = tensor.sizes()[on];
     if (!fits || !(tensor.sizes() == expected))
-      throw Error(str("cat: ", to_text(tensor.sizes()), " does not fit to ", to_text(first.sizes()), " along dim ", on),
-                  "sizes may differ along that dim only");
+      throw Error(str("cat: ", to_text(tensor.sizes()), " does not match ", to_text(first.sizes()), " along dim ", on),
+                  "give sizes that differ along that dim only");
     sizes[on] = checked_add(sizes[on], tensor.sizes()[on], "cat");
   }
   const Tensor out = empty(sizes, dtype, first.device());

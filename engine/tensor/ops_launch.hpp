@@ -1,5 +1,5 @@
-// For the ops*.cpp of this folder: from tensors to a kernel. One call names what is read and written, hands the views
-// over for the length of the launch, and does nothing on meta.
+// Launches kernels on tensors; for the ops*.cpp of this folder. One call declares the memory that is read and written,
+// passes views of the operands to the kernel, and does nothing on meta.
 //
 //   Tensor out = empty(a.sizes(), a.dtype(), a.device());
 //   run_kernel("sqrt", kernels::sqrt, out, a);
@@ -38,21 +38,21 @@ void run_kernel_at(const char* name, const Kernel& kernel, const device::Access&
                  });
 }
 
-// kernel(space, out, operands...) writes all of `out`.
+// Launches kernel(space, out, operands...), which writes all of `out`.
 template <class Kernel, class... Operands>
 void run_kernel(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
   if (out.is_meta() || out.num_elements() == 0) return;
   run_kernel_at(name, kernel, write(out), out, operands...);
 }
-// The same, where `out` is also read.
+// The same for a kernel that also reads `out`.
 template <class Kernel, class... Operands>
 void run_update(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
   if (out.is_meta() || out.num_elements() == 0) return;
   run_kernel_at(name, kernel, update(out), out, operands...);
 }
 
-// For kernels whose operands may be missing, or that write several: kernel(space, views) with one view an operand, in
-// order, without data where the tensor is undefined. Does nothing on meta, and when `elements` is 0.
+// For kernels with optional operands or several outputs. Launches kernel(space, views) with one view per operand in the
+// given order; the view of an undefined tensor has no data. Does nothing on meta and when `elements` is 0.
 struct Operand {
   const Tensor& tensor;
   device::Mode mode = device::Mode::read;
@@ -63,33 +63,33 @@ void run_operands(const char* name, device::Device device, std::int64_t elements
   if (device.kind == device::Kind::meta || elements == 0) return;
   std::array<device::Access, count> accesses;
   std::array<kernels::View, count> views;
-  std::array<int, count> places;
+  std::array<int, count> positions;
   std::size_t used = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const Tensor& tensor = operands[i].tensor;
-    places[i] = tensor.defined() ? static_cast<int>(used) : -1;
+    positions[i] = tensor.defined() ? static_cast<int>(used) : -1;
     if (!tensor.defined()) continue;
     views[i] = view_of(tensor);
     accesses[used] = read(tensor);
     accesses[used++].mode = operands[i].mode;
   }
   device::launch(device::current_stream(device), name, std::span<const device::Access>(accesses.data(), used),
-                 [kernel, views, places, space = space_of(device)](const device::Pointers& pointers) {
+                 [kernel, views, positions, space = space_of(device)](const device::Pointers& pointers) {
                    std::array<kernels::View, count> at = views;
                    for (std::size_t i = 0; i < count; ++i)
-                     if (places[i] >= 0) at[i].data = pointers.at(static_cast<std::size_t>(places[i]));
+                     if (positions[i] >= 0) at[i].data = pointers.at(static_cast<std::size_t>(positions[i]));
                    kernel(space, at);
                  });
 }
 
-// Checks that name the operation and what it was given.
+// Each throws Error that names the operation and the operands.
 void require_same_device(const char* operation, const Tensor& a, const Tensor& b);
 void require_floating(const char* operation, const Tensor& a);
 void require_not_bool(const char* operation, const Tensor& a);
 void require_defined(const char* operation, const Tensor& a);
-// `to` and what is written into it share memory, but not element for element: then `from` as a copy, else itself.
-Tensor apart_from(const Tensor& from, const Tensor& to);
-// Whether two elements of `tensor` are one place in memory (an expanded dim).
-void require_no_repeats(const char* operation, const Tensor& tensor);
+// Throws Error when a dim of `tensor` is expanded, so that several elements share one address.
+void require_not_expanded(const char* operation, const Tensor& tensor);
+// `from`, or a copy of it when its memory overlaps that of `to` without being the same elements in the same order.
+Tensor copy_if_overlapping(const Tensor& from, const Tensor& to);
 
 }  // namespace lockstep::raw

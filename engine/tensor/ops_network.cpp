@@ -52,15 +52,15 @@ Tensor row_parameter(const char* name, const char* what, const Tensor& x, int nu
   return contiguous(*given);
 }
 
-Normed norm(const char* name, bool centred, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
-            double eps) {
+NormResult norm(const char* name, bool centred, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
+                double eps) {
   require_floating(name, x);
   const kernels::NormRows rows{row_length(name, x, num_dims), eps, centred};
   const Tensor w = row_parameter(name, "weight", x, num_dims, weight);
   const Tensor b = row_parameter(name, "bias", x, num_dims, bias);
   Dims kept;
   for (int dim = 0; dim < x.num_dims() - num_dims; ++dim) kept.push_back(x.sizes()[dim]);
-  Normed out{empty_like(x), {}, empty(kept, compute_type(x.dtype()), x.device())};
+  NormResult out{empty_like(x), {}, empty(kept, compute_type(x.dtype()), x.device())};
   if (centred) out.mean = empty(kept, compute_type(x.dtype()), x.device());
   run_operands(name, x.device(), x.num_elements(),
                {{out.result, Mode::write}, {out.mean, Mode::write}, {out.rstd, Mode::write}, {contiguous(x)}, {w}, {b}},
@@ -103,10 +103,10 @@ Tensor embedding_backward(const Tensor& grad, const Tensor& indices, const Dims&
   return out;
 }
 
-Normed layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
+NormResult layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
   return norm("layer_norm", true, x, num_dims, weight, bias, eps);
 }
-Normed rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps) {
+NormResult rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps) {
   return norm("rms_norm", false, x, num_dims, weight, nullptr, eps);
 }
 
@@ -127,7 +127,7 @@ NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& m
         });
   }
   if (!for_weight && !for_bias) return out;
-  // Without rows there is nothing to add up.
+  // Without rows the sums are zero and no kernel runs.
   const bool none = x.num_elements() == 0;
   if (for_weight) out.weight = none ? zeros(sizes, x.dtype(), x.device()) : empty(sizes, x.dtype(), x.device());
   if (for_bias) out.bias = none ? zeros(sizes, x.dtype(), x.device()) : empty(sizes, x.dtype(), x.device());

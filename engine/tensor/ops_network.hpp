@@ -1,81 +1,92 @@
-// Operations of networks, without gradients, and the kernels of their derivatives. As ops.hpp: the current stream,
-// meta, any strides in, contiguous out; 16-bit types compute in float32 and round once. Dropout masks are drawn on the
-// host by the current rank's generator, one number an element in memory order, so that no device changes them.
+// Operations of networks without gradients, and the kernels of their derivatives.
+//
+// The conventions of ops.hpp hold: current stream, meta tensors, any strides in, contiguous out (except where stated),
+// 16-bit types computed in float32 and rounded once, Error for operands that do not fit. Dropout masks are drawn on the
+// host by the generator of the current rank, one number per element in memory order, so they do not depend on the
+// device.
 #pragma once
 
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::raw {
 
-// ---- activations ----
-Tensor gelu(const Tensor& a);  // with erf
+// ---- activations: floating, sizes and type of `a` ----
+Tensor gelu(const Tensor& a);  // the exact form with erf
 Tensor gelu_backward(const Tensor& grad, const Tensor& a);
 Tensor tanh(const Tensor& a);
 Tensor tanh_backward(const Tensor& grad, const Tensor& result);
 Tensor sigmoid(const Tensor& a);
 Tensor sigmoid_backward(const Tensor& grad, const Tensor& result);
 
-// ---- picking ----
-// Rows of `weight` (n, d) at int64 indices of any sizes: (indices..., d).
+// ---- embedding ----
+// The rows of `weight` (n, d) at `indices` (int64 or int32, any sizes): (indices..., d). Throws Error for an index
+// outside 0 .. n - 1.
 Tensor embedding(const Tensor& weight, const Tensor& indices);
-// Adds the rows of grad up, in the order of the indices, into zeros of the weight's sizes.
+// Adds the rows of `grad` (indices..., d), in the order of the indices, to zeros of the weight's sizes.
 Tensor embedding_backward(const Tensor& grad, const Tensor& indices, const Dims& weight_sizes);
 
 // ---- norms ----
-// What the forward keeps for backward: one number a row, of the type computed in.
-struct Normed {
+// The result and the statistics that backward needs: one number per row, in float64 for float64 and float32 otherwise.
+struct NormResult {
   Tensor result;
   Tensor mean;  // undefined for RMS norm
   Tensor rstd;
 };
-// Over the last `num_dims` dims; weight and bias (null: none) have their sizes and the type of x.
-Normed layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
-Normed rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
+// Normalizes over the last `num_dims` dims (1 or more) of a floating x. weight and bias have the sizes of these dims
+// and the type of x, or are null.
+NormResult layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
+NormResult rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
 struct NormGradients {
-  Tensor x, weight, bias;  // those that were asked for
+  Tensor x, weight, bias;  // only the requested ones are defined
 };
-// `mean` undefined: of an RMS norm. `weight` may be undefined.
+// An undefined `mean` means RMS norm. `weight` is undefined when there is none.
 NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                             const Tensor& weight, int num_dims, bool for_x, bool for_weight, bool for_bias);
 
-// ---- softmax and what is built on it ----
+// ---- softmax and losses ----
+// Along one dim (negative: from the end) of a floating tensor; sizes and type of `a`.
 Tensor softmax(const Tensor& a, int dim);
 Tensor log_softmax(const Tensor& a, int dim);
 Tensor softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 
-struct ClassLoss {
-  Tensor result;    // the mean over the rows, a scalar
-  Tensor log_sums;  // for backward
+struct CrossEntropyResult {
+  Tensor result;    // the mean loss over the rows, a scalar of the type of the logits
+  Tensor log_sums;  // (rows), for backward
 };
-// logits (rows, classes), targets (rows) of int64.
-ClassLoss cross_entropy(const Tensor& logits, const Tensor& targets);
+// logits (rows, classes) floating, targets (rows) int64 from 0 to classes - 1. Throws Error when either count is 0.
+CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets);
+// grad: the scalar gradient of the mean.
 Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets);
 
-// bool: true with probability 1 - p each. Draws nothing on meta.
+// ---- dropout ----
+// A bool mask: each element is true with probability 1 - p, for p from 0 to 1. Draws nothing on meta and for p == 1.
 Tensor keep_mask(const Dims& sizes, double p, device::Device device);
-Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor);  // a * factor where kept, else 0
+Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor);  // a * factor where `keep` is true, else 0
 
-// Whether this rank's float32 products (matmul, linear, attention, convolution) are worked out in float64 and rounded
-// once: slower, and the same whatever processor and library multiply. Off at first; backward follows what is set then.
+// ---- products ----
+// Whether float32 products of this rank (matmul, linear, attention, convolution) are computed in float64 and rounded
+// once. That is slower, and independent of processor and library. Off by default; backward uses the setting in force
+// when it runs.
 void set_float32_products_exact(bool exact);
 bool are_float32_products_exact();
 
-// matmul into memory of the caller's: as many dims on each side, the leading ones equal, float32 or float64; the
-// elements of a row of `out` lie one after the other.
+// matmul into `out`, float32 or float64: all three have the same number of dims (2 or more) and equal leading dims, and
+// each row of `out` is contiguous.
 void matmul_into(const Tensor& out, const Tensor& a, const Tensor& b);
 
-struct Attended {
-  Tensor result;         // (..., queries, d of v)
-  Tensor probabilities;  // (..., queries, keys), before dropout; float64 or float32
-  Tensor keep;           // undefined without dropout
+// ---- attention ----
+struct AttentionResult {
+  Tensor result;         // (..., queries, dv); may have the strides of q
+  Tensor probabilities;  // (..., queries, keys) before dropout, float64 or float32
+  Tensor keep;           // the dropout mask; undefined without dropout
 };
-// softmax(q k^T / sqrt(d)) v over (..., queries, d), (..., keys, d), (..., keys, dv) with equal leading dims. Causal: a
-// query sees the keys up to its own number. `mask` (null: none), bool, broadcasts to the scores: true where a key may
-// be seen. A query that sees none gives zeros. dropout_p acts on the probabilities; numbers are drawn for all scores,
-// also those masked away.
-Attended attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                   const Tensor* mask = nullptr);
+// softmax(q k^T / sqrt(d)) v for q (..., queries, d), k (..., keys, d), v (..., keys, dv): floating, one type, equal
+// leading dims. With `causal`, query i uses keys 0 to i. `mask` (null: none) is bool, broadcasts to the scores and is
+// true where a key may be used. A query that may use no key gives zeros. Dropout with probability dropout_p applies to
+// the probabilities and draws a number for every score, masked ones included.
+AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
+                          const Tensor* mask = nullptr);
 struct AttentionGradients {
   Tensor q, k, v;
 };
@@ -83,24 +94,28 @@ AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const
                                       const Tensor& probabilities, const Tensor& keep, bool causal, double dropout_p);
 
 // ---- convolution ----
-// x (batch, in, height, width), weight (out, in, height, width), bias (out); stride and padding: (height, width).
+// x (batch, in, height, width), weight (out, in, kernel height, kernel width), bias (out) or null, all floating of one
+// type; stride and padding are (height, width). Result (batch, out, out height, out width). Throws Error for a stride
+// below 1, a negative padding, and a kernel larger than the padded image.
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& stride, const Dims& padding);
 struct ConvolutionGradients {
-  Tensor x, weight, bias;  // those that were asked for
+  Tensor x, weight, bias;  // only the requested ones are defined
 };
 ConvolutionGradients conv2d_backward(const Tensor& grad, const Tensor& x, const Tensor& weight, const Dims& stride,
                                      const Dims& padding, bool for_x, bool for_weight, bool for_bias);
 
-// ---- comparisons (ops_compare.cpp) ----
-// Element-wise with broadcasting, in the promoted type; the result is bool.
+// ---- comparisons (ops_compare.cpp): any type ----
+// Element-wise with broadcasting, compared in the promoted type; the result is bool.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
-Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);  // a where true, else b
-// Along a dim; what is no number is the largest, and the smallest. argmax: int64, the first of equals.
+// a where the bool `condition` is true, else b. All three broadcast; the result has the promoted type of a and b.
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
+// Along one dim, which must have elements (else Error); it is removed, or becomes 1 with keep_dim. max and min keep the
+// type of `a`; a NaN wins. argmax gives int64, the first of equal elements.
 Tensor max(const Tensor& a, int dim, bool keep_dim = false);
 Tensor min(const Tensor& a, int dim, bool keep_dim = false);
 Tensor argmax(const Tensor& a, int dim, bool keep_dim = false);

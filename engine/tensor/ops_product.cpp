@@ -1,5 +1,5 @@
-// matmul and linear. The 16-bit types are multiplied in float32 and rounded once; float32 in float64, where the rank
-// asks for it.
+// matmul and linear. The 16-bit types are computed in float32 and rounded once. float32 is computed in float64 if the
+// rank has set exact products.
 #include <algorithm>
 
 #include "engine/core/checked.hpp"
@@ -14,13 +14,13 @@ namespace lockstep::raw {
 
 namespace {
 
-// What products of a type are worked out in.
+// The type in which products of a type are computed.
 DType product_type(DType dtype) {
   if (size_of(dtype) == 2) dtype = DType::float32;
   return dtype == DType::float32 && are_float32_products_exact() ? DType::float64 : dtype;
 }
 
-// As the library can take it: in place, or a contiguous copy when no dim of the matrix has stride 1.
+// `a` itself if the BLAS accepts its strides (a dim of the matrix has stride 1), else a contiguous copy.
 Tensor product_operand(const Tensor& a) { return kernels::is_product_operand(view_of(a)) ? a : contiguous(a); }
 
 void require_product_types(const char* name, const Tensor& a, const Tensor& b) {
@@ -29,14 +29,14 @@ void require_product_types(const char* name, const Tensor& a, const Tensor& b) {
   require_floating(name, b);
   if (a.dtype() != b.dtype())
     throw Error(str(name, ": operands of different types: ", describe(a), " and ", describe(b)),
-                "cast one of them; products promote nothing");
+                "cast one of them; products do not promote types");
 }
 
 [[noreturn]] void refuse_sizes(const char* name, const Tensor& a, const Tensor& b, const char* remedy) {
-  throw Error(str(name, ": inner sizes do not fit: ", to_text(a.sizes()), " x ", to_text(b.sizes())), remedy);
+  throw Error(str(name, ": inner sizes do not match: ", to_text(a.sizes()), " x ", to_text(b.sizes())), remedy);
 }
 
-// Of a rank, as its random numbers are.
+// A service of the rank.
 struct ProductPrecision {
   explicit ProductPrecision(RankContext&) {}
   bool exact = false;
@@ -66,7 +66,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
     refuse_sizes("matmul", a, b, "a scalar has no inner dim: multiply with mul");
   if (const DType wide = product_type(a.dtype()); wide != a.dtype())
     return cast(matmul(cast(a, wide), cast(b, wide)), a.dtype());
-  // A vector is a matrix of one row, or one column, whose dim goes again at the end.
+  // A vector is a matrix of one row or one column; that dim is missing in the result.
   const bool row = a.num_dims() == 1, column = b.num_dims() == 1;
   Tensor x = row ? unsqueeze(a, 0) : a;
   Tensor y = column ? unsqueeze(b, 1) : b;
@@ -88,7 +88,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   full.push_back(n);
   Tensor result = view(out, full);
   if (batch_y.empty() && !batch_x.empty()) {
-    // One right operand for all: the batches are more rows of one product.
+    // The batches share the right operand, so they are additional rows of one product.
     x = contiguous(x);
     const std::int64_t rows = bounded_product(num_elements(batch_x), m);
     x = view(x, Dims{rows, k});
@@ -109,12 +109,12 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   require_product_types("linear", x, weight);
   if (weight.num_dims() != 2 || x.num_dims() == 0 || x.size(-1) != weight.size(1))
-    refuse_sizes("linear", x, weight, "x is (..., in), the weight (out, in)");
+    refuse_sizes("linear", x, weight, "give x (..., in) and a weight (out, in)");
   if (bias) {
     require_product_types("linear", x, *bias);
     if (bias->num_dims() != 1 || bias->size(0) != weight.size(0))
       throw Error(str("linear: bias ", to_text(bias->sizes()), " for a weight of ", to_text(weight.sizes())),
-                  str("the bias is (", weight.size(0), ")"));
+                  str("give a bias (", weight.size(0), ")"));
   }
   if (const DType wide = product_type(x.dtype()); wide != x.dtype()) {
     const Tensor wide_bias = bias ? cast(*bias, wide) : Tensor();

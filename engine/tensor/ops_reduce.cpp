@@ -8,7 +8,7 @@ namespace lockstep::raw {
 
 namespace {
 
-// `dims` as a mask, counted from the back when negative.
+// A mask of the dims.
 std::array<bool, max_dims> reduced_dims(const char* name, const Tensor& a, const Dims& dims) {
   std::array<bool, max_dims> reduced = {};
   for (std::int64_t dim : dims) {
@@ -22,24 +22,24 @@ std::array<bool, max_dims> reduced_dims(const char* name, const Tensor& a, const
 
 Tensor reduce(const char* name, const Tensor& a, const std::array<bool, max_dims>& reduced, bool keep_dims,
               bool is_mean) {
-  // The dims that stay first, then those that go, each in order: so the kernel wants them.
+  // The kernel expects the remaining dims first, then the reduced dims, each in order.
   Dims out_sizes, sizes, strides;
   int num_reduced = 0;
   std::int64_t count = 1;
-  for (const bool going : {false, true}) {
+  for (const bool is_reduced : {false, true}) {
     for (int dim = 0; dim < a.num_dims(); ++dim) {
-      if (reduced[static_cast<std::size_t>(dim)] != going) continue;
+      if (reduced[static_cast<std::size_t>(dim)] != is_reduced) continue;
       sizes.push_back(a.sizes()[dim]);
       strides.push_back(a.strides()[dim]);
-      if (going) {
+      if (is_reduced) {
         ++num_reduced;
         count = bounded_product(count, a.sizes()[dim]);
       }
     }
   }
   for (int dim = 0; dim < a.num_dims(); ++dim) {
-    const bool going = reduced[static_cast<std::size_t>(dim)];
-    if (!going || keep_dims) out_sizes.push_back(going ? 1 : a.sizes()[dim]);
+    const bool is_reduced = reduced[static_cast<std::size_t>(dim)];
+    if (!is_reduced || keep_dims) out_sizes.push_back(is_reduced ? 1 : a.sizes()[dim]);
   }
   const Tensor out = empty(out_sizes, is_floating(a.dtype()) ? a.dtype() : DType::int64, a.device());
   const double divisor = is_mean ? static_cast<double>(count) : 1.0;
@@ -87,7 +87,7 @@ Tensor sum_to(const Tensor& a, const Dims& sizes) {
     reduced[static_cast<std::size_t>(dim)] = dim < extra || (wanted == 1 && a.sizes()[dim] != 1);
   }
   if (!fits)
-    throw Error(str("sum_to: ", to_text(a.sizes()), " is no broadcast of ", to_text(sizes)),
+    throw Error(str("sum_to: ", to_text(a.sizes()), " is not a broadcast of ", to_text(sizes)),
                 "give sizes that broadcast to those of the tensor");
   return view(reduce("sum_to", a, reduced, false, false), sizes);
 }
@@ -111,7 +111,8 @@ Tensor mse_loss(const Tensor& input, const Tensor& target) {
 
 bool all_finite(const Tensor& a) {
   require_floating("all_finite", a);
-  if (a.is_meta()) throw Error(str("all_finite: ", describe(a), " has no values"), "ask on a device that has memory");
+  if (a.is_meta())
+    throw Error(str("all_finite: ", describe(a), " has no values"), "call it on a device that has memory");
   if (a.num_elements() == 0) return true;
   const Tensor out = empty(Dims{}, DType::boolean, a.device());
   run_kernel("all_finite", kernels::all_finite, out, a);

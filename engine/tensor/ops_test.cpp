@@ -1,5 +1,5 @@
-// Operations without gradients: what the registry (engine/autograd/op_cases_test.cpp) does not reach. Types, errors,
-// in-place operations on memory that others see, copies between devices.
+// Operations without gradients, where the registry (engine/autograd/op_cases_test.cpp) does not cover them: types,
+// errors, in-place operations on shared memory, copies between devices.
 #include "engine/tensor/ops.hpp"
 
 #include <cmath>
@@ -47,7 +47,7 @@ class RawOps : public testing::Test {
   RankScope scope_;
 };
 
-TEST_F(RawOps, PromotesTypes) {
+TEST_F(RawOps, PromoteTypes) {
   const Tensor f = floats({1.5, 2.5}, {2}), i = from_values(std::vector<std::int64_t>{2, 3}, {2}, DType::int64, cpu);
   EXPECT_EQ(add(f, i).dtype(), DType::float32);
   EXPECT_THAT(to_doubles(mul(i, f)), ElementsAre(3.0, 7.5));
@@ -65,7 +65,7 @@ TEST_F(RawOps, PromotesTypes) {
 TEST_F(RawOps, ErrorsNameOperationAndOperands) {
   const Tensor a = floats({1, 2, 3, 4, 5, 6}, {2, 3}), b = floats({1, 2}, {2});
   EXPECT_THAT(message_of([&] { add(a, b); }), HasSubstr("add: sizes (2, 3) and (2,)"));
-  EXPECT_THAT(message_of([&] { matmul(a, a); }), HasSubstr("matmul: inner sizes do not fit: (2, 3) x (2, 3)"));
+  EXPECT_THAT(message_of([&] { matmul(a, a); }), HasSubstr("matmul: inner sizes do not match: (2, 3) x (2, 3)"));
   EXPECT_THAT(message_of([&] { matmul(a, floats({1}, {})); }), HasSubstr("matmul"));
   EXPECT_THAT(message_of([&] { linear(a, floats({1, 2}, {1, 2}), nullptr); }), HasSubstr("linear"));
   EXPECT_THAT(message_of([&] { linear(a, a, &a); }), HasSubstr("bias (2, 3)"));
@@ -73,15 +73,15 @@ TEST_F(RawOps, ErrorsNameOperationAndOperands) {
               HasSubstr("matmul: operands of different types"));
   EXPECT_THAT(message_of([&] { add(a, floats({1}, {1}, sim)); }),
               testing::AllOf(HasSubstr("add: operands on different devices"), HasSubstr("cpu"), HasSubstr("sim:0")));
-  EXPECT_THAT(message_of([&] { add(a, Tensor()); }), HasSubstr("add: an operand is no tensor"));
+  EXPECT_THAT(message_of([&] { add(a, Tensor()); }), HasSubstr("add: an operand is undefined"));
   EXPECT_THAT(message_of([&] { sqrt(cast(a, DType::int64)); }), HasSubstr("sqrt: needs a floating-point tensor"));
   EXPECT_THAT(message_of([&] { mean(cast(a, DType::int32)); }), HasSubstr("mean"));
   EXPECT_THAT(message_of([&] { neg(cast(a, DType::boolean)); }), HasSubstr("neg: is not defined for bool"));
   EXPECT_THAT(message_of([&] { sum(a, {0, -2}, false); }), HasSubstr("sum: dim -2 is named twice"));
   EXPECT_THAT(message_of([&] { sum(a, {2}, false); }), HasSubstr("dim 2 is out of range"));
-  EXPECT_THAT(message_of([&] { sum_to(a, {2}); }), HasSubstr("sum_to: (2, 3) is no broadcast of (2,)"));
+  EXPECT_THAT(message_of([&] { sum_to(a, {2}); }), HasSubstr("sum_to: (2, 3) is not a broadcast of (2,)"));
   EXPECT_THAT(message_of([&] { mse_loss(a, b); }), HasSubstr("mse_loss: input (2, 3) and target (2,)"));
-  EXPECT_THAT(message_of([&] { cat({a, b}, 0); }), HasSubstr("cat: (2,) does not fit to (2, 3)"));
+  EXPECT_THAT(message_of([&] { cat({a, b}, 0); }), HasSubstr("cat: (2,) does not match (2, 3)"));
   EXPECT_THAT(message_of([&] { cat({}, 0); }), HasSubstr("cat: no tensors"));
   EXPECT_THAT(message_of([&] { add_(b, a); }), HasSubstr("add_"));
   EXPECT_THAT(message_of([&] { copy_(b, a); }), HasSubstr("copy_"));
@@ -93,7 +93,7 @@ TEST_F(RawOps, ErrorsNameOperationAndOperands) {
   EXPECT_THAT(message_of([&] { all_finite(empty({2}, DType::float32, meta)); }), HasSubstr("all_finite"));
 }
 
-TEST_F(RawOps, IndicesOutOfRangeAreErrors) {
+TEST_F(RawOps, RefuseIndicesOutOfRange) {
   const Tensor a = floats({1, 2, 3, 4}, {2, 2});
   const auto index = [](std::vector<std::int64_t> values, device::Device device) {
     return from_values(values, {static_cast<std::int64_t>(values.size())}, DType::int64, device);
@@ -110,7 +110,7 @@ TEST_F(RawOps, IndicesOutOfRangeAreErrors) {
               HasSubstr("index_select"));
 }
 
-TEST_F(RawOps, IndexAddAddsInOrderAndRoundsOnce) {
+TEST_F(RawOps, IndexAddRoundsOnce) {
   const Tensor index = from_values(std::vector<std::int64_t>{1, 0, 1, 1}, {4}, DType::int64, cpu);
   const Tensor value = floats({1, 2, 3, 4, 5, 6, 7, 8}, {4, 2});
   const Tensor to = zeros({2, 2}, DType::float32, cpu);
@@ -118,7 +118,7 @@ TEST_F(RawOps, IndexAddAddsInOrderAndRoundsOnce) {
   index_add_(to, 0, index, value);
   EXPECT_THAT(to_doubles(to), ElementsAre(3, 4, 13, 16));
   EXPECT_GT(to.storage()->version(), version);
-  // 1 + 2^-9 + 2^-9: each alone is lost in bfloat16, both together are not.
+  // 1 + 2^-9 + 2^-9: bfloat16 loses each summand alone, but not their sum.
   const Tensor narrow = from_values(std::vector<double>{1.0}, {1}, DType::bfloat16, cpu);
   index_add_(narrow, 0, from_values(std::vector<std::int64_t>{0, 0}, {2}, DType::int64, cpu),
              from_values(std::vector<double>{0x1p-8, 0x1p-8}, {2}, DType::bfloat16, cpu));
@@ -130,7 +130,7 @@ TEST_F(RawOps, IndexAddAddsInOrderAndRoundsOnce) {
   EXPECT_THAT(to_doubles(matrix), ElementsAre(1, 2, 3, 4, 35, 6));
 }
 
-TEST_F(RawOps, InPlaceBumpsTheVersionAndWritesOnlyItsElements) {
+TEST_F(RawOps, InPlaceOperationsBumpTheVersionAndWriteOnlyTheirElements) {
   const Tensor matrix = floats({1, 2, 3, 4, 5, 6}, {2, 3});
   const Tensor column = select(matrix, 1, 1);
   auto version = matrix.storage()->version();
@@ -164,7 +164,7 @@ TEST_F(RawOps, InPlaceBumpsTheVersionAndWritesOnlyItsElements) {
   EXPECT_THAT(to_doubles(matrix), ElementsAre(9, 9, -1, 4, 0, -1));
 }
 
-TEST_F(RawOps, InPlaceFromOverlappingMemoryReadsTheOldValues) {
+TEST_F(RawOps, InPlaceOperationsReadOldValuesOfOverlappingMemory) {
   const Tensor a = floats({1, 2, 3, 4, 5}, {5});
   add_(slice(a, 0, 1, 5), slice(a, 0, 0, 4));
   EXPECT_THAT(to_doubles(a), ElementsAre(1, 3, 5, 7, 9));
@@ -173,11 +173,11 @@ TEST_F(RawOps, InPlaceFromOverlappingMemoryReadsTheOldValues) {
   EXPECT_THAT(to_doubles(square), ElementsAre(1, 3, 2, 4));
   add_(square, square);
   EXPECT_THAT(to_doubles(square), ElementsAre(2, 6, 4, 8));
-  sub_(square, select(square, 0, 0));  // a row of itself, broadcast
+  sub_(square, select(square, 0, 0));  // its own first row, broadcast
   EXPECT_THAT(to_doubles(square), ElementsAre(0, 0, 2, 2));
 }
 
-TEST_F(RawOps, CopiesBetweenDevicesWithCastsStridesAndBroadcasts) {
+TEST_F(RawOps, CopyBetweenDevicesWithCastsStridesAndBroadcasts) {
   const Tensor host = floats({1, 2, 3, 4, 5, 6}, {2, 3});
   const Tensor there = to_device(transpose(host, 0, 1), sim);
   EXPECT_EQ(there.device(), sim);
@@ -193,7 +193,7 @@ TEST_F(RawOps, CopiesBetweenDevicesWithCastsStridesAndBroadcasts) {
   EXPECT_THAT(message_of([&] { to_device(empty({2}, DType::float32, meta), cpu); }), HasSubstr("has no values"));
 }
 
-TEST_F(RawOps, PinnedCopiesAreOrderedWithWhatFollows) {
+TEST_F(RawOps, PinnedCopiesAreOrderedWithLaterWork) {
   const Tensor there = full({1000}, 3.0, DType::float32, sim);
   const Tensor pinned = empty({1000}, DType::float32, cpu, true);
   device::delay(device::current_stream(sim), 20.0);
@@ -205,7 +205,7 @@ TEST_F(RawOps, PinnedCopiesAreOrderedWithWhatFollows) {
   EXPECT_EQ(item(sum(up)), 6000.0);
 }
 
-TEST_F(RawOps, ReadsOnlyReleasedStoragesWithAnError) {
+TEST_F(RawOps, RefuseToReadReleasedStorages) {
   const Tensor a = floats({1, 2}, {2});
   a.storage()->owner = "fc1.weight";
   a.storage()->state = "resharded after forward";
@@ -214,7 +214,7 @@ TEST_F(RawOps, ReadsOnlyReleasedStoragesWithAnError) {
               testing::AllOf(HasSubstr("fc1.weight"), HasSubstr("resharded after forward")));
 }
 
-TEST_F(RawOps, KeepsWhatNeedsNoCopy) {
+TEST_F(RawOps, ReturnTheOperandIfNoCopyIsNeeded) {
   const Tensor a = floats({1, 2, 3, 4}, {2, 2});
   EXPECT_TRUE(contiguous(a).same_as(a));
   EXPECT_TRUE(cast(a, DType::float32).same_as(a));
@@ -225,7 +225,7 @@ TEST_F(RawOps, KeepsWhatNeedsNoCopy) {
   EXPECT_THAT(to_doubles(reshape(transpose(a, 0, 1), {-1})), ElementsAre(1, 3, 2, 4));
 }
 
-TEST_F(RawOps, SumToUndoesABroadcast) {
+TEST_F(RawOps, SumToUndoesBroadcasting) {
   const Tensor a = floats({1, 2, 3, 4, 5, 6}, {2, 3});
   EXPECT_TRUE(sum_to(a, {2, 3}).same_as(a));
   EXPECT_THAT(to_doubles(sum_to(a, {3})), ElementsAre(5, 7, 9));
@@ -234,7 +234,7 @@ TEST_F(RawOps, SumToUndoesABroadcast) {
   EXPECT_EQ(item(sum_to(a, {})), 21.0);
 }
 
-TEST_F(RawOps, AllFiniteSeesASingleBadElement) {
+TEST_F(RawOps, AllFiniteFindsASingleBadElement) {
   for (const device::Device device : {cpu, sim}) {
     const Tensor a = ones({300, 40}, DType::bfloat16, device);
     EXPECT_TRUE(all_finite(a));
@@ -245,7 +245,7 @@ TEST_F(RawOps, AllFiniteSeesASingleBadElement) {
   EXPECT_TRUE(all_finite(empty({0}, DType::float32, cpu)));
 }
 
-TEST_F(RawOps, ComparesAndPicksExtremes) {
+TEST_F(RawOps, CompareAndFindExtremes) {
   const Tensor a = floats({1, 5, 3}, {3}), b = floats({4, 2, 3}, {3});
   EXPECT_THAT(to_doubles(maximum(a, b)), ElementsAre(4, 5, 3));
   EXPECT_THAT(to_doubles(minimum(a, b)), ElementsAre(1, 2, 3));
@@ -253,7 +253,7 @@ TEST_F(RawOps, ComparesAndPicksExtremes) {
   EXPECT_THAT(to_doubles(relu_backward(a, floats({0, 1, -1}, {3}))), ElementsAre(0, 5, 0));
 }
 
-TEST_F(RawOps, WorksOnMeta) {
+TEST_F(RawOps, WorkOnMeta) {
   const Tensor a = empty({2, 3}, DType::float32, meta), w = empty({4, 3}, DType::float32, meta);
   EXPECT_EQ(linear(a, w, nullptr).sizes(), (Dims{2, 4}));
   const auto version = a.storage()->version();
@@ -265,8 +265,8 @@ TEST_F(RawOps, WorksOnMeta) {
   EXPECT_EQ(sum(a, {1}, true).sizes(), (Dims{2, 1}));
 }
 
-// 2^24 + 1 - 2^24: float32 sums lose the 1, those of float64 keep it. Each form of a product follows the rank's choice.
-TEST_F(RawOps, Float32ProductsAreExactWhereTheRankAsksForIt) {
+// 2^24 + 1 - 2^24: float32 sums lose the 1, float64 sums keep it. All products follow the setting of the rank.
+TEST_F(RawOps, Float32ProductsAreExactOnRequest) {
   const Tensor row = floats({1, 1, -1}, {1, 3});
   const Tensor x = floats({16777216, 1, 16777216}, {1, 3});
   const auto value = [](const Tensor& t) { return to_doubles(t).at(0); };
@@ -287,8 +287,8 @@ TEST_F(RawOps, Float32ProductsAreExactWhereTheRankAsksForIt) {
   EXPECT_FALSE(are_float32_products_exact());
 }
 
-// The heads of a row that lie side by side stay so: the transpose that brings them together is a view.
-TEST_F(RawOps, AttentionLiesAsItsQueriesDo) {
+// If the heads of a row are adjacent in the queries, they are adjacent in the result, and transposing it is a view.
+TEST_F(RawOps, AttentionKeepsTheStridesOfItsQueries) {
   const Dims rows_first = {2, 5, 3, 4};
   const auto heads = [&](double seed) {
     std::vector<double> values;
@@ -296,17 +296,17 @@ TEST_F(RawOps, AttentionLiesAsItsQueriesDo) {
     return transpose(floats(values, rows_first), 1, 2);
   };
   const Tensor q = heads(1), k = heads(2), v = heads(3), grad = heads(4);
-  const Attended laid = attention(q, k, v, true, 0.0);
+  const AttentionResult laid = attention(q, k, v, true, 0.0);
   EXPECT_TRUE(transpose(laid.result, 1, 2).is_contiguous());
-  const Attended plain = attention(contiguous(q), contiguous(k), contiguous(v), true, 0.0);
+  const AttentionResult plain = attention(contiguous(q), contiguous(k), contiguous(v), true, 0.0);
   EXPECT_TRUE(plain.result.is_contiguous());
   EXPECT_EQ(to_doubles(laid.result), to_doubles(plain.result));
-  const AttentionGradients of_laid = attention_backward(grad, q, k, v, laid.probabilities, {}, true, 0.0);
-  const AttentionGradients of_plain = attention_backward(contiguous(grad), contiguous(q), contiguous(k), contiguous(v),
-                                                         plain.probabilities, {}, true, 0.0);
-  for (const auto part : {&AttentionGradients::q, &AttentionGradients::k, &AttentionGradients::v}) {
-    EXPECT_TRUE(transpose(of_laid.*part, 1, 2).is_contiguous());
-    EXPECT_EQ(to_doubles(of_laid.*part), to_doubles(of_plain.*part));
+  const AttentionGradients strided = attention_backward(grad, q, k, v, laid.probabilities, {}, true, 0.0);
+  const AttentionGradients contiguous_gradients = attention_backward(contiguous(grad), contiguous(q), contiguous(k),
+                                                                     contiguous(v), plain.probabilities, {}, true, 0.0);
+  for (const auto member : {&AttentionGradients::q, &AttentionGradients::k, &AttentionGradients::v}) {
+    EXPECT_TRUE(transpose(strided.*member, 1, 2).is_contiguous());
+    EXPECT_EQ(to_doubles(strided.*member), to_doubles(contiguous_gradients.*member));
   }
 }
 

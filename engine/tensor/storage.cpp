@@ -13,24 +13,24 @@ device::Memory& Storage::memory() const {
                 "make the model on cpu or sim, or give it memory before it is used");
   }
   if (bytes_ == 0) {
-    throw Error(str(what, " on ", device::to_text(device_), " is empty and has no memory"), "leave empty tensors out");
+    throw Error(str(what, " on ", device::to_text(device_), " is empty and has no memory"), "skip empty tensors");
   }
   throw Error(str("the memory of ", what, " on ", device::to_text(device_), " is released",
                   state.empty() ? std::string() : str(" (", state, ")")),
-              "gather it before it is read");
+              "unshard it before it is read");
 }
 
 void Storage::attach(device::MemoryPtr memory) {
-  LOCKSTEP_CHECK(memory != nullptr, "attaching nothing to `", owner, "`; release() lets go");
+  LOCKSTEP_CHECK(memory != nullptr, "attach() without memory to `", owner, "`; use release()");
   if (memory->device() != device_) {
     throw Error(str("attaching memory on ", device::to_text(memory->device()), " to a storage on ",
                     device::to_text(device_), owner.empty() ? std::string() : str(" (`", owner, "`)")),
-                "allocate it on the storage's device");
+                "allocate it on the device of the storage");
   }
   if (memory->bytes() < bytes_) {
     throw Error(str("attaching ", memory->bytes(), " bytes to a storage of ", bytes_, " bytes",
                     owner.empty() ? std::string() : str(" (`", owner, "`)")),
-                "allocate at least the storage's bytes");
+                "allocate at least the bytes of the storage");
   }
   memory_ = std::move(memory);
 }

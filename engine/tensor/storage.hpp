@@ -1,6 +1,6 @@
-// A storage: the identity behind tensors. Its memory can be released and attached again without a version bump, and
-// views and saved tensors follow it (that is how parameters are gathered and resharded). Reading a released one is an
-// error that names what it belongs to and in what state.
+// A storage: the identity behind tensors. Its memory can be released and attached again without a version bump. Views
+// and saved tensors then see the new memory, which is how parameters are unsharded and resharded. Reading a released
+// storage is an error that names its owner and state.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,15 @@ class Storage {
   device::Device device() const { return device_; }
   std::size_t bytes() const { return bytes_; }
   bool has_memory() const { return memory_ != nullptr || bytes_ == 0; }
-  // The block; throws Error naming owner and state when released, or when the device is meta.
+  // Throws Error that names owner and state when the memory is released, when the storage is empty, and on meta.
   device::Memory& memory() const;
   const device::MemoryPtr& memory_ptr() const { return memory_; }
 
   void release() { memory_.reset(); }
-  void attach(device::MemoryPtr memory);  // of the same device and at least bytes()
+  // Throws Error when `memory` is on another device or smaller than bytes().
+  void attach(device::MemoryPtr memory);
 
-  // In-place changes count up; autograd compares what it saved.
+  // In-place operations increment it. Autograd compares it with the version at which it saved a tensor.
   std::uint64_t version() const { return version_; }
   void bump_version() { ++version_; }
 

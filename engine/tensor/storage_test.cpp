@@ -35,23 +35,23 @@ std::string message_of(F&& f) {
 }
 
 TEST_F(StorageTest, ViewsFollowReleasedAndAttachedMemory) {
-  const Tensor whole = from_values(std::vector<double>{1, 2, 3, 4}, {2, 2}, DType::float32, cpu);
-  const Tensor row = select(whole, 0, 1);
-  const std::uint64_t version = whole.storage()->version();
+  const Tensor matrix = from_values(std::vector<double>{1, 2, 3, 4}, {2, 2}, DType::float32, cpu);
+  const Tensor row = select(matrix, 0, 1);
+  const std::uint64_t version = matrix.storage()->version();
   device::MemoryPtr other = device::allocate(cpu, 16);
   const float values[] = {5, 6, 7, 8};
   device::write_from_host(*other, 0, values, sizeof values);
-  whole.storage()->release();
+  matrix.storage()->release();
   EXPECT_FALSE(row.storage()->has_memory());
   EXPECT_THROW(to_doubles(row), Error);
-  whole.storage()->attach(other);
+  matrix.storage()->attach(other);
   EXPECT_THAT(to_doubles(row), ElementsAre(7, 8));
-  EXPECT_EQ(whole.storage()->version(), version);
-  whole.bump_version();
+  EXPECT_EQ(matrix.storage()->version(), version);
+  matrix.bump_version();
   EXPECT_EQ(row.storage()->version(), version + 1);
 }
 
-TEST_F(StorageTest, ReadingAReleasedOneNamesOwnerAndState) {
+TEST_F(StorageTest, ReadErrorNamesOwnerAndState) {
   const Tensor tensor = zeros({3}, DType::float32, sim);
   tensor.storage()->owner = "layers.0.weight";
   tensor.storage()->state = "resharded after forward";
@@ -61,7 +61,7 @@ TEST_F(StorageTest, ReadingAReleasedOneNamesOwnerAndState) {
   EXPECT_THAT(message_of([&] { item(select(tensor, 0, 0)); }), HasSubstr("released"));
 }
 
-TEST_F(StorageTest, ReleasingGivesTheMemoryBack) {
+TEST_F(StorageTest, ReleaseReturnsTheMemory) {
   const Tensor tensor = zeros({1000}, DType::float32, cpu);
   EXPECT_EQ(device::memory_stats().current_total, 4000);
   tensor.storage()->release();
@@ -83,7 +83,7 @@ TEST_F(StorageTest, MetaHasNoMemory) {
   EXPECT_THAT(message_of([&] { to_doubles(tensor); }), HasSubstr("meta"));
 }
 
-TEST_F(StorageTest, AccessesAreTheBytesBetweenFirstAndLastElement) {
+TEST_F(StorageTest, AccessesSpanFirstToLastElement) {
   const Tensor tensor = zeros({4, 6}, DType::float64, cpu);
   const auto range = [](const device::Access& access) { return std::pair(access.offset, access.bytes); };
   EXPECT_EQ(range(read(tensor)), std::pair(std::size_t{0}, std::size_t{192}));
@@ -95,7 +95,7 @@ TEST_F(StorageTest, AccessesAreTheBytesBetweenFirstAndLastElement) {
   EXPECT_EQ(update(tensor).mode, device::Mode::update);
   EXPECT_EQ(write(tensor).mode, device::Mode::write);
   EXPECT_EQ(write(transpose(tensor, 0, 1)).mode, device::Mode::write);
-  EXPECT_EQ(write(slice(tensor, 1, 1, 3)).mode, device::Mode::update);  // others' elements lie between
+  EXPECT_EQ(write(slice(tensor, 1, 1, 3)).mode, device::Mode::update);  // there are other elements in the gaps
 }
 
 }  // namespace

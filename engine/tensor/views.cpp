@@ -19,31 +19,32 @@ Tensor view_of(const Tensor& tensor, const Dims& sizes, const Dims& strides, std
   return Tensor(std::move(impl));
 }
 
-// The sizes with -1 worked out.
+// Replaces -1 by the size that follows from the number of elements.
 Dims resolve_sizes(const Tensor& tensor, const Dims& sizes) {
   Dims out = sizes;
   int unknown = -1;
   std::int64_t known = 1;
   for (int dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] == -1) {
-      if (unknown >= 0) throw Error(str("view: sizes ", to_text(sizes), " leave two dims open"), "give one -1 at most");
+      if (unknown >= 0) throw Error(str("view: sizes ", to_text(sizes), " contain -1 twice"), "give -1 once at most");
       unknown = dim;
     } else if (sizes[dim] < 0) {
-      throw Error(str("view: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0, or -1");
+      throw Error(str("view: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)),
+                  "give sizes of 0 or more, or one -1");
     } else {
       known = checked_multiply(known, sizes[dim], "view");
     }
   }
   const std::int64_t count = tensor.num_elements();
   if (unknown >= 0 && known == 0) {
-    throw Error(str("view: sizes ", to_text(sizes), ": -1 could be anything where another size is 0"),
+    throw Error(str("view: sizes ", to_text(sizes), ": -1 is ambiguous when another size is 0"),
                 "give all sizes of an empty tensor");
   }
   if (unknown >= 0) {
     if (count % known != 0) {
       throw Error(
           str("view: ", count, " elements of ", to_text(tensor.sizes()), " do not divide into ", to_text(sizes)),
-          str("the other sizes must divide ", count));
+          str("give other sizes whose product divides ", count));
     }
     out[unknown] = count / known;
   } else if (known != count) {
@@ -54,8 +55,8 @@ Dims resolve_sizes(const Tensor& tensor, const Dims& sizes) {
   return out;
 }
 
-// Strides under which `sizes` reads the same elements in the same order, if there are any: dims that lie evenly in
-// memory are taken together, and each such run must be cut up by whole new dims.
+// The strides with which `sizes` gives the same elements in the same order, if such strides exist. Adjacent dims with
+// uniform spacing in memory form a run, and the new sizes must split each run exactly.
 std::optional<Dims> strides_for(const Tensor& tensor, const Dims& sizes) {
   if (tensor.num_elements() == 0) return contiguous_strides(sizes);
   const Dims& old_sizes = tensor.sizes();
@@ -76,13 +77,13 @@ std::optional<Dims> strides_for(const Tensor& tensor, const Dims& sizes) {
       if (old_strides[before] != bounded_product(base, run)) break;
       run = bounded_product(run, old_sizes[before]);
     }
-    std::int64_t taken = 1;
-    while (next >= 0 && (taken < run || sizes[next] == 1)) {
-      strides[next] = bounded_product(base, taken);
-      taken = bounded_product(taken, sizes[next]);
+    std::int64_t covered = 1;
+    while (next >= 0 && (covered < run || sizes[next] == 1)) {
+      strides[next] = bounded_product(base, covered);
+      covered = bounded_product(covered, sizes[next]);
       --next;
     }
-    if (taken != run) return std::nullopt;
+    if (covered != run) return std::nullopt;
     dim = before;
   }
   return strides;
@@ -95,8 +96,8 @@ Tensor view(const Tensor& tensor, const Dims& sizes) {
   const std::optional<Dims> strides = strides_for(tensor, resolved);
   if (!strides) {
     throw Error(str("view: a tensor of ", to_text(tensor.sizes()), " with strides ", to_text(tensor.strides()),
-                    " cannot be seen as ", to_text(resolved), " without moving data"),
-                "use reshape, which copies where it must");
+                    " cannot be viewed as ", to_text(resolved), " without a copy"),
+                "use reshape, which copies if necessary");
   }
   return view_of(tensor, resolved, *strides, tensor.offset());
 }
@@ -126,7 +127,7 @@ Tensor permute(const Tensor& tensor, const Dims& order) {
   unsigned seen = 0;
   for (std::int64_t wanted : order) {
     const int dim = normalize_dim(wanted, tensor.num_dims(), "permute");
-    if ((seen >> dim) & 1u) refuse(str("dim ", dim, " comes twice"));
+    if ((seen >> dim) & 1u) refuse(str("dim ", dim, " is named twice"));
     seen |= 1u << dim;
     sizes.push_back(tensor.sizes()[dim]);
     strides.push_back(tensor.strides()[dim]);
@@ -149,7 +150,7 @@ Tensor slice(const Tensor& tensor, int dim, std::int64_t begin, std::int64_t end
 }
 
 Tensor select(const Tensor& tensor, int dim, std::int64_t index) {
-  if (tensor.num_dims() == 0) throw Error("select: a scalar has no dim to select from", "use it as it is");
+  if (tensor.num_dims() == 0) throw Error("select: a scalar has no dim to select from", "use the scalar itself");
   const int at = normalize_dim(dim, tensor.num_dims(), "select");
   const std::int64_t size = tensor.sizes()[at];
   if (index < -size || index >= size) {
@@ -166,7 +167,7 @@ Tensor select(const Tensor& tensor, int dim, std::int64_t index) {
 Tensor expand(const Tensor& tensor, const Dims& sizes) {
   const int added = sizes.size() - tensor.num_dims();
   if (added < 0) {
-    throw Error(str("expand: ", to_text(tensor.sizes()), " to ", to_text(sizes), " would lose dims"),
+    throw Error(str("expand: ", to_text(tensor.sizes()), " to ", to_text(sizes), " has fewer dims"),
                 str("give ", tensor.num_dims(), " sizes or more"));
   }
   Dims out = sizes;
@@ -176,7 +177,7 @@ Tensor expand(const Tensor& tensor, const Dims& sizes) {
     if (sizes[dim] == -1 && size >= 0) out[dim] = size;
     if (out[dim] < 0) {
       throw Error(str("expand: size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)),
-                  "-1 keeps a size that the tensor has; new dims need one");
+                  "use -1 only for dims that the tensor has");
     }
     if (size == out[dim]) {
       strides[dim] = tensor.strides()[dim - added];
@@ -215,12 +216,12 @@ Tensor as_strided(const Tensor& tensor, const Dims& sizes, const Dims& strides, 
         str("as_strided: sizes ", to_text(sizes), ", strides ", to_text(strides), ", offset ", offset, ": ", why),
         std::move(remedy));
   };
-  if (sizes.size() != strides.size()) refuse("they differ in number", "give one stride for each size");
-  if (offset < 0) refuse("the offset is negative", "count from the start of the storage");
+  if (sizes.size() != strides.size()) refuse("their numbers differ", "give one stride per size");
+  if (offset < 0) refuse("the offset is negative", "give an offset from the start of the storage");
   std::int64_t end = checked_add(offset, 1, "as_strided");
   for (int dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] < 0 || strides[dim] < 0)
-      refuse(str("dim ", dim, " is negative"), "give sizes and strides from 0 up");
+      refuse(str("dim ", dim, " is negative"), "give sizes and strides of 0 or more");
     end = checked_add(end, checked_multiply(sizes[dim], strides[dim], "as_strided") - strides[dim], "as_strided");
   }
   checked_bytes(sizes, size_of(tensor.dtype()), "as_strided");
@@ -232,9 +233,20 @@ Tensor as_strided(const Tensor& tensor, const Dims& sizes, const Dims& strides, 
 }
 
 Tensor alias(const Tensor& tensor) {
-  Tensor out = view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
-  out.impl().layout = tensor.impl().layout;  // the same local sizes, so the same sharding
-  return out;
+  if (tensor.is_sharded()) return sharded_like(tensor, tensor);
+  return view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
+}
+
+Tensor local_tensor(const Tensor& tensor) {
+  if (!tensor.is_sharded()) return tensor;
+  return view_of(tensor, tensor.sizes(), tensor.strides(), tensor.offset());
+}
+
+Tensor sharded_like(const Tensor& local, const Tensor& tensor) {
+  if (!tensor.is_sharded()) return local;
+  LOCKSTEP_CHECK(local.sizes() == tensor.sizes(), "sharded_like: a local shard of ", to_text(local.sizes()),
+                 " for a tensor whose local shard is ", to_text(tensor.sizes()));
+  return Tensor(std::shared_ptr<TensorImpl>(new TensorImpl(local.impl(), tensor.layout())));
 }
 
 }  // namespace lockstep

@@ -43,7 +43,7 @@ TEST_F(Views, ShareTheStorage) {
   }
 }
 
-TEST_F(Views, ViewWorksOutOneSize) {
+TEST_F(Views, ViewInfersOneSize) {
   const Tensor base = counting({2, 6});
   EXPECT_EQ(view(base, {-1, 4}).sizes(), (Dims{3, 4}));
   EXPECT_EQ(view(base, {-1}).sizes(), Dims{12});
@@ -52,7 +52,7 @@ TEST_F(Views, ViewWorksOutOneSize) {
   EXPECT_EQ(view(zeros({0, 3}, DType::float32, cpu), {5, 0}).sizes(), (Dims{5, 0}));
 }
 
-TEST_F(Views, ViewRefusesOtherCounts) {
+TEST_F(Views, ViewRefusesOtherElementCounts) {
   const Tensor base = counting({2, 6});
   EXPECT_THAT(message_of([&] {
                 view(base, {5, 2});
@@ -64,20 +64,20 @@ TEST_F(Views, ViewRefusesOtherCounts) {
   EXPECT_THROW(view(zeros({0}, DType::float32, cpu), {-1, 0}), Error);
 }
 
-TEST_F(Views, ViewOfStridedTensorsWhereNoDataMoves) {
+TEST_F(Views, ViewSplitsAndMergesStridedDims) {
   const Tensor base = counting({4, 6});
-  const Tensor columns = slice(base, 1, 0, 4);  // strides (6, 1): dim 1 can be cut, not joined with dim 0
+  const Tensor columns = slice(base, 1, 0, 4);  // strides (6, 1): dim 1 can be split, but not merged with dim 0
   EXPECT_EQ(view(columns, {4, 2, 2}).strides(), (Dims{6, 2, 1}));
   EXPECT_EQ(to_doubles(view(columns, {2, 2, 4})), to_doubles(columns));
-  EXPECT_THAT(message_of([&] { view(columns, {16}); }), AllOf(HasSubstr("without moving data"), HasSubstr("reshape")));
+  EXPECT_THAT(message_of([&] { view(columns, {16}); }), AllOf(HasSubstr("without a copy"), HasSubstr("reshape")));
   EXPECT_THROW(view(columns, {8, 2}), Error);
   EXPECT_FALSE(is_viewable_as(columns, {8, 2}));
   EXPECT_TRUE(is_viewable_as(columns, {4, -1, 2}));
   EXPECT_THROW(is_viewable_as(columns, {3, 2}), Error);
-  const Tensor turned = transpose(counting({2, 3, 4}), 0, 1);  // (3, 2, 4), strides (4, 12, 1)
-  EXPECT_THROW(view(turned, {6, 4}), Error);
-  EXPECT_EQ(to_doubles(view(turned, {3, 2, 2, 2})), to_doubles(turned));
-  EXPECT_EQ(to_doubles(view(turned, {3, 1, 2, 4, 1})), to_doubles(turned));
+  const Tensor transposed = transpose(counting({2, 3, 4}), 0, 1);  // (3, 2, 4), strides (4, 12, 1)
+  EXPECT_THROW(view(transposed, {6, 4}), Error);
+  EXPECT_EQ(to_doubles(view(transposed, {3, 2, 2, 2})), to_doubles(transposed));
+  EXPECT_EQ(to_doubles(view(transposed, {3, 1, 2, 4, 1})), to_doubles(transposed));
   const Tensor wide = expand(counting({1, 3}), {4, 3});
   EXPECT_EQ(to_doubles(view(wide, {2, 2, 3})), to_doubles(wide));
   EXPECT_THROW(view(wide, {12}), Error);
@@ -88,17 +88,17 @@ TEST_F(Views, TransposeAndPermute) {
   EXPECT_THAT(to_doubles(transpose(base, 0, 1)), ElementsAre(0, 3, 1, 4, 2, 5));
   EXPECT_EQ(transpose(base, -1, 0).sizes(), (Dims{3, 2}));
   const Tensor cube = counting({2, 3, 4});
-  const Tensor turned = permute(cube, {2, 0, 1});
-  EXPECT_EQ(turned.sizes(), (Dims{4, 2, 3}));
-  EXPECT_EQ(turned.strides(), (Dims{1, 12, 4}));
-  EXPECT_EQ(to_doubles(turned)[1 * 6 + 1 * 3 + 2], 1 * 12 + 2 * 4 + 1);
-  EXPECT_EQ(to_doubles(permute(turned, {1, 2, 0})), to_doubles(cube));
+  const Tensor transposed = permute(cube, {2, 0, 1});
+  EXPECT_EQ(transposed.sizes(), (Dims{4, 2, 3}));
+  EXPECT_EQ(transposed.strides(), (Dims{1, 12, 4}));
+  EXPECT_EQ(to_doubles(transposed)[1 * 6 + 1 * 3 + 2], 1 * 12 + 2 * 4 + 1);
+  EXPECT_EQ(to_doubles(permute(transposed, {1, 2, 0})), to_doubles(cube));
   EXPECT_THROW(transpose(base, 0, 2), Error);
   EXPECT_THAT(message_of([&] { permute(cube, {0, 1}); }), HasSubstr("2 dims are named"));
-  EXPECT_THAT(message_of([&] { permute(cube, {0, 1, -2}); }), HasSubstr("dim 1 comes twice"));
+  EXPECT_THAT(message_of([&] { permute(cube, {0, 1, -2}); }), HasSubstr("dim 1 is named twice"));
 }
 
-TEST_F(Views, SliceClampsAsPythonDoes) {
+TEST_F(Views, SliceClampsAsInPython) {
   const Tensor base = counting({5});
   EXPECT_THAT(to_doubles(slice(base, 0, 1, 3)), ElementsAre(1, 2));
   EXPECT_THAT(to_doubles(slice(base, 0, -2, 99)), ElementsAre(3, 4));
@@ -154,13 +154,13 @@ TEST_F(Views, AsStridedStaysInTheStorage) {
   EXPECT_EQ(as_strided(base, {0, 99}, {1, 1}, 12).num_elements(), 0);
 }
 
-TEST_F(Views, SizesAndStridesWhoseProductsDoNotFitAreRefused) {
+TEST_F(Views, RefuseSizesAndStridesThatOverflow) {
   constexpr std::int64_t large = std::int64_t{1} << 31;
   EXPECT_THAT(message_of([&] {
                 expand(counting({1, 1, 1}), {large, large, 2});
               }),
               HasSubstr("expand: sizes (2147483648, 2147483648, 2)"));
-  // (large * 4) * (large * 2) wraps around to 0, an element that the storage has.
+  // (large * 4) * (large * 2) overflows to 0, which is a valid element of the storage.
   EXPECT_THAT(message_of([&] {
                 as_strided(counting({2}), {large * 4, 1}, {large * 2, 1}, 0);
               }),

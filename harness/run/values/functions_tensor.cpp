@@ -117,8 +117,7 @@ Value full_like(const CallArguments& call) {
       lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
   if (like.is_sharded() && layout::has_partial(*like.impl().layout))
     throw Error(str("like ", describe_sharded(like), ", which has a partial placement"), "give the sizes to full()");
-  made.impl().layout = like.impl().layout;
-  return Value(made);
+  return Value(sharded_like(made, like));
 }
 
 Value arange(const CallArguments& call) {

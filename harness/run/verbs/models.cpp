@@ -144,9 +144,9 @@ Value set_gradient(StepCall& call) {
   if (to.is_tensor()) {
     set_grad(parameter, lockstep::detach(to.as_tensor("to")));
   } else {
-    const Tensor made = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
-    made.impl().layout = layout::gradient_layout(parameter.impl().layout);
-    set_grad(parameter, made);
+    const Tensor local = full(parameter.sizes(), to.as_number("to"), parameter.dtype(), parameter.device());
+    const LayoutPtr wanted = layout::gradient_layout(parameter.layout());
+    set_grad(parameter, wanted ? make_sharded(local, wanted) : local);
   }
   return Value();
 }

@@ -1,10 +1,11 @@
-// Backward: one fixed order over the recorded nodes, which is the order of PyTorch's engine.
+// The backward pass: runs the recorded nodes in one fixed order, which is the order of PyTorch's autograd.
 //
-// A task is a node or a leaf. A task becomes ready when every edge into it is settled. Of the ready tasks a leaf runs
-// before any node, so that a parallel API can start reducing while backward goes on. Of the ready nodes the latest
-// recorded runs first. A node's inputs were recorded before it, so this order is that of falling sequence numbers.
-// Several leaves that become ready at one node are equal in this order; the binary heap of the standard library decides
-// between them, as it does in PyTorch: the leaves of cat(a, b, c, d) run as a, c, b, d.
+// A task is a node or a leaf. It becomes ready when all edges into it are settled; an edge is settled when its gradient
+// has been delivered or is known to be undefined. Ready leaves run before ready nodes, so that a parallel API can start
+// reducing while backward continues. Of the ready nodes the latest recorded runs first. The inputs of a node are
+// recorded before it, so nodes run in the order of decreasing sequence numbers. Leaves that become ready at one node
+// have equal priority. The binary heap of the standard library orders them, as in PyTorch: the leaves of cat(a, b, c,
+// d) run in the order a, c, b, d.
 #include <algorithm>
 #include <limits>
 
@@ -17,8 +18,9 @@ namespace lockstep {
 
 namespace {
 
-// A gradient on its way: the first one is shared with whoever made it, a sum is this run's own.
-struct Incoming {
+// The sum of the gradients that have arrived. The first gradient may have other owners, so it is not changed in place;
+// a sum is owned by this pass.
+struct IncomingGradient {
   Tensor sum;
   bool owned = false;
   void add(Tensor&& grad) {
@@ -27,9 +29,7 @@ struct Incoming {
     } else if (owned) {
       raw::add_(sum, grad);
     } else {
-      const auto layout = sum.impl().layout;  // raw operations know local parts only
-      sum = raw::add(sum, grad);
-      sum.impl().layout = layout;
+      sum = sharded_like(raw::add(sum, grad), sum);
       owned = true;
     }
   }
@@ -37,18 +37,18 @@ struct Incoming {
 
 struct NodeTask {
   Node* node = nullptr;
-  int pending = 0;              // edges into it that are not settled yet
-  std::vector<Incoming> grads;  // one an output; empty until one arrives
-  bool passed = false;          // of a node that lets them pass: one did
+  int pending = 0;                      // edges into it that are not settled
+  std::vector<IncomingGradient> grads;  // one per output; empty until one arrives
+  bool passed = false;                  // for a node that passes gradients on: one has passed
 };
 
 struct LeafTask {
   std::shared_ptr<TensorImpl> leaf;
-  int pending = 0;  // edges into it that are not settled yet
-  Incoming grad;
+  int pending = 0;  // edges into it that are not settled
+  IncomingGradient grad;
 };
 
-// A task that may run; exactly one of the two is set.
+// Exactly one of `node` and `leaf` is set.
 struct ReadyTask {
   std::uint64_t priority = 0;
   NodeTask* node = nullptr;
@@ -56,9 +56,9 @@ struct ReadyTask {
   bool operator<(const ReadyTask& other) const { return priority < other.priority; }
 };
 
-class Run : public RunningBackward {
+class BackwardPass : public RunningBackward {
  public:
-  Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph);
+  BackwardPass(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph);
   void run();
   bool reaches(const TensorImpl* leaf) const override;
 
@@ -70,7 +70,7 @@ class Run : public RunningBackward {
     return std::lower_bound(leaves.begin(), leaves.end(), leaf,
                             [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
   }
-  void deliver(const Edge& edge, Tensor&& grad);  // an undefined gradient settles the edge all the same
+  void deliver(const Edge& edge, Tensor&& grad);  // also settles the edge; `grad` may be undefined
   void add_to(NodeTask& task, int output, Tensor&& grad);
   void make_ready(ReadyTask task);
   void run_ready();
@@ -80,45 +80,48 @@ class Run : public RunningBackward {
   std::vector<Edge> root_edges_;
   Gradients root_grads_;
   bool retain_graph_;
-  std::vector<NodeTask> nodes_;   // falling sequence, for finding only
-  std::vector<LeafTask> leaves_;  // by address, for finding only
+  std::vector<NodeTask> nodes_;   // in decreasing sequence, for lookup only
+  std::vector<LeafTask> leaves_;  // by address, for lookup only
   std::vector<ReadyTask> ready_;  // a heap
 };
 
-Run::Run(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) : retain_graph_(retain_graph) {
+// The given gradient of a root after checks; 1 for a scalar root without one.
+Tensor root_gradient(std::size_t number, const Tensor& root, const Tensor& given) {
+  if (!requires_grad(root))
+    throw Error(str("backward: root ", number,
+                    " has nothing to differentiate: no operation on a tensor that requires a "
+                    "gradient was recorded for it"),
+                "compute it with gradients on, from tensors that require a gradient");
+  if (!given.defined()) {
+    if (num_elements(global_sizes(root)) != 1)
+      throw Error(str("backward: root ", number, " of sizes ", to_text(global_sizes(root)),
+                      " is not a scalar and its gradient is not given"),
+                  "sum it, or give its gradient");
+    return full_gradient(info_of(root), 1.0);
+  }
+  if (!same_layout(given.layout(), layout::gradient_layout(root.layout())))
+    throw Error(str("backward: the gradient given for root ", number, " is ", describe_sharded(given), ", the root is ",
+                    describe_sharded(root)),
+                "give a gradient in the layout of the root, replicated where the root is partial");
+  if (given.sizes() != root.sizes() || given.dtype() != root.dtype())
+    throw Error(str("backward: the gradient given for root ", number, " is ", name_of(given.dtype()), " ",
+                    to_text(given.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
+                "give a gradient of the type and sizes of the root");
+  return given;
+}
+
+BackwardPass::BackwardPass(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph)
+    : retain_graph_(retain_graph) {
   if (!grads.empty() && grads.size() != roots.size())
     throw Error(str("backward: ", grads.size(), " gradients for ", roots.size(), " roots"),
-                "give one a root, or none at all");
+                "give one gradient per root, or none");
   for (std::size_t i = 0; i < roots.size(); ++i) {
-    const Tensor& root = roots[i];
-    if (!requires_grad(root))
-      throw Error(str("backward: root ", i,
-                      " has nothing to differentiate: no operation on a tensor that requires a "
-                      "gradient was recorded for it"),
-                  "compute it with gradients on, from tensors that require one");
-    Tensor grad = grads.empty() ? Tensor() : grads[i];
-    if (!grad.defined()) {
-      if (num_elements(global_sizes(root)) != 1)
-        throw Error(str("backward: root ", i, " of sizes ", to_text(global_sizes(root)),
-                        " is no scalar and its gradient is not given"),
-                    "sum it, or give the gradient of it");
-      grad = ones(root.sizes(), root.dtype(), root.device());
-      grad.impl().layout = layout::gradient_layout(root.impl().layout);
-    } else if (!same_layout(grad.impl().layout, layout::gradient_layout(root.impl().layout))) {
-      throw Error(str("backward: the gradient given for root ", i, " is ", describe_sharded(grad), ", the root is ",
-                      describe_sharded(root)),
-                  "give one that lies as the root does, whole where the root is partial");
-    } else if (grad.sizes() != root.sizes() || grad.dtype() != root.dtype()) {
-      throw Error(str("backward: the gradient given for root ", i, " is ", name_of(grad.dtype()), " ",
-                      to_text(grad.sizes()), ", the root is ", name_of(root.dtype()), " ", to_text(root.sizes())),
-                  "give one of the root's type and sizes");
-    }
-    root_edges_.push_back(edge_of(root));
-    root_grads_.push_back(std::move(grad));
+    root_grads_.push_back(root_gradient(i, roots[i], grads.empty() ? Tensor() : grads[i]));
+    root_edges_.push_back(edge_of(roots[i]));
   }
 }
 
-void Run::list_tasks() {
+void BackwardPass::list_tasks() {
   auto earlier = [](const Node* a, const Node* b) { return a->sequence() < b->sequence(); };
   std::vector<Node*> heap;
   std::vector<std::shared_ptr<TensorImpl>> leaf_edges;
@@ -135,7 +138,7 @@ void Run::list_tasks() {
     std::pop_heap(heap.begin(), heap.end(), earlier);
     Node* node = heap.back();
     heap.pop_back();
-    if (!nodes_.empty() && nodes_.back().node == node) {  // one more edge into it
+    if (!nodes_.empty() && nodes_.back().node == node) {  // another edge into it
       ++nodes_.back().pending;
       continue;
     }
@@ -152,18 +155,18 @@ void Run::list_tasks() {
   }
 }
 
-NodeTask& Run::task_of(const Node& node) {
+NodeTask& BackwardPass::task_of(const Node& node) {
   return *std::lower_bound(
       nodes_.begin(), nodes_.end(), node.sequence(),
       [](const NodeTask& task, std::uint64_t sequence) { return task.node->sequence() > sequence; });
 }
 
-bool Run::reaches(const TensorImpl* leaf) const {
+bool BackwardPass::reaches(const TensorImpl* leaf) const {
   const auto found = find_leaf(leaves_, leaf);
   return found != leaves_.end() && found->leaf.get() == leaf;
 }
 
-void Run::deliver(const Edge& edge, Tensor&& grad) {
+void BackwardPass::deliver(const Edge& edge, Tensor&& grad) {
   if (edge.node) {
     NodeTask& task = task_of(*edge.node);
     if (grad.defined()) add_to(task, edge.output, std::move(grad));
@@ -175,8 +178,8 @@ void Run::deliver(const Edge& edge, Tensor&& grad) {
   }
 }
 
-// A gradient passes a node that only watches; the edges of that node are settled when its turn comes.
-void Run::add_to(NodeTask& task, int output, Tensor&& grad) {
+// A gradient passes through a watching node at once. The edges of that node are settled when the node runs.
+void BackwardPass::add_to(NodeTask& task, int output, Tensor&& grad) {
   const auto at = static_cast<std::size_t>(output);
   if (task.node->passes()) {
     task.passed = true;
@@ -191,12 +194,12 @@ void Run::add_to(NodeTask& task, int output, Tensor&& grad) {
   task.grads[at].add(std::move(grad));
 }
 
-void Run::make_ready(ReadyTask task) {
+void BackwardPass::make_ready(ReadyTask task) {
   ready_.push_back(task);
   std::push_heap(ready_.begin(), ready_.end());
 }
 
-void Run::run_ready() {
+void BackwardPass::run_ready() {
   while (!ready_.empty()) {
     std::pop_heap(ready_.begin(), ready_.end());
     const ReadyTask task = ready_.back();
@@ -208,7 +211,7 @@ void Run::run_ready() {
   }
 }
 
-void Run::run_node(NodeTask& task) {
+void BackwardPass::run_node(NodeTask& task) {
   Node& node = *task.node;
   if (node.passes()) {
     if (task.passed) {
@@ -218,13 +221,13 @@ void Run::run_node(NodeTask& task) {
     for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
-  if (task.grads.empty()) {  // nothing reached it: its inputs wait for it no longer
+  if (task.grads.empty()) {  // no gradient arrived: settle its edges
     for (const Edge& edge : node.edges) deliver(edge, Tensor());
     return;
   }
   Gradients grads;
   grads.reserve(task.grads.size());
-  for (Incoming& incoming : task.grads) grads.push_back(std::move(incoming.sum));
+  for (IncomingGradient& incoming : task.grads) grads.push_back(std::move(incoming.sum));
   task.grads = {};
   if (!node.hooks.empty()) {
     const std::vector<NodeHook> hooks = node.hooks;  // a hook may remove itself
@@ -235,7 +238,7 @@ void Run::run_node(NodeTask& task) {
     }
   }
   Gradients results = node.run(grads);
-  grads.clear();  // a gradient that went on unchanged can then be taken over
+  grads.clear();  // so that a gradient that is passed on unchanged has one owner
   if (!retain_graph_) node.free_saved();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::size_t at = node.order.empty() ? i : static_cast<std::size_t>(node.order[i]);
@@ -243,7 +246,7 @@ void Run::run_node(NodeTask& task) {
   }
 }
 
-void Run::finish_leaf(LeafTask& task) {
+void BackwardPass::finish_leaf(LeafTask& task) {
   if (!task.grad.sum.defined()) return;
   const Tensor leaf(task.leaf);
   GradState& state = make_grad_state(leaf);
@@ -261,28 +264,28 @@ void Run::finish_leaf(LeafTask& task) {
   run_post_accumulate_hooks(leaf);
 }
 
-void Run::run() {
+void BackwardPass::run() {
   list_tasks();
   for (std::size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]));
   run_ready();
 }
 
-// Registers the running backward with the rank while it lives.
+// Registers a running backward with the rank.
 class RunningScope {
  public:
-  explicit RunningScope(RunningBackward& run) : run_(run) {
-    run.id = autograd_rank().next_backward++;
-    autograd_rank().running.push_back(&run);
+  explicit RunningScope(RunningBackward& backward) : backward_(backward) {
+    backward.id = autograd_rank().next_backward++;
+    autograd_rank().running.push_back(&backward);
   }
   ~RunningScope() {
     autograd_rank().running.pop_back();
-    for (const auto& function : run_.at_end) function();
+    for (const auto& function : backward_.at_end) function();
   }
   RunningScope(const RunningScope&) = delete;
   RunningScope& operator=(const RunningScope&) = delete;
 
  private:
-  RunningBackward& run_;
+  RunningBackward& backward_;
 };
 
 }  // namespace
@@ -290,11 +293,11 @@ class RunningScope {
 void backward(const std::vector<Tensor>& roots, const Gradients& grads, bool retain_graph) {
   const comm::PhaseScope phase(comm::Phase::backward);
   const NoGrad no_grad;
-  Run run(roots, grads, retain_graph);
-  const RunningScope scope(run);
-  run.run();
-  for (std::size_t i = 0; i < run.callbacks.size(); ++i) {
-    const auto callback = std::move(run.callbacks[i]);  // it may queue more, which moves the list
+  BackwardPass pass(roots, grads, retain_graph);
+  const RunningScope scope(pass);
+  pass.run();
+  for (std::size_t i = 0; i < pass.callbacks.size(); ++i) {
+    const auto callback = std::move(pass.callbacks[i]);  // it may queue further ones, which reallocates the list
     callback();
   }
 }
