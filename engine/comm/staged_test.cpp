@@ -18,12 +18,12 @@ struct Buffer {
 
 // A collective on plain memory.
 void run_on(Operation operation, std::int64_t count, int root, const std::byte* input, std::byte* output) {
-  Meeting& meeting = Engine::meeting_of(world_group());
-  Issued issued;
+  Endpoint& endpoint = CollectiveIssuer::endpoint_of(world_group());
+  IssuedCollective issued;
   issued.rank = Communicator::current().state();
-  issued.group = meeting.control;
+  issued.group = endpoint.control;
   issued.me = world_group().rank();
-  issued.sequence = meeting.sequence++;
+  issued.sequence = endpoint.sequence++;
   issued.fingerprint.kind = static_cast<std::uint8_t>(operation);
   issued.fingerprint.root = root;
   issued.fingerprint.count = count;
@@ -98,14 +98,14 @@ TEST_P(Staged, EveryOperationAgreesWithArenas) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST(Cut, CoversEveryElementOnce) {
+TEST(Chunking, CoversEveryElementOnce) {
   for (const int size : {1, 2, 3, 8, 128}) {
     for (const std::int64_t count : {0, 1, 1000, 70'000, 3'000'001}) {
       for (int kind = 0; kind < num_operations; ++kind) {
         Fingerprint what;
         what.kind = static_cast<std::uint8_t>(kind);
         what.count = count;
-        const Cut cut = cut_of(what, size);
+        const Chunking cut = chunking_of(what, size);
         if (cut.total == 0) {
           EXPECT_EQ(cut.num_chunks, 0);
           continue;

@@ -1,5 +1,5 @@
 // Pages of peers that are mapped ahead, and copies to many places.
-#include "engine/comm/reach.hpp"
+#include "engine/comm/peer_mappings.hpp"
 
 #include <numeric>
 
@@ -14,27 +14,29 @@ namespace {
 using namespace testing_ranks;
 
 std::unique_ptr<device::HostWorld> small_world(int size) {
-  return device::HostWorld::create(size, device::Sharing::processes, 10 * Reach::block_bytes, control_bytes(size));
+  return device::HostWorld::create(size, device::Sharing::processes, 10 * PeerMappings::block_bytes,
+                                   control_bytes(size));
 }
 
-TEST(Reach, MapsABufferWhenItComesAgain) {
+TEST(PeerMappings, MapsABufferWhenItComesAgain) {
   const auto host = small_world(2);
-  Reach reach(*host);
+  PeerMappings reach(*host);
   const std::byte* base = host->cpu_arena(1).base;
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);  // three blocks, the outer ones in part
+  reach.meet(1, base + 100, 2 * PeerMappings::block_bytes);  // three blocks, the outer ones in part
   EXPECT_EQ(reach.num_mapped(), 0);
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);
+  reach.meet(1, base + 100, 2 * PeerMappings::block_bytes);
   EXPECT_EQ(reach.num_mapped(), 3);
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);
+  reach.meet(1, base + 100, 2 * PeerMappings::block_bytes);
   EXPECT_EQ(reach.num_mapped(), 3);
   // Another buffer that shares a block: what was mapped is not mapped again.
-  for (int time = 0; time < 3; ++time) reach.meet(1, base + 2 * Reach::block_bytes, 2 * Reach::block_bytes);
+  for (int time = 0; time < 3; ++time)
+    reach.meet(1, base + 2 * PeerMappings::block_bytes, 2 * PeerMappings::block_bytes);
   EXPECT_EQ(reach.num_mapped(), 4);
 }
 
-TEST(Reach, KeepsArenasApartAndEndsWithThem) {
+TEST(PeerMappings, KeepsArenasApartAndEndsWithThem) {
   const auto host = small_world(2);
-  Reach reach(*host);
+  PeerMappings reach(*host);
   const auto twice = [&](int rank, const std::byte* begin, std::size_t bytes) {
     reach.meet(rank, begin, bytes);
     reach.meet(rank, begin, bytes);
@@ -53,7 +55,7 @@ TEST(Reach, KeepsArenasApartAndEndsWithThem) {
   EXPECT_EQ(reach.num_mapped(), 12);
 }
 
-TEST(Reach, SumsStayTheSameWhileBuffersComeAgain) {
+TEST(PeerMappings, SumsStayTheSameWhileBuffersComeAgain) {
   const auto failures = run_ranks(3, Kind::processes, [](int rank) {
     constexpr std::size_t count = 300'000;
     std::vector<float> mine(count);
