@@ -50,13 +50,13 @@ TEST(WaitedFor, IsTheEndOfAChainOfWaits) {
   EXPECT_THAT(found[0].by, ElementsAre(1));
 }
 
-TEST(WaitedFor, IsNotWaitedForByTheDead) {
+TEST(WaitedFor, IgnoresWaitsOfDeadRanks) {
   auto stories = stories_of({{call(7, 0, {0, 1}, waits)}, {}});
   stories[0].ended = stories[0].died = true;
   EXPECT_THAT(waited_for(stories), IsEmpty());
 }
 
-TEST(WaitedFor, IsNobodyWhereNobodyWaitsOrAllDo) {
+TEST(WaitedFor, IsEmptyWhenNoRankWaitsOrAllDo) {
   EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
   EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());
   EXPECT_THAT(waited_for(stories_of({{}, {}})), IsEmpty());
