@@ -69,7 +69,7 @@ class ProcessGroup {
   int size() const { return static_cast<int>(members_.size()); }
   const std::vector<int>& members() const { return members_; }  // world ranks, in group order
   const std::string& axis() const { return axis_; }             // the mesh axis of the group; "" if none
-  std::uint64_t sequence() const;                               // number of collectives issued so far
+  std::uint64_t sequence() const;                               // collectives issued so far on this member list
 
  private:
   friend class Communicator;

@@ -128,8 +128,8 @@ void publish_deferred_texts(RankState& rank);
 void finish_predecessor(const IssuedCollective& issued, bool wait);
 
 // The event that a rank waits for: a free slot, the arrival of all members, the data of the last chunk, `target`
-// arrivals at the barriers of a staged collective, or the end of a member's round. wait_until() takes all of them
-// except the last. It throws CollectiveError at the end of a missing member, the deadline, an abort or a poison.
+// arrivals at the barriers of a staged collective, or the end of a member's round. wait_until() waits for any of
+// them except the last. It throws CollectiveError at the end of a missing member, the deadline, an abort or a poison.
 enum class WaitReason : std::uint32_t { slot, arrivals, data, staging_barrier, end_of_round };
 void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t target = 0);
 
