@@ -24,7 +24,7 @@ struct Wait {
   int me = 0, member = 0;
 
   std::vector<int> awaited;  // world ranks
-  // True: the wait ends only when all awaited ranks act. False: any one of them can end it.
+  // True: the wait ends only after all awaited ranks have acted. False: any one of them can end it.
   bool needs_all() const { return reason == WaitReason::arrivals || reason == WaitReason::end_of_round; }
 };
 

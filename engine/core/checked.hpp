@@ -4,9 +4,8 @@
 // memory, and the next kernel would write past its end. Every product and sum of sizes therefore uses one of two kinds
 // of function. ci/check_sizes.py finds the products that do not.
 //
-//   checked_multiply(rows, columns, "unfold")   The factors come from a user or a file. On overflow it throws Error
-//   with
-//                                               the operation and the factors.
+//   checked_multiply(rows, columns, "unfold")   The factors come from a user or a file. On overflow it throws an Error
+//                                               that names the operation and the factors.
 //   bounded_product(index, stride)              The factors describe existing memory, whose extent was checked at its
 //                                               allocation. An overflow is a defect of the engine (InternalError).
 #pragma once

@@ -21,7 +21,7 @@ class Generator {
   float uniform32();       // [0, 1), 24 bits
   double uniform64();      // [0, 1), 53 bits
 
-  // Fill `count` elements in memory order with u * (high - low) + low, as a fused multiply-add like in PyTorch.
+  // Fill `count` elements in memory order with u * (high - low) + low, as a fused multiply-add, as PyTorch does.
   void uniform(float* out, std::int64_t count, double low, double high);
   void uniform(double* out, std::int64_t count, double low, double high);
   // Normal samples. 16 or more elements are drawn in blocks of 16; fewer are drawn in pairs, of which the second sample
