@@ -1,5 +1,4 @@
-// Members of a collective agree on everything that it stands for; the property that differs is named, with each rank's
-// value, on every rank.
+// Mismatched collectives: every rank's error names the property that differs, with the value of each rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -15,28 +14,28 @@ using ::testing::HasSubstr;
 
 Tensor floats(const Dims& sizes, device::Device at = {}) { return full(sizes, 1.0, DType::float32, at); }
 
-void at_place(const std::string& place) { RankContext::current().place = place; }
+void set_line(const std::string& place) { RankContext::current().place = place; }
 
-class AgreementOfKind : public ::testing::TestWithParam<Kind> {
+class Agreement : public ::testing::TestWithParam<Kind> {
  protected:
-  // Every rank fails with a message that holds all parts.
-  template <class... Parts>
-  void expect_named(int size, const Body& body, Parts... parts) {
+  // Every rank fails with a message that contains all fragments.
+  template <class... Fragments>
+  void expect_named(int size, const Body& body, Fragments... fragments) {
     for (const std::string& failure : run_ranks(size, GetParam(), body))
-      EXPECT_THAT(failure, AllOf(HasSubstr("do not agree on"), HasSubstr(parts)...));
+      EXPECT_THAT(failure, AllOf(HasSubstr("do not agree on"), HasSubstr(fragments)...));
   }
-  void expect_fine(int size, const Body& body) {
+  void expect_success(int size, const Body& body) {
     for (const std::string& failure : run_ranks(size, GetParam(), body)) EXPECT_EQ(failure, "");
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, AgreementOfKind, ::testing::Values(Kind::threads, Kind::processes),
+INSTANTIATE_TEST_SUITE_P(Ranks, Agreement, ::testing::Values(Kind::threads, Kind::processes),
                          [](const auto& of) { return of.param == Kind::threads ? "threads" : "processes"; });
 
-TEST_P(AgreementOfKind, NamesShapeAndDim) {
+TEST_P(Agreement, NamesShapeAndDim) {
   expect_named(
       2,
       [](int rank) {
-        // As a scenario joins (4, 2) along its last dim: the tensors come with it in front.
+        // A scenario that gathers (4, 2) along its last dim passes tensors in which that dim is swapped to the front.
         all_gather(world_group(), floats({4, 4}), floats({2, 4}), {.dim = rank});
       },
       "the shape (rank 0: (2, 4); rank 1: (4, 2))", "the dim (rank 0: 0; rank 1: 1)",
@@ -49,7 +48,7 @@ TEST_P(AgreementOfKind, NamesShapeAndDim) {
       "the shape (rank 0: (2, 3); rank 1: (3, 2))");
 }
 
-TEST_P(AgreementOfKind, NamesTheDevice) {
+TEST_P(Agreement, NamesTheDevice) {
   expect_named(
       3,
       [](int rank) {
@@ -59,26 +58,26 @@ TEST_P(AgreementOfKind, NamesTheDevice) {
       "the device (ranks 0, 2: cpu; rank 1: sim)");
 }
 
-TEST_P(AgreementOfKind, NamesThePlace) {
+TEST_P(Agreement, NamesTheCallSite) {
   expect_named(
       2,
       [](int rank) {
-        at_place(rank == 0 ? "own.yaml:10" : "own.yaml:12");
+        set_line(rank == 0 ? "own.yaml:10" : "own.yaml:12");
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
       "the place in the program (rank 0: own.yaml:10; rank 1: own.yaml:12)");
   expect_named(
       2,
       [](int rank) {
-        at_place(rank == 0 ? "one.yaml:10" : "other.yaml:10");
+        set_line(rank == 0 ? "one.yaml:10" : "other.yaml:10");
         barrier(world_group());
       },
       "the place in the program (rank 0: one.yaml:10; rank 1: other.yaml:10)");
 }
 
-TEST_P(AgreementOfKind, TakesPlacesOfOneNameForOne) {
-  expect_fine(2, [](int rank) {
-    at_place(rank == 0 ? "own.yaml:10" : "own.yaml:12");
+TEST_P(Agreement, MatchesCallSitesOfOneName) {
+  expect_success(2, [](int rank) {
+    set_line(rank == 0 ? "own.yaml:10" : "own.yaml:12");
     set_meeting_place("norms");
     const Tensor tensor = floats({4});
     all_reduce(world_group(), tensor, ReduceOp::sum);
@@ -87,7 +86,7 @@ TEST_P(AgreementOfKind, TakesPlacesOfOneNameForOne) {
   expect_named(
       2,
       [](int rank) {
-        at_place("own.yaml:10");
+        set_line("own.yaml:10");
         set_meeting_place(rank == 0 ? "norms" : "losses");
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
@@ -95,14 +94,14 @@ TEST_P(AgreementOfKind, TakesPlacesOfOneNameForOne) {
   expect_named(
       2,
       [](int rank) {
-        at_place("own.yaml:10");
+        set_line("own.yaml:10");
         if (rank == 1) set_meeting_place("norms");
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
       "the place in the program (rank 0: own.yaml:10; rank 1: `norms`)");
 }
 
-TEST_P(AgreementOfKind, NamesTheMeshAxis) {
+TEST_P(Agreement, NamesTheMeshAxis) {
   expect_named(
       2,
       [](int rank) {
@@ -117,7 +116,7 @@ TEST_P(AgreementOfKind, NamesTheMeshAxis) {
       "the mesh axis (rank 0: none; rank 1: tp)");
 }
 
-TEST_P(AgreementOfKind, NamesPhaseAndFamilyOfAModulesCollectives) {
+TEST_P(Agreement, NamesPhaseAndFamilyOfModuleCollectives) {
   expect_named(
       2,
       [](int rank) {
@@ -134,10 +133,10 @@ TEST_P(AgreementOfKind, NamesPhaseAndFamilyOfAModulesCollectives) {
       "the family (rank 0: data_parallel; rank 1: start_up)");
 }
 
-// A gather may begin at a prefetch on one rank and at an explicit call on another.
-TEST_P(AgreementOfKind, LetsModulesCollectivesAndTransfersBeginAtDifferentLines) {
-  expect_fine(2, [](int rank) {
-    at_place(rank == 0 ? "own.yaml:10" : "own.yaml:12");
+// An all-gather may start in a prefetch on one rank and in an explicit call on another.
+TEST_P(Agreement, IgnoresLinesOfModuleCollectivesAndTransfers) {
+  expect_success(2, [](int rank) {
+    set_line(rank == 0 ? "own.yaml:10" : "own.yaml:12");
     all_gather(world_group(), floats({8}), floats({4}), {.family = Family::data_parallel, .owner = "net.0"});
     const PhaseScope phase(rank == 0 ? Phase::forward : Phase::backward);
     if (rank == 0)
@@ -156,18 +155,18 @@ TEST_P(AgreementOfKind, LetsModulesCollectivesAndTransfersBeginAtDifferentLines)
       "the shape (rank 0: (2, 3); rank 1: (3, 2))");
 }
 
-TEST_P(AgreementOfKind, NamesThePurposeOfAnExchange) {
+TEST_P(Agreement, NamesThePurposeOfAnExchange) {
   expect_named(
       2, [](int rank) { comm::exchange(world_group(), "x", rank == 0 ? "model state" : "checks across ranks"); },
       "the purpose of the exchange (rank 0: model state; rank 1: checks across ranks)");
 }
 
-// The recorder cuts long texts; the digest does not.
-TEST_P(AgreementOfKind, ComparesLongPlacesToTheirEnds) {
+// The recorder truncates long texts; the digest covers all of them.
+TEST_P(Agreement, ComparesAllOfALongCallSite) {
   expect_named(
       2,
       [](int rank) {
-        at_place(str(rank == 0 ? "a" : "b", std::string(200, '/'), "own.yaml:10"));
+        set_line(str(rank == 0 ? "a" : "b", std::string(200, '/'), "own.yaml:10"));
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
       "the place in the program");

@@ -13,8 +13,8 @@ namespace lockstep::comm {
 
 namespace {
 
-// Bytes read and written for each byte of `bytes`, all ranks together.
-std::int64_t touches(Operation operation, int world_size) {
+// Bytes that all ranks together read and write per byte of BenchOptions::bytes.
+std::int64_t touched_per_byte(Operation operation, int world_size) {
   switch (operation) {
     case Operation::all_reduce:
     case Operation::all_to_all:
@@ -25,47 +25,47 @@ std::int64_t touches(Operation operation, int world_size) {
     case Operation::broadcast:
       return world_size;
     default:
-      throw Error(str("no timing of ", name_of(operation)),
-                  "one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast");
+      throw Error(str("a timing of ", name_of(operation), " is not available"),
+                  "time all_reduce, all_gather, reduce_scatter, all_to_all or broadcast");
   }
 }
 
-constexpr std::int64_t rotated_bytes = std::int64_t{128} << 20;  // of all ranks together
+constexpr std::int64_t rotated_bytes = std::int64_t{128} << 20;  // of all sets of buffers of all ranks
 
 struct Buffers {
   Tensor input, output;
 };
 
-// One set of buffers, and the call on it.
-class Subject {
+// The timed collective: creates sets of buffers, writes inputs, and issues the call.
+class TimedCollective {
  public:
-  Subject(const BenchOptions& options, ProcessGroup& group) : options_(options), group_(group) {
+  TimedCollective(const BenchOptions& options, ProcessGroup& group) : options_(options), group_(group) {
     call_.family = Family::uncounted;
     const auto size = static_cast<std::int64_t>(group.size());
-    part_ = std::max<std::int64_t>(options.bytes / 4 / size, 1);
+    shard_ = std::max<std::int64_t>(options.bytes / 4 / size, 1);
   }
 
   Buffers make() const {
     const device::PurposeScope scope(device::Purpose::communication);
     const auto tensor = [&](std::int64_t elements) { return full({elements}, 1.0, DType::float32, options_.device); };
-    const std::int64_t whole = part_ * group_.size();
+    const std::int64_t full_size = shard_ * group_.size();
     switch (options_.operation) {
       case Operation::all_reduce:
       case Operation::broadcast:
-        return {tensor(whole), {}};
+        return {tensor(full_size), {}};
       case Operation::all_gather:
-        return {tensor(part_), tensor(whole)};
+        return {tensor(shard_), tensor(full_size)};
       case Operation::reduce_scatter:
-        return {tensor(whole), tensor(part_)};
+        return {tensor(full_size), tensor(shard_)};
       case Operation::all_to_all:
-        return {tensor(whole), tensor(whole)};
+        return {tensor(full_size), tensor(full_size)};
       default:
         break;
     }
     throw Error(str("no buffers for ", name_of(options_.operation)));
   }
 
-  void dirty(const Buffers& buffers, int round) const {
+  void write_input(const Buffers& buffers, int round) const {
     const device::Access access = write(buffers.input);
     device::launch(device::current_stream(options_.device), "dirty", {access},
                    [bytes = access.bytes, round](const device::Pointers& pointers) {
@@ -89,8 +89,8 @@ class Subject {
   }
 
   int num_sets() const {
-    const std::int64_t a_set = std::max<std::int64_t>(options_.bytes * group_.size(), 1);
-    return static_cast<int>(std::clamp<std::int64_t>(rotated_bytes / a_set, 2, 8));
+    const std::int64_t set_bytes = std::max<std::int64_t>(options_.bytes * group_.size(), 1);
+    return static_cast<int>(std::clamp<std::int64_t>(rotated_bytes / set_bytes, 2, 8));
   }
   const Call& call() const { return call_; }
 
@@ -98,7 +98,7 @@ class Subject {
   BenchOptions options_;
   ProcessGroup& group_;
   Call call_;
-  std::int64_t part_;
+  std::int64_t shard_;
 };
 
 }  // namespace
@@ -110,25 +110,25 @@ double BenchTimings::at(double share) const {
 }
 
 BenchTimings time_collective(const BenchOptions& options) {
-  if (options.rounds < 1) throw Error(str(options.rounds, " rounds of a timing"), "make at least one");
+  if (options.rounds < 1) throw Error(str("a timing cannot have ", options.rounds, " rounds"), "ask for at least one");
   ProcessGroup& group = world_group();
-  touches(options.operation, group.size());  // throws for what is not timed
-  const Subject subject(options, group);
+  touched_per_byte(options.operation, group.size());  // throws for an operation that is not timed
+  const TimedCollective timed(options, group);
   std::vector<Buffers> sets;
-  sets.reserve(static_cast<std::size_t>(subject.num_sets()));
-  for (int i = 0; i < subject.num_sets(); ++i) sets.push_back(subject.make());
+  sets.reserve(static_cast<std::size_t>(timed.num_sets()));
+  for (int i = 0; i < timed.num_sets(); ++i) sets.push_back(timed.make());
   std::vector<std::int64_t> times;  // in, out, in, out, ...
-  const int warm_up = std::max(options.warm_up, 2 * subject.num_sets());
+  const int warm_up = std::max(options.warm_up, 2 * timed.num_sets());
   for (int round = -warm_up; round < options.rounds; ++round) {
     const Buffers& buffers = sets[static_cast<std::size_t>(round + warm_up) % sets.size()];
-    subject.dirty(buffers, round);
+    timed.write_input(buffers, round);
     device::current_stream(options.device).synchronize();
-    barrier(group, subject.call());
+    barrier(group, timed.call());
     const std::int64_t in = now_ns();
-    subject.run(buffers);
+    timed.run(buffers);
     const std::int64_t out = now_ns();
-    // Ranks that share a core: who is out first must not write the next input while others are still to come out.
-    barrier(group, subject.call());
+    // On a shared core, the first rank to leave must not write its next input before the others have left.
+    barrier(group, timed.call());
     if (round < 0) continue;
     times.push_back(in);
     times.push_back(out);
@@ -150,11 +150,11 @@ BenchTimings time_collective(const BenchOptions& options) {
 }
 
 std::int64_t touched_bytes(Operation operation, int world_size, std::int64_t bytes) {
-  return touches(operation, world_size) * bytes;
+  return touched_per_byte(operation, world_size) * bytes;
 }
 
 std::int64_t bytes_that_touch(Operation operation, int world_size, std::int64_t touched) {
-  return touched / touches(operation, world_size);
+  return touched / touched_per_byte(operation, world_size);
 }
 
 }  // namespace lockstep::comm

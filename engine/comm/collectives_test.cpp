@@ -1,4 +1,5 @@
-// Every collective against arithmetic written plainly here: the fixed tree, bit for bit, as threads and as processes.
+// Every collective against a plain reference with the same reduction tree, bit for bit, on ranks that are threads or
+// processes.
 #include <cmath>
 #include <limits>
 #include <random>
@@ -15,7 +16,7 @@ using namespace testing_ranks;
 
 // ---- plain references ----
 
-// Values a rank brings, the same wherever they are computed.
+// The input of a rank. Every rank computes the same values for it.
 template <class T>
 std::vector<T> values_for(int rank, std::int64_t count) {
   std::mt19937 engine(static_cast<unsigned>(7919 * rank + 17));
@@ -54,7 +55,7 @@ C combine(ReduceOp op, C a, C b) {
   return a;
 }
 
-// Level by level, neighbours in pairs, an odd one carried up.
+// Level by level: neighbours are combined in pairs, and an odd last one moves up.
 template <class C>
 C tree(ReduceOp op, std::vector<C>& level) {
   for (std::size_t size = level.size(); size > 1; size = (size + 1) / 2) {
@@ -82,21 +83,21 @@ std::vector<T> reduced(ReduceOp op, const std::vector<std::vector<T>>& inputs) {
 }
 
 template <class T>
-std::vector<T> joined(int size, std::int64_t count) {
+std::vector<T> concatenated(int size, std::int64_t count) {
   std::vector<T> all;
   for (int rank = 0; rank < size; ++rank) {
-    const std::vector<T> part = values_for<T>(rank, count);
-    all.insert(all.end(), part.begin(), part.end());
+    const std::vector<T> shard = values_for<T>(rank, count);
+    all.insert(all.end(), shard.begin(), shard.end());
   }
   return all;
 }
 
 template <class T>
-std::vector<T> part_of(const std::vector<T>& all, std::int64_t index, std::int64_t count) {
+std::vector<T> shard_of(const std::vector<T>& all, std::int64_t index, std::int64_t count) {
   return std::vector<T>(all.begin() + index * count, all.begin() + (index + 1) * count);
 }
 
-// All operations of one size and type on the world group.
+// All operations on the world group, with shards of `count` elements.
 template <class T>
 void check_all(int rank, int size, std::int64_t count, DType dtype, device::Device at) {
   ProcessGroup& group = world_group();
@@ -105,7 +106,7 @@ void check_all(int rank, int size, std::int64_t count, DType dtype, device::Devi
     require(same_bits(values_of<T>(tensor), expected), what + where);
   };
   const Tensor output = empty({count * size}, dtype, at);
-  const Tensor part = empty({count}, dtype, at);
+  const Tensor shard = empty({count}, dtype, at);
   const std::vector<T> mine = values_for<T>(rank, count), mine_all = values_for<T>(rank, count * size);
   std::vector<std::vector<T>> each, each_all;
   for (int r = 0; r < size; ++r) {
@@ -121,16 +122,16 @@ void check_all(int rank, int size, std::int64_t count, DType dtype, device::Devi
     const Tensor tensor = tensor_of(mine, dtype, at);
     all_reduce(group, tensor, op);
     check(tensor, reduced(op, each), str("all_reduce ", name_of(op)));
-    reduce_scatter(group, part, tensor_of(mine_all, dtype, at), op);
-    check(part, part_of(reduced(op, each_all), rank, count), str("reduce_scatter ", name_of(op)));
+    reduce_scatter(group, shard, tensor_of(mine_all, dtype, at), op);
+    check(shard, shard_of(reduced(op, each_all), rank, count), str("reduce_scatter ", name_of(op)));
   }
   all_gather(group, output, tensor_of(mine, dtype, at));
-  check(output, joined<T>(size, count), "all_gather");
+  check(output, concatenated<T>(size, count), "all_gather");
 
   all_to_all(group, output, tensor_of(mine_all, dtype, at));
   std::vector<T> expected;
   for (int r = 0; r < size; ++r) {
-    const std::vector<T> piece = part_of(each_all[static_cast<std::size_t>(r)], rank, count);
+    const std::vector<T> piece = shard_of(each_all[static_cast<std::size_t>(r)], rank, count);
     expected.insert(expected.end(), piece.begin(), piece.end());
   }
   check(output, expected, "all_to_all");
@@ -142,10 +143,10 @@ void check_all(int rank, int size, std::int64_t count, DType dtype, device::Devi
 
   const Tensor collected = empty({count * size}, dtype, at);
   gather(group, rank == root ? collected : Tensor(), tensor_of(mine, dtype, at), root);
-  if (rank == root) check(collected, joined<T>(size, count), "gather");
+  if (rank == root) check(collected, concatenated<T>(size, count), "gather");
 
-  scatter(group, part, rank == root ? tensor_of(mine_all, dtype, at) : Tensor(), root);
-  check(part, part_of(each_all[static_cast<std::size_t>(root)], rank, count), "scatter");
+  scatter(group, shard, rank == root ? tensor_of(mine_all, dtype, at) : Tensor(), root);
+  check(shard, shard_of(each_all[static_cast<std::size_t>(root)], rank, count), "scatter");
 }
 
 void check_types(int rank, int size, std::int64_t count, device::Device at = {}) {
@@ -158,58 +159,58 @@ void check_types(int rank, int size, std::int64_t count, device::Device at = {})
   check_all<std::uint8_t>(rank, size, count, DType::boolean, at);
 }
 
-void expect_fine(const std::vector<std::string>& failures) {
+void expect_success(const std::vector<std::string>& failures) {
   for (std::size_t rank = 0; rank < failures.size(); ++rank) EXPECT_EQ(failures[rank], "") << "rank " << rank;
 }
 
 class EachSize : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(World, EachSize, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 11));
 
-TEST_P(EachSize, ThreadsGiveTheTreesBits) {
+TEST_P(EachSize, ThreadsMatchTheTree) {
   const int size = GetParam();
-  expect_fine(run_ranks(size, Kind::threads, [&](int rank) {
+  expect_success(run_ranks(size, Kind::threads, [&](int rank) {
     for (std::int64_t count : {0, 1, 3, 17, 1000, 4099}) check_types(rank, size, count);
   }));
 }
 
-TEST_P(EachSize, ProcessesGiveTheTreesBits) {
+TEST_P(EachSize, ProcessesMatchTheTree) {
   const int size = GetParam();
-  expect_fine(run_ranks(size, Kind::processes, [&](int rank) {
+  expect_success(run_ranks(size, Kind::processes, [&](int rank) {
     for (std::int64_t count : {0, 1, 17, 4099}) check_types(rank, size, count);
   }));
 }
 
-// Past the sizes at which chunks, stores past the caches and several claimants come in: 1 MB and an odd rest.
-TEST_P(EachSize, LargeBuffersGiveTheTreesBits) {
+// Large enough for several chunks, non-temporal stores and several claiming members: 1 MB and one more element.
+TEST_P(EachSize, LargeBuffersMatchTheTree) {
   const int size = GetParam();
   const std::int64_t count = (std::int64_t{1} << 18) + 1;
   std::vector<std::vector<float>> inputs;
   for (int r = 0; r < size; ++r) inputs.push_back(values_for<float>(r, count * size));
   const std::vector<float> sums = reduced(ReduceOp::sum, inputs), means = reduced(ReduceOp::mean, inputs);
   for (const Kind kind : {Kind::threads, Kind::processes}) {
-    expect_fine(run_ranks(size, kind, [&](int rank) {
+    expect_success(run_ranks(size, kind, [&](int rank) {
       ProcessGroup& group = world_group();
       const std::vector<float>& mine = inputs[static_cast<std::size_t>(rank)];
-      const Tensor whole = tensor_of(mine, DType::float32);
-      const Tensor part = empty({count}, DType::float32, {});
-      reduce_scatter(group, part, whole, ReduceOp::mean);
-      require(same_bits(values_of<float>(part), part_of(means, rank, count)), "reduce_scatter");
-      all_reduce(group, whole, ReduceOp::sum);
-      require(same_bits(values_of<float>(whole), sums), "all_reduce");
+      const Tensor full = tensor_of(mine, DType::float32);
+      const Tensor shard = empty({count}, DType::float32, {});
+      reduce_scatter(group, shard, full, ReduceOp::mean);
+      require(same_bits(values_of<float>(shard), shard_of(means, rank, count)), "reduce_scatter");
+      all_reduce(group, full, ReduceOp::sum);
+      require(same_bits(values_of<float>(full), sums), "all_reduce");
       const Tensor output = empty({count * size}, DType::float32, {});
-      all_gather(group, output, part);
+      all_gather(group, output, shard);
       require(same_bits(values_of<float>(output), means), "all_gather");
       all_to_all(group, output, tensor_of(mine, DType::float32));
       std::vector<float> expected;
       for (int r = 0; r < size; ++r) {
-        const std::vector<float> piece = part_of(inputs[static_cast<std::size_t>(r)], rank, count);
+        const std::vector<float> piece = shard_of(inputs[static_cast<std::size_t>(r)], rank, count);
         expected.insert(expected.end(), piece.begin(), piece.end());
       }
       require(same_bits(values_of<float>(output), expected), "all_to_all");
       broadcast(group, output, 0);
       expected.clear();
       for (int r = 0; r < size; ++r) {
-        const std::vector<float> piece = part_of(inputs[static_cast<std::size_t>(r)], 0, count);
+        const std::vector<float> piece = shard_of(inputs[static_cast<std::size_t>(r)], 0, count);
         expected.insert(expected.end(), piece.begin(), piece.end());
       }
       require(same_bits(values_of<float>(output), expected), "broadcast");

@@ -9,7 +9,7 @@
 namespace lockstep::comm {
 
 namespace {
-constexpr std::size_t lone_bytes = std::size_t{4} << 20;
+constexpr std::size_t private_control_bytes = std::size_t{4} << 20;
 }
 
 Communicator::Communicator(RankContext& context) : context_(&context), state_(std::make_shared<RankState>()) {
@@ -20,18 +20,18 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
     state_->world = &control_of(*state_->host);
     LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
                    context.world_size(), " in a world of ", state_->world->world_size);
-    if (state_->world->processes != 0) state_->reach = std::make_unique<Reach>(*state_->host);
+    if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(*state_->host);
     return;
   }
   if (context.world_size() != 1)
     throw Error(
-        str("rank ", context.rank(), " of ", context.world_size(), " has no shared memory to meet its peers in"),
+        str("rank ", context.rank(), " of ", context.world_size(), " has no memory that it shares with its peers"),
         "start the ranks with the launcher, or give each RankContext the HostWorld");
-  state_->lone_memory.reset(static_cast<std::byte*>(std::calloc(1, lone_bytes + 64)));
-  LOCKSTEP_CHECK(state_->lone_memory != nullptr, "no memory for a lone rank's communicator");
-  auto address = reinterpret_cast<std::uintptr_t>(state_->lone_memory.get());
-  std::byte* base = state_->lone_memory.get() + (64 - address % 64) % 64;
-  state_->world = &lay_out(base, lone_bytes, 1, false);
+  state_->private_control.reset(static_cast<std::byte*>(std::calloc(1, private_control_bytes + 64)));
+  LOCKSTEP_CHECK(state_->private_control != nullptr, "no memory for the communicator of a single rank");
+  auto address = reinterpret_cast<std::uintptr_t>(state_->private_control.get());
+  std::byte* base = state_->private_control.get() + (64 - address % 64) % 64;
+  state_->world = &initialize_control(base, private_control_bytes, 1, false);
 }
 
 ProcessGroup& Communicator::group(const std::vector<int>& members, const std::string& axis) {
@@ -52,23 +52,23 @@ ProcessGroup& Communicator::group(const std::vector<int>& members, const std::st
   }
   if (me < 0) {
     groups_.erase({members, axis});
-    throw Error(str("rank ", context_->rank(), " asks for the process group ", ranks_text(members), " it is not in"),
-                "only members may ask for a group");
+    throw Error(str("a process group of ranks ", ranks_text(members), ": rank ", context_->rank(), " is not a member"),
+                "only members may create a group");
   }
-  Meeting& meeting = meetings_[members];
-  if (meeting.control == nullptr) meeting.control = &find_or_insert_group(*state_->world, members, 0);
+  Endpoint& endpoint = endpoints_[members];
+  if (endpoint.control == nullptr) endpoint.control = &find_or_insert_group(*state_->world, members, 0);
   entry.reset(new ProcessGroup);
   entry->rank_ = me;
   entry->members_ = members;
   entry->axis_ = axis;
   entry->state_ = std::make_unique<GroupState>();
-  entry->state_->meeting = &meeting;
+  entry->state_->endpoint = &endpoint;
   return *entry;
 }
 
-Meeting& Communicator::channel(ProcessGroup& group, int from, int to) {
-  Meeting& parent = Engine::meeting_of(group);
-  Meeting& channel = parent.channels[{from, to}];
+Endpoint& Communicator::channel(ProcessGroup& group, int from, int to) {
+  Endpoint& parent = CollectiveIssuer::endpoint_of(group);
+  Endpoint& channel = parent.channels[{from, to}];
   if (channel.control == nullptr) {
     const std::vector<int> ends{group.members()[static_cast<std::size_t>(from)],
                                 group.members()[static_cast<std::size_t>(to)]};
@@ -82,7 +82,7 @@ void Communicator::count_waiter(const device::Stream& stream) {
 }
 
 ProcessGroup::~ProcessGroup() = default;
-std::uint64_t ProcessGroup::sequence() const { return state_->meeting->sequence; }
+std::uint64_t ProcessGroup::sequence() const { return state_->endpoint->sequence; }
 
 ProcessGroup& world_group() {
   Communicator& communicator = Communicator::current();
@@ -114,17 +114,17 @@ void announce_begin() { Communicator::current().state()->note_begin(); }
 
 void abort_all(const std::string& why) {
   WorldControl& world = Communicator::current().world();
-  world.abort.claim_and_fill(why);
-  ring_all(world);
+  world.abort.try_set(why);
+  notify_all(world);
 }
 
 void announce_end(bool failed, const std::string& why) {
   const RankState& state = *Communicator::current().state();
   RankControl& control = state.control();
-  if (!why.empty()) control.why.claim_and_fill(why);
+  if (!why.empty()) control.end_reason.try_set(why);
   RankEnd none = RankEnd::none;
   control.end.compare_exchange_strong(none, failed ? RankEnd::failed : RankEnd::ended);
-  ring_all(*state.world);
+  notify_all(*state.world);
 }
 
 }  // namespace lockstep::comm

@@ -1,5 +1,6 @@
-// A rank's communicator: its groups, log, phase and transport counters; a service of its context. Internal to
-// engine/comm. Its functions run on the rank's own thread; what workers of streams need is in RankState (protocol.hpp).
+// A rank's communicator: its groups, log, phase and transport counters. It is a service of the rank's context and
+// internal to engine/comm. Its functions run on the rank's own thread; RankState (protocol.hpp) holds the state that
+// workers of streams use.
 #pragma once
 
 #include <map>
@@ -16,16 +17,17 @@
 
 namespace lockstep::comm {
 
-// What all groups of one list of members share: the shared structure and this rank's count of collectives.
-struct Meeting {
+// This rank's endpoint of a member list or of a point-to-point channel: the shared control structure, and how many
+// collectives and rounds this rank has issued there. All process groups of one member list share it.
+struct Endpoint {
   GroupControl* control = nullptr;
-  std::uint64_t sequence = 0;
-  std::uint64_t rounds = 0;                         // ended
-  std::map<std::pair<int, int>, Meeting> channels;  // point to point, by ranks within the group
+  std::uint64_t sequence = 0;                        // of the next collective
+  std::uint64_t rounds = 0;                          // ended
+  std::map<std::pair<int, int>, Endpoint> channels;  // point-to-point, by (sender, receiver) within the group
 };
 
 struct GroupState {
-  Meeting* meeting = nullptr;
+  Endpoint* endpoint = nullptr;
 };
 
 class Communicator {
@@ -35,12 +37,14 @@ class Communicator {
   Communicator& operator=(const Communicator&) = delete;
   static Communicator& current() { return RankContext::current().service<Communicator>(); }
 
+  // The group of these world ranks. Throws Error when a rank is invalid or repeated, or this rank is not a member.
   ProcessGroup& group(const std::vector<int>& members, const std::string& axis);
-  Meeting& channel(ProcessGroup& group, int from, int to);
+  // The channel from one rank of the group to another.
+  Endpoint& channel(ProcessGroup& group, int from, int to);
   WorldControl& world() const { return *state_->world; }
   const std::shared_ptr<RankState>& state() const { return state_; }
   const RankContext& context() const { return *context_; }
-  // A stream with a worker may wait for peers beside the rank's own thread.
+  // Counts the stream's worker, if it has one, among the threads that may wait for peers.
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
@@ -50,30 +54,33 @@ class Communicator {
  private:
   RankContext* context_;
   std::shared_ptr<RankState> state_;
-  std::map<std::vector<int>, Meeting> meetings_;
+  std::map<std::vector<int>, Endpoint> endpoints_;
   std::map<std::pair<std::vector<int>, std::string>, std::unique_ptr<ProcessGroup>> groups_;
-  std::set<int> waiters_;
+  std::set<int> waiters_;  // ids of counted streams
 };
 
-// A collective to be issued: everything that is fixed at that moment.
-struct Plan {
+// A collective to be issued, after its arguments have been checked.
+struct CollectiveRequest {
   Operation operation = Operation::barrier;
   ProcessGroup* group = nullptr;
-  Meeting* meeting = nullptr;  // the group's, or a channel's
-  int me = 0;                  // within the meeting
+  Endpoint* endpoint = nullptr;  // of the group, or of a channel
+  int me = 0;                    // this rank's index at the endpoint
   int root = 0;
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
-  std::int64_t count = 0;  // elements of one part
+  std::int64_t count = 0;  // elements of one shard
   const Tensor* input = nullptr;
   const Tensor* output = nullptr;  // may be the input
 };
 
-struct Engine {
-  static Work issue(const Plan& plan, const Call& call);
-  static void issue_on_host(const Plan& plan, const Call& call);
+// Issues collectives (issue.cpp).
+struct CollectiveIssuer {
+  // On a stream. Waits for the collective on the current stream unless the call is asynchronous.
+  static Work issue(const CollectiveRequest& request, const Call& call);
+  // On the host, without tensors; blocks.
+  static void issue_on_host(const CollectiveRequest& request, const Call& call);
   static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose);
-  static Meeting& meeting_of(ProcessGroup& group) { return *group.state_->meeting; }
+  static Endpoint& endpoint_of(ProcessGroup& group) { return *group.state_->endpoint; }
 };
 
 }  // namespace lockstep::comm

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <optional>
 
 #include <linux/futex.h>
 #include <sched.h>
@@ -46,17 +47,17 @@ int num_cores() {
 }  // namespace
 
 template <std::size_t capacity>
-std::string OnceText<capacity>::read() const {
-  if (!any()) return "";
+std::string WriteOnceText<capacity>::read() const {
+  if (!is_set()) return "";
   for (int tries = 0; tries < 200; ++tries) {
-    if (written.load(std::memory_order_acquire) == Written::yes) return text;
+    if (state.load(std::memory_order_acquire) == TextState::complete) return text;
     timespec pause{0, 500'000};
     nanosleep(&pause, nullptr);
   }
-  return "the reason was not told to the end";
+  return "the reason is missing: its writer did not finish";
 }
-template struct OnceText<16384>;
-template struct OnceText<4096>;
+template struct WriteOnceText<16384>;
+template struct WriteOnceText<4096>;
 
 std::int64_t now_ns() {
   timespec now{};
@@ -70,7 +71,7 @@ std::size_t control_bytes_for(int world_size) {
   return (fixed + (std::size_t{256} << 20) + 4095) / 4096 * 4096;
 }
 
-WorldControl& lay_out(std::byte* memory, std::size_t bytes, int world_size, bool processes) {
+WorldControl& initialize_control(std::byte* memory, std::size_t bytes, int world_size, bool processes) {
   const std::size_t ranks = align_up(sizeof(WorldControl));
   const std::size_t fixed =
       ranks + bounded_product(static_cast<std::size_t>(world_size), align_up(sizeof(RankControl)));
@@ -105,59 +106,69 @@ std::uint64_t allocate_control(WorldControl& world, std::size_t bytes) {
   return begin;
 }
 
+namespace {
+
+// Allocates and fills the structure of a group. It becomes visible to others when its offset enters the table.
+struct NewGroup {
+  NewGroup(WorldControl& world, const std::vector<int>& members, std::uint64_t id, std::uint64_t channel) {
+    const std::size_t rounds = align_up(sizeof(GroupControl) + bounded_product(members.size(), sizeof(std::int32_t)));
+    const std::size_t head = rounds + bounded_product(members.size(), sizeof(MemberRounds));
+    const std::size_t slot_bytes = sizeof(Slot) + bounded_product(members.size(), sizeof(MemberEntry));
+    const std::size_t bytes = head + bounded_product(ring_slots, slot_bytes);
+    begin = allocate_control(world, bytes);
+    end = begin + align_up(bytes);
+    GroupControl& group = world.group(begin);
+    group.id = id;
+    group.channel = channel;
+    group.size = static_cast<std::int32_t>(members.size());
+    group.rounds = rounds;
+    group.slots = head;
+    group.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
+    for (std::size_t i = 0; i < members.size(); ++i) group.members()[i] = members[i];
+  }
+  // Frees an unused structure if nothing has been allocated since. Only its header has been written.
+  void release(WorldControl& world) {
+    std::byte* unused = world.at(begin);
+    std::fill(unused, unused + world.group(begin).slots, std::byte{0});
+    world.next_free.compare_exchange_strong(end, begin);
+  }
+  std::uint64_t begin, end;  // offsets in the control area
+};
+
+}  // namespace
+
 GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& members, std::uint64_t channel) {
   const std::uint64_t id = digest(members, channel);
-  std::uint64_t mine = 0, mine_end = 0;
+  std::optional<NewGroup> mine;
   for (std::size_t probe = 0; probe < group_table_entries; ++probe) {
     std::atomic<std::uint64_t>& entry = world.groups[(id + probe) % group_table_entries];
     std::uint64_t offset = entry.load(std::memory_order_acquire);
     if (offset == 0) {
-      if (mine == 0) {
-        const std::size_t rounds =
-            align_up(sizeof(GroupControl) + bounded_product(members.size(), sizeof(std::int32_t)));
-        const std::size_t head = rounds + bounded_product(members.size(), sizeof(Rounds));
-        const std::size_t slot_bytes = sizeof(Slot) + bounded_product(members.size(), sizeof(Line));
-        const std::size_t bytes = head + bounded_product(ring_slots, slot_bytes);
-        mine = allocate_control(world, bytes);
-        mine_end = mine + align_up(bytes);
-        GroupControl& group = world.group(mine);
-        group.id = id;
-        group.channel = channel;
-        group.size = static_cast<std::int32_t>(members.size());
-        group.rounds = rounds;
-        group.slots = head;
-        group.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
-        for (std::size_t i = 0; i < members.size(); ++i) group.members()[i] = members[i];
-      }
-      if (entry.compare_exchange_strong(offset, mine)) return world.group(mine);
+      if (!mine) mine.emplace(world, members, id, channel);
+      if (entry.compare_exchange_strong(offset, mine->begin)) return world.group(mine->begin);
     }
-    // Someone else's entry, now at `offset`.
+    // The entry of another rank, now at `offset`.
     if (is_same(world.group(offset), members, id, channel)) {
-      // Give the unused block back when nobody took memory since; its header alone was written.
-      if (mine != 0) {
-        std::byte* unused = world.at(mine);
-        std::fill(unused, unused + world.group(mine).slots, std::byte{0});
-        world.next_free.compare_exchange_strong(mine_end, mine);
-      }
+      if (mine) mine->release(world);
       return world.group(offset);
     }
   }
   throw Error(str("more than ", group_table_entries, " process groups in one case"), "make fewer process groups");
 }
 
-void ring(Bell& bell) {
-  bell.rings.fetch_add(1, std::memory_order_seq_cst);
-  if (bell.sleepers.load(std::memory_order_seq_cst) != 0)
-    syscall(SYS_futex, &bell.rings, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+void notify(EventCount& changes) {
+  changes.epoch.fetch_add(1, std::memory_order_seq_cst);
+  if (changes.sleepers.load(std::memory_order_seq_cst) != 0)
+    syscall(SYS_futex, &changes.epoch, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void ring_all(WorldControl& world) {
+void notify_all(WorldControl& world) {
   world.ends.fetch_add(1);
   for (std::atomic<std::uint64_t>& entry : world.groups) {
     const std::uint64_t offset = entry.load(std::memory_order_acquire);
     if (offset == 0) continue;
     GroupControl& group = world.group(offset);
-    for (std::uint64_t slot = 0; slot < ring_slots; ++slot) ring(group.slot(slot).bell);
+    for (std::uint64_t slot = 0; slot < ring_slots; ++slot) notify(group.slot(slot).changes);
   }
 }
 

@@ -1,14 +1,14 @@
-// The control area: what the ranks of a case share beside their arenas. Laid out once by prepare_world() in
-// HostWorld::control(), zero-initialised, mapped by every rank at the same address.
+// The control area: the memory that all ranks of a case share besides their arenas. prepare_world() initializes it once
+// in HostWorld::control(). The area is zero-filled, and every rank maps it at the same address.
 //
-//   WorldControl   abort flag and text, counters, the table of groups, a bump allocator for what comes later
-//   RankControl    one a rank: its end, and the flight recorder's ring
-//   GroupControl   one a group, inserted without locks by whoever asks first: members, poison, a ring of slots
-//   Slot           one collective under way: who has arrived, the claimed and finished chunks, a bell to sleep on
-//   Line           what one member brought to a slot
+//   WorldControl   abort flag and text, counters, the table of groups, a bump allocator for later structures
+//   RankControl    one per rank: how the rank ended, its waits, and the ring buffer of its flight recorder
+//   GroupControl   one per member list: members, poison text, a ring of slots; inserted lock-free by the first member
+//   Slot           one collective in progress: arrivals, claimed and finished chunks, an event count to sleep on
+//   MemberEntry    one member's fingerprint and buffers in a slot
 //
-// Everything here is plain memory with atomics; nothing owns anything, and a rank may die at any point of it. Readers
-// of texts look at the atomic that announces them first.
+// All structures are plain memory with atomics. Nothing here owns memory, and a rank may die at any point. A text is
+// published by an atomic; readers load that atomic first.
 #pragma once
 
 #include <atomic>
@@ -30,108 +30,112 @@ inline constexpr int ring_slots = 16;
 inline constexpr int recorder_entries = 2000;
 inline constexpr std::uint64_t world_magic = 0x6c6f636b73746570ull;
 
-// A word to sleep on and ring. The counter goes up at every change, so that no change is slept through.
-struct Bell {
-  std::atomic<std::uint32_t> rings;
+// An event count: a futex word to sleep on. notify() increments `epoch` at every change, so a sleeper that read the
+// earlier epoch does not miss the change.
+struct EventCount {
+  std::atomic<std::uint32_t> epoch;
   std::atomic<std::uint32_t> sleepers;
 };
 
-// What all members must agree on, but for `count` of an exchange.
+// The fields on which all members must agree. Only in an exchange may `count` differ.
 struct Fingerprint {
-  std::uint8_t kind = 0;  // an Operation (receive counts as send), or `exchange_kind`
+  std::uint8_t kind = 0;  // an Operation (receive is stored as send), or `exchange_kind`
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t unused = 0;
   std::int32_t root = 0;
-  std::int64_t count = 0;    // elements of one part: what one rank brings to a gather, keeps of a scatter
-  std::uint64_t digest = 0;  // of the terms and the agreement, which the record holds apart
+  std::int64_t count = 0;    // elements of one shard: a rank's input of an all_gather, its output of a reduce_scatter
+  std::uint64_t digest = 0;  // of Record::terms_digest and Record::content_digest
 };
 inline constexpr std::uint8_t exchange_kind = num_operations;
 
-struct alignas(64) Line {
+struct alignas(64) MemberEntry {
   Fingerprint fingerprint;
   const std::byte* input;
   std::byte* output;
-  std::uint32_t record;  // number of the recorder's entry of this call, modulo 2^32
-  // Twice the slot's generation plus 2 once the member has arrived in it; 1 more when a buffer of it lies where peers
-  // cannot reach it.
+  std::uint32_t record;  // index of this call in the member's flight recorder, modulo 2^32
+  // 2 * (generation of the slot + 1) once the member has arrived. The lowest bit is set when peers cannot access one of
+  // its buffers.
   std::atomic<std::uint32_t> arrival;
-  std::atomic<std::int64_t> moved;  // bytes that the transport has moved for this member
-  std::uint64_t staging;            // offset of the member's staging memory in the control area, 0: none yet
+  std::atomic<std::int64_t> moved_bytes;  // that the transport has moved for this member
+  std::uint64_t staging;                  // offset of the member's staging memory in the control area; 0 if none
 };
-static_assert(sizeof(Line) == 64);
+static_assert(sizeof(MemberEntry) == 64);
 
 enum class Stage : std::uint32_t { filling, open, finished, mismatch };
 
 struct alignas(64) Slot {
-  std::atomic<std::uint32_t> generation;  // how often the slot has been retired: slot s serves sequence g * ring + s
+  // How many collectives the slot has completed. In generation g, slot s serves sequence number g * ring_slots + s.
+  std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<Stage> stage;
-  Bell bell;
-  std::uint32_t staged;  // set by the opener: some buffer lies outside
+  EventCount changes;
+  std::uint32_t staged;  // set by the last arriver: peers cannot access some member's buffer
   alignas(64) std::atomic<std::uint32_t> next_chunk;
   alignas(64) std::atomic<std::uint32_t> done_chunks;
   std::atomic<std::uint32_t> left;
-  std::atomic<std::uint64_t> rounds;  // arrivals at the meeting points within a staged collective
-  Line* lines() { return reinterpret_cast<Line*>(this + 1); }
+  std::atomic<std::uint64_t> barrier_arrivals;  // of the barriers between the pieces of a staged collective
+  MemberEntry* entries() { return reinterpret_cast<MemberEntry*>(this + 1); }
 };
 
-enum class Written : std::uint32_t { no, claimed, yes };
+enum class TextState : std::uint32_t { empty, claimed, complete };
 
-// A text written once: the first writer claims it.
+// A text that is written once. The first writer claims it.
 template <std::size_t capacity>
-struct OnceText {
-  std::atomic<Written> written;
+struct WriteOnceText {
+  std::atomic<TextState> state;
   char text[capacity];
 
   bool claim() {
-    Written expected = Written::no;
-    return written.compare_exchange_strong(expected, Written::claimed);
+    TextState expected = TextState::empty;
+    return state.compare_exchange_strong(expected, TextState::claimed);
   }
   void fill(std::string_view value) {
     const std::size_t size = value.size() < capacity - 1 ? value.size() : capacity - 1;
     value.copy(text, size);
     text[size] = '\0';
-    written.store(Written::yes);
+    state.store(TextState::complete);
   }
-  bool claim_and_fill(std::string_view value) {
+  // False when another writer was first.
+  bool try_set(std::string_view value) {
     if (!claim()) return false;
     fill(value);
     return true;
   }
-  bool any() const { return written.load(std::memory_order_acquire) != Written::no; }
-  std::string read() const;  // waits a little for a writer at work
+  bool is_set() const { return state.load(std::memory_order_acquire) != TextState::empty; }
+  std::string read() const;  // waits up to 0.1 s for a writer that has claimed the text
 };
 
-// How far a member had issued the group's collectives when it ended each of its last rounds (process_group.hpp).
-struct alignas(64) Rounds {
-  static constexpr std::uint64_t kept = 7;
-  std::atomic<std::uint64_t> ended;  // so many; number n is told in issued[n % kept]
-  std::atomic<std::uint64_t> issued[kept];
+// How many of the group's collectives a member had issued at the end of each of its last rounds (end_round() in
+// process_group.hpp).
+struct alignas(64) MemberRounds {
+  static constexpr std::uint64_t num_kept = 7;
+  std::atomic<std::uint64_t> ended;             // number of ended rounds
+  std::atomic<std::uint64_t> issued[num_kept];  // entry n % num_kept belongs to round n
   bool has(std::uint64_t number) const {
     const std::uint64_t last = ended.load(std::memory_order_acquire);
-    return last >= number && last < number + kept;
+    return last >= number && last < number + num_kept;
   }
-  // The member has ended the round `number` (0: none) without the collective of that sequence number.
-  bool left_out(std::uint64_t number, std::uint64_t sequence) const {
-    return number != 0 && has(number) && issued[number % kept].load(std::memory_order_relaxed) <= sequence;
+  // The member has ended round `number` (0: no round) without issuing the collective of that sequence number.
+  bool has_skipped(std::uint64_t number, std::uint64_t sequence) const {
+    return number != 0 && has(number) && issued[number % num_kept].load(std::memory_order_relaxed) <= sequence;
   }
 };
 
 struct GroupControl {
   std::uint64_t id;       // digest of members and channel
-  std::uint64_t channel;  // 0 for a group; a point-to-point channel's parent otherwise
+  std::uint64_t channel;  // 0 for a group; the id of the parent group for a point-to-point channel
   std::int32_t size;
   std::uint32_t slot_bytes;
-  std::uint64_t rounds;  // offset from this structure, one a member
-  std::uint64_t slots;   // offset from this structure
-  // The poison tells of a member's end, not of a disagreement or deadline; set before `poison` is announced.
+  std::uint64_t rounds;  // offset of the MemberRounds from this structure, one per member
+  std::uint64_t slots;   // offset of the slots from this structure
+  // The poison reports the end of a member, not a mismatch or a deadline. Set before `poison` is published.
   std::atomic<std::uint32_t> poisoned_by_end;
-  OnceText<16384> poison;
+  WriteOnceText<16384> poison;
   std::int32_t* members() { return reinterpret_cast<std::int32_t*>(this + 1); }
   const std::int32_t* members() const { return reinterpret_cast<const std::int32_t*>(this + 1); }
-  Rounds& rounds_of(int member) {
-    return reinterpret_cast<Rounds*>(reinterpret_cast<std::byte*>(this) + rounds)[member];
+  MemberRounds& rounds_of(int member) {
+    return reinterpret_cast<MemberRounds*>(reinterpret_cast<std::byte*>(this) + rounds)[member];
   }
   Slot& slot(std::uint64_t sequence) {
     return *reinterpret_cast<Slot*>(reinterpret_cast<std::byte*>(this) + slots +
@@ -139,20 +143,22 @@ struct GroupControl {
   }
 };
 
-// Whether a member has something to say about its agreement (Call::agreement_text), and when it comes to that.
-enum class Tells : std::uint8_t { nothing, at_once, later };
+// When a member publishes the description of its content digest (Call) after a mismatch: never, at once because it
+// waits in the call, or later because the call is asynchronous.
+enum class ContentText : std::uint8_t { none, at_once, deferred };
 
-// How the place of a call is compared between ranks.
-enum class PlacedBy : std::uint8_t { nothing, phase, line, name };
+// How the call sites of the members are compared: not at all, by phase, by phase and source line, or by shared name.
+enum class CallSiteMatch : std::uint8_t { none, phase, line, name };
 
-// What members agree on beside the plain fields of Fingerprint (fingerprint.hpp); for messages.
+// The properties besides the plain fields of Fingerprint on which members must agree (fingerprint.hpp). Messages show
+// them.
 struct Terms {
   std::uint8_t num_dims;
-  std::int8_t dim;      // that parts are joined or cut along
+  std::int8_t dim;      // the dim along which shards are concatenated or split
   std::uint8_t device;  // a device::Kind
-  PlacedBy placed_by;
-  std::int64_t sizes[max_dims];  // the first `num_dims`, as the caller wrote them
-  char place[96];                // "file:line", or the name that several places share; of calls that are placed so
+  CallSiteMatch site_match;
+  std::int64_t sizes[max_dims];  // the first `num_dims` hold the shape as the caller wrote it
+  char call_site[96];            // "file:line", or the shared name; unused when site_match is none or phase
 };
 
 // An entry of the flight recorder.
@@ -164,50 +170,51 @@ struct Record {
   std::int64_t issued_ns;
   std::int64_t finished_ns;
   std::atomic<CollectiveState> state;
-  std::uint8_t kind;  // as in Fingerprint, but receive stays receive
+  std::uint8_t kind;  // as in Fingerprint, except that receive stays receive
   std::uint8_t dtype, op, family, phase;
-  Tells tells;
+  ContentText content_text;
   std::int32_t root;
   std::int32_t scenario_line;
   char axis[16];
   char owner[80];
   std::uint64_t terms_digest;
-  std::uint64_t agreement;
+  std::uint64_t content_digest;  // of the call's content and, for collectives of a module, of its owner
   Terms terms;
 };
 
 // A thread of a rank that waits for peers (wait_graph.hpp).
 struct WaitEntry {
-  std::atomic<std::uint64_t> group;  // offset of the GroupControl in the control area, 0: free, 1: being written
+  std::atomic<std::uint64_t> group;  // offset of the GroupControl in the control area; 0: free; 1: being written
   std::atomic<std::uint64_t> sequence;
   std::atomic<std::uint64_t> round;   // 0: none
-  std::atomic<std::uint64_t> target;  // of Waiting::round and Waiting::end_of_round
+  std::atomic<std::uint64_t> target;  // of WaitReason::staging_barrier and WaitReason::end_of_round
   std::atomic<std::uint64_t> record;
-  std::atomic<std::uint32_t> what;   // a Waiting
-  std::atomic<std::uint32_t> me;     // within the group
-  std::atomic<std::int32_t> member;  // whom an end of a round is awaited from
+  std::atomic<std::uint32_t> reason;  // a WaitReason
+  std::atomic<std::uint32_t> me;      // within the group
+  std::atomic<std::int32_t> member;   // whose end of round is awaited
 };
-inline constexpr int most_waits = 16;  // of one rank
+inline constexpr int max_waits = 16;  // of one rank
 
 enum class RankEnd : std::uint32_t { none, ended, failed, died };
 
 struct alignas(64) RankControl {
   std::atomic<RankEnd> end;
-  std::atomic<std::int64_t> begun_ns;  // when the rank had come to its program; 0: not yet
-  OnceText<4096> why;
-  std::atomic<std::uint32_t> waits;         // long ones that its threads are in
-  std::atomic<std::uint64_t> wait_changes;  // goes up whenever one begins or ends
-  std::atomic<std::uint64_t> stuck_at;      // `wait_changes` + 1 when no thread of the rank could go on without a peer
-  WaitEntry waits_in[most_waits];
-  std::atomic<std::uint64_t> agreement_of;  // sequence + 1 of the mismatch that agreement_text belongs to
-  std::uint64_t agreement_group;
-  char agreement_text[4096];
-  // Where the rank is; written by it alone and read once it has ended or hangs.
+  std::atomic<std::int64_t> begun_ns;  // when the rank began its program; 0: not yet
+  WriteOnceText<4096> end_reason;
+  std::atomic<std::uint32_t> waits;         // number of LongWaits of its threads
+  std::atomic<std::uint64_t> wait_changes;  // incremented whenever a LongWait begins or ends
+  std::atomic<std::uint64_t> blocked_at;  // `wait_changes` + 1 when no thread of the rank could progress without a peer
+  WaitEntry wait_entries[max_waits];
+  // The description of the content digest, published after a mismatch.
+  std::atomic<std::uint64_t> content_text_of;  // sequence number of the mismatched collective, plus 1
+  std::uint64_t content_text_group;            // offset of its GroupControl
+  char content_text[4096];
+  // The step that the rank runs. Only the rank writes it; others read it after the rank has ended or while it hangs.
   struct {
     char step[64];
     char file[192];
     std::int32_t line, column;
-  } place;
+  } location;
   std::atomic<std::uint64_t> num_records;
   Record records[recorder_entries];
 };
@@ -218,14 +225,14 @@ struct alignas(64) WorldControl {
   std::uint64_t magic;
   std::int32_t world_size;
   std::int32_t num_cores;
-  std::uint32_t processes;  // 1: ranks reach each other's arenas alone, not each other's other memory
+  std::uint32_t processes;  // 1: ranks are processes and can access only the arenas of each other
   std::uint64_t bytes;      // of the control area
   std::uint64_t ranks;      // offset of the first RankControl
   std::atomic<std::uint64_t> next_free;
-  std::atomic<std::int32_t> num_waiters;        // threads that may wait for others: ranks, and stream workers
-  alignas(64) std::atomic<std::uint32_t> ends;  // goes up whenever a rank ends, dies, or something is aborted
-  std::atomic<std::uint32_t> looker;            // 1 + the rank that looks for a deadlock now; 0: none does
-  OnceText<16384> abort;
+  std::atomic<std::int32_t> num_waiters;         // threads that may wait for peers: one per rank, and stream workers
+  alignas(64) std::atomic<std::uint32_t> ends;   // incremented at every end, death, failure or abort
+  std::atomic<std::uint32_t> deadlock_searcher;  // 1 + the rank that searches for a deadlock; 0: none
+  WriteOnceText<16384> abort;
   std::atomic<std::uint64_t> groups[group_table_entries];  // offsets; open addressing by id
 
   std::byte* at(std::uint64_t offset) { return reinterpret_cast<std::byte*>(this) + offset; }
@@ -240,22 +247,25 @@ struct alignas(64) WorldControl {
   const GroupControl& group(std::uint64_t offset) const { return *reinterpret_cast<const GroupControl*>(at(offset)); }
 };
 
-// Bytes that a world of so many ranks needs: fixed parts, and room for groups and staging (sparse).
+// Bytes of the control area of a world: the fixed structures, and address space for groups and staging (sparse).
 std::size_t control_bytes_for(int world_size);
-// Lays out zeroed memory. Throws Error when it is too small.
-WorldControl& lay_out(std::byte* memory, std::size_t bytes, int world_size, bool processes);
-// The laid out area of a world; throws InternalError when prepare_world() was forgotten.
+// Initializes zero-filled memory. Throws Error when `bytes` is too small.
+WorldControl& initialize_control(std::byte* memory, std::size_t bytes, int world_size, bool processes);
+// The control area of a world. Throws InternalError when prepare_world() has not run.
 WorldControl& control_of(const device::HostWorld& world);
 
-// Memory from the control area, zeroed, aligned to 64 bytes. Throws Error when it is used up.
+// Allocates memory in the control area and returns its offset: zero-filled, aligned to 64 bytes. Throws Error when the
+// area is used up.
 std::uint64_t allocate_control(WorldControl& world, std::size_t bytes);
-// The group of these members (and channel), made when it is not there yet. Lock-free.
+// The group of these members (and channel), created by the first caller. Lock-free. Throws Error when the table is
+// full.
 GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& members, std::uint64_t channel);
 
-void ring(Bell& bell);
-// Rings every bell of the world after an end or abort was noted.
-void ring_all(WorldControl& world);
+// Wakes the sleepers of one event count.
+void notify(EventCount& changes);
+// Wakes the sleepers of every slot of the world, after an end, a failure or an abort.
+void notify_all(WorldControl& world);
 
-std::int64_t now_ns();
+std::int64_t now_ns();  // monotonic clock
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// Copies between the ranks' buffers, to one place or to many (reduce.hpp).
+// Copies between the ranks' buffers, to one destination or to many (reduce.hpp).
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
@@ -11,16 +11,21 @@ namespace lockstep::comm {
 
 namespace {
 
-// Line by line, each read once. Stores that go through the caches ask for their lines well ahead: with many streams of
-// stores the processor does not foresee them by itself. Returns the bytes stored in each place.
+std::size_t bytes_to_copy(std::size_t bytes) {
+  if (defect_armed(Defect::transport_tail_left_out)) [[unlikely]]
+    return bytes - 1;
+  return bytes;
+}
+
+// Copies whole cache lines to all destinations and reads each line once. Returns the bytes stored per destination.
 std::size_t copy_lines_to_all(std::byte* const* to, std::size_t count, const std::byte* from, std::size_t num_lines,
-                              bool streams) {
+                              bool nontemporal) {
   struct Line {
     std::byte bytes[64];
   };
   const std::size_t bytes = num_lines * 64;
-  if (streams && has_past_caches) {
-    // Some lines of each place at a time: memory likes them in one piece.
+  if (nontemporal && has_past_caches) {
+    // Several consecutive lines per destination: memory is faster when writes are contiguous.
     constexpr std::size_t piece = 4 * 64;
     std::size_t at = 0;
     while (at < bytes) {
@@ -32,6 +37,7 @@ std::size_t copy_lines_to_all(std::byte* const* to, std::size_t count, const std
     finish_past_caches();
     return at;
   }
+  // The hardware does not prefetch this many streams of stores, so the loop prefetches them itself.
   constexpr std::size_t ahead = 512;
   std::size_t at = 0;
   for (; at < bytes; at += 64) {
@@ -47,11 +53,10 @@ std::size_t copy_lines_to_all(std::byte* const* to, std::size_t count, const std
 
 }  // namespace
 
-std::size_t copy(std::byte* to, const std::byte* from, std::size_t bytes, bool streams) {
+std::size_t copy(std::byte* to, const std::byte* from, std::size_t bytes, bool nontemporal) {
   if (to == from || bytes == 0) return bytes;
-  if (defect_armed(Defect::transport_tail_left_out)) [[unlikely]]
-    --bytes;
-  if (streams && has_past_caches && bytes >= 256) {
+  bytes = bytes_to_copy(bytes);
+  if (nontemporal && has_past_caches && bytes >= 256) {
     copy_past_caches(to, from, bytes);
     return bytes;
   }
@@ -59,36 +64,36 @@ std::size_t copy(std::byte* to, const std::byte* from, std::size_t bytes, bool s
   return bytes;
 }
 
-std::size_t copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool streams) {
-  constexpr std::size_t most = 16;  // places at a time
-  constexpr std::size_t least_bytes = 4096;
-  if (to.size() > most) {
-    const std::size_t first = copy_to_all(to.first(most), from, bytes, streams);
-    return std::min(first, copy_to_all(to.subspan(most), from, bytes, streams));
+std::size_t copy_to_all(std::span<std::byte* const> to, const std::byte* from, std::size_t bytes, bool nontemporal) {
+  constexpr std::size_t max_at_a_time = 16;
+  constexpr std::size_t min_bytes_by_lines = 4096;
+  if (to.size() > max_at_a_time) {
+    const std::size_t first = copy_to_all(to.first(max_at_a_time), from, bytes, nontemporal);
+    return std::min(first, copy_to_all(to.subspan(max_at_a_time), from, bytes, nontemporal));
   }
-  std::byte* places[most];
+  std::byte* destinations[max_at_a_time];
   std::size_t count = 0;
   const auto alignment = [](const std::byte* place) { return reinterpret_cast<std::uintptr_t>(place) % 64; };
-  bool alike = true;
-  for (std::byte* place : to) {
-    if (place == from || place == nullptr) continue;
-    places[count++] = place;
-    alike = alike && alignment(place) == alignment(places[0]);
+  bool same_alignment = true;
+  for (std::byte* destination : to) {
+    if (destination == from || destination == nullptr) continue;
+    destinations[count++] = destination;
+    same_alignment = same_alignment && alignment(destination) == alignment(destinations[0]);
   }
   if (count == 0 || bytes == 0) return bytes;
-  if (!alike || bytes < least_bytes) {
+  if (!same_alignment || bytes < min_bytes_by_lines) {
     std::size_t least = bytes;
-    for (std::size_t i = 0; i < count; ++i) least = std::min(least, copy(places[i], from, bytes, streams));
+    for (std::size_t i = 0; i < count; ++i) least = std::min(least, copy(destinations[i], from, bytes, nontemporal));
     return least;
   }
-  const std::size_t head = (64 - alignment(places[0])) % 64;
+  const std::size_t head = (64 - alignment(destinations[0])) % 64;
   const std::size_t num_lines = (bytes - head) / 64, tail = head + num_lines * 64;
   for (std::size_t i = 0; i < count; ++i) {
-    std::memcpy(places[i], from, head);
-    std::memcpy(places[i] + tail, from + tail, bytes - tail);
-    places[i] += head;
+    std::memcpy(destinations[i], from, head);
+    std::memcpy(destinations[i] + tail, from + tail, bytes - tail);
+    destinations[i] += head;
   }
-  const std::size_t lines = copy_lines_to_all(places, count, from + head, num_lines, streams);
+  const std::size_t lines = copy_lines_to_all(destinations, count, from + head, num_lines, nontemporal);
   return head + lines + (bytes - tail);
 }
 

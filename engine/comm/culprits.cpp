@@ -16,7 +16,7 @@ bool is_under_way(const RecordedCollective& call) {
   return call.state != CollectiveState::done && call.state != CollectiveState::failed;
 }
 
-// The sequence number after the last that the rank has called in the group.
+// The sequence number of the rank's next call in the group.
 std::uint64_t num_called(const RankStory& story, std::uint64_t group) {
   std::uint64_t called = 0;
   for (const RecordedCollective& call : story.collectives)
@@ -24,10 +24,8 @@ std::uint64_t num_called(const RankStory& story, std::uint64_t group) {
   return called;
 }
 
-std::string named(const std::vector<int>& ranks) {
-  const std::string list = ranks_text(ranks);
-  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2),
-             ranks.size() == 1 ? " waits" : " wait");
+std::string waiting_text(const std::vector<int>& ranks) {
+  return str(named_ranks_text(ranks), ranks.size() == 1 ? " waits" : " wait");
 }
 
 }  // namespace
@@ -35,7 +33,7 @@ std::string named(const std::vector<int>& ranks) {
 std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
   std::map<int, const RankStory*> by_rank;
   for (const RankStory& story : stories) by_rank[story.rank] = &story;
-  std::map<int, std::set<int>> waiting_for;  // by the rank waited for
+  std::map<int, std::set<int>> waiting_for;  // awaited rank -> waiting ranks
   std::set<int> waiting;
   for (const RankStory& story : stories) {
     if (story.ended) continue;
@@ -55,7 +53,7 @@ std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
     WaitedFor one;
     one.rank = rank;
     one.by.assign(by.begin(), by.end());
-    one.text = str(named(one.by), " for it ", last_words(*by_rank.at(one.by.front())));
+    one.text = str(waiting_text(one.by), " for it ", last_words(*by_rank.at(one.by.front())));
     found.push_back(std::move(one));
   }
   return found;
@@ -63,7 +61,7 @@ std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
 
 void note_crash(device::HostWorld& world, int rank, std::string_view why) {
   RankControl& crashed = control_of(world).rank(rank);
-  crashed.why.claim_and_fill(why);
+  crashed.end_reason.try_set(why);
   RankEnd none = RankEnd::none;
   crashed.end.compare_exchange_strong(none, RankEnd::died);
 }

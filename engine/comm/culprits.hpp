@@ -1,4 +1,4 @@
-// Which rank a stuck case waits for, and which ranks crashed, from the flight recorder alone.
+// The rank that a hung case waits for, and the ranks that crashed, from the flight recorder alone.
 //
 //   for (const WaitedFor& culprit : waited_for(read_recorder(world)))
 //     print(culprit.rank, culprit.text);   // 2, "ranks 0, 1 wait for it in all_reduce of 16 bytes ..."
@@ -12,19 +12,20 @@
 
 namespace lockstep::comm {
 
+// A rank on which others wait.
 struct WaitedFor {
   int rank = 0;
   std::vector<int> by;  // ranks in a collective that this rank has not called
-  std::string text;     // the waiting ranks, with the call of each
+  std::string text;     // the waiting ranks and the call of the first of them
 };
 
-// The ranks that peers wait for and that wait for no peer themselves, in order. Empty when nobody waits, and when the
-// ranks wait for each other in a circle. To be asked of a case that is still under way: an abort ends every wait.
+// The ranks that peers wait for and that wait for no peer themselves, in rank order. Empty when no rank waits, and when
+// the ranks wait for each other in a cycle. Call it while the case still runs, because an abort ends every wait.
 std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories);
 
-// In the handler of the signal that ends a rank: marks the rank as dead. Allocates nothing and wakes nobody.
+// For the handler of a fatal signal: marks the rank as dead. Allocates nothing and wakes no rank.
 void note_crash(device::HostWorld& world, int rank, std::string_view why);
-// Ranks that were marked so, or announced as dead, up to now.
+// The ranks that have been marked or announced as dead so far.
 std::vector<int> crashed_ranks(const device::HostWorld& world);
 
 }  // namespace lockstep::comm

@@ -31,7 +31,7 @@ std::vector<RankStory> stories_of(std::vector<std::vector<RecordedCollective>> c
 
 constexpr auto done = CollectiveState::done, waits = CollectiveState::waiting;
 
-TEST(WaitedFor, IsTheRankThatHasNotCalled) {
+TEST(AwaitedRanks, AreThoseThatHaveNotCalled) {
   const std::vector<int> all = {0, 1, 2};
   const auto found = waited_for(stories_of({{call(7, 0, all, done), call(7, 1, all, waits)},
                                             {call(7, 0, all, done), call(7, 1, all, waits)},
@@ -42,7 +42,7 @@ TEST(WaitedFor, IsTheRankThatHasNotCalled) {
   EXPECT_THAT(found[0].text, StartsWith("ranks 0, 1 wait for it in barrier"));
 }
 
-TEST(WaitedFor, IsTheEndOfAChainOfWaits) {
+TEST(AwaitedRanks, AreAtTheEndOfAChainOfWaits) {
   const auto found =
       waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {1, 2}, waits)}, {}, {call(3, 0, {3}, done)}}));
   ASSERT_EQ(found.size(), 1u);
@@ -50,13 +50,13 @@ TEST(WaitedFor, IsTheEndOfAChainOfWaits) {
   EXPECT_THAT(found[0].by, ElementsAre(1));
 }
 
-TEST(WaitedFor, IsNotWaitedForByTheDead) {
+TEST(AwaitedRanks, ExcludeWaitsOfDeadRanks) {
   auto stories = stories_of({{call(7, 0, {0, 1}, waits)}, {}});
   stories[0].ended = stories[0].died = true;
   EXPECT_THAT(waited_for(stories), IsEmpty());
 }
 
-TEST(WaitedFor, IsNobodyWhereNobodyWaitsOrAllDo) {
+TEST(AwaitedRanks, AreEmptyWhenNoRankWaitsOrAllDo) {
   EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
   EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());
   EXPECT_THAT(waited_for(stories_of({{}, {}})), IsEmpty());

@@ -1,4 +1,4 @@
-// The story of a recorder, told: who ended how, who waits for whom, where ranks parted.
+// Explains a flight recording: the ranks that ended, the collective on which ranks diverged, and the ranks that wait.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -11,152 +11,159 @@ namespace lockstep::comm {
 
 namespace {
 
-std::string name_ranks(const std::vector<int>& ranks) {
-  const std::string list = ranks_text(ranks);
-  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2));
+// "Rank 2", "Ranks 0, 1".
+std::string capitalized_ranks_text(const std::vector<int>& ranks) {
+  std::string text = named_ranks_text(ranks);
+  text[0] = 'R';
+  return text;
 }
 
-bool is_pending(const RecordedCollective& c) { return c.state != CollectiveState::done; }
+bool is_pending(const RecordedCollective& call) { return call.state != CollectiveState::done; }
 
-std::string tell(const RecordedCollective& c) {
-  std::string out = c.operation;
-  if (c.operation == "exchange")
-    out += str(" of ", c.bytes, " bytes");
-  else if (c.operation != "barrier")
-    out += str(" of ", c.bytes, " bytes of ", c.dtype);
-  if (!c.owner.empty()) out += str(" for ", c.owner);
-  if (c.scenario_line > 0) out += str(" at line ", c.scenario_line);
-  out += str(" (#", c.sequence, " of group ", ranks_text(c.members), c.axis.empty() ? "" : str(", axis ", c.axis), ")");
+std::string recorded_call_text(const RecordedCollective& call) {
+  std::string out = call.operation;
+  if (call.operation == "exchange")
+    out += str(" of ", call.bytes, " bytes");
+  else if (call.operation != "barrier")
+    out += str(" of ", call.bytes, " bytes of ", call.dtype);
+  if (!call.owner.empty()) out += str(" for ", call.owner);
+  if (call.scenario_line > 0) out += str(" at line ", call.scenario_line);
+  out += str(" (#", call.sequence, " of group ", ranks_text(call.members),
+             call.axis.empty() ? "" : str(", axis ", call.axis), ")");
   return out;
 }
 
-using Place = std::pair<std::uint64_t, std::uint64_t>;  // group, sequence
-
-// How a call looks to its peers; what must agree.
-std::string signature(const RecordedCollective& c) {
-  if (c.operation == "exchange" || c.operation == "barrier") return c.operation;
-  if (c.operation == "send" || c.operation == "receive") return str("transfer of ", c.bytes, " bytes of ", c.dtype);
-  return str(c.operation, " of ", c.bytes, " bytes of ", c.dtype);
+// The properties of a call that must agree between its members.
+std::string signature(const RecordedCollective& call) {
+  if (call.operation == "exchange" || call.operation == "barrier") return call.operation;
+  if (call.operation == "send" || call.operation == "receive")
+    return str("transfer of ", call.bytes, " bytes of ", call.dtype);
+  return str(call.operation, " of ", call.bytes, " bytes of ", call.dtype);
 }
 
-std::string list_sayings(const std::map<std::string, std::vector<int>>& sayings, const char* verb) {
-  std::string out;
-  for (const auto& [what, ranks] : sayings) out += str(out.empty() ? "" : "; ", name_ranks(ranks), verb, what);
-  return out;
-}
+// The recorded calls of one collective, by rank.
+using Calls = std::map<int, const RecordedCollective*>;
 
-std::string tell_ends(const std::vector<RankStory>& stories) {
+struct Recording {
+  explicit Recording(const std::vector<RankStory>& all) {
+    for (const RankStory& story : all) {
+      stories[story.rank] = &story;
+      for (const RecordedCollective& call : story.collectives)
+        collectives[{call.group_id, call.sequence}][story.rank] = &call;
+    }
+  }
+  std::map<int, const RankStory*> stories;
+  std::map<std::pair<std::uint64_t, std::uint64_t>, Calls> collectives;  // by group and sequence number
+};
+
+std::string explain_ends(const std::vector<RankStory>& stories) {
   std::string out;
-  std::vector<int> fine;
+  std::vector<int> succeeded;
   for (const RankStory& story : stories) {
     if (!story.ended) continue;
     if (!story.failed && !story.died) {
-      fine.push_back(story.rank);
+      succeeded.push_back(story.rank);
       continue;
     }
     out +=
         str("Rank ", story.rank, story.died ? " died" : " failed", story.why.empty() ? "" : str(": ", story.why), ".");
     out += story.collectives.empty() ? str(" It had called no collective.\n")
-                                     : str(" It last called ", tell(story.collectives.back()), ".\n");
+                                     : str(" It last called ", recorded_call_text(story.collectives.back()), ".\n");
   }
-  if (!fine.empty()) {
-    std::string named = name_ranks(fine);
-    named[0] = 'R';
-    out += str(named, " finished all steps.\n");
-  }
+  if (!succeeded.empty()) out += str(capitalized_ranks_text(succeeded), " finished all steps.\n");
   return out;
 }
 
-// The ranks' calls at one place of one group.
-struct Meet {
-  std::map<int, const RecordedCollective*> calls;
-};
+// The earliest collective for which ranks issued different calls; null if there is none.
+const Calls* find_divergence(const Recording& recording) {
+  const Calls* diverged = nullptr;
+  std::int64_t diverged_ns = 0;
+  for (const auto& [id, calls] : recording.collectives) {
+    std::string first;
+    std::int64_t issued_ns = 0;
+    bool differs = false;
+    for (const auto& [rank, call] : calls) {
+      const std::string mine = signature(*call);
+      if (first.empty()) first = mine;
+      differs |= mine != first;
+      issued_ns = std::max(issued_ns, call->issued_ns);
+    }
+    if (differs && (diverged == nullptr || issued_ns < diverged_ns)) {
+      diverged = &calls;
+      diverged_ns = issued_ns;
+    }
+  }
+  return diverged;
+}
+
+std::string explain_divergence(const Calls& calls) {
+  std::map<std::string, std::vector<int>> ranks_by_call;
+  for (const auto& [rank, call] : calls) ranks_by_call[recorded_call_text(*call)].push_back(rank);
+  std::string list;
+  for (const auto& [text, ranks] : ranks_by_call)
+    list += str(list.empty() ? "" : "; ", named_ranks_text(ranks), " called ", text);
+  return str("The ranks diverged here: ", list, ".\n");
+}
+
+// The last call of a rank that others wait for.
+std::string explain_missing_rank(const RankStory& story) {
+  const std::string rank = str(" Rank ", story.rank);
+  if (story.collectives.empty()) return str(rank, " has called no collective.");
+  const RecordedCollective& last = story.collectives.back();
+  if (is_pending(last)) return str(rank, " is itself in ", recorded_call_text(last), ".");
+  return str(rank, " last finished ", recorded_call_text(last),
+             story.ended ? "." : " and has called no collective since.");
+}
+
+// The ranks in a pending collective, and the members that have not called it. "" if it is not pending.
+std::string explain_waits(const Recording& recording, const Calls& calls) {
+  std::vector<int> waiting, missing;
+  const RecordedCollective* sample = nullptr;
+  for (const auto& [rank, call] : calls) {
+    if (!is_pending(*call)) continue;
+    waiting.push_back(rank);
+    if (sample == nullptr) sample = call;
+  }
+  if (sample == nullptr) return "";
+  for (const int member : sample->members)
+    if (!calls.contains(member)) missing.push_back(member);
+  const std::string ranks = capitalized_ranks_text(waiting);
+  const bool one = waiting.size() == 1;
+  if (missing.empty())
+    return str(ranks, one ? " has" : " have", " called but not finished ", recorded_call_text(*sample),
+               "; every member had called it.\n");
+  std::string out = str(ranks, one ? " waits" : " wait", " in ", recorded_call_text(*sample), " for ",
+                        named_ranks_text(missing), ".");
+  for (const int rank : missing) {
+    const auto found = recording.stories.find(rank);
+    if (found == recording.stories.end()) continue;
+    const RankStory& story = *found->second;
+    if (story.ended && (story.failed || story.died)) continue;  // explain_ends() has described it
+    out += explain_missing_rank(story);
+  }
+  return out + "\n";
+}
 
 }  // namespace
 
 std::string last_words(const RankStory& story) {
   if (story.collectives.empty()) return "before any collective";
   const RecordedCollective& last = story.collectives.back();
-  return str(is_pending(last) ? "in " : "after ", tell(last));
+  return str(is_pending(last) ? "in " : "after ", recorded_call_text(last));
 }
 
 std::string explain(const std::vector<RankStory>& stories) {
-  std::string out = tell_ends(stories);
-  std::map<Place, Meet> meets;
-  std::map<int, const RankStory*> by_rank;
-  for (const RankStory& story : stories) {
-    by_rank[story.rank] = &story;
-    for (const RecordedCollective& c : story.collectives) meets[{c.group_id, c.sequence}].calls[story.rank] = &c;
-  }
-
-  // Where ranks parted: the earliest meeting at which they called different things.
-  const Meet* parted = nullptr;
-  std::int64_t parted_ns = 0;
-  for (const auto& [place, meet] : meets) {
-    std::string first;
-    std::int64_t issued = 0;
-    bool differs = false;
-    for (const auto& [rank, call] : meet.calls) {
-      const std::string signed_as = signature(*call);
-      if (first.empty()) first = signed_as;
-      differs |= signed_as != first;
-      issued = std::max(issued, call->issued_ns);
-    }
-    if (differs && (parted == nullptr || issued < parted_ns)) {
-      parted = &meet;
-      parted_ns = issued;
-    }
-  }
-  if (parted != nullptr) {
-    std::map<std::string, std::vector<int>> sayings;
-    for (const auto& [rank, call] : parted->calls) sayings[tell(*call)].push_back(rank);
-    out += str("The ranks parted here: ", list_sayings(sayings, " called "), ".\n");
-  }
-
-  // Who waits for whom: members that have not called what others have not finished.
-  for (const auto& [place, meet] : meets) {
-    std::vector<int> waiting, missing;
-    const RecordedCollective* sample = nullptr;
-    for (const auto& [rank, call] : meet.calls) {
-      if (!is_pending(*call)) continue;
-      waiting.push_back(rank);
-      if (sample == nullptr) sample = call;
-    }
-    if (sample == nullptr || &meet == parted) continue;
-    for (int member : sample->members)
-      if (meet.calls.find(member) == meet.calls.end()) missing.push_back(member);
-    std::string verb = waiting.size() == 1 ? " waits" : " wait";
-    std::string named = name_ranks(waiting);
-    named[0] = 'R';
-    if (missing.empty()) {
-      out += str(named, waiting.size() == 1 ? " has" : " have", " called but not finished ", tell(*sample),
-                 "; every member had called it.\n");
-      continue;
-    }
-    out += str(named, verb, " in ", tell(*sample), " for ", name_ranks(missing), ".");
-    for (int rank : missing) {
-      const auto found = by_rank.find(rank);
-      if (found == by_rank.end() || (found->second->ended && (found->second->failed || found->second->died))) continue;
-      const RankStory& story = *found->second;
-      const RecordedCollective* last = story.collectives.empty() ? nullptr : &story.collectives.back();
-      out += str(" Rank ", rank);
-      if (last == nullptr) {
-        out += " has called no collective.";
-      } else if (is_pending(*last)) {
-        out += str(" is itself in ", tell(*last), ".");
-      } else {
-        out += str(" last finished ", tell(*last), story.ended ? "." : " and was elsewhere since.");
-      }
-    }
-    out += "\n";
-  }
   if (stories.empty()) return "The recording holds no rank.\n";
-  if (out.empty()) {
-    std::size_t total = 0;
-    for (const RankStory& story : stories) total += story.collectives.size();
-    out = str("No rank failed or waits; ", total, " collectives were recorded, all finished.\n");
-  }
-  return out;
+  const Recording recording(stories);
+  std::string out = explain_ends(stories);
+  const Calls* diverged = find_divergence(recording);
+  if (diverged != nullptr) out += explain_divergence(*diverged);
+  for (const auto& [id, calls] : recording.collectives)
+    if (&calls != diverged) out += explain_waits(recording, calls);
+  if (!out.empty()) return out;
+  std::size_t total = 0;
+  for (const RankStory& story : stories) total += story.collectives.size();
+  return str("No rank failed or waits; ", total, " collectives were recorded, all finished.\n");
 }
 
 }  // namespace lockstep::comm

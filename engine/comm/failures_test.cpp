@@ -1,4 +1,4 @@
-// What goes wrong must be told, on every rank, soon, and with names.
+// Failed collectives: every rank reports them soon, with ranks and names.
 #include <atomic>
 #include <chrono>
 #include <cmath>
@@ -30,18 +30,18 @@ Tensor floats(std::int64_t count, float value = 1.0f) {
   return tensor_of(std::vector<float>(static_cast<std::size_t>(count), value), DType::float32);
 }
 
-class FailuresOfKind : public ::testing::TestWithParam<Kind> {
+class CollectiveFailures : public ::testing::TestWithParam<Kind> {
  protected:
   std::vector<std::string> run(int size, const Body& body, double deadline = 10.0) {
     return run_ranks(size, GetParam(), body, deadline);
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, FailuresOfKind, ::testing::Values(Kind::threads, Kind::processes),
+INSTANTIATE_TEST_SUITE_P(Ranks, CollectiveFailures, ::testing::Values(Kind::threads, Kind::processes),
                          [](const auto& of) { return of.param == Kind::threads ? "threads" : "processes"; });
 
-// ---- disagreements: before data moves, on every rank, with what each called
+// ---- mismatches: detected before data moves, on every rank, with the call of each rank
 
-TEST_P(FailuresOfKind, NamesBothOperations) {
+TEST_P(CollectiveFailures, NamesBothOperations) {
   const auto failures = run(3, [](int rank) {
     RankContext::current().scenario_line = 10 + rank;
     if (rank == 1)
@@ -57,13 +57,13 @@ TEST_P(FailuresOfKind, NamesBothOperations) {
         << failure;
 }
 
-TEST_P(FailuresOfKind, NamesSizesTypesReductionsAndRoots) {
+TEST_P(CollectiveFailures, NamesSizesTypesReductionsAndRoots) {
   const auto expect_all = [](const std::vector<std::string>& failures, const std::string& what, const std::string& a,
                              const std::string& b) {
     for (const std::string& failure : failures)
       EXPECT_THAT(failure, AllOf(HasSubstr(what), HasSubstr(a), HasSubstr(b)));
   };
-  // A small and a large one, which would take different ways were they not compared first.
+  // A small and a large tensor would take different code paths if the sizes were not compared first.
   expect_all(run(2, [](int rank) { all_reduce(world_group(), floats(rank == 0 ? 4 : 2'000'000), ReduceOp::sum); }),
              "do not agree on the number of elements", "rank 0 calls all_reduce(sum) of 4 float32",
              "rank 1 calls all_reduce(sum) of 2000000 float32");
@@ -79,7 +79,7 @@ TEST_P(FailuresOfKind, NamesSizesTypesReductionsAndRoots) {
              "from rank 0", "from rank 1");
 }
 
-TEST_P(FailuresOfKind, TellsWhatTheAgreementStoodFor) {
+TEST_P(CollectiveFailures, ShowsTheContentTexts) {
   const auto failures = run(2, [](int rank) {
     Call call;
     call.agreement = static_cast<std::uint64_t>(40 + rank);
@@ -91,15 +91,15 @@ TEST_P(FailuresOfKind, TellsWhatTheAgreementStoodFor) {
                                HasSubstr("rank 0: gradients of a, b"), HasSubstr("rank 1: gradients of a")));
 }
 
-// An all_gather that is waited for meets a reduce_scatter that is not yet: nobody is in the latter, whose rank tells
-// what it is for while it waits for something else.
-TEST_P(FailuresOfKind, TellsOfADeferredCallWhileWaitingElsewhere) {
+// A blocking all_gather mismatches a deferred reduce_scatter. No thread waits in the latter, so its rank publishes the
+// content text while it waits for something else.
+TEST_P(CollectiveFailures, PublishesTheTextOfADeferredCallWhileWaitingElsewhere) {
   for (const bool ends_round : {true, false}) {
     const auto failures = run(3, [ends_round](int rank) {
       ProcessGroup& world = world_group();
       ProcessGroup& others = rank == 0 ? world : group_of({1, 2});
       if (rank == 0) {
-        // The others wait by then. Who does not is not waited for long.
+        // By then the others wait. The text of a rank that does not wait is awaited only briefly.
         std::this_thread::sleep_for(std::chrono::milliseconds(500));
         all_gather(world, floats(12), floats(4), {.owner = "block.1"});
         return;
@@ -112,7 +112,7 @@ TEST_P(FailuresOfKind, TellsOfADeferredCallWhileWaitingElsewhere) {
       if (ends_round) {
         end_round(world, true, "block.0");
       } else {
-        // Rank 2 waits here for rank 1, which comes only once the error is out.
+        // Rank 2 waits here for rank 1, which arrives only after the error has been thrown.
         if (rank == 1) work.wait();
         barrier(others);
       }
@@ -128,7 +128,7 @@ TEST_P(FailuresOfKind, TellsOfADeferredCallWhileWaitingElsewhere) {
   }
 }
 
-// The deferred call's rank computes until the others have failed: they cannot have waited for it.
+// The rank of the deferred call computes until the others have failed, so they cannot have waited for its text.
 TEST(Failures, DoesNotWaitForTheTextOfARankThatComputes) {
   std::atomic<bool> failed{false};
   bool waited_in_vain = false;
@@ -161,7 +161,7 @@ TEST(Failures, DoesNotWaitForTheTextOfARankThatComputes) {
                                Not(HasSubstr("never asked for"))));
 }
 
-TEST_P(FailuresOfKind, MovesNoDataOnAMismatch) {
+TEST_P(CollectiveFailures, MovesNoDataOnAMismatch) {
   const auto failures = run(2, [](int rank) {
     const Tensor tensor = floats(8, 3.0f);
     try {
@@ -175,7 +175,7 @@ TEST_P(FailuresOfKind, MovesNoDataOnAMismatch) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST_P(FailuresOfKind, PoisonsTheGroupButNotOthers) {
+TEST_P(CollectiveFailures, PoisonsOnlyItsGroup) {
   const auto failures = run(4, [](int rank) {
     ProcessGroup& pair = group_of(rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
     std::string first;
@@ -184,7 +184,7 @@ TEST_P(FailuresOfKind, PoisonsTheGroupButNotOthers) {
     } catch (const CollectiveError& error) {
       first = error.message();
     }
-    require(first.empty() == (rank >= 2), "the mismatch was seen by the wrong ranks: " + first);
+    require(first.empty() == (rank >= 2), "the wrong ranks saw the mismatch: " + first);
     std::string second;
     const double took = seconds_of([&] {
       try {
@@ -193,7 +193,7 @@ TEST_P(FailuresOfKind, PoisonsTheGroupButNotOthers) {
         second = error.message();
       }
     });
-    require(second.empty() == (rank >= 2), "a poisoned group went on: " + second);
+    require(second.empty() == (rank >= 2), "a poisoned group remained usable: " + second);
     if (rank < 2) {
       require(second.find("is unusable since an earlier collective of it failed") != std::string::npos, second);
       require(second.find("number of elements") != std::string::npos, second);
@@ -204,9 +204,9 @@ TEST_P(FailuresOfKind, PoisonsTheGroupButNotOthers) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-// ---- ranks that do not come
+// ---- ranks that do not arrive
 
-TEST_P(FailuresOfKind, NamesWhoDidNotArriveByTheDeadline) {
+TEST_P(CollectiveFailures, NamesRanksThatMissTheDeadline) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {
     failures = run(
@@ -227,8 +227,8 @@ TEST_P(FailuresOfKind, NamesWhoDidNotArriveByTheDeadline) {
   EXPECT_LT(took, 2.0);
 }
 
-// A rank that is launched late is not late: the clock starts when all members have begun.
-TEST_P(FailuresOfKind, CountsADeadlineFromWhenAllHaveBegun) {
+// The time to launch a rank does not count: the deadline counts from the moment when all members have begun.
+TEST_P(CollectiveFailures, CountsADeadlineFromWhenAllHaveBegun) {
   World world(3, GetParam());
   world.launch = [](int rank) {
     if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(700));
@@ -251,7 +251,7 @@ TEST_P(FailuresOfKind, CountsADeadlineFromWhenAllHaveBegun) {
   EXPECT_GT(took, 0.9);
 }
 
-TEST_P(FailuresOfKind, LearnsOfAnEndedRankAtOnce) {
+TEST_P(CollectiveFailures, ReportsAnEndedRankAtOnce) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {
     failures = run(3, [](int rank) {
@@ -266,7 +266,7 @@ TEST_P(FailuresOfKind, LearnsOfAnEndedRankAtOnce) {
   EXPECT_LT(took, 2.0);
 }
 
-TEST_P(FailuresOfKind, LearnsOfAFailedRankAtOnceAndWhy) {
+TEST_P(CollectiveFailures, ReportsAFailedRankAtOnceWithItsReason) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {
     failures = run(3, [](int rank) {
@@ -289,7 +289,7 @@ TEST_P(FailuresOfKind, LearnsOfAFailedRankAtOnceAndWhy) {
   EXPECT_LT(took, 2.0);
 }
 
-TEST(Failures, SurvivorsOfAKilledRankEndAtOnceAndTheRecorderTells) {
+TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
   World world(3, Kind::processes);
   std::vector<std::string> failures;
   const double took = seconds_of([&] {
@@ -322,14 +322,14 @@ TEST(Failures, SurvivorsOfAKilledRankEndAtOnceAndTheRecorderTells) {
   EXPECT_EQ(stories[0].collectives[1].state, CollectiveState::failed);
   EXPECT_GE(stories[0].collectives[1].finished_ns, stories[0].collectives[1].issued_ns);
   EXPECT_EQ(last_words(stories[1]), "after barrier at line 31 (#0 of group [0, 1, 2])");
-  const std::string told = explain(stories);
-  EXPECT_THAT(told, HasSubstr("Rank 1 died: ended by signal 9. It last called barrier at line 31"));
-  EXPECT_THAT(told, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
-  EXPECT_EQ(explain(stories_from_text(to_text(stories))), told);
+  const std::string explanation = explain(stories);
+  EXPECT_THAT(explanation, HasSubstr("Rank 1 died: ended by signal 9. It last called barrier at line 31"));
+  EXPECT_THAT(explanation, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
+  EXPECT_EQ(explain(stories_from_text(to_text(stories))), explanation);
   EXPECT_THROW(stories_from_text("{\"rank\": }"), Error);
 }
 
-TEST_P(FailuresOfKind, AbortEndsEveryWait) {
+TEST_P(CollectiveFailures, AbortEndsEveryWait) {
   std::vector<std::string> failures;
   const double took = seconds_of([&] {
     failures = run(3, [](int rank) {
@@ -346,45 +346,45 @@ TEST_P(FailuresOfKind, AbortEndsEveryWait) {
 
 // ---- arguments
 
-TEST(Failures, RefusesWhatCannotBe) {
+TEST(Failures, RefusesInvalidArguments) {
   const auto failures = run_ranks(2, Kind::threads, [](int rank) {
-    const auto refused = [](const std::function<void()>& call, const std::string& part) {
+    const auto refused = [](const std::function<void()>& call, const std::string& fragment) {
       try {
         call();
       } catch (const Error& error) {
-        require(std::string(error.what()).find(part) != std::string::npos, str("other words: ", error.what()));
+        require(std::string(error.what()).find(fragment) != std::string::npos, str("another message: ", error.what()));
         return;
       }
-      throw Error(str("not refused: ", part));
+      throw Error(str("not refused: ", fragment));
     };
     ProcessGroup& group = world_group();
-    const Tensor whole = floats(4), part = floats(2);
+    const Tensor full = floats(4), shard = floats(2);
     refused([&] { all_reduce(group, empty({2}, DType::int64, {}), ReduceOp::mean); }, "mean of int64");
     refused([&] { all_reduce(group, empty({2}, DType::boolean, {}), ReduceOp::sum); }, "bool has no sum");
-    refused([&] { all_gather(group, floats(5), part); }, "output has 5 elements");
-    refused([&] { all_gather(group, empty({4}, DType::float64, {}), part); }, "one type and device");
-    refused([&] { reduce_scatter(group, part, floats(5), ReduceOp::sum); }, "input has 5 elements");
+    refused([&] { all_gather(group, floats(5), shard); }, "output has 5 elements");
+    refused([&] { all_gather(group, empty({4}, DType::float64, {}), shard); }, "the same dtype and device");
+    refused([&] { reduce_scatter(group, shard, floats(5), ReduceOp::sum); }, "input has 5 elements");
     refused([&] { all_to_all(group, floats(3), floats(3)); }, "do not split into 2");
-    refused([&] { all_gather(group, whole, slice(whole, 0, 1, 3)); }, "overlap");
-    refused([&] { all_reduce(group, transpose(view(whole, {2, 2}), 0, 1), ReduceOp::sum); }, "not contiguous");
-    refused([&] { broadcast(group, whole, 2); }, "rank 2 is not in a group of 2");
-    refused([&] { send(group, whole, rank); }, "this rank itself");
-    refused([&] { all_reduce(group, Tensor(), ReduceOp::sum); }, "no tensor");
+    refused([&] { all_gather(group, full, slice(full, 0, 1, 3)); }, "overlap");
+    refused([&] { all_reduce(group, transpose(view(full, {2, 2}), 0, 1), ReduceOp::sum); }, "not contiguous");
+    refused([&] { broadcast(group, full, 2); }, "rank 2 is not in a group of 2");
+    refused([&] { send(group, full, rank); }, "this rank itself");
+    refused([&] { all_reduce(group, Tensor(), ReduceOp::sum); }, "the tensor is undefined");
     refused([&] { group_of({0, 0, 1}); }, "named twice");
     refused([&] { group_of({0, 7}); }, "not in a world of 2");
     refused([&] { group_of({1 - rank}); }, "only members");
     refused([&] { set_deadline(0); }, "positive");
     refused([&] { reduce_op_from_name("median"); }, "unknown reduction");
-    // None of these has made the group unusable, nor counts.
+    // No refused call has made the group unusable or was counted.
     require(log().empty() && group.sequence() == 0, "a refused call was counted");
     barrier(group);
   });
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-// ---- the seeded defect is seen in values
+// ---- a seeded defect
 
-TEST(Failures, ASumThatLeavesOutARankIsSeen) {
+TEST(Failures, ASumThatOmitsARankShowsInTheValues) {
   arm_defect(Defect::sum_leaves_out_rank);
   const auto failures = run_ranks(3, Kind::threads, [](int rank) {
     const Tensor tensor = floats(4, static_cast<float>(rank + 1));

@@ -16,32 +16,32 @@ bool is_transfer(const Record& record) {
          record.kind == static_cast<std::uint8_t>(Operation::receive);
 }
 
-// A program issues its own collectives at one line on all ranks, or at lines that share a name. Collectives that the
-// engine makes for a module may begin at different lines (a prefetch, an explicit unshard): they belong to a module and
-// a phase. The two ends of a transfer stand in different lines by nature.
-PlacedBy placed_by(const Record& record, const Communicator& communicator) {
-  if (is_transfer(record)) return PlacedBy::nothing;
+// Ranks issue the collectives of a program at one line, or at lines that share a name. Collectives that the engine
+// issues for a module may start at different lines (a prefetch on one rank, an explicit unshard on another), so only
+// their phase is compared. A send and its receive are always at different lines.
+CallSiteMatch site_match_of(const Record& record, const Communicator& communicator) {
+  if (is_transfer(record)) return CallSiteMatch::none;
   switch (static_cast<Family>(record.family)) {
     case Family::data_parallel:
     case Family::start_up:
-      return PlacedBy::phase;
+      return CallSiteMatch::phase;
     case Family::user:
     case Family::tensor_parallel:
     case Family::checkpoint:
-      return communicator.meeting_place.empty() ? PlacedBy::line : PlacedBy::name;
+      return communicator.meeting_place.empty() ? CallSiteMatch::line : CallSiteMatch::name;
     case Family::uncounted:
       break;
   }
-  return PlacedBy::nothing;
+  return CallSiteMatch::none;
 }
 
-// The tensor whose shape the caller has in mind.
-const Tensor* subject_of(const Plan& plan) {
-  if (plan.operation == Operation::scatter) return plan.output;
-  return plan.input != nullptr ? plan.input : plan.output;
+// The tensor whose shape messages show.
+const Tensor* subject_of(const CollectiveRequest& request) {
+  if (request.operation == Operation::scatter) return request.output;
+  return request.input != nullptr ? request.input : request.output;
 }
 
-// Texts are cut at the front: paths and names of modules differ at their ends.
+// Truncates a text at its front, because paths and names of modules differ at their ends.
 void copy_end(char* to, std::size_t capacity, std::string_view text) {
   if (text.size() >= capacity) text.remove_prefix(text.size() - (capacity - 1));
   to[text.copy(to, capacity - 1)] = '\0';
@@ -63,33 +63,34 @@ void Digest::add(std::string_view text) {
   }
 }
 
-void note_terms(Record& record, const Plan& plan, const Call& call, const Communicator& communicator) {
+void record_terms(Record& record, const CollectiveRequest& request, const Call& call,
+                  const Communicator& communicator) {
   Terms& terms = record.terms;
-  terms.placed_by = placed_by(record, communicator);
+  terms.site_match = site_match_of(record, communicator);
   terms.num_dims = 0;
   terms.dim = static_cast<std::int8_t>(call.dim);
   terms.device = 0;
-  if (const Tensor* subject = subject_of(plan); subject != nullptr) {
+  if (const Tensor* subject = subject_of(request); subject != nullptr) {
     const Dims& sizes = subject->sizes();
     terms.num_dims = static_cast<std::uint8_t>(sizes.size());
     std::copy(sizes.begin(), sizes.end(), terms.sizes);
     if (call.dim > 0 && call.dim < sizes.size()) std::swap(terms.sizes[0], terms.sizes[call.dim]);
     terms.device = static_cast<std::uint8_t>(subject->device().kind);
   }
-  const bool named = terms.placed_by == PlacedBy::name;
-  const std::string& place = named ? communicator.meeting_place : communicator.context().place;
-  const bool by_place = named || terms.placed_by == PlacedBy::line;
-  if (by_place) copy_end(terms.place, sizeof terms.place, place);  // else its lines of memory stay untouched
+  const bool by_name = terms.site_match == CallSiteMatch::name;
+  const std::string& call_site = by_name ? communicator.meeting_place : communicator.context().place;
+  const bool by_call_site = by_name || terms.site_match == CallSiteMatch::line;
+  if (by_call_site) copy_end(terms.call_site, sizeof terms.call_site, call_site);
 
   Digest digest;
   digest.add(static_cast<std::uint64_t>(record.family) | static_cast<std::uint64_t>(terms.device) << 8 |
-             static_cast<std::uint64_t>(terms.num_dims) << 16 | static_cast<std::uint64_t>(terms.placed_by) << 24 |
+             static_cast<std::uint64_t>(terms.num_dims) << 16 | static_cast<std::uint64_t>(terms.site_match) << 24 |
              static_cast<std::uint64_t>(static_cast<std::uint8_t>(terms.dim)) << 32);
   for (int dim = 0; dim < terms.num_dims; ++dim) digest.add(static_cast<std::uint64_t>(terms.sizes[dim]));
-  digest.add(plan.group->axis());
+  digest.add(request.group->axis());
   if (record.kind == exchange_kind) digest.add(call.owner);
-  if (terms.placed_by == PlacedBy::phase || terms.placed_by == PlacedBy::line) digest.add(record.phase);
-  if (by_place) digest.add(place);
+  if (terms.site_match == CallSiteMatch::phase || terms.site_match == CallSiteMatch::line) digest.add(record.phase);
+  if (by_call_site) digest.add(call_site);
   record.terms_digest = digest.value();
 }
 
@@ -141,12 +142,12 @@ std::string value_of(Term term, const Record& record) {
     case Term::axis:
       return record.axis[0] == '\0' ? "none" : record.axis;
     case Term::phase:
-      return terms.placed_by == PlacedBy::phase || terms.placed_by == PlacedBy::line
+      return terms.site_match == CallSiteMatch::phase || terms.site_match == CallSiteMatch::line
                  ? std::string(name_of(static_cast<Phase>(record.phase)))
                  : "";
     case Term::place:
-      if (terms.placed_by == PlacedBy::name) return str("`", static_cast<const char*>(terms.place), "`");
-      return terms.placed_by == PlacedBy::line ? terms.place : "";
+      if (terms.site_match == CallSiteMatch::name) return str("`", static_cast<const char*>(terms.call_site), "`");
+      return terms.site_match == CallSiteMatch::line ? terms.call_site : "";
     case Term::purpose:
       return record.kind == exchange_kind ? record.owner : "";
   }

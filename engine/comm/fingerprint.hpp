@@ -1,5 +1,6 @@
-// The terms of a collective: everything that its members must agree on beside the plain fields of Fingerprint. A call
-// carries one digest of them; the texts stay in the flight recorder's entry and are read after a mismatch alone.
+// The terms of a collective: the properties besides the plain fields of Fingerprint on which its members must agree. A
+// call carries one digest of its terms. Their texts stay in the flight recorder's entry and are read only after a
+// mismatch.
 #pragma once
 
 #include <array>
@@ -11,10 +12,10 @@
 
 namespace lockstep::comm {
 
-struct Plan;
+struct CollectiveRequest;
 class Communicator;
 
-// A 64-bit digest of numbers and texts in order. Eight bytes per step.
+// A 64-bit digest of a sequence of numbers and texts. It takes eight bytes per step.
 class Digest {
  public:
   void add(std::uint64_t value);
@@ -25,21 +26,21 @@ class Digest {
   std::uint64_t state_ = 0x9e3779b97f4a7c15ull;
 };
 
-// Fills the terms of the record, whose kind, family and phase are set, and their digest.
-void note_terms(Record& record, const Plan& plan, const Call& call, const Communicator& communicator);
+// Fills the terms of a record and their digest. The record's kind, family, phase and axis are already set.
+void record_terms(Record& record, const CollectiveRequest& request, const Call& call, const Communicator& communicator);
 
-// The properties that a message names one by one.
+// The properties that a message can name.
 enum class Term : std::uint8_t { family, shape, dim, device, axis, phase, place, purpose };
 inline constexpr std::array all_terms = {Term::family, Term::shape, Term::dim,   Term::device,
                                          Term::axis,   Term::phase, Term::place, Term::purpose};
 // "the shape", "the mesh axis".
 std::string_view name_of(Term term);
-// The value of a property, "" where the call has none: "(2, 4)", "sim", "mismatch.yaml:12".
+// The value of a property; "" if the call has none: "(2, 4)", "sim", "mismatch.yaml:12".
 std::string value_of(Term term, const Record& record);
 
-// The sizes as the caller wrote them.
+// The shape as the caller wrote it: "(2, 4)".
 std::string shape_text(const Terms& terms);
-// The parts of this operation are joined or cut along a dim that the caller names.
+// The operation concatenates or splits shards along a dim that the caller names.
 bool has_dim(const Record& record);
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// Groups, point to point, asynchronous calls, splits, the log and its second witness.
+// Groups, point-to-point calls, asynchronous calls, splits, the log, and the transport's own count of bytes.
 #include <numeric>
 #include <thread>
 
@@ -22,24 +22,25 @@ std::vector<float> ramp(std::int64_t count, float start) {
   return values;
 }
 
-void expect_fine(const std::vector<std::string>& failures) {
+void expect_success(const std::vector<std::string>& failures) {
   for (std::size_t rank = 0; rank < failures.size(); ++rank) EXPECT_EQ(failures[rank], "") << "rank " << rank;
 }
 
-class GroupsOfKind : public ::testing::TestWithParam<Kind> {};
-INSTANTIATE_TEST_SUITE_P(Ranks, GroupsOfKind, ::testing::Values(Kind::threads, Kind::processes),
+class ProcessGroups : public ::testing::TestWithParam<Kind> {};
+INSTANTIATE_TEST_SUITE_P(Ranks, ProcessGroups, ::testing::Values(Kind::threads, Kind::processes),
                          [](const auto& of) { return of.param == Kind::threads ? "threads" : "processes"; });
 
-TEST_P(GroupsOfKind, GroupsAreMadeWithoutMeeting) {
-  expect_fine(run_ranks(4, GetParam(), [](int rank) {
-    // Rank 3 asks for none of the others' groups, and nobody waits for it.
+TEST_P(ProcessGroups, CreateWithoutCommunication) {
+  expect_success(run_ranks(4, GetParam(), [](int rank) {
+    // Rank 3 creates no group of the others, and no rank waits for it.
     if (rank == 3) return;
     ProcessGroup& backwards = group_of({2, 0, 1}, "ring");
     require(&backwards == &group_of({2, 0, 1}, "ring"), "the same list gives the same group");
-    require(backwards.rank() == (rank + 1) % 3 && backwards.size() == 3 && backwards.axis() == "ring", "its shape");
+    require(backwards.rank() == (rank + 1) % 3 && backwards.size() == 3 && backwards.axis() == "ring",
+            "rank, size and axis");
     const Tensor output = empty({3}, DType::float32, {});
     all_gather(backwards, output, tensor_of(std::vector<float>{static_cast<float>(rank)}, DType::float32));
-    require(values_of<float>(output) == std::vector<float>({2, 0, 1}), "group order is the list's");
+    require(values_of<float>(output) == std::vector<float>({2, 0, 1}), "the group order is the order of the list");
     ProcessGroup& alone = group_of({rank});
     const Tensor tensor = tensor_of(std::vector<float>{4.0f, 5.0f}, DType::float32);
     all_reduce(alone, tensor, ReduceOp::mean);
@@ -49,8 +50,8 @@ TEST_P(GroupsOfKind, GroupsAreMadeWithoutMeeting) {
   }));
 }
 
-TEST_P(GroupsOfKind, ManyGroupsOfManyRanks) {
-  expect_fine(run_ranks(8, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, WorkInManyOverlappingGroups) {
+  expect_success(run_ranks(8, GetParam(), [](int rank) {
     // Rows and columns of a 4 x 2 mesh, and all pairs.
     const int row = rank / 2, column = rank % 2;
     ProcessGroup& along = group_of({2 * row, 2 * row + 1}, "tp");
@@ -61,25 +62,25 @@ TEST_P(GroupsOfKind, ManyGroupsOfManyRanks) {
     require(values_of<float>(tensor)[0] == 28.0f, "the sum over both axes");
     for (int other = 0; other < 8; ++other) {
       if (other == rank) continue;
-      const std::vector<std::string> told =
+      const std::vector<std::string> strings =
           comm::exchange(group_of({std::min(rank, other), std::max(rank, other)}), str(rank));
-      require(told[rank < other ? 1 : 0] == str(other), "a pair");
+      require(strings[rank < other ? 1 : 0] == str(other), "a pair");
     }
   }));
 }
 
-TEST_P(GroupsOfKind, SendsAndReceives) {
-  expect_fine(run_ranks(3, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, SendAndReceive) {
+  expect_success(run_ranks(3, GetParam(), [](int rank) {
     ProcessGroup& group = world_group();
     const std::int64_t count = 300'000;
     const Tensor to_next = tensor_of(ramp(count, static_cast<float>(rank)), DType::float32);
     const Tensor from_last = empty({count}, DType::float32, {});
     const int next = (rank + 1) % 3, last = (rank + 2) % 3;
-    // All send first: only asynchronous sends get round the ring.
+    // All ranks send first, so only asynchronous sends complete the ring.
     const Work sent = send(group, to_next, next, {.async = true});
     receive(group, from_last, last);
     sent.wait();
-    require(same_bits(values_of<float>(from_last), ramp(count, static_cast<float>(last))), "what came");
+    require(same_bits(values_of<float>(from_last), ramp(count, static_cast<float>(last))), "received values");
     require(log().size() == 2 && log()[0].operation == Operation::send && log()[1].operation == Operation::receive &&
                 log()[0].group_size == 3 && log()[0].bytes == 1'200'000,
             "log");
@@ -87,12 +88,12 @@ TEST_P(GroupsOfKind, SendsAndReceives) {
   }));
 }
 
-TEST_P(GroupsOfKind, AsynchronousCallsFinishInAnyOrderOfWaiting) {
-  expect_fine(run_ranks(4, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, WaitForCallsInAnyOrder) {
+  expect_success(run_ranks(4, GetParam(), [](int rank) {
     ProcessGroup& group = world_group();
     std::vector<Tensor> tensors, outputs;
     std::vector<Work> works;
-    const int many = 40;  // more than a ring of slots
+    const int many = 40;  // more than a ring has slots
     for (int i = 0; i < many; ++i) {
       const std::int64_t count = i % 3 == 0 ? 70'000 : 10 + i;
       tensors.push_back(
@@ -115,30 +116,30 @@ TEST_P(GroupsOfKind, AsynchronousCallsFinishInAnyOrderOfWaiting) {
   }));
 }
 
-// An all_reduce right after a reduce_scatter of the same buffer, on another stream: what an inline stream put off must
-// have happened before peers may read it.
-TEST_P(GroupsOfKind, ChainsAcrossStreamsAreOrdered) {
-  expect_fine(run_ranks(4, GetParam(), [](int rank) {
+// An all_reduce on another stream directly after the reduce_scatter that writes its buffer. The deferred work of the
+// inline stream must complete before peers read the buffer.
+TEST_P(ProcessGroups, OrderCollectivesAcrossStreams) {
+  expect_success(run_ranks(4, GetParam(), [](int rank) {
     ProcessGroup& along = group_of(rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
     ProcessGroup& across = group_of(rank % 2 == 0 ? std::vector<int>{0, 2} : std::vector<int>{1, 3});
     for (int round = 0; round < 50; ++round) {
       const std::int64_t count = 20'000;
-      const Tensor whole = tensor_of(
+      const Tensor full = tensor_of(
           std::vector<float>(static_cast<std::size_t>(2 * count), static_cast<float>(rank + round)), DType::float32);
-      const Tensor part = empty({count}, DType::float32, {});
-      const Work scattered = reduce_scatter(along, part, whole, ReduceOp::sum, {.async = true});
+      const Tensor shard = empty({count}, DType::float32, {});
+      const Work scattered = reduce_scatter(along, shard, full, ReduceOp::sum, {.async = true});
       device::Stream& stream = device::stream({}, device::Role::all_reduce);
       scattered.wait(stream);
-      const Work reduced = all_reduce(across, part, ReduceOp::sum, {.async = true, .stream = &stream});
+      const Work reduced = all_reduce(across, shard, ReduceOp::sum, {.async = true, .stream = &stream});
       reduced.wait();
-      require(values_of<float>(part)[7] == static_cast<float>(6 + 4 * round), str("round ", round));
+      require(values_of<float>(shard)[7] == static_cast<float>(6 + 4 * round), str("round ", round));
     }
     require(device::order_violations().empty(), "ordered");
   }));
 }
 
-TEST_P(GroupsOfKind, RunsOnASimulatedDevice) {
-  expect_fine(run_ranks(2, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, RunOnASimulatedDevice) {
+  expect_success(run_ranks(2, GetParam(), [](int rank) {
     const device::Device sim{device::Kind::sim, rank};
     ProcessGroup& group = world_group();
     const std::int64_t count = 100'000;
@@ -154,7 +155,7 @@ TEST_P(GroupsOfKind, RunsOnASimulatedDevice) {
     expected.insert(expected.end(), expected.begin(), expected.begin() + count);
     require(same_bits(values_of<float>(output), expected), "gathered");
     require(device::order_violations().empty(), "ordered");
-    // A mismatch on the worker reaches the host when it waits.
+    // A mismatch on the worker thread is thrown on the host when it waits.
     bool failed = false;
     try {
       all_reduce(group, rank == 0 ? tensor : output, ReduceOp::sum).synchronize();
@@ -166,52 +167,52 @@ TEST_P(GroupsOfKind, RunsOnASimulatedDevice) {
   }));
 }
 
-TEST_P(GroupsOfKind, AnySplitGivesTheSameBits) {
-  expect_fine(run_ranks(5, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, GiveTheSameBitsForAnySplit) {
+  expect_success(run_ranks(5, GetParam(), [](int rank) {
     const std::int64_t count = 90'001;
     std::vector<float> values = ramp(count, 0.001f * static_cast<float>(rank * rank + 1));
     for (std::size_t i = 0; i < values.size(); ++i)
       values[i] *= (i + static_cast<std::size_t>(rank)) % 3 == 0 ? -1.7e-3f : 3.1f;
-    const Tensor whole = tensor_of(values, DType::float32), pieces = tensor_of(values, DType::float32);
-    all_reduce(world_group(), whole, ReduceOp::mean);
+    const Tensor full = tensor_of(values, DType::float32), pieces = tensor_of(values, DType::float32);
+    all_reduce(world_group(), full, ReduceOp::mean);
     std::int64_t at = 0;
     for (const std::int64_t size : {1, 63, 64, 65, 4'097, 30'000, 55'711}) {
       all_reduce(world_group(), slice(pieces, 0, at, at + size), ReduceOp::mean);
       at += size;
     }
     require(at == count, "the split");
-    require(same_bits(values_of<float>(whole), values_of<float>(pieces)), "the same bits");
+    require(same_bits(values_of<float>(full), values_of<float>(pieces)), "the same bits");
   }));
 }
 
-TEST_P(GroupsOfKind, InPlaceGatherAndScatter) {
-  expect_fine(run_ranks(3, GetParam(), [](int rank) {
-    const Tensor whole = tensor_of(std::vector<float>(6, static_cast<float>(rank + 1)), DType::float32);
-    all_gather(world_group(), whole, slice(whole, 0, 2 * rank, 2 * rank + 2));
-    require(values_of<float>(whole) == std::vector<float>({1, 1, 2, 2, 3, 3}), "gathered");
-    reduce_scatter(world_group(), slice(whole, 0, 2 * rank, 2 * rank + 2), whole, ReduceOp::sum);
-    require(values_of<float>(whole)[static_cast<std::size_t>(2 * rank)] == static_cast<float>(3 * (rank + 1)),
+TEST_P(ProcessGroups, GatherAndScatterInPlace) {
+  expect_success(run_ranks(3, GetParam(), [](int rank) {
+    const Tensor full = tensor_of(std::vector<float>(6, static_cast<float>(rank + 1)), DType::float32);
+    all_gather(world_group(), full, slice(full, 0, 2 * rank, 2 * rank + 2));
+    require(values_of<float>(full) == std::vector<float>({1, 1, 2, 2, 3, 3}), "gathered");
+    reduce_scatter(world_group(), slice(full, 0, 2 * rank, 2 * rank + 2), full, ReduceOp::sum);
+    require(values_of<float>(full)[static_cast<std::size_t>(2 * rank)] == static_cast<float>(3 * (rank + 1)),
             "scattered");
   }));
 }
 
-TEST_P(GroupsOfKind, NotANumberWins) {
-  expect_fine(run_ranks(3, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, PropagateNaN) {
+  expect_success(run_ranks(3, GetParam(), [](int rank) {
     for (const ReduceOp op : {ReduceOp::max, ReduceOp::min, ReduceOp::sum}) {
-      for (const int who : {0, 1, 2}) {
+      for (const int nan_rank : {0, 1, 2}) {
         std::vector<float> values{1.0f, static_cast<float>(rank)};
-        if (rank == who) values[0] = std::numeric_limits<float>::quiet_NaN();
+        if (rank == nan_rank) values[0] = std::numeric_limits<float>::quiet_NaN();
         const Tensor tensor = tensor_of(values, DType::float32);
         all_reduce(world_group(), tensor, op);
         const std::vector<float> got = values_of<float>(tensor);
-        require(got[0] != got[0] && got[1] == got[1], str(name_of(op), " with rank ", who));
+        require(got[0] != got[0] && got[1] == got[1], str(name_of(op), " with rank ", nan_rank));
       }
     }
   }));
 }
 
-TEST_P(GroupsOfKind, LogAndTransportAreTwoWitnesses) {
-  expect_fine(run_ranks(4, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, CountTheSameBytesInLogAndTransport) {
+  expect_success(run_ranks(4, GetParam(), [](int rank) {
     ProcessGroup& group = world_group();
     RankContext::current().scenario_line = 77;
     const Tensor small = empty({10}, DType::float32, {}), large = empty({400'000}, DType::float32, {});
@@ -221,13 +222,13 @@ TEST_P(GroupsOfKind, LogAndTransportAreTwoWitnesses) {
       all_reduce(group, small, ReduceOp::sum, {.family = Family::data_parallel, .owner = "net.fc1"});
       all_reduce(group, large, ReduceOp::sum, {.family = Family::data_parallel});
     }
-    for (const auto& [part, whole] : {std::pair{small, all_small}, std::pair{large, all_large}}) {
-      all_gather(group, whole, part);
-      reduce_scatter(group, part, whole, ReduceOp::sum);
-      all_to_all(group, empty({whole.num_elements()}, DType::float32, {}), whole);
-      broadcast(group, part, 2);
-      gather(group, rank == 1 ? whole : Tensor(), part, 1);
-      scatter(group, part, rank == 3 ? whole : Tensor(), 3);
+    for (const auto& [shard, full] : {std::pair{small, all_small}, std::pair{large, all_large}}) {
+      all_gather(group, full, shard);
+      reduce_scatter(group, shard, full, ReduceOp::sum);
+      all_to_all(group, empty({full.num_elements()}, DType::float32, {}), full);
+      broadcast(group, shard, 2);
+      gather(group, rank == 1 ? full : Tensor(), shard, 1);
+      scatter(group, shard, rank == 3 ? full : Tensor(), 3);
     }
     barrier(group);
     comm::exchange(group, std::string(100'000, 'x'));
@@ -242,19 +243,19 @@ TEST_P(GroupsOfKind, LogAndTransportAreTwoWitnesses) {
                 first.scenario_line == 77 && first.sequence == 0 && first.group_size == 4 && first.axis.empty(),
             "the first entry");
     require(log()[2].phase == Phase::other && log()[2].bytes == 160 && log()[2].sequence == 2, "the third");
-    require(current_phase() == Phase::other, "phase put back");
+    require(current_phase() == Phase::other, "phase restored");
     require(group.sequence() == 17, "sequence");
   }));
 }
 
-// The count is of the bytes that were copied. Planned bytes do not enter it.
-TEST_P(GroupsOfKind, TheTransportNoticesWhatItDoesNotCopy) {
+// The transport counts the bytes that it copies, and not the bytes that it should copy.
+TEST_P(ProcessGroups, CountOnlyCopiedBytes) {
   struct Armed {
     Armed() { arm_defect(Defect::transport_tail_left_out); }
     ~Armed() { arm_defect(Defect::none); }
   };
   const Armed armed;
-  expect_fine(run_ranks(3, GetParam(), [](int rank) {
+  expect_success(run_ranks(3, GetParam(), [](int rank) {
     ProcessGroup& group = world_group();
     std::int64_t logged = 0, moved = 0;
     const auto differs = [&](const char* operation, std::int64_t count) {
@@ -265,25 +266,25 @@ TEST_P(GroupsOfKind, TheTransportNoticesWhatItDoesNotCopy) {
       moved += done;
     };
     for (const std::int64_t count : {std::int64_t{1}, std::int64_t{10}, std::int64_t{10'000}, std::int64_t{300'000}}) {
-      const Tensor part = empty({count}, DType::float32, {}), whole = empty({3 * count}, DType::float32, {});
-      // Parts that lie unlike in their lines: large ones are copied in whole lines as long as they lie alike.
+      const Tensor shard = empty({count}, DType::float32, {}), full = empty({3 * count}, DType::float32, {});
+      // Another offset from a cache line. Large buffers of equal alignment would be copied in full cache lines.
       const Tensor shifted = slice(empty({count + 1}, DType::float32, {}), 0, 1, count + 1);
-      all_reduce(group, part, ReduceOp::sum);
+      all_reduce(group, shard, ReduceOp::sum);
       differs("all_reduce", count);
-      broadcast(group, rank == 1 ? shifted : part, 0);
+      broadcast(group, rank == 1 ? shifted : shard, 0);
       differs("broadcast", count);
-      all_to_all(group, empty({3 * count}, DType::float32, {}), whole);
+      all_to_all(group, empty({3 * count}, DType::float32, {}), full);
       differs("all_to_all", count);
-      gather(group, rank == 1 ? whole : Tensor(), part, 1);
+      gather(group, rank == 1 ? full : Tensor(), shard, 1);
       differs("gather", count);
-      scatter(group, part, rank == 2 ? whole : Tensor(), 2);
+      scatter(group, shard, rank == 2 ? full : Tensor(), 2);
       differs("scatter", count);
     }
   }));
 }
 
-TEST_P(GroupsOfKind, ExchangesStringsOfAnyLength) {
-  expect_fine(run_ranks(3, GetParam(), [](int rank) {
+TEST_P(ProcessGroups, ExchangeStringsOfAnyLength) {
+  expect_success(run_ranks(3, GetParam(), [](int rank) {
     for (const std::size_t unit : {std::size_t{0}, std::size_t{1}, std::size_t{1000}, std::size_t{100'000}}) {
       for (int round = 0; round < 20; ++round) {
         const std::vector<std::string> all = comm::exchange(
@@ -297,9 +298,9 @@ TEST_P(GroupsOfKind, ExchangesStringsOfAnyLength) {
   }));
 }
 
-// The largest world that is promised.
-TEST(Groups, RanksOfManyThreads) {
-  expect_fine(run_ranks(
+// The largest supported world.
+TEST(Groups, WorkWith128Ranks) {
+  expect_success(run_ranks(
       128, Kind::threads,
       [](int rank) {
         const Tensor tensor = tensor_of(std::vector<std::int64_t>{rank, 1}, DType::int64);
@@ -310,7 +311,7 @@ TEST(Groups, RanksOfManyThreads) {
       30.0));
 }
 
-TEST(Groups, ALoneRankNeedsNoWorld) {
+TEST(Groups, ASingleRankNeedsNoSharedMemory) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const Tensor tensor = tensor_of(std::vector<float>{1, 2, 3}, DType::float32);
@@ -327,10 +328,10 @@ TEST(Groups, ALoneRankNeedsNoWorld) {
   EXPECT_THROW(world_group(), Error);
 }
 
-// A call that nobody waits for must not stop the ring of slots when it comes round.
-TEST(Groups, ACallThatIsNotWaitedForHoldsUpNobody) {
+// The ring of slots continues past a call that has not been waited for.
+TEST(Groups, ContinuePastAnUnfinishedCall) {
   for (const Kind kind : {Kind::threads, Kind::processes}) {
-    expect_fine(run_ranks(3, kind, [](int rank) {
+    expect_success(run_ranks(3, kind, [](int rank) {
       ProcessGroup& group = world_group();
       const Tensor early = tensor_of(std::vector<float>(6000, static_cast<float>(rank)), DType::float32);
       const Work work = all_reduce(group, early, ReduceOp::sum, {.async = true});
@@ -340,16 +341,16 @@ TEST(Groups, ACallThatIsNotWaitedForHoldsUpNobody) {
         require(values_of<float>(output) == std::vector<float>(6, static_cast<float>(i)), str("gather ", i));
       }
       work.wait();
-      require(values_of<float>(early) == std::vector<float>(6000, 3.0f), "the sum that was late");
+      require(values_of<float>(early) == std::vector<float>(6000, 3.0f), "the sum of the early call");
     }));
   }
 }
 
-TEST(Groups, BenchComparesWorldsByWhatTheyTouch) {
+TEST(Groups, BenchComparesWorldsByAccessedBytes) {
   EXPECT_EQ(touched_bytes(Operation::all_reduce, 8, 100), 1600);     // eight read and written
   EXPECT_EQ(touched_bytes(Operation::all_to_all, 2, 100), 400);      // two read, two written
-  EXPECT_EQ(touched_bytes(Operation::all_gather, 4, 100), 500);      // four quarters read, four whole written
-  EXPECT_EQ(touched_bytes(Operation::reduce_scatter, 4, 100), 500);  // the other way round
+  EXPECT_EQ(touched_bytes(Operation::all_gather, 4, 100), 500);      // four quarters read, four full outputs written
+  EXPECT_EQ(touched_bytes(Operation::reduce_scatter, 4, 100), 500);  // the reverse
   EXPECT_EQ(touched_bytes(Operation::broadcast, 8, 100), 800);       // one read, seven written
   EXPECT_EQ(bytes_that_touch(Operation::all_gather, 2, 9 << 20), 3 << 20);
   EXPECT_EQ(bytes_that_touch(Operation::broadcast, 2, 8 << 20), 4 << 20);
@@ -357,7 +358,7 @@ TEST(Groups, BenchComparesWorldsByWhatTheyTouch) {
 }
 
 TEST(Groups, BenchTimesEveryOperation) {
-  expect_fine(run_ranks(2, Kind::processes, [](int) {
+  expect_success(run_ranks(2, Kind::processes, [](int) {
     device::set_order_check(false);
     for (const Operation operation : {Operation::all_reduce, Operation::all_gather, Operation::reduce_scatter,
                                       Operation::all_to_all, Operation::broadcast}) {

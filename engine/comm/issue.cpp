@@ -1,4 +1,5 @@
-// Issuing a collective: recorder and log, the streams' order, the two halves of the launch, and waiting for it.
+// Issues collectives: writes the flight recorder and the log, orders the streams, launches the arrival and the run of
+// the collective, and waits for it.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -9,16 +10,17 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/fnv.hpp"
 
 namespace lockstep::comm {
 
 struct Work::State {
-  std::shared_ptr<Issued> issued;
+  std::shared_ptr<IssuedCollective> issued;
   device::Event event;
   device::Device device;
   bool runs_inline = true;
-  // The buffers live until somebody has waited: only then is their next use ordered after the collective.
-  std::array<device::MemoryPtr, 2> kept;
+  // Keeps the buffers alive until a stream has waited. Only then is their next use ordered after the collective.
+  std::array<device::MemoryPtr, 2> buffers;
 };
 
 namespace {
@@ -31,7 +33,8 @@ void copy_text(char* to, std::size_t capacity, const std::string& text) {
 
 device::Role role_of(Operation operation, bool async) {
   switch (operation) {
-    // On the compute stream an asynchronous send would be waited for by the receive after it, and rings would lock.
+    // On the compute stream, a receive would wait for an asynchronous send issued before it, and a ring of ranks that
+    // all send first would deadlock.
     case Operation::send:
       return async ? device::Role::copy_out : device::Role::compute;
     case Operation::receive:
@@ -58,99 +61,118 @@ device::Access access_of(const Tensor& tensor, device::Mode mode) {
 
 std::int64_t elements_of(const Tensor* tensor) { return tensor == nullptr ? 0 : tensor->num_elements(); }
 
-// What the engine itself issues belongs to one module on all ranks: blocks of the same sizes that run in another order
-// must not mix. What scenarios issue may be named as they like.
-std::uint64_t agreement_of(const Call& call) {
-  std::uint64_t digest = call.agreement;
-  if (call.family != Family::data_parallel && call.family != Family::start_up) return digest;
+// Collectives that the engine issues must belong to the same module on all ranks: blocks of equal sizes that run in
+// different orders must not match. Collectives of scenarios may have different owners.
+bool compares_owner(const Call& call) {
   if (defect_armed(Defect::shard_owner_not_compared)) [[unlikely]]
-    return digest;
-  for (const char c : call.owner) digest = (digest ^ static_cast<unsigned char>(c)) * 1099511628211ull;
-  return digest;
+    return false;
+  return call.family == Family::data_parallel || call.family == Family::start_up;
 }
 
-// The recorder's entry, the log's, and the sequence number, all fixed now.
-std::shared_ptr<Issued> note(const Plan& plan, const Call& call, std::uint8_t kind, std::int64_t elements,
-                             std::int64_t bytes) {
-  Communicator& communicator = Communicator::current();
-  const RankContext& context = communicator.context();
-  auto issued = std::make_shared<Issued>();
-  issued->rank = communicator.state();
-  issued->group = plan.meeting->control;
-  issued->me = plan.me;
-  issued->sequence = plan.meeting->sequence++;
-  if (call.in_round) issued->round = plan.meeting->rounds + 1;
-  issued->fingerprint.kind =
-      kind == static_cast<std::uint8_t>(Operation::receive) ? static_cast<std::uint8_t>(Operation::send) : kind;
-  issued->fingerprint.dtype = static_cast<std::uint8_t>(plan.dtype);
-  issued->fingerprint.op = static_cast<std::uint8_t>(plan.op);
-  issued->fingerprint.root = plan.root;
-  issued->fingerprint.count = plan.count;
-  issued->agreement_text = call.agreement_text;
-  issued->counted = call.family != Family::uncounted;
+std::uint64_t content_digest_of(const Call& call) {
+  return compares_owner(call) ? fnv1a(call.owner, call.agreement) : call.agreement;
+}
 
-  communicator.state()->note_begin();
-  RankControl& control = communicator.state()->control();
-  issued->record_number = control.num_records.load(std::memory_order_relaxed);
-  Record& record = issued->record();
+Fingerprint fingerprint_of(const CollectiveRequest& request, std::uint8_t kind) {
+  Fingerprint fingerprint;
+  fingerprint.kind =
+      kind == static_cast<std::uint8_t>(Operation::receive) ? static_cast<std::uint8_t>(Operation::send) : kind;
+  fingerprint.dtype = static_cast<std::uint8_t>(request.dtype);
+  fingerprint.op = static_cast<std::uint8_t>(request.op);
+  fingerprint.root = request.root;
+  fingerprint.count = request.count;
+  return fingerprint;
+}
+
+struct Extent {
+  std::int64_t elements, bytes;  // of the larger of input and output
+};
+
+// Writes the flight recorder's entry and completes the fingerprint with the digest of its terms and content.
+void write_record(IssuedCollective& issued, const Communicator& communicator, const CollectiveRequest& request,
+                  const Call& call, std::uint8_t kind, Extent extent) {
+  RankControl& control = issued.rank->control();
+  issued.record_number = control.num_records.load(std::memory_order_relaxed);
+  Record& record = issued.record();
   record.state.store(CollectiveState::issued, std::memory_order_relaxed);
-  record.group = communicator.world().offset_of(issued->group);
-  record.sequence = issued->sequence;
-  record.elements = elements;
-  record.bytes = bytes;
+  record.group = communicator.world().offset_of(issued.group);
+  record.sequence = issued.sequence;
+  record.elements = extent.elements;
+  record.bytes = extent.bytes;
   record.issued_ns = now_ns();
   record.finished_ns = 0;
   record.kind = kind;
-  record.dtype = issued->fingerprint.dtype;
-  record.op = issued->fingerprint.op;
+  record.dtype = issued.fingerprint.dtype;
+  record.op = issued.fingerprint.op;
   record.family = static_cast<std::uint8_t>(call.family);
-  record.tells = !call.agreement_text ? Tells::nothing : call.async ? Tells::later : Tells::at_once;
+  record.content_text = !call.agreement_text ? ContentText::none
+                        : call.async         ? ContentText::deferred
+                                             : ContentText::at_once;
   record.phase = static_cast<std::uint8_t>(communicator.phase);
-  record.root = plan.root;
-  record.scenario_line = context.scenario_line;
-  copy_text(record.axis, sizeof record.axis, plan.group->axis());
+  record.root = request.root;
+  record.scenario_line = communicator.context().scenario_line;
+  copy_text(record.axis, sizeof record.axis, request.group->axis());
   copy_text(record.owner, sizeof record.owner, call.owner);
-  note_terms(record, plan, call, communicator);
-  record.agreement = agreement_of(call);
+  record_terms(record, request, call, communicator);
+  record.content_digest = content_digest_of(call);
   Digest digest;
   digest.add(record.terms_digest);
-  digest.add(record.agreement);
-  issued->fingerprint.digest = digest.value();
-  control.num_records.store(issued->record_number + 1, std::memory_order_release);
+  digest.add(record.content_digest);
+  issued.fingerprint.digest = digest.value();
+  control.num_records.store(issued.record_number + 1, std::memory_order_release);
+}
 
-  if (issued->counted) {
-    LogEntry entry;
-    entry.sequence = issued->sequence;
-    entry.operation = plan.operation;
-    entry.family = call.family;
-    entry.phase = communicator.phase;
-    entry.dtype = plan.dtype;
-    entry.op = plan.op;
-    entry.axis = plan.group->axis();
-    entry.group_size = plan.group->size();
-    entry.group_id = issued->group->id;
-    entry.bytes = bytes;
-    entry.owner = call.owner;
-    entry.scenario_line = context.scenario_line;
-    communicator.log.push_back(std::move(entry));
-  }
+void add_to_log(const IssuedCollective& issued, Communicator& communicator, const CollectiveRequest& request,
+                const Call& call, std::int64_t bytes) {
+  LogEntry entry;
+  entry.sequence = issued.sequence;
+  entry.operation = request.operation;
+  entry.family = call.family;
+  entry.phase = communicator.phase;
+  entry.dtype = request.dtype;
+  entry.op = request.op;
+  entry.axis = request.group->axis();
+  entry.group_size = request.group->size();
+  entry.group_id = issued.group->id;
+  entry.bytes = bytes;
+  entry.owner = call.owner;
+  entry.scenario_line = communicator.context().scenario_line;
+  communicator.log.push_back(std::move(entry));
+}
+
+// Takes the sequence number and writes the flight recorder's entry and the log's.
+std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, const Call& call, std::uint8_t kind,
+                                              Extent extent) {
+  Communicator& communicator = Communicator::current();
+  auto issued = std::make_shared<IssuedCollective>();
+  issued->rank = communicator.state();
+  issued->group = request.endpoint->control;
+  issued->me = request.me;
+  issued->sequence = request.endpoint->sequence++;
+  if (call.in_round) issued->round = request.endpoint->rounds + 1;
+  issued->fingerprint = fingerprint_of(request, kind);
+  issued->content_text = call.agreement_text;
+  issued->counted = call.family != Family::uncounted;
+  issued->rank->note_begin();
+  write_record(*issued, communicator, request, call, kind, extent);
+  if (issued->counted) add_to_log(*issued, communicator, request, call, extent.bytes);
   return issued;
 }
 
-std::string call_name(const Plan& plan, const Call& call) {
-  return str(name_of(plan.operation), call.owner.empty() ? "" : " for ", call.owner);
+std::string call_name(const CollectiveRequest& request, const Call& call) {
+  return str(name_of(request.operation), call.owner.empty() ? "" : " for ", call.owner);
 }
 
 }  // namespace
 
-Work Engine::issue(const Plan& plan, const Call& call) {
+Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call) {
   Communicator& communicator = Communicator::current();
-  check_usable(*communicator.state(), *plan.meeting->control, call_name(plan, call));
-  const Tensor& any = plan.output != nullptr ? *plan.output : *plan.input;
+  check_usable(*communicator.state(), *request.endpoint->control, call_name(request, call));
+  const Tensor& any = request.output != nullptr ? *request.output : *request.input;
   const device::Device device = any.device();
   device::Stream& caller = device::current_stream(device);
   device::Stream& stream =
-      call.stream != nullptr ? *call.stream : device::stream(device, role_of(plan.operation, call.async));
+      call.stream != nullptr ? *call.stream : device::stream(device, role_of(request.operation, call.async));
   if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
 
@@ -158,27 +180,28 @@ Work Engine::issue(const Plan& plan, const Call& call) {
   std::size_t num_accesses = 0;
   auto state = std::make_shared<Work::State>();
   int input = -1, output = -1;
-  if (plan.input != nullptr) {
+  if (request.input != nullptr) {
     input = static_cast<int>(num_accesses);
-    const bool in_place = plan.input == plan.output;
-    accesses[num_accesses] = access_of(*plan.input, in_place ? device::Mode::update : device::Mode::read);
-    state->kept[num_accesses++] = plan.input->storage()->memory_ptr();
+    const bool in_place = request.input == request.output;
+    accesses[num_accesses] = access_of(*request.input, in_place ? device::Mode::update : device::Mode::read);
+    state->buffers[num_accesses++] = request.input->storage()->memory_ptr();
     if (in_place) output = input;
   }
-  if (plan.output != nullptr && output < 0) {
+  if (request.output != nullptr && output < 0) {
     output = static_cast<int>(num_accesses);
-    accesses[num_accesses] = access_of(*plan.output, device::Mode::write);
-    state->kept[num_accesses++] = plan.output->storage()->memory_ptr();
+    accesses[num_accesses] = access_of(*request.output, device::Mode::write);
+    state->buffers[num_accesses++] = request.output->storage()->memory_ptr();
   }
-  if (plan.output != nullptr) plan.output->bump_version();
+  if (request.output != nullptr) request.output->bump_version();
 
-  const std::int64_t elements = std::max(elements_of(plan.input), elements_of(plan.output));
-  std::shared_ptr<Issued> issued = note(plan, call, static_cast<std::uint8_t>(plan.operation), elements,
-                                        bounded_product(elements, static_cast<std::int64_t>(size_of(plan.dtype))));
+  const std::int64_t elements = std::max(elements_of(request.input), elements_of(request.output));
+  std::shared_ptr<IssuedCollective> issued =
+      record_call(request, call, static_cast<std::uint8_t>(request.operation),
+                  {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
   issued->on_rank_thread = stream.runs_inline();
-  if (call.async && stream.runs_inline()) keep_deferred(issued);
+  if (call.async && stream.runs_inline()) add_deferred(issued);
   device::launch_deferred(
-      stream, launch_name(plan.operation), std::span<const device::Access>(accesses.data(), num_accesses),
+      stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
       [issued, input, output](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
@@ -197,26 +220,29 @@ Work Engine::issue(const Plan& plan, const Call& call) {
   return work;
 }
 
-void Engine::issue_on_host(const Plan& plan, const Call& call) {
-  check_usable(*Communicator::current().state(), *plan.meeting->control, call_name(plan, call));
-  const std::shared_ptr<Issued> issued = note(plan, call, static_cast<std::uint8_t>(plan.operation), 0, 0);
+void CollectiveIssuer::issue_on_host(const CollectiveRequest& request, const Call& call) {
+  check_usable(*Communicator::current().state(), *request.endpoint->control, call_name(request, call));
+  const std::shared_ptr<IssuedCollective> issued =
+      record_call(request, call, static_cast<std::uint8_t>(request.operation), {0, 0});
   run(*issued);
 }
 
-std::vector<std::string> Engine::exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose) {
-  Plan plan;
-  plan.group = &group;
-  plan.meeting = &meeting_of(group);
-  plan.me = group.rank();
-  plan.count = static_cast<std::int64_t>(mine.size());
+std::vector<std::string> CollectiveIssuer::exchange(ProcessGroup& group, const std::string& mine,
+                                                    const std::string& purpose) {
+  CollectiveRequest request;
+  request.group = &group;
+  request.endpoint = &endpoint_of(group);
+  request.me = group.rank();
+  request.count = static_cast<std::int64_t>(mine.size());
   Call call;
   call.family = Family::uncounted;
   call.owner = purpose;
-  check_usable(*Communicator::current().state(), *plan.meeting->control, "exchange");
+  check_usable(*Communicator::current().state(), *request.endpoint->control, "exchange");
   std::vector<std::string> all(static_cast<std::size_t>(group.size()));
-  const std::shared_ptr<Issued> issued = note(plan, call, exchange_kind, plan.count, plan.count);
+  const std::shared_ptr<IssuedCollective> issued =
+      record_call(request, call, exchange_kind, {request.count, request.count});
   issued->exchange_input = &mine;
-  issued->exchanged = &all;
+  issued->exchange_output = &all;
   run(*issued);
   return all;
 }
@@ -228,16 +254,16 @@ void Work::wait() const {
 void Work::wait(device::Stream& stream) const {
   if (!state_) return;
   stream.wait(state_->event);
-  // An inline stream that is waited for by itself, or whose collective somebody else finished: errors come here.
+  // On an inline stream the event wait may not have run the collective, so its errors are thrown here.
   if (state_->runs_inline) run(*state_->issued);
-  for (device::MemoryPtr& memory : state_->kept) memory.reset();
+  for (device::MemoryPtr& memory : state_->buffers) memory.reset();
 }
 
 void Work::synchronize() const {
   if (!state_) return;
   state_->event.synchronize();
   if (state_->runs_inline) run(*state_->issued);
-  for (device::MemoryPtr& memory : state_->kept) memory.reset();
+  for (device::MemoryPtr& memory : state_->buffers) memory.reset();
 }
 
 bool Work::done() const {

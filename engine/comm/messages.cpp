@@ -19,39 +19,34 @@ std::string seconds_text(std::int64_t ns) {
   return tenths % 10 == 0 ? str(tenths / 10, " s") : str(tenths / 10, ".", tenths % 10, " s");
 }
 
-// "rank 2", "ranks 0, 1".
-std::string name_ranks(const std::vector<int>& ranks) {
-  const std::string list = ranks_text(ranks);
-  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2));
-}
-
-// Members that say the same are named together, in group order.
-class Sayings {
+// Ranks grouped by a text that they share, in group order.
+class RanksByText {
  public:
-  void add(int rank, const std::string& what) {
-    for (auto& [text, ranks] : sayings_) {
-      if (text != what) continue;
+  void add(int rank, const std::string& text) {
+    for (auto& [known, ranks] : entries_) {
+      if (known != text) continue;
       ranks.push_back(rank);
       return;
     }
-    sayings_.emplace_back(what, std::vector<int>{rank});
+    entries_.emplace_back(text, std::vector<int>{rank});
   }
-  std::string text(const char* verb) const { return text(verb, verb); }
-  // `verb_of_one` where a single rank does it.
-  std::string text(const char* verb, const char* verb_of_one) const {
+  // "rank 0: cpu; ranks 1, 2: sim" with `verb` ": ".
+  std::string list(const char* verb) const { return list(verb, verb); }
+  std::string list(const char* plural_verb, const char* singular_verb) const {
     std::string out;
-    for (const auto& [what, ranks] : sayings_)
-      out += str(out.empty() ? "" : "; ", name_ranks(ranks), ranks.size() == 1 ? verb_of_one : verb, what);
+    for (const auto& [text, ranks] : entries_)
+      out +=
+          str(out.empty() ? "" : "; ", named_ranks_text(ranks), ranks.size() == 1 ? singular_verb : plural_verb, text);
     return out;
   }
-  bool empty() const { return sayings_.empty(); }
-  std::size_t size() const { return sayings_.size(); }
+  bool empty() const { return entries_.empty(); }
+  std::size_t size() const { return entries_.size(); }
 
  private:
-  std::vector<std::pair<std::string, std::vector<int>>> sayings_;
+  std::vector<std::pair<std::string, std::vector<int>>> entries_;
 };
 
-std::string head(const Issued& issued) {
+std::string head(const IssuedCollective& issued) {
   const Record& record = issued.record();
   const char* axis = record.axis;
   return str(issued.fingerprint.kind == exchange_kind ? std::string_view("exchange")
@@ -60,16 +55,16 @@ std::string head(const Issued& issued) {
              axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
 }
 
-// The terms on which members differ: "the number of elements, the device (rank 0: cpu; rank 1: sim)". A difference of
-// operation stands alone, as everything else differs with it.
-std::string differences(const Issued& issued) {
-  const Line* lines = issued.slot().lines();
-  const Fingerprint& first = lines[0].fingerprint;
-  std::string what;
-  const auto name = [&](const std::string& property) { what += str(what.empty() ? "" : ", ", property); };
+// The properties that differ: "the number of elements, the device (rank 0: cpu; rank 1: sim)". If the operations
+// differ, nothing else is listed, because all other properties differ with them.
+std::string differences(const IssuedCollective& issued) {
+  const MemberEntry* entries = issued.slot().entries();
+  const Fingerprint& first = entries[0].fingerprint;
+  std::string out;
+  const auto name = [&](const std::string& property) { out += str(out.empty() ? "" : ", ", property); };
   const auto differs = [&](auto Fingerprint::*field) {
     for (int member = 1; member < issued.group->size; ++member)
-      if (lines[member].fingerprint.*field != first.*field) return true;
+      if (entries[member].fingerprint.*field != first.*field) return true;
     return false;
   };
   if (differs(&Fingerprint::kind)) return "the operation";
@@ -80,14 +75,14 @@ std::string differences(const Issued& issued) {
   if (differs(&Fingerprint::root)) name("the root");
   for (const Term term : all_terms) {
     if (term == Term::shape && count) continue;
-    Sayings values;
+    RanksByText values;
     for (int member = 0; member < issued.group->size; ++member)
       values.add(issued.group->members()[member], value_of(term, issued.record_of(member)));
-    if (values.size() > 1) name(str(name_of(term), " (", values.text(": "), ")"));
+    if (values.size() > 1) name(str(name_of(term), " (", values.list(": "), ")"));
   }
-  if (agreements_differ(issued)) name("the module it is for, or its contents");
-  // Texts that were too long for the recorder and differ beyond its end.
-  return what.empty() ? "the place in the program" : what;
+  if (contents_differ(issued)) name("the module it is for, or its contents");
+  // Only truncated texts can differ without a visible difference.
+  return out.empty() ? "the place in the program" : out;
 }
 
 }  // namespace
@@ -107,6 +102,11 @@ std::string ranks_text(const std::vector<int>& ranks) {
     i = end;
   }
   return out + "]";
+}
+
+std::string named_ranks_text(const std::vector<int>& ranks) {
+  const std::string list = ranks_text(ranks);
+  return str(ranks.size() == 1 ? "rank " : "ranks ", list.substr(1, list.size() - 2));
 }
 
 std::string group_text(const GroupControl& group) {
@@ -145,34 +145,35 @@ std::string call_text(const WorldControl& world, const Record& record) {
   return out;
 }
 
-bool agreements_differ(const Issued& issued) {
+bool contents_differ(const IssuedCollective& issued) {
   for (int member = 1; member < issued.group->size; ++member)
-    if (issued.record_of(member).agreement != issued.record_of(0).agreement) return true;
+    if (issued.record_of(member).content_digest != issued.record_of(0).content_digest) return true;
   return false;
 }
 
-std::string mismatch_text(const Issued& issued) {
+std::string mismatch_text(const IssuedCollective& issued) {
   const WorldControl& world = *issued.rank->world;
-  Sayings calls, agreements;
+  RanksByText calls, contents;
   for (int member = 0; member < issued.group->size; ++member)
     calls.add(issued.group->members()[member], call_text(world, issued.record_of(member)));
   std::string text =
-      str(head(issued), ": its members do not agree on ", differences(issued), ": ", calls.text(" call ", " calls "));
-  if (agreements_differ(issued)) {
+      str(head(issued), ": its members do not agree on ", differences(issued), ": ", calls.list(" call ", " calls "));
+  if (contents_differ(issued)) {
     for (int member = 0; member < issued.group->size; ++member) {
       const int rank = issued.group->members()[member];
-      if (!has_told(issued, member)) continue;
-      if (const char* told = world.rank(rank).agreement_text; told[0] != '\0') agreements.add(rank, told);
+      if (!has_published(issued, member)) continue;
+      if (const char* text_of_rank = world.rank(rank).content_text; text_of_rank[0] != '\0')
+        contents.add(rank, text_of_rank);
     }
-    if (!agreements.empty()) text += str(". ", agreements.text(": "));
+    if (!contents.empty()) text += str(". ", contents.list(": "));
   }
   return text + ". No data was moved";
 }
 
-std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t deadline_ns) {
+std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std::int64_t deadline_ns) {
   const WorldControl& world = *issued.rank->world;
   std::vector<int> missing;
-  Sayings waiting, last;
+  RanksByText waiting, last;
   const std::int64_t now = now_ns();
   for (int member = 0; member < issued.group->size; ++member) {
     const int rank = issued.group->members()[member];
@@ -188,29 +189,29 @@ std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t d
                                            seconds_text(now - record->issued_ns), " ago)"));
   }
   const std::string in = str(" within ", seconds_text(deadline_ns));
-  if (for_what == Waiting::slot)
+  if (reason == WaitReason::slot)
     return str(head(issued), ": more than ", ring_slots,
-               " collectives of this group are under way, and some rank did not finish the oldest", in,
-               "; what the ranks called last: ", last.text(" "));
+               " collectives of this group are in progress, and some rank did not finish the oldest", in,
+               ". Called last: ", last.list(" "));
   if (missing.empty())
-    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.text(" call ", " calls "));
-  return str(head(issued), ": ", name_ranks(missing), " did not arrive", in, ". Waiting: ", waiting.text(" in "),
-             ". Called last: ", last.text(" "));
+    return str(head(issued), ": all arrived, but the data was not moved", in, ": ", waiting.list(" call ", " calls "));
+  return str(head(issued), ": ", named_ranks_text(missing), " did not arrive", in, ". Waiting: ", waiting.list(" in "),
+             ". Called last: ", last.list(" "));
 }
 
-std::string left_out_text(const Issued& issued, int member) {
-  const std::string what = issued.agreement_text ? str(" (", issued.agreement_text(), ")") : "";
+std::string skipped_text(const IssuedCollective& issued, int member) {
+  const std::string content = issued.content_text ? str(" (", issued.content_text(), ")") : "";
   return str(head(issued), ": rank ", issued.group->members()[member],
              " has ended its backward without this call. Rank ", issued.rank->rank, " waits in ",
-             call_text(*issued.rank->world, issued.record()), what);
+             call_text(*issued.rank->world, issued.record()), content);
 }
 
-std::string ended_text(const Issued& issued, int member) {
+std::string ended_text(const IssuedCollective& issued, int member) {
   const WorldControl& world = *issued.rank->world;
   const int rank = issued.group->members()[member];
   const RankControl& control = world.rank(rank);
   const RankEnd end = control.end.load();
-  const std::string why = control.why.read();
+  const std::string why = control.end_reason.read();
   const Record* record = last_record(control);
   std::string text = str(head(issued), ": rank ", rank);
   if (end == RankEnd::ended) text += " has finished its steps without this call";

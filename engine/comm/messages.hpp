@@ -1,4 +1,4 @@
-// The texts of failed collectives, written for people: what each rank called, who is missing, where it was last.
+// The texts of failed collectives, for users: the call of each rank, the missing ranks, and their last calls.
 #pragma once
 
 #include <string>
@@ -8,17 +8,24 @@
 
 namespace lockstep::comm {
 
-// "[0, 1, 3]"; long runs as "[0-127]".
+// "[0, 1, 3]"; runs of more than four ranks as "[0-127]".
 std::string ranks_text(const std::vector<int>& ranks);
-// Members, as ranks of the world; a channel as "0 -> 1".
+// "rank 2", "ranks 0, 1".
+std::string named_ranks_text(const std::vector<int>& ranks);
+// The members as world ranks; a channel as "[0 -> 1]".
 std::string group_text(const GroupControl& group);
 // "all_reduce(sum) of 12 float32 for fc1.weight at line 14".
 std::string call_text(const WorldControl& world, const Record& record);
 
-bool agreements_differ(const Issued& issued);
-std::string mismatch_text(const Issued& issued);
-std::string deadline_text(const Issued& issued, Waiting for_what, std::int64_t deadline_ns);
-std::string left_out_text(const Issued& issued, int member);
-std::string ended_text(const Issued& issued, int member);
+// The content digests of the members differ. All members have arrived.
+bool contents_differ(const IssuedCollective& issued);
+// The members' calls do not match.
+std::string mismatch_text(const IssuedCollective& issued);
+// The awaited event has not happened within the deadline.
+std::string deadline_text(const IssuedCollective& issued, WaitReason reason, std::int64_t deadline_ns);
+// `member` has ended the round without issuing this collective.
+std::string skipped_text(const IssuedCollective& issued, int member);
+// `member` has ended, failed or died.
+std::string ended_text(const IssuedCollective& issued, int member);
 
 }  // namespace lockstep::comm

@@ -1,17 +1,18 @@
-// Process groups and collectives between the ranks of a case.
+// Process groups, and the collectives between the ranks of a case.
 //
-// Control plane: before data moves all members agree on operation, sequence, sizes and types; deadlines and the abort
-// flag end every wait. Data plane: bytes move between the ranks' arenas, in place where buffers lie in one; a
-// collective runs on a stream and completes there. Sums have one fixed order, a pairwise tree over group rank, a mean
-// divides once at the end, so threads and processes, and any split of a buffer, give the same bits; 16-bit types sum in
-// float32 and round once.
+// Control plane: before data moves, all members compare the operation, its sequence number, sizes and types. Deadlines
+// and the abort flag end every wait. Data plane: bytes move directly between the ranks' arenas. A collective runs and
+// completes on a stream. Reductions have one fixed order, a pairwise tree over the rank within the group; a mean
+// divides once at the end; 16-bit types are summed in float32 and rounded once. Threads, processes and every split of a
+// buffer therefore give the same bits.
 //
-// All members call the same collectives of a group in the same order. Every error is raised on every member.
+// All members of a group issue the same collectives of the group in the same order. Every error is thrown on every
+// member.
 //
 //   ProcessGroup& world = world_group();
 //   Work work = all_reduce(world, gradient, ReduceOp::mean, {.family = Family::data_parallel, .async = true});
 //   ...
-//   work.wait();                                  // the current stream waits, not the host
+//   work.wait();                                  // the current stream waits; the host does not
 #pragma once
 
 #include <cstdint>
@@ -41,16 +42,18 @@ enum class Operation : std::uint8_t {
 };
 inline constexpr int num_operations = 10;
 enum class ReduceOp : std::uint8_t { sum, mean, max, min, product };
+// The purpose of a collective. Uncounted collectives appear neither in the log nor in transport_bytes().
 enum class Family : std::uint8_t { data_parallel, tensor_parallel, user, start_up, checkpoint, uncounted };
 enum class Phase : std::uint8_t { forward, backward, optimizer, other };
 std::string_view name_of(Operation operation);
 std::string_view name_of(ReduceOp op);
 std::string_view name_of(Family family);
 std::string_view name_of(Phase phase);
+// Throws Error for an unknown name.
 ReduceOp reduce_op_from_name(std::string_view name);
 
-// A collective failed because a peer ended, failed or died, or because the case was aborted: a consequence, the cause
-// is told elsewhere.
+// A collective failed because a peer ended, failed or died, or because the case was aborted. The error is a
+// consequence; its cause is reported elsewhere.
 class PeerEndedError : public CollectiveError {
  public:
   using CollectiveError::CollectiveError;
@@ -58,18 +61,19 @@ class PeerEndedError : public CollectiveError {
 
 struct GroupState;
 
-// Ranks that make collectives together. Owned by the rank's communicator; references stay good until the rank ends.
+// An ordered list of ranks that issue collectives together. The rank's communicator owns it; references stay valid
+// until the rank ends.
 class ProcessGroup {
  public:
-  int rank() const { return rank_; }  // within the group
+  int rank() const { return rank_; }  // of this rank within the group
   int size() const { return static_cast<int>(members_.size()); }
   const std::vector<int>& members() const { return members_; }  // world ranks, in group order
-  const std::string& axis() const { return axis_; }             // mesh axis it stands for, "" for none
-  std::uint64_t sequence() const;                               // number of collectives issued so far
+  const std::string& axis() const { return axis_; }             // the mesh axis of the group; "" if none
+  std::uint64_t sequence() const;                               // collectives issued so far on this member list
 
  private:
   friend class Communicator;
-  friend struct Engine;
+  friend struct CollectiveIssuer;
   ProcessGroup() = default;
   int rank_ = 0;
   std::vector<int> members_;
@@ -80,75 +84,95 @@ class ProcessGroup {
   ~ProcessGroup();
 };
 
+// The group of all ranks.
 ProcessGroup& world_group();
-// The group of these world ranks, which must contain this rank; the same list gives the same group. No communication is
-// needed to make one: members meet in shared memory. Only members may ask for it.
+// The group of these world ranks, in this order; the same list and axis give the same group. Needs no communication,
+// since members share the group's state in memory. Throws Error when a rank is not in the world or repeated, and when
+// this rank is not a member.
 ProcessGroup& group_of(const std::vector<int>& world_ranks, const std::string& axis = "");
 
-// A collective under way.
+// A collective in progress. The wait functions throw CollectiveError when the collective has failed.
 class Work {
  public:
   Work() = default;
   bool defined() const { return state_ != nullptr; }
-  void wait() const;  // the current stream of the tensor's device goes on after it; on failure throws CollectiveError
-  void wait(device::Stream& stream) const;
-  void synchronize() const;  // the host waits
+  void wait() const;  // orders later work of the current stream of the tensor's device after the collective
+  void wait(device::Stream& stream) const;  // the same for another stream
+  void synchronize() const;                 // blocks the host
   bool done() const;
   device::Event event() const;
 
  private:
-  friend struct Engine;
+  friend struct CollectiveIssuer;
   struct State;
   std::shared_ptr<State> state_;
 };
 
 struct Call {
   Family family = Family::user;
-  bool async = false;  // false: the current stream has waited when the call returns
-  // Where it runs; by default the all_gather, reduce_scatter or all_reduce stream of the tensor's device, copy_out and
-  // copy_in for asynchronous sends and receives, compute for the others. It waits for the current stream first.
+  bool async = false;  // false: the current stream has waited for the collective when the call returns
+  // The stream of the collective; it waits for the current stream first. The default depends on the operation: the
+  // all_gather, reduce_scatter or all_reduce stream of the tensor's device; copy_out and copy_in for an asynchronous
+  // send and receive; compute for all others.
   device::Stream* stream = nullptr;
-  // model.module, for log and messages; members of data_parallel and start_up calls must name the same one.
+  // "model.module", for the log and messages. In data_parallel and start_up calls all members must give the same owner.
   std::string owner = {};
-  // Something more that all members must agree on (a digest), and what it stands for, told when they do not.
+  // A digest of the content of the call that must match on all members, and its description, reported on a mismatch.
   std::uint64_t agreement = 0;
   std::function<std::string()> agreement_text = {};
-  // The dim that the caller joins or cuts parts along. Where it is not the first, the tensors come with it swapped to
-  // the front. Members must agree on it.
+  // The dim along which the caller concatenates or splits shards; it must match on all members. If it is not 0, the
+  // caller passes tensors in which this dim and dim 0 are swapped.
   int dim = 0;
-  bool in_round = false;  // a member may have nothing to bring: see end_round()
+  bool in_round = false;  // a member may skip this collective by mistake: see end_round()
 };
 
-// Tensors are contiguous, of any type (all_reduce and reduce_scatter of bool: max and min only), of any size, 0
-// included.
-Work all_reduce(ProcessGroup& group, const Tensor& tensor, ReduceOp op, const Call& call = {});  // in place
-// output (n * size elements) = inputs of all ranks one after the other; all inputs of one size.
+// The collectives. Tensors are contiguous and of any size, 0 included. All members pass the same dtype, kind of device,
+// shape, reduction and root. Where one tensor is n times larger than the other (n: size of the group), it is the
+// concatenation of one equal shard per member, in group order; input and output may then share memory if the smaller is
+// exactly this rank's shard of the larger. Roots and peers are ranks within the group.
+//
+// All of them throw Error when an argument is invalid (undefined or non-contiguous tensor, sizes, dtypes or devices
+// that do not fit, overlapping memory, a rank outside the group). They throw CollectiveError, at the latest in
+// Work::wait(), when the members' calls do not match, a member ends or does not arrive by the deadline, the ranks
+// deadlock, or the group has failed before.
+
+// tensor = reduction of the tensors of all members, in place. bool: max and min only; integers: no mean.
+Work all_reduce(ProcessGroup& group, const Tensor& tensor, ReduceOp op, const Call& call = {});
+// output (n * k elements) = the inputs (k elements) of all members, concatenated.
 Work all_gather(ProcessGroup& group, const Tensor& output, const Tensor& input, const Call& call = {});
+// output (k elements) = this rank's shard of the reduction of all inputs (n * k elements). Types as for all_reduce.
 Work reduce_scatter(ProcessGroup& group, const Tensor& output, const Tensor& input, ReduceOp op, const Call& call = {});
-// Part r of input goes to rank r; output part s comes from rank s; equal parts.
+// Shard r of the input goes to rank r; shard s of the output comes from rank s. Both have n * k elements and do not
+// overlap.
 Work all_to_all(ProcessGroup& group, const Tensor& output, const Tensor& input, const Call& call = {});
-Work broadcast(ProcessGroup& group, const Tensor& tensor, int from, const Call& call = {});  // in place
-Work gather(ProcessGroup& group, const Tensor& output, const Tensor& input, int to,
-            const Call& call = {});  // output undefined elsewhere
+// tensor = the tensor of rank `from`, in place.
+Work broadcast(ProcessGroup& group, const Tensor& tensor, int from, const Call& call = {});
+// On rank `to`: output (n * k elements) = the inputs (k elements) of all members. Other ranks pass an undefined output.
+Work gather(ProcessGroup& group, const Tensor& output, const Tensor& input, int to, const Call& call = {});
+// output (k elements) = this rank's shard of the input (n * k elements) of rank `from`. Other ranks pass an undefined
+// input.
 Work scatter(ProcessGroup& group, const Tensor& output, const Tensor& input, int from, const Call& call = {});
+// Point-to-point: a send matches the receive of the same number on the channel between the two ranks.
 Work send(ProcessGroup& group, const Tensor& tensor, int to, const Call& call = {});
 Work receive(ProcessGroup& group, const Tensor& tensor, int from, const Call& call = {});
+// Blocks the host until all members have arrived.
 void barrier(ProcessGroup& group, const Call& call = {});
 
-// Some members may leave a collective out by mistake, as where a backward reaches a parameter on some ranks alone.
-// Calls that are `in_round` belong to the round that end_round() ends: whoever waits in one learns that a member has
-// ended the round without it, at once instead of at the deadline. With `compare` it waits for the others to end their
-// rounds and throws CollectiveError when they issued more or fewer collectives; members that left nothing out need not.
-// Moves no data; all members end as many rounds.
+// Ends a round of collectives. A member may skip a collective by mistake, for example when its backward does not reach
+// a parameter. Calls with `in_round` belong to the round that the next end_round() of the group ends. A member that
+// waits in such a call fails as soon as another member has ended the round without it, and not only at the deadline.
+// With `compare` this function also waits until the other members have ended their rounds, and throws CollectiveError
+// if they issued more or fewer collectives; a member that skipped nothing need not compare. Moves no data. All members
+// end the same number of rounds. `owner` is for messages.
 void end_round(ProcessGroup& group, bool compare, const std::string& owner = "");
 
-// Uncounted, blocking exchange of small byte strings on the host: every member gets all, in group order. For agreement
-// checks and for what checks compare between ranks; never for training data.
-// Members must name the same purpose.
+// Exchanges small byte strings on the host: every member receives the strings of all members, in group order. Blocks;
+// uncounted. Used for comparisons between ranks, never for training data. All members give the same purpose. Throws
+// CollectiveError like the collectives.
 std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose = "");
 
-// ---- what collectives are recorded with ----
-// The phase of the running rank: set by backward, optimizer step, module calls.
+// ---- attributes of recorded collectives ----
+// The phase of the current rank. Backward, optimizer steps and module calls set it.
 Phase current_phase();
 class PhaseScope {
  public:
@@ -161,8 +185,9 @@ class PhaseScope {
   Phase previous_;
 };
 
-// A name that steps at several places of a program share, so that collectives of one agree with those of another; ""
-// (the default): a collective of the families user, tensor_parallel and checkpoint is issued at one line on all ranks.
+// The name of the current call site. Collectives of the families user, tensor_parallel and checkpoint match only if all
+// members issue them at the same call site. A call site is a source line, or, if the name is not empty, all lines that
+// set this name. Empty by default.
 const std::string& meeting_place();
 void set_meeting_place(const std::string& name);
 
@@ -176,24 +201,28 @@ struct LogEntry {
   std::string axis;
   int group_size = 0;
   std::uint64_t group_id = 0;
-  std::int64_t bytes = 0;  // the larger of this rank's input and output
+  std::int64_t bytes = 0;  // of the larger of this rank's input and output
   std::string owner;
   int scenario_line = 0;
 };
-// Every collective that the current rank issued, in order, uncounted ones left out. Position for windows: log().size().
+// The collectives that the current rank has issued, in order, without uncounted ones. An observation window starts at
+// the current log().size().
 const std::vector<LogEntry>& log();
-// Bytes that the transport itself moved for this rank (a second witness beside the log).
+// Bytes that the transport has moved for this rank, counted independently of the log; each counted collective adds its
+// LogEntry::bytes.
 std::int64_t transport_bytes();
 
 // ---- deadlines, aborts ----
-// Of this rank's waits; 10 s by default. A wait counts from when all members have begun.
+// Sets the deadline of this rank's waits; 10 s by default. A wait counts from the moment when all members have begun.
+// Throws Error unless `seconds` is positive.
 void set_deadline(double seconds);
-// This rank has come to its program: how long it took to be launched counts against nobody. Its first collective says
-// so too.
+// The current rank begins its program: its launch time does not count against any deadline. The first collective
+// implies this call.
 void announce_begin();
-// Ends every wait of every rank of the case with a CollectiveError of this text. First one wins.
+// Ends every wait of every rank of the case with a CollectiveError of this text. The first text wins.
 void abort_all(const std::string& why);
-// This rank has finished its steps (or failed): peers waiting for it learn so at once instead of at their deadline.
+// The current rank has finished its steps, or failed for this reason. Peers that wait for it fail at once, and not only
+// at their deadline.
 void announce_end(bool failed, const std::string& why);
 
 }  // namespace lockstep::comm

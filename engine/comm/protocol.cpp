@@ -15,10 +15,10 @@ namespace lockstep::comm {
 
 namespace {
 
-// How long a wait stays awake: well beyond the 30 to 60 us that waking a sleeper takes, else one late rank starts a
-// cascade in which every rank sleeps. While ranks fit the cores, a wait spins first, as a peer on another core answers
-// within a microsecond. The spin is short: the scheduler may have placed the peer on this very core, and then nothing
-// comes before this rank yields.
+// A wait stays awake for much longer than the 30 to 60 us that it takes to wake a sleeper. Otherwise one late rank
+// would start a cascade in which every rank sleeps. If there is a core per rank, a wait spins first, because a peer on
+// another core answers within a microsecond. The spin is short, because the scheduler may have placed the peer on the
+// same core, where it cannot run before this rank yields.
 constexpr std::int64_t spin_ns = 2'000;
 constexpr std::int64_t fitting_awake_ns = 200'000;
 constexpr std::int64_t crowded_awake_ns = 50'000;
@@ -32,23 +32,23 @@ inline void pause_core() {
 #endif
 }
 
-void sleep_on(Bell& bell, std::uint32_t seen) {
+void sleep_on(EventCount& changes, std::uint32_t seen) {
   const timespec slice{0, slice_ns};
-  syscall(SYS_futex, &bell.rings, FUTEX_WAIT, seen, &slice, nullptr, 0);
+  syscall(SYS_futex, &changes.epoch, FUTEX_WAIT, seen, &slice, nullptr, 0);
 }
 
-bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
+bool is_ready(const IssuedCollective& issued, WaitReason reason, std::uint64_t target) {
   Slot& slot = issued.slot();
-  switch (for_what) {
-    case Waiting::slot:
+  switch (reason) {
+    case WaitReason::slot:
       return slot.generation.load(std::memory_order_acquire) == issued.generation();
-    case Waiting::arrivals:
+    case WaitReason::arrivals:
       return slot.stage.load(std::memory_order_acquire) != Stage::filling;
-    case Waiting::data:
+    case WaitReason::data:
       return slot.stage.load(std::memory_order_acquire) == Stage::finished;
-    case Waiting::round:
-      return slot.rounds.load(std::memory_order_acquire) >= target;
-    case Waiting::end_of_round:
+    case WaitReason::staging_barrier:
+      return slot.barrier_arrivals.load(std::memory_order_acquire) >= target;
+    case WaitReason::end_of_round:
       break;
   }
   return false;
@@ -60,13 +60,13 @@ bool is_ready(const Issued& issued, Waiting for_what, std::uint64_t target) {
   throw CollectiveError(text);
 }
 
-// Whether a member has ended the round of this collective without issuing it.
-bool left_out_by(const Issued& issued, int member) {
-  return !issued.has_arrived(member) && issued.group->rounds_of(member).left_out(issued.round, issued.sequence);
+// The member has ended the round of this collective without issuing it.
+bool skipped_by(const IssuedCollective& issued, int member) {
+  return !issued.has_arrived(member) && issued.group->rounds_of(member).has_skipped(issued.round, issued.sequence);
 }
 
-// The clock of a wait starts when all members have begun.
-bool is_past_deadline(const Issued& issued, std::int64_t start_ns) {
+// The deadline counts from `start_ns` or from the moment when all members have begun, whichever is later.
+bool is_past_deadline(const IssuedCollective& issued, std::int64_t start_ns) {
   const std::int64_t deadline_ns = issued.rank->deadline_ns.load();
   const std::int64_t now = now_ns();
   if (now - start_ns <= deadline_ns) return false;
@@ -77,57 +77,58 @@ bool is_past_deadline(const Issued& issued, std::int64_t start_ns) {
   return true;
 }
 
-// What ends a wait as an error, looked at before each sleep.
-void watch(Issued& issued, Waiting for_what, std::uint64_t target, std::int64_t start_ns) {
+// Throws if an error ends the wait. Called before each sleep.
+void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_t target, std::int64_t start_ns) {
   RankState& rank = *issued.rank;
-  tell_deferred(rank);
-  if (rank.world->abort.any())
+  publish_deferred_texts(rank);
+  if (rank.world->abort.is_set())
     throw PeerEndedError(
         str(call_text(*rank.world, issued.record()), ": the case was aborted: ", rank.world->abort.read()));
-  // A worker of a stream that still waits when its rank has ended.
+  // A stream's worker can still wait when its rank has ended.
   if (rank.control().end.load(std::memory_order_acquire) != RankEnd::none)
     throw PeerEndedError(str(call_text(*rank.world, issued.record()), ": rank ", rank.rank, " has ended"));
-  if (issued.group->poison.any()) throw_poison(*issued.group);
+  if (issued.group->poison.is_set()) throw_poison(*issued.group);
   for (int member = 0; member < issued.group->size; ++member) {
     if (member == issued.me) continue;
-    if (for_what == Waiting::arrivals && left_out_by(issued, member)) fail(issued, left_out_text(issued, member));
+    if (reason == WaitReason::arrivals && skipped_by(issued, member)) fail(issued, skipped_text(issued, member));
     const RankEnd end = rank.world->rank(issued.group->members()[member]).end.load(std::memory_order_acquire);
     if (end == RankEnd::none) continue;
-    // An ended rank that has arrived did its part: whoever waits computes the chunks. A dead one may have taken a
-    // chunk with it.
-    const bool missing = for_what == Waiting::slot || (for_what == Waiting::arrivals && !issued.has_arrived(member)) ||
-                         (for_what == Waiting::round && end != RankEnd::ended) || end == RankEnd::died;
-    // What ended the wait may have come before the end of the member.
-    if (missing && !is_ready(issued, for_what, target)) fail(issued, ended_text(issued, member), Cause::peer_ended);
+    // A rank that ended after it arrived is not needed: the waiting ranks compute the chunks. A rank that died may have
+    // claimed a chunk and not finished it.
+    const bool missing = reason == WaitReason::slot ||
+                         (reason == WaitReason::arrivals && !issued.has_arrived(member)) ||
+                         (reason == WaitReason::staging_barrier && end != RankEnd::ended) || end == RankEnd::died;
+    // The awaited event may have happened before the member ended.
+    if (missing && !is_ready(issued, reason, target)) fail(issued, ended_text(issued, member), Cause::peer_ended);
   }
-  if (is_past_deadline(issued, start_ns)) fail(issued, deadline_text(issued, for_what, rank.deadline_ns.load()));
+  if (is_past_deadline(issued, start_ns)) fail(issued, deadline_text(issued, reason, rank.deadline_ns.load()));
 }
 
-void open(Issued& issued) {
+void open(IssuedCollective& issued) {
   Slot& slot = issued.slot();
-  const Line* lines = slot.lines();
+  const MemberEntry* entries = slot.entries();
   const int size = issued.group->size;
-  const bool is_exchange = lines[0].fingerprint.kind == exchange_kind;
+  const bool is_exchange = entries[0].fingerprint.kind == exchange_kind;
   std::uint32_t staged = is_exchange && size > 1 ? 1 : 0;
   for (int member = 0; member < size; ++member) {
-    const Fingerprint &mine = lines[member].fingerprint, &first = lines[0].fingerprint;
-    if (!is_alike(mine, first) || mine.digest != first.digest) {
+    const Fingerprint &mine = entries[member].fingerprint, &first = entries[0].fingerprint;
+    if (!fields_match(mine, first) || mine.digest != first.digest) {
       slot.stage.store(Stage::mismatch);
-      ring_all(*issued.rank->world);  // members that wait for something else have to tell
+      notify_all(*issued.rank->world);  // members that wait for another event must publish their texts
       return;
     }
-    staged |= lines[member].arrival.load(std::memory_order_relaxed) & 1;
+    staged |= entries[member].arrival.load(std::memory_order_relaxed) & 1;
   }
   slot.staged = staged;
-  if (staged == 0 && run_at_once(slot, size)) {
+  if (staged == 0 && run_if_small(slot, size)) {
     slot.stage.store(Stage::finished);
   } else {
     slot.stage.store(Stage::open);
   }
-  ring(slot.bell);
+  notify(slot.changes);
 }
 
-void note_state(Issued& issued, CollectiveState state) {
+void note_state(IssuedCollective& issued, CollectiveState state) {
   if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number >= recorder_entries)
     return;
   Record& record = issued.record();
@@ -135,31 +136,32 @@ void note_state(Issued& issued, CollectiveState state) {
   record.state.store(state, std::memory_order_release);
 }
 
-void leave(Issued& issued) {
+void leave(IssuedCollective& issued) {
   Slot& slot = issued.slot();
   const auto size = static_cast<std::uint32_t>(issued.group->size);
-  if (issued.counted) issued.rank->transport_bytes += slot.lines()[issued.me].moved.load(std::memory_order_relaxed);
+  if (issued.counted)
+    issued.rank->transport_bytes += slot.entries()[issued.me].moved_bytes.load(std::memory_order_relaxed);
   if (slot.left.fetch_add(1) + 1 < size) return;
   for (std::uint32_t member = 0; member < size; ++member)
-    slot.lines()[member].moved.store(0, std::memory_order_relaxed);
+    slot.entries()[member].moved_bytes.store(0, std::memory_order_relaxed);
   slot.arrived.store(0, std::memory_order_relaxed);
   slot.next_chunk.store(0, std::memory_order_relaxed);
   slot.done_chunks.store(0, std::memory_order_relaxed);
   slot.left.store(0, std::memory_order_relaxed);
-  slot.rounds.store(0, std::memory_order_relaxed);
+  slot.barrier_arrivals.store(0, std::memory_order_relaxed);
   slot.stage.store(Stage::filling, std::memory_order_relaxed);
   slot.generation.fetch_add(1);
-  ring(slot.bell);
+  notify(slot.changes);
 }
 
-void run_once(Issued& issued) {
+void run_once(IssuedCollective& issued) {
   Slot& slot = issued.slot();
   while (!issued.arrived.load(std::memory_order_relaxed) && !try_arrive(issued)) {
     if (issued.on_rank_thread) finish_predecessor(issued, true);
-    wait_until(issued, Waiting::slot);
+    wait_until(issued, WaitReason::slot);
   }
   note_state(issued, CollectiveState::waiting);
-  wait_until(issued, Waiting::arrivals);
+  wait_until(issued, WaitReason::arrivals);
   Stage stage = slot.stage.load(std::memory_order_acquire);
   if (stage == Stage::mismatch) fail_mismatch(issued);
   if (stage == Stage::open) {
@@ -167,17 +169,17 @@ void run_once(Issued& issued) {
     if (slot.staged != 0) {
       run_staged(issued);
     } else {
-      reach_buffers(issued);
+      map_peer_buffers(issued);
       if (run_chunks(slot, issued.group->size)) {
         slot.stage.store(Stage::finished);
-        ring(slot.bell);
+        notify(slot.changes);
       }
-      wait_until(issued, Waiting::data);
+      wait_until(issued, WaitReason::data);
     }
-  } else if (issued.exchanged != nullptr) {
-    (*issued.exchanged)[0] = *issued.exchange_input;  // alone in the group: nothing was staged
+  } else if (issued.exchange_output != nullptr) {
+    (*issued.exchange_output)[0] = *issued.exchange_input;  // a group of one rank: nothing was staged
   } else {
-    reach_buffers(issued);  // others were faster this time
+    map_peer_buffers(issued);  // the last arriver computed everything
   }
   leave(issued);
   note_state(issued, CollectiveState::done);
@@ -185,54 +187,54 @@ void run_once(Issued& issued) {
 
 }  // namespace
 
-void wait_until(Issued& issued, Waiting for_what, std::uint64_t target) {
-  if (is_ready(issued, for_what, target)) return;
+void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t target) {
+  if (is_ready(issued, reason, target)) return;
   const WorldControl& world = *issued.rank->world;
-  Bell& bell = issued.slot().bell;
+  EventCount& changes = issued.slot().changes;
   const bool fits = world.num_waiters.load(std::memory_order_relaxed) <= world.num_cores;
   const std::int64_t start = now_ns();
   std::int64_t waited = 0;
   if (fits) {
     for (; waited < spin_ns; waited = now_ns() - start) {
       for (int i = 0; i < 16; ++i) {
-        if (is_ready(issued, for_what, target)) return;
+        if (is_ready(issued, reason, target)) return;
         pause_core();
       }
     }
   }
   for (; waited < (fits ? fitting_awake_ns : crowded_awake_ns); waited = now_ns() - start) {
     sched_yield();
-    if (is_ready(issued, for_what, target)) return;
+    if (is_ready(issued, reason, target)) return;
   }
-  const LongWait wait(issued, for_what, target);
+  const LongWait wait(issued, reason, target);
   for (;;) {
-    const std::uint32_t seen = bell.rings.load(std::memory_order_seq_cst);
-    if (is_ready(issued, for_what, target)) return;
-    watch(issued, for_what, target, start);
-    look_for_deadlock(*issued.rank, now_ns() - start);
-    bell.sleepers.fetch_add(1, std::memory_order_seq_cst);
-    if (!is_ready(issued, for_what, target)) sleep_on(bell, seen);
-    bell.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+    const std::uint32_t seen = changes.epoch.load(std::memory_order_seq_cst);
+    if (is_ready(issued, reason, target)) return;
+    check_for_failure(issued, reason, target, start);
+    check_for_deadlock(*issued.rank, now_ns() - start);
+    changes.sleepers.fetch_add(1, std::memory_order_seq_cst);
+    if (!is_ready(issued, reason, target)) sleep_on(changes, seen);
+    changes.sleepers.fetch_sub(1, std::memory_order_seq_cst);
   }
 }
 
-bool try_arrive(Issued& issued) {
+bool try_arrive(IssuedCollective& issued) {
   Slot& slot = issued.slot();
   if (slot.generation.load(std::memory_order_acquire) != issued.generation()) return false;
-  Line& line = slot.lines()[issued.me];
-  line.fingerprint = issued.fingerprint;
-  line.input = issued.input;
-  line.output = issued.output;
-  line.record = static_cast<std::uint32_t>(issued.record_number);
-  const std::uint32_t outside = lies_outside(issued) ? 1 : 0;
-  line.arrival.store((issued.generation() + 1) << 1 | outside, std::memory_order_release);
+  MemberEntry& entry = slot.entries()[issued.me];
+  entry.fingerprint = issued.fingerprint;
+  entry.input = issued.input;
+  entry.output = issued.output;
+  entry.record = static_cast<std::uint32_t>(issued.record_number);
+  const std::uint32_t unreachable = has_unreachable_buffer(issued) ? 1 : 0;
+  entry.arrival.store((issued.generation() + 1) << 1 | unreachable, std::memory_order_release);
   issued.arrived.store(true, std::memory_order_relaxed);
   if (slot.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(issued.group->size))
     open(issued);
   return true;
 }
 
-void run(Issued& issued) {
+void run(IssuedCollective& issued) {
   if (!issued.ended.load(std::memory_order_acquire)) {
     issued.entered = true;
     try {
@@ -243,10 +245,10 @@ void run(Issued& issued) {
       issued.failure = error.message();
       issued.failed_by_end = dynamic_cast<const PeerEndedError*>(&error) != nullptr;
     } catch (const std::exception& error) {
-      // The peers wait for this rank's part: they must learn that it will not come.
+      // The peers wait for this rank's chunks and must learn that it has failed.
       issued.failure = error.what();
-      issued.group->poison.claim_and_fill(issued.failure);
-      ring_all(*issued.rank->world);
+      issued.group->poison.try_set(issued.failure);
+      notify_all(*issued.rank->world);
     }
     note_state(issued, CollectiveState::failed);
     issued.ended.store(true, std::memory_order_release);
@@ -256,25 +258,25 @@ void run(Issued& issued) {
   throw CollectiveError(issued.failure);
 }
 
-bool is_finished(const Issued& issued) {
+bool is_finished(const IssuedCollective& issued) {
   if (issued.ended.load(std::memory_order_acquire)) return true;
   return issued.arrived.load() && issued.slot().stage.load(std::memory_order_acquire) == Stage::finished;
 }
 
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call) {
-  if (rank.world->abort.any()) throw PeerEndedError(str(call, ": the case was aborted: ", rank.world->abort.read()));
-  if (group.poison.any())
+  if (rank.world->abort.is_set()) throw PeerEndedError(str(call, ": the case was aborted: ", rank.world->abort.read()));
+  if (group.poison.is_set())
     throw_poison(group,
                  str(call, ": group ", group_text(group), " is unusable since an earlier collective of it failed: "));
 }
 
-void fail(Issued& issued, const std::string& text, Cause cause) {
+void fail(IssuedCollective& issued, const std::string& text, Cause cause) {
   GroupControl& group = *issued.group;
   if (group.poison.claim()) {
     group.poisoned_by_end.store(cause == Cause::peer_ended ? 1 : 0);
     group.poison.fill(text);
   }
-  ring_all(*issued.rank->world);
+  notify_all(*issued.rank->world);
   throw_poison(group);
 }
 

@@ -1,13 +1,14 @@
-// The entry protocol of a collective, the same for all operations and sizes.
+// The entry protocol of a collective, identical for all operations and sizes.
 //
-//   try_arrive   write my line into the slot of this sequence number and count up; the last arriver compares all lines
-//                and opens the slot (small ones it computes at once) or marks a mismatch. Never blocks.
-//   run          wait for the opening, claim chunks until none is left, wait for the last chunk, leave. The last to
-//                leave retires the slot.
+//   try_arrive   writes this member's entry into the slot of the sequence number and increments the count of arrivals.
+//                The last member to arrive compares all entries. It then opens the slot (and computes a small
+//                collective itself) or marks a mismatch. Never blocks.
+//   run          waits until the slot is open, claims chunks until none is left, waits for the last chunk, and leaves.
+//                The last member to leave frees the slot.
 //
-// A slot serves sequence numbers s, s + ring, s + 2 ring, ... of its group. Every wait ends by what it waits for, by
-// the abort flag, by the poison of its group, by the end or death of a member that is missing, or by the deadline;
-// whoever fails first writes the text into the group's poison, so that every member throws the same.
+// A slot serves the sequence numbers s, s + ring_slots, s + 2 * ring_slots, ... of its group. Every wait ends: by the
+// awaited event, the abort flag, the poison of the group, the end or death of a missing member, or the deadline. The
+// first rank that fails writes the text into the group's poison, so that every member throws the same text.
 #pragma once
 
 #include <atomic>
@@ -20,34 +21,35 @@
 #include <vector>
 
 #include "engine/comm/control.hpp"
-#include "engine/comm/reach.hpp"
+#include "engine/comm/peer_mappings.hpp"
 #include "engine/device/activity.hpp"
 
 namespace lockstep::comm {
 
-struct Issued;
+struct IssuedCollective;
 
-// Calls of a rank on inline streams that nobody is in until they are waited for (deferred.cpp).
-struct Deferred {
-  std::mutex mutex;  // of the list, and of what the rank tells in its control area
-  std::vector<std::weak_ptr<Issued>> calls;
+// Asynchronous calls of a rank on inline streams: no thread runs them until they are waited for (deferred.cpp).
+struct DeferredCalls {
+  std::mutex mutex;  // guards the list, and the content text in the rank's control area
+  std::vector<std::weak_ptr<IssuedCollective>> calls;
 };
 
-// What this rank's calls share, also on worker threads of streams; outlives the communicator when work is left over.
+// State that all collectives of a rank share, including those on worker threads of streams. It outlives the
+// communicator while such a worker still runs a collective.
 struct RankState {
   WorldControl* world = nullptr;
   device::Activity* activity = nullptr;     // outlives all threads of the rank
-  const device::HostWorld* host = nullptr;  // null for a lone rank
+  const device::HostWorld* host = nullptr;  // null for a single rank without shared memory
   int rank = 0;
   std::atomic<std::int64_t> deadline_ns{10'000'000'000};
   std::atomic<std::int64_t> transport_bytes{0};
-  std::atomic<std::int64_t> next_look_ns{0};  // for a deadlock
+  std::atomic<std::int64_t> next_deadlock_check_ns{0};
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
-  std::unique_ptr<std::byte, Free> lone_memory;  // the control area of a lone rank
-  Deferred deferred;
-  std::unique_ptr<Reach> reach;  // of a rank that is a process
+  std::unique_ptr<std::byte, Free> private_control;  // the control area of a single rank without shared memory
+  DeferredCalls deferred;
+  std::unique_ptr<PeerMappings> peer_mappings;  // only when ranks are processes
 
   RankControl& control() const { return world->rank(rank); }
   void note_begin() const {
@@ -55,76 +57,80 @@ struct RankState {
   }
 };
 
-// One collective as this rank issued it.
-struct Issued {
+// A collective that this rank has issued.
+struct IssuedCollective {
   std::shared_ptr<RankState> rank;
   GroupControl* group = nullptr;
   int me = 0;  // within the group
   std::uint64_t sequence = 0;
-  std::uint64_t round = 0;  // it belongs to, 0 for none
+  std::uint64_t round = 0;  // the round it belongs to (end_round()); 0: none
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::uint64_t record_number = 0;
   bool counted = true;  // its bytes belong to transport_bytes()
-  std::function<std::string()> agreement_text;
-  std::vector<std::string>* exchanged = nullptr;  // of an exchange: where all strings go
+  std::function<std::string()> content_text;
+  std::vector<std::string>* exchange_output = nullptr;  // exchange only: the strings of all members
   const std::string* exchange_input = nullptr;
 
-  bool on_rank_thread = true;  // it is waited for there, not on a worker of its stream
-  bool entered = false;        // somebody is or was in run()
-  bool told = false;           // what the agreement stood for, after a mismatch
+  bool on_rank_thread = true;      // run() is called on the rank's thread, not on a worker of the stream
+  bool entered = false;            // some thread is or was in run()
+  bool content_published = false;  // content_text has been published after a mismatch
   std::atomic<bool> arrived{false};
   std::atomic<bool> ended{false};
-  std::string failure;  // why it failed; set before `ended`
-  bool failed_by_end = false;
+  std::string failure;         // set before `ended`; empty on success
+  bool failed_by_end = false;  // the failure is a PeerEndedError
 
   Slot& slot() const { return group->slot(sequence); }
   std::uint32_t generation() const { return static_cast<std::uint32_t>(sequence / ring_slots); }
-  // Overwritten when the rank has issued many more since.
+  // Valid until the rank has issued `recorder_entries` more collectives.
   Record& record() const { return rank->control().records[record_number % recorder_entries]; }
-  // Of a member that has arrived.
+  // The record of a member that has arrived.
   Record& record_of(int member) const {
     RankControl& control = rank->world->rank(group->members()[member]);
-    return control.records[slot().lines()[member].record % recorder_entries];
+    return control.records[slot().entries()[member].record % recorder_entries];
   }
   bool has_arrived(int member) const {
-    return (slot().lines()[member].arrival.load(std::memory_order_acquire) >> 1) == generation() + 1;
+    return (slot().entries()[member].arrival.load(std::memory_order_acquire) >> 1) == generation() + 1;
   }
 };
 
-// False when the slot is not free yet (more than a ring of collectives under way): run() arrives then.
-bool try_arrive(Issued& issued);
-// Throws CollectiveError; a second call after a failure throws again, after a success returns.
-void run(Issued& issued);
-// All chunks are done, whether or not this rank has noticed.
-bool is_finished(const Issued& issued);
+// False when the slot is still in use (`ring_slots` collectives are in progress); run() then arrives later.
+bool try_arrive(IssuedCollective& issued);
+// Completes the collective on this rank. Throws CollectiveError. A later call throws the same failure again, or returns
+// after a success.
+void run(IssuedCollective& issued);
+// All chunks are done, whether or not this rank has left the slot.
+bool is_finished(const IssuedCollective& issued);
 // Throws CollectiveError when the case is aborted or the group poisoned.
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
 
-// Poisons the group (the first text wins), wakes its members, and throws what the poison says.
+// Poisons the group (the first text wins), wakes its members, and throws the text of the poison.
 enum class Cause { own, peer_ended };
-[[noreturn]] void fail(Issued& issued, const std::string& text, Cause cause = Cause::own);
+[[noreturn]] void fail(IssuedCollective& issued, const std::string& text, Cause cause = Cause::own);
 
-// The plain fields of the calls agree.
-bool is_alike(const Fingerprint& a, const Fingerprint& b);
-// After a mismatch (agreements.cpp): what agreements stood for is told, then all members throw the same text.
-[[noreturn]] void fail_mismatch(Issued& issued);
-bool has_told(const Issued& issued, int member);
-void tell_if_mismatched(Issued& issued);  // a deferred call, under the lock of those
+// All plain fields agree. The digests may differ.
+bool fields_match(const Fingerprint& a, const Fingerprint& b);
+// After a mismatch (content_digests.cpp): waits for the members' content texts, then all members throw the same text.
+[[noreturn]] void fail_mismatch(IssuedCollective& issued);
+// The member has published its content text for this collective.
+bool has_published(const IssuedCollective& issued, int member);
+// Publishes the content text of a deferred call whose slot shows a mismatch. The caller holds DeferredCalls::mutex.
+void publish_if_mismatched(IssuedCollective& issued);
 
-// A call on an inline stream that is waited for later; telling for all of these, while the rank waits for anything
-// else.
-void keep_deferred(const std::shared_ptr<Issued>& issued);
-void tell_deferred(RankState& rank);
-// The deferred call, if it was one, that had the slot of this one a ring ago: does this rank's part of it, when all
-// have arrived or (`wait`) once they have; else that part would wait for a wait() that may come after this call only.
-void finish_predecessor(const Issued& issued, bool wait);
+// Adds an asynchronous call on an inline stream to the rank's deferred calls.
+void add_deferred(const std::shared_ptr<IssuedCollective>& issued);
+// Publishes the content texts of all mismatched deferred calls. The rank calls it while it waits for anything else.
+void publish_deferred_texts(RankState& rank);
+// Runs the deferred call that uses the slot of `issued` one generation earlier, if there is one. Otherwise this rank's
+// work on it would run only in its Work::wait(), which the program may call after `issued`, and the slot would never
+// become free. Unless `wait` is set, does nothing while a member of that call has not arrived.
+void finish_predecessor(const IssuedCollective& issued, bool wait);
 
-// Waits for the slot to be free, for all members to have arrived, for the data to be there, or for so many arrivals at
-// the meeting points of a staged collective. The end of a member that is missing, deadline, abort and poison end the
-// wait as an error.
-enum class Waiting : std::uint32_t { slot, arrivals, data, round, end_of_round };
-void wait_until(Issued& issued, Waiting for_what, std::uint64_t target = 0);
+// The event that a rank waits for: a free slot, the arrival of all members, the data of the last chunk, `target`
+// arrivals at the barriers of a staged collective, or the end of a member's round. wait_until() waits for any of
+// them except the last. It throws CollectiveError at the end of a missing member, the deadline, an abort or a poison.
+enum class WaitReason : std::uint32_t { slot, arrivals, data, staging_barrier, end_of_round };
+void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t target = 0);
 
 }  // namespace lockstep::comm

@@ -1,8 +1,9 @@
-// The flight recorder: the last 2,000 collectives of each rank, in memory that the launcher owns, so that the story of
-// a killed or hung rank survives it. The launcher reads it and writes a dump; `lockstep explain-hang` tells the story.
+// The flight recorder: the last 2,000 collectives of each rank, in memory that the launcher owns, so that the history
+// of a killed or hung rank survives. The launcher reads it and writes a dump; `lockstep explain-hang` explains the
+// dump.
 //
 //   std::vector<RankStory> stories = read_recorder(world);   // launcher, after the ranks ended
-//   std::string told = explain(stories);
+//   std::string explanation = explain(stories);
 #pragma once
 
 #include <cstddef>
@@ -21,40 +22,52 @@ struct RecordedCollective {
   std::uint64_t group_id = 0;
   std::uint64_t sequence = 0;
   std::string operation, dtype, family, phase, axis, owner;
-  std::vector<int> members;  // at most the first 64
-  std::int64_t bytes = 0;
-  int scenario_line = 0;
+  std::vector<int> members;  // world ranks; at most the first 64
+  std::int64_t bytes = 0;    // of the larger of input and output
+  int scenario_line = 0;     // 0: unknown
   CollectiveState state = CollectiveState::issued;
   std::int64_t issued_ns = 0, finished_ns = 0;  // monotonic clock of the machine
 };
+
+// The recorded history of one rank.
 struct RankStory {
   int rank = 0;
   bool ended = false, failed = false, died = false;
-  std::string why;  // of the failure or death
-  // Where it was last (note_place), empty when it never said.
+  std::string why;  // reason of the failure or death
+  // The last location that the rank recorded with note_place(); empty if it recorded none.
   std::string step, file;
   int line = 0, column = 0;
   std::vector<RecordedCollective> collectives;  // oldest first
 };
 
-// Bytes of control area that a world of so many ranks is to be created with (sparse: only touched pages cost).
+// ---- launcher side ----
+// Bytes of the control area with which a world of this size must be created (sparse: only accessed pages use memory).
 std::size_t control_bytes(int world_size);
-// The running rank says which step it is at, so that the launcher knows it of one that crashed or hangs. A few
-// nanoseconds; longer texts are cut.
+// Initializes the control area. The launcher calls it once per world, before ranks start.
+void prepare_world(device::HostWorld& world);
+// The process of a rank is gone: wakes all ranks and ends every wait for this one. Does nothing if the rank has already
+// announced its end.
+void announce_death(device::HostWorld& world, int rank, const std::string& why);
+// The case is stopped, for example at its time limit: ends every wait of every rank. The first reason wins.
+void announce_abort(device::HostWorld& world, const std::string& why);
+// The history of every rank, in rank order.
+std::vector<RankStory> read_recorder(const device::HostWorld& world);
+
+// ---- rank side ----
+// Records the step that the current rank runs, so that the launcher can report it after a crash or a hang. Takes a few
+// nanoseconds. Longer texts are truncated.
 void note_place(std::string_view step, std::string_view file, int line, int column);
 
-// Before ranks start: lays out the control area. Must be called once a world by the launcher.
-void prepare_world(device::HostWorld& world);
-// Launcher side: a rank's process is gone, or the case ran out of time; wakes and ends every wait.
-void announce_death(device::HostWorld& world, int rank, const std::string& why);
-void announce_abort(device::HostWorld& world, const std::string& why);
-std::vector<RankStory> read_recorder(const device::HostWorld& world);
-// Of one rank, for a message: "in all_reduce #3 of ... for 2.1 s", "after all_gather ...", "before any collective".
+// ---- texts ----
+// The last call of one rank, for a message: "in all_reduce of 16 bytes ...", "after all_gather ...", "before any
+// collective".
 std::string last_words(const RankStory& story);
-// JSON lines, one a rank; and back (throws Error on malformed text).
+// One JSON line per rank.
 std::string to_text(const std::vector<RankStory>& stories);
+// The inverse of to_text(). Throws Error on malformed text.
 std::vector<RankStory> stories_from_text(const std::string& text);
-// Who waits for whom, where ranks parted, what each called last: a paragraph for people.
+// A paragraph for users: the ranks that failed, the first collective on which ranks diverged, the ranks that wait, and
+// the last calls of the ranks they wait for.
 std::string explain(const std::vector<RankStory>& stories);
 
 }  // namespace lockstep::comm

@@ -1,4 +1,4 @@
-// The recorder's dump: JSON lines, one a rank.
+// The dump of the flight recorder: one JSON line per rank.
 #include <nlohmann/json.hpp>
 
 #include "engine/comm/recorder.hpp"
@@ -86,8 +86,8 @@ std::vector<RankStory> stories_from_text(const std::string& text) {
       for (const json& collective : j.at("collectives")) story.collectives.push_back(collective_from_json(collective));
       stories.push_back(std::move(story));
     } catch (const json::exception& error) {
-      throw Error(str("line ", number, " of a flight recorder dump is not one: ", error.what()),
-                  "give the file that a run wrote");
+      throw Error(str("line ", number, " is not a record of a flight recorder dump: ", error.what()),
+                  "give a dump that `lockstep run` wrote");
     }
   }
   return stories;

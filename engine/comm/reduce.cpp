@@ -16,12 +16,12 @@ namespace lockstep::comm {
 
 namespace {
 
-// What is summed before it is stored to the outputs; measured: long for stores past the caches, short when many streams
-// share the first cache.
+// Elements that are reduced before they are stored to the outputs. Measured: long blocks for non-temporal stores, short
+// blocks when many buffers share the L1 cache.
 constexpr std::int64_t block_elements = 1024;
 constexpr std::int64_t block_elements_cached = 512;
 constexpr std::int64_t block_elements_of_many = 256;
-constexpr int wide = 8;  // inputs summed in registers
+constexpr int max_in_registers = 8;  // inputs reduced in registers
 
 struct Sum {
   template <class C>
@@ -52,7 +52,7 @@ struct Min {
   }
 };
 
-// bool is computed as a byte: false < true.
+// bool is computed as a byte, so that false < true.
 template <class T>
 struct Stored {
   using type = T;
@@ -62,7 +62,7 @@ struct Stored<bool> {
   using type = std::uint8_t;
 };
 
-// Integer sums wrap around without undefined behaviour.
+// Integer sums and products use unsigned types, which wrap around without undefined behaviour.
 template <class C>
 struct Arithmetic {
   using type = C;
@@ -76,7 +76,8 @@ struct Arithmetic<std::int32_t> {
   using type = std::uint32_t;
 };
 
-// The tree over inputs first .. first + count, of element i: the left half is the largest power of two below count.
+// The tree over inputs [first, first + count) of element i. The left subtree holds the largest power of two below
+// count.
 template <int first, int count, class Op, class C, class T>
 inline C tree(const T* const* inputs, std::int64_t i) {
   if constexpr (count == 1) {
@@ -117,7 +118,7 @@ void tree_up_to_eight(C* out, const T* const* inputs, int count, std::int64_t n)
   }
 }
 
-// More than eight: subtrees of eight, merged as a binary counter counts, give the same tree.
+// More than eight inputs: subtrees of eight, merged like the digits of a binary counter, give the same tree.
 template <class Op, class C, class T>
 void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
   C partial[8][block_elements];
@@ -129,8 +130,8 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) left[i] = Op::template apply<C>(left[i], right[i]);
     --depth;
   };
-  for (int first = 0; first < count; first += wide) {
-    const int here = count - first < wide ? count - first : wide;
+  for (int first = 0; first < count; first += max_in_registers) {
+    const int here = count - first < max_in_registers ? count - first : max_in_registers;
     LOCKSTEP_CHECK(depth < 8, "a sum over ", count, " ranks");
     tree_up_to_eight<Op, C, T>(partial[depth++], inputs + first, here, n);
     ++subtrees;
@@ -140,12 +141,12 @@ void tree_any(C* out, const T* const* inputs, int count, std::int64_t n) {
   std::memcpy(out, partial[0], bounded_bytes<C>(n));
 }
 
-// Sums of up to eight inputs, a line of all at a time, in registers: to every output at once, through the caches (asked
-// for well ahead and to be written, as most outputs are inputs too), or past them to a single output that is aligned to
-// lines. Whole lines only; the number of elements done.
+// Sums up to eight inputs in registers, one cache line at a time. Stores go to all outputs through the caches
+// (prefetched for writing, because most outputs are inputs too), or with non-temporal stores to a single output that is
+// aligned to cache lines. Handles full cache lines only and returns the number of elements done.
 template <int count, class C>
 std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outputs, std::size_t offset, std::int64_t n,
-                       int divisor, bool streams) {
+                       int divisor, bool nontemporal) {
   constexpr std::int64_t lanes = 64 / sizeof(C);
   constexpr std::int64_t ahead = 1024 / sizeof(C);
   const C* local[count];
@@ -159,7 +160,7 @@ std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outpu
         for (C& value : sum) value /= static_cast<C>(divisor);
     }
     const std::size_t here = offset + element_offset(static_cast<std::size_t>(at), sizeof(C));
-    if (streams) {
+    if (nontemporal) {
       for (int i = 0; i < count; ++i) __builtin_prefetch(local[i] + at + ahead);
       store_past_caches(outputs[0] + here, reinterpret_cast<const std::byte*>(sum));
       continue;
@@ -169,40 +170,83 @@ std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outpu
       std::memcpy(output + here, sum, sizeof sum);
     }
   }
-  if (streams) finish_past_caches();
+  if (nontemporal) finish_past_caches();
   return at;
 }
 
 template <class C>
 std::int64_t sum_lines(const C* const* inputs, int num_inputs, std::span<std::byte* const> outputs, std::size_t offset,
-                       std::int64_t n, int divisor, bool streams) {
+                       std::int64_t n, int divisor, bool nontemporal) {
   switch (num_inputs) {
     case 2:
-      return sum_lines<2, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<2, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 3:
-      return sum_lines<3, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<3, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 4:
-      return sum_lines<4, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<4, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 5:
-      return sum_lines<5, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<5, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 6:
-      return sum_lines<6, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<6, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 7:
-      return sum_lines<7, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<7, C>(inputs, outputs, offset, n, divisor, nontemporal);
     case 8:
-      return sum_lines<8, C>(inputs, outputs, offset, n, divisor, streams);
+      return sum_lines<8, C>(inputs, outputs, offset, n, divisor, nontemporal);
     default:
       return 0;
   }
 }
 
-// Where by lines is faster than by blocks, as measured: past the caches always (a quarter with two inputs, a sixth with
-// eight); through them from five inputs on (a fifth with eight, but a tenth slower with two).
-bool goes_by_lines(const Reduction& reduction, int num_inputs, std::size_t offset) {
-  if (!reduction.streams) return reduction.outputs.size() > 1 && num_inputs > 4;
+// Whether summing by cache lines is faster than by blocks. Measured: with non-temporal stores always (by a quarter with
+// two inputs, a sixth with eight); through the caches from five inputs on (by a fifth with eight; a tenth slower with
+// two).
+bool sums_by_lines(const Reduction& reduction, int num_inputs, std::size_t offset) {
+  if (!reduction.nontemporal) return reduction.outputs.size() > 1 && num_inputs > 4;
   return has_past_caches && reduction.outputs.size() == 1 &&
          reinterpret_cast<std::uintptr_t>(reduction.outputs[0] + offset) % 64 == 0;
 }
+
+int num_reduced_inputs(const Reduction& reduction) {
+  const auto num_inputs = static_cast<int>(reduction.inputs.size());
+  const bool adds = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
+  if (adds && num_inputs > 1 && defect_armed(Defect::sum_leaves_out_rank)) [[unlikely]]
+    return num_inputs - 1;
+  return num_inputs;
+}
+
+// Stores to all outputs, and returns the smallest number of bytes that an output received.
+std::size_t store_to_all(const Reduction& reduction, std::size_t offset, const void* result, std::size_t bytes) {
+  std::size_t least = bytes;
+  for (std::byte* output : reduction.outputs)
+    least = std::min(least, copy(output + offset, static_cast<const std::byte*>(result), bytes, reduction.nontemporal));
+  return least;
+}
+
+// Pointers to one element of every input.
+template <class L>
+class InputPointers {
+ public:
+  InputPointers(const Reduction& reduction, int count) : reduction_(reduction), count_(count) {
+    if (count <= few) return;
+    many_.resize(static_cast<std::size_t>(count));
+    pointers_ = many_.data();
+  }
+  InputPointers(const InputPointers&) = delete;
+  InputPointers& operator=(const InputPointers&) = delete;
+  const L** at(std::int64_t element) {
+    for (int i = 0; i < count_; ++i)
+      pointers_[i] = reinterpret_cast<const L*>(reduction_.inputs[static_cast<std::size_t>(i)]) + element;
+    return pointers_;
+  }
+
+ private:
+  static constexpr int few = 64;
+  const Reduction& reduction_;
+  int count_;
+  const L* few_[few];
+  std::vector<const L*> many_;
+  const L** pointers_ = few_;
+};
 
 template <class T, class Op>
 std::size_t reduce_typed(const Reduction& reduction, std::int64_t begin, std::int64_t count) {
@@ -210,46 +254,26 @@ std::size_t reduce_typed(const Reduction& reduction, std::int64_t begin, std::in
   constexpr bool wraps = std::is_same_v<Op, Sum> || std::is_same_v<Op, Product>;
   using C = std::conditional_t<wraps, typename Arithmetic<ComputeType<S>>::type, ComputeType<S>>;
   using L = std::conditional_t<std::is_same_v<ComputeType<S>, S>, C, S>;  // as loaded
-  constexpr int most = 64;
-  const L* few[most];
-  const L** inputs = few;
-  std::vector<const L*> many;
-  auto num_inputs = static_cast<int>(reduction.inputs.size());
-  if (num_inputs > most) {
-    many.resize(static_cast<std::size_t>(num_inputs));
-    inputs = many.data();
-  }
-  const bool adds = reduction.op == ReduceOp::sum || reduction.op == ReduceOp::mean;
-  if (adds && num_inputs > 1 && defect_armed(Defect::sum_leaves_out_rank)) [[unlikely]]
-    --num_inputs;
-  const std::int64_t block = reduction.streams ? block_elements
-                             : num_inputs <= 4 ? block_elements_cached
-                                               : block_elements_of_many;
+  const int num_inputs = num_reduced_inputs(reduction);
+  InputPointers<L> inputs(reduction, num_inputs);
+  const std::int64_t block = reduction.nontemporal ? block_elements
+                             : num_inputs <= 4     ? block_elements_cached
+                                                   : block_elements_of_many;
   std::int64_t done = 0;
   if constexpr (std::is_same_v<L, C> && std::is_same_v<Op, Sum>) {
     const std::size_t offset = bounded_bytes<S>(begin);
-    if (goes_by_lines(reduction, num_inputs, offset)) {
-      for (int i = 0; i < num_inputs; ++i)
-        inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + begin;
-      done = sum_lines<C>(inputs, num_inputs, reduction.outputs, offset, count, reduction.divisor, reduction.streams);
-    }
+    if (sums_by_lines(reduction, num_inputs, offset))
+      done = sum_lines<C>(inputs.at(begin), num_inputs, reduction.outputs, offset, count, reduction.divisor,
+                          reduction.nontemporal);
   }
   std::size_t stored = bounded_bytes<S>(done);
-  const auto store = [&](std::size_t offset, const void* result, std::size_t bytes) {
-    std::size_t least = bytes;
-    for (std::byte* output : reduction.outputs)
-      least = std::min(least, copy(output + offset, static_cast<const std::byte*>(result), bytes, reduction.streams));
-    stored += least;
-  };
   for (std::int64_t at = begin + done; at < begin + count; at += block) {
     const std::int64_t n = begin + count - at < block ? begin + count - at : block;
-    for (int i = 0; i < num_inputs; ++i)
-      inputs[i] = reinterpret_cast<const L*>(reduction.inputs[static_cast<std::size_t>(i)]) + at;
     alignas(64) C result[block_elements];
-    if (num_inputs <= wide)
-      tree_up_to_eight<Op, C, L>(result, inputs, num_inputs, n);
+    if (num_inputs <= max_in_registers)
+      tree_up_to_eight<Op, C, L>(result, inputs.at(at), num_inputs, n);
     else
-      tree_any<Op, C, L>(result, inputs, num_inputs, n);
+      tree_any<Op, C, L>(result, inputs.at(at), num_inputs, n);
     if constexpr (std::is_floating_point_v<C>) {
       if (reduction.divisor != 1) {
         const C divisor = static_cast<C>(reduction.divisor);
@@ -259,11 +283,11 @@ std::size_t reduce_typed(const Reduction& reduction, std::int64_t begin, std::in
     const std::size_t bytes = bounded_bytes<S>(n);
     const std::size_t offset = bounded_bytes<S>(at);
     if constexpr (std::is_same_v<L, C>) {
-      store(offset, result, bytes);
+      stored += store_to_all(reduction, offset, result, bytes);
     } else {
       alignas(64) S rounded[block_elements];
       for (std::int64_t i = 0; i < n; ++i) rounded[i] = static_cast<S>(result[i]);
-      store(offset, rounded, bytes);
+      stored += store_to_all(reduction, offset, rounded, bytes);
     }
   }
   return stored;

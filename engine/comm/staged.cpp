@@ -1,4 +1,4 @@
-// The staged form of every collective: for buffers that peers cannot reach, and for exchanges of byte strings.
+// The staged form of every collective: for buffers that peers cannot access, and for exchanges of byte strings.
 #include <algorithm>
 #include <vector>
 
@@ -11,30 +11,34 @@ namespace lockstep::comm {
 
 namespace {
 
-// Half a member's staging area: one piece is copied in while peers read the other.
+// Bytes of one half of a member's staging area: one piece is copied in while peers read the other.
 constexpr std::int64_t small_half = 2048;
 std::int64_t large_half(int size) { return size <= 16 ? 65536 : 16384; }
 
+// One member's side of a staged collective. A piece is a range of elements, taken from every shard of the member's
+// input.
 struct Staging {
-  explicit Staging(Issued& which) : issued(which), size(which.group->size), lines(which.slot().lines()) {
-    const Fingerprint& what = lines[0].fingerprint;
-    kind = what.kind == exchange_kind ? Operation::all_gather : static_cast<Operation>(what.kind);
-    is_exchange = what.kind == exchange_kind;
-    dtype = is_exchange ? DType::boolean : static_cast<DType>(what.dtype);
-    op = static_cast<ReduceOp>(what.op);
-    root = what.root;
+  explicit Staging(IssuedCollective& which) : issued(which), size(which.group->size), entries(which.slot().entries()) {
+    const Fingerprint& fingerprint = entries[0].fingerprint;
+    is_exchange = fingerprint.kind == exchange_kind;
+    kind = is_exchange ? Operation::all_gather : static_cast<Operation>(fingerprint.kind);
+    dtype = is_exchange ? DType::boolean : static_cast<DType>(fingerprint.dtype);
+    op = static_cast<ReduceOp>(fingerprint.op);
+    root = fingerprint.root;
     element = static_cast<std::int64_t>(size_of(dtype));
-    for (int member = 0; member < size; ++member) count = std::max(count, lines[member].fingerprint.count);
-    parts = kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter ? size : 1;
-    half = count * element * parts <= small_half ? small_half : large_half(size);
-    piece = std::max<std::int64_t>(half / (parts * element), 1);
-    LOCKSTEP_CHECK(piece * parts * element <= half, parts, " parts do not fit a staging area of ", half, " bytes");
-    take_memory();
+    for (int member = 0; member < size; ++member) count = std::max(count, entries[member].fingerprint.count);
+    shards =
+        kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter ? size : 1;
+    half = count * element * shards <= small_half ? small_half : large_half(size);
+    piece = std::max<std::int64_t>(half / (shards * element), 1);
+    LOCKSTEP_CHECK(piece * shards * element <= half, shards, " shards do not fit a staging area of ", half, " bytes");
+    allocate();
   }
 
-  // The area stays with the line and serves later collectives of the slot; its lowest bit tells the larger kind.
-  void take_memory() {
-    Line& mine = lines[issued.me];
+  // The area stays with the member's entry and serves later collectives of the slot. The lowest bit of its offset marks
+  // the larger kind.
+  void allocate() {
+    MemberEntry& mine = entries[issued.me];
     const bool large = half != small_half;
     if (mine.staging != 0 && (!large || (mine.staging & 1) != 0)) return;
     WorldControl& world = *issued.rank->world;
@@ -42,43 +46,44 @@ struct Staging {
   }
 
   std::byte* area(int member, std::int64_t number) const {
-    return issued.rank->world->at((lines[member].staging & ~std::uint64_t{1}) +
+    return issued.rank->world->at((entries[member].staging & ~std::uint64_t{1}) +
                                   static_cast<std::uint64_t>((number % 2) * half));
   }
-  // Where part `index` of a member's piece lies.
-  std::byte* staged_part(int member, std::int64_t number, int index) const {
+  // The address of shard `index` in a member's staged piece.
+  std::byte* staged_shard(int member, std::int64_t number, int index) const {
     return area(member, number) + index * piece * element;
   }
   std::size_t bytes(std::int64_t elements) const {
     return static_cast<std::size_t>(bounded_product(elements, element));
   }
 
-  void meet(std::int64_t round) {
+  // Waits until all members have copied in the piece of this number.
+  void barrier(std::int64_t number) {
     Slot& slot = issued.slot();
-    const auto target = static_cast<std::uint64_t>(round + 1) * static_cast<std::uint64_t>(size);
-    if (slot.rounds.fetch_add(1) + 1 == target) ring(slot.bell);
-    wait_until(issued, Waiting::round, target);
+    const auto target = static_cast<std::uint64_t>(number + 1) * static_cast<std::uint64_t>(size);
+    if (slot.barrier_arrivals.fetch_add(1) + 1 == target) notify(slot.changes);
+    wait_until(issued, WaitReason::staging_barrier, target);
   }
 
-  bool brings() const {
+  bool has_input() const {
     const bool from_one = kind == Operation::broadcast || kind == Operation::scatter || kind == Operation::send;
     return !from_one || issued.me == root;
   }
 
   void copy_in(std::int64_t number, std::int64_t begin, std::int64_t n) {
-    if (!brings()) return;
-    const std::int64_t mine = lines[issued.me].fingerprint.count;
+    if (!has_input()) return;
+    const std::int64_t mine = entries[issued.me].fingerprint.count;
     n = std::min(n, mine - begin);
     if (n <= 0) return;
     const std::byte* input =
         is_exchange ? reinterpret_cast<const std::byte*>(issued.exchange_input->data()) : issued.input;
-    for (int index = 0; index < parts; ++index) {
+    for (int index = 0; index < shards; ++index) {
       moved_in += static_cast<std::int64_t>(
-          copy(staged_part(issued.me, number, index), input + bytes(index * count + begin), bytes(n), false));
+          copy(staged_shard(issued.me, number, index), input + bytes(index * count + begin), bytes(n), false));
     }
   }
 
-  void take(std::byte* to, const std::byte* from, std::int64_t n) {
+  void copy_counted(std::byte* to, const std::byte* from, std::int64_t n) {
     if (n > 0) moved_out += static_cast<std::int64_t>(copy(to, from, bytes(n), false));
   }
 
@@ -91,7 +96,7 @@ struct Staging {
         std::vector<const std::byte*> inputs;
         inputs.reserve(static_cast<std::size_t>(size));
         for (int member = 0; member < size; ++member)
-          inputs.push_back(staged_part(member, number, kind == Operation::reduce_scatter ? me : 0));
+          inputs.push_back(staged_shard(member, number, kind == Operation::reduce_scatter ? me : 0));
         output += bytes(begin);
         moved_out += static_cast<std::int64_t>(
             reduce({dtype, op, inputs, {&output, 1}, op == ReduceOp::mean ? size : 1, false}, 0, n));
@@ -100,61 +105,61 @@ struct Staging {
       case Operation::all_gather:
         for (int from = 0; from < size; ++from) {
           if (!is_exchange) {
-            take(output + bytes(from * count + begin), staged_part(from, number, 0), n);
+            copy_counted(output + bytes(from * count + begin), staged_shard(from, number, 0), n);
           } else {
-            const std::int64_t here = std::min(n, lines[from].fingerprint.count - begin);
+            const std::int64_t here = std::min(n, entries[from].fingerprint.count - begin);
             if (here > 0)
-              (*issued.exchanged)[static_cast<std::size_t>(from)].append(
-                  reinterpret_cast<const char*>(staged_part(from, number, 0)), bytes(here));
+              (*issued.exchange_output)[static_cast<std::size_t>(from)].append(
+                  reinterpret_cast<const char*>(staged_shard(from, number, 0)), bytes(here));
           }
         }
         return;
       case Operation::all_to_all:
         for (int from = 0; from < size; ++from)
-          take(output + bytes(from * count + begin), staged_part(from, number, me), n);
+          copy_counted(output + bytes(from * count + begin), staged_shard(from, number, me), n);
         return;
       case Operation::gather:
         if (me != root) return;
         for (int from = 0; from < size; ++from)
-          take(output + bytes(from * count + begin), staged_part(from, number, 0), n);
+          copy_counted(output + bytes(from * count + begin), staged_shard(from, number, 0), n);
         return;
       case Operation::scatter:
-        take(output + bytes(begin), staged_part(root, number, me), n);
+        copy_counted(output + bytes(begin), staged_shard(root, number, me), n);
         return;
       case Operation::broadcast:
       case Operation::send:
       case Operation::receive:
-        if (me != root) take(output + bytes(begin), staged_part(root, number, 0), n);
+        if (me != root) copy_counted(output + bytes(begin), staged_shard(root, number, 0), n);
         return;
       case Operation::barrier:
         return;
     }
   }
 
-  Issued& issued;
+  IssuedCollective& issued;
   int size;
-  Line* lines;
+  MemberEntry* entries;
   Operation kind = Operation::barrier;
   bool is_exchange = false;
   DType dtype = DType::float32;
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::int64_t element = 1, count = 0, parts = 1, half = 0, piece = 1;
+  std::int64_t element = 1, count = 0, shards = 1, half = 0, piece = 1;
   std::int64_t moved_in = 0, moved_out = 0;
 };
 
 }  // namespace
 
-void run_staged(Issued& issued) {
+void run_staged(IssuedCollective& issued) {
   Staging staging(issued);
   std::int64_t number = 0;
   for (std::int64_t begin = 0; begin < staging.count; begin += staging.piece, ++number) {
     const std::int64_t n = std::min(staging.piece, staging.count - begin);
     staging.copy_in(number, begin, n);
-    staging.meet(number);
+    staging.barrier(number);
     staging.copy_out(number, begin, n);
   }
-  staging.lines[issued.me].moved.fetch_add(std::max(staging.moved_in, staging.moved_out));
+  staging.entries[issued.me].moved_bytes.fetch_add(std::max(staging.moved_in, staging.moved_out));
 }
 
 }  // namespace lockstep::comm

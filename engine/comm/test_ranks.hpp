@@ -1,5 +1,7 @@
-// For tests: ranks as threads or as forked processes, without the launcher. Each runs `body`; what it throws or expects
-// in vain comes back as text, "" when all went well.
+// For tests: runs ranks as threads or as forked processes, without the launcher.
+//
+//   for (const std::string& failure : run_ranks(2, Kind::threads, [](int rank) { ... require(x == 1, "x"); }))
+//     EXPECT_EQ(failure, "");
 #pragma once
 
 #include <cstring>
@@ -29,7 +31,7 @@ struct World {
     prepare_world(*host);
   }
   std::unique_ptr<device::HostWorld> host;
-  std::function<void(int rank)> launch;  // runs on each rank before it begins
+  std::function<void(int rank)> launch;  // optional; runs on each rank before its program begins
   Kind kind() const { return kind_; }
 
  private:
@@ -38,7 +40,8 @@ struct World {
 
 using Body = std::function<void(int rank)>;
 
-// Runs a rank's body; ends are announced as the launcher does it.
+// Runs a rank's body and announces its begin and end, as the launcher does. Returns the message of the exception that
+// the body threw, or "".
 inline std::string run_rank(const World& world, int rank, const Body& body, double deadline) {
   if (world.launch) world.launch(rank);
   device::HostWorld& host = *world.host;
@@ -56,6 +59,7 @@ inline std::string run_rank(const World& world, int rank, const Body& body, doub
   return failure;
 }
 
+// Runs the body on every rank and returns the failure of each rank. A process killed by a signal returns "signal N".
 inline std::vector<std::string> run_ranks(World& world, const Body& body, double deadline = 10.0) {
   const int size = world.host->world_size();
   std::vector<std::string> failures(static_cast<std::size_t>(size));
@@ -84,7 +88,7 @@ inline std::vector<std::string> run_ranks(World& world, const Body& body, double
     close(ends[1]);
     children.push_back({pid, ends[0]});
   }
-  // In the order of their ends, so that a death is announced at once.
+  // Children are awaited in the order in which they end, so that a death is announced at once.
   for (int left = size; left > 0; --left) {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, 0);
@@ -112,7 +116,7 @@ inline std::vector<std::string> run_ranks(int size, Kind kind, const Body& body,
   return run_ranks(world, body, deadline);
 }
 
-// Throws when it does not hold: works in forked ranks too, where GoogleTest's own failures would be lost.
+// Throws unless the condition holds. Also works in forked ranks, where failures of GoogleTest would be lost.
 inline void require(bool holds, const std::string& what) {
   if (!holds) throw Error(what);
 }

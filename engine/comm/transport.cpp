@@ -12,15 +12,15 @@ namespace lockstep::comm {
 namespace {
 
 constexpr std::int64_t large_bytes = std::int64_t{1} << 20;
-constexpr std::int64_t large_chunk_bytes = std::int64_t{256} << 10;  // of each buffer of two ranks
-constexpr std::int64_t least_chunk_bytes = std::int64_t{16} << 10;
-constexpr std::int64_t at_once_bytes = std::int64_t{16} << 10;
+constexpr std::int64_t large_chunk_bytes = std::int64_t{256} << 10;  // per buffer, in a group of two ranks
+constexpr std::int64_t min_chunk_bytes = std::int64_t{16} << 10;
+constexpr std::int64_t max_small_bytes = std::int64_t{16} << 10;  // computed by the last arriver alone
 
 Operation kind_of(const Fingerprint& fingerprint) { return static_cast<Operation>(fingerprint.kind); }
 
-// The members' buffers, as lists; outputs from so many bytes on, null where a member has none.
+// The members' buffers as arrays. Outputs are shifted by `output_offset` bytes; null if a member has none.
 struct Buffers {
-  Buffers(const Line* lines, int size, std::size_t output_offset = 0) {
+  Buffers(const MemberEntry* entries, int size, std::size_t output_offset = 0) {
     const auto count = static_cast<std::size_t>(size);
     if (count > few) {
       many_inputs.resize(count);
@@ -29,8 +29,8 @@ struct Buffers {
       outputs = many_outputs.data();
     }
     for (std::size_t i = 0; i < count; ++i) {
-      inputs[i] = lines[i].input;
-      outputs[i] = lines[i].output == nullptr ? nullptr : lines[i].output + output_offset;
+      inputs[i] = entries[i].input;
+      outputs[i] = entries[i].output == nullptr ? nullptr : entries[i].output + output_offset;
     }
   }
   Buffers(const Buffers&) = delete;
@@ -44,91 +44,131 @@ struct Buffers {
   std::byte** outputs = few_outputs;
 };
 
-// Elements [begin, end) of the collective's range. A member's count grows by the bytes of its input or output that
+// Computes ranges of a collective's elements. A member's moved_bytes grows by the bytes of its input or output that
 // copy() and reduce() report as stored.
-void run_range(Line* lines, int size, const Cut& cut, std::int64_t begin, std::int64_t end) {
-  const Fingerprint& what = lines[0].fingerprint;
-  const Operation kind = kind_of(what);
-  const auto dtype = static_cast<DType>(what.dtype);
-  const auto op = static_cast<ReduceOp>(what.op);
-  const std::size_t element = size_of(dtype);
-  const std::int64_t part = what.count;
-  const auto count = static_cast<std::size_t>(size);
-  const auto account = [&](int member, std::size_t stored) {
-    lines[member].moved.fetch_add(static_cast<std::int64_t>(stored), std::memory_order_relaxed);
-  };
-  const auto account_all = [&](std::size_t stored) {
-    for (int member = 0; member < size; ++member) account(member, stored);
-  };
-  const auto account_both = [&](int member, std::size_t stored) {  // the root and its peer
-    account(what.root, stored);
-    if (member != what.root) account(member, stored);
-  };
-  const auto bytes = [&](std::int64_t elements) { return bounded_bytes(elements, element); };
-  switch (kind) {
-    case Operation::all_reduce: {
-      const Buffers buffers(lines, size);
-      account_all(
-          reduce({dtype, op, {buffers.inputs, count}, {buffers.outputs, count}, op == ReduceOp::mean ? size : 1, false},
-                 begin, end - begin));
-      return;
+class Mover {
+ public:
+  Mover(MemberEntry* entries, int size, bool nontemporal)
+      : entries_(entries),
+        size_(size),
+        num_members_(static_cast<std::size_t>(size)),
+        kind_(kind_of(entries[0].fingerprint)),
+        dtype_(static_cast<DType>(entries[0].fingerprint.dtype)),
+        op_(static_cast<ReduceOp>(entries[0].fingerprint.op)),
+        root_(entries[0].fingerprint.root),
+        shard_(entries[0].fingerprint.count),
+        element_(size_of(dtype_)),
+        nontemporal_(nontemporal) {}
+
+  // Elements [begin, end) of the collective's range.
+  void run(std::int64_t begin, std::int64_t end) {
+    switch (kind_) {
+      case Operation::all_reduce:
+        return all_reduce(begin, end);
+      case Operation::broadcast:
+      case Operation::send:
+      case Operation::receive:
+        return broadcast(begin, end);
+      case Operation::barrier:
+        return;
+      default:
+        return run_shards(begin, end);
     }
-    case Operation::broadcast:
-    case Operation::send:
-    case Operation::receive: {
-      // What all have just been using is broadcast more often than not: their lines lie in caches.
-      const Buffers places(lines, size, bytes(begin));
-      account_all(
-          copy_to_all({places.outputs, count}, lines[what.root].input + bytes(begin), bytes(end - begin), false));
-      return;
-    }
-    case Operation::barrier:
-      return;
-    default:
-      break;
   }
-  // The others work part by part.
-  const Buffers buffers(lines, kind == Operation::reduce_scatter ? size : 0);
-  for (std::int64_t at = begin; at < end;) {
-    const std::int64_t index = at / part;
-    const std::int64_t stop = std::min(end, (index + 1) * part);
-    const std::int64_t within = at - index * part, n = stop - at;
-    const auto member = static_cast<int>(index % size);
-    switch (kind) {
+
+ private:
+  // A range of elements within one shard.
+  struct Piece {
+    std::int64_t index;          // of the shard, in the collective's range
+    int member;                  // index % size
+    std::int64_t begin, within;  // the first element, in the collective's range and in the shard
+    std::int64_t n;
+  };
+
+  std::size_t bytes(std::int64_t elements) const { return bounded_bytes(elements, element_); }
+  int divisor() const { return op_ == ReduceOp::mean ? size_ : 1; }
+
+  void account(int member, std::size_t stored) {
+    entries_[member].moved_bytes.fetch_add(static_cast<std::int64_t>(stored), std::memory_order_relaxed);
+  }
+  void account_all(std::size_t stored) {
+    for (int member = 0; member < size_; ++member) account(member, stored);
+  }
+  void account_root_and(int member, std::size_t stored) {
+    account(root_, stored);
+    if (member != root_) account(member, stored);
+  }
+
+  void all_reduce(std::int64_t begin, std::int64_t end) {
+    const Buffers buffers(entries_, size_);
+    account_all(reduce({dtype_, op_, {buffers.inputs, num_members_}, {buffers.outputs, num_members_}, divisor(), false},
+                       begin, end - begin));
+  }
+
+  // Through the caches, because the members usually have just used the destination.
+  void broadcast(std::int64_t begin, std::int64_t end) {
+    const Buffers buffers(entries_, size_, bytes(begin));
+    account_all(
+        copy_to_all({buffers.outputs, num_members_}, entries_[root_].input + bytes(begin), bytes(end - begin), false));
+  }
+
+  // The operations whose range is a sequence of shards.
+  void run_shards(std::int64_t begin, std::int64_t end) {
+    const Buffers buffers(entries_, kind_ == Operation::reduce_scatter ? size_ : 0);
+    for (std::int64_t at = begin; at < end;) {
+      const std::int64_t index = at / shard_;
+      const std::int64_t stop = std::min(end, (index + 1) * shard_);
+      run_piece(buffers, {index, static_cast<int>(index % size_), at, at - index * shard_, stop - at});
+      at = stop;
+    }
+  }
+
+  void run_piece(const Buffers& buffers, const Piece& piece) {
+    const auto copy_from = [&](std::byte* to, const std::byte* from) {
+      return copy(to, from, bytes(piece.n), nontemporal_);
+    };
+    MemberEntry& member = entries_[piece.member];
+    switch (kind_) {
       case Operation::all_gather: {
-        const Buffers places(lines, size, bytes(at));
-        account_all(copy_to_all({places.outputs, count}, lines[member].input + bytes(within), bytes(n), cut.streams));
-        break;
+        const Buffers destinations(entries_, size_, bytes(piece.begin));
+        return account_all(copy_to_all({destinations.outputs, num_members_}, member.input + bytes(piece.within),
+                                       bytes(piece.n), nontemporal_));
       }
       case Operation::reduce_scatter: {
-        // The output holds one part: shifted back so that both sides count elements from the same start.
-        std::byte* output = lines[member].output - bytes(index * part);
-        account_all(reduce(
-            {dtype, op, {buffers.inputs, count}, {&output, 1}, op == ReduceOp::mean ? size : 1, cut.streams}, at, n));
-        break;
+        // The output holds one shard. It is shifted back, so that inputs and output count elements from the same start.
+        std::byte* output = member.output - bytes(piece.index * shard_);
+        return account_all(reduce({dtype_, op_, {buffers.inputs, num_members_}, {&output, 1}, divisor(), nontemporal_},
+                                  piece.begin, piece.n));
       }
       case Operation::all_to_all: {
-        const auto to = static_cast<int>(index / size);
-        account(to, copy(lines[to].output + bytes(member * part + within),
-                         lines[member].input + bytes(to * part + within), bytes(n), cut.streams));
-        break;
+        const auto to = static_cast<int>(piece.index / size_);
+        return account(to, copy_from(entries_[to].output + bytes(piece.member * shard_ + piece.within),
+                                     member.input + bytes(to * shard_ + piece.within)));
       }
       case Operation::gather:
-        account_both(member, copy(lines[what.root].output + bytes(at), lines[member].input + bytes(within), bytes(n),
-                                  cut.streams));
-        break;
+        return account_root_and(
+            piece.member, copy_from(entries_[root_].output + bytes(piece.begin), member.input + bytes(piece.within)));
       case Operation::scatter:
-        account_both(member, copy(lines[member].output + bytes(within), lines[what.root].input + bytes(at), bytes(n),
-                                  cut.streams));
-        break;
+        return account_root_and(
+            piece.member, copy_from(member.output + bytes(piece.within), entries_[root_].input + bytes(piece.begin)));
       default:
-        break;
+        return;
     }
-    at = stop;
   }
-}
 
-std::int64_t num_parts(Operation kind, std::int64_t size) {
+  MemberEntry* entries_;
+  int size_;
+  std::size_t num_members_;
+  Operation kind_;
+  DType dtype_;
+  ReduceOp op_;
+  int root_;
+  std::int64_t shard_;   // elements
+  std::size_t element_;  // bytes
+  bool nontemporal_;
+};
+
+std::int64_t num_shards(Operation kind, std::int64_t size) {
   switch (kind) {
     case Operation::all_gather:
     case Operation::reduce_scatter:
@@ -144,93 +184,93 @@ std::int64_t num_parts(Operation kind, std::int64_t size) {
   }
 }
 
-// An element of the range lies in a buffer of every member.
+// Each element of the range belongs to a buffer of every member.
 bool touches_all(Operation kind) {
   return kind == Operation::all_reduce || kind == Operation::reduce_scatter || kind == Operation::all_gather ||
          kind == Operation::broadcast;
 }
 
-// Small enough for one rank to compute alone.
-bool is_small(const Fingerprint& what, const Cut& cut) {
-  return cut.num_chunks <= 1 &&
-         bounded_product(cut.total, static_cast<std::int64_t>(size_of(static_cast<DType>(what.dtype)))) <=
-             at_once_bytes;
+// The last arriver computes it alone.
+bool is_small(const Fingerprint& fingerprint, const Chunking& chunking) {
+  return chunking.num_chunks <= 1 &&
+         bounded_product(chunking.total, static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)))) <=
+             max_small_bytes;
 }
 
 }  // namespace
 
-Cut cut_of(const Fingerprint& fingerprint, int size) {
-  Cut cut;
-  if (fingerprint.kind == exchange_kind) return cut;
-  cut.total = bounded_product(fingerprint.count, num_parts(kind_of(fingerprint), size));
-  if (cut.total == 0) return cut;
+Chunking chunking_of(const Fingerprint& fingerprint, int size) {
+  Chunking chunking;
+  if (fingerprint.kind == exchange_kind) return chunking;
+  chunking.total = bounded_product(fingerprint.count, num_shards(kind_of(fingerprint), size));
+  if (chunking.total == 0) return chunking;
   const auto element = static_cast<std::int64_t>(size_of(static_cast<DType>(fingerprint.dtype)));
-  const std::int64_t bytes = bounded_product(cut.total, element);
+  const std::int64_t bytes = bounded_product(chunking.total, element);
   std::int64_t chunk_bytes = bytes;
-  // Chunks are of one size in bytes touched: more buffers, shorter pieces of each.
+  // Chunks access about the same number of bytes in all: the more buffers, the shorter the range of each.
   if (bytes >= large_bytes)
     chunk_bytes = touches_all(kind_of(fingerprint))
-                      ? std::max(bounded_product(large_chunk_bytes, 2) / size, least_chunk_bytes)
+                      ? std::max(bounded_product(large_chunk_bytes, 2) / size, min_chunk_bytes)
                       : large_chunk_bytes;
-  else if (bytes > at_once_bytes)
+  else if (bytes > max_small_bytes)
     chunk_bytes = (bytes / size + 63) / 64 * 64;
-  cut.chunk = std::max<std::int64_t>(chunk_bytes / element, 1024);
-  cut.num_chunks = (cut.total + cut.chunk - 1) / cut.chunk;
-  cut.streams = bytes >= large_bytes;
-  return cut;
+  chunking.chunk = std::max<std::int64_t>(chunk_bytes / element, 1024);
+  chunking.num_chunks = (chunking.total + chunking.chunk - 1) / chunking.chunk;
+  chunking.nontemporal = bytes >= large_bytes;
+  return chunking;
 }
 
-bool run_at_once(Slot& slot, int size) {
-  const Cut cut = cut_of(slot.lines()[0].fingerprint, size);
-  if (!is_small(slot.lines()[0].fingerprint, cut)) return false;
-  if (cut.total > 0) run_range(slot.lines(), size, cut, 0, cut.total);
+bool run_if_small(Slot& slot, int size) {
+  const Chunking chunking = chunking_of(slot.entries()[0].fingerprint, size);
+  if (!is_small(slot.entries()[0].fingerprint, chunking)) return false;
+  if (chunking.total > 0) Mover(slot.entries(), size, chunking.nontemporal).run(0, chunking.total);
   return true;
 }
 
 bool run_chunks(Slot& slot, int size) {
-  const Cut cut = cut_of(slot.lines()[0].fingerprint, size);
+  const Chunking chunking = chunking_of(slot.entries()[0].fingerprint, size);
+  Mover mover(slot.entries(), size, chunking.nontemporal);
   bool finished = false;
   for (;;) {
     const auto chunk = static_cast<std::int64_t>(slot.next_chunk.fetch_add(1, std::memory_order_relaxed));
-    if (chunk >= cut.num_chunks) return finished;
-    run_range(slot.lines(), size, cut, chunk * cut.chunk, std::min(cut.total, (chunk + 1) * cut.chunk));
-    if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(cut.num_chunks))
+    if (chunk >= chunking.num_chunks) return finished;
+    mover.run(chunk * chunking.chunk, std::min(chunking.total, (chunk + 1) * chunking.chunk));
+    if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(chunking.num_chunks))
       finished = true;
   }
 }
 
-void reach_buffers(const Issued& issued) {
-  Reach* reach = issued.rank->reach.get();
-  if (reach == nullptr) return;
+void map_peer_buffers(const IssuedCollective& issued) {
+  PeerMappings* mappings = issued.rank->peer_mappings.get();
+  if (mappings == nullptr) return;
   const int size = issued.group->size;
-  const Line* lines = issued.slot().lines();
-  const Fingerprint& what = lines[0].fingerprint;
-  const Operation kind = kind_of(what);
-  if (is_small(what, cut_of(what, size))) return;
-  const bool inputs_of_all =
+  const MemberEntry* entries = issued.slot().entries();
+  const Fingerprint& fingerprint = entries[0].fingerprint;
+  const Operation kind = kind_of(fingerprint);
+  if (is_small(fingerprint, chunking_of(fingerprint, size))) return;
+  const bool full_inputs =
       kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter;
-  const bool outputs_of_all =
-      kind == Operation::all_gather || kind == Operation::all_to_all || kind == Operation::gather;
-  const std::size_t part = bounded_bytes(what.count, size_of(static_cast<DType>(what.dtype)));
-  const auto whole = bounded_product(part, static_cast<std::size_t>(size));
-  if (whole < Reach::least_bytes) return;
+  const bool full_outputs = kind == Operation::all_gather || kind == Operation::all_to_all || kind == Operation::gather;
+  const std::size_t shard = bounded_bytes(fingerprint.count, size_of(static_cast<DType>(fingerprint.dtype)));
+  const auto full = bounded_product(shard, static_cast<std::size_t>(size));
+  if (full < PeerMappings::min_buffer_bytes) return;
   for (int member = 0; member < size; ++member) {
     if (member == issued.me) continue;
     const int rank = issued.group->members()[member];
-    const Line& line = lines[member];
-    reach->meet(rank, line.input, inputs_of_all ? whole : part);
-    if (line.output != line.input) reach->meet(rank, line.output, outputs_of_all ? whole : part);
+    const MemberEntry& entry = entries[member];
+    mappings->note_use(rank, entry.input, full_inputs ? full : shard);
+    if (entry.output != entry.input) mappings->note_use(rank, entry.output, full_outputs ? full : shard);
   }
 }
 
-bool lies_outside(const Issued& issued) {
+bool has_unreachable_buffer(const IssuedCollective& issued) {
   if (issued.rank->world->processes == 0 || issued.rank->host == nullptr) return false;
   const device::HostWorld& host = *issued.rank->host;
   const int rank = issued.rank->rank;
-  const auto reachable = [&](const std::byte* pointer) {
+  const auto is_reachable = [&](const std::byte* pointer) {
     return pointer == nullptr || host.cpu_arena(rank).contains(pointer) || host.sim_arena(rank).contains(pointer);
   };
-  return !reachable(issued.input) || !reachable(issued.output);
+  return !is_reachable(issued.input) || !is_reachable(issued.output);
 }
 
 }  // namespace lockstep::comm

@@ -1,25 +1,28 @@
-// Ranks that wait for each other in a cycle, found while they wait.
+// Finds cycles of ranks that wait for each other, while they wait.
 //
-// A rank is stuck when none of its threads can go on without a peer (device::Activity). It then says so in its control
-// area, beside the waits that its threads are in. A wait of a stuck rank can end only when others act: an arrival needs
-// every member that has not arrived; other waits are taken to need any one other member. A rank that is not stuck may
-// do anything; so may a stuck rank as soon as one of its waits can end. Ranks that are left over when nothing more
-// follows from that can never go on. A counter of changes shows that all of them were stuck at one moment.
+// A rank is blocked when none of its threads can progress without a peer (device::Activity). It publishes this in its
+// control area, together with the waits of its threads. The search starts from the ranks that can progress: those that
+// are not blocked, and those with a wait that is about to end. It then repeats one rule until nothing changes: a rank
+// can progress when one of its waits can end. A wait for arrivals can end only when every missing member can progress;
+// any other wait can end when one of the awaited ranks can. The remaining ranks are deadlocked. A counter of changes
+// shows that all of them were blocked at one moment.
 //
-// The rank that finds it poisons every group of the cycle with one text, which names the cycle and its waiting ranks.
+// The rank that finds a deadlock poisons every group of the cycle with one text. The text describes the cycle and names
+// the ranks that wait for it.
 #pragma once
 
 #include "engine/comm/protocol.hpp"
 
 namespace lockstep::comm {
 
-// A wait of this thread for peers, long enough to sleep and to tell in.
+// A wait of this thread for peers that is long enough to sleep in. It is published for the search and ends with the
+// object.
 class LongWait {
  public:
-  LongWait(const Issued& issued, Waiting for_what, std::uint64_t target);
-  // For something that the graph does not know: the rank counts as active.
+  LongWait(const IssuedCollective& issued, WaitReason reason, std::uint64_t target);
+  // A wait that the search does not model: the rank counts as active.
   explicit LongWait(RankState& rank);
-  // For a member of a group to end that round.
+  // For `member` of a group to end the round of that number; `me` is this rank in the group.
   LongWait(RankState& rank, const GroupControl& group, int me, int member, std::uint64_t round);
   ~LongWait();
   LongWait(const LongWait&) = delete;
@@ -27,13 +30,14 @@ class LongWait {
 
  private:
   bool claim();
-  void show(const GroupControl& group);
+  void publish(const GroupControl& group);
   RankState& rank_;
-  WaitEntry* entry_ = nullptr;  // null when it is not shown, as where the rank has too many: then it counts as active
+  // Null for a wait that is not modelled, and when the rank already has `max_waits`: the rank then counts as active.
+  WaitEntry* entry_ = nullptr;
 };
 
-// Called now and then by a thread in a LongWait that has lasted so long. After a deadlock was found the groups are
-// poisoned, and the waits end by that.
-void look_for_deadlock(RankState& rank, std::int64_t waited_ns);
+// Called repeatedly by a thread in a LongWait that has lasted `waited_ns`. Searches once the wait has lasted 40 ms. A
+// found deadlock poisons the groups, which ends their waits.
+void check_for_deadlock(RankState& rank, std::int64_t waited_ns);
 
 }  // namespace lockstep::comm

@@ -1,4 +1,5 @@
-// Ranks that wait for each other are told so at once, with the whole cycle; ranks that can go on are left alone.
+// Ranks that wait for each other fail at once, with the full cycle in the message; ranks that can progress are not
+// affected.
 #include <chrono>
 #include <random>
 #include <thread>
@@ -17,34 +18,34 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr device::Device sim{device::Kind::sim, 0};
-// A loaded machine takes its time; without the graph it would be the deadline of 30 s.
-constexpr double soon = 3.0;
+// Generous for a loaded machine. Without the search, the ranks would wait until the deadline of 30 s.
+constexpr double soon = 3.0;  // seconds
 
 Tensor floats(std::int64_t count, device::Device at = {}) { return full({count}, 1.0, DType::float32, at); }
 void sleep_ms(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-class WaitGraphOfKind : public ::testing::TestWithParam<Kind> {
+class DeadlockSearch : public ::testing::TestWithParam<Kind> {
  protected:
-  template <class... Parts>
-  void expect_deadlock(int size, const Body& body, Parts... parts) {
+  template <class... Fragments>
+  void expect_deadlock(int size, const Body& body, Fragments... fragments) {
     const auto start = std::chrono::steady_clock::now();
     const std::vector<std::string> failures = run_ranks(size, GetParam(), body, 30.0);
     const double took = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     for (const std::string& failure : failures)
-      EXPECT_THAT(failure, AllOf(HasSubstr("deadlock: "), HasSubstr(parts)...));
+      EXPECT_THAT(failure, AllOf(HasSubstr("deadlock: "), HasSubstr(fragments)...));
     EXPECT_LT(took, soon);
     RecordProperty("milliseconds", static_cast<int>(took * 1e3));
   }
-  void expect_fine(int size, const Body& body) {
+  void expect_success(int size, const Body& body) {
     for (const std::string& failure : run_ranks(size, GetParam(), body, 60.0)) EXPECT_EQ(failure, "");
   }
 };
-INSTANTIATE_TEST_SUITE_P(Ranks, WaitGraphOfKind, ::testing::Values(Kind::threads, Kind::processes),
+INSTANTIATE_TEST_SUITE_P(Ranks, DeadlockSearch, ::testing::Values(Kind::threads, Kind::processes),
                          [](const auto& of) { return of.param == Kind::threads ? "threads" : "processes"; });
 
 // ---- cycles
 
-TEST_P(WaitGraphOfKind, NamesSendAgainstSend) {
+TEST_P(DeadlockSearch, NamesSendAgainstSend) {
   expect_deadlock(
       2,
       [](int rank) {
@@ -56,39 +57,40 @@ TEST_P(WaitGraphOfKind, NamesSendAgainstSend) {
       "All of them send; one must receive first");
 }
 
-TEST_P(WaitGraphOfKind, NamesReceiveAgainstReceive) {
+TEST_P(DeadlockSearch, NamesReceiveAgainstReceive) {
   expect_deadlock(
       2, [](int rank) { receive(world_group(), floats(4), 1 - rank); },
       "rank 0 waits for rank 1 in receive of 4 float32", "rank 1 waits for rank 0 in receive of 4 float32",
       "All of them receive; one must send first");
 }
 
-TEST_P(WaitGraphOfKind, NamesGroupsInCrossedOrderAndWhoWaitsForThem) {
+TEST_P(DeadlockSearch, NamesGroupsInCrossedOrderAndRanksWaitingForThem) {
   expect_deadlock(
       4,
       [](int rank) {
         ProcessGroup &pair = rank < 2 ? group_of({0, 1}, "tp") : world_group(), &trio = group_of({0, 1, 2, 3}, "dp");
         if (rank == 0) {
-          sleep_ms(300);  // the others wait by then
+          sleep_ms(300);  // by then the others wait
           barrier(pair);
         }
         all_reduce(trio, floats(4), ReduceOp::sum);
         if (rank == 1) barrier(pair);
       },
       "rank 0 waits for rank 1 in barrier (#0 of group [0, 1], axis tp); "
-      "rank 1 waits for rank 0 in all_reduce(sum) of 4 float32 (#0 of group [0, 1, 2, 3], axis dp). For them wait: "
+      "rank 1 waits for rank 0 in all_reduce(sum) of 4 float32 (#0 of group [0, 1, 2, 3], axis dp). Waiting for the "
+      "cycle: "
       "rank 2 waits for rank 0",
       "rank 3 waits for rank 0");
 }
 
-TEST_P(WaitGraphOfKind, NamesLongCycles) {
+TEST_P(DeadlockSearch, NamesLongCycles) {
   expect_deadlock(
       5, [](int rank) { receive(world_group(), floats(4), (rank + 1) % 5); }, "rank 0 waits for rank 1 in receive",
       "rank 1 waits for rank 2 in receive", "rank 2 waits for rank 3 in receive", "rank 3 waits for rank 4 in receive",
       "rank 4 waits for rank 0 in receive");
 }
 
-TEST_P(WaitGraphOfKind, NamesGroupsOfTheSameRanksInAnotherOrder) {
+TEST_P(DeadlockSearch, NamesGroupsOfTheSameRanksInAnotherOrder) {
   expect_deadlock(
       3,
       [](int rank) {
@@ -98,7 +100,7 @@ TEST_P(WaitGraphOfKind, NamesGroupsOfTheSameRanksInAnotherOrder) {
       "hold the same ranks in another order: every rank must name the ranks of a mesh in one order");
 }
 
-TEST_P(WaitGraphOfKind, SeesHostsThatWaitForTheirStreams) {
+TEST_P(DeadlockSearch, IncludesHostsThatWaitForTheirStreams) {
   expect_deadlock(
       2,
       [](int rank) {
@@ -106,7 +108,7 @@ TEST_P(WaitGraphOfKind, SeesHostsThatWaitForTheirStreams) {
         work.synchronize();
       },
       "rank 0 waits for rank 1 in send", "rank 1 waits for rank 0 in send");
-  // The collective stands behind an event of another stream of the rank.
+  // The collective waits for an event of another stream of the rank.
   expect_deadlock(
       2,
       [](int rank) {
@@ -119,8 +121,8 @@ TEST_P(WaitGraphOfKind, SeesHostsThatWaitForTheirStreams) {
       "rank 0 waits for rank 1 in receive", "rank 1 waits for rank 0 in receive");
 }
 
-TEST_P(WaitGraphOfKind, LeavesOtherGroupsUsable) {
-  expect_fine(4, [](int rank) {
+TEST_P(DeadlockSearch, LeavesOtherGroupsUsable) {
+  expect_success(4, [](int rank) {
     std::string failure;
     if (rank < 2) {
       try {
@@ -136,24 +138,24 @@ TEST_P(WaitGraphOfKind, LeavesOtherGroupsUsable) {
 
 // ---- no cycles
 
-TEST_P(WaitGraphOfKind, LeavesAloneWhoWaitsForALateRank) {
-  expect_fine(3, [](int rank) {
+TEST_P(DeadlockSearch, IgnoresWaitsForALateRank) {
+  expect_success(3, [](int rank) {
     if (rank == 2) sleep_ms(300);
     if (rank > 0) barrier(group_of({1, 2}));
     barrier(world_group());
   });
 }
 
-// The hosts go on while streams wait for each other's ranks.
-TEST_P(WaitGraphOfKind, LeavesAloneRanksWhoseHostGoesOn) {
-  expect_fine(2, [](int rank) {
+// The hosts continue while their streams wait for the other rank.
+TEST_P(DeadlockSearch, IgnoresRanksWhoseHostContinues) {
+  expect_success(2, [](int rank) {
     ProcessGroup &one = group_of({0, 1}, "one"), &other = group_of({1, 0}, "other");
     device::Stream &first = device::stream(sim, device::Role::all_gather),
                    &second = device::stream(sim, device::Role::reduce_scatter);
     const Tensor a = floats(4, sim), b = floats(4, sim);
     std::vector<Work> works;
     for (int turn = 0; turn < 2; ++turn) {
-      // Rank 0 takes them in this order, rank 1 in the other.
+      // Rank 0 uses the groups in this order, rank 1 in the opposite order.
       const bool takes_one = (turn == 0) == (rank == 0);
       works.push_back(all_reduce(takes_one ? one : other, takes_one ? a : b, ReduceOp::sum,
                                  {.async = true, .stream = takes_one ? &first : &second}));
@@ -165,16 +167,16 @@ TEST_P(WaitGraphOfKind, LeavesAloneRanksWhoseHostGoesOn) {
   });
 }
 
-// Both hosts and one stream of each wait; the other stream is busy and comes to it.
-TEST_P(WaitGraphOfKind, LeavesAloneRanksWhoseOtherStreamGoesOn) {
-  expect_fine(2, [](int rank) {
+// Both hosts and one stream of each rank wait. The other stream is busy and then issues the awaited call.
+TEST_P(DeadlockSearch, IgnoresRanksWhoseOtherStreamContinues) {
+  expect_success(2, [](int rank) {
     device::Stream &busy = device::stream(sim, device::Role::compute),
                    &after = device::stream(sim, device::Role::copy_in);
     ProcessGroup &one = group_of({0, 1}, "one"), &other = group_of({1, 0}, "other");
     const Tensor a = floats(4, sim), b = floats(4, sim);
     device::Stream &mine = rank == 0 ? busy : after, &next = rank == 0 ? after : busy;
     device::delay(busy, 250);
-    // `one` comes late on rank 0, `other` on rank 1, each behind the delay.
+    // The delay precedes `one` on rank 0 and `other` on rank 1.
     const Work first = all_reduce(one, a, ReduceOp::sum, {.async = true, .stream = &mine});
     const Work second = all_reduce(other, b, ReduceOp::sum, {.async = true, .stream = &next});
     (rank == 0 ? second : first).synchronize();
@@ -182,8 +184,8 @@ TEST_P(WaitGraphOfKind, LeavesAloneRanksWhoseOtherStreamGoesOn) {
   });
 }
 
-TEST_P(WaitGraphOfKind, LeavesAloneADeferredCallThatIsWaitedForLater) {
-  expect_fine(2, [](int rank) {
+TEST_P(DeadlockSearch, IgnoresADeferredCallThatIsWaitedForLater) {
+  expect_success(2, [](int rank) {
     ProcessGroup& world = world_group();
     const Tensor early = floats(100'000);
     const Work work = all_reduce(world, early, ReduceOp::sum, {.async = true});
@@ -196,11 +198,11 @@ TEST_P(WaitGraphOfKind, LeavesAloneADeferredCallThatIsWaitedForLater) {
   });
 }
 
-// Many groups and streams, waits in other orders than calls, pauses longer than the graph's patience.
-TEST_P(WaitGraphOfKind, LeavesAloneRandomProgramsThatCanGoOn) {
+// Many groups and streams, waits in another order than the calls, and pauses longer than the wait that starts a search.
+TEST_P(DeadlockSearch, IgnoresRandomProgramsThatCanProgress) {
   constexpr int size = 4, rounds = 12;
   constexpr unsigned seed = 20251122;
-  expect_fine(size, [&](int rank) {
+  expect_success(size, [&](int rank) {
     const std::vector<std::vector<int>> lists = {{0, 1, 2, 3}, {0, 1}, {2, 3}, {3, 1}, {0, 2}, {3, 2, 1, 0}};
     std::mt19937 common(seed), own(seed + static_cast<unsigned>(rank) + 1);
     for (int round = 0; round < rounds; ++round) {
@@ -225,7 +227,7 @@ TEST_P(WaitGraphOfKind, LeavesAloneRandomProgramsThatCanGoOn) {
   });
 }
 
-TEST(WaitGraph, LeavesAloneAWorldOfManyThreadsWithOneLate) {
+TEST(DeadlockSearchOf128, IgnoresOneLateRank) {
   const auto failures = run_ranks(
       128, Kind::threads,
       [](int rank) {
@@ -238,7 +240,7 @@ TEST(WaitGraph, LeavesAloneAWorldOfManyThreadsWithOneLate) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST(WaitGraph, NamesACycleOfManyThreadsInBoundedText) {
+TEST(DeadlockSearchOf128, NamesACycleInABoundedText) {
   const auto failures = run_ranks(
       128, Kind::threads, [](int rank) { receive(world_group(), floats(4), (rank + 1) % 128); }, 60.0);
   for (const std::string& failure : failures)

@@ -1,13 +1,13 @@
 // Arithmetic of sizes, strides, offsets and numbers of bytes that cannot wrap around.
 //
-// Sizes come from users and files, so their product may not fit in 64 bits. A wrapped product allocates too little
-// memory, and the next kernel writes past its end. Each product and sum of sizes therefore goes through one of two
-// kinds of function, and ci/check_sizes.py finds the products that do not:
+// Sizes come from users and files, so their product may not fit in 64 bits. A wrapped product would allocate too little
+// memory, and the next kernel would write past its end. Every product and sum of sizes therefore uses one of two kinds
+// of function. ci/check_sizes.py finds the products that do not.
 //
-//   checked_multiply(rows, columns, "unfold")   the factors come from outside: throws Error with operation and factors
-//   bounded_product(index, stride)              the factors describe memory that exists, whose extent was checked when
-//                                               it was made; a product that wraps is a defect of the engine
-//                                               (InternalError)
+//   checked_multiply(rows, columns, "unfold")   The factors come from a user or a file. On overflow it throws an Error
+//                                               that names the operation and the factors.
+//   bounded_product(index, stride)              The factors describe existing memory, whose extent was checked at its
+//                                               allocation. An overflow is a defect of the engine (InternalError).
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// No tensor holds more bytes than this: offsets, strides and ends of its ranges then fit in 64 bits with a sign.
+// The maximum number of bytes of a tensor. Its offsets, strides and ends of ranges then fit in signed 64 bits.
 inline constexpr std::int64_t max_tensor_bytes = std::int64_t{1} << 62;
 
 namespace checked_detail {
@@ -25,6 +25,7 @@ namespace checked_detail {
 [[noreturn]] void fail_bound(std::uint64_t a, std::uint64_t b, const char* file, int line);
 }  // namespace checked_detail
 
+// Throw Error naming `operation` and the operands when the result does not fit in 64 bits.
 inline std::int64_t checked_multiply(std::int64_t a, std::int64_t b, const char* operation) {
   std::int64_t product = 0;
   if (__builtin_mul_overflow(a, b, &product)) [[unlikely]]
@@ -39,7 +40,7 @@ inline std::int64_t checked_add(std::int64_t a, std::int64_t b, const char* oper
   return sum;
 }
 
-// The second factor has the type of the first. `file` and `line` are those of the call.
+// a * b in the type of `a`; throws InternalError when it does not fit. `file` and `line` default to those of the call.
 template <class T>
 constexpr T bounded_product(T a, std::type_identity_t<T> b, const char* file = __builtin_FILE(),
                             int line = __builtin_LINE()) {
@@ -49,7 +50,8 @@ constexpr T bounded_product(T a, std::type_identity_t<T> b, const char* file = _
   return product;
 }
 
-// The bytes of `count` elements, or of `count` objects of type T, in memory that exists.
+// The bytes of `count` elements of `element` bytes, or of `count` objects of type T, in existing memory. Throws
+// InternalError on overflow.
 inline std::size_t bounded_bytes(std::int64_t count, std::size_t element, const char* file = __builtin_FILE(),
                                  int line = __builtin_LINE()) {
   return bounded_product(static_cast<std::size_t>(count), element, file, line);
@@ -59,14 +61,14 @@ inline std::size_t bounded_bytes(std::int64_t count, const char* file = __builti
   return bounded_bytes(count, sizeof(T), file, line);
 }
 
-// In loops over elements, where a check per element would cost: an index below a size, times the stride or the bytes of
-// that size. Both describe one tensor, whose extent was checked.
+// index * stride, unchecked, for loops in which a check per element would be slow. The index is below the size to which
+// the stride (or the bytes per element) belongs, and the extent of the tensor has been checked.
 template <class T>
 constexpr T element_offset(T index, std::type_identity_t<T> stride) {
   return index * stride;
 }
 
-// A number of a user as an int: throws Error naming `operation` when it does not fit.
+// Converts a number given by a user to int. Throws Error naming `operation` when it does not fit.
 inline int checked_int(std::int64_t value, const char* operation) {
   if (value != static_cast<int>(value)) [[unlikely]]
     checked_detail::refuse_int(operation, value);

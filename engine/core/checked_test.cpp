@@ -32,35 +32,35 @@ TEST(Checked, MultipliesAndAdds) {
   EXPECT_EQ(bounded_bytes<double>(3), std::size_t{24});
 }
 
-TEST(Checked, NamesOperationAndFactorsOfWhatDoesNotFit) {
+TEST(Checked, NamesOperationAndFactorsOnOverflow) {
   const std::string product = error_of([] { checked_multiply(huge, huge, "unfold"); });
   EXPECT_THAT(product, HasSubstr("unfold: 4294967296 * 4294967296 does not fit in 64 bits"));
   EXPECT_THAT(product, HasSubstr("give smaller sizes"));
   EXPECT_THAT(error_of([] { checked_add(most, 1, "cat"); }), HasSubstr("cat: 9223372036854775807 + 1"));
 }
 
-TEST(Checked, ABoundThatDoesNotHoldIsADefectOfTheEngine) {
+TEST(Checked, ReportsABrokenBoundAsADefectOfTheEngine) {
   EXPECT_THROW(bounded_product(huge, huge), InternalError);
   EXPECT_THROW(bounded_bytes<double>(most), InternalError);
   EXPECT_THAT(error_of([] { bounded_product(huge, huge); }), HasSubstr("checked_test.cpp:"));
 }
 
-TEST(Checked, SizesWhoseProductDoesNotFitAreRefused) {
+TEST(Checked, RefusesSizesWhoseProductOverflows) {
   const Dims wraps_to_zero = {huge, huge, 16};
   EXPECT_THAT(error_of([&] { num_elements(wraps_to_zero); }), HasSubstr("sizes (4294967296, 4294967296, 16)"));
   EXPECT_THROW(contiguous_strides({2, huge, huge, 16}), Error);
-  // No size is 0 by itself: the others must fit in any order of the sizes, as their strides must.
+  // A size of 0 does not hide an overflow of the others, because strides are computed from them in any order.
   EXPECT_THROW(num_elements({0, huge, huge}), Error);
   EXPECT_THROW(num_elements({huge, huge, 0}), Error);
   EXPECT_EQ(num_elements({0, huge}), 0);
 }
 
-TEST(Checked, BytesOfATensorAreBounded) {
+TEST(Checked, BoundsTheBytesOfATensor) {
   EXPECT_EQ(checked_bytes({2, 3}, 4, "empty"), std::size_t{24});
   EXPECT_EQ(checked_bytes({0, huge}, 4, "empty"), std::size_t{0});
   EXPECT_EQ(checked_bytes({max_tensor_bytes}, 1, "empty"), static_cast<std::size_t>(max_tensor_bytes));
   const std::string beyond = error_of([] { checked_bytes({max_tensor_bytes / 4 + 1}, 4, "empty"); });
-  EXPECT_THAT(beyond, HasSubstr("empty: sizes (1152921504606846977,) of 4 bytes an element"));
+  EXPECT_THAT(beyond, HasSubstr("empty: sizes (1152921504606846977,) of 4 bytes per element"));
   EXPECT_THROW(checked_bytes({0, max_tensor_bytes}, 4, "empty"), Error);  // a stride in bytes would not fit
   EXPECT_THAT(error_of([] { checked_bytes({3, -1}, 4, "empty"); }), HasSubstr("empty: size -1 at dim 1 of (3, -1)"));
 }

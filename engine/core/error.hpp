@@ -1,7 +1,7 @@
-// Errors: one type for what a user can mend, one for broken invariants of the engine.
+// The error types: Error for mistakes that a user can correct, InternalError for broken invariants of the engine.
 //
-// An Error carries what happened (operation, operands, place) and, apart from it, the remedy. Throw it on every rank
-// that can know; after a failed collective nothing goes on (CollectiveError, engine/comm).
+// An Error carries a message (operation, operands, location) and, separately, a remedy. It is thrown on every rank that
+// can detect the mistake. No rank continues after a failed collective (CollectiveError, engine/comm).
 //
 //   throw Error(str("matmul: inner sizes differ: ", to_text(a), " x ", to_text(b)), "transpose one of the operands");
 #pragma once
@@ -16,7 +16,7 @@ namespace lockstep {
 class Error : public std::exception {
  public:
   explicit Error(std::string message, std::string remedy = {});
-  const char* what() const noexcept override { return text_.c_str(); }  // message and remedy together
+  const char* what() const noexcept override { return text_.c_str(); }  // "message (remedy)"
   const std::string& message() const { return message_; }
   const std::string& remedy() const { return remedy_; }  // may be empty
 
@@ -26,19 +26,19 @@ class Error : public std::exception {
   std::string text_;
 };
 
-// An invariant of the engine does not hold: a defect of Lockstep itself, never a user's mistake.
+// An invariant of the engine does not hold. This is a defect of Lockstep, never a mistake of the user.
 class InternalError : public Error {
  public:
   using Error::Error;
 };
 
-// A collective failed: mismatch, deadline, death of a peer. The group is unusable from then on.
+// A collective failed: a mismatch, a deadlock, a deadline, or the end of a peer. The group is unusable from then on.
 class CollectiveError : public Error {
  public:
   using Error::Error;
 };
 
-// Something this build or machine lacks (a device that is not built in); makes a case UNSUPPORTED, not failed.
+// This build or machine lacks a feature, such as a device. The case is UNSUPPORTED, not failed.
 class UnsupportedError : public Error {
  public:
   using Error::Error;
@@ -50,8 +50,9 @@ namespace error_detail {
 
 }  // namespace lockstep
 
-// An invariant; stays on in every build. The pieces after the condition describe the state: LOCKSTEP_CHECK(n > 0, "n ",
-// n).
+// Checks an invariant, in every build. The arguments after the condition describe the state for the message.
+//
+//   LOCKSTEP_CHECK(n > 0, "n is ", n);
 #define LOCKSTEP_CHECK(condition, ...)                                                                    \
   do {                                                                                                    \
     if (!(condition)) [[unlikely]]                                                                        \

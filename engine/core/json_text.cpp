@@ -42,7 +42,7 @@ std::string json_number(double value) {
   if (std::isnan(value)) return "\"nan\"";
   if (std::isinf(value)) return value < 0 ? "\"-inf\"" : "\"inf\"";
   std::string text = str(value);
-  // A point keeps it a floating-point number for every reader, and -0 itself.
+  // With a decimal point, every reader reads a floating-point number and keeps the sign of -0.
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }

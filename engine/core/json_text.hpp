@@ -1,4 +1,4 @@
-// Texts and numbers as JSON writes them, for who puts a line of JSON together by hand.
+// Texts and numbers in JSON syntax, for code that assembles a line of JSON without a library.
 //
 //   str("{\"name\":", json_text(name), ",\"value\":", json_number(value), "}")
 #pragma once
@@ -8,11 +8,10 @@
 
 namespace lockstep {
 
-// Quoted, with everything escaped that JSON wants escaped. The text must be valid UTF-8.
+// The text as a JSON string, quoted and escaped. `text` must be valid UTF-8.
 std::string json_text(std::string_view text);
-// Reads back to the same bits, and as a floating-point number: 1 is 1.0. Not-a-number and infinities are texts: "nan",
-// "inf",
-// "-inf".
+// The number in a form that reads back to the same bits and as a floating-point number: 1 becomes 1.0. NaN and
+// infinities become the strings "nan", "inf" and "-inf".
 std::string json_number(double value);
 
 }  // namespace lockstep

@@ -1,5 +1,5 @@
-// Stores that leave the caches alone, for what is large and not read again soon: a line that is written whole is not
-// fetched first. Where the processor has none they are ordinary ones.
+// Non-temporal stores, which bypass the caches. They suit large buffers that are not read again soon: a cache line that
+// is overwritten completely is not read from memory first. On processors without such stores these are ordinary stores.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +18,8 @@ inline constexpr bool has_past_caches = true;
 inline constexpr bool has_past_caches = false;
 #endif
 
-// 64 bytes; `to` is aligned to 64. What is read needs no help: asking for it ahead as not to be kept costs half of the
-// speed, where a peer has just written it and the shared cache has it.
+// Stores 64 bytes; `to` is aligned to 64. The source is loaded normally: a non-temporal prefetch of it halves the speed
+// when a peer has just written the source and the shared cache still holds it.
 inline void store_past_caches(std::byte* to, const std::byte* from) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
@@ -36,13 +36,14 @@ inline void store_past_caches(std::byte* to, const std::byte* from) {
 #endif
 }
 
-// Orders such stores before what is stored next, as the end of a chunk.
+// Orders the non-temporal stores before all later stores, such as the one that marks a chunk as done.
 inline void finish_past_caches() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
 }
 
+// Copies any number of bytes at any alignment, and orders the stores before later ones.
 inline void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
   if (head >= bytes) {

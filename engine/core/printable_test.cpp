@@ -5,7 +5,7 @@
 namespace lockstep {
 namespace {
 
-TEST(Printable, ShowsTheCodeOfWhateverSteersATerminal) {
+TEST(Printable, ShowsTheCodesOfControlCharacters) {
   EXPECT_EQ(printable("\x1b[31mred\x07\r\x7f"), "\\x1b[31mred\\x07\\x0d\\x7f");
   EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a\\x00b");
   EXPECT_EQ(printable("\xc2\x9b"
@@ -33,7 +33,7 @@ TEST(Printable, KeepsANameOnOneLine) {
   EXPECT_EQ(printable_line("a\n\tb"), "a\\n\\tb");
 }
 
-TEST(Printable, KeepsTheValueOfAJsonText) {
+TEST(Printable, KeepsTheValueOfJson) {
   EXPECT_EQ(printable_json("{\"a\": \"\xc2\x85\x7f\xe2\x80\xa8\xc3\xbc\"}\n"),
             "{\"a\": \"\\u0085\\u007f\\u2028\xc3\xbc\"}\n");
 }

@@ -1,5 +1,5 @@
-// The host random generator of a rank: MT19937 with PyTorch's ways of turning words into numbers, so that a seed gives
-// the weights and inputs that PyTorch draws on the CPU. Draws happen on the host and are copied to the device.
+// The host random generator of a rank: MT19937, and PyTorch's conversions from its words to numbers. A seed gives the
+// same weights and inputs as in PyTorch on the CPU. Numbers are drawn on the host and copied to the device.
 //
 //   Generator generator;  generator.seed(42);  generator.normal(buffer, count, 0.0, 1.0);
 #pragma once
@@ -15,27 +15,29 @@ class Generator {
   static constexpr std::uint64_t default_seed = 67280421310721ull;
   Generator();
 
-  void seed(std::uint64_t value);  // also drops the cached normal sample
+  void seed(std::uint64_t value);  // uses the low 32 bits; discards the cached normal sample
   std::uint32_t next32();
-  std::uint64_t next64();  // first word is the high half
+  std::uint64_t next64();  // the first 32-bit word is the high half
   float uniform32();       // [0, 1), 24 bits
   double uniform64();      // [0, 1), 53 bits
 
-  // Fill `count` elements in memory order: u * (high - low) + low, fused, as PyTorch rounds it.
+  // Fill `count` elements in memory order with u * (high - low) + low, as a fused multiply-add, as PyTorch does.
   void uniform(float* out, std::int64_t count, double low, double high);
   void uniform(double* out, std::int64_t count, double low, double high);
-  // Normal samples; 16 or more contiguous float32/float64 elements take the block path, fewer the cached-pair path.
+  // Normal samples. 16 or more elements are drawn in blocks of 16; fewer are drawn in pairs, of which the second sample
+  // is cached.
   void normal(float* out, std::int64_t count, double mean, double std);
   void normal(double* out, std::int64_t count, double mean, double std);
-  // One sample of the cached-pair path (16-bit types, non-contiguous tensors).
+  // One sample, drawn in pairs (for 16-bit types and non-contiguous tensors).
   double normal_single();
-  // Integers in [low, high).
+  // An integer in [low, high). Throws Error when the range is empty.
   std::int64_t integer(std::int64_t low, std::int64_t high);
+  // A random permutation of 0 .. count - 1.
   std::vector<std::int64_t> permutation(std::int64_t count);
-  // Whether an element survives dropout: a float64 uniform < 1 - p.
+  // Whether dropout keeps an element: a float64 uniform sample below 1 - p.
   bool keep(double drop_probability) { return uniform64() < 1.0 - drop_probability; }
 
-  // Whole state, for saving around recomputation.
+  // The full state, saved and restored around a recomputation.
   struct State {
     std::mt19937 engine;
     bool has_cached = false;

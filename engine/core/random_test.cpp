@@ -1,4 +1,4 @@
-// Expected numbers: torch.manual_seed(seed), then the named draw on the CPU (PyTorch 2.15).
+// Expected numbers come from PyTorch 2.15 on the CPU: torch.manual_seed(seed), then the named draw.
 #include "engine/core/random.hpp"
 
 #include <cmath>
@@ -26,7 +26,7 @@ void expect_close(const std::vector<double>& got, const std::vector<double>& exp
 }
 
 TEST(Generator, IsTheStandardMersenneTwister) {
-  // The published ten-thousandth word for the default seed of MT19937.
+  // The published 10,000th word of MT19937 for its default seed.
   Generator generator = seeded(5489);
   std::uint32_t word = 0;
   for (int i = 0; i < 10000; ++i) word = generator.next32();
@@ -70,7 +70,7 @@ TEST(Generator, FewNormalsComeFromCachedPairs) {
   double drawn[3];
   generator.normal(drawn, 3, 0.0, 1.0);
   expect_close({drawn, drawn + 3}, {0x1.58c55b33d44ccp-2, 0x1.07cd39b3d4b85p-3, 0x1.e02dcdb63ec41p-3}, 1e-15);
-  // The block path leaves the cached sample alone.
+  // Drawing in blocks does not use the cached sample.
   std::vector<double> block(16);
   generator.normal(block.data(), 16, 0.0, 1.0);
   expect_close({block[0], block[1]}, {0x1.57a1651f4080fp-1, 0x1.9043d03301e76p-1}, 1e-14);
@@ -124,7 +124,7 @@ TEST(Generator, Integers) {
 }
 
 TEST(Generator, WideIntegersUseTwoWords) {
-  // Continues after six draws below 5, as the source of the numbers did.
+  // The expected numbers follow six draws below 5.
   Generator generator = seeded();
   std::vector<std::int64_t> small, wide;
   for (int i = 0; i < 6; ++i) small.push_back(generator.integer(0, 5));

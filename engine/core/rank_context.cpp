@@ -8,14 +8,14 @@ namespace lockstep {
 
 namespace {
 thread_local RankContext* current_context = nullptr;
-std::atomic<std::size_t> num_slots{0};  // of the program, not of a rank: types, counted
+std::atomic<std::size_t> num_slots{0};  // service types in this program; the same slots for every rank
 }  // namespace
 
 RankContext::RankContext(int rank, int world_size, void* shared)
     : rank_(rank), world_size_(world_size), shared_(shared) {}
 
 RankContext::~RankContext() {
-  RankScope scope(*this);  // services may still look up their context
+  RankScope scope(*this);  // destructors of services may use the current context
   while (!destroyers_.empty()) {
     const Destroyer last = destroyers_.back();
     destroyers_.pop_back();

@@ -1,12 +1,12 @@
-// What one rank owns. A rank is a value: ranks run as threads of one process as well as processes, so generator,
-// streams, gradient mode, statistics, logs and groups hang on its context and never on globals. The one thread-local
-// pointer to the current rank's context lives here.
+// The state of one rank. Ranks run as threads of one process or as processes, so the generator, streams, gradient mode,
+// statistics, logs and groups of a rank belong to its context and are never global. A thread-local pointer, the only
+// one, refers to the context of the current rank.
 //
-// Each layer keeps its own part as a service: a class constructible from RankContext&, made at first use and destroyed,
-// last made first, with the context.
+// Each layer keeps its state of a rank as a service: a class that is constructible from RankContext&. A service is
+// created at its first use. The context destroys its services in reverse order of creation.
 //
 //   RankContext context(rank, world_size, host);
-//   RankScope scope(context);                       // this thread now runs rank `rank`
+//   RankScope scope(context);                        // this thread now runs rank `rank`
 //   RankContext::current().service<DeviceRuntime>()
 #pragma once
 
@@ -21,8 +21,8 @@ namespace lockstep {
 
 class RankContext {
  public:
-  // `shared` is what the launcher gives every rank of a case (the mapped world of engine/comm), or null for a lone
-  // rank.
+  // `shared` is the memory that the launcher shares between the ranks of a case (a device::HostWorld), or null for a
+  // single rank.
   RankContext(int rank, int world_size, void* shared = nullptr);
   ~RankContext();
   RankContext(const RankContext&) = delete;
@@ -33,11 +33,12 @@ class RankContext {
   void* shared() const { return shared_; }
   Generator& generator() { return generator_; }
 
-  // Where the scenario is at: kept here because lower layers record it when work is issued.
-  std::string place;  // "file:line" of the step that runs, empty outside scenarios
+  // The position in the scenario. It is kept here because lower layers record it when they issue work.
+  std::string place;  // "file:line" of the current step; empty outside scenarios
   int scenario_line = 0;
   int iteration = -1;
 
+  // The rank's service of type T; the first call creates it.
   template <class T>
   T& service() {
     const std::size_t slot = slot_of<T>();
@@ -78,7 +79,7 @@ class RankContext {
   std::vector<Destroyer> destroyers_;
 };
 
-// Makes a context current on this thread for the scope's life.
+// Makes a context current on this thread during the lifetime of the scope.
 class RankScope {
  public:
   explicit RankScope(RankContext& context);

@@ -20,13 +20,13 @@ struct First {
 struct Second {
   explicit Second(RankContext& context) : first(&context.service<First>()) {}
   ~Second() {
-    // The context is still current, and what was made before is still there.
+    // The context is still current, and earlier services still exist.
     story += "second(" + std::to_string(RankContext::current().service<First>().rank) + ") ";
   }
   First* first;
 };
 
-TEST(RankContext, ServicesAreMadeOnceAndDestroyedLastFirst) {
+TEST(RankContext, CreatesServicesOnceAndDestroysThemInReverse) {
   story.clear();
   {
     RankContext context(5, 8);
@@ -39,7 +39,7 @@ TEST(RankContext, ServicesAreMadeOnceAndDestroyedLastFirst) {
   EXPECT_EQ(story, "second(5) first ");
 }
 
-TEST(RankContext, IsCurrentOnItsThreadAlone) {
+TEST(RankContext, IsCurrentOnlyOnItsThread) {
   EXPECT_EQ(RankContext::current_or_null(), nullptr);
   EXPECT_THROW(RankContext::current(), InternalError);
   RankContext zero(0, 2), one(1, 2);
@@ -57,7 +57,7 @@ TEST(RankContext, IsCurrentOnItsThreadAlone) {
   EXPECT_EQ(RankContext::current().rank(), 0);
 }
 
-TEST(RankContext, EachRankDrawsFromItsOwnGenerator) {
+TEST(RankContext, HasAGeneratorPerRank) {
   RankContext a(0, 2), b(1, 2);
   a.generator().seed(3);
   b.generator().seed(3);

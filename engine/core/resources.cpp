@@ -10,7 +10,7 @@ namespace lockstep {
 
 namespace {
 
-// A limit that the failure may come from.
+// A limit that can cause a failure with errno `reason`.
 struct Limit {
   int reason;
   std::optional<__rlimit_resource_t> resource;
@@ -29,7 +29,7 @@ constexpr Limit limits[] = {
      "raise it, use fewer ranks, or raise vm.max_map_count and vm.overcommit_memory"},
     {ENOSPC, {}, "", "free space there, or name another place"},
     {EDQUOT, {}, "", "free space within the quota there, or name another place"},
-    {EIO, {}, "", "see whether the disk or terminal is still there"},
+    {EIO, {}, "", "check that the disk or terminal is still available"},
 };
 
 const Limit* limit_behind(int reason) {

@@ -1,4 +1,4 @@
-// Naming the limit behind a failed system call.
+// Errors of failed system calls that name the limit behind the failure.
 //
 //   if (::fork() < 0) throw resource_error("starting a process", errno);
 //   // starting a process: Resource temporarily unavailable; the limit on processes and threads (ulimit -u) is 64
@@ -10,19 +10,19 @@
 
 namespace lockstep {
 
-// The machine or one of its limits refuses a resource that the program needs (processes, open files, memory, disk): the
-// fault of neither the scenario nor the command.
+// The machine or one of its limits refused a resource (processes, open files, memory, disk). Neither the scenario nor
+// the command is at fault.
 class ResourceError : public Error {
  public:
   using Error::Error;
 };
 
-// The error of an operation that failed with errno `reason`. Names the limit of this process that such a failure comes
-// from, with its value, and how to raise it.
+// The error for an operation that failed with errno `reason`. Its message names the limit of this process that causes
+// such a failure and the value of the limit; its remedy says how to raise it.
 ResourceError resource_error(const std::string& operation, int reason);
 
-// True for an errno that says that a resource of the machine ran out or failed (a full disk, a limit), false for one
-// that says that the caller asked for something impossible (a path that does not exist).
+// True for an errno that reports an exhausted or failed resource (a full disk, a limit). False for an errno that
+// reports an invalid request (a path that does not exist).
 bool is_exhaustion(int reason);
 
 }  // namespace lockstep

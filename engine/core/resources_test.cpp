@@ -22,7 +22,7 @@ TEST(Resources, NamesTheLimitWithItsValueAndARemedy) {
   EXPECT_THAT(resource_error("starting a process", EAGAIN).what(), AllOf(HasSubstr("ulimit -u"), HasSubstr("(raise")));
 }
 
-TEST(Resources, TellsExhaustionFromAWrongPath) {
+TEST(Resources, DistinguishesExhaustionFromAWrongPath) {
   for (int reason : {EAGAIN, EMFILE, ENFILE, EFBIG, ENOMEM, ENOSPC, EDQUOT, EIO}) EXPECT_TRUE(is_exhaustion(reason));
   for (int reason : {ENOENT, EACCES, EISDIR, ENOTDIR, EROFS}) EXPECT_FALSE(is_exhaustion(reason));
   EXPECT_EQ(resource_error("opening a.txt", ENOENT).message(), "opening a.txt: No such file or directory");

@@ -8,19 +8,20 @@ void checked_detail::refuse_sizes(const Dims& sizes) {
 
 std::size_t checked_bytes(const Dims& sizes, std::size_t element, const char* operation) {
   std::int64_t extent = static_cast<std::int64_t>(element);
-  bool any = true;
+  bool has_elements = true;
   for (int dim = 0; dim < sizes.size(); ++dim) {
     if (sizes[dim] < 0)
-      throw Error(str(operation, ": size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)), "sizes count from 0");
+      throw Error(str(operation, ": size ", sizes[dim], " at dim ", dim, " of ", to_text(sizes)),
+                  "give sizes of 0 or more");
     if (sizes[dim] == 0) {
-      any = false;
+      has_elements = false;
     } else if (__builtin_mul_overflow(extent, sizes[dim], &extent) || extent > max_tensor_bytes) {
-      throw Error(str(operation, ": sizes ", to_text(sizes), " of ", element, " bytes an element are more than the ",
-                      max_tensor_bytes, " bytes that a tensor can have"),
+      throw Error(str(operation, ": sizes ", to_text(sizes), " of ", element, " bytes per element exceed the limit of ",
+                      max_tensor_bytes, " bytes per tensor"),
                   "give smaller sizes");
     }
   }
-  return any ? static_cast<std::size_t>(extent) : 0;
+  return has_elements ? static_cast<std::size_t>(extent) : 0;
 }
 
 Dims contiguous_strides(const Dims& sizes) {

@@ -1,4 +1,4 @@
-// Sizes and strides of tensors: a small inline array of at most 8 entries, no allocation.
+// Sizes and strides of tensors: an inline array of at most 8 entries, without allocation.
 //
 //   Dims sizes{2, 3};  num_elements(sizes) == 6;  contiguous_strides(sizes) == Dims{3, 1}
 #pragma once
@@ -62,32 +62,37 @@ namespace checked_detail {
 [[noreturn]] void refuse_sizes(const Dims& sizes);
 }
 
-// Throws Error when the product of the sizes that are not 0 does not fit in 64 bits, also where another one is 0.
+// The product of the sizes. Throws Error when the product of the nonzero sizes does not fit in 64 bits, even if another
+// size is 0.
 inline std::int64_t num_elements(const Dims& sizes) {
   std::int64_t count = 1;
-  bool any = true;
+  bool has_elements = true;
   for (std::int64_t size : sizes) {
     if (size == 0) {
-      any = false;
+      has_elements = false;
     } else if (__builtin_mul_overflow(count, size, &count)) [[unlikely]] {
       checked_detail::refuse_sizes(sizes);
     }
   }
-  return any ? count : 0;
+  return has_elements ? count : 0;
 }
 
-// The bytes of a contiguous tensor of these sizes. Throws Error naming `operation` when a size is negative, or when the
-// tensor, each size of 0 counted as 1, is beyond max_tensor_bytes. Every tensor's sizes pass here once, which bounds
-// the products of its sizes and strides from then on.
+// The bytes of a contiguous tensor of these sizes, with `element` bytes per element. Throws Error naming `operation`
+// when a size is negative, or when the tensor would exceed max_tensor_bytes if every size of 0 were 1. The sizes of
+// every tensor pass this check once, which bounds all later products of its sizes and strides.
 std::size_t checked_bytes(const Dims& sizes, std::size_t element, const char* operation);
 
+// Row-major strides, in elements. Throws Error when one does not fit in 64 bits.
 Dims contiguous_strides(const Dims& sizes);
+// Whether the strides are row-major. Dims of size 1 are ignored, and all dims before a dim of size 0.
 bool is_contiguous(const Dims& sizes, const Dims& strides);
-// Sizes both broadcast to, aligned at the last dim; throws Error naming `operation` and both.
+// The sizes to which both broadcast, aligned at the last dim. Throws Error naming `operation` and both sizes if they do
+// not broadcast.
 Dims broadcast_sizes(const Dims& a, const Dims& b, const char* operation);
-// `dim` counted from the back when negative; throws Error when out of range.
+// `dim` as an index from 0; a negative dim counts from the end. Throws Error naming `operation` when it is out of
+// range. A tensor of 0 dims accepts -1 and 0.
 int normalize_dim(std::int64_t dim, int num_dims, const char* operation);
-// "(2, 3)"; "()" for a scalar.
+// "(2, 3)"; "(2,)" for one dim; "()" for a scalar.
 std::string to_text(const Dims& dims);
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// Building short texts (messages, names) from values without pulling in a stream header.
+// Builds short texts (messages, names) from values without including a stream header.
 //
 //   str("size ", 3, " at dim ", dim)  ->  "size 3 at dim 1"
 #pragma once
@@ -19,8 +19,8 @@ concept Signed = std::signed_integral<T> && !std::same_as<T, char>;
 template <class T>
 concept Unsigned = std::unsigned_integral<T> && !std::same_as<T, bool> && !std::same_as<T, char>;
 
-// What str() was given, as one type, so that each of its many calls need not be compiled on its own. Refers to texts.
-// The constructors are templates, so that no pointer or number converts into them.
+// An argument of str() as one type, so that the compiler generates one function for all calls. A text is referenced,
+// not copied. The constructors are templates, so that pointers and other number types do not convert implicitly.
 class Piece {
  public:
   Piece(std::string_view text) : kind_(Kind::text), text_(text) {}
@@ -55,7 +55,8 @@ std::string join(std::initializer_list<Piece> pieces);
 
 }  // namespace text_detail
 
-// The pieces one after the other; floating-point numbers in the shortest form that reads back to the same bits.
+// Concatenates texts, characters, bools and numbers. Floating-point numbers take the shortest form that reads back to
+// the same bits.
 template <class... Pieces>
 std::string str(const Pieces&... pieces) {
   return text_detail::join({text_detail::Piece(pieces)...});

@@ -1,6 +1,7 @@
-// Element types, the storage types of the 16-bit ones, and one dispatch over them all.
+// Element types, the storage types of the 16-bit floating-point types, and the dispatch from a DType to a C++ type.
 //
-// float16 and bfloat16 are stored as bits and computed in float32 (rounding to nearest even once, at the store).
+// float16 and bfloat16 are stored as bits and computed in float32. They are rounded once, at the store, to nearest
+// even.
 //
 //   dispatch_all(dtype, [&]<class T>() { fill(static_cast<T*>(data), n); });
 #pragma once
@@ -25,10 +26,10 @@ constexpr bool is_floating(DType dtype) { return dtype <= DType::bfloat16; }
 
 // "float32", ..., "int32", "bool".
 std::string_view name_of(DType dtype);
-// The type of that name; throws Error for an unknown one.
+// The type of that name. Throws Error for an unknown name.
 DType dtype_from_name(std::string_view name);
-// The type of `a op b`: floating beats integer beats bool; float64 > float32 > 16-bit; float16 with bfloat16 gives
-// float32.
+// The result type of an operation on two types. Floating-point precedes integers, and integers precede bool; the wider
+// type precedes the narrower one. float16 with bfloat16 gives float32.
 DType promote(DType a, DType b);
 
 struct Half {
@@ -78,7 +79,7 @@ struct DTypeOf<bool> {
 template <class T>
 inline constexpr DType dtype_of = DTypeOf<T>::value;
 
-// The type to compute in: float for the 16-bit types, T itself otherwise.
+// The type in which T is computed: float for the 16-bit floating-point types, otherwise T.
 template <class T>
 struct ComputeTypeOf {
   using type = T;
@@ -94,6 +95,7 @@ struct ComputeTypeOf<BFloat16> {
 template <class T>
 using ComputeType = typename ComputeTypeOf<T>::type;
 
+// Calls f.operator()<T>() with the C++ type of `dtype`. Throws Error for a type that is not floating-point.
 template <class F>
 decltype(auto) dispatch_floating(DType dtype, F&& f) {
   switch (dtype) {
@@ -110,6 +112,7 @@ decltype(auto) dispatch_floating(DType dtype, F&& f) {
   }
 }
 
+// The same for all types; bool is C++ bool.
 template <class F>
 decltype(auto) dispatch_all(DType dtype, F&& f) {
   switch (dtype) {
@@ -124,7 +127,7 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
   }
 }
 
-// Bit-exact conversions, host only where no hardware instruction is at hand.
+// Bit-exact conversions in software.
 inline BFloat16::BFloat16(float value) {
   std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
   if ((word & 0x7fffffffu) > 0x7f800000u) {
@@ -136,7 +139,8 @@ inline BFloat16::BFloat16(float value) {
 }
 inline BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
-// The conversions have no branches, so that loops of them vectorise: all cases are worked out, and masks keep one.
+// The conversions of Half have no branches, so that loops over them vectorize: they compute all cases and select one
+// with masks.
 namespace half_bits {
 inline std::uint32_t choose(bool yes, std::uint32_t a, std::uint32_t b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);
@@ -150,12 +154,12 @@ inline Half::Half(float value) {
   const std::uint32_t magnitude = word & 0x7fffffffu;
   const std::uint32_t rebased = magnitude - 0x38000000u;
   const std::uint32_t normal = (rebased + 0xfffu + ((rebased >> 13) & 1u)) >> 13;
-  // Adding 0.5 lets the float unit shift and round to nearest even.
+  // The addition of 0.5 makes the floating-point unit shift and round to nearest even.
   const float shifted = __builtin_bit_cast(float, magnitude) + 0.5f;
   const std::uint32_t subnormal = __builtin_bit_cast(std::uint32_t, shifted) - 0x3f000000u;
   std::uint32_t half = half_bits::choose(magnitude >= 0x38800000u, normal, subnormal);
   half = half_bits::choose(magnitude >= 0x477ff000u, 0x7c00u, half);  // rounds to infinity
-  half = half_bits::choose(magnitude > 0x7f800000u, 0x7e00u, half);   // not a number, quiet
+  half = half_bits::choose(magnitude > 0x7f800000u, 0x7e00u, half);   // quiet NaN
   bits = static_cast<std::uint16_t>(sign | half);
 }
 inline Half::operator float() const {

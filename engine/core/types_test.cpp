@@ -22,7 +22,7 @@ BFloat16 bfloat16_of(std::uint16_t bits) {
   return value;
 }
 
-// What the bits mean, by the definition of the format.
+// The value of a bit pattern by the definition of the format.
 double meaning_of_half(std::uint16_t bits) {
   const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
   const double sign = bits & 0x8000 ? -1.0 : 1.0;
@@ -31,7 +31,7 @@ double meaning_of_half(std::uint16_t bits) {
   return sign * std::ldexp(1024 + fraction, exponent - 25);
 }
 
-TEST(Half, EveryPatternMeansWhatTheFormatSays) {
+TEST(Half, EveryPatternHasTheValueOfTheFormat) {
   for (std::uint32_t bits = 0; bits < 65536; ++bits) {
     const auto pattern = static_cast<std::uint16_t>(bits);
     const double expected = meaning_of_half(pattern);
@@ -60,7 +60,7 @@ TEST(BFloat16, EveryPatternReadsBack) {
   }
 }
 
-// Between each two neighbours: just below, at and just above the middle, which goes to the even one.
+// For each pair of neighbours: just below, at and just above their midpoint. The midpoint rounds to the even one.
 template <class T>
 void check_rounding(std::uint16_t infinity, T (*from_bits)(std::uint16_t)) {
   for (std::uint32_t bits = 0; bits + 1u < infinity; ++bits) {

@@ -1,4 +1,4 @@
-#include "engine/comm/reach.hpp"
+#include "engine/comm/peer_mappings.hpp"
 
 #include <algorithm>
 #include <type_traits>
@@ -10,37 +10,37 @@
 
 namespace lockstep::comm {
 
-void Reach::Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
+void PeerMappings::Unmap::operator()(void* memory) const { ::munmap(memory, bytes); }
 
-Reach::Reach(const device::HostWorld& host) : host_(&host) {
+PeerMappings::PeerMappings(const device::HostWorld& host) : host_(&host) {
   static_assert(std::is_trivially_destructible_v<Word>);
   const std::size_t arena = std::max(host.cpu_arena(0).bytes, host.sim_arena(0).bytes);
-  words_a_arena_ = arena / block_bytes / 64 + 1;
+  words_per_arena_ = arena / block_bytes / 64 + 1;
   const std::size_t bytes =
-      bounded_product(2 * words_a_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word));
-  // Zero, and pages of it that nobody comes to cost nothing: no allocator promises both.
+      bounded_product(2 * words_per_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word));
+  // Zero-filled, and pages that are never accessed use no memory. Allocators do not promise both.
   void* const words =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  LOCKSTEP_CHECK(words != MAP_FAILED, "no memory to note what is mapped of ", host.world_size(), " ranks");
+  LOCKSTEP_CHECK(words != MAP_FAILED, "no memory to track the mapped blocks of ", host.world_size(), " ranks");
   words_ = {static_cast<Word*>(words), Unmap{bytes}};
 }
 
-void Reach::meet(int rank, const std::byte* begin, std::size_t bytes) {
+void PeerMappings::note_use(int rank, const std::byte* begin, std::size_t bytes) {
   if (begin == nullptr || bytes == 0) return;
   const bool on_cpu = host_->cpu_arena(rank).contains(begin);
   const device::HostWorld::Area area = on_cpu ? host_->cpu_arena(rank) : host_->sim_arena(rank);
   if (!area.contains(begin)) return;
-  Word* words = words_.get() + (2 * static_cast<std::size_t>(rank) + (on_cpu ? 0 : 1)) * words_a_arena_;
+  Word* words = words_.get() + (2 * static_cast<std::size_t>(rank) + (on_cpu ? 0 : 1)) * words_per_arena_;
   const std::size_t first = static_cast<std::size_t>(begin - area.base) / block_bytes;
   const std::size_t last = (static_cast<std::size_t>(begin - area.base) + bytes - 1) / block_bytes;
   for (std::size_t at = first; at <= last;) {
     Word& word = words[at / 64];
     const std::size_t end = std::min(last + 1, (at / 64 + 1) * 64);
     const std::size_t n = end - at;
-    const std::uint64_t here = (n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1) << (at % 64);
-    if ((word.mapped.load(std::memory_order_relaxed) & here) != here) {
-      const std::uint64_t again = word.seen.fetch_or(here, std::memory_order_relaxed) & here;
-      const std::uint64_t missing = again & ~word.mapped.fetch_or(again, std::memory_order_relaxed);
+    const std::uint64_t mask = (n == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << n) - 1) << (at % 64);
+    if ((word.mapped.load(std::memory_order_relaxed) & mask) != mask) {
+      const std::uint64_t seen_before = word.seen.fetch_or(mask, std::memory_order_relaxed) & mask;
+      const std::uint64_t missing = seen_before & ~word.mapped.fetch_or(seen_before, std::memory_order_relaxed);
       for (std::size_t bit = 0; bit < 64; ++bit)
         if ((missing >> bit & 1) != 0) map(area, at / 64 * 64 + bit);
     }
@@ -48,13 +48,14 @@ void Reach::meet(int rank, const std::byte* begin, std::size_t bytes) {
   }
 }
 
-// Advice: where the kernel lacks it, pages come at first touch. Reading is enough to have a shared page writable too.
-void Reach::map(device::HostWorld::Area area, std::size_t block) {
+// An advice: a kernel without it maps pages at their first access. Populating a shared page for reading also makes it
+// writable.
+void PeerMappings::map(device::HostWorld::Area area, std::size_t block) {
   const std::size_t begin = element_offset(block, block_bytes);
 #ifdef MADV_POPULATE_READ
   ::madvise(area.base + begin, std::min(block_bytes, area.bytes - begin), MADV_POPULATE_READ);
 #endif
-  num_mapped_.fetch_add(1, std::memory_order_relaxed);
+  num_mapped_blocks_.fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace lockstep::comm

@@ -1,5 +1,5 @@
-// Pages of peers that are mapped ahead, and copies to many places.
-#include "engine/comm/reach.hpp"
+// Mapping pages of peers ahead of use, and copies to several destinations.
+#include "engine/comm/peer_mappings.hpp"
 
 #include <numeric>
 
@@ -14,46 +14,48 @@ namespace {
 using namespace testing_ranks;
 
 std::unique_ptr<device::HostWorld> small_world(int size) {
-  return device::HostWorld::create(size, device::Sharing::processes, 10 * Reach::block_bytes, control_bytes(size));
+  return device::HostWorld::create(size, device::Sharing::processes, 10 * PeerMappings::block_bytes,
+                                   control_bytes(size));
 }
 
-TEST(Reach, MapsABufferWhenItComesAgain) {
+TEST(PeerMappings, MapsABufferAtItsSecondUse) {
   const auto host = small_world(2);
-  Reach reach(*host);
+  PeerMappings mappings(*host);
   const std::byte* base = host->cpu_arena(1).base;
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);  // three blocks, the outer ones in part
-  EXPECT_EQ(reach.num_mapped(), 0);
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);
-  EXPECT_EQ(reach.num_mapped(), 3);
-  reach.meet(1, base + 100, 2 * Reach::block_bytes);
-  EXPECT_EQ(reach.num_mapped(), 3);
-  // Another buffer that shares a block: what was mapped is not mapped again.
-  for (int time = 0; time < 3; ++time) reach.meet(1, base + 2 * Reach::block_bytes, 2 * Reach::block_bytes);
-  EXPECT_EQ(reach.num_mapped(), 4);
+  mappings.note_use(1, base + 100, 2 * PeerMappings::block_bytes);  // three blocks, the first and last partly
+  EXPECT_EQ(mappings.num_mapped_blocks(), 0);
+  mappings.note_use(1, base + 100, 2 * PeerMappings::block_bytes);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 3);
+  mappings.note_use(1, base + 100, 2 * PeerMappings::block_bytes);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 3);
+  // Another buffer that shares one block: only the other block is mapped.
+  for (int time = 0; time < 3; ++time)
+    mappings.note_use(1, base + 2 * PeerMappings::block_bytes, 2 * PeerMappings::block_bytes);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 4);
 }
 
-TEST(Reach, KeepsArenasApartAndEndsWithThem) {
+TEST(PeerMappings, SeparatesArenasAndIgnoresOtherMemory) {
   const auto host = small_world(2);
-  Reach reach(*host);
+  PeerMappings mappings(*host);
   const auto twice = [&](int rank, const std::byte* begin, std::size_t bytes) {
-    reach.meet(rank, begin, bytes);
-    reach.meet(rank, begin, bytes);
+    mappings.note_use(rank, begin, bytes);
+    mappings.note_use(rank, begin, bytes);
   };
   twice(0, host->cpu_arena(0).base, 1);
-  EXPECT_EQ(reach.num_mapped(), 1);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 1);
   twice(0, host->sim_arena(0).base, 1);
-  EXPECT_EQ(reach.num_mapped(), 2);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 2);
   twice(1, host->sim_arena(1).base, host->sim_arena(1).bytes);
-  EXPECT_EQ(reach.num_mapped(), 12);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 12);
   const int elsewhere = 0;
   twice(0, reinterpret_cast<const std::byte*>(&elsewhere), sizeof elsewhere);
-  twice(0, host->cpu_arena(1).base, 1);  // not of this rank
+  twice(0, host->cpu_arena(1).base, 1);  // in the arena of another rank
   twice(0, nullptr, 64);
   twice(0, host->cpu_arena(0).base, 0);
-  EXPECT_EQ(reach.num_mapped(), 12);
+  EXPECT_EQ(mappings.num_mapped_blocks(), 12);
 }
 
-TEST(Reach, SumsStayTheSameWhileBuffersComeAgain) {
+TEST(PeerMappings, DoesNotChangeSumsOfRepeatedBuffers) {
   const auto failures = run_ranks(3, Kind::processes, [](int rank) {
     constexpr std::size_t count = 300'000;
     std::vector<float> mine(count);
@@ -72,30 +74,31 @@ TEST(Reach, SumsStayTheSameWhileBuffersComeAgain) {
   for (const std::string& failure : failures) EXPECT_EQ(failure, "");
 }
 
-TEST(Copy, ReachesEveryPlaceWhateverItsAlignment) {
+TEST(Copy, FillsDestinationsOfAnyAlignment) {
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{5}, std::size_t{4096}, std::size_t{10'007}}) {
     for (const std::size_t shift : {std::size_t{0}, std::size_t{12}}) {
-      for (const int num_places : {1, 3, 20}) {
-        for (const bool streams : {false, true}) {
+      for (const int num_destinations : {1, 3, 20}) {
+        for (const bool nontemporal : {false, true}) {
           std::vector<std::byte> from(bytes);
           for (std::size_t i = 0; i < bytes; ++i) from[i] = static_cast<std::byte>(i * 31 + 7);
-          std::vector<std::vector<std::byte>> kept(static_cast<std::size_t>(num_places),
+          std::vector<std::vector<std::byte>> kept(static_cast<std::size_t>(num_destinations),
                                                    std::vector<std::byte>(bytes + 256, std::byte{0xee}));
-          std::vector<std::byte*> places;
+          std::vector<std::byte*> destinations;
           for (std::size_t i = 0; i < kept.size(); ++i) {
             const auto address = reinterpret_cast<std::uintptr_t>(kept[i].data());
-            // All alike, or (when shifted) each at another offset from a line.
-            places.push_back(kept[i].data() + (64 - address % 64) + shift * i % 64);
+            // Equally aligned, or (with a shift) each at another offset from a cache line.
+            destinations.push_back(kept[i].data() + (64 - address % 64) + shift * i % 64);
           }
-          places.push_back(nullptr);
-          places.push_back(from.data());
-          copy_to_all(places, from.data(), bytes, streams);
+          destinations.push_back(nullptr);
+          destinations.push_back(from.data());
+          copy_to_all(destinations, from.data(), bytes, nontemporal);
           for (std::size_t i = 0; i < kept.size(); ++i) {
-            const auto before = static_cast<std::size_t>(places[i] - kept[i].data());
-            EXPECT_EQ(std::vector<std::byte>(places[i], places[i] + bytes), from) << bytes << " bytes, place " << i;
+            const auto before = static_cast<std::size_t>(destinations[i] - kept[i].data());
+            EXPECT_EQ(std::vector<std::byte>(destinations[i], destinations[i] + bytes), from)
+                << bytes << " bytes, destination " << i;
             for (std::size_t at = 0; at < kept[i].size(); ++at) {
               if (at >= before && at < before + bytes) continue;
-              ASSERT_EQ(kept[i][at], std::byte{0xee}) << "a byte beside place " << i;
+              ASSERT_EQ(kept[i][at], std::byte{0xee}) << "a byte beside destination " << i;
             }
           }
         }
