@@ -6,7 +6,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/parallel/digest.hpp"
+#include "engine/core/fnv.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -218,8 +218,8 @@ void Reducer::reduce(Bucket& bucket) {
     return;
   std::uint64_t agreement = 1;
   for (const Bucket::Slot& slot : bucket.slots()) {
-    agreement = digest(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
-    if (!settings_.find_unused_parameters && !slot.filled) agreement = digest(agreement, "without");
+    agreement = fnv1a_append(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
+    if (!settings_.find_unused_parameters && !slot.filled) agreement = fnv1a_append(agreement, "without");
   }
   // A stream's worker may ask when the reducer has been replaced or is gone: nothing of it is referred to.
   auto text = [owner = settings_.owner, names = names_, slots = bucket.slots()] {

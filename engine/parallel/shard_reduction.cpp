@@ -10,7 +10,7 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/parallel/digest.hpp"
+#include "engine/core/fnv.hpp"
 #include "engine/parallel/events.hpp"
 #include "engine/parallel/shard_copies.hpp"
 #include "engine/parallel/shard_group.hpp"
@@ -133,13 +133,13 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   call.family = comm::Family::data_parallel;
   call.async = true;
   call.owner = settings_.owner;
-  call.agreement = digest(1, settings_.owner);
+  call.agreement = fnv1a_append(1, settings_.owner);
   call.in_round = true;
   std::string names;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const std::string& name = parameters_[reduction.members[i]].name();
-    call.agreement = digest(call.agreement, name);
-    if (i >= reduction.num_scattered) call.agreement = digest(call.agreement, "partial sum");
+    call.agreement = fnv1a_append(call.agreement, name);
+    if (i >= reduction.num_scattered) call.agreement = fnv1a_append(call.agreement, "partial sum");
     names += str(names.empty() ? "" : ", ", name);
   }
   call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
