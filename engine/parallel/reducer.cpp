@@ -107,9 +107,9 @@ layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
   comm::Call call;
   call.family = comm::Family::start_up;
   call.owner = settings_.owner;
-  indices = broadcast_numbers(*settings_.whole, indices, call);
+  indices = broadcast_numbers(*settings_.all_ranks, indices, call);
   sizes.resize(static_cast<std::size_t>(indices.back()));
-  sizes = broadcast_numbers(*settings_.whole, sizes, call);
+  sizes = broadcast_numbers(*settings_.all_ranks, sizes, call);
   layout::Buckets agreed;
   std::size_t next = 0;
   for (const std::int64_t size : sizes) {
@@ -143,8 +143,7 @@ void Reducer::prepare_forward(bool synchronize) {
 
 Averaging Reducer::averaging() const {
   Averaging how;
-  how.groups = settings_.groups;
-  how.num_ranks = settings_.whole->size();
+  how.num_ranks = settings_.all_ranks->size();
   how.owner = settings_.owner;
   how.before = before_all_reduce;
   if (settings_.gradient_as_bucket_view) how.memory = device::Purpose::gradient;
@@ -197,11 +196,8 @@ void Reducer::on_gradient(int index, const Tensor& gradient) {
     return;
   }
   Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
-  const bool left_out = defect_armed(Defect::replicate_reduces_early) && bucket.is_last_missing(parameter.slot);
-  if (!left_out) [[likely]] {
-    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
-    bucket.put(parameter.slot, gradient, averaging_);
-  }
+  if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
+  bucket.put(parameter.slot, gradient, averaging_);
   if (!order_known_) ready_order_.push_back(index);
   bucket.settle(parameter.slot);
   reduce_ready();
@@ -214,8 +210,6 @@ void Reducer::reduce_ready() {
 
 // The digest names the parameters in order and, where every one must have a gradient, which have.
 void Reducer::reduce(Bucket& bucket) {
-  if (defect_armed(Defect::replicate_bucket_not_sent) && &bucket == &buckets_.back()) [[unlikely]]
-    return;
   std::uint64_t agreement = 1;
   for (const Bucket::Slot& slot : bucket.slots()) {
     agreement = fnv1a_append(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
@@ -232,7 +226,13 @@ void Reducer::reduce(Bucket& bucket) {
     return str("gradients of ", owner, ": ", with.empty() ? "none" : with.c_str(),
                without.empty() ? std::string() : str("; no gradient: ", without));
   };
-  bucket.reduce(averaging_, agreement, std::move(text));
+  bucket.reduce(groups_of(bucket), averaging_, agreement, std::move(text));
+}
+
+std::span<comm::ProcessGroup* const> Reducer::groups_of(const Bucket& bucket) const {
+  if (defect_armed(Defect::replicate_bucket_not_sent) && &bucket == &buckets_.back()) [[unlikely]]
+    return {};
+  return settings_.groups;
 }
 
 // ---- at the end of a backward ----
@@ -266,7 +266,7 @@ std::vector<std::int64_t> Reducer::count_users() {
   comm::Call call;
   call.family = comm::Family::data_parallel;
   call.owner = settings_.owner;
-  return sum_numbers(*settings_.whole, used, call);
+  return sum_numbers(*settings_.all_ranks, used, call);
 }
 
 void Reducer::fail_on_missing() const {
@@ -276,7 +276,7 @@ void Reducer::fail_on_missing() const {
     if (!bucket.slots()[static_cast<std::size_t>(parameter.slot)].filled)
       missing += str(missing.empty() ? "" : ", ", parameter.name);
   }
-  if (missing.empty() || defect_armed(Defect::replicate_reduces_early)) return;
+  if (missing.empty()) return;
   // In the words that are known for it: a loop that went on would be told so in its next iteration.
   throw Error(str("replicate: no rank had a gradient in this backward for these parameters of ", settings_.owner, ": ",
                   missing, ". Expected to have finished reduction in the prior iteration before starting a new one."),
@@ -285,8 +285,6 @@ void Reducer::fail_on_missing() const {
 
 void Reducer::take_results(const std::vector<std::int64_t>& users) {
   for (Bucket& bucket : buckets_) {
-    // A bucket that was never sent keeps what this rank put in it.
-    if (bucket.state() == BucketState::ready) bucket.skip_reduction(averaging_);
     for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
       const int index = bucket.slots()[slot].parameter;
       Parameter& parameter = parameters_[static_cast<std::size_t>(index)];

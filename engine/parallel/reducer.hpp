@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,7 @@ namespace lockstep::parallel {
 
 struct ReducerSettings {
   std::vector<comm::ProcessGroup*> groups;  // averaged over one after the other, the inner axis first
-  comm::ProcessGroup* whole = nullptr;      // all ranks together
+  comm::ProcessGroup* all_ranks = nullptr;
   layout::BucketLimits limits;
   bool gradient_as_bucket_view = false;
   bool find_unused_parameters = false;
@@ -76,6 +77,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void settle_unreached();
   void reduce_ready();
   void reduce(Bucket& bucket);
+  std::span<comm::ProcessGroup* const> groups_of(const Bucket& bucket) const;
   void finish();
   std::vector<std::int64_t> count_users();
   void fail_on_missing() const;

@@ -11,6 +11,7 @@
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
+#include "engine/parallel/waits.hpp"
 
 namespace lockstep::parallel {
 
@@ -99,25 +100,26 @@ void ShardState::enter_as_root() {
   if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
   if (context->forward_root) return;
   context->forward_root = this;
-  // A group of several modules of which one never ran is entered anew by each forward.
-  for (const ShardStatePtr& state : context->living_states()) {
-    if (defect_armed(Defect::shard_entered_group_kept)) [[unlikely]]
-      break;
-    if (state->phase_ == Phase::forward) state->phase_ = Phase::idle;
-    state->modules_to_run_.clear();
-  }
+  for (const ShardStatePtr& state : context->living_states()) state->leave_unfinished_forward();
   phase_ = Phase::forward;
-  // What the optimizer wrote is there before anything is gathered; the gather itself waits for its copy-in.
-  const bool waits = !defect_armed(Defect::shard_gather_ignores_optimizer);
+  // Copy-in waits for the optimizer here, once for all all-gathers of this forward: each of them waits for its copy-in.
   device::Stream& copy_in = device::stream(device_, device::Role::copy_in);
   if (context->post_optim_event) {
     note_event(EventKind::wait_event, owner_);
-    if (waits) copy_in.wait(*context->post_optim_event);
+    wait(WaitEdge::copy_in_for_optimizer, copy_in, *context->post_optim_event);
     context->post_optim_event.reset();
   } else {
     note_event(EventKind::wait_stream, owner_);
-    if (waits) copy_in.wait(device::current_stream(device_).record());
+    wait(WaitEdge::copy_in_for_optimizer, copy_in, device::current_stream(device_));
   }
+}
+
+// If one module of a group of several did not run in the previous forward, the group is still in its forward.
+void ShardState::leave_unfinished_forward() {
+  if (defect_armed(Defect::shard_entered_group_kept)) [[unlikely]]
+    return;
+  if (phase_ == Phase::forward) phase_ = Phase::idle;
+  modules_to_run_.clear();
 }
 
 // A recomputation moves and casts as the forward did.
@@ -234,8 +236,7 @@ void ShardState::queue_end_of_backward() {
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
     at->forward_order.clear();
-    at->reduced.clear();
-    at->free_reduction_input();
+    at->free_reductions();
     if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->device_));
   });
 }
@@ -254,13 +255,24 @@ void ShardState::pre_backward() {
     if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
 }
 
+namespace {
+
+// The position in the order of forwards that backward reaches after `position`; num_positions: none.
+std::size_t next_in_backward(std::size_t position, std::size_t num_positions) {
+  if (defect_armed(Defect::shard_prefetch_wrong_group)) [[unlikely]]
+    return position + 1;
+  return position == 0 ? num_positions : position - 1;
+}
+
+}  // namespace
+
 void ShardState::prefetch_previous() {
-  if (group_->positions.empty()) return;  // a backward over a graph that was kept
-  const std::size_t position = group_->positions.back();
+  if (group_->positions.empty()) return;  // a second backward through a retained graph
+  const std::size_t num_positions = context->forward_order.size();
+  const std::size_t next = next_in_backward(group_->positions.back(), num_positions);
   group_->positions.pop_back();
-  const bool wrong = defect_armed(Defect::shard_prefetch_wrong_group);
-  if (wrong ? position + 1 >= context->forward_order.size() : position == 0) return;
-  if (const auto group = context->forward_order[wrong ? position + 1 : position - 1].lock()) group->begin_unshard();
+  if (next == num_positions) return;
+  if (const auto group = context->forward_order[next].lock()) group->begin_unshard();
 }
 
 void ShardState::post_backward() {
@@ -286,10 +298,9 @@ void ShardState::take_what_is_left() {
 
 void ShardState::wait_at_end() {
   if (!group_) return;
-  if (!defect_armed(Defect::shard_unused_gather_kept)) [[likely]]
-    group_->drop_unused_gather();
+  if (group_->has_unused_gather()) group_->drop_unused_gather();
   // Kept for a backward that never came; the optimizer is about to change what it is made of.
-  if (group_->state() == GroupState::kept) group_->reshard();
+  if (group_->state() == GroupState::sharded_post_forward) group_->reshard();
   group_->wait_for_reduction();
   group_->positions.clear();
 }

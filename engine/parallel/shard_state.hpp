@@ -42,6 +42,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   enum class Phase { idle, forward, backward };
   void make_root();
   void enter_as_root();
+  void leave_unfinished_forward();
   void move_inputs(nn::Inputs& inputs) const;
   void cast_inputs(nn::Inputs& inputs) const;
   void cast_outputs(nn::Value& outputs) const;
