@@ -167,7 +167,7 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
     refuse(settings_.owner, site,
            str("the extension builds ", full.defined() ? describe_sharded(full) : "nothing", " for a parameter of ",
                to_text(site.sizes), " that the group computes with as ", name_of(site.type)),
-           str("give the full parameter, ", to_text(site.sizes), ", or ", to_text(padded),
+           str("give the full parameter, ", to_text(site.sizes), " or ", to_text(padded),
                " with the padding of the last ranks"));
   if (full.sizes() != site.sizes) full = slice(full, site.dim, 0, site.sizes[site.dim]);
   raw::copy_(memory, full);
