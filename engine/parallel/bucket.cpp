@@ -86,7 +86,7 @@ void Bucket::reduce(std::span<comm::ProcessGroup* const> groups, const Averaging
   comm::Call call;
   call.family = comm::Family::data_parallel;
   call.async = true;
-  call.stream = &stream;  // which waits for the current stream, where the gradients were copied in
+  call.stream = &stream;  // the collective waits for the current stream, which copied the gradients in
   call.owner = how.owner;
   call.agreement = agreement;
   call.agreement_text = std::move(agreement_text);

@@ -36,7 +36,7 @@ DeviceMesh mesh_of(const FullyShardOptions& options) {
   if (mesh.num_axes() != 1 && mesh.num_axes() != 2)
     throw Error(str("fully_shard expects a 1D or 2D DeviceMesh but got ", mesh.num_axes(), "D, ", mesh.shape().text()),
                 "slice the axis to shard over, or a replicate and a shard axis");
-  // Without names of their own the axes are called by their numbers.
+  // Axes that were given no names are named by their numbers.
   if (const auto& names = mesh.shape().names(); names.size() == 2 && names[0] == "0" && names[1] == "1")
     throw Error(str("fully_shard: Please init the 2D mesh for HSDP with mesh_dim_names specified; the axes of ",
                     mesh.shape().text(), " have none"),
@@ -70,7 +70,7 @@ std::map<std::string, Value> settings_of(const FullyShardOptions& options, const
                                           {"cast_forward_inputs", precision.cast_forward_inputs}})}};
 }
 
-// Parameters and buffers to where the group computes, as inputs will be.
+// Moves parameters and buffers to the device where the group computes.
 void move_to_device(const ParameterCollector& collector, device::Device device) {
   const NoGrad no_grad;
   const auto move = [device](const Tensor& tensor, device::Purpose purpose) {
@@ -98,7 +98,8 @@ void add_hooks(const ModulePtr& module, const ShardStatePtr& state) {
   });
 }
 
-// Before the state of a module is read or replaced, its group is resharded, so that the slots hold sharded tensors.
+// Code that reads or replaces the state of a module calls `settle` first. It reshards the group, so that the slots hold
+// sharded tensors.
 void add_settling(const ModulePtr& module, const std::shared_ptr<ShardGroup>& group) {
   module->settle = [before = std::move(module->settle), weak = std::weak_ptr(group)] {
     if (before) before();
@@ -172,7 +173,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
                                                                  : collector.parameters()[0].tensor.device();
   if (options.device) move_to_device(collector, device);
 
-  // ---- nothing is refused from here on ----
+  // ---- no check fails from here on ----
   const std::shared_ptr<ShardGroup> group =
       make_group(modules, collector, dims, options,
                  {shard_mesh, reshard, options.offload, options.mixed_precision, device, options.name});
