@@ -283,8 +283,8 @@ void ShardGroup::add_partial_sums(const Reduction& reduction) {
   }
 }
 
-// ---- delivery: from the whole sum to the gradients of the shards ----
-// `stream` holds the whole sum. Gradients are memory of the compute stream, which waits before they are read.
+// ---- delivery: from the complete sum to the gradients of the shards ----
+// `stream` holds the complete sum. Gradients are memory of the compute stream, which waits before they are read.
 void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
   allocate_targets(reduction);
   {
