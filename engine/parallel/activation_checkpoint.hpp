@@ -1,17 +1,17 @@
-// Activation checkpointing of a module: its forward keeps nothing for backward, which runs it again.
+// Activation checkpointing of a module: its forward keeps no activations, and backward runs it again.
 //
-// Two forms, which differ in where they stand when other APIs are applied to the same module; the order of applying
-// does not matter. Names and paths stay, as no module is put into the tree:
-// - composable: inside the hooks of all other APIs, around the user's. Its inputs are what those APIs made of them
-//   (cast, moved, gathered for), and recomputing runs none of their hooks.
-// - wrapper: around the whole call. Recomputing runs the hooks of the other APIs too.
-// The third form is a model that calls nn::checkpoint itself.
+// There are two forms. They differ in their place among the hooks of other APIs on the same module; the order of
+// applying makes no difference. Both keep names and paths, as they add no module to the tree.
+// - composable: inside the hooks of all other APIs and around those of the user. Its inputs are those that the other
+//   APIs have cast, moved or unsharded for. A recomputation runs none of their hooks.
+// - wrapper: around the whole call. A recomputation runs the hooks of the other APIs, too.
+// A model that calls nn::checkpoint itself is the third form.
 //
 //   activation_checkpoint(block);                       // before or after fully_shard({block})
 //   activation_checkpoint(block, {.form = CheckpointForm::wrapper});
 //
-// A region once in a region: see engine/autograd/checkpoint.hpp. Each recomputation is noted as an event. A copy of the
-// module is not checkpointed. After torch.distributed._composable.checkpoint and checkpoint_wrapper.
+// Nested regions: see engine/autograd/checkpoint.hpp. Each recomputation is an event (events.hpp). A copy of the module
+// has no checkpoint. After torch.distributed._composable.checkpoint and checkpoint_wrapper.
 #pragma once
 
 #include <string>
@@ -29,10 +29,11 @@ struct ActivationCheckpointOptions {
   CheckpointForm form = CheckpointForm::composable;
   bool preserve_random_state = true;
   DeterminismCheck determinism = DeterminismCheck::metadata;
-  std::string name{};  // for events and messages; the module's type unless given
+  std::string name{};  // for events and messages; empty: the type of the module
 };
 
-// Of forward and of methods registered as such. Throws Error when it was applied to the module, in either form.
+// Checkpoints forward and the methods that are registered as forward methods. Throws Error when a checkpoint of either
+// form was applied to the module already.
 void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpointOptions& options = {});
 
 }  // namespace lockstep::parallel

@@ -7,7 +7,7 @@
 #include "engine/nn/models.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -22,7 +22,7 @@ enum class Form { none, composable, wrapper, functional };
 
 const Form forms[] = {Form::composable, Form::wrapper, Form::functional};
 
-// A Transformer of three layers with dropout, its layers checkpointed in one of the forms.
+// A Transformer of three layers with dropout. Each layer is checkpointed in the given form.
 ModulePtr transformer(Form form) {
   const ModulePtr model = built("Transformer", 7,
                                 {{},
@@ -57,7 +57,7 @@ class ActivationCheckpoint : public ::testing::Test {
   RankScope scope{context};
 };
 
-// Counts calls and notes input types; the whole of a test's module is in its body.
+// A module whose forward is a function of the test. It logs its calls.
 struct Probe : Module {
   using Body = std::function<Tensor(Probe&, const Tensor&)>;
   explicit Probe(Body forward) : Module("Probe"), body(std::move(forward)) {}
@@ -84,7 +84,7 @@ void log_hooks(const std::shared_ptr<Probe>& module) {
   }
 }
 
-TEST_F(ActivationCheckpoint, TransformersTrainBitForBitInEveryForm) {
+TEST_F(ActivationCheckpoint, TrainsTransformersBitForBitInEveryForm) {
   const ModulePtr plain = transformer(Form::none);
   backward({transformer_loss(plain, 0)});
   for (const Form form : forms) {
@@ -97,14 +97,14 @@ TEST_F(ActivationCheckpoint, TransformersTrainBitForBitInEveryForm) {
       EXPECT_EQ(expected[i].path, found[i].path);
       EXPECT_EQ(to_doubles(grad(expected[i].tensor())), to_doubles(grad(found[i].tensor()))) << expected[i].path;
     }
-    if (form == Form::functional) continue;  // it has no name to give
+    if (form == Form::functional) continue;  // this form has no name
     ASSERT_EQ(events().size() - from, 3u);
-    EXPECT_EQ(events()[from].owner, "layers.2") << "the last first";
+    EXPECT_EQ(events()[from].owner, "layers.2") << "the last layer is recomputed first";
     EXPECT_EQ(events()[from + 2].owner, "layers.0");
   }
 }
 
-TEST_F(ActivationCheckpoint, ComposableIsInsideTheHooksOfApisWheneverItWasApplied) {
+TEST_F(ActivationCheckpoint, PutsTheComposableFormInsideTheHooksOfApis) {
   for (const bool applied_first : {true, false}) {
     const auto module = probe();
     if (applied_first) activation_checkpoint(module);
@@ -121,7 +121,7 @@ TEST_F(ActivationCheckpoint, ComposableIsInsideTheHooksOfApisWheneverItWasApplie
   }
 }
 
-TEST_F(ActivationCheckpoint, TheWrapperIsAroundAllHooks) {
+TEST_F(ActivationCheckpoint, PutsTheWrapperAroundAllHooks) {
   const auto module = probe();
   activation_checkpoint(module, {.form = CheckpointForm::wrapper});
   log_hooks(module);
@@ -134,7 +134,7 @@ TEST_F(ActivationCheckpoint, TheWrapperIsAroundAllHooks) {
                                        "run", "user after backward", "api after backward"));
 }
 
-TEST_F(ActivationCheckpoint, RecomputesWithTheInputsThatApisCast) {
+TEST_F(ActivationCheckpoint, RecomputesWithCastInputs) {
   for (const CheckpointForm form : {CheckpointForm::composable, CheckpointForm::wrapper}) {
     std::vector<DType> types;
     const auto module = std::make_shared<Probe>([&types](Probe&, const Tensor& x) {
@@ -153,25 +153,25 @@ TEST_F(ActivationCheckpoint, RecomputesWithTheInputsThatApisCast) {
   }
 }
 
-TEST_F(ActivationCheckpoint, ReadsParametersThatWereSwappedInBetween) {
+TEST_F(ActivationCheckpoint, ReadsParametersThatWereReplacedBeforeBackward) {
   for (const CheckpointForm form : {CheckpointForm::composable, CheckpointForm::wrapper}) {
     const ModulePtr linear = built("Linear", 4, {{3, 3}, {}});
     activation_checkpoint(linear, {.form = form});
-    const Tensor whole = linear->parameters[0].tensor;
+    const Tensor original = linear->parameters[0].tensor;
     const Tensor x = rows(3, {2, 3});
     set_requires_grad(x, true);
     backward({ops::sum(ops::tanh(linear->call(x).tensor()))});
     const auto expected = to_doubles(grad(x));
     set_grad(x, Tensor());
     const Tensor y = ops::sum(ops::tanh(linear->call(x).tensor()));
-    // What a gather does: another tensor of the same values lies in the slot when backward comes, and the old is gone.
-    const Tensor again = raw::clone(detach(whole));
+    // As an all-gather does, before backward: replaces the tensor in the slot by one of equal values and frees the old.
+    const Tensor again = raw::clone(detach(original));
     set_requires_grad(again, true);
-    whole.storage()->release();
+    original.storage()->release();
     linear->parameters[0].tensor = again;
     backward({y});
     EXPECT_EQ(to_doubles(grad(x)), expected);
-    EXPECT_TRUE(grad(whole).defined()) << "the graph is that of the forward";
+    EXPECT_TRUE(grad(original).defined()) << "gradients go to the tensor of the forward";
     EXPECT_FALSE(grad(again).defined());
   }
 }
@@ -197,7 +197,7 @@ TEST_F(ActivationCheckpoint, AppliesOnceAndKeepsNames) {
                           "activation_checkpoint has already been applied to the following module: MLP("));
 }
 
-TEST_F(ActivationCheckpoint, ARegionInARegion) {
+TEST_F(ActivationCheckpoint, NestsRegions) {
   const ModulePtr plain = built("MLP", 1, {{4}, {}}), model = built("MLP", 1, {{4}, {}});
   activation_checkpoint(model, {.form = CheckpointForm::wrapper});
   for (const nn::ChildSlot& child : model->children) activation_checkpoint(child.module);
@@ -213,7 +213,7 @@ TEST_F(ActivationCheckpoint, ARegionInARegion) {
     EXPECT_EQ(to_doubles(grad(expected[i].tensor())), to_doubles(grad(found[i].tensor()))) << expected[i].path;
 }
 
-TEST_F(ActivationCheckpoint, RecomputesARegisteredMethodAndInputsByName) {
+TEST_F(ActivationCheckpoint, RecomputesRegisteredMethodsAndNamedInputs) {
   const auto module =
       std::make_shared<nn::Composed>("Two", [](nn::Composed&, const nn::Inputs&) { return nn::Value(); });
   int runs = 0;
@@ -238,7 +238,7 @@ TEST_F(ActivationCheckpoint, RecomputesARegisteredMethodAndInputsByName) {
 
 class ReplicatedCheckpoint : public ::testing::TestWithParam<int> {};
 
-TEST_P(ReplicatedCheckpoint, TrainsAsTheMeanOfPlainRanksInEveryOrderAndForm) {
+TEST_P(ReplicatedCheckpoint, GivesTheMeanGradientsInEveryOrderAndForm) {
   const int world_size = GetParam();
   for (const Form form : forms)
     for (const bool replicate_first : {false, true})
@@ -268,8 +268,8 @@ TEST_P(ReplicatedCheckpoint, TrainsAsTheMeanOfPlainRanksInEveryOrderAndForm) {
           << static_cast<int>(form) << replicate_first;
 }
 
-// The replicated module itself is checkpointed, by either form.
-TEST_P(ReplicatedCheckpoint, OnTheReplicatedModuleItself) {
+// The checkpoint is applied to the replicated module itself.
+TEST_P(ReplicatedCheckpoint, CoversTheReplicatedModule) {
   const int world_size = GetParam();
   for (const CheckpointForm form : {CheckpointForm::composable, CheckpointForm::wrapper})
     for (const bool replicate_first : {false, true})

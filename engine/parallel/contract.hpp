@@ -1,9 +1,9 @@
-// The contract of composable APIs: each applies to a module at most once, says so in the module's registry, and leaves
-// every parameter's name and order as they were.
+// The contract of composable APIs: each API applies to a module at most once, registers itself with the module, and
+// keeps the name and the order of every parameter.
 //
-//   const Application application(module, "replicate");   // throws when it was applied before
+//   const Application application(module, "replicate");   // throws if it was applied before
 //   ... add hooks ...
-//   application.complete(settings, names, state);          // checks names and order, then registers
+//   application.complete(settings, names, state);          // checks names and order, then registers the API
 #pragma once
 
 #include <any>
@@ -25,7 +25,7 @@ class Application {
  public:
   // Throws Error when `api` was applied to the module already.
   Application(nn::ModulePtr module, std::string_view api);
-  // Registers the API; throws InternalError when it changed a parameter's name or place.
+  // Registers the API. Throws InternalError when the name or the order of a parameter has changed.
   void complete(std::map<std::string, nn::Value> settings, std::vector<std::string> parameter_names,
                 std::any state) const;
 
@@ -35,7 +35,7 @@ class Application {
   std::vector<std::string> names_before_;
 };
 
-// A module and its parts, one a line, as messages show them: "Net(\n  fc1: Linear\n)".
+// A module and its submodules for messages, one per line: "Net(\n  fc1: Linear\n)".
 std::string outline(const nn::Module& module);
 
 }  // namespace lockstep::parallel

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-TEST(Contract, AnApiAppliesToAModuleOnce) {
+TEST(Contract, AppliesAnApiOnce) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const nn::ModulePtr net = nn::build("Net", {}, {});
@@ -28,10 +28,10 @@ TEST(Contract, AnApiAppliesToAModuleOnce) {
                           "replicate has already been applied to the following module: Net(\n  fc1: "
                           "Linear\n  fc2: Linear\n  fc3: Linear\n)"));
   }
-  Application(net, "activation_checkpoint").complete({}, {}, {});  // another one is fine
+  Application(net, "activation_checkpoint").complete({}, {}, {});  // another API
 }
 
-TEST(Contract, NamesAndOrderOfParametersMustStay) {
+TEST(Contract, KeepsNamesAndOrderOfParameters) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const nn::ModulePtr net = nn::build("Net", {}, {});

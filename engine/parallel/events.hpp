@@ -1,4 +1,4 @@
-// What parallel APIs did, in order: what tests of prefetching and overlap look at. Kept a rank, the first 100,000.
+// The events of the parallel APIs, in order, for tests of prefetching and overlap. Each rank keeps its first 100,000.
 //
 //   note_event(EventKind::unshard, group_name);
 //   for (const ParallelEvent& event : events()) ...
@@ -12,26 +12,26 @@
 namespace lockstep::parallel {
 
 enum class EventKind : std::uint8_t {
-  unshard,        // the gather of a group is issued
-  reshard,        // a group's whole parameters are freed
+  unshard,        // the all-gather of a group is issued
+  reshard,        // the unsharded parameters of a group are freed
   reduce,         // the reduction of a group is issued
-  pre_forward,    // a group's module is entered
-  post_forward,   // and left
-  pre_backward,   // backward reaches the group's outputs
-  post_backward,  // and has left its inputs behind
+  pre_forward,    // a call enters the module of a group
+  post_forward,   // the call leaves it
+  pre_backward,   // backward reaches the outputs of the module
+  post_backward,  // backward has left the inputs of the module
   recompute,      // an activation checkpoint runs its forward again
-  wait_event,     // the gather streams wait for the post-optimizer event
-  wait_stream     // the gather streams wait for the whole compute stream
+  wait_event,     // the copy-in stream waits for the post-optimizer event
+  wait_stream     // the copy-in stream waits for the compute stream
 };
 inline constexpr int num_event_kinds = 10;
 std::string_view name_of(EventKind kind);
 
 struct ParallelEvent {
   EventKind kind = EventKind::unshard;
-  std::string owner;  // the name that the API was given for the module; of several, joined by +
+  std::string owner;  // the name that was given to the API, or the module's type; types of several are joined by +
 };
 void note_event(EventKind kind, std::string owner);
-// Position for windows: events().size() before.
+// An observation window begins at events().size().
 const std::vector<ParallelEvent>& events();
 
 }  // namespace lockstep::parallel

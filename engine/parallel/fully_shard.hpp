@@ -1,22 +1,22 @@
-// Sharded data parallelism per parameter: every rank keeps a part of each parameter, its gradient and its optimizer
-// state; whole parameters exist only around their use.
+// Sharded data parallelism: every rank holds one shard of each parameter, its gradient and its optimizer state.
+// Unsharded parameters exist only while a module uses them.
 //
-// A call makes one GROUP of all parameters below its modules that no other group, replicate or ignore list owns. Call
-// it bottom-up, the root last. Each parameter becomes a sharded tensor, Shard(0) over the mesh (on a 2-d mesh the first
-// axis replicates). A group is gathered with one all_gather before its module's forward and backward, and its gradients
-// are averaged with one reduce_scatter after its backward (and one all_reduce over a replicate axis). The optimizer
-// sees the sharded parameters alone.
+// One call makes one GROUP of the parameters below its modules, except those that another group, replicate or an
+// ignore list owns. Call it bottom-up, the root last. Each parameter becomes a sharded tensor, Shard(0) over the mesh;
+// on a 2-d mesh the first axis replicates. One all-gather unshards the group before forward and before backward of its
+// module. One reduce-scatter averages its gradients after backward, followed by one all-reduce over a replicate axis.
+// The optimizer sees sharded parameters only.
 //
 //   for (const auto& block : blocks) fully_shard({block}, {});
 //   fully_shard({model}, {});
 //   auto adam = optim::make_optimizer("Adam", {optim::group_of(nn::named_parameters(model), {.lr = 1e-2})});
 //
-// All ranks of the mesh run the same forwards and backwards; every error is raised on every rank. engine/parallel's
-// page shows the life of a parameter, the states of a group and who waits for whom.
+// All ranks of the mesh run the same forwards and backwards. Every rank raises every error. The README of this folder
+// shows the life of a parameter, the states of a group, and which stream waits for which.
 //
-// After PyTorch's torch.distributed.fsdp.fully_shard; departures: the division comes after the whole sum, groups left
-// gathered by an evaluation are gathered again after the optimizer changed their parts, and ranks that disagree on
-// which parameters got a gradient are an error at once.
+// After PyTorch's torch.distributed.fsdp.fully_shard. Departures: the mean divides after the complete sum; a group that
+// an evaluation left unsharded is unsharded anew after the optimizer has changed its shards; and ranks that disagree on
+// the parameters that got a gradient raise an error at the end of that backward.
 #pragma once
 
 #include <cstdint>
@@ -33,18 +33,18 @@
 namespace lockstep::parallel {
 
 struct MixedPrecision {
-  std::optional<DType> param;   // gather and compute in this type; unset: the parameter's own
-  std::optional<DType> reduce;  // reduce and accumulate in it; unset: the compute type
-  std::optional<DType> output;  // floating outputs of the module are cast to it
+  std::optional<DType> param;   // type of the all-gather and the computation; unset: the parameter's own
+  std::optional<DType> reduce;  // type of the reduction and of accumulated gradients; unset: the compute type
+  std::optional<DType> output;  // floating-point outputs of the module are cast to it; unset: not cast
   bool cast_forward_inputs = true;
 };
 
 enum class Offload { none, cpu, cpu_pinned };
 
-// What becomes of a group after its forward: gathered again for backward (yes), kept (no), or kept in parts by groups
-// of `ranks` consecutive ranks.
+// Whether a group is resharded after its forward: yes, no, or partly (`among`): then every `ranks` consecutive ranks
+// keep all shards among them.
 struct ReshardAfterForward {
-  enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: yes, at the root no
+  enum class Kind { automatic, yes, no, among } kind = Kind::automatic;  // automatic: no for the root, otherwise yes
   int ranks = 0;
   static ReshardAfterForward of(bool value) { return {value ? Kind::yes : Kind::no, 0}; }
   static ReshardAfterForward among(int ranks) { return {Kind::among, ranks}; }
@@ -55,54 +55,64 @@ struct FullyShardOptions {
   ReshardAfterForward reshard_after_forward;
   Offload offload = Offload::none;
   MixedPrecision mixed_precision;
-  std::vector<nn::ModulePtr> ignored;      // left out with all below them
+  std::vector<nn::ModulePtr> ignored;      // left out with all modules below them
   std::vector<Tensor> ignored_parameters;  // left out
-  // The dim to shard of a parameter, by its path below the module; 0 unless given.
+  // The dim to shard of a parameter at `path` below the module; negative dims count from the end. Unset: 0.
   std::function<int(const std::string& path, const Tensor& parameter)> shard_dim;
-  // Where it computes: parameters are moved there, inputs of the root too. Unset: where the parameters are.
+  // Parameters, and the inputs of the root, are moved to this device, where the group computes. Unset: the device of
+  // the parameters.
   std::optional<device::Device> device;
-  std::string name;  // of the group, for log, events and messages; the module's type unless given
+  std::string name;  // of the group, for log, events and messages; empty: the types of the modules
 };
 
-// One group of all these modules. Throws Error when one is sharded or replicated already, has no forward, for scalar
-// parameters, a mesh of more than two axes, a parameter of another group, a reshard number that does not divide.
+// Makes one group of all parameters below these modules. Throws Error for a module that is sharded or replicated
+// already or has no forward, for a mesh of more than two axes, for a number of ranks to reshard among that does not
+// divide the shard axis, and for a parameter that is a scalar, not contiguous, sharded, or has a gradient.
 void fully_shard(const std::vector<nn::ModulePtr>& modules, const FullyShardOptions& options = {});
 bool is_fully_sharded(const nn::ModulePtr& module);
 
-// ---- by hand ----
+// The functions below throw Error for a module that fully_shard was not applied to, except set_flags() and
+// register_forward_method().
+
+// ---- explicit unshard and reshard ----
 class UnshardHandle {
  public:
-  void wait();  // the current stream goes on after the gather, and the module holds whole parameters; once
+  // Later launches on the current stream run after the all-gather, and the slots of the module hold unsharded
+  // parameters. A second call does nothing.
+  void wait();
 
  private:
   friend UnshardHandle unshard(const nn::ModulePtr& module, bool async);
   std::weak_ptr<nn::Module> module_;
 };
-// Gathers the group of this module, not of those below. Before the first forward too. Without `async` it has waited.
+// Unshards the group of this module, not the groups below it; before the first forward, too. With `async` the caller
+// waits on the handle; without it this function has waited.
 UnshardHandle unshard(const nn::ModulePtr& module, bool async = false);
-// Puts the sharded parameters of this module's group back and frees the whole ones; nothing when it is sharded.
+// Reshards the group of this module and frees its unsharded parameters. Does nothing when it is sharded.
 void reshard(const nn::ModulePtr& module);
 
-// ---- flags: what is unset stays; of the module, and with `recurse` of all below. Gives the number of groups. ----
-struct ShardFlags {
-  std::optional<bool> requires_gradient_sync;  // sets requires_all_reduce too
-  std::optional<bool> requires_all_reduce;     // of a 2-d mesh: else partial sums are kept
-  std::optional<bool> is_last_backward;        // whether backward ends with the final waits; of the root
+// ---- flags of a module, with `recurse` of all modules below it, too ----
+struct ShardFlags {                            // unset flags keep their values
+  std::optional<bool> requires_gradient_sync;  // sets requires_all_reduce, too
+  std::optional<bool> requires_all_reduce;     // on a 2-d mesh; false: partial sums are kept for a later backward
+  std::optional<bool> is_last_backward;        // of the root: whether its backward ends with the final waits
   std::optional<bool> reshard_after_backward;
   std::optional<ReshardAfterForward> reshard_after_forward;
-  std::optional<double> reduce_divide_factor;  // instead of the number of ranks
+  std::optional<double> reduce_divide_factor;  // divides the sum instead of the number of ranks; positive and finite
 };
+// Returns the number of groups.
 int set_flags(const nn::ModulePtr& module, const ShardFlags& flags, bool recurse = true);
-// The groups that this one gathers ahead, instead of the implicit one (of backward).
+// The modules whose groups this one's forward or backward prefetches. In backward they replace the implicit prefetch.
 void set_forward_prefetch(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& next);
 void set_backward_prefetch(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& next);
-// Gathers and reshards around that method as around forward.
+// Calls of that method unshard and reshard as calls of forward do. Throws Error when the module has no such method.
 void register_forward_method(const nn::ModulePtr& module, const std::string& method);
-// The gathers of the next forward of this root wait for the event instead of all that the compute stream was given.
+// The next forward of this root waits for the event instead of all launches on the compute stream so far.
 void set_post_optim_event(const nn::ModulePtr& root, device::Event event);
 
-// ---- hooks around collectives: run with the stream that does the work as the current one ----
+// ---- hooks before collectives; the stream of the collective is the current one ----
 enum class ShardPoint { before_all_gather, before_reduce_scatter, before_all_reduce };
+// Throws Error when the group has no parameters.
 void add_shard_hook(const nn::ModulePtr& module, ShardPoint point, std::function<void()> hook);
 
 }  // namespace lockstep::parallel

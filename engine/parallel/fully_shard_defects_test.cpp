@@ -1,9 +1,9 @@
-// Each seeded defect of the reduction has the effect that its name states, on a mesh of one axis and of two.
+// The seeded defects of the reduction have the effects that their names state, on 1-d and 2-d meshes.
 #include <gtest/gtest.h>
 
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/fully_shard.hpp"
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -12,8 +12,8 @@ using namespace testing;
 
 constexpr int world_size = 4;
 
-// The gradient of the last bias of Net, under a sum of the outputs of three rows a rank: 3 for every rank, so 3 in the
-// mean. The values of all ranks' local shards.
+// The gradient of the last bias of Net, for a loss that sums the outputs of three rows per rank: 3 on every rank, so
+// the mean is 3. Returns the values of the local shards of all ranks.
 std::vector<double> last_bias_gradients(const std::vector<int>& mesh_sizes, Defect defect) {
   std::vector<std::vector<double>> of_ranks(world_size);
   arm_defect(defect);
@@ -36,10 +36,10 @@ std::vector<double> last_bias_gradients(const std::vector<int>& mesh_sizes, Defe
 
 struct Case {
   Defect defect;
-  double on_one_axis, on_two;  // the gradient on a mesh of 4, and of 2 replicas of 2 shards
+  double on_one_axis, on_two;  // the gradient on a mesh of 4 shards, and of 2 replicas of 2 shards
 };
 
-TEST(FullyShardDefects, DivideAndSumWronglyOnEveryMesh) {
+TEST(FullyShardDefects, DivideAndSumWrongly) {
   using enum Defect;
   for (const Case& one :
        {Case{none, 3.0, 3.0}, Case{shard_no_division, 12.0, 12.0}, Case{shard_divides_twice, 0.75, 0.75},

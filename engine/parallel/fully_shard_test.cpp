@@ -6,8 +6,8 @@
 #include "engine/device/order.hpp"
 #include "engine/optim/optimizer.hpp"
 #include "engine/parallel/events.hpp"
-#include "engine/parallel/replicate_testing.hpp"
 #include "engine/parallel/shard_state.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -25,7 +25,7 @@ FullyShardOptions named(std::string name, ReshardAfterForward reshard = {}) {
   return options;
 }
 
-// fc1, fc2 and fc3 of Net as groups of their own, or fc2 alone, then the root with what is left.
+// Makes a group of each given child of Net, then one of the root with the remaining parameters.
 void shard_net(const nn::ModulePtr& net, const std::vector<const char*>& children, ReshardAfterForward reshard = {}) {
   for (const char* child : children) fully_shard({net->child(child)}, named(child, reshard));
   fully_shard({net}, named("root", reshard));
@@ -37,26 +37,26 @@ std::unique_ptr<optim::Optimizer> adam(const nn::ModulePtr& module) {
   return optim::make_optimizer("Adam", {optim::group_of(nn::named_parameters(module), options)});
 }
 
-// This rank's part of what `plain` holds.
-std::vector<double> part_of(const Tensor& plain, const Tensor& sharded) {
+// The values of `plain` that the shard of this rank in `sharded` should have.
+std::vector<double> shard_of(const Tensor& plain, const Tensor& sharded) {
   const layout::ShardedLayout& layout = *sharded.impl().layout;
   const int rank = RankContext::current().rank();
-  Tensor part = detach(plain);
+  Tensor shard = detach(plain);
   const Dims begin = layout::local_offsets(layout, rank), sizes = layout::local_sizes(layout, rank);
-  for (int dim = 0; dim < sizes.size(); ++dim) part = slice(part, dim, begin[dim], begin[dim] + sizes[dim]);
-  return to_doubles(part);
+  for (int dim = 0; dim < sizes.size(); ++dim) shard = slice(shard, dim, begin[dim], begin[dim] + sizes[dim]);
+  return to_doubles(shard);
 }
 
-std::string differing_part(const nn::ModulePtr& sharded, const nn::ModulePtr& plain) {
+std::string differing_shard(const nn::ModulePtr& sharded, const nn::ModulePtr& plain) {
   const auto ours = nn::named_parameters(sharded), theirs = nn::named_parameters(plain);
   if (ours.size() != theirs.size()) return "other parameters";
   for (std::size_t i = 0; i < ours.size(); ++i) {
-    const Tensor& part = ours[i].tensor();
-    if (ours[i].path != theirs[i].path) return ours[i].path + " in the place of " + theirs[i].path;
-    if (!part.is_sharded()) return ours[i].path + " is not sharded";
-    if (to_doubles(local_tensor(part)) != part_of(theirs[i].tensor(), part)) return ours[i].path + " differs";
-    if (grad(part).defined() != grad(theirs[i].tensor()).defined()) return ours[i].path + ": one gradient is missing";
-    if (grad(part).defined() && to_doubles(local_tensor(grad(part))) != part_of(grad(theirs[i].tensor()), part))
+    const Tensor& shard = ours[i].tensor();
+    if (ours[i].path != theirs[i].path) return ours[i].path + " instead of " + theirs[i].path;
+    if (!shard.is_sharded()) return ours[i].path + " is not sharded";
+    if (to_doubles(local_tensor(shard)) != shard_of(theirs[i].tensor(), shard)) return ours[i].path + " differs";
+    if (grad(shard).defined() != grad(theirs[i].tensor()).defined()) return ours[i].path + ": one gradient is missing";
+    if (grad(shard).defined() && to_doubles(local_tensor(grad(shard))) != shard_of(grad(theirs[i].tensor()), shard))
       return ours[i].path + ".grad differs";
   }
   return "";
@@ -64,7 +64,7 @@ std::string differing_part(const nn::ModulePtr& sharded, const nn::ModulePtr& pl
 
 class FullyShard : public ::testing::TestWithParam<int> {};
 
-TEST_P(FullyShard, TrainsWithTheBitsOfReplicateWhateverTheGroups) {
+TEST_P(FullyShard, TrainsWithTheBitsOfReplicate) {
   const int world_size = GetParam();
   for (const auto& children : std::vector<std::vector<const char*>>{{}, {"fc2"}, {"fc1", "fc2", "fc3"}})
     for (const auto reshard : {ReshardAfterForward::of(true), ReshardAfterForward::of(false)})
@@ -79,12 +79,12 @@ TEST_P(FullyShard, TrainsWithTheBitsOfReplicateWhateverTheGroups) {
                         const std::uint64_t seed = 100 * step + static_cast<std::uint64_t>(rank);
                         backward({loss_of(reference, seed)});
                         backward({loss_of(model, seed)});
-                        require(differing_part(model, reference).empty(), differing_part(model, reference));
+                        require(differing_shard(model, reference).empty(), differing_shard(model, reference));
                         for (const auto& optimizer : {ours.get(), theirs.get()}) {
                           optimizer->step();
                           optimizer->zero_grad(step % 2 == 0);
                         }
-                        require(differing_part(model, reference).empty(), differing_part(model, reference));
+                        require(differing_shard(model, reference).empty(), differing_shard(model, reference));
                       }
                       require(device::order_violations().empty(),
                               device::order_violations().empty() ? "" : device::order_violations()[0].message);
@@ -93,7 +93,7 @@ TEST_P(FullyShard, TrainsWithTheBitsOfReplicateWhateverTheGroups) {
 }
 INSTANTIATE_TEST_SUITE_P(WorldSizes, FullyShard, ::testing::Values(1, 2, 3, 4));
 
-TEST(FullyShardCollectives, OneGatherAndOneReductionAGroup) {
+TEST(FullyShardCollectives, GathersAndReducesOncePerGroup) {
   for (const bool reshard : {true, false})
     EXPECT_EQ(run(2,
                   [reshard](int rank) {
@@ -111,7 +111,7 @@ TEST(FullyShardCollectives, OneGatherAndOneReductionAGroup) {
         << reshard;
 }
 
-TEST(FullyShardEvents, BackwardGathersTheGroupBeforeAhead) {
+TEST(FullyShardEvents, PrefetchThePreviousGroupInBackward) {
   EXPECT_EQ(run(2,
                 [](int rank) {
                   const nn::ModulePtr model = built("Net", 3);
@@ -119,20 +119,20 @@ TEST(FullyShardEvents, BackwardGathersTheGroupBeforeAhead) {
                   const Tensor loss = loss_of(model, static_cast<std::uint64_t>(rank));
                   const std::size_t from = events().size();
                   backward({loss});
-                  std::string told;
+                  std::string seen;
                   for (std::size_t i = from; i < events().size(); ++i)
                     if (events()[i].kind == EventKind::unshard || events()[i].kind == EventKind::post_backward)
-                      told += str(name_of(events()[i].kind), " ", events()[i].owner, "; ");
-                  // fc1's input needs no gradient, so that it is served at the end, after the root.
-                  require(told ==
+                      seen += str(name_of(events()[i].kind), " ", events()[i].owner, "; ");
+                  // The input of fc1 needs no gradient, so its post_backward comes last, at the end of backward.
+                  require(seen ==
                               "unshard fc3; unshard fc2; post_backward fc3; unshard fc1; post_backward fc2; "
                               "post_backward root; post_backward fc1; ",
-                          told);
+                          seen);
                 }),
             "");
 }
 
-TEST(FullyShardFlags, WithoutSynchronisationGradientsAddUpWhole) {
+TEST(FullyShardFlags, AccumulateFullGradientsWithoutSynchronization) {
   EXPECT_EQ(run(3,
                 [](int rank) {
                   const nn::ModulePtr reference = built("Net", 3), model = built("Net", 3);
@@ -144,14 +144,14 @@ TEST(FullyShardFlags, WithoutSynchronisationGradientsAddUpWhole) {
                     ShardFlags flags;
                     flags.requires_gradient_sync = is_last;
                     flags.is_last_backward = is_last;
-                    require(set_flags(model, flags) == 3, "other groups");
+                    require(set_flags(model, flags) == 3, "another number of groups");
                     const std::uint64_t seed = 10 * microbatch + static_cast<std::uint64_t>(rank);
                     backward({loss_of(reference, seed)});
                     backward({loss_of(model, seed)});
                     const int reductions = count(Operation::reduce_scatter, Family::data_parallel);
                     require(reductions == (is_last ? 3 : 0), str(reductions, " reductions"));
                   }
-                  require(differing_part(model, reference).empty(), differing_part(model, reference));
+                  require(differing_shard(model, reference).empty(), differing_shard(model, reference));
                 }),
             "");
 }
@@ -177,12 +177,12 @@ TEST(FullyShardHybrid, SumsOverBothAxesAndDividesOnce) {
                       backward({loss_of(model, seed)});
                     }
                     const int sums = count(Operation::all_reduce, Family::data_parallel) -
-                                     2;  // of the replicated reference: one bucket a backward
+                                     2;  // of the replicated reference: one bucket per backward
                     require(sums == (reduce_each ? 4 : 2), str(sums, " sums over the replicate axis"));
                     const auto ours = nn::named_parameters(model), theirs = nn::named_parameters(reference);
                     for (std::size_t i = 0; i < ours.size(); ++i) {
                       const auto mine = to_doubles(local_tensor(grad(ours[i].tensor())));
-                      const auto wanted = part_of(grad(theirs[i].tensor()), ours[i].tensor());
+                      const auto wanted = shard_of(grad(theirs[i].tensor()), ours[i].tensor());
                       for (std::size_t k = 0; k < mine.size(); ++k)
                         require(std::abs(mine[k] - wanted[k]) <= 1e-6 * std::max(1.0, std::abs(wanted[k])),
                                 str(ours[i].path, "[", k, "] ", mine[k], " ", wanted[k]));
@@ -191,7 +191,7 @@ TEST(FullyShardHybrid, SumsOverBothAxesAndDividesOnce) {
               "");
 }
 
-TEST(FullyShardState, AnEvaluationLeavesNothingStale) {
+TEST(FullyShardState, IsNotStaleAfterAnEvaluation) {
   EXPECT_EQ(run(2,
                 [](int rank) {
                   const nn::ModulePtr model = built("Net", 3), plain = built("Net", 3);
@@ -199,7 +199,7 @@ TEST(FullyShardState, AnEvaluationLeavesNothingStale) {
                   const NoGrad no_grad;
                   const Tensor x = rows(static_cast<std::uint64_t>(rank), {3, 2});
                   require(to_doubles(model->call(x).tensor()) == to_doubles(plain->call(x).tensor()), "at first");
-                  require(!model->child("fc2")->parameters[0].tensor.is_sharded(), "gathered after the evaluation");
+                  require(!model->child("fc2")->parameters[0].tensor.is_sharded(), "sharded after the evaluation");
                   for (const nn::NamedParameter& parameter : nn::named_parameters(model))
                     raw::mul_(local_tensor(parameter.trained()), 2.0);
                   for (const nn::NamedParameter& parameter : nn::named_parameters(plain))
@@ -209,7 +209,7 @@ TEST(FullyShardState, AnEvaluationLeavesNothingStale) {
             "");
 }
 
-TEST(FullyShardState, AForwardThatThrewDoesNotSpoilTheNext) {
+TEST(FullyShardState, RecoversFromAForwardThatThrew) {
   EXPECT_EQ(run(2,
                 [](int rank) {
                   const nn::ModulePtr reference = built("Net", 3), model = built("Net", 3);
@@ -225,17 +225,18 @@ TEST(FullyShardState, AForwardThatThrewDoesNotSpoilTheNext) {
                   require(error_of([&] { loss_of(model, seed); }).find("not now") != std::string::npos, "no error");
                   backward({loss_of(reference, seed)});
                   backward({loss_of(model, seed)});
-                  require(differing_part(model, reference).empty(), differing_part(model, reference));
+                  require(differing_shard(model, reference).empty(), differing_shard(model, reference));
                 }),
             "");
 }
 
-TEST(FullyShardErrors, SayWhatIsWrongAndWhatToDo) {
+TEST(FullyShardErrors, NameTheProblem) {
   EXPECT_EQ(run(2,
                 [](int) {
-                  const auto expect = [](const std::string& part, const std::function<void()>& action) {
+                  const auto expect = [](const std::string& fragment, const std::function<void()>& action) {
                     const std::string message = error_of(action);
-                    require(message.find(part) != std::string::npos, str("wanted `", part, "`, got `", message, "`"));
+                    require(message.find(fragment) != std::string::npos,
+                            str("wanted `", fragment, "`, got `", message, "`"));
                   };
                   const nn::ModulePtr model = built("Net", 3);
                   fully_shard({model->child("fc1")}, named("fc1"));
@@ -258,7 +259,7 @@ TEST(FullyShardErrors, SayWhatIsWrongAndWhatToDo) {
             "");
 }
 
-TEST(FullyShardErrors, AChildThatRanFirstIsTold) {
+TEST(FullyShardErrors, ReportAChildThatRanBeforeTheRoot) {
   EXPECT_EQ(run(2,
                 [](int) {
                   const nn::ModulePtr model = built("Net", 3);
@@ -272,7 +273,7 @@ TEST(FullyShardErrors, AChildThatRanFirstIsTold) {
             "");
 }
 
-TEST(FullyShardErrors, AGroupOfSeveralThatWasRefusedAsRootServesTheRealOne) {
+TEST(FullyShardErrors, LeaveARefusedRootUsable) {
   EXPECT_EQ(run(2,
                 [](int rank) {
                   const nn::ModulePtr reference = built("Net", 3), model = built("Net", 3);
@@ -285,7 +286,7 @@ TEST(FullyShardErrors, AGroupOfSeveralThatWasRefusedAsRootServesTheRealOne) {
                   backward({loss_of(reference, seed)});
                   const std::size_t from = comm::log().size();
                   backward({loss_of(model, seed)});
-                  require(differing_part(model, reference).empty(), differing_part(model, reference));
+                  require(differing_shard(model, reference).empty(), differing_shard(model, reference));
                   const int gathers = count(Operation::all_gather, Family::data_parallel, from);
                   require(gathers == 3, str(gathers, " gathers"));
                 }),
@@ -299,7 +300,7 @@ struct Container : nn::Module {
   nn::Value run(std::string_view, const nn::Inputs&) override { return {}; }
 };
 
-TEST(FullyShardErrors, ContainersWithoutForwardAreRefused) {
+TEST(FullyShardErrors, RefuseContainersWithoutForward) {
   EXPECT_THAT(
       run(1,
           [](int) {
@@ -310,8 +311,8 @@ TEST(FullyShardErrors, ContainersWithoutForwardAreRefused) {
       HasSubstr("fully_shard does not support containers that do not implement forward: Container(\n  a: Linear"));
 }
 
-// A step in the middle of a backward writes the parts of a group that is gathered once more in it.
-TEST(FullyShardOrder, AGatherInBackwardWaitsForWhatWroteThePartsInIt) {
+// The shards change between the forward and the backward that gathers them again.
+TEST(FullyShardOrder, WaitsInBackwardForChangedShards) {
   for (const bool armed : {false, true}) {
     arm_defect(armed ? Defect::shard_unshard_ignores_compute : Defect::none);
     const std::string failure = run(2, [](int) {
@@ -325,13 +326,13 @@ TEST(FullyShardOrder, AGatherInBackwardWaitsForWhatWroteThePartsInIt) {
       const NoGrad no_grad;
       for (const nn::NamedParameter& parameter : nn::named_parameters(model))
         raw::mul_(local_tensor(parameter.trained()), 1.0);
-      std::string told;
+      std::string seen;
       try {
         backward({z});
       } catch (const Error& error) {
-        told = error.what();
+        seen = error.what();
       }
-      require(told.find("was changed in place") != std::string::npos, told);
+      require(seen.find("was changed in place") != std::string::npos, seen);
       require(device::order_violations().empty(),
               device::order_violations().empty() ? "" : device::order_violations()[0].message);
     });

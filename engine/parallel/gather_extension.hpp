@@ -1,23 +1,25 @@
-// What travels when a sharded parameter is gathered, and what becomes of it, decided by whoever owns the parameter:
-// a narrower type, a transformed or compressed form, several tensors instead of one.
+// Extensions of the all-gather: the owner of a sharded parameter chooses the tensors that ranks send, and builds the
+// unsharded parameter from the gathered ones. Examples are a narrower type, a compressed form, or several tensors.
 //
-//   send    on each rank, when a gather is issued, on the stream of its copy-in: the part of this rank in, the tensors
-//           to gather out, of the same sizes and types on all ranks, and metadata that stays on this rank
-//   build   when compute needs the parameter, on its stream: the gathered tensors and the metadata in, the whole out
+//   send    runs on each rank when an all-gather is issued, on the copy-in stream. It returns the tensors to send,
+//           which have the same sizes and types on all ranks, and metadata that stays on this rank.
+//   build   runs on the compute stream when a forward or backward needs the parameter. It returns the unsharded
+//           parameter.
 //
-// Still one all_gather a group: what its parameters send travels together. Nothing else changes: when a group is
-// gathered, ahead or not, and when it is put back; with `reshard_after_forward: n` the parts that are kept are those of
-// the whole that was built, and are gathered as they are. Gradients are those of the whole, and travel as ever.
+// A group still makes one all-gather, in which the tensors of all its parameters travel together. The times of
+// all-gathers, prefetches and reshards are the same as without an extension. With `reshard_after_forward: n`, the
+// shards that are kept after forward come from the built parameter and are gathered without the extension. Gradients
+// have the sizes of the unsharded parameter and are reduced as usual.
 //
-//   extend_gather(linear, 0, {[](const Tensor& part, const GatherSite&) {
-//                               return GatherInputs{{raw::cast(part, DType::bfloat16)}, {}};
+//   extend_gather(linear, 0, {[](const Tensor& shard, const GatherSite&) {
+//                               return GatherInputs{{raw::cast(shard, DType::bfloat16)}, {}};
 //                             },
 //                             [](const std::vector<Tensor>& gathered, const nn::Value&, const GatherSite& site) {
 //                               return raw::cast(gathered[0], site.type);
 //                             }});
 //
-// After PyTorch's fsdp_pre_all_gather and fsdp_post_all_gather; ours hands out the part padded to one size on all
-// ranks, and cuts that padding off again.
+// After PyTorch's fsdp_pre_all_gather and fsdp_post_all_gather. Departure: `send` gets the shard padded to one size on
+// all ranks, and `build` may return the parameter with that padding.
 #pragma once
 
 #include <functional>
@@ -29,14 +31,14 @@
 
 namespace lockstep::parallel {
 
-// Of which parameter, and where.
+// The parameter that is gathered, and where.
 struct GatherSite {
   std::string parameter;  // path below the module of the group
-  DeviceMesh mesh;        // the ranks that gather: 1-d, also where a 2-d mesh replicates
-  Dims sizes;             // of the whole
-  int dim = 0;            // that is cut
-  Dims part_sizes;        // of the part that is handed out, with its padding
-  DType type;             // that the group computes in
+  DeviceMesh mesh;        // the ranks of the all-gather: 1-d, the shard axis if the group has a 2-d mesh
+  Dims sizes;             // of the unsharded parameter
+  int dim = 0;            // the sharded dim
+  Dims part_sizes;        // of the padded shard
+  DType type;             // in which the group computes
 };
 
 struct GatherInputs {
@@ -45,16 +47,16 @@ struct GatherInputs {
 };
 
 struct GatherExtension {
-  // `part`: of the parameter's own type, on the device that computes, with zeros for the rows that this rank has less
-  // than the first. It is the parameter's memory where nothing is padded: not to be written.
-  std::function<GatherInputs(const Tensor& part, const GatherSite& site)> send;
-  // `gathered`: of each tensor that was sent those of all ranks, joined along dim 0 in the order of ranks. Gives the
-  // whole, of site.type, with or without the padding of the last ranks along site.dim.
+  // `shard`: of site.part_sizes and the parameter's own type, on the device of the group, padded with zeros. It may
+  // share the memory of the parameter and must not be written.
+  std::function<GatherInputs(const Tensor& shard, const GatherSite& site)> send;
+  // `gathered`: per sent tensor, those of all ranks joined along dim 0 in rank order. The result has site.type and
+  // site.sizes, or is longer along site.dim by the padding of the last ranks.
   std::function<Tensor(const std::vector<Tensor>& gathered, const nn::Value& metadata, const GatherSite& site)> build;
 };
 
-// From the next gather of its group on; instead of the one there was. Throws Error when no group holds the parameter in
-// that slot.
+// Extends the all-gathers of the parameter in that slot, from the next one on, and replaces an earlier extension.
+// Throws Error when no group holds the parameter.
 void extend_gather(const nn::ModulePtr& owner, std::size_t slot, GatherExtension extension);
 
 }  // namespace lockstep::parallel

@@ -6,30 +6,30 @@
 #include "engine/device/order.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/fully_shard.hpp"
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
 
 using namespace testing;
 
-// Two tensors of two types that add up to the part exactly; the number of ranks travels as metadata.
+// Sends two tensors of two types, whose sum is exactly the shard. The metadata is the number of ranks.
 GatherExtension coarse_and_rest() {
   GatherExtension extension;
-  extension.send = [](const Tensor& part, const GatherSite& site) {
-    require(part.sizes() == site.part_sizes, "the part is padded");
-    const Tensor coarse = raw::cast(part, DType::bfloat16);
-    const Tensor rest = raw::sub(part, raw::cast(coarse, part.dtype()));
+  extension.send = [](const Tensor& shard, const GatherSite& site) {
+    require(shard.sizes() == site.part_sizes, "the shard is not padded");
+    const Tensor coarse = raw::cast(shard, DType::bfloat16);
+    const Tensor rest = raw::sub(shard, raw::cast(coarse, shard.dtype()));
     return GatherInputs{{coarse, raw::reshape(rest, {rest.num_elements()})}, {site.mesh.num_ranks()}};
   };
   extension.build = [](const std::vector<Tensor>& gathered, const nn::Value& metadata, const GatherSite& site) {
-    require(*metadata.get_if<std::int64_t>() == site.mesh.num_ranks(), "metadata comes back");
+    require(*metadata.get_if<std::int64_t>() == site.mesh.num_ranks(), "metadata is lost");
     return raw::add(raw::cast(gathered[0], site.type), raw::reshape(gathered[1], gathered[0].sizes()));
   };
   return extension;
 }
 
-TEST(GatherExtension, PutsTogetherWhatWasSentWhateverTheSizesAndReshards) {
+TEST(GatherExtension, RebuildsParametersForAllSizesAndReshards) {
   for (const int world_size : {1, 2, 3, 4})
     for (const auto reshard : {ReshardAfterForward::of(true), ReshardAfterForward::of(false)})
       EXPECT_EQ(run(world_size,
@@ -62,14 +62,14 @@ TEST(GatherExtension, PutsTogetherWhatWasSentWhateverTheSizesAndReshards) {
                 "");
 }
 
-TEST(GatherExtension, OneGatherAGroupOfTheBytesThatAreSent) {
+TEST(GatherExtension, GathersOncePerGroupTheBytesThatAreSent) {
   EXPECT_EQ(run(2,
                 [](int) {
                   const nn::ModulePtr model = built("Linear", 1, {{4, 6}, {}});
                   fully_shard({model});
                   GatherExtension narrow;
-                  narrow.send = [](const Tensor& part, const GatherSite&) {
-                    return GatherInputs{{raw::cast(part, DType::bfloat16)}, {}};
+                  narrow.send = [](const Tensor& shard, const GatherSite&) {
+                    return GatherInputs{{raw::cast(shard, DType::bfloat16)}, {}};
                   };
                   narrow.build = [](const std::vector<Tensor>& gathered, const nn::Value&, const GatherSite& site) {
                     return raw::cast(gathered[0], site.type);
@@ -83,7 +83,7 @@ TEST(GatherExtension, OneGatherAGroupOfTheBytesThatAreSent) {
             "");
 }
 
-TEST(GatherExtension, OfWhatNobodyShardsIsRefused) {
+TEST(GatherExtension, IsRefusedForAPlainParameter) {
   EXPECT_THAT(run(1,
                   [](int) {
                     const nn::ModulePtr model = built("Linear", 1, {{4, 6}, {}});

@@ -54,7 +54,7 @@ std::vector<Tensor> broadcast_together(comm::ProcessGroup& group, const std::vec
   std::vector<Tensor> received(tensors.size());
   for (std::size_t first = 0; first < tensors.size(); ++first) {
     if (received[first].defined()) continue;
-    std::vector<std::size_t> members;  // those on the device of `first`
+    std::vector<std::size_t> members;  // the tensors on the device of `first`
     bool one_type = true;
     for (std::size_t i = first; i < tensors.size(); ++i)
       if (tensors[i].device() == tensors[first].device()) {
@@ -64,7 +64,7 @@ std::vector<Tensor> broadcast_together(comm::ProcessGroup& group, const std::vec
     std::vector<std::int64_t> offsets;
     std::int64_t bytes = 0;
     for (const std::size_t i : members) {
-      if (!one_type) bytes = (bytes + 7) / 8 * 8;  // the largest element
+      if (!one_type) bytes = (bytes + 7) / 8 * 8;  // the alignment of the largest element type
       offsets.push_back(bytes);
       bytes = checked_add(bytes, tensors[i].num_bytes(), "coalesced broadcast");
     }

@@ -1,5 +1,5 @@
-// Small collectives over numbers on the host, and one broadcast of many tensors. They block until the numbers are
-// there.
+// Small blocking collectives over numbers on the host, and one broadcast of many tensors. All ranks of the group call
+// them together.
 #pragma once
 
 #include <cstdint>
@@ -10,17 +10,17 @@
 
 namespace lockstep::parallel {
 
-// Rank 0's numbers; all ranks give equally many.
+// The numbers of rank 0. All ranks give as many.
 std::vector<std::int64_t> broadcast_numbers(comm::ProcessGroup& group, const std::vector<std::int64_t>& mine,
                                             const comm::Call& call);
-// The numbers of all ranks, in group order.
+// One number per rank, in group order.
 std::vector<std::int64_t> gather_numbers(comm::ProcessGroup& group, std::int64_t mine, const comm::Call& call);
-// Sums over the ranks, one a place; as 32-bit integers on the way.
+// The element-wise sums over the ranks, computed in int32.
 std::vector<std::int64_t> sum_numbers(comm::ProcessGroup& group, const std::vector<std::int64_t>& mine,
                                       const comm::Call& call);
 
-// The values that rank 0 has in these tensors, in one broadcast a device: contiguous tensors over one common memory.
-// Types may be mixed. Rank 0 gets its own values. `tensors` have the same sizes and types on all ranks.
+// The values of rank 0 in these tensors, with one broadcast per device. The results are contiguous; those of one device
+// share one memory. The tensors have the same sizes and types on all ranks; several types may be mixed.
 std::vector<Tensor> broadcast_together(comm::ProcessGroup& group, const std::vector<Tensor>& tensors,
                                        const comm::Call& call);
 

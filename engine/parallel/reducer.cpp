@@ -6,7 +6,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/parallel/digest.hpp"
+#include "engine/core/fnv.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -43,7 +43,7 @@ void Reducer::take_over(Reducer& before) {
 }
 
 // ---- parameters and buckets ----
-Tensor Reducer::in_slot(const Parameter& parameter) {
+Tensor Reducer::tensor_in_slot(const Parameter& parameter) {
   const auto owner = parameter.owner.lock();
   LOCKSTEP_CHECK(owner != nullptr, "the module of ", parameter.name, " is gone");
   return owner->parameters[parameter.slot_in_owner].tensor;
@@ -53,13 +53,13 @@ void Reducer::attach() {
   detach_all();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     Parameter& parameter = parameters_[i];
-    const Tensor tensor = in_slot(parameter);
+    const Tensor tensor = tensor_in_slot(parameter);
     if (has_accumulator(tensor))
       throw Error(str("replicate: `", parameter.name, "` of ", settings_.owner,
                       " is averaged by another replicated module already"),
                   "replicate a module or its parents, not both, children first");
     parameter.tensor = tensor;
-    // The tensor must not keep the reducer alive, which holds it.
+    // The accumulator must not own the reducer, which owns the tensor.
     set_accumulator(tensor, [weak = weak_from_this(), i](const Tensor& leaf, const Tensor& gradient) {
       if (const auto reducer = weak.lock())
         reducer->on_gradient(static_cast<int>(i), gradient);
@@ -96,7 +96,7 @@ void Reducer::make_buckets(const layout::Buckets& plan) {
   }
 }
 
-// The order of rank 0 holds for all: two small broadcasts, of the indices and of the sizes of the buckets.
+// All ranks take the buckets of rank 0: one broadcast of the parameters' indices and one of the buckets' sizes.
 layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
   std::vector<std::int64_t> indices, sizes;
   for (const auto& bucket : mine) {
@@ -107,9 +107,9 @@ layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
   comm::Call call;
   call.family = comm::Family::start_up;
   call.owner = settings_.owner;
-  indices = broadcast_numbers(*settings_.whole, indices, call);
+  indices = broadcast_numbers(*settings_.all_ranks, indices, call);
   sizes.resize(static_cast<std::size_t>(indices.back()));
-  sizes = broadcast_numbers(*settings_.whole, sizes, call);
+  sizes = broadcast_numbers(*settings_.all_ranks, sizes, call);
   layout::Buckets agreed;
   std::size_t next = 0;
   for (const std::int64_t size : sizes) {
@@ -121,16 +121,16 @@ layout::Buckets Reducer::agree_on_order(const layout::Buckets& mine) const {
 
 void Reducer::prepare_forward(bool synchronize) {
   synchronize_ = synchronize;
-  bool exchanged = false;
+  bool replaced = false;
   for (const Parameter& parameter : parameters_)
-    exchanged = exchanged || !parameter.tensor.defined() || !parameter.tensor.same_as(in_slot(parameter));
-  // A cast keeps the tensor and changes its type: the buckets must follow.
+    replaced = replaced || !parameter.tensor.defined() || !parameter.tensor.same_as(tensor_in_slot(parameter));
+  // A cast keeps the tensor and changes its type, so the buckets no longer fit.
   for (const Parameter& parameter : parameters_) {
-    if (exchanged || buckets_.empty()) break;
+    if (replaced || buckets_.empty()) break;
     const Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
-    exchanged = !bucket.fits(parameter.slot, parameter.tensor);
+    replaced = !bucket.fits(parameter.slot, parameter.tensor);
   }
-  if (exchanged) {
+  if (replaced) {
     attach();
     ready_order_.clear();
     order_known_ = settings_.find_unused_parameters;
@@ -143,8 +143,7 @@ void Reducer::prepare_forward(bool synchronize) {
 
 Averaging Reducer::averaging() const {
   Averaging how;
-  how.groups = settings_.groups;
-  how.num_ranks = settings_.whole->size();
+  how.num_ranks = settings_.all_ranks->size();
   how.owner = settings_.owner;
   how.before = before_all_reduce;
   if (settings_.gradient_as_bucket_view) how.memory = device::Purpose::gradient;
@@ -154,7 +153,7 @@ Averaging Reducer::averaging() const {
 // ---- during a backward ----
 void Reducer::arm() {
   if (parameters_.empty() || (state_ == State::collecting && armed_in_ == backward_id())) return;
-  // Still collecting for another backward: that one failed, and what it left is dropped.
+  // If the reducer still collects for another backward, that one failed; its gradients are dropped.
   state_ = State::collecting;
   armed_in_ = backward_id();
   collect_for_sync_ = synchronize_;
@@ -169,8 +168,8 @@ void Reducer::arm() {
   if (collect_for_sync_) settle_unreached();
 }
 
-// What this backward will not reach need not be waited for: gradients kept back take their place now, and where unused
-// parameters are looked for, nothing does.
+// Settles the slots of parameters that this backward does not reach, so that their buckets need not wait until its end:
+// with the gradients that were kept back or, if unused parameters are allowed, without one.
 void Reducer::settle_unreached() {
   for (Parameter& parameter : parameters_) {
     if (backward_reaches(parameter.tensor)) continue;
@@ -197,11 +196,8 @@ void Reducer::on_gradient(int index, const Tensor& gradient) {
     return;
   }
   Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
-  const bool left_out = defect_armed(Defect::replicate_reduces_early) && bucket.is_last_missing(parameter.slot);
-  if (!left_out) [[likely]] {
-    if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
-    bucket.put(parameter.slot, gradient, averaging_);
-  }
+  if (parameter.pending.defined()) bucket.put(parameter.slot, parameter.pending, averaging_);
+  bucket.put(parameter.slot, gradient, averaging_);
   if (!order_known_) ready_order_.push_back(index);
   bucket.settle(parameter.slot);
   reduce_ready();
@@ -212,16 +208,15 @@ void Reducer::reduce_ready() {
     reduce(buckets_[next_bucket_++]);
 }
 
-// The digest names the parameters in order and, where every one must have a gradient, which have.
+// The digest covers the names of the parameters in order and, unless unused parameters are allowed, which of them have
+// a gradient.
 void Reducer::reduce(Bucket& bucket) {
-  if (defect_armed(Defect::replicate_bucket_not_sent) && &bucket == &buckets_.back()) [[unlikely]]
-    return;
   std::uint64_t agreement = 1;
   for (const Bucket::Slot& slot : bucket.slots()) {
-    agreement = digest(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
-    if (!settings_.find_unused_parameters && !slot.filled) agreement = digest(agreement, "without");
+    agreement = fnv1a_append(agreement, parameters_[static_cast<std::size_t>(slot.parameter)].name);
+    if (!settings_.find_unused_parameters && !slot.filled) agreement = fnv1a_append(agreement, "without");
   }
-  // A stream's worker may ask when the reducer has been replaced or is gone: nothing of it is referred to.
+  // The worker thread of a stream may call this after the reducer is gone, so it captures copies only.
   auto text = [owner = settings_.owner, names = names_, slots = bucket.slots()] {
     std::string with, without;
     for (const Bucket::Slot& slot : slots) {
@@ -232,7 +227,13 @@ void Reducer::reduce(Bucket& bucket) {
     return str("gradients of ", owner, ": ", with.empty() ? "none" : with.c_str(),
                without.empty() ? std::string() : str("; no gradient: ", without));
   };
-  bucket.reduce(averaging_, agreement, std::move(text));
+  bucket.reduce(groups_of(bucket), averaging_, agreement, std::move(text));
+}
+
+std::span<comm::ProcessGroup* const> Reducer::groups_of(const Bucket& bucket) const {
+  if (defect_armed(Defect::replicate_bucket_not_sent) && &bucket == &buckets_.back()) [[unlikely]]
+    return {};
+  return settings_.groups;
 }
 
 // ---- at the end of a backward ----
@@ -240,7 +241,7 @@ void Reducer::finish() {
   state_ = State::idle;
   armed_in_ = 0;
   if (!collect_for_sync_) return;
-  // What was reached and got nothing all the same is settled now, so that no rank waits for another in vain.
+  // Parameters that were reached and got no gradient are settled now, so that every rank issues all its reductions.
   for (Parameter& parameter : parameters_) {
     Bucket& bucket = buckets_[static_cast<std::size_t>(parameter.bucket)];
     if (bucket.slots()[static_cast<std::size_t>(parameter.slot)].settled) continue;
@@ -256,7 +257,7 @@ void Reducer::finish() {
   take_results(users);
 }
 
-// On how many ranks each parameter has a gradient: one integer all_reduce.
+// Per parameter, the number of ranks on which it has a gradient; one integer all-reduce.
 std::vector<std::int64_t> Reducer::count_users() {
   std::vector<std::int64_t> used;
   for (const Parameter& parameter : parameters_) {
@@ -266,7 +267,7 @@ std::vector<std::int64_t> Reducer::count_users() {
   comm::Call call;
   call.family = comm::Family::data_parallel;
   call.owner = settings_.owner;
-  return sum_numbers(*settings_.whole, used, call);
+  return sum_numbers(*settings_.all_ranks, used, call);
 }
 
 void Reducer::fail_on_missing() const {
@@ -276,8 +277,8 @@ void Reducer::fail_on_missing() const {
     if (!bucket.slots()[static_cast<std::size_t>(parameter.slot)].filled)
       missing += str(missing.empty() ? "" : ", ", parameter.name);
   }
-  if (missing.empty() || defect_armed(Defect::replicate_reduces_early)) return;
-  // In the words that are known for it: a loop that went on would be told so in its next iteration.
+  if (missing.empty()) return;
+  // PyTorch raises this text in the next forward.
   throw Error(str("replicate: no rank had a gradient in this backward for these parameters of ", settings_.owner, ": ",
                   missing, ". Expected to have finished reduction in the prior iteration before starting a new one."),
               "use them in the loss, freeze them, or set find_unused_parameters");
@@ -285,8 +286,6 @@ void Reducer::fail_on_missing() const {
 
 void Reducer::take_results(const std::vector<std::int64_t>& users) {
   for (Bucket& bucket : buckets_) {
-    // A bucket that was never sent keeps what this rank put in it.
-    if (bucket.state() == BucketState::ready) bucket.skip_reduction(averaging_);
     for (std::size_t slot = 0; slot < bucket.slots().size(); ++slot) {
       const int index = bucket.slots()[slot].parameter;
       Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
@@ -299,7 +298,7 @@ void Reducer::take_results(const std::vector<std::int64_t>& users) {
         accumulate_grad(parameter.tensor, mean);
       run_post_accumulate_hooks(parameter.tensor);
     }
-    bucket.reset();  // its memory lives on in gradients that are views of it
+    bucket.reset();  // gradients that are views keep its memory alive
   }
 }
 

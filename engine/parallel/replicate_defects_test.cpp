@@ -1,9 +1,9 @@
-// Order on every device, and that each seeded defect is seen.
+// The order of the streams under replicate, and the effects of its seeded defects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/device/order.hpp"
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -14,12 +14,12 @@ using comm::Operation;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-// A training of three steps on a device of the ranks, under the order check: the violations found, by rank.
+// Trains for three steps on a device with the order check on. Returns the violations of each rank.
 std::vector<std::string> violations_of_training(const char* device_name, bool as_view) {
-  std::vector<std::string> found(2, "did not end");
+  std::vector<std::string> found(2, "did not finish");
   const std::string failure = run(2, [&](int rank) {
     device::set_order_check(true);
-    // With a wait left out the race is a real one on sim, and may change bytes that a launch only reads.
+    // With a wait left out, sim has a real race, which may change bytes that a launch only reads.
     device::set_poison(!defect_armed(Defect::replicate_wait_left_out));
     nn::BuildOptions build;
     build.device = device::device_from_name(device_name);
@@ -41,7 +41,7 @@ std::vector<std::string> violations_of_training(const char* device_name, bool as
       const auto expected = mean_gradients(
           plain, 2, [](const nn::ModulePtr& copy, int of) { return loss_of(copy, static_cast<std::uint64_t>(of)); });
       require(differing_gradient(model, expected).empty(), differing_gradient(model, expected));
-      require(device::num_order_checks() > 0, "the check looked");
+      require(device::num_order_checks() > 0, "the order check saw no access");
     }
     std::string& text = found[static_cast<std::size_t>(rank)];
     text.clear();
@@ -51,15 +51,15 @@ std::vector<std::string> violations_of_training(const char* device_name, bool as
   return found;
 }
 
-TEST(ReplicateRanks, IsOrderedOnEveryDevice) {
+TEST(ReplicateOrder, HasNoViolationsOnAnyDevice) {
   for (const char* device : {"cpu", "sim"})
     for (const bool as_view : {false, true})
       EXPECT_THAT(violations_of_training(device, as_view), Each("")) << device << as_view;
 }
 
-TEST(ReplicateRanks, AWaitLeftOutIsSeenByTheOrderCheck) {
+TEST(ReplicateOrder, ReportsAMissingWait) {
 #if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "the race is a real one, which the thread sanitizer sees too";
+  GTEST_SKIP() << "the race is real, so the thread sanitizer reports it, too";
 #endif
   for (const char* device : {"cpu", "sim"})
     for (const bool as_view : {false, true}) {
@@ -70,8 +70,8 @@ TEST(ReplicateRanks, AWaitLeftOutIsSeenByTheOrderCheck) {
     }
 }
 
-TEST(ReplicateRanks, SeededDefectsChangeTheResult) {
-  // The number of ranks with wrong gradients, and the all_reduces of one of them.
+TEST(ReplicateDefects, ChangeTheResult) {
+  // The number of ranks with wrong gradients, and the number of all-reduces on rank 0.
   const auto with = [](Defect defect) {
     std::vector<int> wrong(2), reduced(2);
     arm_defect(defect);

@@ -1,8 +1,8 @@
-// What replicate() accepts and refuses, and where it moves inputs.
+// The options of replicate(), and modules that it refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 using namespace testing;
 using ::testing::HasSubstr;
 
-TEST(ReplicateOptionsTest, DeviceIds) {
+TEST(ReplicateOptions, MoveInputsToTheDevice) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const auto replicated = [](nn::Value device_id, const char* device) {
@@ -49,7 +49,7 @@ TEST(ReplicateOptionsTest, DeviceIds) {
   EXPECT_EQ(seen, std::vector<device::Device>(3, sim));
 }
 
-TEST(ReplicateOptionsTest, RefusesWhatIsAppliedAlready) {
+TEST(ReplicateOptions, AreRefusedWithTheModule) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const nn::ModulePtr net = built("Net", 1);

@@ -1,26 +1,38 @@
 #include "engine/parallel/shard_context.hpp"
 
-#include "engine/autograd/autograd.hpp"
+#include <limits>
+
 #include "engine/core/defects.hpp"
 #include "engine/parallel/shard_group.hpp"
+#include "engine/parallel/waits.hpp"
 
 namespace lockstep::parallel {
 
-void GatherBuffers::free(const ShardStreams& streams) {
-  // The input was taken on the copy-in stream and read by the gather, the output taken on the gather's stream and read
-  // by the copy-out, which ran after both.
-  if (!defect_armed(Defect::shard_input_freed_early)) [[likely]]
-    streams.copy_in.wait(copied_out);
-  if (!defect_armed(Defect::shard_output_freed_early)) [[likely]]
-    streams.all_gather.wait(copied_out);
-  input = output = Tensor();
-  work = comm::Work();
+namespace {
+
+constexpr std::size_t unlimited = std::numeric_limits<std::size_t>::max();
+
+// How many reductions may keep their flat input allocated when the next one begins.
+std::size_t num_kept_inputs() { return defect_armed(Defect::shard_reduction_inputs_kept) ? unlimited : 0; }
+// The same for their outputs: compute need not wait for the previous reduction, only for the one before it.
+std::size_t num_kept_outputs() { return defect_armed(Defect::shard_reduced_parts_kept) ? unlimited : 1; }
+
+void free_inputs(std::vector<ReductionInput>& inputs, std::size_t num_kept) {
+  while (inputs.size() > num_kept) {
+    const ReductionInput& oldest = inputs.front();
+    wait(WaitEdge::compute_for_previous_reduce_scatter, device::current_stream(oldest.flat.device()), oldest.work);
+    inputs.erase(inputs.begin());
+  }
 }
 
-void ReductionInput::free() {
-  if (!defect_armed(Defect::shard_reduction_input_freed_early)) [[likely]]
-    work.wait();
-  flat = Tensor();
+}  // namespace
+
+void GatherBuffers::free(const ShardStreams& streams) {
+  // Copy-in allocated the input and the all-gather read it. The all-gather allocated the output and copy-out read it.
+  // Copy-out ran after both.
+  wait(WaitEdge::copy_in_for_copy_out, streams.copy_in, copied_out);
+  wait(WaitEdge::all_gather_for_copy_out, streams.all_gather, copied_out);
+  input = output = Tensor();
   work = comm::Work();
 }
 
@@ -37,24 +49,19 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
   gathered.reset();
 }
 
-void ShardContext::begin_reduction(const std::shared_ptr<ShardGroup>& group) {
-  if (defect_armed(Defect::shard_reduced_parts_kept)) [[unlikely]]
-    return;
-  if (reduced.size() >= 2) {
-    if (const auto before = reduced.front().lock()) before->release_reduction();
-    reduced.erase(reduced.begin());
+void ShardContext::free_reduction_inputs_for_next() { free_inputs(reduction_inputs, num_kept_inputs()); }
+
+void ShardContext::free_reduction_outputs_for_next(const std::shared_ptr<ShardGroup>& next) {
+  while (reduction_outputs.size() > num_kept_outputs()) {
+    if (const auto oldest = reduction_outputs.front().lock()) oldest->free_reduction_outputs();
+    reduction_outputs.erase(reduction_outputs.begin());
   }
-  reduced.push_back(group);
+  reduction_outputs.push_back(next);
 }
 
-void ShardContext::free_reduction_input() {
-  if (!reduction) return;
-  if (defect_armed(Defect::shard_reduction_inputs_kept) && in_backward() && backward_id() == callback_in) [[unlikely]]
-    kept_inputs.push_back(*reduction);
-  else
-    kept_inputs.clear();
-  reduction->free();
-  reduction.reset();
+void ShardContext::free_reductions() {
+  reduction_outputs.clear();  // each group has waited for its own and freed it
+  free_inputs(reduction_inputs, 0);
 }
 
 }  // namespace lockstep::parallel

@@ -1,5 +1,5 @@
-// What the groups below one root share: the order of their forwards, which root runs, and the buffers of gathers and
-// reductions that other streams may still read.
+// State that the groups below one root share: the order of their forwards, the root of the running forward, and the
+// buffers of all-gathers and reductions that other streams may still read.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace lockstep::parallel {
 class ShardGroup;
 class ShardState;
 
-// The streams of sharding on one device.
+// The streams of fully_shard on one device.
 struct ShardStreams {
   explicit ShardStreams(device::Device device)
       : copy_in(device::stream(device, device::Role::copy_in)),
@@ -29,8 +29,8 @@ struct ShardStreams {
   device::Stream& all_reduce;
 };
 
-// The buffers of a gather, kept from its copy-out on until its streams have learnt of that: only then may their memory
-// be given out again.
+// The flat buffers of an all-gather. After copy-out they stay allocated until the streams that own them wait for
+// copy-out: only then may another launch reuse the memory.
 struct GatherBuffers {
   Tensor input, output;
   comm::Work work;
@@ -38,31 +38,33 @@ struct GatherBuffers {
   void free(const ShardStreams& streams);
 };
 
-// The flat gradients of a reduction, kept until compute has waited for it: one reduction is in flight at a time.
+// The flat gradients that a reduce-scatter reads. They stay allocated until compute waits for it.
 struct ReductionInput {
   Tensor flat;
   comm::Work work;
-  void free();
 };
 
 struct ShardContext {
   std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
-  const ShardState* forward_root = nullptr;              // of the forward that runs
+  const ShardState* forward_root = nullptr;              // of the running forward
   std::vector<std::weak_ptr<ShardGroup>> forward_order;  // of the forwards since the last backward
   std::optional<device::Event> post_optim_event;
   bool is_last_backward = true;
-  std::uint64_t callback_in = 0;  // the backward whose end it waits for
+  std::uint64_t callback_in = 0;  // the backward that will call the callback of its end; 0: none
   std::optional<GatherBuffers> gathered;
-  std::optional<ReductionInput> reduction;
-  std::vector<std::weak_ptr<ShardGroup>> reduced;  // groups whose reductions hold memory, the latest last
-  std::vector<ReductionInput> kept_inputs;         // of a seeded defect
+  std::vector<ReductionInput> reduction_inputs;              // oldest first
+  std::vector<std::weak_ptr<ShardGroup>> reduction_outputs;  // groups whose outputs are allocated, oldest first
 
   std::vector<std::shared_ptr<ShardState>> living_states() const;
+  // At the end of a backward: throws CollectiveError on every rank if the ranks disagree on the parameters that got a
+  // gradient.
   void agree_on_end() const;
   void free_gather_buffers(const ShardStreams& streams);
-  void free_reduction_input();
-  // What a reduction made is freed when that of the group after the next begins.
-  void begin_reduction(const std::shared_ptr<ShardGroup>& group);
+  // Before a new reduction: compute waits for earlier ones and frees the memory that they no longer need.
+  void free_reduction_inputs_for_next();
+  void free_reduction_outputs_for_next(const std::shared_ptr<ShardGroup>& next);
+  // At the end of a last backward.
+  void free_reductions();
 };
 
 }  // namespace lockstep::parallel

@@ -12,17 +12,17 @@ namespace lockstep::parallel {
 
 namespace {
 
-// The same box on both sides, with the parts as a dim of their own before the dim that is cut.
+// The two sides of a copy, as views of equal sizes: the shards are a dim of their own before the sharded dim.
 struct Sides {
   Tensor full, flat;
 };
 Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
                const layout::ShardCopy& copy) {
   const int dim = cut.dim;
-  const Dims part = layout::padded_part_sizes(cut);
-  Dims sizes = part;
+  const Dims padded = layout::padded_part_sizes(cut);
+  Dims sizes = padded;
   sizes[dim] = copy.length;
-  Dims full_strides = full.strides(), flat_strides = contiguous_strides(part);
+  Dims full_strides = full.strides(), flat_strides = contiguous_strides(padded);
   const std::int64_t full_offset = full.offset() + bounded_product(copy.begin, full_strides[dim]);
   const std::int64_t step = bounded_product(full_strides[dim], copy.length);
   sizes.insert(dim, copy.num_parts);
@@ -32,15 +32,21 @@ Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutPara
           as_strided(gathered, sizes, flat_strides, gathered.offset() + copy.flat_offset)};
 }
 
+// Where a copy-out reads: the rows of a padded shard come before its padding.
+std::int64_t source_offset(const layout::CutParameter& cut, const layout::ShardCopy& copy) {
+  if (!defect_armed(Defect::shard_padding_leaked)) [[likely]]
+    return copy.flat_offset;
+  const Dims padded = layout::padded_part_sizes(cut);
+  const std::int64_t num_padding_rows = padded[cut.dim] - copy.length;
+  return copy.flat_offset + bounded_product(num_padding_rows, contiguous_strides(padded)[cut.dim]);
+}
+
 }  // namespace
 
 void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
               const layout::FlatShards& flat, std::size_t index) {
   for (layout::ShardCopy copy : layout::shard_copies(cut, flat, index)) {
-    if (defect_armed(Defect::shard_padding_leaked)) [[unlikely]] {
-      const Dims part = layout::padded_part_sizes(cut);
-      copy.flat_offset += bounded_product(part[cut.dim] - copy.length, contiguous_strides(part)[cut.dim]);
-    }
+    copy.flat_offset = source_offset(cut, copy);
     const Sides sides = sides_of(full, gathered, cut, copy);
     raw::copy_(sides.full, sides.flat);
   }
@@ -67,15 +73,15 @@ Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64
 
 void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const layout::FlatShards& flat,
                   std::size_t index) {
-  const Dims part = layout::padded_part_sizes(cut);
-  const std::int64_t elements = num_elements(part);
+  const Dims padded = layout::padded_part_sizes(cut);
+  const std::int64_t elements = num_elements(padded);
   for (int number = 0; number < cut.parts; ++number) {
     const std::int64_t length = layout::chunk(cut.sizes[cut.dim], cut.parts, number).length;
-    if (length == part[cut.dim] || elements == 0) continue;
+    if (length == padded[cut.dim] || elements == 0) continue;
     const std::int64_t offset = bounded_product(flat.per_rank, number / flat.parts_per_rank) + flat.offsets[index] +
                                 bounded_product(elements, number % flat.parts_per_rank);
-    const Tensor padded = as_strided(gathered, part, contiguous_strides(part), gathered.offset() + offset);
-    raw::zero_(slice(padded, cut.dim, length, part[cut.dim]));
+    const Tensor shard = as_strided(gathered, padded, contiguous_strides(padded), gathered.offset() + offset);
+    raw::zero_(slice(shard, cut.dim, length, padded[cut.dim]));
   }
 }
 

@@ -1,4 +1,4 @@
-// Copies between whole parameters and the flat buffers of gathers and reductions, on the current stream.
+// Copies between full tensors and the flat buffers of all-gathers and reductions, on the current stream.
 #pragma once
 
 #include "engine/layout/flat_shards.hpp"
@@ -6,15 +6,18 @@
 
 namespace lockstep::parallel {
 
-// Parameter `index` of the plan out of a gathered buffer, or its gradient into one, casting where the types differ.
+// `full`: the unsharded parameter `index` of the plan or its full gradient, of cut.sizes. `gathered`: the flat buffer
+// of all ranks, 1-d and contiguous. copy_out() reads the parameter from the buffer; copy_in() writes a gradient into
+// it. Both cast where the types differ and skip the padding.
 void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
               const layout::FlatShards& flat, std::size_t index);
 void copy_in(const Tensor& gathered, const Tensor& full, const layout::CutParameter& cut,
              const layout::FlatShards& flat, std::size_t index);
-// Elements of a type in a contiguous flat buffer of that or another one.
-Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64_t offset_bytes);
-// Zeroes what copy_in() leaves out.
+// Zeroes the padding of parameter `index`, which copy_in() skips.
 void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const layout::FlatShards& flat,
                   std::size_t index);
+// A contiguous view of `sizes` and `dtype` over a contiguous flat buffer of any type, from a byte offset that is a
+// multiple of the element size.
+Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64_t offset_bytes);
 
 }  // namespace lockstep::parallel

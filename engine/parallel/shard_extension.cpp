@@ -1,13 +1,14 @@
-// Gathers of groups that have parameters with an extension: what they send, one after the other in one flat buffer, and
-// whole parameters of what came back.
+// All-gathers of groups with extended parameters. The flat buffer of a rank holds all tensors that its parameters send,
+// one after the other:
 //
-//   rank 0: [w: values][w: scales][b part 0]   rank 1: [w: values][w: scales][b part 1]   ...
+//   rank 0: [w: values][w: scales][b shard 0]   rank 1: [w: values][w: scales][b shard 1]   ...
 #include <algorithm>
 #include <utility>
 
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/parallel/shard_copies.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/tensor/ops.hpp"
@@ -18,12 +19,43 @@ namespace {
 
 constexpr std::int64_t alignment = 8;  // of the largest element
 
-[[noreturn]] void refuse(const std::string& owner, const GatherSite& site, const std::string& what,
+// The groups of this rank that are alive.
+struct Groups {
+  explicit Groups(RankContext&) {}
+  std::vector<std::weak_ptr<ShardGroup>> entries;
+};
+Groups& groups() { return RankContext::current().service<Groups>(); }
+
+[[noreturn]] void refuse(const std::string& owner, const GatherSite& site, const std::string& problem,
                          const std::string& remedy) {
-  throw Error(str("extend_gather: `", site.parameter, "` of ", owner, ": ", what), remedy);
+  throw Error(str("extend_gather: `", site.parameter, "` of ", owner, ": ", problem), remedy);
 }
 
 }  // namespace
+
+void register_group(const std::shared_ptr<ShardGroup>& group) {
+  std::vector<std::weak_ptr<ShardGroup>>& entries = groups().entries;
+  std::erase_if(entries, [](const auto& entry) { return entry.expired(); });
+  entries.push_back(group);
+}
+
+void extend_gather(const nn::ModulePtr& owner, std::size_t slot, GatherExtension extension) {
+  const auto shared = std::make_shared<const GatherExtension>(std::move(extension));
+  for (const auto& entry : groups().entries) {
+    const auto group = entry.lock();
+    if (!group) continue;
+    for (ShardParameter& parameter : group->parameters())
+      for (const ParameterSlotRef& at : parameter.slots())
+        if (at.slot == slot && at.owner.lock() == owner) {
+          parameter.extension = shared;
+          return;
+        }
+  }
+  LOCKSTEP_CHECK(slot < owner->parameters.size(), owner->type(), " has no parameter ", slot);
+  throw Error(
+      str("extend_gather: no group of fully_shard holds `", owner->parameters[slot].name, "` of ", owner->type()),
+      "apply fully_shard first");
+}
 
 bool ShardGroup::has_extensions() const {
   if (defect_armed(Defect::shard_extension_left_out)) [[unlikely]]
@@ -44,45 +76,48 @@ GatherSite ShardGroup::site_of(std::size_t index) const {
           compute_type()};
 }
 
-// The part of this rank where the group computes, with zeros for what it has less than the first rank.
-Tensor ShardGroup::padded_part(std::size_t index) const {
-  Tensor part = local_tensor(parameters_[index].sharded());
-  if (offloads() && part.num_elements() > 0) {
-    const Tensor there = empty(part.sizes(), part.dtype(), settings_.device);
-    device::copy_bytes(device::current_stream(settings_.device), write(there), read(raw::contiguous(part)));
-    part = there;
+// ---- copy-in ----
+// The shard of this rank on the device of the group, padded with zeros to the size of the first rank's shard.
+Tensor ShardGroup::padded_shard(std::size_t index) const {
+  Tensor shard = local_tensor(parameters_[index].sharded());
+  if (offloads() && shard.num_elements() > 0) {
+    const Tensor on_device = empty(shard.sizes(), shard.dtype(), settings_.device);
+    device::copy_bytes(device::current_stream(settings_.device), write(on_device), read(raw::contiguous(shard)));
+    shard = on_device;
   }
   const Dims sizes = layout::padded_part_sizes(cuts_[index]);
-  if (part.sizes() == sizes && part.device() == settings_.device) return part;
-  const Tensor padded = zeros(sizes, part.dtype(), settings_.device);
-  if (part.num_elements() > 0) raw::copy_(slice(padded, cuts_[index].dim, 0, part.size(cuts_[index].dim)), part);
+  if (shard.sizes() == sizes && shard.device() == settings_.device) return shard;
+  const Tensor padded = zeros(sizes, shard.dtype(), settings_.device);
+  const int dim = cuts_[index].dim;
+  if (shard.num_elements() > 0) raw::copy_(slice(padded, dim, 0, shard.size(dim)), shard);
   return padded;
 }
 
-// The flat buffer to gather; what lies where in it stays in `sent_`.
-Tensor ShardGroup::pack_extended() {
-  sent_.clear();
-  std::vector<std::vector<Tensor>> all;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    SentParameter& sent = sent_.emplace_back();
-    if (!parameters_[i].extension) {
-      all.push_back({raw::cast(padded_part(i), compute_type())});
-      continue;
-    }
-    const GatherSite site = site_of(i);
-    GatherInputs inputs = parameters_[i].extension->send(padded_part(i), site);
-    if (inputs.tensors.empty())
-      refuse(settings_.owner, site, "the extension sends nothing", "give at least one tensor to gather");
-    for (Tensor& tensor : inputs.tensors) {
-      if (!tensor.defined() || tensor.is_sharded() || !(tensor.device() == settings_.device))
-        refuse(settings_.owner, site,
-               str("the extension sends ", tensor.defined() ? describe_sharded(tensor) : "an undefined tensor"),
-               str("give plain tensors on ", device::to_text(settings_.device)));
-      tensor = raw::contiguous(tensor);
-    }
-    sent.metadata = std::move(inputs.metadata);
-    all.push_back(std::move(inputs.tensors));
+// The contiguous tensors that a parameter sends; the metadata of its extension goes to `sent_`.
+std::vector<Tensor> ShardGroup::tensors_to_send(std::size_t index) {
+  const ShardParameter& parameter = parameters_[index];
+  if (!parameter.extension) return {raw::cast(padded_shard(index), compute_type())};
+  const GatherSite site = site_of(index);
+  GatherInputs inputs = parameter.extension->send(padded_shard(index), site);
+  if (inputs.tensors.empty())
+    refuse(settings_.owner, site, "the extension sends nothing", "give at least one tensor to gather");
+  for (Tensor& tensor : inputs.tensors) {
+    if (!tensor.defined() || tensor.is_sharded() || !(tensor.device() == settings_.device))
+      refuse(settings_.owner, site,
+             str("the extension sends ", tensor.defined() ? describe_sharded(tensor) : "an undefined tensor"),
+             str("give plain tensors on ", device::to_text(settings_.device)));
+    tensor = raw::contiguous(tensor);
   }
+  sent_[index].metadata = std::move(inputs.metadata);
+  return std::move(inputs.tensors);
+}
+
+// The flat input. Tensors of one type make a buffer of that type; tensors of several types make a buffer of bytes, in
+// which each tensor is aligned. `sent_` keeps the place of each tensor.
+Tensor ShardGroup::pack_extended() {
+  sent_.assign(parameters_.size(), {});
+  std::vector<std::vector<Tensor>> all;  // per parameter
+  for (std::size_t i = 0; i < parameters_.size(); ++i) all.push_back(tensors_to_send(i));
 
   const DType first = all.front().front().dtype();
   const bool one_type = std::all_of(all.begin(), all.end(), [first](const std::vector<Tensor>& tensors) {
@@ -107,23 +142,43 @@ Tensor ShardGroup::pack_extended() {
   return flat;
 }
 
-// Parameter `index` of the gathered buffer into its memory.
+// ---- copy-out ----
+// Writes parameter `index` of the flat output to `memory`.
 void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, const Tensor& memory) {
   const int num_ranks = settings_.mesh.num_shards();
-  const std::int64_t bytes_per_rank = gathered.num_bytes() / num_ranks;
   const SentParameter& sent = sent_[index];
   if (!parameters_[index].extension) {
     const auto size = static_cast<std::int64_t>(size_of(compute_type()));
     layout::FlatShards flat;
     flat.num_ranks = num_ranks;
-    flat.per_rank = bytes_per_rank / size;
+    flat.per_rank = gathered.num_bytes() / num_ranks / size;
     flat.offsets.assign(parameters_.size(), 0);
     flat.offsets[index] = sent.tensors.front().offset_bytes / size;
     const Tensor typed = typed_view(gathered, {gathered.num_bytes() / size}, compute_type(), 0);
     return copy_out(memory, typed, cuts_[index], flat, index);
   }
-  std::vector<Tensor> of_ranks;
-  for (const SentTensor& one : sent.tensors) {
+  const GatherSite site = site_of(index);
+  Tensor full = parameters_[index].extension->build(gathered_tensors(index, gathered), sent.metadata, site);
+  Dims padded = site.sizes;
+  padded[site.dim] = checked_multiply(site.part_sizes[site.dim], num_ranks, "gather of an extension");
+  const bool fits = full.defined() && !full.is_sharded() && full.device() == settings_.device &&
+                    full.dtype() == site.type && (full.sizes() == site.sizes || full.sizes() == padded);
+  if (!fits)
+    refuse(settings_.owner, site,
+           str("the extension builds ", full.defined() ? describe_sharded(full) : "nothing", " for a parameter of ",
+               to_text(site.sizes), " that the group computes with as ", name_of(site.type)),
+           str("give the full parameter, ", to_text(site.sizes), " or ", to_text(padded),
+               " with the padding of the last ranks"));
+  if (full.sizes() != site.sizes) full = slice(full, site.dim, 0, site.sizes[site.dim]);
+  raw::copy_(memory, full);
+}
+
+// Each tensor that the parameter sent, those of all ranks joined along dim 0.
+std::vector<Tensor> ShardGroup::gathered_tensors(std::size_t index, const Tensor& gathered) const {
+  const int num_ranks = settings_.mesh.num_shards();
+  const std::int64_t bytes_per_rank = gathered.num_bytes() / num_ranks;
+  std::vector<Tensor> all;
+  for (const SentTensor& one : sent_[index].tensors) {
     Dims sizes = one.sizes, strides = contiguous_strides(one.sizes);
     sizes.insert(0, num_ranks);
     strides.insert(0, bytes_per_rank / static_cast<std::int64_t>(size_of(one.dtype)));
@@ -133,22 +188,9 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
     else
       joined[0] = checked_multiply(joined[0], num_ranks, "gather of an extension");
     const Tensor first = typed_view(gathered, one.sizes, one.dtype, one.offset_bytes);
-    of_ranks.push_back(raw::reshape(as_strided(first, sizes, strides, first.offset()), joined));
+    all.push_back(raw::reshape(as_strided(first, sizes, strides, first.offset()), joined));
   }
-  const GatherSite site = site_of(index);
-  Tensor whole = parameters_[index].extension->build(of_ranks, sent.metadata, site);
-  Dims padded = site.sizes;
-  padded[site.dim] = checked_multiply(site.part_sizes[site.dim], num_ranks, "gather of an extension");
-  const bool fits = whole.defined() && !whole.is_sharded() && whole.device() == settings_.device &&
-                    whole.dtype() == site.type && (whole.sizes() == site.sizes || whole.sizes() == padded);
-  if (!fits)
-    refuse(
-        settings_.owner, site,
-        str("the extension builds ", whole.defined() ? describe_sharded(whole) : "nothing", " for a parameter of ",
-            to_text(site.sizes), " that the group computes with as ", name_of(site.type)),
-        str("give the whole, ", to_text(site.sizes), " or ", to_text(padded), " with the padding of the last ranks"));
-  if (whole.sizes() != site.sizes) whole = slice(whole, site.dim, 0, site.sizes[site.dim]);
-  raw::copy_(memory, whole);
+  return all;
 }
 
 }  // namespace lockstep::parallel

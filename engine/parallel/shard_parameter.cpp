@@ -15,24 +15,35 @@ nn::ParameterSlot& ParameterSlotRef::get() const {
   return module->parameters[slot];
 }
 
+namespace {
+
+// The range of a rank's shard along the sharded dim.
+layout::Chunk rows_of(const layout::CutParameter& cut, int rank) {
+  const std::int64_t size = cut.sizes[cut.dim];
+  layout::Chunk rows = layout::chunk(size, cut.parts, rank);
+  if (defect_armed(Defect::shard_wrong_slice) && size % cut.parts != 0 && rows.begin > 0) [[unlikely]]
+    --rows.begin;
+  return rows;
+}
+
+}  // namespace
+
 ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh,
                                bool offload, bool pinned)
     : name_(std::move(name)), slots_(std::move(slots)) {
-  const Tensor whole = slots_.front().get().tensor;
-  cut_ = {whole.sizes(), dim, mesh.num_shards()};
+  const Tensor full = slots_.front().get().tensor;
+  cut_ = {full.sizes(), dim, mesh.num_shards()};
   std::vector<layout::Placement> placements(static_cast<std::size_t>(mesh.mesh.num_axes()), layout::replicate());
   placements[static_cast<std::size_t>(mesh.shard_axis)] = layout::shard(dim);
   layout_ = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.mesh.shape(), std::move(placements), whole.sizes()});
+      layout::ShardedLayout{mesh.mesh.shape(), std::move(placements), full.sizes()});
 
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
-  layout::Chunk part = layout::chunk(cut_.sizes[dim], cut_.parts, mesh.shard_rank());
-  if (defect_armed(Defect::shard_wrong_slice) && cut_.sizes[dim] % cut_.parts != 0 && part.begin > 0) [[unlikely]]
-    --part.begin;
-  const Tensor source = slice(detach(whole), dim, part.begin, part.begin + part.length);
+  const layout::Chunk rows = rows_of(cut_, mesh.shard_rank());
+  const Tensor source = slice(detach(full), dim, rows.begin, rows.begin + rows.length);
   Tensor local;
-  if (offload && !whole.is_meta()) {
+  if (offload && !full.is_meta()) {
     local = empty(source.sizes(), source.dtype(), {}, pinned);
     raw::copy_(local, source);
   } else {
@@ -40,8 +51,8 @@ ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> s
   }
   local.storage()->owner = name_;
   sharded_ = make_sharded(local, layout_);
-  sharded_.set_name(whole.name());
-  if (lockstep::requires_grad(whole)) set_requires_grad(sharded_, true);
+  sharded_.set_name(full.name());
+  if (lockstep::requires_grad(full)) set_requires_grad(sharded_, true);
   put_in_slots(sharded_);
 }
 
@@ -49,9 +60,7 @@ bool ShardParameter::requires_grad() const { return lockstep::requires_grad(shar
 
 void ShardParameter::adopt_slots() {
   const Tensor& now = slots_.front().get().tensor;
-  if (now.same_as(sharded_)) return;
-  if (defect_armed(Defect::shard_optimizer_sees_whole) && now.same_as(full_)) [[unlikely]]
-    return;
+  if (now.same_as(sharded_) || now.same_as(seen_by_optimizers())) return;
   if (!now.defined() || !now.is_sharded() || !(*now.impl().layout == *layout_))
     throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),
@@ -64,24 +73,30 @@ void ShardParameter::put_in_slots(const Tensor& tensor) const {
   for (const ParameterSlotRef& ref : slots_) {
     nn::ParameterSlot& slot = ref.get();
     slot.tensor = tensor;
-    slot.sharded = defect_armed(Defect::shard_optimizer_sees_whole) && full_.defined() ? full_ : sharded_;
+    slot.sharded = seen_by_optimizers();
   }
 }
 
-void ShardParameter::show_sharded() { put_in_slots(sharded_); }
-void ShardParameter::show_full() { put_in_slots(full_); }
-void ShardParameter::show(const Tensor& kept) { put_in_slots(kept); }
-
-bool ShardParameter::is_stale() const {
-  const Storage& parts = *sharded_.storage();
-  return gathered_from_ != &parts || gathered_version_ != parts.version();
+const Tensor& ShardParameter::seen_by_optimizers() const {
+  if (defect_armed(Defect::shard_optimizer_sees_whole) && unsharded_.defined()) [[unlikely]]
+    return unsharded_;
+  return sharded_;
 }
 
-Tensor ShardParameter::attach_full(DType dtype, device::Device device) {
+void ShardParameter::put_sharded() { put_in_slots(sharded_); }
+void ShardParameter::put_unsharded() { put_in_slots(unsharded_); }
+void ShardParameter::put(const Tensor& kept) { put_in_slots(kept); }
+
+bool ShardParameter::is_stale() const {
+  const Storage& shard = *sharded_.storage();
+  return gathered_from_ != &shard || gathered_version_ != shard.version();
+}
+
+Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
   const bool changed = is_stale();
   gathered_from_ = sharded_.storage().get();
   gathered_version_ = sharded_.storage()->version();
-  if (!full_.defined() || full_.dtype() != dtype || !(full_.device() == device)) {
+  if (!unsharded_.defined() || unsharded_.dtype() != dtype || !(unsharded_.device() == device)) {
     auto impl = std::make_shared<TensorImpl>();
     impl->sizes = cut_.sizes;
     impl->strides = contiguous_strides(cut_.sizes);
@@ -90,29 +105,29 @@ Tensor ShardParameter::attach_full(DType dtype, device::Device device) {
     const std::size_t bytes = checked_bytes(cut_.sizes, size_of(dtype), "unshard");
     impl->storage = std::make_shared<Storage>(device, bytes, nullptr);
     impl->storage->owner = name_;
-    full_ = Tensor(std::move(impl));
+    unsharded_ = Tensor(std::move(impl));
   } else if (changed) {
-    full_.bump_version();  // a graph that saved the old values must not go on with the new ones
+    unsharded_.bump_version();  // a backward through a graph that saved the old values is an error
   }
-  if (lockstep::requires_grad(full_) != requires_grad()) set_requires_grad(full_, requires_grad());
+  if (lockstep::requires_grad(unsharded_) != requires_grad()) set_requires_grad(unsharded_, requires_grad());
 
-  Storage& storage = *full_.storage();
+  Storage& storage = *unsharded_.storage();
   auto memory = device::allocate(device, storage.bytes(), device::Purpose::gathered);
   storage.attach(memory);
   storage.state = "gathered";
-  // Filled through a storage of its own: that the memory is back is no change of the parameter.
+  // Copy-out writes through a second storage, so that the version of the parameter stays the same.
   auto impl = std::make_shared<TensorImpl>();
-  impl->sizes = full_.sizes();
-  impl->strides = full_.strides();
+  impl->sizes = unsharded_.sizes();
+  impl->strides = unsharded_.strides();
   impl->dtype = dtype;
   impl->storage = std::make_shared<Storage>(device, storage.bytes(), std::move(memory));
   return Tensor(std::move(impl));
 }
 
-void ShardParameter::release_full(const char* why) {
-  if (!full_.defined()) return;
-  full_.storage()->release();
-  full_.storage()->state = why;
+void ShardParameter::free_unsharded(const char* why) {
+  if (!unsharded_.defined()) return;
+  unsharded_.storage()->release();
+  unsharded_.storage()->state = why;
 }
 
 }  // namespace lockstep::parallel

@@ -1,9 +1,9 @@
-// One parameter of a sharded group: the tensors that stand for it, the slots that show one of them, and its gradients
-// on the way from whole to sharded.
+// One parameter of a sharded group: its sharded and its unsharded tensor, the slots that hold one of them, and its
+// gradients before they are reduced.
 //
-// The part of this rank is a sharded tensor that lives as long as the model and is what optimizers see. The whole
-// parameter is a leaf whose storage has memory only while the group is gathered; graphs that saved it follow the
-// storage. A shared parameter is one parameter with several slots.
+// The sharded tensor holds the shard of this rank. It lives as long as the model and is the one that optimizers see.
+// The unsharded tensor is a leaf whose storage has memory only while the group is unsharded; graphs that saved it refer
+// to the same storage. A shared parameter is one parameter with several slots.
 #pragma once
 
 #include <cstdint>
@@ -19,11 +19,11 @@
 
 namespace lockstep::parallel {
 
-// Over which ranks a group is cut and summed.
+// The mesh of a group: parameters are sharded over one axis, and replicated over the other one if there is one.
 struct ShardMesh {
   DeviceMesh mesh;
   int shard_axis = 0;
-  int replicate_axis = -1;  // none on a 1-d mesh
+  int replicate_axis = -1;  // -1 on a 1-d mesh
   explicit ShardMesh(DeviceMesh of) : mesh(std::move(of)) {
     shard_axis = mesh.num_axes() - 1;
     if (mesh.num_axes() == 2) replicate_axis = 0;
@@ -43,52 +43,54 @@ struct ParameterSlotRef {
 
 class ShardParameter {
  public:
-  // Cuts the tensor in the first slot, which is plain, and puts the part of this rank in all of them.
+  // Shards the plain tensor in the first slot along `dim` and puts the sharded tensor into all slots. `offload`: the
+  // shard is kept on the host, in pinned memory if `pinned`.
   ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh, bool offload,
                  bool pinned);
 
   const std::string& name() const { return name_; }  // the path below the module of the group
   const layout::CutParameter& cut() const { return cut_; }
   const Tensor& sharded() const { return sharded_; }
-  const Tensor& full() const { return full_; }  // undefined before the first gather
+  const Tensor& unsharded() const { return unsharded_; }  // undefined before the first all-gather
   bool requires_grad() const;
   const std::vector<ParameterSlotRef>& slots() const { return slots_; }
 
-  // Takes over what was put in the slots since (a state dict that was assigned, a cast). Throws Error when that is no
-  // tensor of this sharding.
+  // Adopts a tensor that was assigned to the slots since (by an assigning load, or a cast). Throws Error when it is not
+  // sharded in the same way.
   void adopt_slots();
 
-  // The whole parameter on memory of its own, to be filled through the tensor that comes back; the slots show it after
-  // show_full().
-  Tensor attach_full(DType dtype, device::Device device);
-  void release_full(const char* why);
+  // Allocates the unsharded tensor. The result is a tensor over the same memory that copy-out fills: writing to it does
+  // not raise the version of the parameter.
+  Tensor allocate_unsharded(DType dtype, device::Device device);
+  void free_unsharded(const char* why);
 
-  // ---- which tensor the slots show ----
-  void show_sharded();
-  void show_full();
-  void show(const Tensor& kept);
+  // ---- which tensor the slots hold ----
+  void put_sharded();
+  void put_unsharded();
+  void put(const Tensor& kept);  // the shards that are kept after forward
 
-  std::shared_ptr<const GatherExtension> extension;  // null: the part travels as it is
+  std::shared_ptr<const GatherExtension> extension;  // null: the all-gather sends the shard itself
 
-  // ---- gradients, whole ----
-  Tensor fresh;        // of the backward that runs
-  Tensor accumulated;  // of backwards without synchronisation
-  // ---- gradients, sharded: partial sums that wait for their all_reduce, in the type of the reduction ----
+  // ---- full gradients ----
+  Tensor fresh;        // of the running backward
+  Tensor accumulated;  // of backwards without gradient synchronization
+  // ---- sharded gradients: partial sums that were not yet all-reduced, in the reduce type ----
   Tensor partial_sum;
 
-  // Whether the parts changed since the last attach_full(): whole parameters made of them are stale.
+  // Whether the shards have changed since the last allocate_unsharded(), so that the unsharded values are stale.
   bool is_stale() const;
 
  private:
   void put_in_slots(const Tensor& tensor) const;
+  const Tensor& seen_by_optimizers() const;
 
   std::string name_;
   std::vector<ParameterSlotRef> slots_;
   layout::CutParameter cut_;
   LayoutPtr layout_;
   Tensor sharded_;
-  Tensor full_;
-  std::uint64_t gathered_version_ = 0;  // of the parts, at the last gather
+  Tensor unsharded_;
+  std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather
   const Storage* gathered_from_ = nullptr;
 };
 

@@ -11,6 +11,7 @@
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
+#include "engine/parallel/waits.hpp"
 
 namespace lockstep::parallel {
 
@@ -38,7 +39,7 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 }  // namespace
 
 // ---- the root ----
-// Everything is checked before anything is kept, so that a root that was refused may try again.
+// All checks come before the first change, so a root that was refused may try again.
 void ShardState::make_root() {
   if (modules_.size() > 1)
     throw Error(str("FSDP requires a single root module but got ", owner_, ", a group of several"),
@@ -77,10 +78,10 @@ void ShardState::make_root() {
   }
   if (!group_) return;
   group_->is_root = true;
-  group_->set_reshard_after_forward(ReshardAfterForward::of(false));  // backward would gather it again at once
+  group_->set_reshard_after_forward(ReshardAfterForward::of(false));  // backward would unshard it at once
 }
 
-// A forward or backward that threw leaves states in the middle: the next forward of the root starts anew.
+// A forward or backward that threw leaves states in the middle of a phase. The next forward of the root resets them.
 void ShardState::recover() {
   for (const ShardStatePtr& state : context->living_states()) {
     state->phase_ = Phase::idle;
@@ -95,32 +96,33 @@ void ShardState::recover() {
 
 void ShardState::enter_as_root() {
   if (!is_initialized_) make_root();
-  if (in_backward()) return;  // recomputes: what is needed was written long ago
+  if (in_backward()) return;  // a recomputation: its forward has waited for the optimizer
   if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
   if (context->forward_root) return;
   context->forward_root = this;
-  // A group of several modules of which one never ran is entered anew by each forward.
-  for (const ShardStatePtr& state : context->living_states()) {
-    if (defect_armed(Defect::shard_entered_group_kept)) [[unlikely]]
-      break;
-    if (state->phase_ == Phase::forward) state->phase_ = Phase::idle;
-    state->modules_to_run_.clear();
-  }
+  for (const ShardStatePtr& state : context->living_states()) state->leave_unfinished_forward();
   phase_ = Phase::forward;
-  // What the optimizer wrote is there before anything is gathered; the gather itself waits for its copy-in.
-  const bool waits = !defect_armed(Defect::shard_gather_ignores_optimizer);
+  // Every all-gather waits for its copy-in, so one wait of the copy-in stream orders all of them after the optimizer.
   device::Stream& copy_in = device::stream(device_, device::Role::copy_in);
   if (context->post_optim_event) {
     note_event(EventKind::wait_event, owner_);
-    if (waits) copy_in.wait(*context->post_optim_event);
+    wait(WaitEdge::copy_in_for_optimizer, copy_in, *context->post_optim_event);
     context->post_optim_event.reset();
   } else {
     note_event(EventKind::wait_stream, owner_);
-    if (waits) copy_in.wait(device::current_stream(device_).record());
+    wait(WaitEdge::copy_in_for_optimizer, copy_in, device::current_stream(device_));
   }
 }
 
-// A recomputation moves and casts as the forward did.
+// If one module of a group of several did not run in the previous forward, the group is still in its forward.
+void ShardState::leave_unfinished_forward() {
+  if (defect_armed(Defect::shard_entered_group_kept)) [[unlikely]]
+    return;
+  if (phase_ == Phase::forward) phase_ = Phase::idle;
+  modules_to_run_.clear();
+}
+
+// A recomputation moves and casts its inputs as the forward did.
 void ShardState::move_inputs(nn::Inputs& inputs) const {
   if (device_.kind != device::Kind::sim && device_.kind != device::Kind::cuda) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
@@ -158,7 +160,7 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
   if (is_root_ || context->forward_root == this) move_inputs(inputs);
   cast_inputs(inputs);
   if (!is_first) {
-    // It may have been put back by hand since the first of its modules ran.
+    // reshard() may have been called since the first of its modules ran.
     if (group_ && phase_ == Phase::forward && group_->state() != GroupState::unsharded) {
       group_->begin_unshard();
       group_->finish_unshard(!in_backward());
@@ -183,7 +185,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
     return cast_outputs(outputs);
   }
   if (in_backward()) {
-    queue_end_of_backward();  // which reshards the group if its own backward does not come
+    queue_end_of_backward();  // reshards the group if this backward never reaches it
   } else if (group_) {
     group_->reshard_after_forward();
     group_->positions.push_back(context->forward_order.size());
@@ -228,21 +230,20 @@ void ShardState::queue_end_of_backward() {
     at->callback_in = 0;
     const bool is_last = at->is_last_backward;
     const auto states = at->living_states();
-    for (const ShardStatePtr& state : states) state->take_what_is_left();
+    for (const ShardStatePtr& state : states) state->finish_backward();
     at->agree_on_end();
     if (is_last)
       for (const ShardStatePtr& state : states) state->wait_at_end();
     if (!is_last) return;
     at->forward_order.clear();
-    at->reduced.clear();
-    at->free_reduction_input();
+    at->free_reductions();
     if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->device_));
   });
 }
 
 void ShardState::pre_backward() {
   queue_end_of_backward();
-  if (phase_ == Phase::backward && modules_.size() > 1) return;  // another of its modules was reached before
+  if (phase_ == Phase::backward && modules_.size() > 1) return;  // backward has reached another of its modules before
   phase_ = Phase::backward;
   note_event(EventKind::pre_backward, owner_);
   if (group_) {
@@ -254,27 +255,38 @@ void ShardState::pre_backward() {
     if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
 }
 
+namespace {
+
+// The position in the order of forwards that backward reaches after `position`; num_positions: none.
+std::size_t next_in_backward(std::size_t position, std::size_t num_positions) {
+  if (defect_armed(Defect::shard_prefetch_wrong_group)) [[unlikely]]
+    return position + 1;
+  return position == 0 ? num_positions : position - 1;
+}
+
+}  // namespace
+
 void ShardState::prefetch_previous() {
-  if (group_->positions.empty()) return;  // a backward over a graph that was kept
-  const std::size_t position = group_->positions.back();
+  if (group_->positions.empty()) return;  // a second backward through a retained graph
+  const std::size_t num_positions = context->forward_order.size();
+  const std::size_t next = next_in_backward(group_->positions.back(), num_positions);
   group_->positions.pop_back();
-  const bool wrong = defect_armed(Defect::shard_prefetch_wrong_group);
-  if (wrong ? position + 1 >= context->forward_order.size() : position == 0) return;
-  if (const auto group = context->forward_order[wrong ? position + 1 : position - 1].lock()) group->begin_unshard();
+  if (next == num_positions) return;
+  if (const auto group = context->forward_order[next].lock()) group->begin_unshard();
 }
 
 void ShardState::post_backward() {
   if (phase_ != Phase::backward) return;
   phase_ = Phase::idle;
   if (group_) {
-    // Freed before the reduction takes memory.
+    // Frees the unsharded parameters before the reduction allocates memory.
     if (group_->reshard_after_backward && group_->state() == GroupState::unsharded) group_->reshard();
     group_->take_gradients(false);
   }
   note_event(EventKind::post_backward, owner_);
 }
 
-void ShardState::take_what_is_left() {
+void ShardState::finish_backward() {
   if (phase_ == Phase::backward) post_backward();
   if (group_) {
     if (group_->state() == GroupState::unsharded && group_->reshard_after_backward) group_->reshard();
@@ -286,16 +298,15 @@ void ShardState::take_what_is_left() {
 
 void ShardState::wait_at_end() {
   if (!group_) return;
-  if (!defect_armed(Defect::shard_unused_gather_kept)) [[likely]]
-    group_->drop_unused_gather();
-  // Kept for a backward that never came; the optimizer is about to change what it is made of.
-  if (group_->state() == GroupState::kept) group_->reshard();
+  if (group_->has_unused_gather()) group_->drop_unused_gather();
+  // The shards were kept for a backward that did not reach the group. The optimizer is about to change them.
+  if (group_->state() == GroupState::sharded_post_forward) group_->reshard();
   group_->wait_for_reduction();
   group_->positions.clear();
 }
 
-// Ranks that disagree on which parameters got a gradient must learn so now. Who left none out has nothing to ask: the
-// others see what it waits for.
+// Ranks that disagree on the parameters that got a gradient raise an error now. A rank that reduced everything need not
+// compare: its peers can see its pending collective.
 void ShardContext::agree_on_end() const {
   std::vector<comm::ProcessGroup*> process_groups;
   bool left_out = false;

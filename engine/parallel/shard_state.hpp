@@ -1,12 +1,12 @@
-// What a call of fully_shard leaves on its modules: the hooks that drive the group through forwards and backwards.
+// The hooks that a call of fully_shard leaves on its modules. They drive the group through forwards and backwards.
 //
-//   phase       entered                                     left
-//   idle        at first, and after each use                forward (pre-forward), backward (pre-backward)
-//   forward     the first of its modules is entered         idle (the last of them is left)
-//   backward    backward reaches the outputs of a forward   idle (it has left the inputs, or has ended)
+//   phase       begins when                                ends when
+//   idle        at first, and after each use               a forward or backward begins
+//   forward     a call enters the first of the modules     a call leaves the last of them
+//   backward    backward reaches the outputs               backward has left the inputs, or has ended
 //
-// A forward that runs within a backward recomputes. While the state is in its own backward, a recomputation changes
-// nothing. Before that, a recomputation gathers the group and leaves it unsharded for its own backward, which follows.
+// A forward in a backward is a recomputation. While the state is in its own backward, a recomputation changes nothing.
+// Before that, a recomputation unshards the group and leaves it unsharded for its own backward, which follows.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,17 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptions& options, device::Device device,
              std::shared_ptr<ShardGroup> group);
 
-  // The group of its parameters; null when all of them belong to others.
+  // Null when the modules have no parameters of their own.
   const std::shared_ptr<ShardGroup>& group() const { return group_; }
   const std::string& owner() const { return owner_; }
   std::shared_ptr<ShardContext> context;
 
   void pre_forward(nn::Inputs& inputs);
   void post_forward(const nn::Module& module, nn::Value& outputs);
-  // At the end of a backward below this root, for each state: what its inputs' gradients did not tell of; the waits.
-  void take_what_is_left();
+  // At the end of each backward: finishes a backward of the group that no gradient of an input has finished, and
+  // reduces the remaining gradients.
+  void finish_backward();
+  // At the end of a last backward: drops unused all-gathers and waits for the reductions.
   void wait_at_end();
 
   std::vector<std::weak_ptr<ShardState>> forward_prefetch, backward_prefetch;
@@ -42,6 +44,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   enum class Phase { idle, forward, backward };
   void make_root();
   void enter_as_root();
+  void leave_unfinished_forward();
   void move_inputs(nn::Inputs& inputs) const;
   void cast_inputs(nn::Inputs& inputs) const;
   void cast_outputs(nn::Value& outputs) const;
@@ -65,6 +68,6 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
 };
 
 using ShardStatePtr = std::shared_ptr<ShardState>;
-ShardStatePtr shard_state_of(const nn::Module& module);  // null when it is not sharded
+ShardStatePtr shard_state_of(const nn::Module& module);  // null when fully_shard was not applied to it
 
 }  // namespace lockstep::parallel

@@ -12,7 +12,7 @@ namespace lockstep::parallel {
 
 namespace {
 
-constexpr std::size_t row_size = 3 + max_dims;  // type, whether it is averaged, number of dims, sizes
+constexpr std::size_t row_size = 3 + max_dims;  // type, requires_grad, number of dims, sizes
 
 std::vector<std::int64_t> row_of(const Tensor& tensor) {
   std::vector<std::int64_t> row(row_size, 0);
@@ -35,7 +35,7 @@ std::string joined_names(const std::vector<nn::NamedParameter>& parameters) {
   return text;
 }
 
-// The lines of `text` that `other` lacks.
+// The lines of `text` that are not in `other`, separated by commas.
 std::string missing_lines(const std::string& text, const std::string& other) {
   std::string found;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -57,8 +57,7 @@ void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
   const auto counts = gather_numbers(group, static_cast<std::int64_t>(parameters.size()), call);
   const auto odd = std::find_if(counts.begin(), counts.end(), [&](std::int64_t count) { return count != counts[0]; });
   if (odd == counts.end()) return;
-  const auto names =
-      comm::exchange(group, joined_names(parameters), "names of parameters");  // every rank saw that they differ
+  const auto names = comm::exchange(group, joined_names(parameters), "names of parameters");  // all ranks get here
   const auto rank = static_cast<std::size_t>(odd - counts.begin());
   const std::string only_first = missing_lines(names[0], names[rank]);
   const std::string only_other = missing_lines(names[rank], names[0]);
@@ -85,7 +84,7 @@ void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
                        "` is ", text_of(theirs), " on rank ", group.members()[0], " and ", text_of(own), " on rank ",
                        group.members()[static_cast<std::size_t>(group.rank())]);
   }
-  // Names and differences are told to all, so that a rank without a difference stops too.
+  // Ranks exchange names and differences, so that a rank without a difference fails, too.
   const auto reports = comm::exchange(group, difference + "\n" + joined_names(parameters), "differences of parameters");
   for (const std::string& report : reports)
     if (report[0] != '\n') fail(owner, report.substr(0, report.find('\n')));

@@ -1,4 +1,5 @@
-// The first forward of a replicated module: ranks agree on its parameters and take rank 0's values.
+// The start-up of a replicated module, at its first forward: the ranks compare their parameters, and all get the values
+// of rank 0.
 #pragma once
 
 #include <string>
@@ -9,8 +10,9 @@
 
 namespace lockstep::parallel {
 
-// An all_gather of the count of parameters, a broadcast of types and shapes, one broadcast of the values. Throws Error
-// on every rank, naming the parameter, when counts, types, shapes, names or what is frozen differ.
+// Makes one all-gather of the number of parameters, one broadcast of types and shapes, and one broadcast of the values
+// per device. Throws Error on every rank, with the name of the parameter, when the number of parameters, a type, shape
+// or name, or requires_grad differs. `owner`: the name of the module, for log and messages.
 void start_up(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters, const std::string& owner);
 
 }  // namespace lockstep::parallel

@@ -1,9 +1,9 @@
-// What a training step costs once it repeats: no new memory, and at its peak little beside what training must hold.
+// The memory of a repeated training step: it allocates no new memory, and its peak is little more than necessary.
 #include <gtest/gtest.h>
 
 #include "engine/device/device.hpp"
 #include "engine/optim/optimizer.hpp"
-#include "engine/parallel/replicate_testing.hpp"
+#include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
 namespace {
@@ -21,9 +21,9 @@ struct Setting {
   bool set_to_none = true;
 };
 
-// Trains a Transformer with Adam for six steps; from the third on, requires that no pool grows, that every step after
-// it is like the last one to the byte, and that the peak stays near what must be held: parameters, their gradients, the
-// optimizer's state, and what forward saved for backward.
+// Trains a Transformer with Adam for six steps. From the third step on no pool may grow, each step must use as much
+// memory as the step before to the byte, and the peak must be close to the sum of parameters, gradients, optimizer
+// state and saved activations.
 void train(const Setting& setting) {
   nn::Inputs arguments;
   arguments.named = {{"n_layers", 3}, {"dim", 64}, {"vocab_size", 256}, {"max_seq_len", 32}, {"dropout_p", 0.0}};
@@ -54,20 +54,20 @@ void train(const Setting& setting) {
       require(now.num_pool_misses == before.num_pool_misses,
               str(where, "the pools grew ", now.num_pool_misses - before.num_pool_misses, " times"));
       require(step == 3 || (now.current == before.current && now.peak == before.peak),
-              str(where, "memory by purpose is not that of the step before"));
+              str(where, "memory by purpose differs from the step before"));
       const std::int64_t parameters = current(Purpose::parameter), state = current(Purpose::optimizer);
       require(parameters > 0 && gradients == parameters && state == 2 * parameters && saved > parameters,
               str(where, "parameters ", parameters, ", gradients ", gradients, ", optimizer ", state, ", saved ", saved,
-                  " bytes: what the bound is made of is not what it should be"));
+                  " bytes: unexpected sizes"));
       const std::int64_t held = parameters + gradients + state + saved;
       require(static_cast<double>(now.peak_total) <= 1.15 * static_cast<double>(held),
-              str(where, "a peak of ", now.peak_total, " bytes where ", held, " must be held"));
+              str(where, "a peak of ", now.peak_total, " bytes where ", held, " are necessary"));
     }
     before = now;
   }
 }
 
-TEST(SteadyStep, TakesNoNewMemoryAndPeaksNearWhatItHolds) {
+TEST(SteadyStep, AllocatesNothingAndPeaksNearItsNeeds) {
   for (const int world_size : {1, 2})
     for (const bool as_view : {false, true})
       for (const bool set_to_none : {false, true})

@@ -1,4 +1,4 @@
-// For the tests of replicate: ranks as threads, a model every rank builds alike, and what a whole batch would give.
+// For the tests of this folder: runs ranks as threads, builds models, and computes the expected mean gradients.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ namespace lockstep::parallel::testing {
 using comm::testing_ranks::Kind;
 using comm::testing_ranks::require;
 
-// Runs the body on ranks and gives the first failure, "" when there is none.
+// Runs the body on all ranks. Returns the first failure, "" if there is none.
 inline std::string run(int world_size, const std::function<void(int rank)>& body, Kind kind = Kind::threads,
                        double deadline = 10.0) {
   for (const std::string& failure : comm::testing_ranks::run_ranks(world_size, kind, body, deadline))
@@ -31,7 +31,7 @@ inline nn::ModulePtr built(std::string_view name, std::uint64_t seed, const nn::
   return nn::build(name, arguments, {});
 }
 
-// Two branches; `forward` takes which of them to run: "a", "b" or "both".
+// Two branches. The second argument of forward selects them: "a", "b" or "both".
 struct Branches : nn::Module {
   Branches() : Module("Branches") {}
   nn::ModulePtr clone_shell() const override { return std::make_shared<Branches>(); }
@@ -69,8 +69,8 @@ inline Tensor loss_of(const nn::ModulePtr& module, std::uint64_t seed) {
   return ops::sum(ops::mul(y, y));
 }
 
-// The gradients that `loss_of` gives on every rank's input, each made on a fresh copy of the module, summed in the
-// fixed order of the engine, pairwise over the ranks, and divided once.
+// The mean of the gradients of all ranks, per parameter. The gradients of each rank come from a copy of the module.
+// They are summed in a pairwise tree over the ranks, as in the engine, and divided once.
 inline std::vector<std::vector<float>> mean_gradients(const nn::ModulePtr& module, int world_size,
                                                       const std::function<Tensor(const nn::ModulePtr&, int)>& loss_of) {
   std::vector<std::vector<std::vector<float>>> of_rank;  // [rank][parameter][element]
@@ -102,7 +102,7 @@ inline std::vector<std::vector<float>> mean_gradients(const nn::ModulePtr& modul
   return of_rank[0];
 }
 
-// The first parameter whose gradient differs in a bit, "" when none does.
+// The first element of a gradient that differs in a bit, "" if none does.
 inline std::string differing_gradient(const nn::ModulePtr& module, const std::vector<std::vector<float>>& expected) {
   const auto parameters = nn::named_parameters(module);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -116,7 +116,7 @@ inline std::string differing_gradient(const nn::ModulePtr& module, const std::ve
   return "";
 }
 
-// How many collectives of a kind this rank issued since the log had `from` entries.
+// The number of collectives of a kind in the log of this rank, from entry `from`.
 inline int count(comm::Operation operation, comm::Family family, std::size_t from = 0) {
   int found = 0;
   for (std::size_t i = from; i < comm::log().size(); ++i)

@@ -1,0 +1,89 @@
+#include "engine/parallel/shard_collect.hpp"
+
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/parallel/contract.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+
+// The full tensors that groups of this rank have sharded, and the names of these groups.
+struct Claims {
+  explicit Claims(RankContext&) {}
+  std::vector<std::pair<std::weak_ptr<TensorImpl>, std::string>> entries;
+  const std::string* owner_of(const Tensor& tensor) const {
+    for (const auto& [claimed, owner] : entries)
+      if (claimed.lock() == tensor.impl_ptr()) return &owner;
+    return nullptr;
+  }
+};
+Claims& claims() { return RankContext::current().service<Claims>(); }
+
+}  // namespace
+
+ParameterCollector::ParameterCollector(const FullyShardOptions& options) {
+  for (const nn::ModulePtr& module : options.ignored) seen_.insert(module.get());
+  for (const Tensor& tensor : options.ignored_parameters) ignored_.insert(&tensor.impl());
+}
+
+void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root) {
+  if (!seen_.insert(module.get()).second) return;
+  if (!is_root && (is_applied(*module, fully_shard_name) || is_applied(*module, replicate_name))) return;
+  for (const nn::ChildSlot& child : module->children) visit(child.module, prefix + child.name + ".", false);
+  modules_.push_back(module);
+  for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
+    const nn::ParameterSlot& at = module->parameters[slot];
+    if (!at.tensor.defined() || ignored_.contains(&at.tensor.impl())) continue;
+    const auto known = indices_.find(&at.tensor.impl());
+    if (known != indices_.end()) {
+      parameters_[known->second].slots.push_back({module, slot});
+      continue;
+    }
+    indices_[&at.tensor.impl()] = parameters_.size();
+    parameters_.push_back({prefix + at.name, at.tensor, {{module, slot}}});
+  }
+}
+
+void check_parameter(const CollectedParameter& parameter, const std::string& owner) {
+  if (const std::string* other = claims().owner_of(parameter.tensor))
+    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is the same parameter as `", *other,
+                    "`, which another group has sharded"),
+                "shard the modules that share it together, in one group");
+  if (parameter.tensor.is_sharded())
+    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is sharded already, as ",
+                    parameter.tensor.impl().layout->text()),
+                "a parameter belongs to one group");
+  if (parameter.tensor.num_dims() == 0)
+    throw Error(str("fully_shard doesn't support scalar parameters. Change ", parameter.name,
+                    " to a 1D tensor with numel equal to 1."),
+                "give it one dim");
+  if (!parameter.tensor.is_contiguous())
+    throw Error(str("FSDP does not support non-contiguous parameters: `", parameter.name, "` of ", owner, " has sizes ",
+                    to_text(parameter.tensor.sizes()), " and strides ", to_text(parameter.tensor.strides())),
+                "register a contiguous copy of it");
+  if (grad(parameter.tensor).defined())
+    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " has a gradient, which would be lost"),
+                "clear the gradients before sharding");
+}
+
+int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options) {
+  const int dim = options.shard_dim ? options.shard_dim(parameter.name, parameter.tensor) : 0;
+  const int num_dims = parameter.tensor.num_dims();
+  if (dim < -num_dims || dim >= num_dims)
+    throw Error(
+        str("Shard dim ", dim, " is invalid for ", num_dims, "D tensor `", parameter.name, "` of ", options.name),
+        "shard a dim that the parameter has");
+  return dim < 0 ? dim + num_dims : dim;
+}
+
+void claim(const CollectedParameter& parameter, const std::string& owner) {
+  auto& entries = claims().entries;
+  std::erase_if(entries, [](const auto& entry) { return entry.first.expired(); });
+  entries.emplace_back(parameter.tensor.impl_ptr(), str(owner, ".", parameter.name));
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,47 @@
+// The parameters that a call of fully_shard makes a group of, and the checks that a parameter must pass.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "engine/parallel/fully_shard.hpp"
+#include "engine/parallel/shard_parameter.hpp"
+
+namespace lockstep::parallel {
+
+struct CollectedParameter {
+  std::string name;  // the path below the module of the group
+  Tensor tensor;
+  std::vector<ParameterSlotRef> slots;
+};
+
+// Collects the parameters below modules, except those of ignored modules and of modules that fully_shard or replicate
+// has been applied to. Children come before the parameters of the module itself; each parameter is collected once, with
+// all its slots.
+class ParameterCollector {
+ public:
+  explicit ParameterCollector(const FullyShardOptions& options);
+  void collect(const nn::ModulePtr& root, const std::string& prefix) { visit(root, prefix, true); }
+  const std::vector<CollectedParameter>& parameters() const { return parameters_; }
+  const std::vector<nn::ModulePtr>& modules() const { return modules_; }  // all visited modules
+
+ private:
+  void visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root);
+  std::vector<CollectedParameter> parameters_;
+  std::vector<nn::ModulePtr> modules_;
+  std::set<const nn::Module*> seen_;
+  std::set<const TensorImpl*> ignored_;
+  std::map<const TensorImpl*, std::size_t> indices_;
+};
+
+// Throws Error for a parameter that another group has sharded, that is sharded already, is a scalar, is not contiguous
+// or has a gradient. `owner`: the name of the group.
+void check_parameter(const CollectedParameter& parameter, const std::string& owner);
+// The dim that the options ask for, from 0. Throws Error when the parameter has no such dim.
+int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options);
+// Notes that the group `owner` shards this full tensor: another group that holds it too is an error.
+void claim(const CollectedParameter& parameter, const std::string& owner);
+
+}  // namespace lockstep::parallel
