@@ -11,19 +11,11 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using testing_support::all_failures;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
 using verdict::Status;
-
-std::string told(const Ran& ran) {
-  std::string text = ran.result.reason;
-  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
-    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
-  return text;
-}
-
-#define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << told(ran)
 
 TextOptions ranks(int world_size, const std::string& launch = "thread") {
   TextOptions options;
@@ -111,7 +103,7 @@ TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
                             ranks(2, GetParam()));
   EXPECT_EQ(ran.result.status, Status::FAIL);
   for (int rank : {0, 1}) {
-    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << all_failures(ran);
     EXPECT_THAT(ran.failures(rank)[0],
                 AllOf(HasSubstr("expect_across 4: x of rank 0 and of rank 1 differ"), HasSubstr("4 of 5")));
     EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expect_across 6: ones(2) of ranks 0 and 1 is the same"));
@@ -126,7 +118,7 @@ TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
 )yaml",
                             ranks(2));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  EXPECT_THAT(told(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
+  EXPECT_THAT(all_failures(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
 }
 
 TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
@@ -209,7 +201,7 @@ TEST(Ranks, WrongCountsSayWhatWasSeen) {
 )yaml",
                             ranks(2));
   for (int rank : {0, 1}) {
-    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << all_failures(ran);
     EXPECT_THAT(ran.failures(rank)[0],
                 AllOf(HasSubstr("user/all_reduce: expected 2, seen 1"), HasSubstr("user/barrier: expected 0, seen 1"),
                       HasSubstr("for x (line 7)")));
@@ -244,8 +236,8 @@ TEST(Ranks, AMissingWaitIsAnOrderFailure) {
   - expect_equal: [x, 2]
 )yaml",
                             ranks(2, "process"));  // of threads the thread sanitizer would report the race as well
-  EXPECT_EQ(ran.result.status, Status::FAIL) << told(ran);
-  EXPECT_EQ(ran.result.failure->check, "order") << told(ran);
+  EXPECT_EQ(ran.result.status, Status::FAIL) << all_failures(ran);
+  EXPECT_EQ(ran.result.failure->check, "order") << all_failures(ran);
 }
 
 }  // namespace

@@ -87,4 +87,22 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   return ran;
 }
 
+// "check line: message" of the failure that the result shows, or the reason of a result without one.
+inline std::string first_failure(const Ran& ran) {
+  const auto& failure = ran.result.failure;
+  return failure ? str(failure->check, " ", failure->line, ": ", failure->message) : ran.result.reason;
+}
+
+// The reason, and the failures of every rank, each on its own line.
+inline std::string all_failures(const Ran& ran) {
+  std::string text = ran.result.reason;
+  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
+    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
+  return text;
+}
+
 }  // namespace lockstep::run::testing_support
+
+#define EXPECT_PASS(ran)                                            \
+  EXPECT_EQ((ran).result.status, ::lockstep::verdict::Status::PASS) \
+      << ::lockstep::run::testing_support::all_failures(ran)

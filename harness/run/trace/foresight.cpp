@@ -17,11 +17,7 @@
 
 namespace lockstep::run {
 
-using scenario::Expr;
-using scenario::ExprKind;
-using scenario::Step;
-using scenario::Steps;
-using scenario::Verb;
+namespace foresight {
 
 namespace {
 
@@ -340,13 +336,15 @@ void add_source(const scenario::Scenario& of, scenario::Diagnostics& diagnostics
 
 }  // namespace
 
+}  // namespace foresight
+
 void check_before_launch(const std::vector<scenario::Case>& cases, scenario::Diagnostics& diagnostics) {
   std::set<const scenario::Scenario*> seen, unchecked;
   for (const scenario::Case& one : cases) {
     const scenario::Scenario* of = one.scenario.get();
     if (one.skip || one.expect_failure) continue;
-    if (seen.insert(of).second) add_source(*of, diagnostics);
-    if (walk_case(one, diagnostics) || !unchecked.insert(of).second) continue;
+    if (seen.insert(of).second) foresight::add_source(*of, diagnostics);
+    if (foresight::walk_case(one, diagnostics) || !unchecked.insert(of).second) continue;
     diagnostics.error(of->place, str("no step checks anything in the case [", one.id,
                                      "], which cannot pass without evidence; add an `expect`, or a `skip` for it"));
   }

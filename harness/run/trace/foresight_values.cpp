@@ -4,15 +4,10 @@
 #include <array>
 
 #include "engine/autograd/autograd.hpp"
+#include "harness/run/step_blocks.hpp"
 #include "harness/run/values/evaluate.hpp"
 
-namespace lockstep::run {
-
-using scenario::Expr;
-using scenario::ExprKind;
-using scenario::Step;
-using scenario::Steps;
-using scenario::Verb;
+namespace lockstep::run::foresight {
 
 namespace {
 
@@ -39,12 +34,6 @@ bool hangs_on_a_run(const Expr& expr) {
             (!of_modules && scenario::spec_of(function).kind != scenario::FunctionKind::plain);
   });
   return found;
-}
-
-std::vector<const Steps*> blocks_of(const Step& step) {
-  std::vector<const Steps*> blocks = {&step.steps, &step.otherwise};
-  for (const scenario::Branch& branch : step.among) blocks.push_back(&branch.steps);
-  return blocks;
 }
 
 void collect_in_hooks(const Steps& steps, std::set<std::string>& names) {
@@ -144,10 +133,9 @@ std::set<std::string> names_bound_in_hooks(const Steps& steps) {
 
 bool contains_check(const Step& step) {
   if (step.raises || scenario::spec_of(step.verb).group == scenario::Group::checks) return true;
-  std::vector<const Steps*> blocks = blocks_of(step);
-  if (step.routine) blocks.push_back(&step.routine->steps);
+  const std::vector<const Steps*> blocks = blocks_and_routine_of(step);
   return std::any_of(blocks.begin(), blocks.end(),
                      [](const Steps* block) { return std::any_of(block->begin(), block->end(), contains_check); });
 }
 
-}  // namespace lockstep::run
+}  // namespace lockstep::run::foresight

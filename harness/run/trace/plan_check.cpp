@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "harness/plan/collectives.hpp"
-#include "harness/run/trace/plan_trace.hpp"
+#include "harness/run/trace/plan_case.hpp"
 
 namespace lockstep::run {
 
@@ -84,10 +84,6 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
   judgement.not_judged = why_not_planned(spec, stage);
   if (!judgement.not_judged.empty()) return judgement;
   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
-  if (!outcome.not_planned.empty()) {
-    judgement.not_judged = str("no plan yet: of ", outcome.not_planned);
-    return judgement;
-  }
   if (!outcome.unforeseen.empty()) {
     judgement.not_judged = str("cannot be foretold: ", outcome.unforeseen);
     judgement.mismatches.push_back(
@@ -124,7 +120,6 @@ std::string explain_plan(const CaseSpec& spec) {
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
-    if (!outcome.not_planned.empty()) text += str("  and what `", outcome.not_planned, "` adds\n");
   }
   return text;
 }

@@ -4,8 +4,8 @@
 
 #include "engine/core/defects.hpp"
 #include "harness/run/test_support.hpp"
+#include "harness/run/trace/plan_case.hpp"
 #include "harness/run/trace/plan_check.hpp"
-#include "harness/run/trace/plan_trace.hpp"
 
 namespace lockstep::run {
 namespace {
@@ -135,7 +135,7 @@ TEST(PlanOrder, ParametersFrozenBetweenStepsArePlanned) {
 
 // ---- independence ----
 std::string text_of(const PlanOutcome& outcome) {
-  std::string text = str(outcome.unforeseen, "|", outcome.not_planned, "\n");
+  std::string text = str(outcome.unforeseen, "\n");
   for (const plan::Collective& one : outcome.planned)
     text += str(one.family, " ", one.operation, " ", one.axis, " ", one.group_size, " ", one.phase, " ", one.owner, " ",
                 one.line, " ", one.bytes, " ", one.bytes_are_least, " ", one.turn, "\n");

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -14,7 +15,7 @@ using scenario::Op;
 namespace {
 
 void count_condition(StepCall& call, const EmptyReadings& readings) {
-  verdict::Evidence& evidence = call.in.evidence();
+  verdict::Evidence& evidence = call.live().evidence();
   (readings.any() ? evidence.trivial : evidence.conditions) += 1;
 }
 
@@ -23,7 +24,7 @@ bool is_comparison(const Expr& expr) {
 }
 
 void check_condition(StepCall& call, const Expr& expr) {
-  const Site site = call.in.site_of(call.step, call.scope);
+  const Site site = call.site();
   std::string seen;
   bool holds = false;
   const EmptyReadings readings;
@@ -42,7 +43,7 @@ void check_condition(StepCall& call, const Expr& expr) {
         if (items[i].as_bool(str("condition ", i)))
           count_condition(call, readings);
         else
-          call.in.fail(site, str("`", to_text(expr), "` does not hold: item ", i, " is false"));
+          call.live().fail(site, str("`", to_text(expr), "` does not hold: item ", i, " is false"));
       }
       return;
     }
@@ -51,7 +52,7 @@ void check_condition(StepCall& call, const Expr& expr) {
   if (holds)
     count_condition(call, readings);
   else
-    call.in.fail(site, str("`", to_text(expr), "` does not hold", seen));
+    call.live().fail(site, str("`", to_text(expr), "` does not hold", seen));
 }
 
 // {family: {operation: number}} as stated.
@@ -87,7 +88,7 @@ CollectiveFilter filter_of(StepCall& call) {
 
 // That there was no collective says nothing of a window in which no step did any work.
 void count_checked(StepCall& call, const Observation& seen, std::int64_t number, bool some) {
-  verdict::Evidence& evidence = call.in.evidence();
+  verdict::Evidence& evidence = call.live().evidence();
   (some || seen.worked ? evidence.collectives_checked : evidence.trivial) += number;
 }
 
@@ -122,7 +123,7 @@ void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter
   count_checked(call, seen_in, std::max<std::int64_t>(1, static_cast<std::int64_t>(keys.size())), some);
   if (off.empty()) return;
   if (!culprits.empty()) off += str(". Seen were ", list_collectives(culprits, 8));
-  call.in.fail(call.in.site_of(call.step, call.scope), off);
+  call.live().fail(call.site(), off);
 }
 
 }  // namespace
@@ -150,8 +151,8 @@ Value expect_equal(StepCall& call) {
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
   options.from_empty = readings.any();
-  call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
-                             call.source("expected"), expected, options);
+  call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
+                                 options);
   return Value();
 }
 
@@ -164,8 +165,8 @@ Value expect_different(StepCall& call) {
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
   options.from_empty = readings.any();
-  call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
-                             call.source("expected"), expected, options);
+  call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
+                                 options);
   return Value();
 }
 
@@ -173,8 +174,7 @@ Value expect_across(StepCall& call) {
   const Value value = call.value("value");
   const MeshPtr mesh = call.mesh();
   const bool same = call.boolean("same");
-  call.in.checks().add_across(call.in.site_of(call.step, call.scope), call.source("value"), value,
-                              mesh->shape().ranks(), same);
+  call.live().checks().add_across(call.site(), call.source("value"), value, mesh->shape().ranks(), same);
   return Value();
 }
 
@@ -191,8 +191,8 @@ Value expect_collectives(StepCall& call) {
     const std::vector<const comm::LogEntry*> entries = select(seen, filter);
     count_checked(call, seen, 1, expected + static_cast<std::int64_t>(entries.size()) > 0);
     if (static_cast<std::int64_t>(entries.size()) != expected)
-      call.in.fail(call.in.site_of(call.step, call.scope), str("expected ", expected, " collectives, seen ",
-                                                               entries.size(), ": ", list_collectives(entries, 8)));
+      call.live().fail(call.site(), str("expected ", expected, " collectives, seen ", entries.size(), ": ",
+                                        list_collectives(entries, 8)));
   }
   return Value();
 }

@@ -3,6 +3,7 @@
 #include <set>
 
 #include "harness/run/checks/event_texts.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -107,12 +108,12 @@ Value expect_events(StepCall& call) {
     if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
     silent = silent && path_of_owner(event.owner, model.module, model.path).empty();
   }
-  const Site site = call.in.site_of(call.step, call.scope);
+  const Site site = call.site();
   // That something did not happen says nothing of a window in which the model had no event at all.
   const auto judge = [&](bool asked, const std::string& off) {
     if (!asked) return;
-    (silent ? call.in.evidence().trivial : call.in.evidence().orders_checked) += 1;
-    if (!off.empty()) call.in.fail(site, off);
+    (silent ? call.live().evidence().trivial : call.live().evidence().orders_checked) += 1;
+    if (!off.empty()) call.live().fail(site, off);
   };
   judge(call.has("exactly"), exactly_off(seen, exactly));
   judge(call.has("in_order"), in_order_off(seen, in_order));

@@ -4,6 +4,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/tensor/ops_network.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/values/files.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -70,7 +71,7 @@ Value drop(StepCall& call) {
 Value read(StepCall& call) { return read_file(call.text("file"), folders_of(call), call.in.session().device); }
 
 Value write(StepCall& call) {
-  write_file(call.text("file"), call.value("value"), folders_of(call), call.in.budget());
+  write_file(call.text("file"), call.value("value"), folders_of(call), &call.live().budget());
   return Value();
 }
 

@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing_support::all_failures;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
@@ -20,15 +21,6 @@ Ran run_two(const std::string& steps, const std::string& device = "cpu") {
   options.device = device;
   return run_steps(steps, options);
 }
-
-std::string told(const Ran& ran) {
-  std::string text = ran.result.reason;
-  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
-    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
-  return text;
-}
-
-#define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << told(ran)
 
 constexpr const char* two_layers = R"yaml(
   - seed: 1
@@ -66,8 +58,8 @@ TEST(FullyShardVerb, SeesAWrongElementOfTheOwnPartAlone) {
   - expect_equal: [m, whole]
 )yaml"));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  EXPECT_TRUE(ran.failures(0).empty()) << told(ran);
-  ASSERT_EQ(ran.failures(1).size(), 1u) << told(ran);
+  EXPECT_TRUE(ran.failures(0).empty()) << all_failures(ran);
+  ASSERT_EQ(ran.failures(1).size(), 1u) << all_failures(ran);
   EXPECT_THAT(ran.failures(1)[0], HasSubstr("m.0.weight and whole.0.weight: 4 of 4 elements"));
 }
 
@@ -244,7 +236,7 @@ TEST(ExpectEvents, SaysWhatHappenedInstead) {
   - expect_events: {during: run, model: m, never: [reduce 1]}
 )yaml"));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  ASSERT_EQ(ran.failures().size(), 4u) << told(ran);
+  ASSERT_EQ(ran.failures().size(), 4u) << all_failures(ran);
   EXPECT_THAT(ran.failures()[0], HasSubstr("event 2 is `unshard 1`, expected `unshard 0`. Seen: unshard 0, unshard 1"));
   EXPECT_THAT(ran.failures()[1], HasSubstr("event 2 is `unshard 1`, expected no more"));
   EXPECT_THAT(ran.failures()[2], HasSubstr("no `reduce 1` after `reduce 0`"));
@@ -262,7 +254,7 @@ TEST(ExpectEvents, IsNoEvidenceInAWindowWhereNothingHappened) {
   - expect_events: {during: run, model: m, never: [unshard 0]}
   - expect_events: {during: run, model: m, kinds: recompute, exactly: "${[k for k in ['recompute 0'] if 1 == 2]}"}
 )yaml"));
-  EXPECT_EQ(ran.result.status, Status::INVALID) << told(ran);
+  EXPECT_EQ(ran.result.status, Status::INVALID) << all_failures(ran);
   EXPECT_EQ(ran.evidence().trivial, 2);
 }
 

@@ -14,11 +14,18 @@
 
 namespace lockstep::run {
 
+class LiveRun;
+
 // A step that runs: its arguments by name, evaluated when asked for. What is missing without a default is none.
 struct StepCall {
   Interpreter& in;
   const scenario::Step& step;
   const Scope& scope;
+  LiveRun* live_run = nullptr;  // null in a dry run
+
+  // The run that gathers evidence. Throws InternalError in a dry run, which must leave out the verbs that call this.
+  LiveRun& live() const;
+  Site site() const { return in.site_of(step, scope); }
 
   bool has(std::string_view name) const;                    // given, or with a default
   bool given(std::string_view name) const;                  // in the file, not by default
