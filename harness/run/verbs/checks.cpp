@@ -29,7 +29,7 @@ void check_condition(StepCall& call, const Expr& expr) {
   bool holds = false;
   const EmptyReadings readings;
   if (is_comparison(expr)) {
-    // Both sides once, so that the message can show what was compared.
+    // Each side is evaluated once, and the message shows both values.
     const Value left = evaluate(*expr.children[0], call.scope);
     const Value right = evaluate(*expr.children[1], call.scope);
     holds = apply_binary(expr.op, left, right).as_bool("a condition");
@@ -38,7 +38,7 @@ void check_condition(StepCall& call, const Expr& expr) {
     const Value value = evaluate(expr, call.scope);
     if (value.is(Value::Kind::list)) {
       const List& items = value.as_list("conditions");
-      if (items.empty()) throw Error("an empty list of conditions says nothing");
+      if (items.empty()) throw Error("expect: the list of conditions is empty");
       for (std::size_t i = 0; i < items.size(); ++i) {
         if (items[i].as_bool(str("condition ", i)))
           count_condition(call, readings);
@@ -55,7 +55,7 @@ void check_condition(StepCall& call, const Expr& expr) {
     call.live().fail(site, str("`", to_text(expr), "` does not hold", seen));
 }
 
-// {family: {operation: number}} as stated.
+// Reads a map {family: {operation: count}}.
 CollectiveCounts stated_counts(const Value& map) {
   CollectiveCounts counts;
   for (const auto& [family, operations] : map.as_map("counts"))
@@ -86,13 +86,13 @@ CollectiveFilter filter_of(StepCall& call) {
   return filter;
 }
 
-// That there was no collective says nothing of a window in which no step did any work.
+// A window without work has no collectives, however the engine behaves: checks of its absent collectives are trivial.
 void count_checked(StepCall& call, const Observation& seen, std::int64_t number, bool some) {
   verdict::Evidence& evidence = call.live().evidence();
   (some || seen.worked ? evidence.collectives_checked : evidence.trivial) += number;
 }
 
-// Each number stated or seen is held against its counterpart.
+// Compares every stated or observed number. A key that only one side has counts 0 on the other.
 void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter filter, const CollectiveCounts& stated,
                     bool bytes) {
   for (const auto& [key, count] : stated) {
@@ -131,7 +131,7 @@ void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter
 Value expect(StepCall& call) {
   const Expr& that = call.expr("that");
   if (that.kind == ExprKind::list) {
-    if (that.children.empty()) throw Error("an empty list of conditions says nothing");
+    if (that.children.empty()) throw Error("expect: the list of conditions is empty");
     for (const auto& child : that.children) check_condition(call, *child);
   } else {
     check_condition(call, that);
@@ -183,7 +183,7 @@ Value expect_collectives(StepCall& call) {
   const Observation& seen = *during.as_observation("during");
   const CollectiveFilter filter = filter_of(call);
   if (!call.has("exactly") && !call.has("total") && !call.has("bytes"))
-    throw Error("expect_collectives says nothing", "give `exactly`, `total` or `bytes`");
+    throw Error("expect_collectives has nothing to check", "give `exactly`, `total` or `bytes`");
   if (call.has("exactly")) compare_counts(call, seen, filter, stated_counts(call.value("exactly")), false);
   if (call.has("bytes")) compare_counts(call, seen, filter, stated_counts(call.value("bytes")), true);
   if (call.has("total")) {

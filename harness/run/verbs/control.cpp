@@ -23,18 +23,18 @@ Value for_each(StepCall& call) {
   const EmptyReadings readings;
   const Value in = call.value("in");
   const bool from_empty = readings.any();
-  const List& items = in.as_list("what for_each runs over");
-  if (items.empty()) throw Error("the list that for_each runs over is empty", "guard it with `when`");
+  const List& items = in.as_list("`in` of for_each");
+  if (items.empty()) throw Error("`in` of for_each is an empty list", "guard the step with `when`");
   const std::string index = call.has("index") ? call.text("index") : "";
   Frame& scope = *call.scope.frame;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (names.size() == 1) {
       scope.bind(names[0], items[i], from_empty);
     } else {
-      const List& parts = items[i].as_list("an item that several names take apart");
-      if (parts.size() != names.size())
-        throw Error(str("item ", i, " holds ", parts.size(), " values for ", names.size(), " names"));
-      for (std::size_t k = 0; k < names.size(); ++k) scope.bind(names[k], parts[k], from_empty);
+      const List& values = items[i].as_list("an item that several names unpack");
+      if (values.size() != names.size())
+        throw Error(str("item ", i, " holds ", values.size(), " values for ", names.size(), " names"));
+      for (std::size_t k = 0; k < names.size(); ++k) scope.bind(names[k], values[k], from_empty);
     }
     if (!index.empty()) scope.bind(index, Value(static_cast<std::int64_t>(i)));
     call.in.run_iteration(call.step.steps, call.scope, static_cast<std::int64_t>(i));
@@ -57,11 +57,11 @@ Value choose(StepCall& call) {
     }
   std::string known;
   for (const scenario::Branch& branch : call.step.among) known += str(known.empty() ? "" : ", ", branch.label.text());
-  throw Error(str("there is no branch for ", describe(value)), str("there are ", known));
+  throw Error(str("there is no branch for ", describe(value)), str("the branches are ", known));
 }
 
 Value use(StepCall& call) {
-  LOCKSTEP_CHECK(call.step.routine != nullptr, "a routine that was not loaded");
+  LOCKSTEP_CHECK(call.step.routine != nullptr, "the routine is not loaded");
   call.in.call_routine(call.step, call.scope);
   return Value();
 }
@@ -78,7 +78,7 @@ Value delay(StepCall& call) {
 Value exit(StepCall& call) {
   if (call.text("how") == "early") throw EarlyExit();
   if (call.in.test_case().launch == scenario::Launch::thread)
-    throw Error("a rank that is a thread cannot be killed alone", "let the scenario launch processes");
+    throw Error("a rank that is a thread cannot be killed alone", "use `launch: process` in the scenario");
   call.live().end_by_kill();
 }
 

@@ -1,4 +1,4 @@
-// extend_gather: what travels when sharded parameters are gathered, as methods of a model.
+// extend_gather: two methods of a model decide what is sent when sharded parameters are all-gathered.
 #include <algorithm>
 
 #include "engine/parallel/gather_extension.hpp"
@@ -30,8 +30,8 @@ Value extend_gather(StepCall& call) {
   const nn::ModulePtr through = call.value("through").as_module("through");
   for (const char* name : {"send", "build"}) require_method(through, name);
   parallel::GatherExtension extension;
-  extension.send = [through](const Tensor& part, const parallel::GatherSite& site) {
-    const SentTensors sent = sent_tensors(call_module(through, "send", {Value(part), site_value(site)}, {}));
+  extension.send = [through](const Tensor& shard, const parallel::GatherSite& site) {
+    const SentTensors sent = sent_tensors(call_module(through, "send", {Value(shard), site_value(site)}, {}));
     return parallel::GatherInputs{sent.tensors, to_nn(sent.metadata)};
   };
   extension.build = [through](const std::vector<Tensor>& gathered, const nn::Value& metadata,
@@ -39,10 +39,10 @@ Value extend_gather(StepCall& call) {
     List tensors;
     for (const Tensor& tensor : gathered) tensors.push_back(Value(tensor));
     const std::vector<Value> inputs = {Value::list(std::move(tensors)), from_nn(metadata), site_value(site)};
-    return call_module(through, "build", inputs, {}).as_tensor("what `build` gives");
+    return call_module(through, "build", inputs, {}).as_tensor("the result of `build`");
   };
   for (const TensorAt& found : call.parameters("parameters")) {
-    if (!found.owner || found.buffer) throw Error(str("`", found.path, "` is no parameter of a module"));
+    if (!found.owner || found.buffer) throw Error(str("`", found.path, "` is not a parameter of a module"));
     parallel::extend_gather(found.owner, found.slot, extension);
   }
   return Value();

@@ -13,7 +13,7 @@ namespace lockstep::run::verbs {
 
 namespace {
 
-// What a hook's steps know, and the frame they were written in. The interpreter outlives every module of its case.
+// The steps of a hook and the frame they were written in. The interpreter outlives every module of its case.
 struct HookBody {
   Interpreter& in;
   const scenario::Step& step;
@@ -67,7 +67,7 @@ void hook_module(StepCall& call, const nn::ModulePtr& module, const std::string&
   } else if (at == "after_backward") {
     module->add_post_backward([body, self](nn::Module& of) { body.run({{"module", self(of)}}); }, Place::user);
   } else if (at == "before_all_gather" || at == "before_reduce_scatter" || at == "before_all_reduce") {
-    // Held weakly: the module owns the hook.
+    // A weak pointer, because the module owns the hook.
     auto run = [body, of = std::weak_ptr<nn::Module>(module)] { body.run({{"module", Value(of.lock())}}); };
     if (at == "before_all_reduce" && !parallel::is_fully_sharded(module))
       return call.live().add_before_all_reduce(module, std::move(run));

@@ -108,7 +108,7 @@ Value wait(StepCall& call) {
   else if (const device::Event* event = target.get_if<device::Event>())
     device::current_stream(call.in.session().device).wait(*event);
   else
-    throw Error(str("`wait` is for a handle or an event, not for ", describe(target)));
+    throw Error(str("`for` of wait is a handle or an event, not ", describe(target)));
   return Value();
 }
 

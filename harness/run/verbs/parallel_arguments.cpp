@@ -152,9 +152,9 @@ Value list_of(const Dims& sizes) {
 }
 
 std::vector<Tensor> tensors_in(const Value& value) {
-  if (!value.is(Value::Kind::list)) return {value.as_tensor("what `send` gives")};
+  if (!value.is(Value::Kind::list)) return {value.as_tensor("the result of `send`")};
   std::vector<Tensor> tensors;
-  for (const Value& item : value.as_list("what `send` gives")) tensors.push_back(item.as_tensor("a tensor to send"));
+  for (const Value& item : value.as_list("the result of `send`")) tensors.push_back(item.as_tensor("a tensor to send"));
   return tensors;
 }
 
@@ -176,8 +176,8 @@ SentTensors sent_tensors(const Value& returned) {
   const Value* tensors = returned.find(Key("tensors"));
   const Value* metadata = returned.find(Key("metadata"));
   if (!tensors || !metadata || returned.as_map("map").size() != 2)
-    throw Error("extend_gather: `send` gives a map that is not of `tensors` and `metadata`",
-                "give a tensor, a list of tensors, or {'tensors': [...], 'metadata': ...}");
+    throw Error("extend_gather: the keys of the map that `send` returns are not `tensors` and `metadata`",
+                "return a tensor, a list of tensors, or {'tensors': [...], 'metadata': ...}");
   return {tensors_in(*tensors), *metadata};
 }
 

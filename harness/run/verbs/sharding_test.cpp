@@ -265,7 +265,7 @@ TEST(ExpectEvents, RefusesUnknownKindsAndWhatSaysNothing) {
   - expect_events: {during: run, model: m, never: [unshard]}
     raises: "`unshard` is no event"
   - expect_events: {during: run, model: m, kinds: [reshard], never: [unshard 0]}
-    raises: "`unshard` is not among the `kinds` looked at"
+    raises: "`unshard` is not among the `kinds`"
   - expect_events: {during: run, model: m, never: "${[k for k in ['unshard 0'] if 1 == 2]}"}
     raises: "`never` lists no event"
   - expect_events: {during: run, model: m, in_order: "${[k for k in ['unshard 0'] if 1 == 2]}"}
