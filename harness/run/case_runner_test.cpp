@@ -21,8 +21,8 @@ TEST(CaseRunner, RaisesCountsExpectedError) {
     raises: matmul
   - let: {x: 1}
   - expect: x == 1
-  - let: {
-y: 1 // 0}
+  - let:
+      y: 1 // 0
     raises: {message: "has no*value", when: rank == 0, within_ms: 10000}
 )yaml");
   EXPECT_PASS(ran);
@@ -40,7 +40,7 @@ TEST(CaseRunner, RaisesFailsWithoutErrorOrWithAnother) {
 )yaml");
   const std::vector<std::string> failures = ran.failures();
   ASSERT_EQ(failures.size(), 2u);
-  EXPECT_THAT(failures[0], HasSubstr("let 3: no error came"));
+  EXPECT_THAT(failures[0], HasSubstr("let 3: no error was raised"));
   EXPECT_THAT(failures[1], HasSubstr("index 5 is out of range"));
   EXPECT_THAT(failures[1], HasSubstr("something else"));
   EXPECT_EQ(ran.evidence().errors_expected, 1);

@@ -84,8 +84,8 @@ TEST(Interpreter, BuildsAndCallsModelsOfTheScenario) {
   options.head = R"yaml(models:
   Twice:
     arguments: {dim: required, scale: 3}
-    children: {inner: "Linear(dim, dim)"
-}
+    children:
+      inner: Linear(dim, dim)
     parameters: {gain: "full([dim], 2.0)"}
     buffers: {shift: ones(dim)}
     methods:

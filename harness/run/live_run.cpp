@@ -165,9 +165,9 @@ void LiveRun::perform_expecting_error(StepCall& call) {
 
 void LiveRun::judge_raised(const Site& site, const StepCall& call, const std::string& message,
                            const std::string& pattern, double milliseconds) {
-  if (message.empty()) return fail(site, str("no error came, though one was expected: ", pattern));
+  if (message.empty()) return fail(site, str("no error was raised, but one was expected: ", pattern));
   if (!verdict::message_matches(message, pattern))
-    return fail(site, str("raised `", message, "`, which does not contain what was expected: ", pattern));
+    return fail(site, str("raised `", message, "`, which does not contain the expected text: ", pattern));
   if (call.step.raises->within_ms) {
     const double limit = evaluate(*call.step.raises->within_ms, call.scope).as_number("within_ms");
     if (!(limit > 0) || !std::isfinite(limit))

@@ -1,5 +1,5 @@
-// One case on one rank, run on the engine: performs each step with its verb's function, and collects the rank's
-// outcome (failures, evidence, records) until the case ends and the waiting checks are judged.
+// Runs one case on one rank on the engine. It performs each step with its verb's function and collects the outcome of
+// the rank: failures, evidence, records. Checks that wait for values are judged when the case ends.
 //
 //   LiveRun live(spec, rank, stage);
 //   verdict::RankOutcome outcome = live.run();

@@ -1,4 +1,4 @@
-// The end of a case on a rank: judges the checks that wait and what the engine observed, and summarises.
+// The end of a case on a rank: judges deferred checks, order, transport and plan, and summarises the observations.
 #include <algorithm>
 #include <map>
 #include <tuple>

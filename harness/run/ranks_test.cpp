@@ -1,4 +1,4 @@
-// Cases of several ranks, from the launcher: as threads unless a test says otherwise.
+// Cases of several ranks from the launcher. The ranks are threads unless a test says otherwise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -28,7 +28,7 @@ class Launches : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Launch, Launches, ::testing::Values("thread", "process"),
                          [](const auto& tested) { return tested.param; });
 
-TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
+TEST_P(Launches, EveryCollectiveReturnsItsResult) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "full([4], 1.0) * (rank + 1)", t: arange(4) + 4 * rank}
   - all_reduce: {tensor: x, op: sum}
@@ -40,8 +40,8 @@ TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
     as: wide
   - expect_equal: [wide, "tensor([[0, 1, 4, 5], [2, 3, 6, 7]])"]
   - reduce_scatter: {tensor: t, op: sum}
-    as: part
-  - expect_equal: [part, "tensor([4, 6]) + 4 * rank"]
+    as: shard
+  - expect_equal: [shard, "tensor([4, 6]) + 4 * rank"]
   - all_to_all: t
     as: turned
   - expect_equal: [turned, "tensor([0, 1, 4, 5]) + 2 * rank"]
@@ -49,17 +49,16 @@ TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
   - broadcast: {tensor: b, from: 1}
   - expect_equal: [b, arange(4) + 4]
   - gather: {tensor: t, to: 0}
-    as: parts
-  - expect: len(parts) == (2 if rank == 0 else 0)
+    as: gathered
+  - expect: len(gathered) == (2 if rank == 0 else 0)
   - scatter: {tensors: "[t, t + 1]", from: 1}
     as: mine
   - expect_equal: [mine, arange(4) + 4 + rank]
   - if: rank == 0
     steps:
-      - send: {
-tensor:
-  t, to : 1
-}
+      - send:
+          tensor: t
+          to: 1
     else:
       - receive: {tensor: b, from: 0}
       - expect_equal: [b, arange(4)]
@@ -73,7 +72,7 @@ tensor:
   EXPECT_PASS(ran);
 }
 
-TEST_P(Launches, MeshesGiveTheirSlices) {
+TEST_P(Launches, MeshesHaveSlices) {
   const Ran ran = run_steps(R"yaml(
   - mesh: {shape: [2, 2], names: [dp, tp]}
     as: world
@@ -93,7 +92,7 @@ TEST_P(Launches, MeshesGiveTheirSlices) {
   EXPECT_EQ(ran.result.evidence.errors_expected, 4);
 }
 
-TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
+TEST_P(Launches, ExpectAcrossReportsDifferences) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "arange(5) * (1 if rank == 0 else 2)"}
   - expect_across: {value: x}
@@ -110,7 +109,7 @@ TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
   }
 }
 
-TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
+TEST(Ranks, ExpectAcrossFailsIfARankDoesNotReachIt) {
   const Ran ran = run_steps(R"yaml(
   - expect_across: {value: ones(2)}
     when: rank == 0
@@ -121,7 +120,7 @@ TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
   EXPECT_THAT(all_failures(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
 }
 
-TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
+TEST(Ranks, FailingRankEndsItsPeersAndIsTheCause) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "[1, 2][rank + 1]"}
   - all_reduce: {tensor: ones(1), op: sum}
@@ -134,7 +133,7 @@ TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
   EXPECT_LT(ran.outcomes[0].seconds, 2.0);
 }
 
-TEST(Ranks, MismatchesAreRaisedOnEveryRank) {
+TEST(Ranks, MismatchesRaiseOnEveryRank) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(4 + rank)}
   - all_reduce: {tensor: x, op: sum}
@@ -146,7 +145,7 @@ TEST(Ranks, MismatchesAreRaisedOnEveryRank) {
   EXPECT_EQ(ran.result.evidence.errors_expected, 2);
 }
 
-TEST(Ranks, ReplicateAveragesAndIsCounted) {
+TEST(Ranks, ReplicateAveragesAndCounts) {
   const Ran ran = run_steps(R"yaml(
   - seed: 0
   - model: Net()
@@ -187,7 +186,7 @@ TEST(Ranks, ReplicateAveragesAndIsCounted) {
   EXPECT_FALSE(ran.result.collectives.empty());
 }
 
-TEST(Ranks, WrongCountsSayWhatWasSeen) {
+TEST(Ranks, WrongCountsReportTheObserved) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(3)}
   - observe: {}
@@ -226,7 +225,7 @@ TEST(Ranks, ExitsAreExpected) {
   }
 }
 
-TEST(Ranks, AMissingWaitIsAnOrderFailure) {
+TEST(Ranks, MissingWaitIsAnOrderFailure) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(64)}
   - all_reduce: {tensor: x, op: sum, async: true}
@@ -235,7 +234,7 @@ TEST(Ranks, AMissingWaitIsAnOrderFailure) {
   - wait: work
   - expect_equal: [x, 2]
 )yaml",
-                            ranks(2, "process"));  // of threads the thread sanitizer would report the race as well
+                            ranks(2, "process"));  // with threads, the thread sanitizer would report the race too
   EXPECT_EQ(ran.result.status, Status::FAIL) << all_failures(ran);
   EXPECT_EQ(ran.result.failure->check, "order") << all_failures(ran);
 }

@@ -21,7 +21,7 @@ DryRun::DryRun()
 // There is no `default`: a new verb does not compile until its treatment is stated here.
 DryRun::Treatment DryRun::treatment_of(Verb verb) {
   switch (verb) {
-    // Performed by the verb's own function; what follows depends on it.
+    // Performed by the verb's own function. Later steps depend on it.
     case Verb::seed:
     case Verb::exact_products:
     case Verb::mesh:

@@ -55,9 +55,9 @@ class DryRun final : public StepRunner {
   // How the dry run treats a verb: the function that performs it, and the effect of a failure. treatment_of() states
   // it for every verb.
   enum class OnError : std::uint8_t {
-    ends_plan,    // what follows depends on the step
+    ends_plan,    // later steps depend on the step
     is_left_out,  // the plan is the same without the step
-    by_steps,     // a control step: the plan is the same without it if it is so without each of its steps
+    by_steps,     // is_left_out if it is so for every step in the blocks, otherwise ends_plan
   };
   struct Treatment {
     Value (DryRun::*perform)(StepCall&);

@@ -1,5 +1,5 @@
-// How a dry run performs the verbs of the parallel APIs: the planner learns which API is applied to which modules, and
-// parameters become what the policies make of them. No code of engine/parallel is called.
+// How a dry run performs the verbs of the parallel APIs. The planner learns which API is applied to which modules, and
+// parameters get the types, layouts and devices of the policies. No code of engine/parallel is called.
 #include <algorithm>
 
 #include "engine/autograd/autograd.hpp"

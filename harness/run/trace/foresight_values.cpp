@@ -13,19 +13,19 @@ namespace {
 
 constexpr device::Device meta{device::Kind::meta, 0};
 
-// Attributes that steps change, or that the meta device has otherwise.
-bool changes(const std::string& attribute) {
+// Attributes that steps change, or whose values on the meta device differ.
+bool is_changeable(const std::string& attribute) {
   static constexpr std::array<std::string_view, 13> names = {
       "grad",    "dtype", "device", "bytes", "requires_grad",  "pinned",    "storage",
       "sharded", "local", "mesh",   "scale", "growth_tracker", "placements"};
   return std::find(names.begin(), names.end(), attribute) != names.end();
 }
 
-bool hangs_on_a_run(const Expr& expr) {
+bool needs_a_run(const Expr& expr) {
   using scenario::Function;
   bool found = false;
   scenario::for_each_node(expr, [&found](const Expr& node) {
-    if (node.kind == ExprKind::attribute) found = found || changes(node.name);
+    if (node.kind == ExprKind::attribute) found = found || is_changeable(node.name);
     if (node.kind != ExprKind::call) return;
     const Function function = node.function;
     const bool of_modules = function == Function::parameters || function == Function::buffers ||
@@ -63,11 +63,11 @@ Session session_before_launch(const scenario::Case& one, int rank, int world_siz
 }
 
 std::optional<Value> known_value(const Expr& expr, const Scope& scope) {
-  if (hangs_on_a_run(expr)) return std::nullopt;
+  if (needs_a_run(expr)) return std::nullopt;
   try {
     return evaluate(expr, scope);
   } catch (const std::exception&) {
-    return std::nullopt;  // the step says why when it runs
+    return std::nullopt;  // the step raises the error when it runs
   }
 }
 
@@ -106,7 +106,7 @@ std::vector<std::string> literal_names(const Expr* expr) {
 std::vector<std::string> names_bound_by(const Step& step) {
   std::vector<std::string> names;
   if (!step.as.empty()) names.push_back(step.as);
-  for (const auto& [its, mine] : step.as_names) names.push_back(mine);
+  for (const auto& [inner, outer] : step.as_names) names.push_back(outer);
   if (step.verb == Verb::let || step.verb == Verb::forward)
     for (const scenario::NamedExpr& entry : step.entries) names.push_back(entry.name);
   const bool loop = step.verb == Verb::for_each || step.verb == Verb::repeat;

@@ -2,7 +2,7 @@
 //
 //   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
 //
-// The dry run has a rank context of its own: generator, streams, memory and log of the calling rank do not change.
+// The dry run uses a separate rank context: generator, streams, memory and log of the calling rank do not change.
 #pragma once
 
 #include <string>

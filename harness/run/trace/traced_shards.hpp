@@ -1,12 +1,12 @@
 // The parameters of fully_shard in a dry run: tensors without values, with the types, layouts and devices that the
 // policies give them. All of it comes from engine/layout and the states of the planner, none from engine/parallel.
 //
-//   shard   what the parameter slots hold between calls, and what optimizers see: a sharded tensor of the parameter's
-//           own type
+//   shard   the tensor in the parameter slots between calls, which optimizers see: sharded, of the parameter's type
 //   kept    the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
-//   full    what a module computes with: a leaf of the type that the policy computes in
+//   full    the full parameter that a module computes with: a leaf of the type that the policy computes in
 //
-// follow() puts into the parameter slots what the planner's state says, and gives the shards their reduced gradients.
+// follow() puts one of the three into the parameter slots, as the state of the planner says, and gives the shards their
+// reduced gradients.
 #pragma once
 
 #include <functional>

@@ -1,4 +1,4 @@
-// The check verbs: what counts as evidence, and the messages of failed checks.
+// The check verbs: their evidence, and the messages of failed checks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -43,7 +43,7 @@ TEST(CheckVerbs, FailedConditionShowsLineAndBothSides) {
 
 TEST(CheckVerbs, NoEvidenceIsInvalid) {
   EXPECT_EQ(run_steps("  - let: {a: 1}\n").result.status, Status::INVALID);
-  // Zeros, shared storage, nothing at all: never evidence.
+  // Zeros, shared storage and empty tensors are never evidence.
   const Ran ran = run_steps(R"yaml(
   - let: {x: zeros(3), y: ones(2)}
   - expect_equal: [x, 0]
@@ -56,7 +56,7 @@ TEST(CheckVerbs, NoEvidenceIsInvalid) {
   EXPECT_EQ(ran.evidence().comparisons, 0);
 }
 
-// What a window in which nothing happened shows, it shows whatever the engine does.
+// Readings of a window in which nothing happened do not depend on the engine.
 TEST(CheckVerbs, EmptyWindowIsTrivial) {
   TextOptions options;
   options.routines =

@@ -34,7 +34,7 @@ int rank_in(const StepCall& call, const char* name, const comm::ProcessGroup& gr
 
 Value in_place(comm::Work work, bool async) { return async ? Value(Handle{std::move(work), nullptr}) : Value(); }
 
-// For a collective with a result of its own: the result, or with `async` a handle that holds it.
+// The result of a collective that is not in place, or with `async` a handle that holds the result.
 Value with_result(comm::Work work, bool async, Value result) {
   if (!async) return result;
   return Value(Handle{std::move(work), std::make_shared<const Value>(std::move(result))});

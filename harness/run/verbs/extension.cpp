@@ -1,4 +1,4 @@
-// extend_gather: two methods of a model decide what is sent when sharded parameters are all-gathered.
+// extend_gather: two methods of a model define the tensors that an all-gather of sharded parameters sends.
 #include <algorithm>
 
 #include "engine/parallel/gather_extension.hpp"

@@ -38,7 +38,8 @@ Value mesh(StepCall& call) {
   std::vector<int> sizes;
   for (const Value& size : call.list("shape")) {
     const std::int64_t ranks = size.as_int("a size of a mesh");
-    if (ranks < 1 || ranks > 1'000'000) throw Error(str("a mesh axis of ", ranks, " ranks"), "give sizes from 1 to 1000000");
+    if (ranks < 1 || ranks > 1'000'000)
+      throw Error(str("a mesh axis of ", ranks, " ranks"), "give sizes from 1 to 1000000");
     sizes.push_back(static_cast<int>(ranks));
   }
   std::vector<int> ranks;
@@ -63,8 +64,7 @@ Value let(StepCall& call) {
 
 Value drop(StepCall& call) {
   for (const std::string& name : call.words("names"))
-    if (call.scope.frame->names.erase(name) == 0)
-      throw UnboundName(str("drop: `", name, "` has no value here"));
+    if (call.scope.frame->names.erase(name) == 0) throw UnboundName(str("drop: `", name, "` has no value here"));
   return Value();
 }
 

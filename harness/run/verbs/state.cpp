@@ -24,7 +24,8 @@ struct Form {
     if (!keep) return {};
     if (!full && !cpu) return formed;
     Tensor local = cpu ? raw::to_device(local_tensor(formed), host) : local_tensor(formed);
-    if (local.storage() == tensor.storage()) local = raw::clone(local);  // a copy even if the tensor was full, or on the host, already
+    if (local.storage() == tensor.storage())
+      local = raw::clone(local);  // a copy even if the tensor was full, or on the host, already
     return formed.is_sharded() ? make_sharded(local, formed.impl().layout) : local;
   }
 };
@@ -124,7 +125,8 @@ void load_scaler(optim::GradScaler& scaler, const Value& state) {
                 "give the state of a scaler that is enabled");
   const auto number = [&state](const char* key) {
     const Value* found = state.find(Key(key));
-    if (!found) throw Error(str("the state of a scaler has no `", key, "`"), "give the result of `state_dict` of a scaler");
+    if (!found)
+      throw Error(str("the state of a scaler has no `", key, "`"), "give the result of `state_dict` of a scaler");
     return *found;
   };
   scaler.load_state_dict({number("scale").as_number("scale"), number("growth_factor").as_number("growth_factor"),
