@@ -1,13 +1,13 @@
 #include "harness/run/case_runner.hpp"
 
-#include "harness/run/interpreter.hpp"
+#include "harness/run/live_run.hpp"
 
 namespace lockstep::run {
 
 verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage) {
   try {
-    Interpreter interpreter(spec, rank, stage);
-    return interpreter.run();
+    LiveRun live(spec, rank, stage);
+    return live.run();
   } catch (const std::exception& error) {
     verdict::RankOutcome outcome;
     outcome.rank = rank;

@@ -1,5 +1,5 @@
-// Running one case on one rank: interprets the steps against the engine and gathers what is observed. Called by the
-// launcher's rank function, with the rank's context current; every failure ends up in the outcome.
+// Runs one case on one rank: performs its steps on the engine and returns the outcome with all evidence and failures.
+// The launcher's rank function calls it, with the rank's context current.
 //
 //   launch::launch(options, [&](int rank) { return run::run_case(spec, rank); });
 #pragma once
@@ -17,20 +17,21 @@ namespace lockstep::run {
 struct CaseSpec {
   const scenario::Scenario* scenario = nullptr;
   const scenario::Case* test_case = nullptr;
-  const scenario::Library* library = nullptr;  // routines, and the folder that `/path` arguments are read from
-  std::string case_folder;                     // the case's own folder for files it writes
+  const scenario::Library* library = nullptr;  // routines, and the folder of `/path` arguments
+  std::string case_folder;                     // the case writes its files here
   bool order_check = true;
   double collective_deadline_seconds = 10.0;
   RankLimits limits{};
-  std::string trace_bits{};  // where this case's trace goes (trace_bits.hpp), without what ends the name; empty: none
-  std::string timeline{};    // where this case's timeline goes (timeline.hpp), without what ends the name; empty: none
+  // The first part of the names of the files that trace_bits.hpp and timeline.hpp write; empty: no such file.
+  std::string trace_bits{};
+  std::string timeline{};
 };
 
-// Never throws. For a staged case `stage` picks the steps.
+// Never throws: an error becomes a failure of the outcome. `stage` selects the steps of a staged case.
 verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage = 0);
 
-// What the verdict holds the outcomes against: the checks that some rank must reach (those that parameters rule out
-// left out, worked out before launch) and the failure that the scenario expects.
+// The expectation that the verdict compares the outcomes with: the checks that some rank must reach, except those that
+// parameters exclude, and the failure that the scenario expects. Needs no launch.
 verdict::Expectation expectation_of(const CaseSpec& spec);
 
 }  // namespace lockstep::run

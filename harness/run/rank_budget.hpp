@@ -1,9 +1,8 @@
-// The budget of one rank while a case runs: memory for tensors and values together, and output, which is what it
-// records and the files that it writes. Enforced where they grow, so that the failure names the step.
+// The budget of one rank while a case runs: memory for tensors and values together, and output, which is the records
+// and the files of the rank. A request past the budget fails at once, so that the failure names the step.
 //
-//   RankBudget budget(spec.limits);               // from now on, until it is destroyed, on this thread
-//   budget.write(file, "state.json", bytes);            // throws scenario::BudgetError before the file would be
-//   written
+//   RankBudget budget(spec.limits);            // limits this thread until it is destroyed
+//   budget.write(file, "state.json", bytes);   // throws scenario::BudgetError before the file is written
 #pragma once
 
 #include <cstdint>
@@ -22,20 +21,22 @@ struct RankLimits {
 
 class RankBudget {
  public:
-  // The rank's context is current, and stays so.
+  // The rank's context must be current for the lifetime of the budget.
   explicit RankBudget(const RankLimits& limits);
   RankBudget(const RankBudget&) = delete;
   RankBudget& operator=(const RankBudget&) = delete;
 
-  // A record or file of the same name replaces the one before. A file counts in whole blocks of 4 KiB, as on a disk.
+  // Count a record, or a file, before it is written. They throw scenario::BudgetError past the limit. A record or file
+  // of the same name replaces the previous one. A file counts in blocks of 4 KiB, as on a disk. `shown` is its name in
+  // messages.
   void record(const std::string& name, std::size_t bytes);
   void write(const std::string& file, const std::string& shown, std::size_t bytes);
 
-  // For an allocation that the machine refused: the backstop of memory that nothing above counts.
+  // The message for an allocation that the machine refused. Memory that no budget counts ends in such a failure.
   std::string out_of_memory() const;
 
  private:
-  void take(const std::string& key, const std::string& what, std::int64_t bytes);
+  void count_output(const std::string& key, const std::string& description, std::int64_t bytes);
 
   RankLimits limits_;
   scenario::Budget memory_;

@@ -27,7 +27,7 @@ TextOptions small() {
 
 constexpr const char* more_memory = "raise it with `limits: {memory_mb: ...}` in the scenario, or --memory-mb";
 
-// The one failure of steps that grow past the limits of small().
+// The only failure of steps that exceed the limits of small().
 std::string failure_of(const std::string& steps) {
   const Ran ran = run_steps(steps, small());
   EXPECT_EQ(ran.result.status, verdict::Status::FAIL) << steps;
@@ -36,7 +36,7 @@ std::string failure_of(const std::string& steps) {
   return failures.empty() ? "" : failures.front();
 }
 
-TEST(RankBudget, AListThatGrowsFailsAtItsStep) {
+TEST(RankBudget, GrowingListFailsAtItsStep) {
   EXPECT_THAT(failure_of(R"yaml(
   - let: {x: "[]"}
   - repeat: 100
@@ -49,7 +49,7 @@ TEST(RankBudget, AListThatGrowsFailsAtItsStep) {
               StartsWith("let 2: "));
 }
 
-TEST(RankBudget, AListThatHoldsItselfTwiceOverAndOverFailsBeforeItIsWrittenOut) {
+TEST(RankBudget, NestedSharedListFailsBeforeItIsWrittenOut) {
   EXPECT_THAT(failure_of(R"yaml(
   - let: {x: "[1]"}
   - repeat: 150
@@ -59,7 +59,7 @@ TEST(RankBudget, AListThatHoldsItselfTwiceOverAndOverFailsBeforeItIsWrittenOut) 
               AllOf(StartsWith("let 6: "), HasSubstr("shared items count each time")));
 }
 
-TEST(RankBudget, ATextThatGrowsFailsAtItsStep) {
+TEST(RankBudget, GrowingTextFailsAtItsStep) {
   for (const char* twice : {"x + x", "text([x, x])", "text({'a': x, 'b': x})"}) {
     EXPECT_THAT(failure_of(str("  - let: {x: \"'0123456789'\"}\n  - repeat: 100\n    steps:\n      - let: {x: \"",
                                twice, "\"}\n")),
@@ -77,14 +77,14 @@ TEST(RankBudget, TensorsAndValuesCountTogether) {
 )yaml"),
               AllOf(StartsWith("let 6: "), HasSubstr("go past the 16777216 that a rank may use"),
                     HasSubstr("(activation)"), HasSubstr("for values"), HasSubstr(more_memory)));
-  // 10 MiB of tensors and 7 MiB of values: either alone would do, in either order.
+  // 10 MiB of tensors and 7 MiB of values: each alone is within the limit.
   const std::string values = "  - let: {v: \"[range(10000) for i in range(8)]\"}\n";
   const std::string tensor = "  - let: {t: \"zeros(2621440)\"}\n";
   EXPECT_THAT(failure_of(tensor + values), AllOf(StartsWith("let 3: "), HasSubstr("10 MiB by tensors")));
   EXPECT_THAT(failure_of(values + tensor), AllOf(StartsWith("let 3: "), HasSubstr("10485760 bytes for activation")));
 }
 
-TEST(RankBudget, WhatIsDroppedCanBeUsedAgain) {
+TEST(RankBudget, DroppedMemoryCanBeUsedAgain) {
   const Ran ran = run_steps(R"yaml(
   - repeat: 50
     steps:
@@ -97,7 +97,7 @@ TEST(RankBudget, WhatIsDroppedCanBeUsedAgain) {
   EXPECT_EQ(ran.result.status, verdict::Status::PASS) << ran.result.reason;
 }
 
-TEST(RankBudget, AnErrorOfMemoryCanBeExpected) {
+TEST(RankBudget, RaisesAcceptsMemoryErrors) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "zeros(1024, 1024, 1024)"}
     raises: "that a rank may use"
@@ -109,7 +109,7 @@ TEST(RankBudget, AnErrorOfMemoryCanBeExpected) {
   EXPECT_EQ(ran.evidence().errors_expected, 2);
 }
 
-TEST(RankBudget, NestingIsBoundedWhereItGrows) {
+TEST(RankBudget, NestingFailsAtTheStepThatExceedsTheDepth) {
   for (const char* grow : {"[x]", "{'a': x}", "{1: [x]}"}) {
     EXPECT_THAT(failure_of(str("  - let: {x: 1}\n  - repeat: 1000000\n    steps:\n      - let: {x: \"", grow, "\"}\n")),
                 AllOf(StartsWith("let 5: "), HasSubstr("deep: at most 200 are allowed")))
@@ -130,7 +130,7 @@ TEST(RankBudget, NestingIsBoundedWhereItGrows) {
   EXPECT_EQ(ran.result.status, verdict::Status::PASS) << ran.result.reason;
 }
 
-TEST(RankBudget, ModulesNestAsDeepAsValuesAtMost) {
+TEST(RankBudget, ModulesHaveTheNestingLimitOfValues) {
   const std::string model = "  - model: Linear(1, 1)\n    as: m\n";
   const std::string wrap = "    steps:\n      - model: Sequential(m)\n        as: m\n";
   EXPECT_THAT(failure_of(str(model, "  - repeat: 1000000\n", wrap)),
@@ -141,7 +141,7 @@ TEST(RankBudget, ModulesNestAsDeepAsValuesAtMost) {
   EXPECT_EQ(ran.result.status, verdict::Status::PASS) << ran.result.reason;
 }
 
-TEST(RankBudget, AMapIsBoundedAsAListIs) {
+TEST(RankBudget, MapsHaveALimitOfItems) {
   EXPECT_THAT(failure_of(R"yaml(
   - let: {m: "{i: i for i in range(10000)}"}
   - let: {m: "put(m, 10000, 1)"}
@@ -149,7 +149,7 @@ TEST(RankBudget, AMapIsBoundedAsAListIs) {
               StartsWith("let 4: put(...): a map of 10001 items: at most 10000 are allowed"));
 }
 
-TEST(RankBudget, OutputIsWhatIsRecordedAndWritten) {
+TEST(RankBudget, OutputCountsRecordsAndFiles) {
   EXPECT_THAT(failure_of(R"yaml(
   - let: {x: "[range(10000) for i in range(10)]"}
   - record: {a: x}
@@ -168,10 +168,10 @@ TEST(RankBudget, OutputIsWhatIsRecordedAndWritten) {
     steps:
       - write: {file: "f${i}.safetensors", value: t}
 )yaml"),
-      AllOf(StartsWith("write 9: the file `f2.safetensors` of "), HasSubstr("798720 bytes are there beside it")));
+      AllOf(StartsWith("write 9: the file `f2.safetensors` of "), HasSubstr("its other output has 798720 bytes")));
 }
 
-TEST(RankBudget, SmallFilesCountInBlocks) {
+TEST(RankBudget, FilesCountInBlocks) {
   EXPECT_THAT(failure_of(R"yaml(
   - repeat: {times: 1000000, index: i}
     steps:
@@ -180,7 +180,7 @@ TEST(RankBudget, SmallFilesCountInBlocks) {
               StartsWith("write 5: the file `f256.json` of 4096 bytes goes past"));
 }
 
-TEST(RankBudget, AMessageIsCut) {
+TEST(RankBudget, LongMessagesAreCut) {
   const std::string failure = failure_of(R"yaml(
   - let: {x: "'0123456789'"}
   - repeat: 12
@@ -192,7 +192,7 @@ TEST(RankBudget, AMessageIsCut) {
   EXPECT_LT(failure.size(), 20000u);
 }
 
-TEST(JsonValues, AreBoundedInDepthAndLengthWhileTheyAreRead) {
+TEST(JsonValues, ParserLimitsDepthAndItems) {
   const auto error_of = [](const std::string& text) -> std::string {
     try {
       parse_json(text);
@@ -214,14 +214,14 @@ TEST(JsonValues, AreBoundedInDepthAndLengthWhileTheyAreRead) {
   EXPECT_THAT(error_of("18446744073709551615"), HasSubstr("does not fit in 64 bits"));
 }
 
-TEST(JsonValues, AreTheValuesOfTheText) {
+TEST(JsonValues, ParserReadsEveryKind) {
   EXPECT_EQ(to_text(parse_json(R"({"a": [1, -2.5, "x", null, true], "b": {"c": {}}, "a": 3})")), "{a:3,b:{c:{}}}");
   EXPECT_EQ(to_text(parse_json(R"([1, -2.5, "x", null, true, [], 9223372036854775807])")),
             "[1,-2.5,x,none,true,[],9223372036854775807]");
   EXPECT_EQ(to_text(parse_json("7")), "7");
 }
 
-TEST(JsonValues, StopWhereTheRanksMemoryEnds) {
+TEST(JsonValues, ParserStopsAtTheMemoryLimit) {
   RankContext context(0, 1);
   const RankScope scope(context);
   RankBudget budget({.memory_bytes = mebi});

@@ -1,4 +1,4 @@
-// Cases of several ranks, from the launcher: as threads unless a test says otherwise.
+// Cases of several ranks from the launcher. The ranks are threads unless a test says otherwise.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,19 +11,11 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
+using testing_support::all_failures;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
 using verdict::Status;
-
-std::string told(const Ran& ran) {
-  std::string text = ran.result.reason;
-  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
-    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
-  return text;
-}
-
-#define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << told(ran)
 
 TextOptions ranks(int world_size, const std::string& launch = "thread") {
   TextOptions options;
@@ -36,7 +28,7 @@ class Launches : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Launch, Launches, ::testing::Values("thread", "process"),
                          [](const auto& tested) { return tested.param; });
 
-TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
+TEST_P(Launches, EveryCollectiveReturnsItsResult) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "full([4], 1.0) * (rank + 1)", t: arange(4) + 4 * rank}
   - all_reduce: {tensor: x, op: sum}
@@ -48,8 +40,8 @@ TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
     as: wide
   - expect_equal: [wide, "tensor([[0, 1, 4, 5], [2, 3, 6, 7]])"]
   - reduce_scatter: {tensor: t, op: sum}
-    as: part
-  - expect_equal: [part, "tensor([4, 6]) + 4 * rank"]
+    as: shard
+  - expect_equal: [shard, "tensor([4, 6]) + 4 * rank"]
   - all_to_all: t
     as: turned
   - expect_equal: [turned, "tensor([0, 1, 4, 5]) + 2 * rank"]
@@ -57,17 +49,16 @@ TEST_P(Launches, EveryCollectiveGivesWhatItShould) {
   - broadcast: {tensor: b, from: 1}
   - expect_equal: [b, arange(4) + 4]
   - gather: {tensor: t, to: 0}
-    as: parts
-  - expect: len(parts) == (2 if rank == 0 else 0)
+    as: gathered
+  - expect: len(gathered) == (2 if rank == 0 else 0)
   - scatter: {tensors: "[t, t + 1]", from: 1}
     as: mine
   - expect_equal: [mine, arange(4) + 4 + rank]
   - if: rank == 0
     steps:
-      - send: {
-tensor:
-  t, to : 1
-}
+      - send:
+          tensor: t
+          to: 1
     else:
       - receive: {tensor: b, from: 0}
       - expect_equal: [b, arange(4)]
@@ -81,7 +72,7 @@ tensor:
   EXPECT_PASS(ran);
 }
 
-TEST_P(Launches, MeshesGiveTheirSlices) {
+TEST_P(Launches, MeshesHaveSlices) {
   const Ran ran = run_steps(R"yaml(
   - mesh: {shape: [2, 2], names: [dp, tp]}
     as: world
@@ -101,7 +92,7 @@ TEST_P(Launches, MeshesGiveTheirSlices) {
   EXPECT_EQ(ran.result.evidence.errors_expected, 4);
 }
 
-TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
+TEST_P(Launches, ExpectAcrossReportsDifferences) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "arange(5) * (1 if rank == 0 else 2)"}
   - expect_across: {value: x}
@@ -111,14 +102,14 @@ TEST_P(Launches, AcrossFailsWithTheElementsThatDiffer) {
                             ranks(2, GetParam()));
   EXPECT_EQ(ran.result.status, Status::FAIL);
   for (int rank : {0, 1}) {
-    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << all_failures(ran);
     EXPECT_THAT(ran.failures(rank)[0],
                 AllOf(HasSubstr("expect_across 4: x of rank 0 and of rank 1 differ"), HasSubstr("4 of 5")));
     EXPECT_THAT(ran.failures(rank)[1], HasSubstr("expect_across 6: ones(2) of ranks 0 and 1 is the same"));
   }
 }
 
-TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
+TEST(Ranks, ExpectAcrossFailsIfARankDoesNotReachIt) {
   const Ran ran = run_steps(R"yaml(
   - expect_across: {value: ones(2)}
     when: rank == 0
@@ -126,10 +117,10 @@ TEST(Ranks, ARankThatDoesNotReachACheckAcrossFailsItOnTheOthers) {
 )yaml",
                             ranks(2));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  EXPECT_THAT(told(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
+  EXPECT_THAT(all_failures(ran), HasSubstr("rank 1 of the mesh did not reach this check"));
 }
 
-TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
+TEST(Ranks, FailingRankEndsItsPeersAndIsTheCause) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: "[1, 2][rank + 1]"}
   - all_reduce: {tensor: ones(1), op: sum}
@@ -142,7 +133,7 @@ TEST(Ranks, AFailingRankEndsTheOthersAndIsTheCause) {
   EXPECT_LT(ran.outcomes[0].seconds, 2.0);
 }
 
-TEST(Ranks, MismatchesAreRaisedOnEveryRank) {
+TEST(Ranks, MismatchesRaiseOnEveryRank) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(4 + rank)}
   - all_reduce: {tensor: x, op: sum}
@@ -154,7 +145,7 @@ TEST(Ranks, MismatchesAreRaisedOnEveryRank) {
   EXPECT_EQ(ran.result.evidence.errors_expected, 2);
 }
 
-TEST(Ranks, ReplicateAveragesAndIsCounted) {
+TEST(Ranks, ReplicateAveragesAndCounts) {
   const Ran ran = run_steps(R"yaml(
   - seed: 0
   - model: Net()
@@ -195,7 +186,7 @@ TEST(Ranks, ReplicateAveragesAndIsCounted) {
   EXPECT_FALSE(ran.result.collectives.empty());
 }
 
-TEST(Ranks, WrongCountsSayWhatWasSeen) {
+TEST(Ranks, WrongCountsReportTheObserved) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(3)}
   - observe: {}
@@ -209,7 +200,7 @@ TEST(Ranks, WrongCountsSayWhatWasSeen) {
 )yaml",
                             ranks(2));
   for (int rank : {0, 1}) {
-    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << told(ran);
+    ASSERT_THAT(ran.failures(rank), SizeIs(2)) << all_failures(ran);
     EXPECT_THAT(ran.failures(rank)[0],
                 AllOf(HasSubstr("user/all_reduce: expected 2, seen 1"), HasSubstr("user/barrier: expected 0, seen 1"),
                       HasSubstr("for x (line 7)")));
@@ -234,7 +225,7 @@ TEST(Ranks, ExitsAreExpected) {
   }
 }
 
-TEST(Ranks, AMissingWaitIsAnOrderFailure) {
+TEST(Ranks, MissingWaitIsAnOrderFailure) {
   const Ran ran = run_steps(R"yaml(
   - let: {x: ones(64)}
   - all_reduce: {tensor: x, op: sum, async: true}
@@ -243,9 +234,9 @@ TEST(Ranks, AMissingWaitIsAnOrderFailure) {
   - wait: work
   - expect_equal: [x, 2]
 )yaml",
-                            ranks(2, "process"));  // of threads the thread sanitizer would report the race as well
-  EXPECT_EQ(ran.result.status, Status::FAIL) << told(ran);
-  EXPECT_EQ(ran.result.failure->check, "order") << told(ran);
+                            ranks(2, "process"));  // with threads, the thread sanitizer would report the race too
+  EXPECT_EQ(ran.result.status, Status::FAIL) << all_failures(ran);
+  EXPECT_EQ(ran.result.failure->check, "order") << all_failures(ran);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Running a scenario given as text within a test: alone on this thread, or with ranks from the launcher.
+// Runs a scenario given as text within a test: one rank on this thread, or several ranks from the launcher.
 #pragma once
 
 #include <filesystem>
@@ -8,6 +8,7 @@
 
 #include <unistd.h>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/rank_context.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/case_runner.hpp"
@@ -18,16 +19,16 @@ struct TextOptions {
   int world_size = 1;
   std::string device = "cpu";
   std::string launch = "thread";
-  std::string head;       // more keys of the file, each on its own line
+  std::string head;       // further keys of the file, each on its own line
   std::string routines;   // "name\n---\ntext of the routine", or empty
-  std::size_t index = 0;  // which of the cases
+  std::size_t index = 0;  // of the case to run
   RankLimits limits{};
 };
 
 struct Ran {
   std::vector<verdict::RankOutcome> outcomes;
   verdict::CaseResult result;
-  // "line: message" of each failure of a rank.
+  // "check line: message" of each failure of a rank.
   std::vector<std::string> failures(int rank = 0) const {
     std::vector<std::string> texts;
     for (const verdict::Failure& failure : outcomes.at(static_cast<std::size_t>(rank)).failures)
@@ -37,11 +38,11 @@ struct Ran {
   const verdict::Evidence& evidence(int rank = 0) const { return outcomes.at(static_cast<std::size_t>(rank)).evidence; }
 };
 
-// `steps` begins in line 1 with "- ...": lines of failures are those of this text.
+// The first step is in line 2 of the file unless `steps` begins with a newline; failures show lines of the file.
 inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) {
   std::string text = steps;
   if (!text.ends_with('\n')) text += '\n';
-  // The steps come first, so that their lines count from 2 ("steps:" is line 1).
+  // "steps:" is line 1.
   text = str("steps:\n", text, "scenario: test/text\nsummary: A test.\nranks: {world_size: [", options.world_size,
              "], launch: ", options.launch, "}\n", options.head);
   static int counter = 0;
@@ -87,4 +88,31 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   return ran;
 }
 
+// Arms a seeded defect for the lifetime of this object.
+class ArmedDefect {
+ public:
+  explicit ArmedDefect(Defect defect) { arm_defect(defect); }
+  ~ArmedDefect() { arm_defect(Defect::none); }
+  ArmedDefect(const ArmedDefect&) = delete;
+  ArmedDefect& operator=(const ArmedDefect&) = delete;
+};
+
+// "check line: message" of the failure that the result shows, or the reason of a result without one.
+inline std::string first_failure(const Ran& ran) {
+  const auto& failure = ran.result.failure;
+  return failure ? str(failure->check, " ", failure->line, ": ", failure->message) : ran.result.reason;
+}
+
+// The reason, and the failures of every rank, each on its own line.
+inline std::string all_failures(const Ran& ran) {
+  std::string text = ran.result.reason;
+  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
+    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
+  return text;
+}
+
 }  // namespace lockstep::run::testing_support
+
+#define EXPECT_PASS(ran)                                            \
+  EXPECT_EQ((ran).result.status, ::lockstep::verdict::Status::PASS) \
+      << ::lockstep::run::testing_support::all_failures(ran)

@@ -1,4 +1,4 @@
-// What the language's vocabulary says of models must be what the engine builds.
+// The models in the vocabulary of the scenario language are those that the engine builds.
 #include "harness/scenario/vocabulary.hpp"
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 namespace lockstep::run {
 namespace {
 
-TEST(Vocabulary, NamesTheModelsThatTheEngineBuilds) {
+TEST(Vocabulary, ListsTheModelsThatTheEngineBuilds) {
   std::vector<std::string> stated, built;
   for (const scenario::ModelSpec& model : scenario::built_in_models()) {
     std::string text = str(model.name, "(");

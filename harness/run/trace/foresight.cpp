@@ -17,17 +17,12 @@
 
 namespace lockstep::run {
 
-using scenario::Expr;
-using scenario::ExprKind;
-using scenario::Step;
-using scenario::Steps;
-using scenario::Verb;
+namespace foresight {
 
 namespace {
 
-// A case of more steps is followed no further.
-constexpr int most_visits = 20'000;
-constexpr std::int64_t most_turns = 64;  // of a loop
+constexpr int most_visits = 20'000;           // steps followed per case; the rest is not checked
+constexpr std::int64_t most_iterations = 64;  // followed per loop
 struct TooLong {};
 
 class Walk {
@@ -45,7 +40,7 @@ class Walk {
   bool has_check() const { return has_check_; }
 
  private:
-  // Of a file or a routine. Names that hooks bind mean something else at any time.
+  // Follows the steps of a file or a routine. Names that hooks bind stay unknown: their value can change at any time.
   void scope(const Steps& list, const FramePtr& frame) {
     std::set<std::string> outer = std::exchange(unsteady_, names_bound_in_hooks(list));
     steps(list, frame);
@@ -104,17 +99,17 @@ class Walk {
   }
 
   // ---- control ----
-  // The first turn is certain: a loop runs at least once.
+  // A loop runs at least once, so that the steps of an unknown number of iterations are followed once.
   void repeat(const Step& one, const FramePtr& frame) {
     const std::optional<Value> times = value(*one.argument("times"), frame);
     const bool known = times && times->is(Value::Kind::integer);
-    const std::int64_t turns = known ? times->as_int("times") : 1;
+    const std::int64_t iterations = known ? times->as_int("times") : 1;
     const std::vector<std::string> index = literal_names(one.argument("index"));
-    for (std::int64_t i = 0; i < std::min(turns, most_turns); ++i) {
+    for (std::int64_t i = 0; i < std::min(iterations, most_iterations); ++i) {
       for (const std::string& name : index) bind(name, Value(i), frame);
       steps(one.steps, frame);
     }
-    if (!known || turns > most_turns) forget(one, frame);
+    if (!known || iterations > most_iterations) forget(one, frame);
   }
 
   void for_each(const Step& one, const FramePtr& frame) {
@@ -123,17 +118,17 @@ class Walk {
     const List items = known ? in->as_list("in") : List(1);
     const std::vector<std::string> names = literal_names(one.argument("name"));
     const std::vector<std::string> index = literal_names(one.argument("index"));
-    const auto turns = std::min(items.size(), static_cast<std::size_t>(most_turns));
-    for (std::size_t i = 0; i < turns; ++i) {
+    const auto iterations = std::min(items.size(), static_cast<std::size_t>(most_iterations));
+    for (std::size_t i = 0; i < iterations; ++i) {
       for (std::size_t k = 0; k < names.size(); ++k)
-        bind(names[k], known ? part_of(items[i], k, names.size()) : std::nullopt, frame);
+        bind(names[k], known ? unpacked(items[i], k, names.size()) : std::nullopt, frame);
       for (const std::string& name : index) bind(name, Value(static_cast<std::int64_t>(i)), frame);
       steps(one.steps, frame);
     }
-    if (!known || items.size() > turns) forget(one, frame);
+    if (!known || items.size() > iterations) forget(one, frame);
   }
 
-  static std::optional<Value> part_of(const Value& item, std::size_t k, std::size_t number) {
+  static std::optional<Value> unpacked(const Value& item, std::size_t k, std::size_t number) {
     if (number == 1) return item;
     if (!item.is(Value::Kind::list) || item.as_list("item").size() != number) return std::nullopt;
     return item.as_list("item")[k];
@@ -162,9 +157,9 @@ class Walk {
       if (known) inner->names[parameter.name] = std::move(*known);
     }
     scope(routine.steps, inner);
-    for (const auto& [its, mine] : one.as_names) {
-      const auto at = inner->names.find(its);
-      bind(mine, at == inner->names.end() ? std::nullopt : std::optional(at->second), frame);
+    for (const auto& [inner_name, outer_name] : one.as_names) {
+      const auto at = inner->names.find(inner_name);
+      bind(outer_name, at == inner->names.end() ? std::nullopt : std::optional(at->second), frame);
     }
   }
 
@@ -208,7 +203,7 @@ class Walk {
     if (one.verb == Verb::expect_events) events(one, frame);
   }
 
-  // The texts of a literal argument, each with its place; those that hang on a run are left out.
+  // The known texts of a literal argument, each with its place.
   static std::vector<std::pair<std::string, const Expr*>> texts(const Expr& expr, const FramePtr& frame) {
     std::vector<std::pair<std::string, const Expr*>> all;
     const bool list = expr.kind == ExprKind::list;
@@ -232,7 +227,7 @@ class Walk {
       else
         find_modules(text, scope);
     } catch (const UnboundName&) {
-      return;  // unknown before the run
+      return;  // known only during a run
     } catch (const Error& error) {
       if (argument == "ignored" && verb == Verb::fully_shard && matches_parameters(text, scope)) return;
       report(at, error.message(), frame);
@@ -252,7 +247,7 @@ class Walk {
       if (const Expr* named = one.argument("model"))
         for (const auto& [text, at] : texts(*named, frame)) model = find_modules(text, Scope{frame});
     } catch (const Error&) {
-      model.clear();  // its own error stands at the path
+      model.clear();  // the check of the path reports the error
     }
     for (const char* argument : {"kinds", "exactly", "in_order", "never"}) {
       const Expr* list = one.argument(argument);
@@ -270,7 +265,7 @@ class Walk {
     }
   }
 
-  // Members of modules, where they are asked for whatever else holds.
+  // Checks members of modules, but only in operands that are always evaluated.
   void members(const Expr& expr, const FramePtr& frame) {
     switch (expr.kind) {
       case ExprKind::attribute:
@@ -298,7 +293,7 @@ class Walk {
           if (child) members(*child, frame);
     }
   }
-  // Of `name.part.part`.
+  // The value of a chain `name.member.member`.
   static std::optional<Value> chain_value(const Expr& expr, const FramePtr& frame) {
     const Expr* at = &expr;
     while (at->kind == ExprKind::attribute) at = at->children[0].get();
@@ -307,12 +302,12 @@ class Walk {
 
   scenario::Diagnostics& diagnostics_;
   Session session_;
-  std::set<std::string> unsteady_;
+  std::set<std::string> unsteady_;  // names that hooks bind
   int visits_ = 0;
   bool has_check_ = false;
 };
 
-// Whether some step of the case may check something.
+// Follows the case on its first and last rank. Returns whether a step of it may be a check.
 bool walk_case(const scenario::Case& one, scenario::Diagnostics& diagnostics) {
   bool has_check = false;
   for (std::size_t i = 0; i < one.scenario->stages.size(); ++i) {
@@ -325,7 +320,7 @@ bool walk_case(const scenario::Case& one, scenario::Diagnostics& diagnostics) {
       try {
         walk.stage(*one.scenario, one.scenario->stages[i].steps);
       } catch (const TooLong&) {
-        has_check = true;  // the rest is not known
+        has_check = true;  // the steps that were not followed may hold a check
       }
       has_check = has_check || walk.has_check();
     }
@@ -340,13 +335,15 @@ void add_source(const scenario::Scenario& of, scenario::Diagnostics& diagnostics
 
 }  // namespace
 
+}  // namespace foresight
+
 void check_before_launch(const std::vector<scenario::Case>& cases, scenario::Diagnostics& diagnostics) {
   std::set<const scenario::Scenario*> seen, unchecked;
   for (const scenario::Case& one : cases) {
     const scenario::Scenario* of = one.scenario.get();
     if (one.skip || one.expect_failure) continue;
-    if (seen.insert(of).second) add_source(*of, diagnostics);
-    if (walk_case(one, diagnostics) || !unchecked.insert(of).second) continue;
+    if (seen.insert(of).second) foresight::add_source(*of, diagnostics);
+    if (foresight::walk_case(one, diagnostics) || !unchecked.insert(of).second) continue;
     diagnostics.error(of->place, str("no step checks anything in the case [", one.id,
                                      "], which cannot pass without evidence; add an `expect`, or a `skip` for it"));
   }

@@ -1,12 +1,12 @@
-// What is wrong with a case and can be seen before it runs: paths that match nothing, members that a module has not,
-// unknown kinds of events, and a case in which no step checks anything.
+// Finds errors of a case before it runs: paths that match nothing, members that a module does not have, unknown kinds
+// of events, and a case in which no step checks anything.
 //
 //   scenario::Diagnostics found;
 //   check_before_launch(cases, found);      // every error with its place and the nearest word
 //
-// The steps are followed, not run: models are built on the meta device, names stand for what they are bound to as far
-// as that hangs on parameters, modules and plain values alone. Whatever hangs on a run is left out, so that nothing is
-// refused that a run might accept: such names are unknown, and with them the steps whose conditions they decide.
+// The steps are followed without running them. Models are built on the meta device. A name has a value if parameters,
+// modules and plain values alone decide it; otherwise it is unknown. Steps whose conditions need unknown names are not
+// checked, so that no case is rejected that could run.
 #pragma once
 
 #include <vector>
@@ -16,7 +16,7 @@
 
 namespace lockstep::run {
 
-// Cases that are skipped, or expected to fail, are left out.
+// Adds every error found to `diagnostics`. Cases that are skipped or expected to fail are not checked.
 void check_before_launch(const std::vector<scenario::Case>& cases, scenario::Diagnostics& diagnostics);
 
 }  // namespace lockstep::run

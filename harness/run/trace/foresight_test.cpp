@@ -13,7 +13,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// "line:column message" of each error; `steps` begin in line 1.
+// "line:column message" of each error. Lines count from the first line of `steps`.
 std::vector<std::string> errors_of(const std::string& steps, const std::string& head = "") {
   scenario::Library library("/nowhere");
   library.add_routine("shard_layer",
@@ -31,7 +31,7 @@ std::vector<std::string> errors_of(const std::string& steps, const std::string& 
 
 constexpr const char* model = "  - {model: \"Sequential(Linear(2, 2), ReLU(), Linear(2, 2))\", as: m}\n";
 
-TEST(Foresight, FindsAPathThatMatchesNothing) {
+TEST(Foresight, ReportsPathsThatMatchNothing) {
   EXPECT_THAT(errors_of(str(model, R"yaml(  - fully_shard: [m.0, m.3, m]
   - set_requires_grad: {parameters: m.0.wieght, to: false}
   - prefetch: {module: m.0, forward: "m.${1 + 3}"}
@@ -42,14 +42,14 @@ TEST(Foresight, FindsAPathThatMatchesNothing) {
                           testing::StartsWith("4:39 the path `m.4` matches no module")));
 }
 
-TEST(Foresight, FindsAMemberThatAModuleHasNot) {
+TEST(Foresight, ReportsUnknownMembersOfModules) {
   EXPECT_THAT(errors_of(str(model, "  - expect_equal: [m.0.weigth, m.2.weight]\n")),
               ElementsAre(HasSubstr("has no `weigth`; did you mean `weight`?")));
-  // Where something else decides whether it is asked for, it is not.
+  // An operand that may not be evaluated is not checked.
   EXPECT_THAT(errors_of(str(model, "  - expect: world_size == 2 or m.0.weigth == none\n")), IsEmpty());
 }
 
-TEST(Foresight, FindsWrongEvents) {
+TEST(Foresight, ReportsWrongEvents) {
   EXPECT_THAT(errors_of(str(model, R"yaml(  - fully_shard: m
   - observe: {}
     as: run
@@ -88,8 +88,8 @@ TEST(Foresight, FollowsLoopsBranchesCopiesAndRoutines) {
                   HasSubstr("`n.3`"), HasSubstr("`first.0`"), HasSubstr("`first.2`"), HasSubstr("`m.9`")));
 }
 
-// Whatever hangs on a run may be right.
-TEST(Foresight, LeavesOutWhatARunDecides) {
+// A path or condition that depends on a run may be correct.
+TEST(Foresight, SkipsStepsThatDependOnARun) {
   EXPECT_THAT(errors_of(str(model, R"yaml(  - unshard: m.7
     raises: matches no module
   - forward: {y: "m(ones(2, 2))"}
@@ -115,7 +115,7 @@ TEST(Foresight, LeavesOutWhatARunDecides) {
               IsEmpty());
 }
 
-TEST(Foresight, FindsACaseWithoutACheck) {
+TEST(Foresight, ReportsCasesWithoutAnyCheck) {
   EXPECT_THAT(errors_of("  - let: {x: ones(2)}\n"), ElementsAre(HasSubstr("no step checks anything")));
   const std::string some = "  - {expect: rank < 2, when: kind == 'a'}\n";
   EXPECT_THAT(errors_of(some, "matrix: {kind: [a]}\n"), IsEmpty());
@@ -125,7 +125,7 @@ TEST(Foresight, FindsACaseWithoutACheck) {
   EXPECT_THAT(errors_of("  - {barrier: all_ranks, raises: never}\n"), IsEmpty());
 }
 
-TEST(Foresight, LeavesOutCasesThatMustFail) {
+TEST(Foresight, SkipsCasesThatMustFail) {
   EXPECT_THAT(errors_of(str(model, "  - unshard: m.7\n"), "expect_failure: [{when: true, reason: no such layer}]\n"),
               IsEmpty());
 }

@@ -4,33 +4,28 @@
 #include <array>
 
 #include "engine/autograd/autograd.hpp"
+#include "harness/run/step_blocks.hpp"
 #include "harness/run/values/evaluate.hpp"
 
-namespace lockstep::run {
-
-using scenario::Expr;
-using scenario::ExprKind;
-using scenario::Step;
-using scenario::Steps;
-using scenario::Verb;
+namespace lockstep::run::foresight {
 
 namespace {
 
 constexpr device::Device meta{device::Kind::meta, 0};
 
-// Attributes that steps change, or that the meta device has otherwise.
-bool changes(const std::string& attribute) {
+// Attributes that steps change, or whose values on the meta device differ.
+bool is_changeable(const std::string& attribute) {
   static constexpr std::array<std::string_view, 13> names = {
       "grad",    "dtype", "device", "bytes", "requires_grad",  "pinned",    "storage",
       "sharded", "local", "mesh",   "scale", "growth_tracker", "placements"};
   return std::find(names.begin(), names.end(), attribute) != names.end();
 }
 
-bool hangs_on_a_run(const Expr& expr) {
+bool needs_a_run(const Expr& expr) {
   using scenario::Function;
   bool found = false;
   scenario::for_each_node(expr, [&found](const Expr& node) {
-    if (node.kind == ExprKind::attribute) found = found || changes(node.name);
+    if (node.kind == ExprKind::attribute) found = found || is_changeable(node.name);
     if (node.kind != ExprKind::call) return;
     const Function function = node.function;
     const bool of_modules = function == Function::parameters || function == Function::buffers ||
@@ -39,12 +34,6 @@ bool hangs_on_a_run(const Expr& expr) {
             (!of_modules && scenario::spec_of(function).kind != scenario::FunctionKind::plain);
   });
   return found;
-}
-
-std::vector<const Steps*> blocks_of(const Step& step) {
-  std::vector<const Steps*> blocks = {&step.steps, &step.otherwise};
-  for (const scenario::Branch& branch : step.among) blocks.push_back(&branch.steps);
-  return blocks;
 }
 
 void collect_in_hooks(const Steps& steps, std::set<std::string>& names) {
@@ -74,11 +63,11 @@ Session session_before_launch(const scenario::Case& one, int rank, int world_siz
 }
 
 std::optional<Value> known_value(const Expr& expr, const Scope& scope) {
-  if (hangs_on_a_run(expr)) return std::nullopt;
+  if (needs_a_run(expr)) return std::nullopt;
   try {
     return evaluate(expr, scope);
   } catch (const std::exception&) {
-    return std::nullopt;  // the step says why when it runs
+    return std::nullopt;  // the step raises the error when it runs
   }
 }
 
@@ -117,7 +106,7 @@ std::vector<std::string> literal_names(const Expr* expr) {
 std::vector<std::string> names_bound_by(const Step& step) {
   std::vector<std::string> names;
   if (!step.as.empty()) names.push_back(step.as);
-  for (const auto& [its, mine] : step.as_names) names.push_back(mine);
+  for (const auto& [inner, outer] : step.as_names) names.push_back(outer);
   if (step.verb == Verb::let || step.verb == Verb::forward)
     for (const scenario::NamedExpr& entry : step.entries) names.push_back(entry.name);
   const bool loop = step.verb == Verb::for_each || step.verb == Verb::repeat;
@@ -144,10 +133,9 @@ std::set<std::string> names_bound_in_hooks(const Steps& steps) {
 
 bool contains_check(const Step& step) {
   if (step.raises || scenario::spec_of(step.verb).group == scenario::Group::checks) return true;
-  std::vector<const Steps*> blocks = blocks_of(step);
-  if (step.routine) blocks.push_back(&step.routine->steps);
+  const std::vector<const Steps*> blocks = blocks_and_routine_of(step);
   return std::any_of(blocks.begin(), blocks.end(),
                      [](const Steps* block) { return std::any_of(block->begin(), block->end(), contains_check); });
 }
 
-}  // namespace lockstep::run
+}  // namespace lockstep::run::foresight

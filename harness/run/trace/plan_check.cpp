@@ -3,13 +3,13 @@
 #include <algorithm>
 
 #include "harness/plan/collectives.hpp"
-#include "harness/run/trace/plan_trace.hpp"
+#include "harness/run/trace/plan_case.hpp"
 
 namespace lockstep::run {
 
 namespace {
 
-// Those that the parallel layer makes of itself.
+// The families that the parallel APIs issue without a step of the scenario.
 bool is_planned(comm::Family family) {
   return family == comm::Family::data_parallel || family == comm::Family::start_up;
 }
@@ -18,9 +18,9 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
   std::vector<plan::Collective> observed;
   for (std::size_t i = 0; i < log.size(); ++i) {
     const comm::LogEntry& entry = log[i];
-    const bool left = std::any_of(left_out.begin(), left_out.end(),
-                                  [i](const auto& range) { return range.first <= i && i < range.second; });
-    if (left || !is_planned(entry.family)) continue;
+    const bool is_left_out = std::any_of(left_out.begin(), left_out.end(),
+                                         [i](const auto& range) { return range.first <= i && i < range.second; });
+    if (is_left_out || !is_planned(entry.family)) continue;
     plan::Collective one;
     one.family = name_of(entry.family);
     one.operation = name_of(entry.operation);
@@ -35,7 +35,7 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
   return observed;
 }
 
-// For the results: kinds as in `collectives` there.
+// The rows of `plan` in the results. Their kinds are those of `collectives` in the results.
 std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& planned,
                                            const std::vector<plan::Collective>& observed) {
   constexpr plan::Grain coarse{.lines = false, .owners = false};
@@ -84,15 +84,11 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
   judgement.not_judged = why_not_planned(spec, stage);
   if (!judgement.not_judged.empty()) return judgement;
   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
-  if (!outcome.not_planned.empty()) {
-    judgement.not_judged = str("no plan yet: of ", outcome.not_planned);
-    return judgement;
-  }
   if (!outcome.unforeseen.empty()) {
     judgement.not_judged = str("cannot be foretold: ", outcome.unforeseen);
     judgement.mismatches.push_back(
         {str("the collectives cannot be foretold: ", outcome.unforeseen,
-             "; say why with `plan: {unplanned: reason}`, or take what depends on values out of the steps"),
+             "; give the reason as `plan: {unplanned: reason}`, or remove the dependence on values from the steps"),
          0});
     return judgement;
   }
@@ -124,7 +120,6 @@ std::string explain_plan(const CaseSpec& spec) {
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
-    if (!outcome.not_planned.empty()) text += str("  and what `", outcome.not_planned, "` adds\n");
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// The plan against what ran, and the plan as a table for people.
+// Compares the plan of a case with the collectives that a rank issued, and prints the plan as a table.
 #pragma once
 
 #include <cstddef>
@@ -14,27 +14,29 @@
 
 namespace lockstep::run {
 
-// Positions in the log, from and to: what steps issued that had to fail.
+// Ranges of positions in the log, from and to: the collectives issued by steps that were expected to fail.
 using LogRanges = std::vector<std::pair<std::size_t, std::size_t>>;
 
 struct PlanMismatch {
   std::string message;
-  int line = 0;  // of the scenario's file, 0 when it is not known
+  int line = 0;  // of the scenario's file; 0: unknown
 };
 struct PlanJudgement {
-  std::vector<PlanMismatch> mismatches;     // kinds that the log holds more or less of than the plan says
-  std::optional<PlanMismatch> first_apart;  // the first place where the two sequences part
-  std::int64_t num_in_order = 0;            // collectives that stand at their place
-  std::string not_judged;                   // why there is nothing to go by; empty: the plan was judged
-  std::vector<verdict::PlanRow> rows;       // of both; empty when there is no plan
+  std::vector<PlanMismatch> mismatches;     // kinds of collectives whose counts or bytes differ
+  std::optional<PlanMismatch> first_apart;  // the first position at which the two sequences differ
+  std::int64_t num_in_order = 0;            // collectives at their position
+  std::string not_judged;                   // why the case was not compared with a plan; empty: it was
+  std::vector<verdict::PlanRow> rows;       // both sides; empty without a plan
 };
-// Why a stage has no plan, before any trace is made; empty when it has one.
+// Why a stage has no plan, known without a dry run; empty if it has one.
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage);
+// Makes the plan of a rank and compares the log with it. Never throws for a plan that cannot be made: `not_judged` and
+// a mismatch say so.
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                          const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 
-// The collectives of the data-parallel layer that rank 0 of this case must make, for `lockstep explain`: how many of
-// each kind, and the order of the last turn; empty when it makes none. Nothing is launched.
+// The collectives that the parallel APIs must issue on rank 0 of this case, for `lockstep explain`: the count of each
+// kind, and the order within the last iteration. Empty if they issue none. Nothing is launched.
 std::string explain_plan(const CaseSpec& spec);
 
 }  // namespace lockstep::run

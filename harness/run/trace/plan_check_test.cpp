@@ -1,10 +1,9 @@
-// The plan and the run agree on cases that train, and the plan sees it when they do not.
+// The plan agrees with runs that train, and defects of the engine show as differences.
 #include "harness/run/trace/plan_check.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/core/defects.hpp"
 #include "harness/run/test_support.hpp"
 
 namespace lockstep::run {
@@ -12,6 +11,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing_support::ArmedDefect;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
@@ -22,7 +22,7 @@ TextOptions ranks(int world_size) {
   return options;
 }
 
-// What the plan says of rank 0.
+// The failures of the check `plan` on rank 0.
 std::vector<std::string> plan_failures(const Ran& ran) {
   std::vector<std::string> found;
   for (const std::string& text : ran.failures())
@@ -30,8 +30,8 @@ std::vector<std::string> plan_failures(const Ran& ran) {
   return found;
 }
 
-// The same, and where the order parts.
-std::vector<std::string> off_plan(const Ran& ran) {
+// The failures of `plan` and `plan_order` on rank 0.
+std::vector<std::string> all_plan_failures(const Ran& ran) {
   std::vector<std::string> found;
   for (const std::string& text : ran.failures())
     if (text.starts_with("plan")) found.push_back(text);
@@ -54,17 +54,11 @@ constexpr const char* replicated_steps = R"yaml(
   - expect: any([p.requires_grad for p in parameters(net)])
 )yaml";
 
-class ArmedDefect {
- public:
-  explicit ArmedDefect(Defect defect) { arm_defect(defect); }
-  ~ArmedDefect() { arm_defect(Defect::none); }
-};
-
-TEST(PlanCheck, AReplicatedModuleDoesWhatIsPlanned) {
-  EXPECT_THAT(off_plan(run_steps(replicated_steps, ranks(2))), IsEmpty());
+TEST(PlanCheck, ReplicatedModuleFollowsThePlan) {
+  EXPECT_THAT(all_plan_failures(run_steps(replicated_steps, ranks(2))), IsEmpty());
 }
 
-TEST(PlanCheck, ABucketThatIsNotSentIsSeen) {
+TEST(PlanCheck, ReportsBucketsThatAreNotSent) {
   const ArmedDefect armed(Defect::replicate_bucket_not_sent);
   const std::vector<std::string> found = plan_failures(run_steps(replicated_steps, ranks(2)));
   ASSERT_EQ(found.size(), 1u);
@@ -73,7 +67,7 @@ TEST(PlanCheck, ABucketThatIsNotSentIsSeen) {
   EXPECT_THAT(found[0], HasSubstr("observed 4 of"));
 }
 
-TEST(PlanCheck, BucketsThatAreCutOtherwiseAreSeen) {
+TEST(PlanCheck, ReportsOtherBucketBoundaries) {
   const ArmedDefect armed(Defect::bucket_cap_ignored);
   const std::vector<std::string> found = plan_failures(run_steps(replicated_steps, ranks(2)));
   ASSERT_EQ(found.size(), 1u);
@@ -106,16 +100,16 @@ constexpr const char* sharded_steps = R"yaml(
   - expect: any([p.sharded for p in parameters(test)])
 )yaml";
 
-TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
+TEST(PlanCheck, ShardedGroupsFollowThePlan) {
   const Ran ran = run_steps(sharded_steps, ranks(4));
-  EXPECT_THAT(off_plan(ran), IsEmpty());
+  EXPECT_THAT(all_plan_failures(ran), IsEmpty());
   const verdict::RankOutcome& first = ran.outcomes.at(0);
   std::map<std::string, std::int64_t> planned, observed;
   for (const verdict::PlanRow& row : first.plan) {
     planned[str(row.phase, " ", row.operation, " ", row.axis)] += row.planned;
     observed[str(row.phase, " ", row.operation, " ", row.axis)] += row.observed;
   }
-  // The root owns nothing; what an evaluation left gathered is used again.
+  // The root owns no parameter. Groups that an evaluation leaves unsharded are used again.
   const std::map<std::string, std::int64_t> expected = {{"forward all_gather shard", 3 * 4 + 3},
                                                         {"backward reduce_scatter shard", 3 * 2},
                                                         {"backward all_reduce replicate", 3 * 2}};
@@ -123,7 +117,7 @@ TEST(PlanCheck, ShardedGroupsDoWhatIsPlanned) {
   EXPECT_EQ(observed, expected);
 }
 
-TEST(PlanCheck, WhatALoadPutsInPlaceIsTheParameterFromThenOn) {
+TEST(PlanCheck, AssignedTensorsReplaceParameters) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
     as: net
@@ -145,7 +139,7 @@ TEST(PlanCheck, WhatALoadPutsInPlaceIsTheParameterFromThenOn) {
   EXPECT_EQ(planned, (std::map<std::string, std::int64_t>{{"all_gather", 2}, {"reduce_scatter", 2}}));
 }
 
-TEST(PlanCheck, AModuleThatACheckCallsIsPartOfThePlan) {
+TEST(PlanCheck, PlansModulesThatChecksCall) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
     as: plain
@@ -157,13 +151,13 @@ TEST(PlanCheck, AModuleThatACheckCallsIsPartOfThePlan) {
   - expect: item(sum(test(x))) < 1000
 )yaml",
                             ranks(2));
-  EXPECT_THAT(off_plan(ran), IsEmpty());
+  EXPECT_THAT(all_plan_failures(ran), IsEmpty());
   std::int64_t planned = 0;
   for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned += row.planned;
-  EXPECT_EQ(planned, 2 + 1);  // the root stays whole
+  EXPECT_EQ(planned, 2 + 1);  // the root stays unsharded
 }
 
-TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
+TEST(PlanCheck, ReportsDefectsThatChangeCounts) {
   for (const Defect defect : {Defect::shard_reshard_too_often, Defect::shard_sync_flag_ignored}) {
     const ArmedDefect armed(defect);
     const std::vector<std::string> found = plan_failures(run_steps(sharded_steps, ranks(4)));
@@ -172,9 +166,9 @@ TEST(PlanCheck, EachCountDefectOfShardingIsSeen) {
   }
 }
 
-TEST(PlanCheck, IsToldWithoutLaunchingAnything) {
+TEST(PlanCheck, ExplainPrintsThePlanWithoutALaunch) {
   scenario::Library library((std::filesystem::temp_directory_path() / "lockstep_no_such_folder").string());
-  const auto told = [&](const std::string& more) {
+  const auto explained = [&](const std::string& more) {
     const auto scenario =
         library.load_text(str("scenario: test/text\nsummary: A test.\nranks: {world_size: [4]}\n", more,
                               "steps:\n  - model: Net()\n    as: net\n  - fully_shard: net\n",
@@ -188,18 +182,18 @@ TEST(PlanCheck, IsToldWithoutLaunchingAnything) {
     spec.library = &library;
     return explain_plan(spec);
   };
-  // Three linears of 2x2: rows and biases padded to 4.
-  EXPECT_EQ(told(""),
+  // Three linears of 2x2, with rows and biases padded to 4.
+  EXPECT_EQ(explained(""),
             "  phase     family         operation       group    last turn  bytes  in all  for\n"
             "  forward   data_parallel  all_gather      dp of 4          1    144       3  net\n"
             "  backward  data_parallel  reduce_scatter  dp of 4          1    144       3  net\n"
             "  in this order (last turn):\n"
             "  forward    all_gather net\n"
             "  backward   reduce_scatter net\n");
-  EXPECT_EQ(told("plan: {unplanned: a test}\n"), "  not foretold: a test\n");
+  EXPECT_EQ(explained("plan: {unplanned: a test}\n"), "  not foretold: a test\n");
 }
 
-TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {
+TEST(PlanCheck, BranchOnAValueNeedsAReason) {
   const std::string steps = R"yaml(
   - model: Net()
     as: net
@@ -216,10 +210,10 @@ TEST(PlanCheck, WhatDependsOnValuesNeedsAReason) {
   EXPECT_THAT(found[0], HasSubstr("cannot be foretold"));
   TextOptions unplanned = ranks(2);
   unplanned.head = "plan: {unplanned: the branch depends on a value}\n";
-  EXPECT_THAT(off_plan(run_steps(steps, unplanned)), IsEmpty());
+  EXPECT_THAT(all_plan_failures(run_steps(steps, unplanned)), IsEmpty());
 }
 
-TEST(PlanCheck, NamesTheStepAndTheValueThatOnlyARunKnows) {
+TEST(PlanCheck, NamesTheStepAndTheUnknownValue) {
   const auto failures_with = [](const std::string& value) {
     return plan_failures(run_steps(str(R"yaml(
   - model: Net()
@@ -256,7 +250,7 @@ TEST(PlanCheck, NamesTheStepAndTheValueThatOnlyARunKnows) {
   EXPECT_THAT(failures_with("net.fc1.weight.device == device"), IsEmpty());
 }
 
-TEST(PlanCheck, CountsOfAWindowAreThoseThatArePlannedInIt) {
+TEST(PlanCheck, CountsOfAWindowAreThePlannedOnes) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
     as: net
@@ -284,11 +278,11 @@ TEST(PlanCheck, CountsOfAWindowAreThoseThatArePlannedInIt) {
   std::int64_t scattered = 0;
   for (const verdict::PlanRow& row : ran.outcomes.at(0).plan)
     if (row.operation == "reduce_scatter") scattered += row.planned;
-  // Two a turn: the group of fc1 is gathered again for backward, the root is not.
+  // An iteration has two reduce-scatters, and three all-gathers: fc1 is gathered again for backward, the root is not.
   EXPECT_EQ(scattered, 2 * (1 + 3 + 1));
 }
 
-TEST(PlanCheck, ACaseSaysWhetherAndWhyItWasNotJudged) {
+TEST(PlanCheck, ReportsWhyACaseWasNotJudged) {
   const auto verdict_of = [](const std::string& steps, const std::string& head = "") {
     TextOptions options = ranks(2);
     options.head = head;
@@ -303,7 +297,7 @@ TEST(PlanCheck, ACaseSaysWhetherAndWhyItWasNotJudged) {
             "cannot be foretold");
 }
 
-TEST(PlanCheck, ValuesThatNoStepNeedsAreNotAsked) {
+TEST(PlanCheck, IgnoresUnknownValuesThatNoStepNeeds) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
     as: net
@@ -317,10 +311,10 @@ TEST(PlanCheck, ValuesThatNoStepNeedsAreNotAsked) {
   - expect: len(losses) == 2
 )yaml",
                             ranks(2));
-  EXPECT_THAT(off_plan(ran), IsEmpty());
+  EXPECT_THAT(all_plan_failures(ran), IsEmpty());
 }
 
-TEST(PlanCheck, AStepThatMustFailIsNoPartOfThePlan) {
+TEST(PlanCheck, ExcludesStepsThatMustFail) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
     as: net
@@ -331,7 +325,7 @@ TEST(PlanCheck, AStepThatMustFailIsNoPartOfThePlan) {
   - backward: loss
 )yaml",
                             ranks(2));
-  EXPECT_THAT(off_plan(ran), IsEmpty());
+  EXPECT_THAT(all_plan_failures(ran), IsEmpty());
 }
 
 }  // namespace

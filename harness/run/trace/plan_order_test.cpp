@@ -1,11 +1,11 @@
-// The order of the plan against runs, with and without seeded defects; and that no defect moves the plan.
+// The order of the plan agrees with runs, seeded defects show as differences, and no defect changes the plan.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/core/defects.hpp"
 #include "harness/run/test_support.hpp"
+#include "harness/run/trace/plan_case.hpp"
 #include "harness/run/trace/plan_check.hpp"
-#include "harness/run/trace/plan_trace.hpp"
 
 namespace lockstep::run {
 namespace {
@@ -13,17 +13,10 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using testing_support::ArmedDefect;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
-
-class ArmedDefect {
- public:
-  explicit ArmedDefect(Defect defect) { arm_defect(defect); }
-  ~ArmedDefect() { arm_defect(Defect::none); }
-  ArmedDefect(const ArmedDefect&) = delete;
-  ArmedDefect& operator=(const ArmedDefect&) = delete;
-};
 
 std::vector<std::string> failures_of(const Ran& ran, const std::string& check) {
   std::vector<std::string> found;
@@ -39,8 +32,7 @@ Ran run_on_two(const std::string& steps, const std::string& device = "cpu") {
   return run_steps(steps, options);
 }
 
-// Groups that stay whole after their backward: what is gathered ahead by mistake then was whole all along, so that only
-// the order tells.
+// The groups stay unsharded after their backward. A wrong prefetch then changes no count, but only the order.
 constexpr const char* sharded_steps = R"yaml(
   - seed: 1
   - model: Sequential(Linear(4, 4), Linear(4, 4), Linear(4, 4), Linear(4, 4))
@@ -55,7 +47,7 @@ constexpr const char* sharded_steps = R"yaml(
   - expect: all([p.grad != none for p in parameters(net)])
 )yaml";
 
-TEST(PlanOrder, IsKeptByARunOnBothDevicesAndCounted) {
+TEST(PlanOrder, RunsFollowThePlannedOrderOnBothDevices) {
   for (const char* device : {"cpu", "sim"}) {
     const Ran ran = run_on_two(sharded_steps, device);
     EXPECT_THAT(ran.failures(), IsEmpty());
@@ -64,7 +56,7 @@ TEST(PlanOrder, IsKeptByARunOnBothDevicesAndCounted) {
   }
 }
 
-TEST(PlanOrder, AGroupThatIsGatheredAheadOfItsTurnIsSeenThoughAllCountsHold) {
+TEST(PlanOrder, ReportsWrongPrefetchWithCorrectCounts) {
   const ArmedDefect armed(Defect::shard_prefetch_wrong_group);
   const Ran ran = run_on_two(sharded_steps);
   EXPECT_THAT(failures_of(ran, "plan"), IsEmpty());
@@ -74,7 +66,7 @@ TEST(PlanOrder, AGroupThatIsGatheredAheadOfItsTurnIsSeenThoughAllCountsHold) {
   EXPECT_EQ(ran.evidence().planned_in_order, 0);
 }
 
-TEST(PlanOrder, WhereCountsDifferTheFirstPlaceIsToldAsWell) {
+TEST(PlanOrder, ReportsFirstDifferenceBesideWrongCounts) {
   const ArmedDefect armed(Defect::shard_sync_flag_ignored);
   const Ran ran = run_on_two(R"yaml(
   - model: Net()
@@ -94,7 +86,7 @@ TEST(PlanOrder, WhereCountsDifferTheFirstPlaceIsToldAsWell) {
           "forward, 1st (line 9, turn 2): planned all_gather of net, observed reduce_scatter of net in backward")));
 }
 
-TEST(PlanOrder, AForwardThatFailsIsFollowedUpToWhereItFailed) {
+TEST(PlanOrder, FollowsAForwardUpToItsFailure) {
   const Ran ran = run_on_two(R"yaml(
   - model: Sequential(Linear(4, 4), Linear(4, 4), Linear(4, 2))
     as: net
@@ -108,11 +100,11 @@ TEST(PlanOrder, AForwardThatFailsIsFollowedUpToWhereItFailed) {
   EXPECT_THAT(ran.failures(), IsEmpty());
   std::map<std::string, std::int64_t> planned;
   for (const verdict::PlanRow& row : ran.outcomes.at(0).plan) planned[row.operation] += row.planned;
-  // The first was gathered by the forward that failed.
+  // The forward that fails leaves net.0 unsharded.
   EXPECT_EQ(planned, (std::map<std::string, std::int64_t>{{"all_gather", 2}, {"reduce_scatter", 3}}));
 }
 
-TEST(PlanOrder, ParametersFrozenBetweenStepsArePlanned) {
+TEST(PlanOrder, PlansParametersFrozenBetweenSteps) {
   const Ran ran = run_on_two(R"yaml(
   - model: Net()
     as: net
@@ -135,14 +127,14 @@ TEST(PlanOrder, ParametersFrozenBetweenStepsArePlanned) {
 
 // ---- independence ----
 std::string text_of(const PlanOutcome& outcome) {
-  std::string text = str(outcome.unforeseen, "|", outcome.not_planned, "\n");
+  std::string text = str(outcome.unforeseen, "\n");
   for (const plan::Collective& one : outcome.planned)
     text += str(one.family, " ", one.operation, " ", one.axis, " ", one.group_size, " ", one.phase, " ", one.owner, " ",
                 one.line, " ", one.bytes, " ", one.bytes_are_least, " ", one.turn, "\n");
   return text;
 }
 
-TEST(PlanIndependence, NoDefectOfTheParallelLayerOrBelowItMovesThePlan) {
+TEST(PlanIndependence, NoDefectChangesThePlan) {
   scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
   for (const char* name : {"replicate/single_module", "training/gradient_accumulation", "golden/hsdp_uneven_ac_w4"}) {
     const auto scenario = library.load(library.find({name}).front());
@@ -150,23 +142,23 @@ TEST(PlanIndependence, NoDefectOfTheParallelLayerOrBelowItMovesThePlan) {
     CaseSpec spec;
     spec.scenario = scenario.get();
     spec.library = &library;
-    // The last case of those that run has most to plan.
+    // Of the cases that run, the last has the longest plan.
     for (const scenario::Case& one : cases)
       if (!one.skip && !one.unsupported) spec.test_case = &one;
     ASSERT_NE(spec.test_case, nullptr) << name;
     const int world_size = spec.test_case->world_size;
     const auto plan_of = [&](int rank) { return text_of(plan_case(spec, rank, world_size, 0)); };
-    std::vector<std::string> without;
-    for (int rank = 0; rank < world_size; ++rank) without.push_back(plan_of(rank));
-    EXPECT_GE(std::count(without[0].begin(), without[0].end(), '\n'), 8) << name;
+    std::vector<std::string> expected;
+    for (int rank = 0; rank < world_size; ++rank) expected.push_back(plan_of(rank));
+    EXPECT_GE(std::count(expected[0].begin(), expected[0].end(), '\n'), 8) << name;
     int num_defects_armed = 0;
     for (int i = 0; i < num_defects(); ++i) {
       const DefectInfo& info = defect_table()[i];
-      if (info.place.starts_with("engine/autograd")) continue;  // what is run again is shared with the engine
+      if (info.place.starts_with("engine/autograd")) continue;  // the dry run uses the recomputation of the engine
       const ArmedDefect armed(info.defect);
       ++num_defects_armed;
       for (const int rank : {0, world_size - 1})
-        EXPECT_EQ(plan_of(rank), without[static_cast<std::size_t>(rank)]) << name << ", " << info.name;
+        EXPECT_EQ(plan_of(rank), expected[static_cast<std::size_t>(rank)]) << name << ", " << info.name;
     }
     EXPECT_GE(num_defects_armed, 40) << name;
   }

@@ -4,7 +4,7 @@ namespace lockstep::run {
 
 namespace {
 
-// Index 0 is meta itself; the others hold the kind and the index of the device that is stood for.
+// Index 0 is the meta device itself. Other indices encode kind and index of the real device.
 constexpr int num_kinds = 4;
 
 }  // namespace

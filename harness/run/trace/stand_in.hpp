@@ -1,8 +1,8 @@
-// Devices of the dry run. A stand-in is a meta device that stands for another one: its tensors have a shape and no
-// values, and they answer `.device`, moves and checks of devices as tensors of that device do.
+// Stand-in devices of the dry run. A stand-in is a meta device that represents a real one. Its tensors have shapes and
+// no values. `.device`, moves and checks of devices treat them as tensors on the real device.
 //
 //   const device::Device there = stand_in(device::device_from_name("sim"));
-//   stood_for(there)    // sim:0
+//   stood_for(there)   // sim:0
 #pragma once
 
 #include <string_view>
@@ -13,10 +13,11 @@ namespace lockstep::run {
 
 device::Device stand_in(device::Device real);
 bool is_stand_in(device::Device device);
-device::Device stood_for(device::Device device);  // of a stand-in; any other device is itself
+// The real device of a stand-in. Any other device is returned as it is.
+device::Device stood_for(device::Device device);
 
-// The device of this name for the steps of a session: a stand-in in a dry run. Throws UnsupportedError in a run where
-// this build lacks it.
+// The device of this name for the steps of a session: in a dry run its stand-in. Otherwise throws UnsupportedError if
+// this build lacks the device.
 device::Device device_named(const Session& session, std::string_view name);
 
 }  // namespace lockstep::run

@@ -11,7 +11,7 @@ namespace {
 using device::Device;
 using device::Kind;
 
-TEST(StandIn, StandsForOneDeviceAndNoOther) {
+TEST(StandIn, RepresentsExactlyOneDevice) {
   const Device devices[] = {{Kind::cpu, 0}, {Kind::sim, 0}, {Kind::sim, 3}, {Kind::cuda, 0}, {Kind::cuda, 7}};
   for (const Device& one : devices) {
     EXPECT_EQ(stand_in(one).kind, Kind::meta);
@@ -21,7 +21,7 @@ TEST(StandIn, StandsForOneDeviceAndNoOther) {
   }
 }
 
-TEST(StandIn, MetaItselfIsNone) {
+TEST(StandIn, MetaDeviceIsNoStandIn) {
   const Device meta{Kind::meta, 0};
   EXPECT_FALSE(is_stand_in(meta));
   EXPECT_EQ(stand_in(meta), meta);
@@ -29,7 +29,7 @@ TEST(StandIn, MetaItselfIsNone) {
   EXPECT_EQ(stood_for({Kind::sim, 1}), (Device{Kind::sim, 1}));
 }
 
-TEST(StandIn, OperationsOnTwoDevicesAreRefusedAndMovesAreNot) {
+TEST(StandIn, OperationsRejectTwoDevicesAndMovesWork) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const Tensor here = empty({2}, DType::float32, stand_in({Kind::cpu, 0}));

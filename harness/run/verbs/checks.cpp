@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <set>
 
+#include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -14,7 +15,7 @@ using scenario::Op;
 namespace {
 
 void count_condition(StepCall& call, const EmptyReadings& readings) {
-  verdict::Evidence& evidence = call.in.evidence();
+  verdict::Evidence& evidence = call.live().evidence();
   (readings.any() ? evidence.trivial : evidence.conditions) += 1;
 }
 
@@ -23,12 +24,12 @@ bool is_comparison(const Expr& expr) {
 }
 
 void check_condition(StepCall& call, const Expr& expr) {
-  const Site site = call.in.site_of(call.step, call.scope);
+  const Site site = call.site();
   std::string seen;
   bool holds = false;
   const EmptyReadings readings;
   if (is_comparison(expr)) {
-    // Both sides once, so that the message can show what was compared.
+    // Each side is evaluated once, and the message shows both values.
     const Value left = evaluate(*expr.children[0], call.scope);
     const Value right = evaluate(*expr.children[1], call.scope);
     holds = apply_binary(expr.op, left, right).as_bool("a condition");
@@ -37,12 +38,12 @@ void check_condition(StepCall& call, const Expr& expr) {
     const Value value = evaluate(expr, call.scope);
     if (value.is(Value::Kind::list)) {
       const List& items = value.as_list("conditions");
-      if (items.empty()) throw Error("an empty list of conditions says nothing");
+      if (items.empty()) throw Error("expect: the list of conditions is empty");
       for (std::size_t i = 0; i < items.size(); ++i) {
         if (items[i].as_bool(str("condition ", i)))
           count_condition(call, readings);
         else
-          call.in.fail(site, str("`", to_text(expr), "` does not hold: item ", i, " is false"));
+          call.live().fail(site, str("`", to_text(expr), "` does not hold: item ", i, " is false"));
       }
       return;
     }
@@ -51,10 +52,10 @@ void check_condition(StepCall& call, const Expr& expr) {
   if (holds)
     count_condition(call, readings);
   else
-    call.in.fail(site, str("`", to_text(expr), "` does not hold", seen));
+    call.live().fail(site, str("`", to_text(expr), "` does not hold", seen));
 }
 
-// {family: {operation: number}} as stated.
+// Reads a map {family: {operation: count}}.
 CollectiveCounts stated_counts(const Value& map) {
   CollectiveCounts counts;
   for (const auto& [family, operations] : map.as_map("counts"))
@@ -85,13 +86,13 @@ CollectiveFilter filter_of(StepCall& call) {
   return filter;
 }
 
-// That there was no collective says nothing of a window in which no step did any work.
+// A window without work has no collectives, however the engine behaves: checks of its absent collectives are trivial.
 void count_checked(StepCall& call, const Observation& seen, std::int64_t number, bool some) {
-  verdict::Evidence& evidence = call.in.evidence();
+  verdict::Evidence& evidence = call.live().evidence();
   (some || seen.worked ? evidence.collectives_checked : evidence.trivial) += number;
 }
 
-// Each number stated or seen is held against its counterpart.
+// Compares every stated or observed number. A key that only one side has counts 0 on the other.
 void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter filter, const CollectiveCounts& stated,
                     bool bytes) {
   for (const auto& [key, count] : stated) {
@@ -122,7 +123,7 @@ void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter
   count_checked(call, seen_in, std::max<std::int64_t>(1, static_cast<std::int64_t>(keys.size())), some);
   if (off.empty()) return;
   if (!culprits.empty()) off += str(". Seen were ", list_collectives(culprits, 8));
-  call.in.fail(call.in.site_of(call.step, call.scope), off);
+  call.live().fail(call.site(), off);
 }
 
 }  // namespace
@@ -130,7 +131,7 @@ void compare_counts(StepCall& call, const Observation& seen_in, CollectiveFilter
 Value expect(StepCall& call) {
   const Expr& that = call.expr("that");
   if (that.kind == ExprKind::list) {
-    if (that.children.empty()) throw Error("an empty list of conditions says nothing");
+    if (that.children.empty()) throw Error("expect: the list of conditions is empty");
     for (const auto& child : that.children) check_condition(call, *child);
   } else {
     check_condition(call, that);
@@ -150,8 +151,8 @@ Value expect_equal(StepCall& call) {
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
   options.from_empty = readings.any();
-  call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
-                             call.source("expected"), expected, options);
+  call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
+                                 options);
   return Value();
 }
 
@@ -164,8 +165,8 @@ Value expect_different(StepCall& call) {
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
   options.from_empty = readings.any();
-  call.in.checks().add_equal(call.in.site_of(call.step, call.scope), call.source("actual"), actual,
-                             call.source("expected"), expected, options);
+  call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
+                                 options);
   return Value();
 }
 
@@ -173,8 +174,7 @@ Value expect_across(StepCall& call) {
   const Value value = call.value("value");
   const MeshPtr mesh = call.mesh();
   const bool same = call.boolean("same");
-  call.in.checks().add_across(call.in.site_of(call.step, call.scope), call.source("value"), value,
-                              mesh->shape().ranks(), same);
+  call.live().checks().add_across(call.site(), call.source("value"), value, mesh->shape().ranks(), same);
   return Value();
 }
 
@@ -183,7 +183,7 @@ Value expect_collectives(StepCall& call) {
   const Observation& seen = *during.as_observation("during");
   const CollectiveFilter filter = filter_of(call);
   if (!call.has("exactly") && !call.has("total") && !call.has("bytes"))
-    throw Error("expect_collectives says nothing", "give `exactly`, `total` or `bytes`");
+    throw Error("expect_collectives has nothing to check", "give `exactly`, `total` or `bytes`");
   if (call.has("exactly")) compare_counts(call, seen, filter, stated_counts(call.value("exactly")), false);
   if (call.has("bytes")) compare_counts(call, seen, filter, stated_counts(call.value("bytes")), true);
   if (call.has("total")) {
@@ -191,8 +191,8 @@ Value expect_collectives(StepCall& call) {
     const std::vector<const comm::LogEntry*> entries = select(seen, filter);
     count_checked(call, seen, 1, expected + static_cast<std::int64_t>(entries.size()) > 0);
     if (static_cast<std::int64_t>(entries.size()) != expected)
-      call.in.fail(call.in.site_of(call.step, call.scope), str("expected ", expected, " collectives, seen ",
-                                                               entries.size(), ": ", list_collectives(entries, 8)));
+      call.live().fail(call.site(), str("expected ", expected, " collectives, seen ", entries.size(), ": ",
+                                        list_collectives(entries, 8)));
   }
   return Value();
 }

@@ -1,4 +1,4 @@
-// The collectives a scenario makes itself. They are counted in the family `user`.
+// The collectives that a scenario issues itself. They count in the family `user`.
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -34,13 +34,13 @@ int rank_in(const StepCall& call, const char* name, const comm::ProcessGroup& gr
 
 Value in_place(comm::Work work, bool async) { return async ? Value(Handle{std::move(work), nullptr}) : Value(); }
 
-// A result that does not come in place: at once the value, otherwise a handle that holds it.
+// The result of a collective that is not in place, or with `async` a handle that holds the result.
 Value with_result(comm::Work work, bool async, Value result) {
   if (!async) return result;
   return Value(Handle{std::move(work), std::make_shared<const Value>(std::move(result))});
 }
 
-// Collectives join along the first dim: brings `dim` there.
+// Collectives join tensors along dim 0. to_front() moves `dim` there, from_front() moves it back.
 Tensor to_front(const Tensor& tensor, int dim) {
   return raw::contiguous(dim == 0 ? tensor : transpose(tensor, 0, dim));
 }
@@ -50,7 +50,7 @@ Tensor from_front(const Tensor& tensor, int dim) {
 
 int dim_of(const StepCall& call, const Tensor& tensor) {
   if (tensor.num_dims() == 0)
-    throw Error("a tensor of no dims cannot be joined or split along one", "reshape it to (1)");
+    throw Error("a tensor without dims cannot be joined or split along a dim", "reshape it to (1)");
   return normalize_dim(call.integer("dim"), tensor.num_dims(), "dim");
 }
 
@@ -59,13 +59,13 @@ Dims with_first(Dims sizes, std::int64_t first) {
   return sizes;
 }
 
-void must_divide(const Tensor& tensor, int size, int dim) {
+void check_divisible(const Tensor& tensor, int size, int dim) {
   if (tensor.size(dim) % size != 0)
     throw Error(str("dim ", dim, " of ", describe(tensor), " cannot be split among ", size, " ranks"),
-                "pad it to a multiple");
+                "pad the dim to a multiple of the number of ranks");
 }
 
-// An asynchronous result along another dim than the first is put together on the stream that has waited.
+// Rejects an asynchronous result along another dim than 0: the copy that moves the dim back must follow the wait.
 Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
   if (async && dim != 0)
     throw Error("an asynchronous collective joins along dim 0 only", "wait at once, or transpose the tensor");
@@ -75,14 +75,14 @@ Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
 Tensor plain_tensor(const StepCall& call) {
   const Tensor tensor = lockstep::detach(call.tensor("tensor"));
   if (tensor.is_sharded())
-    throw Error(str("`tensor` is ", describe_sharded(tensor)), "take its local part, or redistribute it");
+    throw Error(str("`tensor` is ", describe_sharded(tensor)), "use its local tensor, or redistribute it");
   return tensor;
 }
 
 Tensor in_place_tensor(const StepCall& call) {
   Tensor tensor = plain_tensor(call);
   if (!tensor.is_contiguous())
-    throw Error(str("in place on ", describe(tensor), ", which is not contiguous"), "clone() it first");
+    throw Error(str("the collective is in place, but ", describe(tensor), " is not contiguous"), "clone() it first");
   return tensor;
 }
 
@@ -115,7 +115,7 @@ Value reduce_scatter(StepCall& call) {
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
   const int dim = dim_of(call, tensor);
-  must_divide(tensor, group.size(), dim);
+  check_divisible(tensor, group.size(), dim);
   const bool async = call.boolean("async");
   const Tensor input = to_front(tensor, dim);
   const Tensor output = empty(with_first(input.sizes(), input.size(0) / group.size()), tensor.dtype(), tensor.device());
@@ -129,7 +129,7 @@ Value all_to_all(StepCall& call) {
   const MeshPtr mesh = call.mesh();
   comm::ProcessGroup& group = group_of(*mesh);
   const int dim = dim_of(call, tensor);
-  must_divide(tensor, group.size(), dim);
+  check_divisible(tensor, group.size(), dim);
   const bool async = call.boolean("async");
   const Tensor input = to_front(tensor, dim);
   const Tensor output = empty(input.sizes(), tensor.dtype(), tensor.device());
@@ -185,7 +185,7 @@ Value scatter(StepCall& call) {
   comm::ProcessGroup& group = group_of(*mesh);
   const int from = rank_in(call, "from", group);
   const bool async = call.boolean("async");
-  // Every rank evaluates the list, which gives it type and shape of what it gets; only that of `from` is sent.
+  // Every rank evaluates the list, for the type and shape of its result. Only the tensors of rank `from` are sent.
   const Value tensors = call.value("tensors");
   const List& items = tensors.as_list("tensors");
   if (items.size() != static_cast<std::size_t>(group.size()))
@@ -194,14 +194,14 @@ Value scatter(StepCall& call) {
   const Tensor output = empty(mine.sizes(), mine.dtype(), mine.device());
   Tensor input;
   if (group.rank() == from) {
-    std::vector<Tensor> parts;
+    std::vector<Tensor> rows;
     for (const Value& item : items) {
-      const Tensor& part = item.as_tensor("an item of `tensors`");
-      if (!(part.sizes() == mine.sizes()) || part.dtype() != mine.dtype())
-        throw Error(str("the items of `tensors` differ: ", describe(part), " and ", describe(mine)));
-      parts.push_back(raw::reshape(part, {1, part.num_elements()}));
+      const Tensor& tensor = item.as_tensor("an item of `tensors`");
+      if (!(tensor.sizes() == mine.sizes()) || tensor.dtype() != mine.dtype())
+        throw Error(str("the items of `tensors` differ: ", describe(tensor), " and ", describe(mine)));
+      rows.push_back(raw::reshape(tensor, {1, tensor.num_elements()}));
     }
-    input = raw::contiguous(raw::cat(parts, 0));
+    input = raw::contiguous(raw::cat(rows, 0));
   }
   comm::Work work = comm::scatter(group, output, input, from, options_of(call, async));
   return with_result(std::move(work), async, Value(output));

@@ -1,8 +1,9 @@
-// expect_events: what the parallel APIs did within a window, and in which order.
+// expect_events: the events of the parallel APIs within a window, and their order.
 #include <algorithm>
 #include <set>
 
 #include "harness/run/checks/event_texts.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -12,16 +13,16 @@ namespace {
 
 using Texts = std::vector<std::string>;
 
-// The kinds that are looked at: those asked for, else those that the texts name.
-std::set<parallel::EventKind> kinds_of(const Texts& asked, std::initializer_list<const Texts*> named) {
+// The kinds of events to check: `kinds` if given, otherwise the kinds in the texts.
+std::set<parallel::EventKind> kinds_of(const Texts& given, std::initializer_list<const Texts*> named) {
   std::set<parallel::EventKind> kinds;
-  for (const std::string& kind : asked) kinds.insert(event_kind(kind));
+  for (const std::string& kind : given) kinds.insert(event_kind(kind));
   std::set<parallel::EventKind> in_texts;
   for (const Texts* texts : named)
     for (const std::string& text : *texts) in_texts.insert(parse_event(text).kind);
-  if (asked.empty()) return in_texts;
+  if (given.empty()) return in_texts;
   for (const parallel::EventKind kind : in_texts)
-    if (!kinds.contains(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds` looked at"));
+    if (!kinds.contains(kind)) throw Error(str("`", name_of(kind), "` is not among the `kinds`"));
   return kinds;
 }
 
@@ -42,7 +43,7 @@ std::string exactly_off(const Texts& seen, const Texts& wanted) {
              want == wanted.end() ? "no more" : str("`", *want, "`"), ". Seen: ", listed(seen));
 }
 
-// Each text once, after the one before it; others may stand between.
+// Finds each text after the previous one. Other events may come between them.
 std::string in_order_off(const Texts& seen, const Texts& wanted) {
   auto from = seen.begin();
   for (std::size_t i = 0; i < wanted.size(); ++i) {
@@ -54,27 +55,27 @@ std::string in_order_off(const Texts& seen, const Texts& wanted) {
   return {};
 }
 
-std::string never_off(const Texts& seen, const Texts& barred) {
+std::string never_off(const Texts& seen, const Texts& forbidden) {
   for (std::size_t i = 0; i < seen.size(); ++i)
-    if (std::find(barred.begin(), barred.end(), seen[i]) != barred.end())
+    if (std::find(forbidden.begin(), forbidden.end(), seen[i]) != forbidden.end())
       return str("`", seen[i], "` is event ", i, ". Seen: ", listed(seen));
   return {};
 }
 
-// The model that is asked for, else the only one that a name of the scope stands for.
+// The `model` of the step, otherwise the only model that is bound to a name of the scope.
 ModuleAt model_of(const StepCall& call) {
   if (call.has("model")) return call.module("model");
   const std::vector<ModuleAt> models = models_in(call.scope);
   if (models.size() == 1) return models.front();
   std::string names;
   for (const ModuleAt& model : models) names += str(names.empty() ? "" : ", ", model.path);
-  throw Error(models.empty() ? str("there is no model whose events could be looked at")
+  throw Error(models.empty() ? str("the scope has no model whose events can be checked")
                              : str("there are several models: ", names),
               "give `model`");
 }
 
-// What has no events in any window does not have to be barred: a wrong path would hold for ever.
-void check_barred(const Texts& never, const ModuleAt& model) {
+// A path under `never` that has no events in any window is an error: the check could never fail.
+void check_never(const Texts& never, const ModuleAt& model) {
   const Texts owners = paths_of_owners(model.module);
   for (const std::string& text : never) {
     const std::string path = parse_event(text).path;
@@ -92,27 +93,27 @@ Value expect_events(StepCall& call) {
   const Observation& window = *during.as_observation("during");
   const Texts exactly = call.words("exactly"), in_order = call.words("in_order"), never = call.words("never");
   if (!call.has("exactly") && !call.has("in_order") && !call.has("never"))
-    throw Error("expect_events says nothing", "give `exactly`, `in_order` or `never`");
+    throw Error("expect_events has nothing to check", "give `exactly`, `in_order` or `never`");
   for (const char* name : {"in_order", "never"})
     if (call.has(name) && call.words(name).empty()) throw Error(str("`", name, "` lists no event"));
   const std::set<parallel::EventKind> kinds = kinds_of(call.words("kinds"), {&exactly, &in_order, &never});
-  if (kinds.empty()) throw Error("expect_events looks at no kind of events", "give `kinds`");
+  if (kinds.empty()) throw Error("expect_events names no kind of event", "give `kinds`");
   const ModuleAt model = model_of(call);
   for (const Texts* texts : {&exactly, &in_order, &never})
     for (const std::string& text : *texts) check_paths(parse_event(text), model.module, model.path);
-  check_barred(never, model);
+  check_never(never, model);
   Texts seen;
-  bool silent = true;  // of this model, whatever the kind
+  bool silent = true;  // no event of this model, of any kind
   for (const parallel::ParallelEvent& event : window.events) {
     if (kinds.contains(event.kind)) seen.push_back(event_text(event, model.module, model.path));
     silent = silent && path_of_owner(event.owner, model.module, model.path).empty();
   }
-  const Site site = call.in.site_of(call.step, call.scope);
-  // That something did not happen says nothing of a window in which the model had no event at all.
-  const auto judge = [&](bool asked, const std::string& off) {
-    if (!asked) return;
-    (silent ? call.in.evidence().trivial : call.in.evidence().orders_checked) += 1;
-    if (!off.empty()) call.in.fail(site, off);
+  const Site site = call.site();
+  // In a window without any event of the model the check is trivial.
+  const auto judge = [&](bool given, const std::string& off) {
+    if (!given) return;
+    (silent ? call.live().evidence().trivial : call.live().evidence().orders_checked) += 1;
+    if (!off.empty()) call.live().fail(site, off);
   };
   judge(call.has("exactly"), exactly_off(seen, exactly));
   judge(call.has("in_order"), in_order_off(seen, in_order));

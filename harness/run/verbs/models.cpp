@@ -46,20 +46,20 @@ Value deep_copy(const Value& value) {
     case Value::Kind::dtype:
       return value;
     default:
-      throw Error(str(describe(value), " cannot be copied"), "copy a module, a tensor, or a map or list of such");
+      throw Error(str(describe(value), " cannot be copied"), "copy a module, a tensor, or a map or list of them");
   }
 }
 
-// A value into a tensor: numbers fill it, tensors are copied with broadcasting.
+// Writes a value into a tensor in place. A number fills it; a tensor is copied with broadcasting.
 void assign_to(const Tensor& tensor, const Value& value, const std::string& label) {
   if (value.is_number() || value.is(Value::Kind::boolean)) {
     const double number = value.is_number() ? value.as_number("value") : (*value.get_if<bool>() ? 1.0 : 0.0);
     if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
-      throw Error(str(label, " is ", describe_sharded(tensor), ", whose parts are no values of their own"),
+      throw Error(str(label, " is ", describe_sharded(tensor), ", whose local tensors are terms of a sum"),
                   "redistribute it first");
     raw::fill_(tensor, number);
   } else {
-    ops::copy_(tensor, value.as_tensor(str("what is assigned to ", label)));
+    ops::copy_(tensor, value.as_tensor(str("the value assigned to ", label)));
   }
 }
 
@@ -121,7 +121,7 @@ Value set_parameter(StepCall& call) {
     throw Error(str("`parameter` must name one registered parameter, not ", found.size()));
   Tensor tensor = call.tensor("to");
   if (!is_leaf(tensor)) tensor = lockstep::detach(tensor);
-  // Another parameter stays the same tensor, so that the two are tied; anything else begins to need gradients.
+  // A tensor that is a parameter already (it has a name) ties the two. Any other floating tensor becomes trainable.
   if (is_floating(tensor.dtype()) && !lockstep::requires_grad(tensor) && tensor.name().empty())
     lockstep::set_requires_grad(tensor, true);
   found[0].owner->parameters[found[0].slot].tensor = tensor;
@@ -160,12 +160,12 @@ Value assign(StepCall& call) {
     return Value();
   }
   const List& targets = to.as_list("to");
-  if (targets.empty()) throw Error("there is no tensor to assign to");
-  const bool one_each = value.is(Value::Kind::list);
-  if (one_each && value.as_list("value").size() != targets.size())
+  if (targets.empty()) throw Error("`to` is an empty list: there is no tensor to assign to");
+  const bool one_value_each = value.is(Value::Kind::list);
+  if (one_value_each && value.as_list("value").size() != targets.size())
     throw Error(str(targets.size(), " tensors to assign to, but ", value.as_list("value").size(), " values"));
   for (std::size_t i = 0; i < targets.size(); ++i)
-    assign_to(targets[i].as_tensor("an item of `to`"), one_each ? value.as_list("value")[i] : value,
+    assign_to(targets[i].as_tensor("an item of `to`"), one_value_each ? value.as_list("value")[i] : value,
               str("to[", i, "]"));
   return Value();
 }

@@ -6,13 +6,14 @@
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/parallel/fully_shard.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
 namespace lockstep::run::verbs {
 
 namespace {
 
-// What a hook's steps know, and the frame they were written in. The interpreter outlives every module of its case.
+// The steps of a hook and the frame they were written in. The interpreter outlives every module of its case.
 struct HookBody {
   Interpreter& in;
   const scenario::Step& step;
@@ -38,7 +39,7 @@ Value named_of(const nn::Inputs& inputs) {
   return Value::map(std::move(entries));
 }
 
-void hook_module(const nn::ModulePtr& module, const std::string& at, const HookBody& body) {
+void hook_module(StepCall& call, const nn::ModulePtr& module, const std::string& at, const HookBody& body) {
   using Place = nn::Module::Place;
   const auto self = [](nn::Module& of) { return Value(of.shared_from_this()); };
   const auto recomputing = [] { return Value(lockstep::recomputing()); };
@@ -66,10 +67,10 @@ void hook_module(const nn::ModulePtr& module, const std::string& at, const HookB
   } else if (at == "after_backward") {
     module->add_post_backward([body, self](nn::Module& of) { body.run({{"module", self(of)}}); }, Place::user);
   } else if (at == "before_all_gather" || at == "before_reduce_scatter" || at == "before_all_reduce") {
-    // Held weakly: the module owns the hook.
+    // A weak pointer, because the module owns the hook.
     auto run = [body, of = std::weak_ptr<nn::Module>(module)] { body.run({{"module", Value(of.lock())}}); };
     if (at == "before_all_reduce" && !parallel::is_fully_sharded(module))
-      return body.in.add_before_all_reduce(module, std::move(run));
+      return call.live().add_before_all_reduce(module, std::move(run));
     using parallel::ShardPoint;
     const ShardPoint point = at == "before_all_gather"       ? ShardPoint::before_all_gather
                              : at == "before_reduce_scatter" ? ShardPoint::before_reduce_scatter
@@ -88,7 +89,7 @@ Value observe(StepCall& call) {
     mask |= 1u << static_cast<unsigned>(device::purpose_from_name(purpose));
   if (mask == 0) mask = (1u << device::num_purposes) - 1;
   const device::MemoryWindow window(mask);
-  const std::int64_t allocations = device::num_allocations(mask), work = call.in.num_working_steps();
+  const std::int64_t allocations = device::num_allocations(mask), work = call.live().num_working_steps();
   const std::size_t first = comm::log().size(), first_event = parallel::events().size();
   const auto start = std::chrono::steady_clock::now();
   call.in.run_steps(call.step.steps, call.scope);
@@ -96,7 +97,7 @@ Value observe(StepCall& call) {
   seen->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   seen->peak_bytes = window.peak_bytes();
   seen->allocated = device::num_allocations(mask) > allocations;
-  seen->worked = call.in.num_working_steps() > work;
+  seen->worked = call.live().num_working_steps() > work;
   const std::vector<comm::LogEntry>& log = comm::log();
   seen->collectives.assign(log.begin() + static_cast<std::ptrdiff_t>(first), log.end());
   const std::vector<parallel::ParallelEvent>& events = parallel::events();
@@ -107,9 +108,9 @@ Value observe(StepCall& call) {
 Value hook(StepCall& call) {
   const std::string at = call.text("at");
   const HookBody body{call.in, call.step, call.scope.frame};
-  call.in.keep(call.scope.frame);
+  call.in.clear_at_end(call.scope.frame);
   if (call.has("modules")) {
-    for (const ModuleAt& found : call.modules("modules")) hook_module(found.module, at, body);
+    for (const ModuleAt& found : call.modules("modules")) hook_module(call, found.module, at, body);
   } else if (call.has("parameters")) {
     if (at != "after_gradient") throw Error(str("`", at, "` does not go with `parameters`"));
     for (const TensorAt& found : call.parameters("parameters"))
@@ -144,7 +145,8 @@ Value record(StepCall& call) {
   const NoGrad no_grad;
   for (const scenario::NamedExpr& entry : call.step.entries) {
     const Value value = evaluate(*entry.value, call.scope);
-    call.in.record(entry.name, to_literal(value, static_cast<std::int64_t>(scenario::limits::recorded_numbers)).json());
+    call.live().record(entry.name,
+                       to_literal(value, static_cast<std::int64_t>(scenario::limits::recorded_numbers)).json());
   }
   return Value();
 }

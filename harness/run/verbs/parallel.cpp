@@ -1,97 +1,35 @@
 // replicate, fully_shard, unshard, reshard, wait, set_flags, prefetch, register_forward_method, set_post_optim_event.
-#include <set>
-
-#include "engine/core/checked.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
 #include "harness/run/observe/observation.hpp"
-#include "harness/run/verbs/verbs.hpp"
-#include "harness/scenario/diagnostics.hpp"
+#include "harness/run/verbs/parallel_arguments.hpp"
 
 namespace lockstep::run::verbs {
 
 namespace {
 
-parallel::ReshardAfterForward reshard_after_forward_of(const Value& value) {
-  if (const bool* flag = value.get_if<bool>()) return parallel::ReshardAfterForward::of(*flag);
-  if (value.is(Value::Kind::integer))
-    return parallel::ReshardAfterForward::among(
-        checked_int(value.as_int("reshard_after_forward"), "reshard_after_forward"));
-  throw Error(str("`reshard_after_forward` is true, false or a number of ranks, not ", describe(value)));
+parallel::ReshardAfterForward reshard_after_forward_of(const ReshardArgument& argument) {
+  if (const bool* flag = std::get_if<bool>(&argument)) return parallel::ReshardAfterForward::of(*flag);
+  return parallel::ReshardAfterForward::among(std::get<int>(argument));
 }
 
-parallel::MixedPrecision mixed_precision_of(const Value& value) {
-  parallel::MixedPrecision precision;
-  if (value.is_none()) return precision;
-  for (const auto& [key, item] : value.as_map("mixed_precision")) {
-    const auto type = [&key = key, &item = item]() -> std::optional<DType> {
-      if (item.is_none()) return std::nullopt;
-      return item.as_dtype(str("`", key.text, "` of mixed_precision"));
-    };
-    if (key.text == "param")
-      precision.param = type();
-    else if (key.text == "reduce")
-      precision.reduce = type();
-    else if (key.text == "output")
-      precision.output = type();
-    else if (key.text == "cast_forward_inputs")
-      precision.cast_forward_inputs = item.as_bool("cast_forward_inputs");
-    else
-      throw Error(str("mixed_precision has no `", key.text, "`",
-                      scenario::suggestion(key.text, {"param", "reduce", "output", "cast_forward_inputs"})));
+parallel::Offload offload_of(OffloadArgument argument) {
+  switch (argument) {
+    case OffloadArgument::none:
+      return parallel::Offload::none;
+    case OffloadArgument::cpu:
+      return parallel::Offload::cpu;
+    case OffloadArgument::cpu_pinned:
+      return parallel::Offload::cpu_pinned;
   }
-  return precision;
+  throw InternalError("an unknown `offload`");
 }
 
-parallel::Offload offload_of(const std::string& word) {
-  if (word == "none") return parallel::Offload::none;
-  return word == "cpu" ? parallel::Offload::cpu : parallel::Offload::cpu_pinned;
+std::vector<nn::ModulePtr> modules_of(const std::vector<ModuleAt>& found) {
+  std::vector<nn::ModulePtr> modules;
+  for (const ModuleAt& at : found) modules.push_back(at.module);
+  return modules;
 }
-
-// Paths of modules, or of parameters.
-void add_ignored(const StepCall& call, parallel::FullyShardOptions& options) {
-  for (const std::string& path : call.words("ignored")) {
-    std::vector<ModuleAt> modules;
-    try {
-      modules = find_modules(path, call.scope);
-    } catch (const UnboundName&) {
-      throw;
-    } catch (const Error&) {
-      for (const TensorAt& found : find_parameters(path, call.scope))
-        options.ignored_parameters.push_back(found.tensor());
-    }
-    for (const ModuleAt& found : modules) options.ignored.push_back(found.module);
-  }
-}
-
-// The dim of each parameter: one for all, or by its path below the module.
-class ShardDims {
- public:
-  explicit ShardDims(const Value& value) {
-    if (value.is(Value::Kind::map))
-      for (const auto& [path, dim] : value.as_map("shard_dim"))
-        by_path_.emplace_back(path.text, checked_int(dim.as_int(path.text), "shard_dim"));
-    else
-      for_all_ = checked_int(value.as_int("shard_dim"), "shard_dim");
-  }
-  int dim_of(const std::string& path) {
-    for (const auto& [pattern, dim] : by_path_)
-      if (glob_matches(pattern, path)) {
-        used_.insert(pattern);
-        return dim;
-      }
-    return for_all_;
-  }
-  void check_used() const {
-    for (const auto& [pattern, dim] : by_path_)
-      if (!used_.contains(pattern)) throw Error(str("`", pattern, "` of shard_dim matches no parameter of the group"));
-  }
-
- private:
-  int for_all_ = 0;
-  std::vector<std::pair<std::string, int>> by_path_;
-  std::set<std::string> used_;
-};
 
 void shard_group(const std::vector<ModuleAt>& found, parallel::FullyShardOptions& options) {
   std::vector<nn::ModulePtr> modules;
@@ -104,25 +42,19 @@ void shard_group(const std::vector<ModuleAt>& found, parallel::FullyShardOptions
   note_owner(options.name, modules);
 }
 
-std::vector<nn::ModulePtr> modules_of(const StepCall& call, const char* name) {
-  std::vector<nn::ModulePtr> modules;
-  for (const ModuleAt& found : call.modules(name)) modules.push_back(found.module);
-  return modules;
-}
-
 }  // namespace
 
 Value replicate(StepCall& call) {
+  const ReplicateArguments arguments = replicate_arguments(call);
   parallel::ReplicateOptions options;
-  options.mesh = *call.mesh();
-  if (call.has("ignored")) options.ignored = modules_of(call, "ignored");
-  // The usual size of the first bucket is another when none is asked for.
-  if (call.given("bucket_cap_mb")) options.bucket_cap_mb = call.number("bucket_cap_mb");
-  options.gradient_as_bucket_view = call.boolean("gradient_as_bucket_view");
-  options.find_unused_parameters = call.boolean("find_unused_parameters");
-  options.broadcast_buffers = call.boolean("broadcast_buffers");
-  options.device_id = to_nn(call.value("device_id"));
-  for (const ModuleAt& found : call.modules("modules")) {
+  options.mesh = *arguments.mesh;
+  options.ignored = modules_of(arguments.ignored);
+  options.bucket_cap_mb = arguments.bucket_cap_mb;
+  options.gradient_as_bucket_view = arguments.gradient_as_bucket_view;
+  options.find_unused_parameters = arguments.find_unused_parameters;
+  options.broadcast_buffers = arguments.broadcast_buffers;
+  options.device_id = to_nn(arguments.device_id);
+  for (const ModuleAt& found : arguments.modules) {
     options.name = found.path;
     parallel::replicate(found.module, options);
   }
@@ -130,30 +62,31 @@ Value replicate(StepCall& call) {
 }
 
 Value fully_shard(StepCall& call) {
+  const FullyShardArguments arguments = fully_shard_arguments(call);
   parallel::FullyShardOptions options;
-  options.mesh = *call.mesh();
+  options.mesh = *arguments.mesh;
   options.device = call.in.session().device;
-  if (call.has("reshard_after_forward"))
-    options.reshard_after_forward = reshard_after_forward_of(call.value("reshard_after_forward"));
-  options.offload = offload_of(call.text("offload"));
-  options.mixed_precision = mixed_precision_of(call.value("mixed_precision"));
-  add_ignored(call, options);
-  const auto dims = std::make_shared<ShardDims>(call.value("shard_dim"));
-  options.shard_dim = [dims](const std::string& path, const Tensor&) { return dims->dim_of(path); };
-  const std::vector<ModuleAt> found = call.modules("modules");
-  if (call.boolean("together")) {
-    shard_group(found, options);
-  } else {
-    for (const ModuleAt& at : found) shard_group({at}, options);
-  }
-  dims->check_used();
+  if (arguments.reshard_after_forward)
+    options.reshard_after_forward = reshard_after_forward_of(*arguments.reshard_after_forward);
+  options.offload = offload_of(arguments.offload);
+  const MixedPrecisionArgument& precision = arguments.mixed_precision;
+  options.mixed_precision = {precision.param, precision.reduce, precision.output, precision.cast_forward_inputs};
+  options.ignored = modules_of(arguments.ignored_modules);
+  for (const TensorAt& found : arguments.ignored_parameters) options.ignored_parameters.push_back(found.tensor());
+  const auto shard_dim = std::make_shared<ShardDimArgument>(arguments.shard_dim);
+  options.shard_dim = [shard_dim](const std::string& path, const Tensor&) {
+    return shard_dim->stated_for(path).value_or(0);
+  };
+  for (const std::vector<ModuleAt>& group : arguments.groups) shard_group(group, options);
+  shard_dim->check_all_matched();
   return Value();
 }
 
 Value unshard(StepCall& call) {
   const bool async = call.boolean("async");
   auto handles = std::make_shared<std::vector<parallel::UnshardHandle>>();
-  for (const nn::ModulePtr& module : modules_of(call, "modules")) handles->push_back(parallel::unshard(module, async));
+  for (const nn::ModulePtr& module : modules_of(call.modules("modules")))
+    handles->push_back(parallel::unshard(module, async));
   if (!async) return Value();
   Handle handle;
   handle.finish = [handles] {
@@ -164,7 +97,7 @@ Value unshard(StepCall& call) {
 }
 
 Value reshard(StepCall& call) {
-  for (const nn::ModulePtr& module : modules_of(call, "modules")) parallel::reshard(module);
+  for (const nn::ModulePtr& module : modules_of(call.modules("modules"))) parallel::reshard(module);
   return Value();
 }
 
@@ -175,31 +108,30 @@ Value wait(StepCall& call) {
   else if (const device::Event* event = target.get_if<device::Event>())
     device::current_stream(call.in.session().device).wait(*event);
   else
-    throw Error(str("`wait` is for a handle or an event, not for ", describe(target)));
+    throw Error(str("`for` of wait is a handle or an event, not ", describe(target)));
   return Value();
 }
 
 Value set_flags(StepCall& call) {
-  const std::vector<ModuleAt> modules = call.modules("modules");
-  const bool recurse = call.boolean("recurse");
-  const std::optional<bool> sync = call.maybe_boolean("requires_gradient_sync");
+  const FlagArguments arguments = flag_arguments(call);
   parallel::ShardFlags flags;
-  flags.requires_all_reduce = call.maybe_boolean("requires_all_reduce");
-  flags.is_last_backward = call.maybe_boolean("is_last_backward");
-  flags.reshard_after_backward = call.maybe_boolean("reshard_after_backward");
-  if (call.has("reshard_after_forward"))
-    flags.reshard_after_forward = reshard_after_forward_of(call.value("reshard_after_forward"));
-  flags.reduce_divide_factor = call.maybe_number("reduce_divide_factor");
+  flags.requires_gradient_sync = arguments.requires_gradient_sync;
+  flags.requires_all_reduce = arguments.requires_all_reduce;
+  flags.is_last_backward = arguments.is_last_backward;
+  flags.reshard_after_backward = arguments.reshard_after_backward;
+  if (arguments.reshard_after_forward)
+    flags.reshard_after_forward = reshard_after_forward_of(*arguments.reshard_after_forward);
+  flags.reduce_divide_factor = arguments.reduce_divide_factor;
   const bool of_shards = flags.requires_all_reduce || flags.is_last_backward || flags.reshard_after_backward ||
                          flags.reshard_after_forward || flags.reduce_divide_factor;
-  flags.requires_gradient_sync = sync;
+  const std::optional<bool> sync = flags.requires_gradient_sync;
   if (!sync && !of_shards) throw Error("set_flags changes nothing", "give one of its flags");
   int sharded = 0, replicated = 0;
-  for (const ModuleAt& found : modules) {
-    sharded += parallel::set_flags(found.module, flags, recurse);
-    if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, recurse);
+  for (const ModuleAt& found : arguments.modules) {
+    sharded += parallel::set_flags(found.module, flags, arguments.recurse);
+    if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, arguments.recurse);
   }
-  const std::string where = str("`", modules.front().path, "`", recurse ? " or below" : "");
+  const std::string where = str("`", arguments.modules.front().path, "`", arguments.recurse ? " or below" : "");
   if (of_shards && sharded == 0)
     throw Error(str("set_flags: nothing is sharded at ", where), "apply fully_shard first");
   if (sharded + replicated == 0)
@@ -209,11 +141,10 @@ Value set_flags(StepCall& call) {
 }
 
 Value prefetch(StepCall& call) {
-  const ModuleAt module = call.module("module");
-  if (!call.has("forward") && !call.has("backward"))
-    throw Error("prefetch changes nothing", "give `forward`, `backward` or both");
-  if (call.has("forward")) parallel::set_forward_prefetch(module.module, modules_of(call, "forward"));
-  if (call.has("backward")) parallel::set_backward_prefetch(module.module, modules_of(call, "backward"));
+  const PrefetchArguments arguments = prefetch_arguments(call);
+  const nn::ModulePtr& module = arguments.module.module;
+  if (arguments.forward) parallel::set_forward_prefetch(module, modules_of(*arguments.forward));
+  if (arguments.backward) parallel::set_backward_prefetch(module, modules_of(*arguments.backward));
   return Value();
 }
 

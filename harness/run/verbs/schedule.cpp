@@ -1,4 +1,4 @@
-// Learning rates over the course of training: the verb set_lr, and the functions schedule and learning_rates.
+// Learning rates during training: the verb set_lr, and the functions schedule and learning_rates.
 #include "engine/optim/schedule.hpp"
 
 #include "harness/run/values/functions.hpp"
@@ -12,7 +12,7 @@ Value set_lr(StepCall& call) {
   std::optional<std::size_t> group;
   if (call.has("group")) {
     const std::int64_t index = call.integer("group");
-    if (index < 0) throw Error(str("there is no group ", index), "groups count from 0");
+    if (index < 0) throw Error(str("`group` is ", index), "the first group is 0");
     group = static_cast<std::size_t>(index);
   }
   optim::set_lr(*call.value("optimizer").as_optimizer("optimizer"), call.number("to"), group);

@@ -4,6 +4,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/tensor/ops_network.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/values/files.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -37,7 +38,8 @@ Value mesh(StepCall& call) {
   std::vector<int> sizes;
   for (const Value& size : call.list("shape")) {
     const std::int64_t ranks = size.as_int("a size of a mesh");
-    if (ranks < 1 || ranks > 1'000'000) throw Error(str("a mesh axis of ", ranks, " ranks"));
+    if (ranks < 1 || ranks > 1'000'000)
+      throw Error(str("a mesh axis of ", ranks, " ranks"), "give sizes from 1 to 1000000");
     sizes.push_back(static_cast<int>(ranks));
   }
   std::vector<int> ranks;
@@ -62,15 +64,14 @@ Value let(StepCall& call) {
 
 Value drop(StepCall& call) {
   for (const std::string& name : call.words("names"))
-    if (call.scope.frame->names.erase(name) == 0)
-      throw UnboundName(str("`", name, "` has no value here, so that there is nothing to drop"));
+    if (call.scope.frame->names.erase(name) == 0) throw UnboundName(str("drop: `", name, "` has no value here"));
   return Value();
 }
 
 Value read(StepCall& call) { return read_file(call.text("file"), folders_of(call), call.in.session().device); }
 
 Value write(StepCall& call) {
-  write_file(call.text("file"), call.value("value"), folders_of(call), call.in.budget());
+  write_file(call.text("file"), call.value("value"), folders_of(call), &call.live().budget());
   return Value();
 }
 

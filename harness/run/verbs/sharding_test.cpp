@@ -1,4 +1,4 @@
-// Verbs and checks of per-parameter sharding: what they hand to the engine, what they refuse, and that they can fail.
+// Verbs and checks of fully_shard: their options, their errors, and that the checks can fail.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing_support::all_failures;
 using testing_support::Ran;
 using testing_support::run_steps;
 using testing_support::TextOptions;
@@ -21,57 +22,48 @@ Ran run_two(const std::string& steps, const std::string& device = "cpu") {
   return run_steps(steps, options);
 }
 
-std::string told(const Ran& ran) {
-  std::string text = ran.result.reason;
-  for (std::size_t rank = 0; rank < ran.outcomes.size(); ++rank)
-    for (const std::string& failure : ran.failures(static_cast<int>(rank))) text += str("\nrank ", rank, ": ", failure);
-  return text;
-}
-
-#define EXPECT_PASS(ran) EXPECT_EQ((ran).result.status, Status::PASS) << told(ran)
-
 constexpr const char* two_layers = R"yaml(
   - seed: 1
   - model: Sequential(Linear(4, 3), Linear(3, 5))
     as: m
   - copy: m
-    as: whole
+    as: reference
 )yaml";
 
-TEST(FullyShardVerb, ComparesShardsWithTheWhole) {
+TEST(FullyShardVerb, ComparesShardsWithFullTensors) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: [m.*, m]
   - expect: all([p.sharded for p in parameters(m)])
-  - expect_equal: [m, whole]
-  - expect_equal: [parameters(m), parameters(whole)]
-  - expect_equal: [m.0.weight.local, "whole.0.weight[0:2] if rank == 0 else whole.0.weight[2:3]"]
+  - expect_equal: [m, reference]
+  - expect_equal: [parameters(m), parameters(reference)]
+  - expect_equal: [m.0.weight.local, "reference.0.weight[0:2] if rank == 0 else reference.0.weight[2:3]"]
   - state_dict: {of: m, full: true}
     as: state
-  - state_dict: whole
+  - state_dict: reference
     as: expected
   - expect_equal: [state, expected]
 )yaml"));
   EXPECT_PASS(ran);
-  // Four parameters twice, a local part, and four tensors of the state; the condition is no comparison.
+  // Four parameters twice, a local tensor, and four tensors of the state. The condition is no comparison.
   EXPECT_EQ(ran.evidence().comparisons, 4 + 4 + 1 + 4);
   EXPECT_EQ(ran.evidence().conditions, 1);
   EXPECT_EQ(ran.evidence(1).same_bits, ran.evidence(1).comparisons);
 }
 
-TEST(FullyShardVerb, SeesAWrongElementOfTheOwnPartAlone) {
+TEST(FullyShardVerb, WrongElementFailsOnTheRankThatOwnsIt) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: m
   - let: {row: "zeros(1, 4) + 7"}
-  - assign: {to: "whole.0.weight[2:3]", value: row}
-  - expect_equal: [m, whole]
+  - assign: {to: "reference.0.weight[2:3]", value: row}
+  - expect_equal: [m, reference]
 )yaml"));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  EXPECT_TRUE(ran.failures(0).empty()) << told(ran);
-  ASSERT_EQ(ran.failures(1).size(), 1u) << told(ran);
-  EXPECT_THAT(ran.failures(1)[0], HasSubstr("m.0.weight and whole.0.weight: 4 of 4 elements"));
+  EXPECT_TRUE(ran.failures(0).empty()) << all_failures(ran);
+  ASSERT_EQ(ran.failures(1).size(), 1u) << all_failures(ran);
+  EXPECT_THAT(ran.failures(1)[0], HasSubstr("m.0.weight and reference.0.weight: 4 of 4 elements"));
 }
 
-TEST(FullyShardVerb, ComparesWithAnotherShapeAsAMismatch) {
+TEST(FullyShardVerb, DifferentShapeIsAMismatch) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: m
   - expect_equal: [m.0.weight, "zeros(4, 3)"]
@@ -80,25 +72,25 @@ TEST(FullyShardVerb, ComparesWithAnotherShapeAsAMismatch) {
   EXPECT_THAT(ran.failures(0)[0], HasSubstr("(3, 4) as (Shard(0))"));
 }
 
-TEST(FullyShardVerb, TakesTheOptionsOfTheEngine) {
+TEST(FullyShardVerb, PassesItsOptionsToTheEngine) {
   EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard:
       modules: m
       reshard_after_forward: false
       shard_dim: {0.weight: 1}
       mixed_precision: {param: bfloat16, reduce: float32, output: float32, cast_forward_inputs: true}
-  - fully_shard: {modules: whole, ignored: [whole.1.bias, whole.0]}
-  - expect: not whole.1.bias.sharded and not whole.0.weight.sharded and whole.1.weight.sharded
+  - fully_shard: {modules: reference, ignored: [reference.1.bias, reference.0]}
+  - expect: not reference.1.bias.sharded and not reference.0.weight.sharded and reference.1.weight.sharded
   - expect_equal: [m.0.weight.local.shape, "[3, 2]"]
   - expect_equal: [m.1.weight.local.shape, "[3, 3] if rank == 0 else [2, 3]"]
   - forward: {y: "m(ones(2, 4))"}
   - expect: y.dtype == float32
-  - let: {z: "whole(ones(2, 4))"}
+  - let: {z: "reference(ones(2, 4))"}
   - expect_equal: {actual: y, expected: z, rtol: 0.05, atol: 0.05}
 )yaml")));
 }
 
-TEST(FullyShardVerb, MakesOneGroupTogether) {
+TEST(FullyShardVerb, TogetherMakesOneGroup) {
   EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard: {modules: m.*, together: true}
   - fully_shard: m
@@ -111,7 +103,7 @@ TEST(FullyShardVerb, MakesOneGroupTogether) {
 )yaml")));
 }
 
-TEST(FullyShardVerb, SaysWhatIsWrongWithItsArguments) {
+TEST(FullyShardVerb, RejectsWrongArguments) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: {modules: m, reshard_after_forward: "'often'"}
     raises: "`reshard_after_forward` is true, false or a number of ranks, not "
@@ -119,19 +111,19 @@ TEST(FullyShardVerb, SaysWhatIsWrongWithItsArguments) {
     raises: "mixed_precision has no `parm`; did you mean `param`?"
   - fully_shard: {modules: m, shard_dim: {2.weight: 1}}
     raises: "`2.weight` of shard_dim matches no parameter"
-  - fully_shard: {modules: whole, ignored: [whole.7]}
-    raises: "whole.7"
-  - set_flags: {modules: whole, requires_gradient_sync: false}
+  - fully_shard: {modules: reference, ignored: [reference.7]}
+    raises: "reference.7"
+  - set_flags: {modules: reference, requires_gradient_sync: false}
     raises: nothing that synchronises gradients is applied
-  - replicate: whole
-  - set_flags: {modules: whole, is_last_backward: false}
+  - replicate: reference
+  - set_flags: {modules: reference, is_last_backward: false}
     raises: nothing is sharded at
 )yaml"));
   EXPECT_PASS(ran);
   EXPECT_EQ(ran.evidence().errors_expected, 6);
 }
 
-TEST(UnshardVerb, GathersAndReshardsByHand) {
+TEST(UnshardVerb, UnshardsAndReshards) {
   for (const char* device : {"cpu", "sim"}) {
     const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: [m.0, m.1, m]
@@ -141,17 +133,17 @@ TEST(UnshardVerb, GathersAndReshardsByHand) {
   - expect: not m.1.weight.sharded
   - wait: gathering
   - expect: not m.0.weight.sharded
-  - expect_equal: [m, whole]
+  - expect_equal: [m, reference]
   - reshard: [m.0, m.1]
   - expect: all([p.sharded for p in parameters(m)])
-  - expect_equal: [m, whole]
+  - expect_equal: [m, reference]
 )yaml"),
                             device);
     EXPECT_PASS(ran);
   }
 }
 
-TEST(MetaModels, AreGivenStorageAndDrawnAgain) {
+TEST(MetaModels, GetStorageAndInitialValues) {
   EXPECT_PASS(run_two(R"yaml(
   - model: {build: "Sequential(Linear(4, 3), LayerNorm(3))", device: meta}
     as: m
@@ -167,7 +159,7 @@ TEST(MetaModels, AreGivenStorageAndDrawnAgain) {
 )yaml"));
 }
 
-TEST(MetaModels, AreDrawnAlikeWhenSharded) {
+TEST(MetaModels, GetTheSameInitialValuesWhenSharded) {
   EXPECT_PASS(run_two(R"yaml(
   - model: {build: "Sequential(Linear(4, 3), LayerNorm(3))", device: meta}
     as: m
@@ -185,10 +177,10 @@ TEST(MetaModels, AreDrawnAlikeWhenSharded) {
 )yaml"));
 }
 
-TEST(LoadStateDictVerb, TakesPartsOfWholeTensors) {
+TEST(LoadStateDictVerb, LoadsShardsOfFullTensors) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: m
-  - state_dict: whole
+  - state_dict: reference
     as: values
   - assign: {to: parameters(m), value: 0}
   - load_state_dict: {into: m, state: values, broadcast_from_rank0: true}
@@ -210,13 +202,13 @@ TEST(LoadStateDictVerb, TakesPartsOfWholeTensors) {
   - expect_equal: [m.0.weight, "ones(3, 4)"]
   - expect_equal: [m.1.weight, 0]
   - load_state_dict: {into: m, state: values, full: true}
-  - expect_equal: [m, whole]
+  - expect_equal: [m, reference]
 )yaml"));
   EXPECT_PASS(ran);
   EXPECT_EQ(ran.evidence().errors_expected, 3);
 }
 
-constexpr const char* an_iteration = R"yaml(
+constexpr const char* observed_iteration = R"yaml(
   - fully_shard: [m.*, m]
   - observe: {}
     as: run
@@ -225,8 +217,8 @@ constexpr const char* an_iteration = R"yaml(
       - backward: loss
 )yaml";
 
-TEST(ExpectEvents, HoldsForWhatHappened) {
-  const Ran ran = run_two(str(two_layers, an_iteration, R"yaml(
+TEST(ExpectEvents, PassesForObservedEvents) {
+  const Ran ran = run_two(str(two_layers, observed_iteration, R"yaml(
   - expect_events: {during: run, model: m, kinds: [unshard], exactly: [unshard 0, unshard 1, unshard 1, unshard 0]}
   - expect_events: {during: run, model: m, in_order: [pre_forward (root), unshard 0, post_forward 1, reduce 1, reduce 0]}
   - expect_events: {during: run, model: m, never: [unshard (root), recompute 0]}
@@ -236,44 +228,44 @@ TEST(ExpectEvents, HoldsForWhatHappened) {
   EXPECT_EQ(ran.evidence().orders_checked, 4);
 }
 
-TEST(ExpectEvents, SaysWhatHappenedInstead) {
-  const Ran ran = run_two(str(two_layers, an_iteration, R"yaml(
+TEST(ExpectEvents, FailureListsObservedEvents) {
+  const Ran ran = run_two(str(two_layers, observed_iteration, R"yaml(
   - expect_events: {during: run, model: m, exactly: [unshard 0, unshard 1, unshard 0, unshard 1]}
   - expect_events: {during: run, model: m, exactly: [unshard 0, unshard 1]}
   - expect_events: {during: run, model: m, in_order: [reduce 0, reduce 1]}
   - expect_events: {during: run, model: m, never: [reduce 1]}
 )yaml"));
   EXPECT_EQ(ran.result.status, Status::FAIL);
-  ASSERT_EQ(ran.failures().size(), 4u) << told(ran);
+  ASSERT_EQ(ran.failures().size(), 4u) << all_failures(ran);
   EXPECT_THAT(ran.failures()[0], HasSubstr("event 2 is `unshard 1`, expected `unshard 0`. Seen: unshard 0, unshard 1"));
   EXPECT_THAT(ran.failures()[1], HasSubstr("event 2 is `unshard 1`, expected no more"));
   EXPECT_THAT(ran.failures()[2], HasSubstr("no `reduce 1` after `reduce 0`"));
   EXPECT_THAT(ran.failures()[3], HasSubstr("`reduce 1` is event "));
 }
 
-TEST(ExpectEvents, IsNoEvidenceInAWindowWhereNothingHappened) {
+TEST(ExpectEvents, IsTrivialInAWindowWithoutEvents) {
   const Ran ran = run_two(str(two_layers, R"yaml(
   - fully_shard: [m.*, m]
-  - fully_shard: whole
+  - fully_shard: reference
   - observe: {}
     as: run
     steps:
-      - let: {y: "whole(ones(2, 4))"}
+      - let: {y: "reference(ones(2, 4))"}
   - expect_events: {during: run, model: m, never: [unshard 0]}
   - expect_events: {during: run, model: m, kinds: recompute, exactly: "${[k for k in ['recompute 0'] if 1 == 2]}"}
 )yaml"));
-  EXPECT_EQ(ran.result.status, Status::INVALID) << told(ran);
+  EXPECT_EQ(ran.result.status, Status::INVALID) << all_failures(ran);
   EXPECT_EQ(ran.evidence().trivial, 2);
 }
 
-TEST(ExpectEvents, RefusesUnknownKindsAndWhatSaysNothing) {
-  EXPECT_PASS(run_two(str(two_layers, an_iteration, R"yaml(
+TEST(ExpectEvents, RejectsUnknownKindsAndEmptyLists) {
+  EXPECT_PASS(run_two(str(two_layers, observed_iteration, R"yaml(
   - expect_events: {during: run, model: m, kinds: [unsharding], never: [unshard 0]}
     raises: "unknown kind of event `unsharding`; did you mean `unshard`?"
   - expect_events: {during: run, model: m, never: [unshard]}
     raises: "`unshard` is no event"
   - expect_events: {during: run, model: m, kinds: [reshard], never: [unshard 0]}
-    raises: "`unshard` is not among the `kinds` looked at"
+    raises: "`unshard` is not among the `kinds`"
   - expect_events: {during: run, model: m, never: "${[k for k in ['unshard 0'] if 1 == 2]}"}
     raises: "`never` lists no event"
   - expect_events: {during: run, model: m, in_order: "${[k for k in ['unshard 0'] if 1 == 2]}"}
@@ -281,8 +273,8 @@ TEST(ExpectEvents, RefusesUnknownKindsAndWhatSaysNothing) {
 )yaml")));
 }
 
-TEST(ExpectEvents, HasOneFormOfPath) {
-  EXPECT_PASS(run_two(str(two_layers, an_iteration, R"yaml(
+TEST(ExpectEvents, RejectsPathsOfNoModule) {
+  EXPECT_PASS(run_two(str(two_layers, observed_iteration, R"yaml(
   - expect_events: {during: run, model: m, never: [reduce m.0]}
     raises: "`m.0` of the event `reduce m.0` is no path below `m`; did you mean `0`?"
   - expect_events: {during: run, model: m, exactly: [reduce m]}
@@ -290,13 +282,13 @@ TEST(ExpectEvents, HasOneFormOfPath) {
   - expect_events: {during: run, model: m, in_order: [unshard 0+2]}
     raises: "`2` of the event `unshard 0+2` is no path below `m`"
   - expect_events: {during: run, never: [recompute 0]}
-    raises: "there are several models: m, whole"
-  - drop: whole
+    raises: "there are several models: m, reference"
+  - drop: reference
   - expect_events: {during: run, in_order: [unshard 0, reduce 0]}
 )yaml")));
 }
 
-TEST(ExpectEvents, BarsOnlyWhatCanHappen) {
+TEST(ExpectEvents, NeverRejectsPathsWithoutEvents) {
   EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard: {modules: [m.0, m.1], together: true}
   - fully_shard: m
@@ -310,7 +302,7 @@ TEST(ExpectEvents, BarsOnlyWhatCanHappen) {
 )yaml")));
 }
 
-TEST(Hooks, RunAtTheCollectivesOfAGroup) {
+TEST(Hooks, RunBeforeTheCollectivesOfAGroup) {
   for (const char* device : {"cpu", "sim"})
     EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard: [m.0, m]
@@ -329,21 +321,21 @@ TEST(Hooks, RunAtTheCollectivesOfAGroup) {
                         device));
 }
 
-TEST(Optimizers, StepWhatIsTrainedWhileParametersAreGathered) {
+TEST(Optimizers, UpdateShardsWhileParametersAreUnsharded) {
   EXPECT_PASS(run_two(str(two_layers, R"yaml(
   - fully_shard: m
-  - optimizer: {type: SGD, model: whole, lr: 0.5}
-    as: whole_optimizer
+  - optimizer: {type: SGD, model: reference, lr: 0.5}
+    as: reference_optimizer
   - unshard: m
   - optimizer: {type: SGD, model: m, lr: 0.5}
     as: optimizer
-  - forward: {loss: "sum(m(ones(2, 4)))", whole_loss: "sum(whole(ones(2, 4)))"}
+  - forward: {loss: "sum(m(ones(2, 4)))", reference_loss: "sum(reference(ones(2, 4)))"}
   - backward: loss
-  - backward: whole_loss
-  - expect_equal: [m, whole]
+  - backward: reference_loss
+  - expect_equal: [m, reference]
   - step: optimizer
-  - step: whole_optimizer
-  - expect_equal: [m, whole]
+  - step: reference_optimizer
+  - expect_equal: [m, reference]
 )yaml")));
 }
 

@@ -12,20 +12,21 @@ namespace lockstep::run::verbs {
 
 namespace {
 
-// How tensors of a state dict are handed out: as they are held, sharing storage, or as copies, whole or on the host.
+// The form of the tensors in a state dict: as held, sharing storage, or as copies, full tensors or on the host.
 struct Form {
   bool full = false;
   bool cpu = false;
-  bool keep = true;     // rank0_only leaves other ranks empty
-  device::Device host;  // where `cpu` puts them
-  // Whole tensors are gathered by all ranks, also by those that keep nothing and get an undefined one.
+  bool keep = true;     // false on the other ranks with rank0_only
+  device::Device host;  // the device of the copies with `cpu`
+  // Collective if `full`: all ranks gather. A rank that does not keep the tensor gets an undefined tensor.
   Tensor operator()(const Tensor& tensor) const {
-    const Tensor handed = full ? full_tensor(tensor) : tensor;
+    const Tensor formed = full ? full_tensor(tensor) : tensor;
     if (!keep) return {};
-    if (!full && !cpu) return handed;
-    Tensor local = cpu ? raw::to_device(local_tensor(handed), host) : local_tensor(handed);
-    if (local.storage() == tensor.storage()) local = raw::clone(local);  // it was whole, or on the host, already
-    return handed.is_sharded() ? make_sharded(local, handed.impl().layout) : local;
+    if (!full && !cpu) return formed;
+    Tensor local = cpu ? raw::to_device(local_tensor(formed), host) : local_tensor(formed);
+    if (local.storage() == tensor.storage())
+      local = raw::clone(local);  // a copy even if the tensor was full, or on the host, already
+    return formed.is_sharded() ? make_sharded(local, formed.impl().layout) : local;
   }
 };
 
@@ -43,8 +44,8 @@ Map options_map(const optim::Options& options) {
 Value of_module(const nn::ModulePtr& module, const Form& form) {
   Map map;
   for (const auto& [name, tensor] : nn::state_dict(module)) {
-    Tensor handed = form(tensor);
-    if (form.keep) map.emplace_back(name, Value(std::move(handed)));
+    Tensor formed = form(tensor);
+    if (form.keep) map.emplace_back(name, Value(std::move(formed)));
   }
   return Value::map(std::move(map));
 }
@@ -56,8 +57,8 @@ Value of_optimizer(const optim::Optimizer& optimizer, const Form& form) {
   for (const auto& [name, tensors] : dict.state) {
     Map entries;
     for (const auto& [key, tensor] : tensors) {
-      Tensor handed = form(tensor);
-      if (form.keep) entries.emplace_back(key, Value(std::move(handed)));
+      Tensor formed = form(tensor);
+      if (form.keep) entries.emplace_back(key, Value(std::move(formed)));
     }
     if (form.keep) state.emplace_back(name, Value::map(std::move(entries)));
   }
@@ -77,7 +78,7 @@ Value of_optimizer(const optim::Optimizer& optimizer, const Form& form) {
 const Value& entry(const Value& map, const char* key) {
   const Value* found = map.find(Key(key));
   if (!found)
-    throw Error(str("the state of an optimizer has no `", key, "`"), "give what `state_dict` of an optimizer gave");
+    throw Error(str("the state of an optimizer has no `", key, "`"), "give the result of `state_dict` of an optimizer");
   return *found;
 }
 
@@ -95,7 +96,7 @@ optim::Optimizer::StateDict optimizer_state_of(const Value& state) {
     options.lr = entry(group, "lr").as_number("lr");
     options.momentum = entry(group, "momentum").as_number("momentum");
     const List& betas = entry(group, "betas").as_list("betas");
-    if (betas.size() != 2) throw Error(str("`betas` are two numbers, not ", betas.size()));
+    if (betas.size() != 2) throw Error(str("`betas` has ", betas.size(), " numbers, not 2"));
     options.beta1 = betas[0].as_number("betas[0]");
     options.beta2 = betas[1].as_number("betas[1]");
     options.eps = entry(group, "eps").as_number("eps");
@@ -124,7 +125,8 @@ void load_scaler(optim::GradScaler& scaler, const Value& state) {
                 "give the state of a scaler that is enabled");
   const auto number = [&state](const char* key) {
     const Value* found = state.find(Key(key));
-    if (!found) throw Error(str("the state of a scaler has no `", key, "`"), "give what `state_dict` of a scaler gave");
+    if (!found)
+      throw Error(str("the state of a scaler has no `", key, "`"), "give the result of `state_dict` of a scaler");
     return *found;
   };
   scaler.load_state_dict({number("scale").as_number("scale"), number("growth_factor").as_number("growth_factor"),
@@ -145,7 +147,7 @@ Value state_dict(StepCall& call) {
   form.full = call.boolean("full");
   if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
   if (const ScalerPtr* scaler = of.get_if<ScalerPtr>()) return of_scaler(**scaler);
-  return of_module(of.as_module("what state_dict is `of`"), form);
+  return of_module(of.as_module("`of` of state_dict"), form);
 }
 
 Value load_state_dict(StepCall& call) {
@@ -156,22 +158,22 @@ Value load_state_dict(StepCall& call) {
   const bool full = call.boolean("full"), from_first = call.boolean("broadcast_from_rank0");
   if (from_first && !full) throw Error("`broadcast_from_rank0` goes with `full`", "give `full: true` too");
   if (const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>()) {
-    if (assign) throw Error("`assign` is of modules, not of optimizers");
-    const bool told = from_first && call.in.session().rank != 0;
-    optim::Optimizer::StateDict dict = told ? optim::Optimizer::StateDict() : optimizer_state_of(state);
+    if (assign) throw Error("`assign` applies to modules, not to optimizers");
+    const bool receives = from_first && call.in.session().rank != 0;
+    optim::Optimizer::StateDict dict = receives ? optim::Optimizer::StateDict() : optimizer_state_of(state);
     if (full) dict = optim::parts_of_whole(**optimizer, dict, from_first);
     (*optimizer)->load_state_dict(dict);
     return Value();
   }
   if (const ScalerPtr* scaler = into.get_if<ScalerPtr>()) {
-    if (assign || full) throw Error("`assign` and `full` are of modules, not of scalers");
+    if (assign || full) throw Error("`assign` and `full` apply to modules, not to scalers");
     load_scaler(**scaler, state);
     return Value();
   }
   nn::StateDict dict;
   for (const auto& [name, tensor] : state.as_map("state"))
     dict.emplace_back(name.text, tensor.as_tensor(str("`", name.text, "` of the state")));
-  const nn::ModulePtr& module = into.as_module("what load_state_dict goes `into`");
+  const nn::ModulePtr& module = into.as_module("`into` of load_state_dict");
   if (full) dict = nn::parts_of_whole(module, dict, from_first);
   nn::load_state_dict(module, dict, strict, assign);
   return Value();

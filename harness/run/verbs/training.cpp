@@ -14,15 +14,15 @@ optim::ParameterRef reference_to(const TensorAt& at, std::string name) {
   return {std::move(name), [owner = at.owner, slot = at.slot] { return owner->parameters[slot].trained(); }};
 }
 
-// The path below the model, which is the name in the optimizer's state.
+// The path below the model. It is the parameter's name in the state of the optimizer.
 std::string name_below(const std::string& path, const Tensor& tensor) {
   if (!tensor.name().empty()) return tensor.name();
   const std::size_t dot = path.find('.');
   return dot == std::string::npos ? path : path.substr(dot + 1);
 }
 
-// Where a parameter given as a value is registered: a parallel API may exchange it there.
-TensorAt home_of(const Tensor& tensor, const Names& names) {
+// The slot of a parameter that is given as a value: a parallel API may replace the tensor in the slot.
+TensorAt registered_at(const Tensor& tensor, const Names& names) {
   for (const auto& [name, value] : names) {
     const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
     if (!module) continue;
@@ -40,7 +40,7 @@ void set_option(optim::Options& options, const std::string& key, const Value& va
     options.momentum = value.as_number(key);
   } else if (key == "betas") {
     const List& betas = value.as_list(key);
-    if (betas.size() != 2) throw Error(str("`betas` are two numbers, not ", betas.size()));
+    if (betas.size() != 2) throw Error(str("`betas` has ", betas.size(), " numbers, not 2"));
     options.beta1 = betas[0].as_number("betas[0]");
     options.beta2 = betas[1].as_number("betas[1]");
   } else if (key == "eps") {
@@ -68,7 +68,7 @@ optim::Group group_of(const Map& description, const optim::Options& defaults, co
     found = true;
     const List parameters = value.is(Value::Kind::list) ? value.as_list("parameters") : List{value};
     for (const Value& item : parameters) {
-      const TensorAt at = home_of(item.as_tensor("a parameter of a group"), names);
+      const TensorAt at = registered_at(item.as_tensor("a parameter of a group"), names);
       std::string name = at.path.empty() ? str("group", index, ".", group.parameters.size()) : at.path;
       group.parameters.push_back(reference_to(at, std::move(name)));
     }
@@ -86,7 +86,7 @@ Value optimizer(StepCall& call) {
     if (call.has(key)) set_option(options, key, call.value(key));
   std::vector<optim::Group> groups;
   const int num_sources = int{call.has("model")} + int{call.has("parameters")} + int{call.has("groups")};
-  if (num_sources != 1) throw Error("an optimizer is of a `model`, of `parameters` or of `groups`: one of the three");
+  if (num_sources != 1) throw Error("an optimizer needs exactly one of `model`, `parameters` and `groups`");
   if (call.has("model")) {
     optim::Group group{{}, options};
     for (nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
@@ -163,7 +163,7 @@ Value zero_grad(StepCall& call) {
   if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>())
     (*optimizer)->zero_grad(set_to_none);
   else
-    nn::zero_grad(of.as_module("what zero_grad is `of`"), set_to_none);
+    nn::zero_grad(of.as_module("`of` of zero_grad"), set_to_none);
   return Value();
 }
 

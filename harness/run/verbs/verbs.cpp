@@ -27,6 +27,11 @@ Value run_verb(StepCall& call) {
   }
 }
 
+LiveRun& StepCall::live() const {
+  LOCKSTEP_CHECK(live_run != nullptr, "a dry run performs ", scenario::name_of(step.verb), ", which only a run can");
+  return *live_run;
+}
+
 bool StepCall::has(std::string_view name) const {
   return scenario::spec_of(step.verb).index_of(name).has_value() && step.argument(name) != nullptr;
 }

@@ -1,4 +1,4 @@
-#include "harness/run/trace/plan_shards.hpp"
+#include "harness/run/trace/traced_shards.hpp"
 
 #include <algorithm>
 #include <set>
@@ -15,14 +15,14 @@ namespace lockstep::run {
 
 namespace {
 
-// The part of this rank, without values.
-Tensor part_of(const layout::ShardedLayout& layout, DType dtype, device::Device device, const Tensor& like) {
+// This rank's local shard, without values.
+Tensor local_shard(const layout::ShardedLayout& layout, DType dtype, device::Device device, const Tensor& like) {
   const NoGrad no_grad;
   const Dims sizes = layout::local_sizes(layout, RankContext::current().rank());
-  const Tensor part = make_sharded(empty(sizes, dtype, device), layout);
-  part.set_name(like.name());
-  if (requires_grad(like)) set_requires_grad(part, true);
-  return part;
+  const Tensor shard = make_sharded(empty(sizes, dtype, device), layout);
+  shard.set_name(like.name());
+  if (requires_grad(like)) set_requires_grad(shard, true);
+  return shard;
 }
 
 void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor&)>& replace) {
@@ -36,30 +36,30 @@ std::function<Tensor(const Tensor&)> cast_to(DType dtype) {
 
 }  // namespace
 
-// ---- what is applied ----
-void TracedShards::add(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
-                       std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy) {
+// ---- groups ----
+void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
+                             std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy) {
   for (const plan::ModuleId id : ids) group_of_[id] = groups_.size();
   Group& group = groups_.emplace_back(Group{policy, mesh, std::move(parameters)});
-  for (Parameter& parameter : group.parameters) cut(group, parameter);
-  if (!group.parameters.empty()) settle_before_reading(modules, ids.front(), group);
+  for (Parameter& parameter : group.parameters) shard_parameter(group, parameter);
+  if (!group.parameters.empty()) reshard_before_reading(modules, ids.front(), group);
 }
 
-// The last axis of the mesh cuts, the one before it replicates.
-void TracedShards::cut(Group& group, Parameter& parameter) {
-  const Tensor whole = parameter.slots.front().get().tensor;
-  layout::ShardedLayout layout{group.mesh->shape(), {}, whole.sizes()};
+// The last axis of the mesh shards. An axis before it replicates.
+void TracedShards::shard_parameter(Group& group, Parameter& parameter) {
+  const Tensor full = parameter.slots.front().get().tensor;
+  layout::ShardedLayout layout{group.mesh->shape(), {}, full.sizes()};
   layout.placements.assign(static_cast<std::size_t>(group.mesh->num_axes()), layout::replicate());
   layout.placements.back() = layout::shard(parameter.dim);
-  const bool is_meta = whole.device().kind == device::Kind::meta && !is_stand_in(whole.device());
-  parameter.part = part_of(layout, whole.dtype(), is_meta ? whole.device() : group.policy.parts_on, whole);
-  tell_.stands_for(parameter.part, parameter.id);
-  for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = parameter.part;
+  const bool is_meta = full.device().kind == device::Kind::meta && !is_stand_in(full.device());
+  parameter.shard = local_shard(layout, full.dtype(), is_meta ? full.device() : group.policy.shard_device, full);
+  events_.replaced(parameter.id, parameter.shard);
+  for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = parameter.shard;
 }
 
-// Before the state of a module is read, replaced, cast or moved, its slots show the parts.
-void TracedShards::settle_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first,
-                                         const Group& group) {
+// The slots hold the shards before the state of a module is read, replaced, cast or moved.
+void TracedShards::reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first,
+                                          const Group& group) {
   std::set<nn::Module*> owners;
   for (const nn::ModulePtr& module : modules) owners.insert(module.get());
   for (const Parameter& parameter : group.parameters)
@@ -72,43 +72,43 @@ void TracedShards::settle_before_reading(const std::vector<nn::ModulePtr>& modul
     };
 }
 
-// ---- what the slots show ----
+// ---- parameter slots ----
 bool TracedShards::holds(const Tensor& tensor) const {
   for (const Group& group : groups_)
     for (const Parameter& parameter : group.parameters)
-      if ((parameter.part.defined() && tensor.same_as(parameter.part)) ||
+      if ((parameter.shard.defined() && tensor.same_as(parameter.shard)) ||
           (parameter.kept.defined() && tensor.same_as(parameter.kept)))
         return true;
   return false;
 }
 
-void TracedShards::adopt() {
+void TracedShards::adopt_replaced() {
   for (Group& group : groups_)
     for (Parameter& parameter : group.parameters) {
       const Tensor now = parameter.slots.front().get().tensor;
       const auto is = [&now](const Tensor& known) { return known.defined() && now.same_as(known); };
-      if (!now.defined() || is(parameter.part) || is(parameter.kept) || is(parameter.full)) continue;
-      parameter.part = now;
-      tell_.stands_for(now, parameter.id);
+      if (!now.defined() || is(parameter.shard) || is(parameter.kept) || is(parameter.full)) continue;
+      parameter.shard = now;
+      events_.replaced(parameter.id, now);
       for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = now;
     }
 }
 
 const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
-  const Tensor& part = parameter.part;
-  const bool casts = group.policy.param && is_floating(part.dtype());
-  const DType dtype = casts ? *group.policy.param : part.dtype();
+  const Tensor& shard = parameter.shard;
+  const bool casts = group.policy.param && is_floating(shard.dtype());
+  const DType dtype = casts ? *group.policy.param : shard.dtype();
   if (!parameter.full.defined() || parameter.full.dtype() != dtype) {
-    parameter.full = empty(global_sizes(part), dtype, group.policy.computes_on);
-    parameter.full.set_name(part.name());
-    set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { tell_.gradient(id); });
-    tell_.stands_for(parameter.full, parameter.id);
+    parameter.full = empty(global_sizes(shard), dtype, group.policy.compute_device);
+    parameter.full.set_name(shard.name());
+    set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { events_.gradient(id); });
+    events_.replaced(parameter.id, parameter.full);
   }
-  if (requires_grad(parameter.full) != requires_grad(part)) set_requires_grad(parameter.full, requires_grad(part));
+  if (requires_grad(parameter.full) != requires_grad(shard)) set_requires_grad(parameter.full, requires_grad(shard));
   return parameter.full;
 }
 
-// n consecutive ranks of the axis that cuts hold a parameter together, the next n the same.
+// Each n consecutive ranks of the shard axis hold the full parameter together.
 const Tensor& TracedShards::kept_of(const Group& group, Parameter& parameter) {
   const int num_keeping = planner_.shards().num_keeping(parameter.id);
   const std::vector<std::string>& names = group.mesh->shape().names();
@@ -116,59 +116,60 @@ const Tensor& TracedShards::kept_of(const Group& group, Parameter& parameter) {
   const layout::MeshShape mesh({axis.num_ranks() / num_keeping, num_keeping}, {"kept_replicate", "kept_shard"},
                                axis.shape().ranks());
   const layout::ShardedLayout layout{
-      mesh, {layout::replicate(), layout::shard(parameter.dim)}, global_sizes(parameter.part)};
+      mesh, {layout::replicate(), layout::shard(parameter.dim)}, global_sizes(parameter.shard)};
   const bool is_same = parameter.kept.defined() && *parameter.kept.impl().layout == layout &&
                        parameter.kept.dtype() == full_of(group, parameter).dtype();
   if (!is_same) {
-    parameter.kept = part_of(layout, full_of(group, parameter).dtype(), group.policy.computes_on, parameter.part);
-    tell_.stands_for(parameter.kept, parameter.id);
+    parameter.kept =
+        local_shard(layout, full_of(group, parameter).dtype(), group.policy.compute_device, parameter.shard);
+    events_.replaced(parameter.id, parameter.kept);
   }
   return parameter.kept;
 }
 
 void TracedShards::follow() {
-  adopt();
+  adopt_replaced();
   using Shown = plan::ShardPlan::Shown;
   for (Group& group : groups_)
     for (Parameter& parameter : group.parameters) {
       const Shown shown = planner_.shards().shown(parameter.id);
       const Tensor& tensor = shown == Shown::full   ? full_of(group, parameter)
                              : shown == Shown::kept ? kept_of(group, parameter)
-                                                    : parameter.part;
+                                                    : parameter.shard;
       for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
     }
-  deliver();
+  deliver_gradients();
 }
 
 // ---- gradients ----
-// What a reduction gives lies as the part does, and has its type. Hooks on the parts run when all of it is there.
-void TracedShards::deliver() {
+// A reduced gradient has the layout and the type of the shard. Hooks on shards run after all gradients are set.
+void TracedShards::deliver_gradients() {
   const NoGrad no_grad;
-  std::vector<Tensor> parts;
+  std::vector<Tensor> shards;
   for (const plan::TensorId id : planner_.shards().take_reduced())
     for (const Group& group : groups_)
       for (const Parameter& parameter : group.parameters)
-        if (parameter.id == id) parts.push_back(parameter.part);
-  for (const Tensor& part : parts)
-    if (!grad(part).defined())
-      set_grad(part, make_sharded(empty(part.sizes(), part.dtype(), part.device()), part.impl().layout));
-  for (const Tensor& part : parts)
-    if (has_post_accumulate_hooks(part)) run_post_accumulate_hooks(part);
+        if (parameter.id == id) shards.push_back(parameter.shard);
+  for (const Tensor& shard : shards)
+    if (!grad(shard).defined())
+      set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.impl().layout));
+  for (const Tensor& shard : shards)
+    if (has_post_accumulate_hooks(shard)) run_post_accumulate_hooks(shard);
 }
 
 // ---- calls ----
-void TracedShards::prepare(plan::ModuleId module, nn::Inputs& inputs) const {
+void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const {
   const auto at = group_of_.find(module);
   if (at == group_of_.end()) return;
   const ShardPolicy& policy = groups_[at->second].policy;
-  if (stood_for(policy.computes_on).kind != device::Kind::cpu && planner_.shards().moves_inputs(module))
+  if (stood_for(policy.compute_device).kind != device::Kind::cpu && planner_.shards().moves_inputs(module))
     replace_tensors(inputs, [&](const Tensor& tensor) {
-      return tensor.device() == policy.computes_on ? tensor : ops::to_device(tensor, policy.computes_on);
+      return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });
   if (policy.casts_inputs && policy.param) replace_tensors(inputs, cast_to(*policy.param));
 }
 
-void TracedShards::finish(plan::ModuleId module, nn::Value& outputs) const {
+void TracedShards::finish_outputs(plan::ModuleId module, nn::Value& outputs) const {
   const auto at = group_of_.find(module);
   if (at == group_of_.end() || !groups_[at->second].policy.output) return;
   outputs = nn::map_tensors(outputs, cast_to(*groups_[at->second].policy.output));

@@ -1,31 +1,15 @@
-// The end of a case on a rank: what waited is judged, what the engine watched is read, what was seen is summed up.
+// The end of a case on a rank: judges deferred checks, order, transport and plan, and summarises the observations.
 #include <algorithm>
-#include <chrono>
 #include <map>
 #include <tuple>
 
 #include "engine/device/order.hpp"
-#include "harness/run/interpreter.hpp"
+#include "harness/run/live_run.hpp"
+#include "harness/run/step_blocks.hpp"
 
 namespace lockstep::run {
 
-namespace {
-
-bool any_across(const scenario::Steps& steps) {
-  return std::any_of(steps.begin(), steps.end(), [](const scenario::Step& step) {
-    if (step.verb == scenario::Verb::expect_across) return true;
-    if (any_across(step.steps) || any_across(step.otherwise)) return true;
-    if (step.routine && any_across(step.routine->steps)) return true;
-    return std::any_of(step.among.begin(), step.among.end(),
-                       [](const scenario::Branch& branch) { return any_across(branch.steps); });
-  });
-}
-
-}  // namespace
-
-bool Interpreter::case_has_checks_across() const { return any_across(scenario().stages.at(stage_).steps); }
-
-void Interpreter::finish() {
+void LiveRun::finish() {
   const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
   try {
     device::synchronize_all();
@@ -34,20 +18,7 @@ void Interpreter::finish() {
   }
   judge_transport();
   checks_.judge(outcome_.evidence, fail_check);
-  if (case_has_checks_across()) {
-    if (announced_) {
-      // This rank's own failure says more than that its values could not be compared.
-      if (outcome_.status == verdict::RankStatus::exited) checks_.fail_across("this rank ended early", fail_check);
-    } else {
-      try {
-        checks_.judge_across(session_.rank, session_.world_size, outcome_.evidence, fail_check);
-      } catch (const CollectiveError& error) {
-        const std::string why = error.what();
-        checks_.fail_across(why,
-                            [this](const Site& site, std::string message) { fail(site, std::move(message), true); });
-      }
-    }
-  }
+  judge_across(fail_check);
   judge_order();
   judge_plan();
   summarise();
@@ -55,12 +26,29 @@ void Interpreter::finish() {
   write_timeline();
 }
 
-void Interpreter::judge_order() {
+void LiveRun::judge_across(const Fail& fail_check) {
+  const auto is_across = [](const scenario::Step& step) { return step.verb == scenario::Verb::expect_across; };
+  if (!any_step(interpreter_.stage().steps, is_across)) return;
+  if (announced_) {
+    // The failure of a rank that failed says more than that its values could not be compared.
+    if (outcome_.status == verdict::RankStatus::exited) checks_.fail_across("this rank ended early", fail_check);
+    return;
+  }
+  const Session& session = interpreter_.session();
+  try {
+    checks_.judge_across(session.rank, session.world_size, outcome_.evidence, fail_check);
+  } catch (const CollectiveError& error) {
+    const std::string why = error.what();
+    checks_.fail_across(why, [this](const Site& site, std::string message) { fail(site, std::move(message), true); });
+  }
+}
+
+void LiveRun::judge_order() {
   if (!spec_.order_check) return;
   for (const device::OrderViolation& violation : device::order_violations()) {
     Site site;
     site.check = "order";
-    site.file = scenario().file;
+    site.file = interpreter_.scenario().file;
     site.line = violation.scenario_line;
     site.scenario_line = violation.scenario_line;
     site.iteration = violation.iteration;
@@ -69,66 +57,68 @@ void Interpreter::judge_order() {
   }
 }
 
-void Interpreter::judge_transport() {
-  // What failed on purpose was logged when it was issued and moved nothing, or a part.
+void LiveRun::judge_transport() {
+  // A collective that fails is logged when it is issued, but moves none or only some of its bytes.
   if (announced_ || !outcome_.failures.empty() || outcome_.evidence.errors_expected > 0) return;
   std::int64_t logged = 0;
   for (const comm::LogEntry& entry : comm::log()) logged += entry.bytes;
   const std::int64_t moved = comm::transport_bytes();
   if (logged == moved) return;
-  Site site = current_;
+  Site site = interpreter_.current_site();
   site.check = "witness";
   fail(site, str("the log holds collectives of ", logged, " bytes on this rank, but the transport moved ", moved));
 }
 
-// The second witness of the parallel layer: what its collectives must have been, and in which order.
-void Interpreter::judge_plan() {
+// Compares the collectives of the parallel layer, and their order, with the plan.
+void LiveRun::judge_plan() {
+  const Session& session = interpreter_.session();
+  const std::size_t stage = interpreter_.stage_index();
   PlanJudgement judgement;
-  judgement.not_judged = why_not_planned(spec_, stage_);
-  if (judgement.not_judged.empty() && announced_) judgement.not_judged = str("ended early: rank ", session_.rank);
+  judgement.not_judged = why_not_planned(spec_, stage);
+  if (judgement.not_judged.empty() && announced_) judgement.not_judged = str("ended early: rank ", session.rank);
   if (judgement.not_judged.empty())
-    judgement = check_plan(spec_, session_.rank, session_.world_size, stage_, comm::log(), raising_);
+    judgement = check_plan(spec_, session.rank, session.world_size, stage, comm::log(), expected_to_fail_);
   outcome_.plan_verdict = {judgement.not_judged.empty(), judgement.not_judged};
-  if (session_.rank == 0) outcome_.plan = std::move(judgement.rows);
+  if (session.rank == 0) outcome_.plan = std::move(judgement.rows);
   outcome_.evidence.planned_in_order += judgement.num_in_order;
   const auto fail_at = [this](const char* check, int line, std::string message) {
-    Site site = current_;
+    Site site = interpreter_.current_site();
     site.check = check;
-    site.file = scenario().file;
+    site.file = interpreter_.scenario().file;
     site.line = site.scenario_line = line;
     site.column = 0;
     site.note.clear();
-    // After all that the case's own checks found.
-    site.time_ns =
-        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
-            .count();
+    // The failure sorts after those of the case's own checks.
+    site.time_ns = now_ns();
     fail(site, std::move(message));
   };
   const std::vector<PlanMismatch>& mismatches = judgement.mismatches;
-  constexpr std::size_t most_told = 4;
+  constexpr std::size_t most_shown = 4;
   std::string message;
-  for (std::size_t i = 0; i < std::min(most_told, mismatches.size()); ++i)
+  for (std::size_t i = 0; i < std::min(most_shown, mismatches.size()); ++i)
     message += str(i ? "; " : "", mismatches[i].message);
-  if (mismatches.size() > most_told) message += str("; and ", mismatches.size() - most_told, " more");
+  if (mismatches.size() > most_shown) message += str("; and ", mismatches.size() - most_shown, " more");
   if (!message.empty()) fail_at("plan", mismatches.front().line, std::move(message));
   if (judgement.first_apart) fail_at("plan_order", judgement.first_apart->line, judgement.first_apart->message);
 }
 
-void Interpreter::write_trace_bits() const {
+void LiveRun::write_trace_bits() const {
   if (!trace_bits_) return;
-  const scenario::Stage& stage = scenario().stages.at(stage_);
-  trace_bits_->write(str(spec_.trace_bits, ".stage-", stage_, ".rank-", session_.rank, ".jsonl"),
-                     {scenario().name, test_case().id, stage.name, session_.rank, session_.world_size});
+  const Session& session = interpreter_.session();
+  trace_bits_->write(str(spec_.trace_bits, ".stage-", interpreter_.stage_index(), ".rank-", session.rank, ".jsonl"),
+                     {interpreter_.scenario().name, interpreter_.test_case().id, interpreter_.stage().name,
+                      session.rank, session.world_size});
 }
 
-void Interpreter::write_timeline() const {
+void LiveRun::write_timeline() const {
   if (!timeline_) return;
-  const scenario::Stage& stage = scenario().stages.at(stage_);
-  timeline_->write(str(spec_.timeline, ".stage-", stage_, ".rank-", session_.rank, ".jsonl"),
-                   {scenario().name, test_case().id, stage.name, session_.rank, session_.world_size});
+  const Session& session = interpreter_.session();
+  timeline_->write(str(spec_.timeline, ".stage-", interpreter_.stage_index(), ".rank-", session.rank, ".jsonl"),
+                   {interpreter_.scenario().name, interpreter_.test_case().id, interpreter_.stage().name, session.rank,
+                    session.world_size});
 }
 
-void Interpreter::summarise() {
+void LiveRun::summarise() {
   using Row = std::tuple<comm::Family, comm::Operation, std::string, int, comm::Phase>;
   std::map<Row, std::size_t> rows;
   for (const comm::LogEntry& entry : comm::log()) {

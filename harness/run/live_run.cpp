@@ -1,0 +1,259 @@
+#include "harness/run/live_run.hpp"
+
+#include <cmath>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "engine/comm/recorder.hpp"
+#include "engine/core/resources.hpp"
+#include "engine/device/order.hpp"
+#include "engine/kernels/backend.hpp"
+#include "engine/parallel/replicate.hpp"
+#include "harness/launch/launcher.hpp"
+#include "harness/run/observe/observation.hpp"
+#include "harness/run/values/evaluate.hpp"
+#include "harness/run/verbs/verbs.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+bool is_check(scenario::Verb verb) { return scenario::spec_of(verb).group == scenario::Group::checks; }
+
+// Clears the failures that an expected error left on the streams, so that no later step raises them again. A failed
+// collective counts as left by it; its handle and its group still raise. Any other failure stays for a later step.
+void clear_expected_failures(const Error& expected) {
+  try {
+    device::synchronize_all();
+  } catch (const CollectiveError&) {
+    device::clear_failures();
+  } catch (const Error& pending) {
+    if (std::string_view(pending.what()) == expected.what()) device::clear_failures();
+  }
+}
+
+}  // namespace
+
+LiveRun::LiveRun(const CaseSpec& spec, int rank, std::size_t stage) : spec_(spec), interpreter_(spec, stage, *this) {
+  outcome_.rank = rank;
+}
+
+// ---- the case ----
+verdict::RankOutcome LiveRun::run() {
+  const std::int64_t start = now_ns();
+  RankBudget budget(spec_.limits);
+  budget_ = &budget;
+  if (!spec_.trace_bits.empty()) trace_bits_ = std::make_unique<TraceBits>();
+  if (!spec_.timeline.empty()) timeline_ = std::make_unique<Timeline>();
+  run_steps_and_finish();
+  outcome_.seconds = static_cast<double>(now_ns() - start) * 1e-9;
+  if (!outcome_.failures.empty() && outcome_.status == verdict::RankStatus::finished)
+    outcome_.status = verdict::RankStatus::failed;
+  const Site& last = interpreter_.current_site();
+  outcome_.last_step = {last.check, last.file, last.line, last.column};
+  outcome_.end_time_ns = now_ns();
+  return std::move(outcome_);
+}
+
+void LiveRun::run_steps_and_finish() {
+  run_steps_to_end();
+  try {
+    finish();
+  } catch (const ResourceError& error) {
+    outcome_.status = verdict::RankStatus::never_started;
+    outcome_.detail = error.what();
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  try {
+    if (!announced_) comm::announce_end(false, "");
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+}
+
+void LiveRun::run_steps_to_end() {
+  try {
+    interpreter_.run();
+    return;
+  } catch (const EarlyExit&) {
+    outcome_.status = verdict::RankStatus::exited;
+    outcome_.end_expected = true;
+    try {
+      device::synchronize_all();  // launches that are queued still run
+    } catch (const std::exception& error) {
+      fail_from(error);
+    }
+  } catch (const UnsupportedError& error) {
+    outcome_.status = verdict::RankStatus::unsupported;
+    outcome_.detail = error.what();
+  } catch (const ResourceError& error) {
+    outcome_.status = verdict::RankStatus::never_started;
+    outcome_.detail = error.what();
+  } catch (const UnboundName& error) {
+    outcome_.status = verdict::RankStatus::invalid;
+    outcome_.detail = error.what();
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  // Peers that wait for this rank learn at once that it has ended.
+  const bool failed = outcome_.status != verdict::RankStatus::exited;
+  try {
+    comm::announce_end(failed, outcome_.failures.empty() ? outcome_.detail : outcome_.failures.back().message);
+  } catch (const std::exception&) {
+    // Without a communicator no peer waits.
+  }
+  announced_ = true;
+}
+
+void LiveRun::prepare(Session&) {
+  kernels::initialize();
+  device::set_order_check(spec_.order_check);
+  comm::set_deadline(spec_.collective_deadline_seconds);
+}
+
+// ---- steps ----
+void LiveRun::enter(const scenario::Step& step, const Site& site) {
+  comm::note_place(site.check, site.file, site.line, site.column);
+  comm::set_meeting_place(step.meeting_place);
+}
+
+void LiveRun::resume(const scenario::Step& step) { comm::set_meeting_place(step.meeting_place); }
+
+Value LiveRun::perform(StepCall& call) {
+  const scenario::Step& step = call.step;
+  if (is_check(step.verb)) {
+    const std::string id = call.scope.frame->way + to_text(step.place);
+    if (reached_checks_.insert(id).second) outcome_.checks_reached.push_back(id);
+  }
+  if (does_work(step)) ++num_working_steps_;
+  const Timeline::Span span = timeline_ ? timeline_->step(step) : Timeline::Span();
+  call.live_run = this;
+  Value result = run_verb(call);
+  if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
+  if (timeline_) timeline_->after_step(step, call.scope, result);
+  return result;
+}
+
+void LiveRun::perform_expecting_error(StepCall& call) {
+  const std::size_t first_issued = comm::log().size();
+  const Interpreter::Position position = interpreter_.position();
+  const std::string pattern = evaluate(*call.step.raises->message, call.scope).as_text("the message of `raises`");
+  const std::int64_t start = now_ns();
+  std::string message;
+  double milliseconds = 0.0;
+  try {
+    interpreter_.perform(call);
+    // A failure on a stream is raised here at the latest.
+    device::synchronize_all();
+  } catch (const UnboundName&) {
+    throw;
+  } catch (const UnsupportedError&) {
+    throw;
+  } catch (const InternalError&) {
+    throw;
+  } catch (const Error& error) {
+    message = error.what();
+    milliseconds = static_cast<double>(now_ns() - start) * 1e-6;
+    clear_expected_failures(error);
+  }
+  interpreter_.resume(position);
+  expected_to_fail_.emplace_back(first_issued, comm::log().size());
+  judge_raised(position.site, call, message, pattern, milliseconds);
+}
+
+void LiveRun::judge_raised(const Site& site, const StepCall& call, const std::string& message,
+                           const std::string& pattern, double milliseconds) {
+  if (message.empty()) return fail(site, str("no error was raised, but one was expected: ", pattern));
+  if (!verdict::message_matches(message, pattern))
+    return fail(site, str("raised `", message, "`, which does not contain the expected text: ", pattern));
+  if (call.step.raises->within_ms) {
+    const double limit = evaluate(*call.step.raises->within_ms, call.scope).as_number("within_ms");
+    if (!(limit > 0) || !std::isfinite(limit))
+      return fail(site, str("within_ms is ", limit, "; it must be above 0 and finite"));
+    if (milliseconds > limit)
+      return fail(site, str("raised `", message, "` after ", static_cast<std::int64_t>(milliseconds),
+                            " ms, not within ", limit, " ms"));
+  }
+  outcome_.evidence.errors_expected += 1;
+}
+
+std::optional<Value> LiveRun::routine_argument(const scenario::Expr& expr, const Scope& scope) {
+  return evaluate(expr, scope);
+}
+
+// ---- the outcome ----
+void LiveRun::fail_from(const std::exception& error) {
+  Site site = interpreter_.current_site();
+  site.time_ns = now_ns();
+  const bool no_memory = budget_ && dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
+  fail(site, no_memory ? budget_->out_of_memory() : error.what(),
+       dynamic_cast<const comm::PeerEndedError*>(&error) != nullptr);
+}
+
+void LiveRun::fail(const Site& site, std::string message, bool secondary) {
+  // Without these limits a check that fails in a long loop would hide the first failures.
+  constexpr std::size_t most_failures = 50;
+  constexpr std::size_t most_characters = 16384;
+  if (outcome_.failures.size() >= most_failures) return;
+  if (message.size() > most_characters) {
+    const std::size_t left_out = message.size() - most_characters;
+    message.resize(most_characters);
+    message += str("... (", left_out, " characters more)");
+  }
+  verdict::Failure failure;
+  failure.check = site.check;
+  failure.file = site.file;
+  failure.line = site.line;
+  failure.column = site.column;
+  failure.rank = outcome_.rank;
+  failure.iteration = site.iteration;
+  failure.message = site.note.empty() ? std::move(message) : str(message, " [", site.note, "]");
+  failure.time_ns = site.time_ns;
+  failure.secondary = secondary;
+  failure.scenario_line = site.scenario_line;
+  outcome_.failures.push_back(std::move(failure));
+}
+
+void LiveRun::record(const std::string& name, verdict::JsonText json) {
+  budget().record(name, json.size());
+  for (auto& [recorded, text] : outcome_.records)
+    if (recorded == name) {
+      text = std::move(json);
+      return;
+    }
+  outcome_.records.emplace_back(name, std::move(json));
+}
+
+void LiveRun::add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook) {
+  std::shared_ptr<std::vector<std::function<void()>>>& hooks = before_all_reduce_[module.get()];
+  if (hooks) {
+    hooks->push_back(std::move(hook));
+    return;
+  }
+  // The engine takes one function per module. It calls this list, which later hooks join.
+  auto list = std::make_shared<std::vector<std::function<void()>>>();
+  list->push_back(std::move(hook));
+  parallel::set_before_all_reduce(module, [list] {
+    for (const std::function<void()>& each : *list) each();
+  });
+  hooks = std::move(list);
+}
+
+void LiveRun::end_by_kill() {
+  try {
+    device::synchronize_all();
+    write_trace_bits();
+    write_timeline();
+    checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
+  } catch (const std::exception& error) {
+    fail_from(error);
+  }
+  const Site& last = interpreter_.current_site();
+  outcome_.last_step = {last.check, last.file, last.line, last.column};
+  outcome_.end_time_ns = now_ns();
+  launch::exit_rank_by_kill(std::move(outcome_));
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,214 @@
+#include "harness/run/trace/dry_run.hpp"
+
+#include <algorithm>
+
+#include "harness/run/interpreter.hpp"
+#include "harness/run/step_blocks.hpp"
+#include "harness/scenario/evaluation.hpp"
+#include "harness/verdict/compare.hpp"
+
+namespace lockstep::run {
+
+using scenario::Step;
+using scenario::Verb;
+
+DryRun::DryRun()
+    : model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
+      shards_(planner_, {[this](plan::TensorId id, const Tensor& tensor) { model_.replace(id, tensor); },
+                         [this](plan::TensorId id) { watch_.report_gradient(id); }}),
+      watch_(planner_, model_, shards_) {}
+
+// There is no `default`: a new verb does not compile until its treatment is stated here.
+DryRun::Treatment DryRun::treatment_of(Verb verb) {
+  switch (verb) {
+    // Performed by the verb's own function. Later steps depend on it.
+    case Verb::seed:
+    case Verb::exact_products:
+    case Verb::mesh:
+    case Verb::model:
+    case Verb::copy:
+    case Verb::to:
+    case Verb::set_training:
+    case Verb::set_requires_grad:
+    case Verb::set_parameter:
+    case Verb::activation_checkpoint:  // it communicates nothing, and the hooks see its recomputations
+    case Verb::optimizer:
+    case Verb::forward:
+    case Verb::step:
+    case Verb::grad_scaler:
+    case Verb::unscale:
+    case Verb::update_scale:
+    case Verb::set_lr:
+    case Verb::zero_grad:
+      return {&DryRun::run_as_is, OnError::ends_plan};
+
+    // Performed by the verb's own function. It may need a value that only a run knows: then it is left out.
+    case Verb::drop:
+    case Verb::read:
+    case Verb::reset_parameters:
+    case Verb::set_gradient:
+    case Verb::assign:
+    case Verb::init_optimizer_state:
+    case Verb::state_dict:
+      return {&DryRun::run_as_is, OnError::is_left_out};
+
+    // Control steps: the interpreter walks their steps.
+    case Verb::repeat:
+    case Verb::for_each:
+    case Verb::if_:
+    case Verb::choose:
+    case Verb::use:
+      return {&DryRun::run_as_is, OnError::by_steps};
+
+    // Left out: they check, record, synchronize or inject faults.
+    case Verb::write:
+    case Verb::set_post_optim_event:
+    case Verb::barrier:
+    case Verb::record_event:
+    case Verb::record:
+    case Verb::delay:
+    case Verb::exit:
+    case Verb::expect:
+    case Verb::expect_equal:
+    case Verb::expect_different:
+    case Verb::expect_across:
+    case Verb::expect_collectives:
+    case Verb::expect_events:
+      return {&DryRun::leave_out, OnError::is_left_out};
+
+    // Performed by a function of the dry run.
+    case Verb::let:
+      return {&DryRun::let, OnError::is_left_out};
+    case Verb::to_empty:
+      return {&DryRun::to_empty, OnError::ends_plan};
+    case Verb::load_state_dict:
+      return {&DryRun::load_state_dict, OnError::is_left_out};
+    case Verb::backward:
+      return {&DryRun::backward, OnError::ends_plan};
+    case Verb::clip_grad_norm:
+      return {&DryRun::clip_grad_norm, OnError::is_left_out};
+    case Verb::observe:
+      return {&DryRun::observe, OnError::ends_plan};
+    case Verb::hook:
+      return {&DryRun::hook, OnError::ends_plan};
+    case Verb::wait:
+      return {&DryRun::wait, OnError::is_left_out};
+
+    // Parallel APIs: the planner instead of the engine.
+    case Verb::replicate:
+      return {&DryRun::replicate, OnError::ends_plan};
+    case Verb::fully_shard:
+      return {&DryRun::fully_shard, OnError::ends_plan};
+    case Verb::unshard:
+      return {&DryRun::unshard, OnError::ends_plan};
+    case Verb::reshard:
+      return {&DryRun::reshard, OnError::ends_plan};
+    case Verb::set_flags:
+      return {&DryRun::set_flags, OnError::ends_plan};
+    case Verb::prefetch:
+      return {&DryRun::prefetch, OnError::ends_plan};
+    case Verb::register_forward_method:
+      return {&DryRun::register_forward_method, OnError::ends_plan};
+    case Verb::extend_gather:
+      return {&DryRun::extend_gather, OnError::ends_plan};
+
+    // Collectives of the scenario: their results have shapes and no values.
+    case Verb::all_reduce:
+    case Verb::broadcast:
+    case Verb::receive:
+    case Verb::send:
+      return {&DryRun::collective_in_place, OnError::ends_plan};
+    case Verb::all_gather:
+      return {&DryRun::all_gather, OnError::ends_plan};
+    case Verb::reduce_scatter:
+      return {&DryRun::reduce_scatter, OnError::ends_plan};
+    case Verb::all_to_all:
+      return {&DryRun::all_to_all, OnError::ends_plan};
+    case Verb::gather:
+      return {&DryRun::gather, OnError::ends_plan};
+    case Verb::scatter:
+      return {&DryRun::scatter, OnError::ends_plan};
+  }
+  throw InternalError("a verb that is not in the vocabulary");
+}
+
+void DryRun::enter(const Step&, const Site& site) {
+  scenario::Budget::ask_time();
+  scenario::note_line(site.scenario_line, site.line == site.scenario_line ? site.column : 1);
+}
+
+Value DryRun::perform(StepCall& call) {
+  watch_.forget_open_calls();
+  return (this->*treatment_of(call.step.verb).perform)(call);
+}
+
+void DryRun::perform_expecting_error(StepCall& call) {
+  if (call.step.verb != Verb::forward && call.step.verb != Verb::let) return;
+  const Names names = call.scope.frame->names;
+  planner_.begin_attempt();
+  is_attempt_ = true;
+  num_attempts_ += 1;
+  bool failed_as_expected = false;
+  try {
+    call.in.perform(call);
+  } catch (const std::exception& error) {
+    failed_as_expected =
+        verdict::message_matches(error.what(), evaluate(*call.step.raises->message, call.scope).as_text("raises"));
+  }
+  is_attempt_ = false;
+  planner_.end_attempt(failed_as_expected);
+  shards_.follow();
+  call.scope.frame->names = names;
+}
+
+// ---- failures ----
+bool DryRun::is_dispensable(const Step& step) {
+  if (treatment_of(step.verb).on_error == OnError::ends_plan) return false;
+  for (const scenario::Steps* block : blocks_and_routine_of(step))
+    if (!std::all_of(block->begin(), block->end(), is_dispensable)) return false;
+  return true;
+}
+
+namespace {
+
+void unbind_results(const Step& step, Names& names) {
+  names.erase(step.as);
+  for (const auto& [inner, outer] : step.as_names) names.erase(outer);
+  if (step.verb == Verb::let)
+    for (const scenario::NamedExpr& entry : step.entries) names.erase(entry.name);
+  if (step.routine) return;  // its steps bind names of its own scope
+  for (const scenario::Steps* block : blocks_of(step))
+    for (const Step& inner : *block) unbind_results(inner, names);
+}
+
+}  // namespace
+
+bool DryRun::tolerates(const Step& step, const Scope& scope, const Error& error) {
+  if (dynamic_cast<const Unforeseeable*>(&error) != nullptr || !is_dispensable(step)) return false;
+  note_unknown(step.as.empty() ? std::string(scenario::name_of(step.verb)) : step.as, step.place, error);
+  unbind_results(step, scope.frame->names);
+  return true;
+}
+
+std::optional<Value> DryRun::routine_argument(const scenario::Expr& expr, const Scope& scope) {
+  try {
+    return evaluate(expr, scope);
+  } catch (const Error& error) {
+    note_unknown(to_text(expr), {scope.frame->file, expr.line, expr.column}, error);
+    return std::nullopt;
+  }
+}
+
+void DryRun::note_unknown(const std::string& name, const scenario::Place& place, const Error& error) {
+  unknown_values_.push_back(str("`", name, "` of ", to_text(place), ": ", error.what()));
+}
+
+std::vector<std::string> DryRun::unknown_values(const std::string& message) const {
+  std::vector<std::string> notes = unknown_values_;
+  std::stable_partition(notes.begin(), notes.end(), [&](const std::string& note) {
+    return message.find(note.substr(0, note.find('`', 1) + 1)) != std::string::npos;
+  });
+  return notes;
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,117 @@
+// The dry run of a case, from which its plan is made. The interpreter walks the same steps as in a run, but models and
+// tensors are on stand-in devices (stand_in.hpp): they have shapes and no values. Verbs that replicate or shard call
+// the planner instead of the engine, and change types, layouts and devices of the model's tensors as the policies do
+// (traced_shards.hpp). Hooks on the modules report the events that the planner needs (module_watch.hpp).
+//
+//   DryRun dry_run;
+//   Interpreter interpreter(spec, stage, dry_run);
+//   interpreter.run();
+//   dry_run.planner().collectives()
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "harness/plan/planner.hpp"
+#include "harness/run/step_runner.hpp"
+#include "harness/run/trace/module_watch.hpp"
+#include "harness/run/trace/traced_model.hpp"
+#include "harness/run/trace/traced_shards.hpp"
+#include "harness/run/verbs/parallel_arguments.hpp"
+
+namespace lockstep::run {
+
+// A step that a dry run cannot follow.
+class Unforeseeable : public Error {
+ public:
+  using Error::Error;
+};
+
+class DryRun final : public StepRunner {
+ public:
+  DryRun();
+
+  void prepare(Session& session) override { session.is_dry_run = true; }
+  void enter(const scenario::Step& step, const Site& site) override;
+  void resume(const scenario::Step&) override {}
+  void begin_iteration() override { watch_.begin_iteration(); }
+  Value perform(StepCall& call) override;
+  // Attempts a forward: if it fails in the expected way, groups stay unsharded as after the failing forward of a run.
+  // Other steps are left out: they fail before they issue a collective, or for a reason that a dry run does not see.
+  void perform_expecting_error(StepCall& call) override;
+  // Tolerates the failure of a step that the plan does not depend on. The names that it would bind become unbound.
+  bool tolerates(const scenario::Step& step, const Scope& scope, const Error& error) override;
+  std::optional<Value> routine_argument(const scenario::Expr& expr, const Scope& scope) override;
+  bool allows_unbound_results() const override { return true; }
+
+  const plan::Planner& planner() const { return planner_; }
+  // The values that were needed and unknown, each with its place and the reason. Those that `message` names come first.
+  std::vector<std::string> unknown_values(const std::string& message) const;
+
+ private:
+  // How the dry run treats a verb: the function that performs it, and the effect of a failure. treatment_of() states
+  // it for every verb.
+  enum class OnError : std::uint8_t {
+    ends_plan,    // later steps depend on the step
+    is_left_out,  // the plan is the same without the step
+    by_steps,     // is_left_out if it is so for every step in the blocks, otherwise ends_plan
+  };
+  struct Treatment {
+    Value (DryRun::*perform)(StepCall&);
+    OnError on_error;
+  };
+  static Treatment treatment_of(scenario::Verb verb);
+  static bool is_dispensable(const scenario::Step& step);
+
+  // ---- dry_run_steps.cpp ----
+  Value run_as_is(StepCall& call);  // by the verb's own function
+  Value leave_out(StepCall& call);
+  Value let(StepCall& call);
+  Value to_empty(StepCall& call);
+  Value load_state_dict(StepCall& call);
+  Value backward(StepCall& call);
+  Value clip_grad_norm(StepCall& call);
+  Value observe(StepCall& call);
+  Value hook(StepCall& call);
+  Value wait(StepCall& call);
+  Value collective_in_place(StepCall& call);
+  Value all_gather(StepCall& call);
+  Value reduce_scatter(StepCall& call);
+  Value all_to_all(StepCall& call);
+  Value gather(StepCall& call);
+  Value scatter(StepCall& call);
+  void count_user_collective(const StepCall& call);
+  void note_unknown(const std::string& name, const scenario::Place& place, const Error& error);
+
+  // ---- dry_run_parallel.cpp ----
+  Value replicate(StepCall& call);
+  Value fully_shard(StepCall& call);
+  Value unshard(StepCall& call);
+  Value reshard(StepCall& call);
+  Value set_flags(StepCall& call);
+  Value prefetch(StepCall& call);
+  Value register_forward_method(StepCall& call);
+  Value extend_gather(StepCall& call);
+  void shard_group(const std::vector<ModuleAt>& found, FullyShardArguments& arguments, plan::ShardChoices choices,
+                   const ShardPolicy& policy);
+  std::map<plan::TensorId, int> shard_dims_of(const std::vector<ModuleAt>& found, ShardDimArgument& stated);
+  void shard_parameters(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
+                        const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
+                        const MeshPtr& mesh, const ShardPolicy& policy);
+  std::vector<plan::ModuleId> refreshed_ids(const std::vector<ModuleAt>& found);
+
+  plan::Planner planner_;
+  TracedModel model_;
+  TracedShards shards_;
+  ModuleWatch watch_;
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;  // of sharded parameters: the ranks of their all-gathers
+  std::vector<std::string> unknown_values_;
+  bool is_attempt_ = false;  // within a step that must raise
+  int num_attempts_ = 0;
+  std::map<std::string, std::int64_t> user_collectives_;  // of the scenario's own steps, by operation
+};
+
+}  // namespace lockstep::run

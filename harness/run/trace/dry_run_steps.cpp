@@ -1,0 +1,155 @@
+// How a dry run performs the verbs that apply no parallel API (treatments of dry_run.cpp).
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/checked.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/observe/observation.hpp"
+#include "harness/run/trace/dry_run.hpp"
+#include "harness/run/trace/stand_in.hpp"
+
+namespace lockstep::run {
+
+Value DryRun::run_as_is(StepCall& call) { return run_verb(call); }
+
+// A check may call a sharded module in its operands, and that call issues collectives.
+Value DryRun::leave_out(StepCall& call) {
+  const auto calls_module = [](const scenario::Expr& expr) {
+    bool found = false;
+    scenario::for_each_node(expr, [&found](const scenario::Expr& node) {
+      found = found || (node.kind == scenario::ExprKind::call && node.function == scenario::Function::none);
+    });
+    return found;
+  };
+  for (const scenario::ExprPtr& argument : call.step.arguments)
+    if (argument && calls_module(*argument)) evaluate(*argument, call.scope);
+  for (const scenario::NamedExpr& entry : call.step.entries)
+    if (calls_module(*entry.value)) evaluate(*entry.value, call.scope);
+  return Value();
+}
+
+// A name whose value is unknown stays unbound; the names after it are still bound.
+Value DryRun::let(StepCall& call) {
+  const NoGrad no_grad;
+  Names& names = call.scope.frame->names;
+  for (const scenario::NamedExpr& entry : call.step.entries) {
+    try {
+      names[entry.name] = evaluate(*entry.value, call.scope);
+    } catch (const Error& error) {
+      if (is_attempt_) throw;
+      note_unknown(entry.name, call.step.place, error);
+      names.erase(entry.name);
+    }
+  }
+  return Value();
+}
+
+// Moves the tensors that the scenario made on the meta device to a stand-in.
+Value DryRun::to_empty(StepCall& call) {
+  const nn::ModulePtr model = call.module("model").module;
+  const device::Device to = device_named(call.in.session(), call.text("device"));
+  nn::settle(model);
+  const auto place = [to](const Tensor& tensor) {
+    if (tensor.defined() && tensor.is_meta() && !is_stand_in(tensor.device()))
+      nn::swap_data(tensor, empty(tensor.sizes(), tensor.dtype(), to));
+  };
+  for (const nn::NamedParameter& parameter : nn::named_parameters(model)) place(parameter.tensor());
+  for (const nn::NamedBuffer& buffer : nn::named_buffers(model)) place(buffer.tensor());
+  return Value();
+}
+
+// Values from rank 0 change neither types nor devices, so that the plan needs no load.
+Value DryRun::load_state_dict(StepCall& call) {
+  if (!call.boolean("broadcast_from_rank0")) return run_verb(call);
+  const Value into = call.value("into");
+  if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>()) nn::settle(*module);
+  return Value();
+}
+
+Value DryRun::backward(StepCall& call) {
+  Value none = run_verb(call);
+  watch_.report_position("backward");
+  planner_.end_backward();
+  shards_.follow();
+  return none;
+}
+
+Value DryRun::clip_grad_norm(StepCall& call) { return Value(empty({}, DType::float32, call.in.session().device)); }
+
+// The window holds the planned counts. Only a run knows the peak memory and the seconds.
+Value DryRun::observe(StepCall& call) {
+  const std::size_t first = planner_.collectives().size();
+  const std::map<std::string, std::int64_t> user_before = user_collectives_;
+  const int attempts_before = num_attempts_;
+  call.in.run_steps(call.step.steps, call.scope);
+  auto seen = std::make_shared<Observation>();
+  PlannedWindow& window = seen->planned.emplace();
+  const std::vector<plan::Collective>& all = planner_.collectives();
+  for (std::size_t at = first; at < all.size(); ++at) window.counts[{all[at].family, all[at].operation}] += 1;
+  for (const auto& [operation, count] : user_collectives_) {
+    const auto before = user_before.find(operation);
+    const std::int64_t more = count - (before == user_before.end() ? 0 : before->second);
+    if (more > 0) window.counts[{"user", operation}] = more;
+  }
+  window.is_whole = attempts_before == num_attempts_;
+  return Value(std::shared_ptr<const Observation>(std::move(seen)));
+}
+
+// Hooks around collectives never run: a dry run issues none.
+Value DryRun::hook(StepCall& call) {
+  const std::string at = call.text("at");
+  if (at == "before_all_gather" || at == "before_reduce_scatter" || at == "before_all_reduce") return Value();
+  return run_verb(call);
+}
+
+Value DryRun::wait(StepCall& call) {
+  const Value target = call.value("for");
+  if (const Handle* handle = target.get_if<Handle>(); handle && handle->finish) handle->finish();
+  return Value();
+}
+
+// ---- collectives of the scenario ----
+void DryRun::count_user_collective(const StepCall& call) {
+  user_collectives_[std::string(scenario::name_of(call.step.verb))] += 1;
+}
+
+Value DryRun::collective_in_place(StepCall& call) {
+  count_user_collective(call);
+  return Value();
+}
+
+Value DryRun::all_gather(StepCall& call) {
+  count_user_collective(call);
+  const MeshPtr mesh = call.mesh();
+  const Tensor tensor = detach(call.tensor("tensor"));
+  Dims sizes = tensor.sizes();
+  const int dim = normalize_dim(call.integer("dim"), sizes.size(), "dim");
+  sizes[dim] = checked_multiply(sizes[dim], mesh->num_ranks(), "all_gather");
+  return Value(empty(sizes, tensor.dtype(), tensor.device()));
+}
+
+Value DryRun::reduce_scatter(StepCall& call) {
+  count_user_collective(call);
+  const MeshPtr mesh = call.mesh();
+  const Tensor tensor = detach(call.tensor("tensor"));
+  Dims sizes = tensor.sizes();
+  const int dim = normalize_dim(call.integer("dim"), sizes.size(), "dim");
+  sizes[dim] /= mesh->num_ranks();
+  return Value(empty(sizes, tensor.dtype(), tensor.device()));
+}
+
+Value DryRun::all_to_all(StepCall& call) {
+  count_user_collective(call);
+  return Value(detach(call.tensor("tensor")));
+}
+
+Value DryRun::gather(StepCall& call) {
+  count_user_collective(call);
+  return Value::list(List(static_cast<std::size_t>(call.mesh()->num_ranks()), Value(call.tensor("tensor"))));
+}
+
+Value DryRun::scatter(StepCall& call) {
+  count_user_collective(call);
+  const List tensors = call.list("tensors");
+  return tensors.empty() ? Value() : tensors.front();
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,62 @@
+#include "harness/run/trace/plan_case.hpp"
+
+#include <algorithm>
+#include <new>
+
+#include "engine/comm/recorder.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/device/arena.hpp"
+#include "harness/run/interpreter.hpp"
+#include "harness/run/step_blocks.hpp"
+#include "harness/run/trace/dry_run.hpp"
+#include "harness/scenario/evaluation.hpp"
+
+namespace lockstep::run {
+
+bool has_plan(const scenario::Steps& steps) {
+  return any_step(steps, [](const scenario::Step& step) {
+    return step.verb == scenario::Verb::replicate || step.verb == scenario::Verb::fully_shard;
+  });
+}
+
+namespace {
+
+// The error and its place, and at most two of the unknown values behind it.
+std::string why_unforeseen(const std::string& place, const std::exception& error, const DryRun& dry_run) {
+  std::string text = str(place, ": ", error.what());
+  const std::vector<std::string> notes = dry_run.unknown_values(error.what());
+  for (std::size_t i = 0; i < std::min<std::size_t>(notes.size(), 2); ++i)
+    text += str(i == 0 ? " (unknown: " : "; ", notes[i], i + 1 == notes.size() || i == 1 ? ")" : "");
+  return text;
+}
+
+}  // namespace
+
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage) {
+  // Nothing has memory and nothing communicates, so that hardly a page of this world is ever touched.
+  constexpr std::size_t arena_bytes = std::size_t{16} << 20;
+  const auto world = device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes,
+                                               comm::control_bytes(world_size), rank);
+  comm::prepare_world(*world);
+  RankContext context(rank, world_size, world.get());
+  const RankScope scope(context);
+  comm::set_deadline(1.0);  // a step that waits for a peer fails soon: no peer exists
+  PlanOutcome outcome;
+  DryRun dry_run;
+  {
+    Interpreter interpreter(spec, stage, dry_run);
+    try {
+      interpreter.run();
+    } catch (const scenario::OutOfTime&) {
+      throw;
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& error) {
+      outcome.unforeseen = why_unforeseen(context.place, error, dry_run);
+    }
+  }
+  outcome.planned = dry_run.planner().collectives();
+  return outcome;
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,26 @@
+// The plan of a case: the collectives that one rank must make, from a dry run of its steps.
+//
+//   const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
+//
+// The dry run uses a separate rank context: generator, streams, memory and log of the calling rank do not change.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "harness/plan/collectives.hpp"
+#include "harness/run/case_runner.hpp"
+
+namespace lockstep::run {
+
+struct PlanOutcome {
+  std::vector<plan::Collective> planned;
+  std::string unforeseen;  // why the plan ends early; empty: it is complete
+};
+// Throws scenario::OutOfTime and std::bad_alloc; any other error makes the plan end early.
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage);
+
+// Whether some step applies an API whose collectives are planned.
+bool has_plan(const scenario::Steps& steps);
+
+}  // namespace lockstep::run
