@@ -34,7 +34,7 @@ using Gradients = std::vector<Tensor>;  // one per input; an undefined tensor me
 // ---- state of a tensor ----
 // Whether the tensor is a leaf with set_requires_grad, or the result of a recorded operation.
 bool requires_grad(const Tensor& tensor);
-// Throws Error unless the tensor is a leaf of floating type.
+// Throws Error unless the tensor is a leaf, and for `true` unless it has a floating type.
 void set_requires_grad(const Tensor& tensor, bool value);
 bool is_leaf(const Tensor& tensor);
 Tensor grad(const Tensor& tensor);  // undefined when there is none

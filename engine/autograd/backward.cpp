@@ -39,7 +39,7 @@ struct NodeTask {
   Node* node = nullptr;
   int pending = 0;                      // edges into it that are not settled
   std::vector<IncomingGradient> grads;  // one per output; empty until one arrives
-  bool passed = false;                  // for a node that passes gradients on: one has passed
+  bool has_passed = false;              // for a node that passes gradients on: one has passed
 };
 
 struct LeafTask {
@@ -181,8 +181,8 @@ void BackwardPass::deliver(const Edge& edge, Tensor&& grad) {
 // A gradient passes through a watching node at once. The edges of that node are settled when the node runs.
 void BackwardPass::add_to(NodeTask& task, int output, Tensor&& grad) {
   const auto at = static_cast<std::size_t>(output);
-  if (task.node->passes()) {
-    task.passed = true;
+  if (task.node->passes_gradients_on()) {
+    task.has_passed = true;
     const Edge& onward = task.node->edges[at];
     if (onward.leaf)
       find_leaf(leaves_, onward.leaf.get())->grad.add(std::move(grad));
@@ -213,9 +213,9 @@ void BackwardPass::run_ready() {
 
 void BackwardPass::run_node(NodeTask& task) {
   Node& node = *task.node;
-  if (node.passes()) {
-    if (task.passed) {
-      node.passing();
+  if (node.passes_gradients_on()) {
+    if (task.has_passed) {
+      node.on_arrival();
       if (!retain_graph_) node.free_saved();
     }
     for (const Edge& edge : node.edges) deliver(edge, Tensor());

@@ -23,7 +23,7 @@ struct Slot {
 };
 
 // Ends a recomputation once all needed tensors are saved. It is not an Error, so handlers of errors do not catch it.
-struct EnoughRecomputed {
+struct RecomputationDone {
   const Region* region;
 };
 
@@ -76,7 +76,7 @@ class Region : public std::enable_shared_from_this<Region> {
   void clear() {
     for (const auto& weak : slots_)
       if (const auto slot = weak.lock()) slot->filled = {};
-    infos_.clear();
+    recomputed_infos_.clear();
   }
   std::string title() const {
     return options_.name.empty() ? "checkpoint: " : str("checkpoint of ", options_.name, ": ");
@@ -88,8 +88,8 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<bool> needs_gradient_;
   std::optional<Generator::State> random_;
   std::vector<std::weak_ptr<Slot>> slots_;
-  std::vector<TensorInfo> infos_;  // tensors saved by the recomputation, in the order of saving
-  std::uint64_t filled_in_ = 0;    // the backward for which the slots are filled
+  std::vector<TensorInfo> recomputed_infos_;  // tensors saved by the recomputation, in the order of saving
+  std::uint64_t filled_in_ = 0;               // the backward for which the slots are filled
 };
 
 // Sets the generator to its state at the forward, and restores it at the end.
@@ -131,7 +131,7 @@ void Region::recompute() {
   while (num_wanted > 0 && slots_[num_wanted - 1].expired()) --num_wanted;
   try {
     fill_slots(num_wanted);
-    check(infos_.size(), num_wanted);
+    check(recomputed_infos_.size(), num_wanted);
   } catch (...) {
     clear();
     throw;
@@ -145,7 +145,7 @@ void Region::fill_slots(std::size_t num_wanted) {
 }
 
 void Region::recompute_once(std::size_t num_wanted) {
-  infos_.clear();
+  recomputed_infos_.clear();
   // Inputs are unpacked first, because that may recompute an outer region.
   std::vector<Tensor> inputs;
   inputs.reserve(inputs_.size());
@@ -161,22 +161,22 @@ void Region::recompute_once(std::size_t num_wanted) {
   const GradMode recording(true);
   const SavedTensorHooksScope hooks(
       {[this, num_wanted](const Tensor& tensor) -> PackedTensor {
-         const std::size_t number = infos_.size();
-         infos_.push_back(info_of(tensor));
+         const std::size_t number = recomputed_infos_.size();
+         recomputed_infos_.push_back(info_of(tensor));
          if (number < num_wanted)
            if (const auto slot = slots_[number].lock()) {
              slot->filled.tensor = tensor;
              slot->filled.version = tensor.storage()->version();
            }
-         if (number + 1 == num_wanted) throw EnoughRecomputed{this};
+         if (number + 1 == num_wanted) throw RecomputationDone{this};
          // A backward inside the function reads it through the unpack hook.
          return std::make_shared<Tensor>(tensor);
        },
        [](const PackedTensor& packed) { return *static_cast<const Tensor*>(packed.get()); }});
   try {
     function_(inputs);
-  } catch (const EnoughRecomputed& enough) {
-    if (enough.region != this) throw;
+  } catch (const RecomputationDone& done) {
+    if (done.region != this) throw;
   }
 }
 
@@ -194,7 +194,7 @@ void Region::check(std::size_t num_saved, std::size_t num_wanted) const {
     const auto slot = slots_[i].lock();
     if (!slot) continue;
     const TensorInfo& before = slot->info;
-    const TensorInfo& now = infos_[i];
+    const TensorInfo& now = recomputed_infos_[i];
     if (before.sizes == now.sizes && before.dtype == now.dtype && before.device == now.device) continue;
     auto text = [](const TensorInfo& info) {
       return str(name_of(info.dtype), " ", to_text(info.sizes), " on ", to_text(info.device));

@@ -74,8 +74,8 @@ class Node {
   std::vector<NodeHook> hooks;
   BackwardFunction function;
   // Set for an identity that forwards each gradient as it arrives; called when all have arrived.
-  std::function<void()> passing;
-  bool passes() const { return passing && hooks.empty(); }
+  std::function<void()> on_arrival;
+  bool passes_gradients_on() const { return on_arrival && hooks.empty(); }
 
  private:
   const char* name_;

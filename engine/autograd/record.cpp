@@ -206,7 +206,7 @@ std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<voi
       return onward;
     };
   });
-  node->passing = std::move(before);
+  node->on_arrival = std::move(before);
   return tensors;
 }
 

@@ -181,6 +181,25 @@ TEST(Sharded, PartialTensorsReduceWithEveryOperation) {
   EXPECT_THAT(failures, Each(""));
 }
 
+TEST(Sharded, LikeKeepsTheLayoutOfTheTensor) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"dp"});
+    const Tensor tensor = distribute(full_of({3, 4}, DType::float32, {}), mesh, {shard(0)});
+    const Tensor local = local_tensor(tensor);
+    require(!local.is_sharded() && local.storage() == tensor.storage(), "the local tensor is plain");
+    const Tensor scaled = raw::mul(tensor, 2.0);
+    require(!scaled.is_sharded(), "the result on the local shard is plain");
+    const Tensor like = sharded_like(scaled, tensor);
+    require(like.layout() == tensor.layout() && like.storage() == scaled.storage(), "the layout of the tensor");
+    require(!scaled.is_sharded(), "the operand does not change");
+    require(sharded_like(scaled, local).same_as(scaled), "like a plain tensor: the operand itself");
+    require(zeros_like(tensor).layout() == tensor.layout(), "zeros_like");
+    require(alias(tensor).layout() == tensor.layout() && !alias(tensor).same_as(tensor), "alias");
+    require_error([&] { sharded_like(slice(scaled, 1, 0, 2), tensor); }, "sharded_like: a local shard of");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 TEST(Sharded, RefusesInvalidShardsAndLayouts) {
   const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
     const DeviceMesh mesh({2}, {"dp"});
