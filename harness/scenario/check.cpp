@@ -17,19 +17,19 @@ class Checker {
  public:
   Checker(const std::vector<OwnModel>& models, Diagnostics& diagnostics) : models_(models), diagnostics_(diagnostics) {}
 
-  void matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
+  void set_matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
 
-  void steps(const Steps& list, Scope& scope) {
+  void check_steps(const Steps& list, Scope& scope) {
     for (const Step& step : list) check_step(step, scope);
   }
 
-  void expression(const Expr& expr, const Scope& scope, const std::string& file, bool builds = false) {
+  void check_expression(const Expr& expr, const Scope& scope, const std::string& file, bool builds = false) {
     file_ = &file;
     check(expr, scope, builds);
   }
 
   // Checks an expression that is evaluated before launch: it may contain only constants and plain functions.
-  void constant(const Expr& expr, const Scope& scope, const std::string& file) {
+  void check_constant(const Expr& expr, const Scope& scope, const std::string& file) {
     for_each_node(expr, [&](const Expr& node) {
       if (node.kind != ExprKind::call) return;
       const bool plain = node.function != Function::none && spec_of(node.function).kind == FunctionKind::plain;
@@ -41,7 +41,7 @@ class Checker {
     });
     Scope before = scope;
     before.known = scope.fixed;
-    expression(expr, before, file);
+    check_expression(expr, before, file);
   }
 
   void check_models(const std::vector<std::string>& constants) {
@@ -86,11 +86,11 @@ class Checker {
       scope.of_loops.insert(name);
     }
     if (step.verb == Verb::hook) {
-      hook(step, scope);
+      check_hook(step, scope);
     } else {
-      steps(step.steps, scope);
-      steps(step.otherwise, scope);
-      for (const Branch& branch : step.among) steps(branch.steps, scope);
+      check_steps(step.steps, scope);
+      check_steps(step.otherwise, scope);
+      for (const Branch& branch : step.among) check_steps(branch.steps, scope);
     }
     scope.of_loops = around;
     file_ = &step.place.file;
@@ -99,12 +99,12 @@ class Checker {
   }
 
   // The predefined names of a hook are known within it only. Names that its steps bind are known in all later steps.
-  void hook(const Step& step, Scope& scope) {
+  void check_hook(const Step& step, Scope& scope) {
     Scope inner = scope;
     inner.in_hook = true;
     inner.barred.insert(scope.of_loops.begin(), scope.of_loops.end());
     for (std::string_view name : hook_names()) inner.known.emplace(name);
-    steps(step.steps, inner);
+    check_steps(step.steps, inner);
     std::map<std::string, Place> bound;
     collect_bound_names(step.steps, bound);
     for (const auto& [name, place] : bound) scope.known.insert(name);
@@ -114,7 +114,7 @@ class Checker {
     switch (spec.type) {
       case ArgType::path:
       case ArgType::paths:
-        path(value, scope);
+        check_path(value, scope);
         break;
       case ArgType::name:
       case ArgType::names:
@@ -133,9 +133,9 @@ class Checker {
   }
 
   // The name at the start of a path must be bound. The components after it are looked up when the step runs.
-  void path(const Expr& value, const Scope& scope) {
+  void check_path(const Expr& value, const Scope& scope) {
     if (value.kind == ExprKind::list) {
-      for (const ExprPtr& item : value.children) path(*item, scope);
+      for (const ExprPtr& item : value.children) check_path(*item, scope);
       return;
     }
     const Expr* first = &value;
@@ -172,10 +172,10 @@ class Checker {
         return;
       }
       case ExprKind::call:
-        call(expr, scope, builds);
+        check_call(expr, scope, builds);
         return;
       case ExprKind::attribute:
-        matrix_entry(expr);
+        check_matrix_entry(expr);
         break;
       case ExprKind::list_of_each:
       case ExprKind::map_of_each: {
@@ -196,7 +196,7 @@ class Checker {
     }
   }
 
-  void call(const Expr& expr, const Scope& scope, bool builds) {
+  void check_call(const Expr& expr, const Scope& scope, bool builds) {
     const Expr& callee = *expr.children[0];
     if (callee.kind != ExprKind::name) {
       check(callee, scope, false);
@@ -211,13 +211,13 @@ class Checker {
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
       } else {
-        unknown_call(callee, scope, builds);
+        report_unknown_call(callee, scope, builds);
       }
     }
     for (std::size_t i = 1; i < expr.children.size(); ++i) check(*expr.children[i], scope, builds);
   }
 
-  void unknown_call(const Expr& callee, const Scope& scope, bool builds) {
+  void report_unknown_call(const Expr& callee, const Scope& scope, bool builds) {
     if (scope.later.contains(callee.name)) {
       report_unknown_name(callee.name, Place{*file_, callee.line, callee.column}, scope, diagnostics_);
       return;
@@ -242,7 +242,7 @@ class Checker {
   }
 
   // `name.entry` of a labelled matrix must be an entry of at least one label.
-  void matrix_entry(const Expr& expr) {
+  void check_matrix_entry(const Expr& expr) {
     const Expr& of = *expr.children[0];
     if (matrix_ == nullptr || of.kind != ExprKind::name) return;
     for (const MatrixName& name : *matrix_) {
@@ -283,21 +283,21 @@ class Checker {
     const std::string& file = model.place.file;
     Scope scope = base_scope(constants);
     for (const OwnArgument& argument : model.arguments) {
-      if (argument.default_value != nullptr) expression(*argument.default_value, scope, file);
+      if (argument.default_value != nullptr) check_expression(*argument.default_value, scope, file);
     }
     for (const OwnArgument& argument : model.arguments) scope.known.insert(argument.name);
     for (const NamedExpr& child : model.children) {
-      expression(*child.value, scope, file, true);
+      check_expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
     }
     for (const std::vector<NamedExpr>* list : {&model.parameters, &model.buffers}) {
       for (const NamedExpr& entry : *list) {
-        expression(*entry.value, scope, file);
+        check_expression(*entry.value, scope, file);
         scope.known.insert(entry.name);
       }
     }
     for (const OwnMethod& method : model.methods) {
-      for (const auto& [name, value] : method.options) expression(*value, scope, file);
+      for (const auto& [name, value] : method.options) check_expression(*value, scope, file);
     }
     for (const OwnMethod& method : model.methods) {
       Scope inner = scope;
@@ -305,7 +305,7 @@ class Checker {
       for (const std::string& name : method.inputs) inner.known.insert(name);
       for (const auto& [name, value] : method.options) inner.known.insert(name);
       for (const NamedExpr& entry : method.body) {
-        expression(*entry.value, inner, file);
+        check_expression(*entry.value, inner, file);
         inner.known.insert(entry.name);
       }
     }
@@ -323,7 +323,7 @@ class Checker {
 
 void check_scenario(const Scenario& scenario, const std::set<std::string>& assumed, Diagnostics& diagnostics) {
   Checker checker(scenario.models, diagnostics);
-  checker.matrix(scenario.matrix);
+  checker.set_matrix(scenario.matrix);
   std::vector<std::string> constants;
   for (const NamedLiteral& parameter : scenario.parameters) constants.push_back(parameter.name);
   for (const MatrixName& name : scenario.matrix) {
@@ -342,17 +342,17 @@ void check_scenario(const Scenario& scenario, const std::set<std::string>& assum
   Scope scope = base_scope(constants);
   for (const std::vector<Rule>* rules : {&scenario.skip, &scenario.expect_failure}) {
     for (const Rule& rule : *rules) {
-      if (rule.when != nullptr) checker.constant(*rule.when, scope, scenario.file);
+      if (rule.when != nullptr) checker.check_constant(*rule.when, scope, scenario.file);
     }
   }
   checker.check_models(constants);
   for (const Stage& stage : scenario.stages) {
-    if (stage.world_size != nullptr) checker.constant(*stage.world_size, scope, scenario.file);
+    if (stage.world_size != nullptr) checker.check_constant(*stage.world_size, scope, scenario.file);
     // The ranks of a stage are newly launched. Only files are kept from the stage before.
     Scope own = scope;
     own.known.insert(assumed.begin(), assumed.end());
     collect_bound_names(stage.steps, own.later);
-    checker.steps(stage.steps, own);
+    checker.check_steps(stage.steps, own);
   }
 }
 
@@ -371,7 +371,7 @@ void check_routine(const Routine& routine, const std::set<std::string>& assumed,
   }
   scope.known.insert(assumed.begin(), assumed.end());
   collect_bound_names(routine.steps, scope.later);
-  checker.steps(routine.steps, scope);
+  checker.check_steps(routine.steps, scope);
   for (const std::string& name : routine.gives) {
     if (!scope.known.contains(name)) {
       diagnostics.error(routine.place, str("the routine gives `", name, "`, which no step binds"));

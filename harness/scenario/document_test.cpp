@@ -205,7 +205,7 @@ TEST(Document, NamesMissingAndUnknownKeys) {
   EXPECT_EQ(short_errors("scenario: t/one\n"),
             "t.yaml:1:1: a scenario needs `summary`\n"
             "t.yaml:1:1: a scenario needs `ranks`, such as `ranks: {world_size: [2]}`\n"
-            "t.yaml:1:1: a scenario needs `steps` or `stages`, one of the two");
+            "t.yaml:1:1: a scenario needs either `steps` or `stages`");
   EXPECT_EQ(short_errors("- a\n"), "t.yaml:1:1: a scenario must be a map, got a list");
   EXPECT_EQ(short_errors("hello\n"), "t.yaml:1:1: a scenario must be a map, got a single value");
   const std::string step = "  - barrier: {}\n";
@@ -215,7 +215,8 @@ TEST(Document, NamesMissingAndUnknownKeys) {
             "t.yaml:4:9: unknown device `gpu`; did you mean `cpu`?");
   EXPECT_EQ(short_errors_of_steps(step, "timeout: 0\n"),
             "t.yaml:4:10: `timeout` must be a number of seconds, above 0 and at most 86400");
-  EXPECT_EQ(short_errors_of_steps(step, "bits: maybe\n"), "t.yaml:4:7: `bits` is `required`, or `{reported: reason}`");
+  EXPECT_EQ(short_errors_of_steps(step, "bits: maybe\n"),
+            "t.yaml:4:7: `bits` must be `required` or `{reported: reason}`");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: 3}\n"),
             "t.yaml:4:13: `a` must be a list of values or a map of labelled values, got a single value");
   EXPECT_EQ(short_errors_of_steps(step, "matrix: {a: [1, 1]}\n"), "t.yaml:4:17: the value 1 of `a` occurs twice");
@@ -229,7 +230,7 @@ TEST(Document, NamesMissingAndUnknownKeys) {
             "t.yaml:5:13: `item` cannot be called before launch; only plain functions can");
   EXPECT_EQ(short_errors_of_steps(step, "skip:\n  - {when: true}\n"), "t.yaml:5:5: an item of `skip` needs `reason`");
   EXPECT_EQ(short_errors("scenario: a\nsummary: b\nranks: {world_size: [2, 0, 2], launch: fork}\nsteps: []\n"),
-            "t.yaml:3:25: `world_size` must be 1 to 65536\n"
+            "t.yaml:3:25: `world_size` must be from 1 to 65536\n"
             "t.yaml:3:28: the world size 2 occurs twice\n"
             "t.yaml:3:40: unknown launch `fork`; known here: process, thread\n"
             "t.yaml:4:8: `steps` must hold at least one step");

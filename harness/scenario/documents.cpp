@@ -93,7 +93,7 @@ constexpr std::string_view introduction =
     "language.\n"
     "`lockstep explain NAME` describes a scenario and the conditions under which it fails.\n\n"
     "| folder | contents |\n|---|---|\n"
-    "| compose/, state_dict/, replicate/, flat_tensor_parallel/, training/ | mirrors of the tests of five documents |\n"
+    "| replicate/, state_dict/, training/ | mirrors of the tests of five documents, which the tables below list |\n"
     "| golden/ | reruns of PyTorch's traces from their seeds |\n"
     "| lib/ | routines that scenarios share |\n"
     "| negative/ | cases that must fail |\n"

@@ -182,7 +182,8 @@ class Expander {
         const Literal size = evaluate_constant(*stage.world_size, bindings, scenario_->file);
         const Place place{scenario_->file, stage.world_size->line, stage.world_size->column};
         if (!size.is_int() || size.as_int() < 1 || size.as_int() > 65536) {
-          throw ScenarioError(place, str("a stage's world_size must be an integer of 1 to 65536, got ", size.shown()));
+          throw ScenarioError(place,
+                              str("a stage's world_size must be an integer from 1 to 65536, got ", size.shown()));
         }
         launch.world_size = static_cast<int>(size.as_int());
       }
@@ -273,7 +274,7 @@ std::string Case::repro() const {
 
 std::vector<Case> expand(const std::shared_ptr<const Scenario>& scenario, const ExpandOptions& options) {
   if (options.world_size && (*options.world_size < 1 || *options.world_size > 65536)) {
-    throw Error(str("--world-size must be 1 to 65536, got ", *options.world_size));
+    throw Error(str("--world-size must be from 1 to 65536, got ", *options.world_size));
   }
   const Evaluation evaluation(scenario->file, "the rules and cases of a scenario");
   try {

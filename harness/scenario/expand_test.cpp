@@ -139,7 +139,7 @@ TEST(Expand, ChoosesCasesAndSizes) {
   EXPECT_EQ(expand(scenario, options)[0].world_size, 3);
   EXPECT_THAT(expand(scenario, options)[0].repro(), HasSubstr(" --world-size 3"));
   options.world_size = 0;
-  EXPECT_EQ(error_of([&] { expand(scenario, options); }), "--world-size must be 1 to 65536, got 0");
+  EXPECT_EQ(error_of([&] { expand(scenario, options); }), "--world-size must be from 1 to 65536, got 0");
 }
 
 TEST(Expand, ChoosesTheDevice) {

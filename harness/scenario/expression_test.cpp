@@ -132,8 +132,9 @@ TEST(Expression, ReportsMistakesWithPlaces) {
 }
 
 TEST(Expression, EnforcesLimits) {
-  EXPECT_EQ(error_of(std::string(1001, 'a')),
-            "a.yaml:3:10: the expression has 1001 characters; at most 1000 are allowed: name intermediate values with `let`");
+  EXPECT_EQ(
+      error_of(std::string(1001, 'a')),
+      "a.yaml:3:10: the expression has 1001 characters; at most 1000 are allowed: name intermediate values with `let`");
   EXPECT_EQ(error_of(std::string(1000, 'a')), "none");
   const auto nested = [](int depth, const std::string& open, const std::string& close) {
     std::string text = "a";

@@ -204,7 +204,7 @@ TEST_F(LibraryFolder, DescribesScenarios) {
             "1 scenario, 3 cases to run\n");
   const std::string json = list_json(rows);
   for (const char* piece : {"\"scenario\": \"a/one\"", "\"number\": 3", "\"skip\": \"slow\"",
-                           "\"case\": \"n=1,world_size=2,launch=process,device=cpu\""}) {
+                            "\"case\": \"n=1,world_size=2,launch=process,device=cpu\""}) {
     EXPECT_THAT(json, HasSubstr(piece));
   }
 }

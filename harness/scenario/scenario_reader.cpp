@@ -105,7 +105,7 @@ class ScenarioReader {
     const auto size = reader_.integer(node, "`world_size`");
     if (!size) return;
     if (*size < 1 || *size > 65536) {
-      reader_.error(node.place, "`world_size` must be 1 to 65536");
+      reader_.error(node.place, "`world_size` must be from 1 to 65536");
     } else if (std::find(sizes.begin(), sizes.end(), *size) != sizes.end()) {
       reader_.error(node.place, str("the world size ", *size, " occurs twice"));
     } else {
@@ -265,7 +265,7 @@ class ScenarioReader {
       const auto mebibytes = reader_.integer(*value, str("`", name, "`"));
       if (!mebibytes) continue;
       if (*mebibytes < 1 || *mebibytes > limits::most_mb) {
-        reader_.error(value->place, str("`", name, "` must be a number of MiB, 1 to ", limits::most_mb));
+        reader_.error(value->place, str("`", name, "` must be a number of MiB from 1 to ", limits::most_mb));
       } else {
         *target = *mebibytes;
       }
@@ -280,7 +280,7 @@ class ScenarioReader {
     }
     const YamlNode* reason = node.is_map() ? Reader::find(node, "reported") : nullptr;
     if (reason == nullptr) {
-      reader_.error(node.place, "`bits` is `required`, or `{reported: reason}`");
+      reader_.error(node.place, "`bits` must be `required` or `{reported: reason}`");
       return;
     }
     reader_.check_keys(node, {"reported"}, "`bits`");
@@ -291,7 +291,7 @@ class ScenarioReader {
   void read_plan(const YamlNode& node) {
     const YamlNode* reason = node.is_map() ? Reader::find(node, "unplanned") : nullptr;
     if (reason == nullptr) {
-      reader_.error(node.place, "`plan` is `{unplanned: reason}`");
+      reader_.error(node.place, "`plan` must be `{unplanned: reason}`");
       return;
     }
     reader_.check_keys(node, {"unplanned"}, "`plan`");
@@ -302,8 +302,7 @@ class ScenarioReader {
     const YamlNode* steps = key("steps");
     const YamlNode* stages = key("stages");
     if ((steps == nullptr) == (stages == nullptr)) {
-      reader_.error(steps == nullptr ? root_.place : stages->place,
-                    "a scenario needs `steps` or `stages`, one of the two");
+      reader_.error(steps == nullptr ? root_.place : stages->place, "a scenario needs either `steps` or `stages`");
       if (steps == nullptr) return;
     }
     if (steps != nullptr) {

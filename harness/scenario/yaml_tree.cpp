@@ -66,7 +66,7 @@ class TreeBuilder : public YAML::EventHandler {
   void OnAlias(const YAML::Mark& mark, YAML::anchor_t anchor) override {
     const Place place = place_of(mark);
     if (++num_aliases_ > limits::yaml_aliases) {
-      report(place, str("more than ", limits::yaml_aliases, " aliases"));
+      report(place, str("the file has more than ", limits::yaml_aliases, " aliases"));
       throw Stop();
     }
     const auto found = anchors_.find(anchor);
@@ -124,7 +124,7 @@ class TreeBuilder : public YAML::EventHandler {
 
   void check_nodes(const Place& place) {
     if (num_nodes_ <= limits::yaml_nodes) return;
-    report(place, str("more than ", limits::yaml_nodes, " nodes, aliases written out"));
+    report(place, str("the file has more than ", limits::yaml_nodes, " nodes, counting the nodes of every alias"));
     throw Stop();
   }
 
