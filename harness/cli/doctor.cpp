@@ -22,11 +22,12 @@ namespace lockstep::cli {
 
 namespace {
 
+// Prints a line per finding, and counts the findings that need a remedy.
 class Findings {
  public:
   void fact(const std::string& what, const std::string& found) { fmt::print("  {:<18} {}\n", what, found); }
   void check(const std::string& what, bool well, const std::string& found, const std::string& remedy) {
-    fmt::print("{} {:<18} {}\n", well ? "  " : "! ", what, found);
+    fmt::print("{}{:<18} {}\n", well ? "  " : "! ", what, found);
     if (!well) {
       fmt::print("  {:<18} remedy: {}\n", "", remedy);
       ++num_problems_;
@@ -38,7 +39,8 @@ class Findings {
   int num_problems_ = 0;
 };
 
-// Two ranks sum their numbers: the launch, the shared memory and the collectives work together.
+// Launches two ranks that sum their numbers, which needs the launch, shared memory and collectives to work. Returns the
+// first error; empty when there is none.
 std::string sum_over_ranks(launch::Launch how) {
   launch::LaunchOptions options;
   options.world_size = 2;
@@ -69,7 +71,7 @@ void check_launch(Findings& findings, const char* what, launch::Launch how) {
     wrong = error.what();
   }
   findings.check(what, wrong.empty(), wrong.empty() ? "two ranks started and summed" : wrong,
-                 "allow this user more processes (ulimit -u) and shared memory; see the message");
+                 "follow the message; allow this user more processes (ulimit -u) or more shared memory");
 }
 
 }  // namespace
@@ -80,7 +82,7 @@ int doctor() {
   for (const auto& [name, value] : build_facts()) findings.fact(name, value);
   for (const auto& [name, value] : machine_facts()) findings.fact(name, value);
 
-  // Before the products of this process: the ranks of this check fork from it.
+  // Ranks are forked from this process, so they come before its own matrix products.
   check_launch(findings, "process ranks", launch::Launch::process);
   check_launch(findings, "thread ranks", launch::Launch::thread);
 
@@ -90,14 +92,13 @@ int doctor() {
     settings += str(settings.empty() ? "set " : ", ", name, "=", value);
   }
   findings.check("BLAS environment", lacking.empty(),
-                 lacking.empty() ? str(kernels::blas_threads(), " thread a rank, code for this processor") : lacking,
+                 lacking.empty() ? str(kernels::blas_threads(), " thread per rank, code for this processor") : lacking,
                  settings + " before the program starts");
   const std::int64_t wrong = kernels::num_wrong_products();
-  findings.check(
-      "BLAS and threads", wrong == 0,
-      wrong == 0 ? std::string("8 threads multiply at once, all products right")
-                 : str(wrong, " wrong products of 8 threads at once"),
-      "install libopenblas-pthread-dev and build again; the serial flavour is not safe from several threads");
+  findings.check("BLAS and threads", wrong == 0,
+                 wrong == 0 ? std::string("8 threads multiply at once, all products are right")
+                            : str(wrong, " wrong products of 8 threads at once"),
+                 "install libopenblas-pthread-dev and build again; the serial variant is not thread-safe");
 
   std::error_code ignored;
   const auto space = std::filesystem::space(std::filesystem::temp_directory_path(ignored), ignored);
@@ -106,7 +107,7 @@ int doctor() {
                  "set TMPDIR to a folder with at least 64 MiB free");
   const std::int64_t memory = available_memory();
   findings.check("memory available", memory > (std::int64_t{512} << 20), str(memory >> 20, " MiB"),
-                 "end other programs: cases need some 512 MiB");
+                 "end other programs; cases need about 512 MiB");
 
   const char* home = std::getenv("LOCKSTEP_HOME");
   try {
@@ -119,9 +120,8 @@ int doctor() {
   std::string python;
   try {
     python = report::find_report_python();
-  } catch (const std::exception& error) {
-    findings.check("Python", false, error.what(),
-                   "apt-get install python3-matplotlib python3-jinja2, or set LOCKSTEP_PYTHON");
+  } catch (const Error& error) {
+    findings.check("Python", false, error.message(), error.remedy());
   }
   if (!python.empty()) findings.check("Python", true, python + ", with matplotlib and jinja2", "");
 

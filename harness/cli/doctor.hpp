@@ -1,9 +1,9 @@
-// `lockstep doctor`: what was found on this machine, and whether it works, each line with its remedy.
+// `lockstep doctor`: the facts of build and machine, and checks of all that a run needs, each failed one with its remedy.
 #pragma once
 
 namespace lockstep::cli {
 
-// Prints the findings; 0 when everything needed is there and works, else 1.
+// Prints the findings. Returns 0 when every check holds, otherwise 1.
 int doctor();
 
 }  // namespace lockstep::cli

@@ -107,7 +107,7 @@ TEST_F(Inspect, ExplainsADumpOrListsSeveral) {
   run({"run", "b", "--results", results});
   const Ended one = run({"explain-hang", results});
   EXPECT_EQ(one.code, 0);
-  EXPECT_THAT(one.out, testing::StartsWith("b [world_size=1,launch=thread,device=cpu]\nlockstep run b "));
+  EXPECT_THAT(one.out, testing::StartsWith("b [world_size=1,launch=thread,device=cpu]\nlockstep run 'b' --case "));
   run({"run", "b", "--repeat", "2", "--results", results});
   EXPECT_THAT(run({"explain-hang", results}).out, AllOf(HasSubstr("2 cases have a dump; name the folder of one:\n"),
                                                         HasSubstr("r.jsonl.dumps/case-2  b [")));

@@ -184,7 +184,9 @@ class Runner {
   void keep_evidence(Running& one) {
     if (one.row.failure && verdict::is_unexpected(one.row.status)) {
       verdict::Failure& failure = *one.row.failure;
-      failure.source = scenario::step_lines(library_.root(), {failure.file, failure.line, failure.column});
+      // Places name the files of the library with the name of its folder: "scenarios/a.yaml".
+      const std::filesystem::path parent = std::filesystem::weakly_canonical(library_.root()).parent_path();
+      failure.source = scenario::step_lines(parent.string(), {failure.file, failure.line, failure.column});
     }
     try {
       one.row.timeline = joined_timeline(one, options_);
