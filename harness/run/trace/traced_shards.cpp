@@ -46,7 +46,7 @@ void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const st
 }
 
 // The last axis of the mesh shards. An axis before it replicates.
-void TracedShards::shard_parameter(Group& group, Parameter& parameter) {
+void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
   layout::ShardedLayout layout{group.mesh->shape(), {}, full.sizes()};
   layout.placements.assign(static_cast<std::size_t>(group.mesh->num_axes()), layout::replicate());

@@ -67,7 +67,7 @@ class TracedShards {
     MeshPtr mesh;
     std::vector<Parameter> parameters;
   };
-  void shard_parameter(Group& group, Parameter& parameter);
+  void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
