@@ -98,7 +98,7 @@ void Interpreter::run_iteration(const Steps& steps, const Scope& scope, std::int
   context_.iteration = outer;
 }
 
-// If a step of the hook throws, the position stays there: the failure belongs to that step.
+// If a step of the hook throws, the position stays at that step, which the failure then names.
 void Interpreter::run_hook(const Steps& steps, const Scope& scope) {
   const Position interrupted = position();
   const NoGrad no_grad;

@@ -47,8 +47,9 @@ class LiveRun final : public StepRunner {
   verdict::Evidence& evidence() { return outcome_.evidence; }
   RankBudget& budget() { return *budget_; }
   std::int64_t num_working_steps() const { return num_working_steps_; }  // so far; see does_work()
+  // Adds a failure at `site`. `secondary`: it follows from the failure of another rank.
   void fail(const Site& site, std::string message, bool secondary = false);
-  // Keeps a value in the results. A record of the same name is replaced.
+  // Records a value in the results. A record of the same name is replaced.
   void record(const std::string& name, verdict::JsonText json);
   // Runs the hook before each all_reduce of a replicated module, on the stream that does the work. Several hooks of one
   // module run in the order they were added.

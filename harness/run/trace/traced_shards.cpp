@@ -46,7 +46,7 @@ void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const st
 }
 
 // The last axis of the mesh shards. An axis before it replicates.
-void TracedShards::shard_parameter(Group& group, Parameter& parameter) {
+void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
   layout::ShardedLayout layout{group.mesh->shape(), {}, full.sizes()};
   layout.placements.assign(static_cast<std::size_t>(group.mesh->num_axes()), layout::replicate());
@@ -77,7 +77,7 @@ bool TracedShards::holds(const Tensor& tensor) const {
   for (const Group& group : groups_)
     for (const Parameter& parameter : group.parameters)
       if ((parameter.shard.defined() && tensor.same_as(parameter.shard)) ||
-          (parameter.kept.defined() && tensor.same_as(parameter.kept)))
+          (parameter.post_forward_shard.defined() && tensor.same_as(parameter.post_forward_shard)))
         return true;
   return false;
 }
@@ -87,7 +87,7 @@ void TracedShards::adopt_replaced() {
     for (Parameter& parameter : group.parameters) {
       const Tensor now = parameter.slots.front().get().tensor;
       const auto is = [&now](const Tensor& known) { return known.defined() && now.same_as(known); };
-      if (!now.defined() || is(parameter.shard) || is(parameter.kept) || is(parameter.full)) continue;
+      if (!now.defined() || is(parameter.shard) || is(parameter.post_forward_shard) || is(parameter.full)) continue;
       parameter.shard = now;
       events_.replaced(parameter.id, now);
       for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = now;
@@ -109,7 +109,7 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
 }
 
 // Each n consecutive ranks of the shard axis hold the full parameter together.
-const Tensor& TracedShards::kept_of(const Group& group, Parameter& parameter) {
+const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter& parameter) {
   const int num_keeping = planner_.shards().num_keeping(parameter.id);
   const std::vector<std::string>& names = group.mesh->shape().names();
   const DeviceMesh axis = group.mesh->num_axes() == 1 ? *group.mesh : group.mesh->slice({names.back()});
@@ -117,14 +117,15 @@ const Tensor& TracedShards::kept_of(const Group& group, Parameter& parameter) {
                                axis.shape().ranks());
   const layout::ShardedLayout layout{
       mesh, {layout::replicate(), layout::shard(parameter.dim)}, global_sizes(parameter.shard)};
-  const bool is_same = parameter.kept.defined() && *parameter.kept.impl().layout == layout &&
-                       parameter.kept.dtype() == full_of(group, parameter).dtype();
+  const bool is_same = parameter.post_forward_shard.defined() &&
+                       *parameter.post_forward_shard.impl().layout == layout &&
+                       parameter.post_forward_shard.dtype() == full_of(group, parameter).dtype();
   if (!is_same) {
-    parameter.kept =
+    parameter.post_forward_shard =
         local_shard(layout, full_of(group, parameter).dtype(), group.policy.compute_device, parameter.shard);
-    events_.replaced(parameter.id, parameter.kept);
+    events_.replaced(parameter.id, parameter.post_forward_shard);
   }
-  return parameter.kept;
+  return parameter.post_forward_shard;
 }
 
 void TracedShards::follow() {
@@ -134,7 +135,7 @@ void TracedShards::follow() {
     for (Parameter& parameter : group.parameters) {
       const Shown shown = planner_.shards().shown(parameter.id);
       const Tensor& tensor = shown == Shown::full   ? full_of(group, parameter)
-                             : shown == Shown::kept ? kept_of(group, parameter)
+                             : shown == Shown::kept ? post_forward_shard_of(group, parameter)
                                                     : parameter.shard;
       for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
     }

@@ -1,9 +1,10 @@
 // The parameters of fully_shard in a dry run: tensors without values, with the types, layouts and devices that the
 // policies give them. All of it comes from engine/layout and the states of the planner, none from engine/parallel.
 //
-//   shard   the tensor in the parameter slots between calls, which optimizers see: sharded, of the parameter's type
-//   kept    the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
-//   full    the full parameter that a module computes with: a leaf of the type that the policy computes in
+//   shard               the tensor in the parameter slots between calls, which optimizers see: sharded, of the
+//                       parameter's type
+//   post_forward_shard  the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
+//   full                the full parameter that a module computes with: a leaf of the type that the policy computes in
 //
 // follow() puts one of the three into the parameter slots, as the state of the planner says, and gives the shards their
 // reduced gradients.
@@ -46,7 +47,7 @@ class TracedShards {
     plan::TensorId id = 0;
     std::vector<Slot> slots;
     int dim = 0;
-    Tensor shard, kept, full;
+    Tensor shard, post_forward_shard, full;
   };
   // Shards the parameters of one group, which the planner knows already.
   void add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
@@ -54,7 +55,7 @@ class TracedShards {
   // A tensor that a load or a cast put into the slots is the shard from now on.
   void adopt_replaced();
   void follow();
-  bool holds(const Tensor& tensor) const;  // as `shard` or `kept` of a parameter
+  bool holds(const Tensor& tensor) const;  // as one of the two shards of a parameter
 
   // Moves and casts the inputs of a call as the module's group does, and casts its outputs.
   void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const;
@@ -66,9 +67,9 @@ class TracedShards {
     MeshPtr mesh;
     std::vector<Parameter> parameters;
   };
-  void shard_parameter(Group& group, Parameter& parameter);
+  void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
-  const Tensor& kept_of(const Group& group, Parameter& parameter);
+  const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
   void deliver_gradients();
 

@@ -27,6 +27,7 @@ parallel::Offload offload_of(OffloadArgument argument) {
 
 std::vector<nn::ModulePtr> modules_of(const std::vector<ModuleAt>& found) {
   std::vector<nn::ModulePtr> modules;
+  modules.reserve(found.size());
   for (const ModuleAt& at : found) modules.push_back(at.module);
   return modules;
 }
