@@ -237,7 +237,7 @@ TEST(PlanCheck, NamesTheStepAndTheUnknownValue) {
   const std::map<std::string, std::string> unknown = {{"memory('parameter') > 0", "memory()"},
                                                       {"seen.peak_bytes > 0", "`peak_bytes`"},
                                                       {"seen.seconds > 0", "`seconds`"},
-                                                      {"draws(net)[0] == 1", "how often values were drawn"},
+                                                      {"draws(net)[0] == 1", "the number of draws"},
                                                       {"not net.fc1.weight.pinned", "`pinned`"}};
   for (const auto& [value, name] : unknown) {
     const std::vector<std::string> found = failures_with(value);

@@ -177,12 +177,12 @@ Value matches(const CallArguments& call) {
 
 Value all(const CallArguments& call) {
   const List& items = conditions(call);
-  if (items.empty()) throw Error("of an empty list is not defined");
+  if (items.empty()) throw Error("an empty list has no result");
   return Value(std::all_of(items.begin(), items.end(), [](const Value& item) { return item.as_bool("an item"); }));
 }
 Value any(const CallArguments& call) {
   const List& items = conditions(call);
-  if (items.empty()) throw Error("of an empty list is not defined");
+  if (items.empty()) throw Error("an empty list has no result");
   return Value(std::any_of(items.begin(), items.end(), [](const Value& item) { return item.as_bool("an item"); }));
 }
 

@@ -8,6 +8,8 @@
 #include "harness/run/observe/observation.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
+template class lockstep::scenario::OutOfLine<lockstep::run::Value::Data>;
+
 namespace lockstep::run {
 
 namespace {

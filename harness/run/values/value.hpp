@@ -179,6 +179,10 @@ class Value {
   scenario::OutOfLine<Data> data_;
 };
 
+}  // namespace lockstep::run
+extern template class lockstep::scenario::OutOfLine<lockstep::run::Value::Data>;
+namespace lockstep::run {
+
 std::string_view name_of(Value::Kind kind);  // "a list", "an integer"
 // The value in short, for messages: "3", "'sim'", "a tensor float32 (2, 3) on cpu", "a list of 4".
 std::string describe(const Value& value);
