@@ -17,17 +17,6 @@ namespace lockstep::parallel {
 using nn::ModulePtr;
 using nn::Value;
 
-ReshardAfterForward normalized(ReshardAfterForward how, int num_shards) {
-  if (how.kind != ReshardAfterForward::Kind::among) return how;
-  if (how.ranks < 1 || num_shards % how.ranks != 0)
-    throw Error(
-        str("If passing reshard_after_forward as an int, it should be a factor of ", num_shards, ", not ", how.ranks),
-        "give a number that divides the ranks of the shard axis, or true or false");
-  if (how.ranks == 1) return ReshardAfterForward::of(false);
-  if (how.ranks == num_shards) return ReshardAfterForward::of(true);
-  return how;
-}
-
 namespace {
 
 // ---- options ----

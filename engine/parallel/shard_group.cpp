@@ -15,6 +15,17 @@ const char* name_of(GroupState state) {
   return names[static_cast<int>(state)];
 }
 
+ReshardAfterForward normalized(ReshardAfterForward how, int num_shards) {
+  if (how.kind != ReshardAfterForward::Kind::among) return how;
+  if (how.ranks < 1 || num_shards % how.ranks != 0)
+    throw Error(
+        str("If passing reshard_after_forward as an int, it should be a factor of ", num_shards, ", not ", how.ranks),
+        "give a number that divides the ranks of the shard axis, or true or false");
+  if (how.ranks == 1) return ReshardAfterForward::of(false);
+  if (how.ranks == num_shards) return ReshardAfterForward::of(true);
+  return how;
+}
+
 ShardGroup::ShardGroup(GroupSettings settings, std::vector<ShardParameter> parameters)
     : context(std::make_shared<ShardContext>()), settings_(std::move(settings)), parameters_(std::move(parameters)) {
   for (const ShardParameter& parameter : parameters_) cuts_.push_back(parameter.cut());

@@ -155,7 +155,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void reduce_scatter(Reduction& reduction);
   Tensor copy_in_gradients(const Reduction& reduction);
   void sum_over_replicate_axis(Reduction& reduction);
-  void all_reduce(const Reduction& reduction);
+  void all_reduce(Reduction& reduction);
   void add_partial_sums(const Reduction& reduction);
   void deliver(Reduction& reduction, device::Stream& stream);
   void allocate_targets(Reduction& reduction) const;

@@ -64,7 +64,7 @@ void ShardParameter::adopt_slots() {
   if (!now.defined() || !now.is_sharded() || !(*now.impl().layout == *layout_))
     throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),
-                "put a tensor of the same sharding in its place, as a state dict of the sharded module has them");
+                "assign a tensor of that sharding, such as one of a state dict of the sharded module");
   sharded_ = now;
   put_in_slots(sharded_);
 }

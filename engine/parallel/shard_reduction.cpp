@@ -109,7 +109,7 @@ struct ShardGroup::Reduction {
   layout::FlatShards flat;       // of all members: the output
   layout::FlatShards scattered;  // of the scattered ones: the input. They have the same offsets in both.
   Division division;
-  comm::Call call;  // of its collectives, without the stream
+  comm::Call call;  // of its collectives
   Tensor output;
   // Per member: its shard of the output, the same in the original type, and the new gradient (undefined where there is
   // one to add to).
@@ -209,11 +209,10 @@ void ShardGroup::reduce_scatter(Reduction& reduction) {
   if (!input.defined()) return;
   const device::StreamScope scope(streams.reduce_scatter);
   for (const auto& hook : before_reduce_scatter) hook();
-  comm::Call call = reduction.call;
-  call.stream = &streams.reduce_scatter;
+  reduction.call.stream = &streams.reduce_scatter;
   const comm::ReduceOp op = reduction.division.within_collective ? comm::ReduceOp::mean : comm::ReduceOp::sum;
   const Tensor output = slice(reduction.output, 0, 0, reduction.scattered.per_rank);
-  const comm::Work work = comm::reduce_scatter(settings_.mesh.shard_group(), output, input, op, call);
+  const comm::Work work = comm::reduce_scatter(settings_.mesh.shard_group(), output, input, op, reduction.call);
   context->reduction_inputs.push_back({std::move(input), work});
 }
 
@@ -253,16 +252,15 @@ void ShardGroup::sum_over_replicate_axis(Reduction& reduction) {
   all_reduce(reduction);
 }
 
-void ShardGroup::all_reduce(const Reduction& reduction) {
+void ShardGroup::all_reduce(Reduction& reduction) {
   const ShardStreams streams(settings_.device);
   wait(WaitEdge::all_reduce_for_reduce_scatter, streams.all_reduce, streams.reduce_scatter);
   if (defect_armed(Defect::shard_all_reduce_left_out)) [[unlikely]]
     return;
   const device::StreamScope scope(streams.all_reduce);
   for (const auto& hook : before_all_reduce) hook();
-  comm::Call call = reduction.call;
-  call.stream = &streams.all_reduce;
-  comm::all_reduce(*settings_.mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, call);
+  reduction.call.stream = &streams.all_reduce;
+  comm::all_reduce(*settings_.mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, reduction.call);
 }
 
 // On the current stream: adds the partial sums of earlier microbatches to the output. If this reduction is not

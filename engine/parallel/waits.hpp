@@ -1,7 +1,8 @@
 // Every wait of the parallel APIs is an enumerated edge: which stream waits, for which work, and why.
 //
-// wait() is the only function of this folder that makes a stream wait. A seeded defect of order leaves out the waits of
-// its edges, in that function only. The table "Which stream waits for which" of the README is wait_edges_table().
+// wait() is the only function of this folder that makes a stream wait; collectives (engine/comm) and copies between
+// devices (engine/device) also wait for the current stream. A seeded defect of order leaves out the waits of its edges,
+// in wait() only. The table "Which stream waits for which" of the README is wait_edges_table().
 //
 //   wait(WaitEdge::all_gather_for_copy_in, streams.all_gather, streams.copy_in);
 //
@@ -54,8 +55,8 @@ std::span<const WaitEdgeInfo> wait_edges();  // in the order of the enumeration
 // A Markdown table with one row per edge; ends with a newline.
 std::string wait_edges_table();
 
-// Later launches on `waiting` run after the event, after all launches on `awaited` so far, or after the collective.
-// Throws CollectiveError when the collective failed.
+// Later launches on `waiting` run after the event, after all launches on `awaited` so far, or after the collective. The
+// last form throws CollectiveError when the collective failed.
 void wait(WaitEdge edge, device::Stream& waiting, const device::Event& event);
 void wait(WaitEdge edge, device::Stream& waiting, device::Stream& awaited);
 void wait(WaitEdge edge, device::Stream& waiting, const comm::Work& work);
