@@ -28,27 +28,27 @@ const device::Device sim = {device::Kind::sim, 0};
 const device::Device meta = {device::Kind::meta, 0};
 
 // The memory layout of an input.
-struct Layout {
+struct MemoryLayout {
   enum Kind { contiguous, reversed_dims, gaps } kind = contiguous;
   std::int64_t offset = 0;  // elements before the first one
 };
 
-Tensor lay_out(const Tensor& values, Layout layout) {
+Tensor with_memory_layout(const Tensor& values, MemoryLayout layout) {
   const Dims& sizes = values.sizes();
   Dims strides = contiguous_strides(sizes);
-  std::int64_t step = layout.kind == Layout::gaps ? 2 : 1;
-  if (layout.kind == Layout::gaps)
+  std::int64_t step = layout.kind == MemoryLayout::gaps ? 2 : 1;
+  if (layout.kind == MemoryLayout::gaps)
     for (std::int64_t& stride : strides) stride *= step;
-  if (layout.kind == Layout::reversed_dims) {
+  if (layout.kind == MemoryLayout::reversed_dims) {
     for (int dim = 0; dim < sizes.size(); ++dim) {
       strides[dim] = step;
       step *= std::max<std::int64_t>(1, sizes[dim]);
     }
   }
   const Tensor room = full({layout.offset + 2 * num_elements(sizes) + 1}, 1.0, values.dtype(), values.device());
-  const Tensor laid = as_strided(room, sizes, strides, layout.offset);
-  raw::copy_(laid, values);
-  return laid;
+  const Tensor strided = as_strided(room, sizes, strides, layout.offset);
+  raw::copy_(strided, values);
+  return strided;
 }
 
 struct Result {
@@ -83,11 +83,11 @@ class OpCases : public testing::TestWithParam<std::size_t> {
   }
 
   // The result and, for floating types, the gradients of sum(result * weights).
-  Result run(const OpVariant& variant, DType dtype, device::Device device, Layout layout) {
+  Result run(const OpVariant& variant, DType dtype, device::Device device, MemoryLayout layout) {
     std::vector<Tensor> inputs = inputs_of(variant, dtype, device);
     for (Tensor& input : inputs) {
       if (!is_floating(input.dtype()) && input.dtype() != dtype) continue;  // an index
-      if (layout.kind != Layout::contiguous || layout.offset > 0) input = lay_out(input, layout);
+      if (layout.kind != MemoryLayout::contiguous || layout.offset > 0) input = with_memory_layout(input, layout);
     }
     const bool with_grads = is_floating(dtype) && op().differentiable;
     if (with_grads)
@@ -248,23 +248,24 @@ TEST_P(OpCases, GivesSameBitsAtAnyOffset) {
       const Result plain = run(variant, dtype, cpu, {});
       for (std::int64_t offset = 0; offset < 18; ++offset) {
         SCOPED_TRACE(str(variant.name, ", ", name_of(dtype), ", offset ", offset));
-        ASSERT_TRUE(same_bits(plain, run(variant, dtype, cpu, {Layout::contiguous, offset})));
+        ASSERT_TRUE(same_bits(plain, run(variant, dtype, cpu, {MemoryLayout::contiguous, offset})));
       }
     }
   }
 }
 
 TEST_P(OpCases, AcceptsAnyStrides) {
-  if (!op().any_layout) return;
+  if (!op().any_strides) return;
   for (const OpVariant& variant : op().variants) {
     for (const DType dtype : every_type) {
       if (!takes(op(), dtype)) continue;
       const Result plain = run(variant, dtype, cpu, {});
-      for (const Layout layout : {Layout{Layout::reversed_dims, 3}, Layout{Layout::gaps, 1}}) {
+      for (const MemoryLayout layout :
+           {MemoryLayout{MemoryLayout::reversed_dims, 3}, MemoryLayout{MemoryLayout::gaps, 1}}) {
         SCOPED_TRACE(
-            str(variant.name, ", ", name_of(dtype), layout.kind == Layout::gaps ? ", gaps" : ", reversed dims"));
+            str(variant.name, ", ", name_of(dtype), layout.kind == MemoryLayout::gaps ? ", gaps" : ", reversed dims"));
         const Result other = run(variant, dtype, cpu, layout);
-        if (op().layout_keeps_bits) {
+        if (op().strides_keep_bits) {
           ASSERT_TRUE(same_bits(plain, other));
           continue;
         }
@@ -297,9 +298,9 @@ TEST_P(OpCases, GivesSameBitsOnSim) {
       if (!takes(op(), dtype)) continue;
       SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
       ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {}), run(variant, dtype, sim, {})));
-      if (op().any_layout) {
-        ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {Layout::reversed_dims, 1}),
-                              run(variant, dtype, sim, {Layout::reversed_dims, 1})));
+      if (op().any_strides) {
+        ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {MemoryLayout::reversed_dims, 1}),
+                              run(variant, dtype, sim, {MemoryLayout::reversed_dims, 1})));
       }
     }
   }

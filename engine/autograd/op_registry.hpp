@@ -50,8 +50,8 @@ struct OpCase {
   std::string_view name;
   OpTypes types = OpTypes::floating;
   bool differentiable = true;
-  bool any_layout = true;             // accepts inputs of any strides
-  bool layout_keeps_bits = true;      // false: strides may change the last bits (products)
+  bool any_strides = true;            // accepts inputs of any strides
+  bool strides_keep_bits = true;      // false: strides may change the last bits (products)
   double tolerance = 1.0;             // in units of the error of one rounding per result
   std::vector<OpVariant> variants{};  // for the checks
   OpVariant timed{};                  // for the timing; its reference is not used

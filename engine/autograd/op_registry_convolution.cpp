@@ -69,7 +69,7 @@ OpVariant batch_norm_variant(std::string text, Dims sizes, bool affine, bool tra
 }  // namespace
 
 OpCase conv2d_case() {
-  OpCase op{.name = "conv2d", .layout_keeps_bits = false};
+  OpCase op{.name = "conv2d", .strides_keep_bits = false};
   op.tolerance = 16.0;
   op.variants = {conv_variant("plain", {2, 3, 5, 6}, {4, 3, 3, 2}, true, {1, 1}, {0, 0}),
                  conv_variant("patches", {2, 2, 4, 6}, {3, 2, 2, 2}, true, {2, 2}, {0, 0}),

@@ -299,7 +299,7 @@ OpCase dropout_case() {
 }
 
 OpCase attention_case() {
-  OpCase op{.name = "attention", .layout_keeps_bits = false};
+  OpCase op{.name = "attention", .strides_keep_bits = false};
   op.tolerance = 16.0;
   op.variants = {attention_variant("heads", {2, 3, 5, 4}, {2, 3, 5, 4}, {2, 3, 5, 4}, false),
                  attention_variant("causal", {2, 2, 6, 4}, {2, 2, 6, 4}, {2, 2, 6, 4}, true),

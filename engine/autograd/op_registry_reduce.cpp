@@ -100,7 +100,7 @@ OpCase reduce_case(std::string_view name, bool is_mean) {
 }  // namespace
 
 OpCase matmul_case() {
-  OpCase op{.name = "matmul", .layout_keeps_bits = false};
+  OpCase op{.name = "matmul", .strides_keep_bits = false};
   op.tolerance = 16.0;
   const auto row = [](const Plain& a) { return resized(a, Dims{1, a.sizes[0]}); };
   const auto column = [](const Plain& a) { return resized(a, Dims{a.sizes[0], 1}); };
@@ -128,7 +128,7 @@ OpCase matmul_case() {
 }
 
 OpCase linear_case() {
-  OpCase op{.name = "linear", .layout_keeps_bits = false};
+  OpCase op{.name = "linear", .strides_keep_bits = false};
   op.tolerance = 16.0;
   op.variants = {
       linear_variant("bias", {5, 17}, {6, 17}, true),        linear_variant("no bias", {5, 17}, {6, 17}, false),

@@ -19,7 +19,7 @@ OpVariant one_input(std::string text, Dims sizes, Run run, Reference reference) 
 
 // The order of the elements stays.
 template <class Run>
-OpVariant renaming(std::string text, Dims from, Dims to, Run run) {
+OpVariant reshaping(std::string text, Dims from, Dims to, Run run) {
   return one_input(std::move(text), from, run, [to](const Plain& a) { return resized(a, to); });
 }
 
@@ -52,9 +52,9 @@ OpCase in_place_case(std::string_view name, OpTypes types, Run run, F f) {
 
 OpCase view_case() {
   OpCase op = shape_case("view");
-  op.any_layout = false;
+  op.any_strides = false;
   const auto variant = [](std::string text, Dims from, Dims to, Dims asked) {
-    return renaming(std::move(text), from, to, [asked](const Tensor& a) { return ops::view(a, asked); });
+    return reshaping(std::move(text), from, to, [asked](const Tensor& a) { return ops::view(a, asked); });
   };
   op.variants = {variant("split", {6, 4}, {2, 3, 4}, {2, 3, 4}), variant("open size", {2, 3, 4}, {6, 4}, {-1, 4}),
                  variant("no element", {0, 4}, {4, 0}, {4, 0}), variant("one element", {1, 1}, {}, {})};
@@ -64,7 +64,7 @@ OpCase view_case() {
 OpCase reshape_case() {
   OpCase op = shape_case("reshape");
   const auto variant = [](std::string text, Dims from, Dims to, Dims asked) {
-    return renaming(std::move(text), from, to, [asked](const Tensor& a) { return ops::reshape(a, asked); });
+    return reshaping(std::move(text), from, to, [asked](const Tensor& a) { return ops::reshape(a, asked); });
   };
   op.variants = {variant("merge", {2, 3, 4}, {6, 4}, {6, 4}), variant("open size", {4, 6}, {3, 8}, {3, -1}),
                  variant("no element", {0, 4}, {2, 0}, {2, 0}), variant("one element", {1}, {1, 1}, {1, 1})};
@@ -79,7 +79,7 @@ OpCase reshape_case() {
 OpCase flatten_case() {
   OpCase op = shape_case("flatten");
   const auto variant = [](std::string text, Dims from, Dims to, int first, int last) {
-    return renaming(std::move(text), from, to, [=](const Tensor& a) { return ops::flatten(a, first, last); });
+    return reshaping(std::move(text), from, to, [=](const Tensor& a) { return ops::flatten(a, first, last); });
   };
   op.variants = {variant("all", {2, 3, 4}, {24}, 0, -1), variant("from 1", {2, 3, 4}, {2, 12}, 1, -1),
                  variant("first two", {2, 3, 4}, {6, 4}, 0, 1), variant("scalar", {}, {1}, 0, -1),
@@ -184,7 +184,7 @@ OpCase expand_case() {
 OpCase squeeze_case() {
   OpCase op = shape_case("squeeze");
   const auto variant = [](std::string text, Dims from, Dims to, int dim) {
-    return renaming(std::move(text), from, to, [dim](const Tensor& a) { return ops::squeeze(a, dim); });
+    return reshaping(std::move(text), from, to, [dim](const Tensor& a) { return ops::squeeze(a, dim); });
   };
   op.variants = {variant("middle", {2, 1, 3}, {2, 3}, 1), variant("last", {4, 1}, {4}, -1),
                  variant("no dim of one", {2, 3}, {2, 3}, 0)};
@@ -194,7 +194,7 @@ OpCase squeeze_case() {
 OpCase unsqueeze_case() {
   OpCase op = shape_case("unsqueeze");
   const auto variant = [](std::string text, Dims from, Dims to, int dim) {
-    return renaming(std::move(text), from, to, [dim](const Tensor& a) { return ops::unsqueeze(a, dim); });
+    return reshaping(std::move(text), from, to, [dim](const Tensor& a) { return ops::unsqueeze(a, dim); });
   };
   op.variants = {variant("first", {2, 3}, {1, 2, 3}, 0), variant("last", {2, 3}, {2, 3, 1}, -1),
                  variant("scalar", {}, {1}, 0)};

@@ -89,8 +89,10 @@ Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const Sharded
     refuse("linear", x, weight, "give x (..., in) of two dims or more and a weight (out, in)");
   const Unary transposed = permute(weight, {1, 0});
   const Binary product = matmul(x, transposed.result);
-  const ShardedLayout mine = reduced(weight, Keeps::nothing);
-  Linear rule{product.a, mine, mine, product.result, product.a_grad, permute(product.b_grad, {1, 0}).result, mine};
+  const ShardedLayout reduced_weight = reduced(weight, Keeps::nothing);
+  Linear rule{product.a,      reduced_weight, reduced_weight,
+              product.result, product.a_grad, permute(product.b_grad, {1, 0}).result,
+              reduced_weight};
   if (!bias) return rule;
   require_one_mesh("linear", x, *bias);
   if (!(bias->sizes == Dims{weight.sizes[0]})) refuse("linear", weight, *bias, "give a bias (out)");
@@ -110,19 +112,19 @@ Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const Sharded
 
 Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, const ShardedLayout* weight,
                const ShardedLayout* bias) {
-  const ShardedLayout mine = reduced(x, Keeps::nothing);
-  for (const Placement& placement : mine.placements)
+  const ShardedLayout reduced_x = reduced(x, Keeps::nothing);
+  for (const Placement& placement : reduced_x.placements)
     if (placement.is_shard() && placement.dim >= x.sizes.size() - num_dims)
       throw Error(str(operation, ": over the last ", num_dims, " dims of ", x.text(), ", which are sharded"),
                   "redistribute it so that no axis shards them");
-  Norm rule{mine, mine, mine};
+  Norm rule{reduced_x, reduced_x, reduced_x};
   for (const ShardedLayout* given : {weight, bias}) {
     if (!given) continue;
     require_one_mesh(operation, x, *given);
     rule.weight = rule.weight_grad = reduced(*given, Keeps::nothing);
     for (std::size_t axis = 0; axis < num_axes(x); ++axis) {
       if (rule.weight.placements[axis].is_shard()) refuse(operation, x, *given, "replicate the weights");
-      if (mine.placements[axis].is_shard()) rule.weight_grad.placements[axis] = layout::partial();
+      if (reduced_x.placements[axis].is_shard()) rule.weight_grad.placements[axis] = layout::partial();
     }
   }
   return rule;
