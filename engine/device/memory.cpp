@@ -21,7 +21,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   }
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
     collect_released();
-  if (bytes > room()) [[unlikely]]
+  if (bytes > bytes_below_limit()) [[unlikely]]
     over_limit(device, bytes, of);
   Stream& stream = current_stream(device);
   ++stats.num_allocations;
@@ -134,7 +134,7 @@ std::int64_t Runtime::current_bytes(unsigned purpose_mask) const {
   return sum;
 }
 
-std::size_t Runtime::room() const {
+std::size_t Runtime::bytes_below_limit() const {
   const std::int64_t beside = limit_.beside ? limit_.beside->load(std::memory_order_relaxed) : 0;
   return static_cast<std::size_t>(std::max<std::int64_t>(0, limit_.bytes - stats.current_total - beside));
 }

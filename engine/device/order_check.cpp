@@ -114,23 +114,9 @@ void OrderCheck::compare(const StreamClock& clock, const AccessRecord& earlier, 
   }
 }
 
-void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shadow, const Access& access) {
-  if (shadow.generation != generation_) {
-    shadow.clear();
-    shadow.generation = generation_;
-  }
-  const Memory& memory = *access.memory;
-  AccessRecord now = record_at(clock, name);
-  now.begin = access.offset;
-  now.end = access.offset + access.bytes;
-  now.writes = access.mode != Mode::read;
-  const bool covers_block = access.offset == 0 && access.bytes == memory.bytes();
-  compare_full_block(clock, shadow, now, covers_block, memory);
-  compare_subranges(clock, shadow, now, covers_block, memory);
-}
-
-void OrderCheck::compare_full_block(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
-                                    bool covers_block, const Memory& memory) {
+// Inline, because every access of a launch runs both.
+inline void OrderCheck::compare_full_block(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
+                                           bool covers_block, const Memory& memory) {
   bool stored = false;
   for (std::size_t i = 0; i < shadow.full_block.size();) {
     AccessRecord& earlier = shadow.full_block[i];
@@ -149,8 +135,8 @@ void OrderCheck::compare_full_block(const StreamClock& clock, OrderShadow& shado
   if (covers_block && !stored) shadow.full_block.push_back(now);
 }
 
-void OrderCheck::compare_subranges(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
-                                   bool covers_block, const Memory& memory) {
+inline void OrderCheck::compare_subranges(const StreamClock& clock, OrderShadow& shadow, const AccessRecord& now,
+                                          bool covers_block, const Memory& memory) {
   // Only subranges that begin at most `longest_subrange` bytes before this one can overlap it.
   std::vector<AccessRecord>& subranges = shadow.subranges;
   const std::size_t earliest = now.begin - std::min(now.begin, shadow.longest_subrange);
@@ -179,6 +165,21 @@ void OrderCheck::compare_subranges(const StreamClock& clock, OrderShadow& shadow
   }
   subranges.insert(position, now);
   if (subranges.size() % prune_every == 0) prune(shadow);
+}
+
+void OrderCheck::access(StreamClock& clock, const char* name, OrderShadow& shadow, const Access& access) {
+  if (shadow.generation != generation_) {
+    shadow.clear();
+    shadow.generation = generation_;
+  }
+  const Memory& memory = *access.memory;
+  AccessRecord now = record_at(clock, name);
+  now.begin = access.offset;
+  now.end = access.offset + access.bytes;
+  now.writes = access.mode != Mode::read;
+  const bool covers_block = access.offset == 0 && access.bytes == memory.bytes();
+  compare_full_block(clock, shadow, now, covers_block, memory);
+  compare_subranges(clock, shadow, now, covers_block, memory);
 }
 
 void OrderCheck::prune(OrderShadow& shadow) const {

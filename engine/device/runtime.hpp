@@ -145,7 +145,7 @@ class Runtime {
   void collect_released();
   void count(Purpose of, std::int64_t bytes);
   void update_instrumented();  // sets Stream::instrumented_ of all streams
-  std::size_t room() const;    // bytes left below the limit
+  std::size_t bytes_below_limit() const;
   std::string in_use_by_purpose(Kind kind) const;
   [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
   [[noreturn]] void over_limit(Device device, std::size_t bytes, Purpose of);

@@ -76,13 +76,13 @@ struct NormBackward {
     const T* const from = x + row * length;
     T* const to = out + row * length;
     const std::int64_t n = length;
-    const C part = C(1) / static_cast<C>(n);
+    const C inverse = C(1) / static_cast<C>(n);
     const C mean = centred ? means[row] : C(0), rstd = rstds[row];
     const C dot =
         ordered_sum<C>(n, [&](std::int64_t i) { return static_cast<C>(dy[i]) * static_cast<C>(from[i]) * w(i); });
     const C total = centred ? ordered_sum<C>(n, [&](std::int64_t i) { return static_cast<C>(dy[i]) * w(i); }) : C(0);
-    const C slope = math::fma(total, mean, -dot) * rstd * rstd * rstd * part;
-    const C level = math::fma(-slope, mean, -(total * rstd * part));
+    const C slope = math::fma(total, mean, -dot) * rstd * rstd * rstd * inverse;
+    const C level = math::fma(-slope, mean, -(total * rstd * inverse));
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i)
       to[i] = static_cast<T>(math::fma(slope, static_cast<C>(from[i]), rstd * static_cast<C>(dy[i]) * w(i)) + level);

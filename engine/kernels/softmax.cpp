@@ -28,9 +28,9 @@ struct Softmax {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
     } else {
-      const C part = C(1) / sum;
+      const C inverse = C(1) / sum;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - top) * part);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - top) * inverse);
     }
   }
   // The same result from a padded copy of the row: each exponential is computed once, and the loops have no remainder.
@@ -47,9 +47,9 @@ struct Softmax {
 #pragma GCC ivdep
       for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>((static_cast<C>(x[i]) - top) - log_sum);
     } else {
-      const C part = C(1) / sum;
+      const C inverse = C(1) / sum;
 #pragma GCC ivdep
-      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(block.values[i] * part);
+      for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(block.values[i] * inverse);
     }
   }
 };
@@ -142,9 +142,9 @@ struct Probabilities {
         lane[l] += power;
       }
     }
-    const T part = T(1) / lane_tree(lane);
+    const T inverse = T(1) / lane_tree(lane);
     for (std::int32_t i = 0; i < padded; i += lanes)
-      for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= part;
+      for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= inverse;
     for (std::int64_t i = padded; i < keys; ++i) x[i] = T(0);
   }
   // No score is above minus infinity: the row becomes zeros, or NaN if a score is NaN.
@@ -159,9 +159,9 @@ struct Probabilities {
     if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) x[i] = math::exp(x[i] - top);
-    const T part = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
+    const T inverse = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) x[i] *= part;
+    for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
   }
   KOKKOS_INLINE_FUNCTION void one_block(T* x, std::int64_t n) const {
     PaddedBlock<T> block;
@@ -169,9 +169,9 @@ struct Probabilities {
     const T top = block.largest();
     if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
     block.map([top](T value) { return math::exp(value - top); });
-    const T part = T(1) / block.sum();
+    const T inverse = T(1) / block.sum();
 #pragma GCC ivdep
-    for (std::int64_t i = 0; i < n; ++i) x[i] = block.values[i] * part;
+    for (std::int64_t i = 0; i < n; ++i) x[i] = block.values[i] * inverse;
   }
   KOKKOS_INLINE_FUNCTION static void zero(T* x, std::int64_t n) {
     for (std::int64_t i = 0; i < n; ++i) x[i] = T(0);

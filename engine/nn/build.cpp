@@ -12,8 +12,8 @@ std::vector<Builder> layer_builders() {
         {{"in", true, {}}, {"out", true, {}}, {"bias", false, true}},
         false,
         "x @ weight^T + bias, weight (out, in)"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<Linear>(options, at.size("in"), at.size("out"), at.boolean("bias"));
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<Linear>(options, args.size("in"), args.size("out"), args.boolean("bias"));
        }},
       {{"ReLU", {}, false, "max(x, 0)"},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>&) { return std::make_shared<ReLU>(); }},
@@ -22,34 +22,37 @@ std::vector<Builder> layer_builders() {
       {{"LayerNorm",
         {{"dim", true, {}}, {"bias", false, true}, {"eps", false, 1e-5}},
         false,
-        "the last dim to mean 0 and variance 1, times weight, plus bias"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<LayerNorm>(options, at.size("dim"), at.boolean("bias"), at.number("eps"));
+        "normalises the last dim to mean 0 and variance 1, times weight, plus bias"},
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<LayerNorm>(options, args.size("dim"), args.boolean("bias"), args.number("eps"));
        }},
       {{"RMSNorm",
         {{"dim", true, {}}, {"eps", false, 1e-6}},
         false,
-        "the last dim over the root of its mean square, times weight"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<RmsNorm>(options, at.size("dim"), at.number("eps"));
+        "divides the last dim by its root mean square, times weight"},
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<RmsNorm>(options, args.size("dim"), args.number("eps"));
        }},
       {{"Embedding",
         {{"num_rows", true, {}}, {"dim", true, {}}},
         false,
-        "rows of weight (num_rows, dim) by integers of any shape"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<Embedding>(options, at.size("num_rows"), at.size("dim"));
+        "selects rows of weight (num_rows, dim) by integers of any shape"},
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<Embedding>(options, args.size("num_rows"), args.size("dim"));
        }},
       {{"Dropout",
         {{"p", false, 0.5}},
         false,
-        "while training, drops elements and lets the others grow by 1 / (1 - p)"},
-       [](const Arguments& at, const BuildOptions&, const std::vector<ModulePtr>&) {
-         return std::make_shared<Dropout>(at.number("p"));
+        "in training, drops elements with probability p and multiplies the others by 1 / (1 - p)"},
+       [](const Arguments& args, const BuildOptions&, const std::vector<ModulePtr>&) {
+         return std::make_shared<Dropout>(args.number("p"));
        }},
-      {{"BatchNorm", {{"dim", true, {}}}, false, "channels to mean 0 and variance 1, times weight, plus bias"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         return created<BatchNorm>(options, at.size("dim"));
+      {{"BatchNorm",
+        {{"dim", true, {}}},
+        false,
+        "normalises channels to mean 0 and variance 1, times weight, plus bias"},
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         return created<BatchNorm>(options, args.size("dim"));
        }},
       {{"Conv2d",
         {{"in", true, {}},
@@ -59,13 +62,13 @@ std::vector<Builder> layer_builders() {
          {"padding", false, 0},
          {"bias", false, true}},
         false,
-        "square windows of an image times weight, plus bias"},
-       [](const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-         const Conv2d::Settings settings = {at.size("in"),     at.size("out"),        at.size("kernel"),
-                                            at.size("stride"), at.integer("padding"), at.boolean("bias")};
+        "a convolution with a square kernel, plus bias"},
+       [](const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+         const Conv2d::Settings settings = {args.size("in"),     args.size("out"),        args.size("kernel"),
+                                            args.size("stride"), args.integer("padding"), args.boolean("bias")};
          return created<Conv2d>(options, settings);
        }},
-      {{"Sequential", {}, true, "its modules one after the other, named 0, 1, ..."},
+      {{"Sequential", {}, true, "calls its modules in order, named 0, 1, ..."},
        [](const Arguments&, const BuildOptions&, const std::vector<ModulePtr>& modules) {
          return std::make_shared<Sequential>(modules);
        }},

@@ -51,9 +51,9 @@ ModulePtr net(const Arguments&, const BuildOptions& options, const Modules&) {
 ModulePtr my_net(const Arguments&, const BuildOptions& options, const Modules&) {
   auto made = std::make_shared<Composed>("MyNet", [](Composed& m, const Inputs& inputs) -> Structure {
     static const std::vector<ArgumentInfo> declared = {{"x", true, {}}, {"kwarg", false, {}}};
-    const Arguments at("MyNet.forward", declared, inputs);
-    const Tensor& x = at.tensor("x");
-    return m.call_child("a", at["kwarg"].is_none() ? x : ops::matmul(x, at.tensor("kwarg")));
+    const Arguments args("MyNet.forward", declared, inputs);
+    const Tensor& x = args.tensor("x");
+    return m.call_child("a", args["kwarg"].is_none() ? x : ops::matmul(x, args.tensor("kwarg")));
   });
   made->add_child("a", linear(2, 2, options));
   return made;
@@ -125,9 +125,9 @@ ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, 
   return made;
 }
 
-ModulePtr mlp_stack(const Arguments& at, const BuildOptions& options, const Modules&) {
+ModulePtr mlp_stack(const Arguments& args, const BuildOptions& options, const Modules&) {
   Modules children;
-  for (const std::int64_t mult : {3, 4, 3}) children.push_back(mlp(at.size("dim"), mult, true, false, options));
+  for (const std::int64_t mult : {3, 4, 3}) children.push_back(mlp(args.size("dim"), mult, true, false, options));
   return std::make_shared<Sequential>(std::move(children), "MLPStack");
 }
 
@@ -192,28 +192,30 @@ ModulePtr vit(const Arguments&, const BuildOptions& options, const Modules&) {
 
 std::vector<Builder> model_builders() {
   return {
-      {{"Net", {}, false, "three Linear(2, 2) in a row: fc1, fc2, fc3"}, net},
-      {{"MyNet", {}, false, "Linear(2, 2) named a; x @ kwarg first when kwarg is given"}, my_net},
-      {{"UnitModule", {}, false, "l1, seq (ReLU, Linear, ReLU), l2, all of 100"},
+      {{"Net", {}, false, "fc1, fc2, fc3: three Linear(2, 2) in sequence"}, net},
+      {{"MyNet", {}, false, "a: Linear(2, 2) of x, or of x @ kwarg if kwarg is given"}, my_net},
+      {{"UnitModule", {}, false, "l1, seq (ReLU, Linear, ReLU), l2, all of width 100"},
        [](const Arguments&, const BuildOptions& options, const Modules&) { return unit_module(options); }},
       {{"CompositeModel", {}, false, "l1, two UnitModules u1 and u2, l2"}, composite_model},
-      {{"CompositeParamModel", {}, false, "l, two UnitModules, then a product with parameter p; a buffer aside"},
+      {{"CompositeParamModel", {}, false, "l, two UnitModules, then a product with parameter p; and an unused buffer"},
        composite_param_model},
       {{"MLP",
         {{"dim", true, {}}, {"mult", false, 4}, {"bias", false, true}, {"buffer", false, false}},
         false,
-        "in_proj, ReLU, out_proj, ReLU, and a buffer added when asked for"},
-       [](const Arguments& at, const BuildOptions& options, const Modules&) {
-         return mlp(at.size("dim"), at.size("mult"), at.boolean("bias"), at.boolean("buffer"), options);
+        "in_proj, ReLU, out_proj, ReLU, and optionally an added buffer"},
+       [](const Arguments& args, const BuildOptions& options, const Modules&) {
+         return mlp(args.size("dim"), args.size("mult"), args.boolean("bias"), args.boolean("buffer"), options);
        }},
-      {{"MLPStack", {{"dim", true, {}}}, false, "three MLPs, the first and last three times as wide inside"},
-       mlp_stack},
-      {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum"}, multi_forward},
-      {{"SimpleModel", {}, false, "net1, relu, net2, net3: 5, 8, 4, 12 wide"}, simple_model},
-      {{"MLPModule", {}, false, "reseeds with 5; net1, relu, net2: 10, 16, 10 wide"}, mlp_module},
-      {{"VisionTransformer", {}, false, "patch_proj; forward_features gives patches of 1024, forward their sum"},
+      {{"MLPStack", {{"dim", true, {}}}, false, "three MLPs with inner widths 3, 4 and 3 times dim"}, mlp_stack},
+      {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum of its outputs"}, multi_forward},
+      {{"SimpleModel", {}, false, "net1, relu, net2, net3: widths 5, 8, 4, 12"}, simple_model},
+      {{"MLPModule", {}, false, "net1, relu, net2: widths 10, 16, 10; seeds the generator with 5"}, mlp_module},
+      {{"VisionTransformer",
+        {},
+        false,
+        "patch_proj; forward_features returns patches of width 1024, forward returns their sum"},
        [](const Arguments&, const BuildOptions& options, const Modules&) { return vision_transformer(options); }},
-      {{"ViT", {}, false, "vit, a VisionTransformer, and a projector of its forward_features to 256"}, vit},
+      {{"ViT", {}, false, "vit (a VisionTransformer) and a projector of its forward_features to width 256"}, vit},
   };
 }
 

@@ -12,13 +12,13 @@ namespace lockstep::nn {
 namespace {
 
 // A slot of the tree that a state dict has an entry for.
-struct Place {
+struct Entry {
   std::string path;
   Tensor* slot;
   ParameterSlot* parameter;  // null for a buffer
 };
 
-void collect(const ModulePtr& module, const std::string& prefix, std::vector<Place>& found) {
+void collect(const ModulePtr& module, const std::string& prefix, std::vector<Entry>& found) {
   for (ParameterSlot& slot : module->parameters)
     if (slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, &slot});
   for (BufferSlot& slot : module->buffers)
@@ -42,47 +42,47 @@ std::string layout_text(const Tensor& tensor) {
 }
 
 // Puts a detached alias of `value` into the slot. It requires a gradient if the old tensor did.
-void assign_to(const Place& place, const Tensor& value) {
-  const Tensor& old = *place.slot;
+void assign_to(const Entry& entry, const Tensor& value) {
+  const Tensor& old = *entry.slot;
   Tensor made = detach(value);
   made.set_name(old.name());
-  if (place.parameter && requires_grad(old)) set_requires_grad(made, true);
-  *place.slot = made;
-  if (place.parameter && place.parameter->sharded.defined()) place.parameter->sharded = made;
+  if (entry.parameter && requires_grad(old)) set_requires_grad(made, true);
+  *entry.slot = made;
+  if (entry.parameter && entry.parameter->sharded.defined()) entry.parameter->sharded = made;
 }
 
 }  // namespace
 
 StateDict state_dict(const ModulePtr& root) {
   settle(root);
-  std::vector<Place> places;
-  collect(root, "", places);
+  std::vector<Entry> entries;
+  collect(root, "", entries);
   StateDict state;
-  for (const Place& place : places) state.emplace_back(place.path, detach(*place.slot));
+  for (const Entry& entry : entries) state.emplace_back(entry.path, detach(*entry.slot));
   return state;
 }
 
 LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict, bool assign) {
   settle(root);
-  std::vector<Place> places;
-  collect(root, "", places);
+  std::vector<Entry> entries;
+  collect(root, "", entries);
   std::map<std::string, const Tensor*> given;
   for (const auto& [name, tensor] : state) given[name] = &tensor;
 
   LoadReport report;
   std::vector<std::string> wrong_sizes, wrong_layouts;
   std::set<std::string> known;
-  for (const Place& place : places) {
-    known.insert(place.path);
-    const auto found = given.find(place.path);
+  for (const Entry& entry : entries) {
+    known.insert(entry.path);
+    const auto found = given.find(entry.path);
     if (found == given.end())
-      report.missing.push_back(place.path);
-    else if (!have_same_layout(*found->second, *place.slot))
+      report.missing.push_back(entry.path);
+    else if (!have_same_layout(*found->second, *entry.slot))
       wrong_layouts.push_back(
-          str(place.path, " (", layout_text(*found->second), " into ", layout_text(*place.slot), ")"));
-    else if (found->second->sizes() != place.slot->sizes())
+          str(entry.path, " (", layout_text(*found->second), " into ", layout_text(*entry.slot), ")"));
+    else if (found->second->sizes() != entry.slot->sizes())
       wrong_sizes.push_back(
-          str(place.path, " (", to_text(found->second->sizes()), " into ", to_text(place.slot->sizes()), ")"));
+          str(entry.path, " (", to_text(found->second->sizes()), " into ", to_text(entry.slot->sizes()), ")"));
   }
   for (const auto& [name, tensor] : state)
     if (!known.contains(name)) report.unexpected.push_back(name);
@@ -98,13 +98,13 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
                 "load the state dict of the same module, or load with strict = false");
 
   const NoGrad no_grad;
-  for (const Place& place : places) {
-    const auto found = given.find(place.path);
+  for (const Entry& entry : entries) {
+    const auto found = given.find(entry.path);
     if (found == given.end()) continue;
     if (assign)
-      assign_to(place, *found->second);
+      assign_to(entry, *found->second);
     else
-      raw::copy_(*place.slot, *found->second);
+      raw::copy_(*entry.slot, *found->second);
   }
   return report;
 }

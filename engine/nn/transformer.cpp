@@ -94,16 +94,16 @@ Structure predict(Composed& m, const Inputs& inputs) {
   return ops::cast(m.call_child("output", m.call_child("norm", h)), DType::float32);
 }
 
-ModulePtr transformer(const Arguments& at, const BuildOptions& options, const std::vector<ModulePtr>&) {
-  const Settings settings = {at.size("n_layers"),
-                             at.size("vocab_size"),
-                             at.size("max_seq_len"),
-                             at.size("dim"),
-                             at.size("n_heads"),
-                             at.number("dropout_p"),
-                             at.boolean("use_attn_mask"),
-                             at.boolean("weight_tying"),
-                             at.boolean("checkpoint_activations")};
+ModulePtr transformer(const Arguments& args, const BuildOptions& options, const std::vector<ModulePtr>&) {
+  const Settings settings = {args.size("n_layers"),
+                             args.size("vocab_size"),
+                             args.size("max_seq_len"),
+                             args.size("dim"),
+                             args.size("n_heads"),
+                             args.number("dropout_p"),
+                             args.boolean("use_attn_mask"),
+                             args.boolean("weight_tying"),
+                             args.boolean("checkpoint_activations")};
   if (settings.dim % settings.num_heads != 0)
     throw Error(str("Transformer: dim is ", settings.dim, ", n_heads ", settings.num_heads), "n_heads must divide dim");
   auto made = std::make_shared<Composed>("Transformer", predict);
@@ -135,7 +135,8 @@ std::vector<Builder> transformer_builders() {
              {"weight_tying", false, true},
              {"checkpoint_activations", false, false}},
             false,
-            "tok_embeddings, pos_embeddings, dropout, layers, norm, output; the output shares the embedding's weight"},
+            "tok_embeddings, pos_embeddings, dropout, layers, norm, output; the output shares the weight of "
+            "tok_embeddings"},
            transformer}};
 }
 

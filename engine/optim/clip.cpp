@@ -150,7 +150,8 @@ class Totals {
 
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind) {
   if (!(max_norm >= 0.0)) throw Error(str("clip_grad_norm: max_norm is ", max_norm), "give 0 or more");
-  if (!(kind > 0.0)) throw Error(str("clip_grad_norm: the type of the norm is ", kind), "give a number above 0, such as 2");
+  if (!(kind > 0.0))
+    throw Error(str("clip_grad_norm: the type of the norm is ", kind), "give a number above 0, such as 2");
   const NoGrad no_grad;
   std::vector<Tensor> gradients;
   Totals totals(kind);
