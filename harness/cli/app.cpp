@@ -27,7 +27,7 @@ namespace lockstep::cli {
 
 namespace {
 
-// What the subcommands share until one of them runs.
+// The values of all options, filled by the parser. The subcommands share the fields of equal options.
 struct Choices {
   RunSettings run;
   std::string launch;
@@ -49,20 +49,20 @@ struct Choices {
 void add_selection(CLI::App& command, Choices& choices) {
   scenario::ExpandOptions& expand = choices.run.expand;
   command.add_option("WHAT", choices.run.what,
-                     "names such as replicate/single_module (a * matches), files, folders; none: all");
+                     "names such as replicate/single_module (* matches anything), files or folders; default: all");
   command.add_option("--case", expand.only, "only the cases with these values: 'key=value,...'")
       ->type_name("KEY=VALUE,...");
   command.add_option("--set", expand.set, "override one of the scenario's parameters")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
-  command.add_option("--world-size", choices.world_size, "run every case with so many ranks")
+  command.add_option("--world-size", choices.world_size, "run every case with this number of ranks")
       ->check(CLI::Range(1, 1024));
-  command.add_option("--launch", choices.launch, "process or thread ranks")
+  command.add_option("--launch", choices.launch, "ranks as processes or as threads")
       ->check(CLI::IsMember({"process", "thread"}));
   command.add_option("--device", expand.device, "cpu, sim or cuda")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   command.add_option("--tag", expand.tags, "only scenarios with this tag")->allow_extra_args(false);
-  command.add_option("--shard", choices.shard, "the I-th of N parts of the cases")->type_name("I/N");
-  command.add_option("--timeout", choices.timeout, "seconds a case may take (60)")->check(CLI::PositiveNumber);
+  command.add_option("--shard", choices.shard, "the I-th of N shards of the cases")->type_name("I/N");
+  command.add_option("--timeout", choices.timeout, "seconds that a case may take (60)")->check(CLI::PositiveNumber);
   const CLI::Range mebibytes(std::int64_t{1}, scenario::limits::most_mb);
   command.add_option("--memory-mb", expand.memory_mb, "MiB that each rank may use for tensors and values (2048)")
       ->check(mebibytes);
@@ -72,10 +72,10 @@ void add_selection(CLI::App& command, Choices& choices) {
 
 void add_execution(CLI::App& command, Choices& choices) {
   RunSettings& run = choices.run;
-  command.add_option("--jobs", run.jobs, "cases at once (half as many again as cores)")->check(CLI::Range(1, 256));
-  command.add_option("--deadline", run.collective_deadline, "seconds a collective waits for its ranks (10)")
+  command.add_option("--jobs", run.jobs, "cases at once (1.5 per core)")->check(CLI::Range(1, 256));
+  command.add_option("--deadline", run.collective_deadline, "seconds that a collective waits for its ranks (10)")
       ->check(CLI::PositiveNumber);
-  command.add_flag("--no-order-check", choices.no_order_check, "do not look for accesses that nothing orders");
+  command.add_flag("--no-order-check", choices.no_order_check, "do not check that accesses to memory are ordered");
 }
 
 // "2/5" -> (2, 5).
@@ -88,7 +88,8 @@ std::pair<int, int> parse_shard(const std::string& text) {
   return {index, count};
 }
 
-void settle(Choices& choices) {
+// Moves the options that several subcommands share into the settings of the run.
+void apply_shared_options(Choices& choices) {
   RunSettings& run = choices.run;
   if (choices.world_size > 0) run.expand.world_size = choices.world_size;
   if (choices.timeout > 0.0) run.expand.timeout = choices.timeout;
@@ -105,7 +106,7 @@ int kill_matrix_command(const Choices& choices) {
   scenario::Library library(scenarios_folder());
   std::vector<scenario::Case> cases = cases_of(library, choices.run);
   if (choices.run.expand.device.empty()) {
-    // Some defects show on an accelerator alone.
+    // Some defects show only on an accelerator, which `sim` stands in for.
     RunSettings on_sim = choices.run;
     on_sim.expand.device = "sim";
     for (scenario::Case& one : cases_of(library, on_sim))
@@ -122,7 +123,7 @@ int kill_matrix_command(const Choices& choices) {
 }
 
 int dispatch(const std::string& command, Choices& choices) {
-  settle(choices);
+  apply_shared_options(choices);
   if (command == "run") return run_command(choices.run);
   if (command == "list")
     return in_watched_child([&] { return list_command(choices.run.what, choices.run.expand, choices.json); });
@@ -157,8 +158,9 @@ void define_run(CLI::App& app, Choices& choices) {
   add_selection(run, choices);
   add_execution(run, choices);
   RunSettings& settings = choices.run;
-  run.add_option("--failed", settings.failed, "only what failed in this results file")->check(CLI::ExistingFile);
-  run.add_option("--repeat", settings.repeat, "run every case so many times")->check(CLI::Range(1, 1000000));
+  run.add_option("--failed", settings.failed, "only the cases that failed in this results file")
+      ->check(CLI::ExistingFile);
+  run.add_option("--repeat", settings.repeat, "number of times that every case runs")->check(CLI::Range(1, 1000000));
   run.add_option("--run-timeout", settings.run_timeout, "seconds for the whole run")->check(CLI::PositiveNumber);
   run.add_option("--results", settings.results, "write a results file (JSON lines)");
   run.add_option("--junit", settings.junit, "write a JUnit file");
@@ -169,33 +171,34 @@ void define_run(CLI::App& app, Choices& choices) {
          "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
       ->type_name("FOLDER");
   run.add_option("--timeline", settings.timeline,
-                 "keep what every case did when in this folder: a trace for Perfetto a case, drawn in the page too")
+                 "keep a timeline of every case in this folder, as a trace for Perfetto; the page draws it too")
       ->type_name("FOLDER");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));
-  run.add_flag("-v,--verbose", choices.verbose, "a line for every case, with its evidence");
-  run.add_flag("-q,--quiet", choices.quiet, "only what is unexpected, and the summary");
+  run.add_flag("-v,--verbose", choices.verbose, "show the evidence of every case");
+  run.add_flag("-q,--quiet", choices.quiet, "show only unexpected results and the summary");
 }
 
 void define_inspection(CLI::App& app, Choices& choices) {
-  CLI::App& list =
-      *app.add_subcommand("list",
-                          "List scenarios, cases, what each mirrors, ranks.\n\nExamples:\n  lockstep list\n"
-                          "  lockstep list 'golden/*' --json\n");
+  CLI::App& list = *app.add_subcommand(
+      "list",
+      "List scenarios with their cases, ranks, and the tests they mirror.\n\nExamples:\n  lockstep list\n"
+      "  lockstep list 'golden/*' --json\n");
   add_selection(list, choices);
-  list.add_flag("--json", choices.json, "a JSON object a case");
-  CLI::App& explain =
-      *app.add_subcommand("explain",
-                          "Say what a scenario shows, its cases and steps, and what makes it fail.\n\nExamples:\n"
-                          "  lockstep explain replicate/single_module\n");
-  explain.add_option("NAME", choices.name, "a scenario's name or file")->required();
-  explain.add_option("--case", choices.run.expand.only, "whose collectives are shown: 'key=value,...'");
+  list.add_flag("--json", choices.json, "JSON instead of a table");
+  CLI::App& explain = *app.add_subcommand("explain",
+                                          "Explain a scenario: its purpose, cases, steps and planned collectives, and "
+                                          "the checks that make it fail.\n\nExamples:\n"
+                                          "  lockstep explain replicate/single_module\n");
+  explain.add_option("NAME", choices.name, "name or file of a scenario")->required();
+  explain.add_option("--case", choices.run.expand.only,
+                     "the case whose planned collectives are shown: 'key=value,...'");
   CLI::App& validate = *app.add_subcommand(
       "validate",
       "Parse and check scenario files without running them.\n\nExamples:\n"
       "  lockstep validate my_scenario.yaml\n  lockstep validate            all that come with the program\n");
-  validate.add_option("FILE", choices.files, "files or names; none: all");
+  validate.add_option("FILE", choices.files, "files or names; default: all");
   app.add_subcommand(
       "schema",
       "Print the JSON Schema (draft-07) of a scenario file.\n\nExamples:\n  lockstep schema > lockstep.schema.json\n");
@@ -203,32 +206,37 @@ void define_inspection(CLI::App& app, Choices& choices) {
       "reference",
       "Print the reference page of the scenario language.\n\nExamples:\n  lockstep reference > REFERENCE.md\n"
       "  lockstep reference --documents > README.md\n");
-  reference.add_flag("--documents", choices.documents, "instead, which test of the documents is mirrored where");
+  reference.add_flag("--documents", choices.documents, "print the page of the tests that scenarios mirror instead");
 }
 
 void define_results(CLI::App& app, Choices& choices) {
   CLI::App& report = *app.add_subcommand("report",
-                                         "Make the HTML page from a results file.\n\nExamples:\n"
+                                         "Write the HTML page of a results file.\n\nExamples:\n"
                                          "  lockstep report build/report/results.jsonl -o page\n");
   report.add_option("RESULTS", choices.old_results, "results file")->required();
   report.add_option("-o,--output", choices.output, "folder of the page")->required();
   CLI::App& compare = *app.add_subcommand(
       "compare",
-      "Say what changed between two results files; exit 1 when something got worse.\n\nExamples:\n"
+      "Compare two results files; exit code 1 when something got worse.\n\nExamples:\n"
       "  lockstep compare main.jsonl branch.jsonl\n"
       "  lockstep compare --trace bits-here bits-there    the first output or gradient that differs\n");
-  compare.add_option("OLD", choices.old_results, "results file before; with --trace a folder of run --trace-bits")
+  compare.add_option("OLD", choices.old_results, "the earlier results file; with --trace a folder of run --trace-bits")
       ->required();
-  compare.add_option("NEW", choices.new_results, "results file after; with --trace another such folder")->required();
-  compare.add_flag("--gate-time", choices.gate_time, "count time that grew as worse; else it is shown only");
-  compare.add_flag("--allow-cut", choices.allow_cut, "take an OLD without a summary, of a run that was cut");
-  compare.add_flag("--trace", choices.trace, "compare bits: name the first output or gradient that differs");
+  compare.add_option("NEW", choices.new_results, "the later results file; with --trace another such folder")
+      ->required();
+  compare.add_flag("--gate-time", choices.gate_time, "count longer times as worse, instead of only showing them");
+  compare.add_flag("--allow-cut", choices.allow_cut,
+                   "accept an OLD without a summary, left by a run that was cut short");
+  compare.add_flag("--trace", choices.trace,
+                   "compare folders of run --trace-bits: name the first output or gradient that differs");
   compare.add_flag("--json", choices.json, "JSON lines");
-  CLI::App& hang = *app.add_subcommand("explain-hang",
-                                       "Tell the story of a flight recorder dump.\n\nExamples:\n"
-                                       "  lockstep explain-hang build/report/results.jsonl    the cases with a dump\n"
-                                       "  lockstep explain-hang build/report/results.jsonl.dumps/case-1\n");
-  hang.add_option("PATH", choices.folder, "results file, its folder of dumps, or one case's folder in it")->required();
+  CLI::App& hang =
+      *app.add_subcommand("explain-hang",
+                          "Explain a flight recorder dump: which rank waited for which, and why.\n\nExamples:\n"
+                          "  lockstep explain-hang build/report/results.jsonl    the cases with a dump\n"
+                          "  lockstep explain-hang build/report/results.jsonl.dumps/case-1\n");
+  hang.add_option("PATH", choices.folder, "a results file, its folder of dumps, or the folder of one case in it")
+      ->required();
 }
 
 void define_quality(CLI::App& app, Choices& choices) {
@@ -237,27 +245,26 @@ void define_quality(CLI::App& app, Choices& choices) {
       "Measure collectives, training steps, launching and kernels.\n\nExamples:\n  lockstep bench collectives\n"
       "  lockstep bench steps --json\n"
       "  lockstep bench collectives --same-bytes\n");
-  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch, kernels; none: all");
+  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch or kernels; default: all");
   bench.add_flag("--json", choices.bench.json, "JSON lines");
-  bench.add_option("--rounds", choices.bench.rounds, "measurements of each")->check(CLI::Range(1, 1000000));
+  bench.add_option("--rounds", choices.bench.rounds, "number of measurements per row")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
   bench.add_flag("--same-bytes", choices.bench.same_bytes,
-                 "collectives: the time of 8 ranks over that of 2 which read and write the same total of bytes");
-  bench.add_option("--only", choices.bench.only, "what has this in its name");
+                 "collectives: compare the times of 8 and 2 ranks that read and write the same total number of bytes");
+  bench.add_option("--only", choices.bench.only, "only measurements whose name contains this text");
   CLI::App& defects =
       *app.add_subcommand("defects", "List the seeded defects.\n\nExamples:\n  lockstep defects --json\n");
   defects.add_flag("--json", choices.json, "JSON lines");
   CLI::App& matrix = *app.add_subcommand(
       "kill-matrix",
-      "Run scenarios under each seeded defect and see that it is caught.\n\nExamples:\n"
+      "Run scenarios under each seeded defect and check that each defect is caught.\n\nExamples:\n"
       "  lockstep kill-matrix\n  lockstep kill-matrix 'replicate/*' --only replicate_no_division\n");
   add_selection(matrix, choices);
   add_execution(matrix, choices);
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
-  matrix.add_flag("--all", choices.all, "run every case under every defect, not only until one has caught it");
-  matrix.add_option("--results", choices.run.results, "write a line a defect (JSON lines)");
-  app.add_subcommand("doctor",
-                     "Say what was found on this machine and whether it works.\n\nExamples:\n  lockstep doctor\n");
+  matrix.add_flag("--all", choices.all, "run every case under every defect, instead of stopping at the first catch");
+  matrix.add_option("--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
+  app.add_subcommand("doctor", "Check that this machine has all that a run needs.\n\nExamples:\n  lockstep doctor\n");
 }
 
 }  // namespace
@@ -268,7 +275,8 @@ int run_app(int argc, char** argv) {
       "  lockstep run                          run every scenario\n"
       "  lockstep explain replicate/single_module\n"
       "  lockstep compare old.jsonl new.jsonl  gate a change\n\n"
-      "LOCKSTEP_HOME names a folder that holds scenarios/ and reports/ in place of those that the program came with.\n",
+      "LOCKSTEP_HOME names a folder that holds scenarios/ and reports/, in place of the ones that come with the "
+      "program.\n",
       "lockstep");
   app.set_version_flag("--version", "lockstep " + version());
   app.require_subcommand(1);
@@ -308,7 +316,7 @@ int run_app(int argc, char** argv) {
     complain(error.what());
     return 2;
   } catch (const std::exception& error) {
-    if (!output_failed()) complain(error.what());  // else told at the end of the program
+    if (!output_failed()) complain(error.what());  // a failed output is reported at the end of the program
     return 3;
   }
 }

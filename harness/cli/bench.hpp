@@ -1,6 +1,6 @@
-// `lockstep bench`: collectives, training steps, launching and kernels, measured on real ranks; a table for people or
-// JSON lines. Timings are medians with the 10th and 90th percentile; a measurement of ranks goes from the last rank in
-// to the last out.
+// `lockstep bench`: measures collectives, training steps, launches and kernels on real ranks, and prints a table or
+// JSON lines. A timing is a median with its 10th and 90th percentile. A measurement of several ranks begins when the
+// last rank has entered and ends when the last rank has left.
 #pragma once
 
 #include <functional>
@@ -14,10 +14,10 @@ namespace lockstep::cli {
 struct BenchOptions {
   std::vector<std::string> groups{};  // collectives, steps, launch, kernels; empty: all
   bool json = false;
-  int rounds = 0;                  // 0: as many as fit a second or so
+  int rounds = 0;                  // measurements per row; 0: as many as take about a second
   std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
-  bool same_bytes = false;  // of collectives, instead: how two numbers of ranks compare on the same total of bytes
-  std::string only{};       // a part of the name; empty: all
+  bool same_bytes = false;         // collectives only: compare two world sizes on the same total number of bytes
+  std::string only{};              // a part of the name of the measurements; empty: all
 };
 
 struct BenchRow {
@@ -29,15 +29,16 @@ struct BenchRow {
   int rounds = 0;
 };
 
-// Whether --only selects a measurement of this name: it is a part of the name, or not given.
+// Whether --only is a part of the name, or not given.
 bool is_wanted(const BenchOptions& options, std::string_view name);
-// Median and percentiles of timings, in the unit's own scale.
+// Median and percentiles of `timings`, which are in `unit`. LOCKSTEP_CHECKs that there is one.
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings);
-std::string to_json(const BenchRow& row);
+std::string to_json(const BenchRow& row);  // one line, without its end
 
+// Returns 0. Throws Error for an unknown group, for a name that matches nothing, and when a rank fails.
 int bench(const BenchOptions& options);
 
-// The groups, each in a file of its own; `emit` is called for each row as it is measured.
+// One function per group; each calls `emit` for every row as soon as it is measured.
 using EmitRow = std::function<void(const BenchRow&)>;
 void bench_collectives(const BenchOptions& options, const EmitRow& emit);
 void bench_steps(const BenchOptions& options, const EmitRow& emit);

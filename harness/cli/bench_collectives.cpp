@@ -21,7 +21,8 @@ constexpr std::int64_t kib = 1024, mib = 1024 * 1024;
 
 int rounds_of(std::int64_t bytes) { return bytes <= 64 * kib ? 500 : bytes <= 4 * mib ? 60 : 20; }
 
-// All sizes of an operation in one launch, so that ranks start once.
+// Measures all sizes of an operation in one launch, so that the ranks start once. Returns microseconds per size and
+// round.
 std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world_size,
                                             const std::vector<std::int64_t>& sizes, int rounds) {
   launch::LaunchOptions how;
@@ -56,8 +57,9 @@ double median(std::vector<double> timings) {
   return *middle;
 }
 
-// The time of many ranks over that of few which touch the same total of bytes. The two take turns, so that a slow
-// moment of the machine meets both; the ratio is one of medians, a turn each.
+// Measures an operation with few and with many ranks that touch the same total number of bytes, and the ratio of the
+// two times. The two take turns, so that a slow moment of the machine affects both. The ratio is that of the medians
+// per turn.
 void compare_world_sizes(comm::Operation operation, const BenchOptions& options, const EmitRow& emit) {
   const int few = options.world_sizes.size() == 2 ? options.world_sizes[0] : 2;
   const int many = options.world_sizes.size() == 2 ? options.world_sizes[1] : 8;
@@ -72,12 +74,12 @@ void compare_world_sizes(comm::Operation operation, const BenchOptions& options,
     to.insert(to.end(), more.begin(), more.end());
   };
   for (int turn = 0; turn < num_turns; ++turn) {
-    const auto few_take = time_sizes(operation, few, of_few, options.rounds);
-    const auto many_take = time_sizes(operation, many, of_many, options.rounds);
+    const auto few_timings = time_sizes(operation, few, of_few, options.rounds);
+    const auto many_timings = time_sizes(operation, many, of_many, options.rounds);
     for (std::size_t i = 0; i < of_many.size(); ++i) {
-      ratios[i].push_back(median(many_take[i]) / median(few_take[i]));
-      append(few_times[i], few_take[i]);
-      append(many_times[i], many_take[i]);
+      ratios[i].push_back(median(many_timings[i]) / median(few_timings[i]));
+      append(few_times[i], few_timings[i]);
+      append(many_times[i], many_timings[i]);
     }
   }
   const std::string name(comm::name_of(operation));

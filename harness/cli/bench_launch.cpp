@@ -7,7 +7,7 @@
 
 namespace lockstep::cli {
 
-// What launching adds to a case: ranks that do nothing, from the start of the case to its last outcome.
+// The cost of a launch: a case whose ranks do nothing, from its start to its last outcome.
 void bench_launch(const BenchOptions& options, const EmitRow& emit) {
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{2, 8} : options.world_sizes;
   const int rounds = options.rounds > 0 ? options.rounds : 30;

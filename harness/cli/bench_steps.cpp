@@ -23,8 +23,8 @@ namespace lockstep::cli {
 
 namespace {
 
-// Transformers with tied weights and no dropout, trained by Adam on the sum of the output: tiny is all overhead, medium
-// all arithmetic. ci/peer_torch.py measures the same.
+// Transformers with tied weights and no dropout, trained by Adam on the sum of the output. The time of `tiny` is nearly
+// all overhead, that of `medium` nearly all arithmetic. ci/peer_torch.py measures the same models.
 struct StepModel {
   const char* name;
   int dim, num_layers, num_heads, vocabulary, length, batch;
@@ -44,7 +44,7 @@ nn::ModulePtr build_model(const StepModel& size) {
                    {});
 }
 
-// What is timed: a model trained one way on all ranks of a launch.
+// A model that is trained in one way on all ranks of a launch.
 struct Trainee {
   std::string name;  // alone, replicate, fully_shard, hsdp
   nn::ModulePtr model;
@@ -72,7 +72,7 @@ Trainee make_trainee(const StepModel& size, const std::string& name) {
   return trainee;
 }
 
-// Everything in turn, with and without the order check, so that a slow moment of the machine meets all.
+// The trainees take turns, with and without the order check, so that a slow moment of the machine affects all of them.
 std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::string>& names, int rounds) {
   std::vector<Trainee> trainees;
   trainees.reserve(names.size());
@@ -131,7 +131,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
 
 }  // namespace
 
-// `only` names a model, or ways to train.
+// --only matches the name of a model or of a way to train.
 void bench_steps(const BenchOptions& options, const EmitRow& emit) {
   const std::vector<int> world_sizes = options.world_sizes.empty() ? std::vector<int>{1, 2} : options.world_sizes;
   for (const StepModel& model : step_models) {

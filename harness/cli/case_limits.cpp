@@ -14,7 +14,7 @@ run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_
     limits.memory_bytes = *test_case.memory_mb << 20;
     return limits;
   }
-  // Half of the machine for the ranks of a case, and enough for a small case on any machine.
+  // The ranks of a case share half of the machine, and each gets at least what a small case needs.
   constexpr std::int64_t least = std::int64_t{256} << 20;
   int num_ranks = test_case.world_size;
   for (const scenario::StageLaunch& stage : test_case.stages) num_ranks = std::max(num_ranks, stage.world_size);
@@ -32,7 +32,7 @@ std::int64_t machine_memory() {
   std::int64_t bytes = std::int64_t{::sysconf(_SC_PHYS_PAGES)} * ::sysconf(_SC_PAGESIZE);
   std::ifstream file("/sys/fs/cgroup/memory.max");
   std::int64_t bound = 0;
-  if (file >> bound && bound > 0) bytes = std::min(bytes, bound);  // "max" is no number
+  if (file >> bound && bound > 0) bytes = std::min(bytes, bound);  // the file holds "max" where there is no limit
   return bytes;
 }
 

@@ -1,5 +1,5 @@
-// What each rank of a case may use: as the command or the scenario says, else the default, less where the machine has
-// less.
+// The budget of each rank of a case. The command line or the scenario sets it; otherwise it is the default, or less on
+// a machine with little memory.
 #pragma once
 
 #include "harness/run/rank_budget.hpp"
@@ -8,10 +8,10 @@
 namespace lockstep::cli {
 
 run::RankLimits limits_of(const scenario::Case& test_case);
-// The same with the machine's memory given.
+// The same for a machine with this much memory.
 run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_bytes);
 
-// Of the machine, or of the control group that this process is bounded by.
+// Bytes of memory of the machine, or of the control group that limits this process.
 std::int64_t machine_memory();
 
 }  // namespace lockstep::cli

@@ -13,15 +13,15 @@ TEST(CaseLimits, AreTheDefaultsOnALargeMachine) {
   EXPECT_EQ(limits_of(one, 1024 * 1024 * mebi).output_bytes, scenario::limits::output_mb * mebi);
 }
 
-TEST(CaseLimits, RanksShareHalfOfASmallMachine) {
+TEST(CaseLimits, ShareHalfOfASmallMachine) {
   scenario::Case one;
   one.world_size = 2;
   one.stages = {{"first", 8}, {"second", 4}};
   EXPECT_EQ(limits_of(one, 8192 * mebi).memory_bytes, 512 * mebi);
-  EXPECT_EQ(limits_of(one, 512 * mebi).memory_bytes, 256 * mebi) << "enough for a small case anywhere";
+  EXPECT_EQ(limits_of(one, 512 * mebi).memory_bytes, 256 * mebi) << "the least on any machine";
 }
 
-TEST(CaseLimits, WhatIsStatedHoldsOnAnyMachine) {
+TEST(CaseLimits, FollowTheScenarioOnAnyMachine) {
   scenario::Case one;
   one.memory_mb = 4096;
   one.output_mb = 3;
@@ -29,7 +29,7 @@ TEST(CaseLimits, WhatIsStatedHoldsOnAnyMachine) {
   EXPECT_EQ(limits_of(one, 512 * mebi).output_bytes, 3 * mebi);
 }
 
-TEST(CaseLimits, FindTheMachinesMemory) { EXPECT_GT(machine_memory(), 64 * mebi); }
+TEST(CaseLimits, ReadTheMemoryOfTheMachine) { EXPECT_GT(machine_memory(), 64 * mebi); }
 
 }  // namespace
 }  // namespace lockstep::cli

@@ -126,7 +126,7 @@ int doctor() {
   if (!python.empty()) findings.check("Python", true, python + ", with matplotlib and jinja2", "");
 
   findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
-  findings.fact("launch variables", launch::describe(launch::recognise_environment()));
+  findings.fact("launch variables", launch::describe(launch::recognize_environment()));
   if (findings.num_problems() > 0) fmt::print("{} found\n", report::plural(findings.num_problems(), "problem"));
   return findings.num_problems() == 0 ? 0 : 1;
 }

@@ -1,4 +1,5 @@
-// `lockstep doctor`: the facts of build and machine, and checks of all that a run needs, each failed one with its remedy.
+// `lockstep doctor`: the facts of build and machine, and checks of all that a run needs, each failed one with its
+// remedy.
 #pragma once
 
 namespace lockstep::cli {

@@ -22,13 +22,14 @@ TEST(Doctor, ReportsEveryFindingAndTheirNumber) {
     return doctor();
   });
   EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.out,
-              AllOf(HasSubstr("  process ranks      two ranks started and summed\n"),
-                    HasSubstr("  thread ranks       two ranks started and summed\n"),
-                    HasSubstr("  scenarios          " + home.scenarios() + ", from LOCKSTEP_HOME\n"),
-                    HasSubstr("! Python             no Python with matplotlib and jinja2 was found; tried "
-                              "/nowhere/python3 (no program)\n                     remedy: install python3-matplotlib"),
-                    HasSubstr("found\n")));
+  EXPECT_THAT(
+      ended.out,
+      AllOf(HasSubstr("  process ranks      two ranks started and summed\n"),
+            HasSubstr("  thread ranks       two ranks started and summed\n"),
+            HasSubstr("  scenarios          " + home.scenarios() + ", from LOCKSTEP_HOME\n"),
+            HasSubstr("! Python             no Python with matplotlib and jinja2 was found; tried "
+                      "/nowhere/python3 (not a program)\n                     remedy: install python3-matplotlib"),
+            HasSubstr("found\n")));
 }
 
 TEST(Doctor, NamesTheRemedyOfAMissingFolder) {

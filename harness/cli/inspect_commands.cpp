@@ -23,7 +23,7 @@ namespace lockstep::cli {
 
 namespace {
 
-// To standard output; what a scenario or results file holds does not steer the terminal.
+// Prints to standard output. Text from scenario and results files cannot steer the terminal.
 void show(const std::string& text) { fmt::print("{}", printable(text)); }
 
 }  // namespace
@@ -42,7 +42,7 @@ int list_command(const std::vector<std::string>& what, const scenario::ExpandOpt
 
 namespace {
 
-// The plan of one case: the first that runs, of those asked for.
+// The planned collectives of the first selected case that can run; empty when nothing is planned.
 std::string explain_collectives(scenario::Library& library, const std::shared_ptr<const scenario::Scenario>& scenario,
                                 const std::string& only) {
   scenario::ExpandOptions options;
@@ -56,8 +56,8 @@ std::string explain_collectives(scenario::Library& library, const std::shared_pt
     const scenario::Evaluation evaluation(scenario->file, "the plan of a case");
     const std::string plan = run::explain_plan(spec);
     if (plan.empty()) return "";
-    return str("Collectives that rank 0 must make, or it fails (plan); of [", one.id, "], another case with --case\n",
-               plan, "\n");
+    return str("Collectives that rank 0 must issue (check `plan`), case [", one.id, "]; --case shows another\n", plan,
+               "\n");
   }
   return "";
 }
@@ -75,14 +75,14 @@ int explain_command(const std::string& name, const std::string& only) {
 
 namespace {
 
-// Of a file that is sound as a text: what its cases would meet when they ran.
+// The errors of a file that parses: those that its cases would meet when they run.
 scenario::Diagnostics errors_of_cases(scenario::Library& library, const std::string& path) {
   scenario::Diagnostics found;
   std::shared_ptr<const scenario::Scenario> scenario;
   try {
     scenario = library.load(path);
   } catch (const scenario::ScenarioError&) {
-    return found;  // a routine, which has no cases
+    return found;  // a routine has no cases
   }
   try {
     run::check_before_launch(scenario::expand(scenario, {}), found);

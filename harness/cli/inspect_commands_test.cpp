@@ -52,10 +52,11 @@ TEST_F(Inspect, ExplainsThePlanOfTheCaseThatIsAsked) {
             "ranks: {world_size: [2, 4], launch: [thread]}\nsteps:\n  - {model: \"Linear(2, 2)\", as: net}\n"
             "  - replicate: net\n  - forward: {loss: \"sum(net(ones(1, 2)))\"}\n  - backward: loss\n"
             "  - expect: net.weight.grad != none\n");
-  EXPECT_THAT(run({"explain", "replicated"}).out,
-              AllOf(HasSubstr("of [world_size=2,launch=thread,device=cpu]"), HasSubstr("all_reduce")));
+  EXPECT_THAT(
+      run({"explain", "replicated"}).out,
+      AllOf(HasSubstr("case [world_size=2,launch=thread,device=cpu]; --case shows another"), HasSubstr("all_reduce")));
   EXPECT_THAT(run({"explain", "replicated", "--case", "world_size=4"}).out,
-              HasSubstr("of [world_size=4,launch=thread,device=cpu]"));
+              HasSubstr("case [world_size=4,launch=thread,device=cpu]"));
 }
 
 TEST_F(Inspect, ValidatesFilesAndRoutines) {

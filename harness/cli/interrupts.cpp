@@ -9,7 +9,7 @@ namespace lockstep::cli {
 
 namespace {
 
-volatile std::sig_atomic_t interrupt_seen = 0;  // the signal that ended the run
+volatile std::sig_atomic_t interrupt_seen = 0;  // the last signal; 0: none
 
 }  // namespace
 
@@ -20,7 +20,7 @@ void catch_interrupts() {
     struct sigaction before = {};
     sigaction(signal, nullptr, &before);
     if (signal == SIGHUP && before.sa_handler == SIG_IGN) continue;
-    sigaction(signal, &action, nullptr);  // without SA_RESTART: a wait for a case ends
+    sigaction(signal, &action, nullptr);  // without SA_RESTART, so that a blocked wait returns
   }
 }
 

@@ -1,16 +1,17 @@
-// Signals that end a run in order: ranks under way are ended, temporary folders removed, results so far kept.
+// Signals that end a run in an orderly way: the ranks are killed, temporary folders removed, and the results so far
+// kept.
 #pragma once
 
 #include <string>
 
 namespace lockstep::cli {
 
-// SIGINT, SIGTERM, SIGHUP, SIGQUIT and SIGALRM (the time-out of the whole run) from now on end the run in order. A
-// SIGHUP that is ignored (nohup) stays so.
+// Installs handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGALRM, which is the time-out of the whole run. A SIGHUP
+// that is ignored (nohup) stays ignored.
 void catch_interrupts();
-bool interrupted();
-bool out_of_time();
-// "the run was interrupted (SIGTERM)"; empty while it was not.
+bool interrupted();  // one of these signals has come
+bool out_of_time();  // it was SIGALRM
+// "the run was interrupted (SIGTERM)"; empty before a signal.
 std::string interruption();
 
 }  // namespace lockstep::cli

@@ -1,5 +1,5 @@
-// The program. The BLAS reads its environment before main: where that does not ask for one thread and for code that
-// fits the processor, it is set and the program starts itself anew, once.
+// The program. The BLAS reads its environment before main(). If the environment does not ask for one thread and for
+// code that fits the processor, main() sets it and executes the program once more.
 
 #include <cstdlib>
 
@@ -15,7 +15,7 @@ int main(int argc, char** argv) {
   if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {
     for (const auto& [name, value] : missing) setenv(name.c_str(), value.c_str(), 1);
     setenv("LOCKSTEP_RESTARTED", "1", 1);
-    execv("/proc/self/exe", argv);  // only gives back when it failed; doctor then says what is missing
+    execv("/proc/self/exe", argv);  // returns only when it fails; `lockstep doctor` then reports the missing variables
   }
   unsetenv("LOCKSTEP_RESTARTED");
   return lockstep::cli::exit_code_after_output(lockstep::cli::run_app(argc, argv));

@@ -1,4 +1,4 @@
-// What machine and build this is: for the first row of a results file and for doctor.
+// Facts of the machine and the build, for the first row of a results file and for `lockstep doctor`.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace lockstep::cli {
 std::map<std::string, std::string> build_facts();    // compiler, kokkos, kokkos_backends, blas
 std::map<std::string, std::string> machine_facts();  // cores, memory, cpu
 std::string version();
-int num_cores();                  // that this process may use
-int default_jobs();               // cases at once: half as many again as cores, as ranks wait for each other
+int num_cores();                  // cores that this process may use
+int default_jobs();               // cases at once: 1.5 per core, because ranks often wait for each other
 std::int64_t available_memory();  // bytes
-// The folder `scenarios` that came with the program, and the one of the reports; LOCKSTEP_HOME (their parent)
-// overrides. Throws Error when they are not there.
+// The folders scenarios/ and reports/ that come with the program. LOCKSTEP_HOME names another parent folder of both.
+// Throws Error when the folder does not exist.
 std::string scenarios_folder();
 std::string reports_folder();
 std::string utc_now();  // ISO 8601

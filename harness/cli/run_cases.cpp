@@ -38,7 +38,8 @@ verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOpt
   return row;
 }
 
-// A case under way: its stages run one after the other, each with fresh ranks; the folder lives until the last.
+// A case that runs. Its stages run one after the other, each with new ranks; its folder exists until the last has
+// ended.
 struct Running {
   const scenario::Case* test_case = nullptr;
   run::CaseSpec spec;
@@ -68,7 +69,8 @@ bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
   });
 }
 
-// Joins what the ranks left; the row names the file so that it is found beside the results file, wherever both go.
+// Joins the timelines of the ranks into one file and returns its path, relative to the results file where it is below
+// its folder, so that both can be moved together.
 std::string joined_timeline(const Running& running, const RunCasesOptions& options) {
   if (running.spec.timeline.empty()) return "";
   std::vector<int> world_sizes;
@@ -81,14 +83,14 @@ std::string joined_timeline(const Running& running, const RunCasesOptions& optio
   return beside.empty() || *beside.begin() == ".." ? file.string() : beside.string();
 }
 
-// The detail of a rank for which the machine lacked something; empty when there is none.
+// The error of a rank to which the machine refused something; empty when there is none.
 std::string machine_error_of(const std::vector<verdict::RankOutcome>& ranks) {
   for (const verdict::RankOutcome& outcome : ranks)
     if (outcome.status == verdict::RankStatus::never_started) return outcome.detail;
   return "";
 }
 
-// One call of run_cases(). Once there is a reason to stop, nothing more is started, and what has started is collected.
+// One call of run_cases().
 class Runner {
  public:
   Runner(scenario::Library& library, const RunCasesOptions& options,
@@ -174,13 +176,13 @@ class Runner {
     }
     if (!machine_error.empty() && !interrupted()) {
       stop_for(ResourceError(machine_error));
-      one.stories.clear();  // they tell only that ranks are missing
+      one.stories.clear();  // they only show that ranks are missing
     }
     keep_evidence(one);
     finish_ticket(finished.ticket);
   }
 
-  // Timeline, flight recorder dump, and the lines of the step that failed. The verdict does not depend on them.
+  // Keeps the timeline, the flight recorder dump and the lines of the failed step. The verdict does not depend on them.
   void keep_evidence(Running& one) {
     if (one.row.failure && verdict::is_unexpected(one.row.status)) {
       verdict::Failure& failure = *one.row.failure;
@@ -231,7 +233,7 @@ class Runner {
   std::optional<launch::RunFolder> folder_;
   launch::Pool pool_;
   std::map<int, Running> running_;
-  std::string stop_reason_;  // empty: the run goes on
+  std::string stop_reason_;  // empty: further cases may start
   int num_dumps_ = 0;
   RunCasesOutcome outcome_;
 };

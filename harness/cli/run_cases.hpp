@@ -1,5 +1,5 @@
-// Running expanded cases: launches them, several at once, and turns what the ranks leave into rows. `lockstep run` and
-// `lockstep kill-matrix` share it.
+// Runs expanded cases: launches several at once and judges the outcomes of their ranks, one row per case. `lockstep
+// run` and `lockstep kill-matrix` share it.
 //
 //   run_cases(library, cases, {.jobs = 2}, [&](const verdict::CaseResult& row) { writer.write(row); });
 #pragma once
@@ -17,24 +17,27 @@ namespace lockstep::cli {
 struct RunCasesOptions {
   int jobs = 1;
   bool fail_fast = false;                                    // stop after the first unexpected result
-  std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result of which this holds; may be empty
+  std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result for which this holds; may be empty
   bool order_check = true;
   double collective_deadline = 10.0;
-  std::string repro_suffix{};     // appended to each row's repro: " --defect NAME"
-  std::string trace_folder{};     // where the bits of every case are kept, as hashes; empty: nowhere
-  std::string timeline_folder{};  // where the timelines of the cases go; empty: none are kept
-  std::string results_folder{};   // from where rows name their timelines; empty: they name them absolutely
-  std::string dump_folder{};      // where flight recorder dumps of hung, crashed and failed cases go; empty: none
+  std::string repro_suffix{};     // appended to `repro` of each row: " --defect NAME"
+  std::string trace_folder{};     // for the hashes of outputs and gradients of every case; empty: not kept
+  std::string timeline_folder{};  // for the timelines of the cases; empty: not kept
+  std::string results_folder{};   // rows name timelines relative to it; empty: by absolute paths
+  std::string dump_folder{};      // for flight recorder dumps of unexpected results; empty: not kept
 };
 
 struct RunCasesOutcome {
-  std::vector<verdict::CaseResult> results;  // in the order they ended; MISSING ones for what was not run
+  std::vector<verdict::CaseResult> results;  // in the order of their ends; MISSING for cases that did not run
   bool interrupted = false;                  // by a signal (interrupts.hpp)
-  // The machine lacked something that the run needs, or `on_result` threw ResourceError: the first such error. The run
-  // was stopped.
+  // The first error because of which the run was stopped: the machine refused something, or `on_result` threw
+  // ResourceError. Empty: none.
   std::string machine_error;
 };
 
+// Runs the cases and calls `on_result` for each row as its case ends. Cases start in the given order. After a reason to
+// stop, no further case starts, the cases that run are collected, and each other case gives a row with MISSING and the
+// reason.
 RunCasesOutcome run_cases(scenario::Library& library, const std::vector<scenario::Case>& cases,
                           const RunCasesOptions& options,
                           const std::function<void(const verdict::CaseResult&)>& on_result);

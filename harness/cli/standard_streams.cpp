@@ -23,7 +23,7 @@ bool complained_of_output = false;
 void prepare_standard_streams() {
   for (int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest free number is that of the closed stream, as those below it are open.
+    // open() takes the lowest free number, which is that of the closed stream, because the streams below it are open.
     const int flags = stream == STDERR_FILENO ? O_WRONLY : O_RDONLY;
     if (::open("/dev/null", flags) != stream) std::_Exit(3);
   }

@@ -1,8 +1,8 @@
-// The three standard streams of the program, whatever state it was started with.
+// The three standard streams of the program, in whatever state it was started.
 //
-// A stream that is closed at start would give its number to the next file that is opened, and console lines would land
-// in that file. Every write that fails (a full disk, a reader that has gone) is noticed, so that a command whose output
-// is lost does not exit with 0.
+// If a stream is closed at start, the next file that is opened gets its number, and console lines would be written to
+// that file. A failed write (a full disk, a closed reader) is noticed, so that a command whose output is lost does not
+// exit with 0.
 //
 //   int main() {
 //     prepare_standard_streams();
@@ -16,20 +16,20 @@
 
 namespace lockstep::cli {
 
-// To be called before any file is opened. Opens /dev/null in place of each closed stream; writes to such a standard
-// output fail. From then on a broken pipe or a file that reaches its greatest size is an error of the write, not a
-// signal.
+// Call it before any file is opened. Opens /dev/null in place of each closed stream; writes to a standard output that
+// was closed fail. From then on a broken pipe and a file that reaches its size limit are errors of the write, not
+// signals.
 void prepare_standard_streams();
 
-// "lockstep: text" on standard error; a failure to write there is ignored.
+// Prints "lockstep: text" to standard error. A failed write there is ignored.
 void complain(std::string_view text);
-// The same without "lockstep: ", for messages that begin with a place.
+// The same without "lockstep: ", for messages that begin with a place in a file.
 void complain_plainly(std::string_view text);
 
-// Looks for a failed write to standard output. Best called soon after the write, while the reason is still known.
+// Whether a write to standard output has failed. Call it soon after the write, while errno holds the reason.
 bool output_failed();
 
-// Flushes standard output. When a write to it failed: complains, and gives 3 in place of 0 and 77.
+// Flushes standard output. When a write to it has failed, reports that once and returns 3 in place of 0 and 77.
 int exit_code_after_output(int code);
 
 }  // namespace lockstep::cli

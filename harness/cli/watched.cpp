@@ -30,7 +30,7 @@ namespace {
 using scenario::Progress;
 using Clock = std::chrono::steady_clock;
 
-constexpr int poll_ms = 100;  // a child that ends is seen at once
+constexpr int poll_ms = 100;  // between looks at the clocks; the end of a child wakes the poll at once
 constexpr int no_memory_code = 113;
 
 std::unique_ptr<Progress, void (*)(Progress*)> map_progress() {
@@ -56,7 +56,7 @@ std::string no_memory_text(const Progress& progress, const WatchLimits& limits) 
   return str(place_of(progress), ": evaluating it takes more than ", limits.heap_mb, " MiB of memory");
 }
 
-// How the watched child ended.
+// The end of a watched child.
 struct End {
   int status = 0;
   bool too_long = false;
@@ -69,7 +69,7 @@ double cpu_seconds(pid_t child, const Progress& progress) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec - progress.cpu_ns);
 }
 
-// Until the child closes its end of the pipe, or is ended.
+// Waits until the child closes its end of the pipe, or kills it at a limit.
 End watch(pid_t child, int pipe, const Progress& progress, const WatchLimits& limits) {
   End end;
   std::int64_t file = -1;
@@ -93,7 +93,7 @@ End watch(pid_t child, int pipe, const Progress& progress, const WatchLimits& li
   return end;
 }
 
-// Empty when the child ended by itself.
+// The error of the end; empty when the child ended by itself.
 std::string complaint(const End& end, const Progress& progress, const WatchLimits& limits) {
   const std::string place = place_of(progress);
   if (end.too_long)
@@ -130,7 +130,7 @@ Fork fork_watched(Progress& progress, const WatchLimits& limits) {
     made.pipe = ends[0];
     return made;
   }
-  // The child keeps its end of the pipe open until it is gone.
+  // The child's end of the pipe stays open until the child has ended.
   ::close(ends[0]);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
@@ -178,7 +178,7 @@ void try_in_child(const std::function<void()>& work, const WatchLimits& limits) 
     } catch (const std::bad_alloc&) {
       code = no_memory_code;
     } catch (...) {
-      // Found again by the caller.
+      // The caller repeats the work and meets the error itself.
     }
     ::_exit(code);
   }

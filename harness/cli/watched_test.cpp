@@ -37,12 +37,12 @@ std::string complaint_about(const std::function<void()>& work) {
   return "none";
 }
 
-TEST(Watched, LetsWorkThatEndsPass) {
+TEST(Watched, AcceptsWorkThatEnds) {
   EXPECT_EQ(complaint_about([] {}), "none");
-  EXPECT_EQ(complaint_about([] { throw Error("found again by the caller"); }), "none");
+  EXPECT_EQ(complaint_about([] { throw Error("the caller repeats this"); }), "none");
 }
 
-TEST(Watched, EndsWorkThatDoesNotEndAndNamesTheLine) {
+TEST(Watched, KillsWorkThatSpinsAndNamesTheLine) {
   const auto start = std::chrono::steady_clock::now();
   const std::string message = complaint_about([] {
     const scenario::Evaluation evaluation("mine.yaml", "the reading");
@@ -53,7 +53,7 @@ TEST(Watched, EndsWorkThatDoesNotEndAndNamesTheLine) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
 }
 
-TEST(Watched, EndsWorkThatWaits) {
+TEST(Watched, KillsWorkThatWaits) {
   const std::string message = complaint_about([] {
     const scenario::Evaluation evaluation("mine.yaml", "the reading");
     std::this_thread::sleep_for(std::chrono::seconds(100));
@@ -61,7 +61,7 @@ TEST(Watched, EndsWorkThatWaits) {
   EXPECT_THAT(message, StartsWith("mine.yaml: evaluating it took longer"));
 }
 
-TEST(Watched, GivesEachFileTimeOfItsOwn) {
+TEST(Watched, GivesEachFileItsOwnTime) {
   EXPECT_EQ(complaint_about([] {
               for (int file = 0; file < 4; ++file) {
                 const scenario::Evaluation evaluation("mine.yaml", "the reading");
@@ -71,7 +71,7 @@ TEST(Watched, GivesEachFileTimeOfItsOwn) {
             "none");
 }
 
-TEST(Watched, NamesTheFileThatEndedTheProcess) {
+TEST(Watched, NamesTheFileThatCrashed) {
   EXPECT_EQ(complaint_about([] {
               const scenario::Evaluation evaluation("mine.yaml", "the reading");
               ::raise(SIGSEGV);
@@ -80,7 +80,7 @@ TEST(Watched, NamesTheFileThatEndedTheProcess) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(Watched, EndsWorkThatTakesAllMemory) {
+TEST(Watched, EndsWorkThatTakesTooMuchMemory) {
   const std::string message = complaint_about([] {
     const scenario::Evaluation evaluation("mine.yaml", "the reading");
     scenario::note_line(2, 1);
@@ -97,7 +97,7 @@ TEST(Watched, LeavesNoProcessBehind) {
   EXPECT_EQ(errno, ECHILD);
 }
 
-TEST(Watched, ACommandsCodeComesThroughInBothProcesses) {
+TEST(Watched, ReturnsTheCodeOfTheCommandInBothProcesses) {
   const pid_t test = ::getpid();
   const int code = in_watched_child([] { return 5; }, small);
   if (::getpid() != test) ::_exit(code);

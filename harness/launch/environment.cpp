@@ -19,7 +19,8 @@ struct Dialect {
   const char* port;  // may be null
 };
 
-// The first whose rank and world size are both set wins. torchrun comes first, as it may itself run under srun.
+// The first one whose rank and world size are both set wins. torchrun comes first, because it may itself run under
+// srun.
 constexpr Dialect dialects[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", nullptr, nullptr},
@@ -37,7 +38,7 @@ std::optional<int> number(const char* text) {
 
 }  // namespace
 
-LaunchEnvironment recognise_environment(const std::function<const char*(const char*)>& get) {
+LaunchEnvironment recognize_environment(const std::function<const char*(const char*)>& get) {
   const auto look = [&](const char* name) -> const char* {
     if (name == nullptr) return nullptr;
     return get ? get(name) : std::getenv(name);
@@ -54,8 +55,8 @@ LaunchEnvironment recognise_environment(const std::function<const char*(const ch
     found.world_size = world_size;
     found.local_rank = number(look(dialect.local_rank));
     if (const char* host = look(dialect.host)) {
-      found.meeting_point = host;
-      if (const char* port = look(dialect.port)) found.meeting_point += str(":", port);
+      found.rendezvous = host;
+      if (const char* port = look(dialect.port)) found.rendezvous += str(":", port);
     }
   }
   return found;
@@ -65,7 +66,7 @@ std::string describe(const LaunchEnvironment& environment) {
   if (environment.launcher.empty()) return "none";
   std::string out = str(environment.launcher, ": rank ", *environment.rank, " of ", *environment.world_size);
   if (environment.local_rank) out += str(" (local rank ", *environment.local_rank, ")");
-  if (!environment.meeting_point.empty()) out += str(", meeting at ", environment.meeting_point);
+  if (!environment.rendezvous.empty()) out += str(", rendezvous at ", environment.rendezvous);
   return out;
 }
 

@@ -9,9 +9,9 @@
 namespace lockstep::launch {
 namespace {
 
-TEST(Environment, RecognisesLaunchers) {
+TEST(Environment, RecognizesLaunchers) {
   const auto from = [](std::vector<std::pair<std::string, std::string>> variables) {
-    return recognise_environment([variables](const char* name) -> const char* {
+    return recognize_environment([variables](const char* name) -> const char* {
       for (const auto& [key, value] : variables)
         if (key == name) return value.c_str();
       return nullptr;
@@ -23,7 +23,7 @@ TEST(Environment, RecognisesLaunchers) {
                            {"LOCAL_RANK", "1"},
                            {"MASTER_ADDR", "node0"},
                            {"MASTER_PORT", "29500"}})),
-            "torchrun: rank 1 of 4 (local rank 1), meeting at node0:29500");
+            "torchrun: rank 1 of 4 (local rank 1), rendezvous at node0:29500");
   EXPECT_EQ(describe(from({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}})), "mpirun: rank 0 of 2");
   EXPECT_EQ(describe(from({{"SLURM_PROCID", "3"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}})),
             "srun: rank 3 of 8 (local rank 1)");

@@ -27,7 +27,7 @@ constexpr useconds_t between_sweeps_us = 10'000;
 template <class Visit>
 void each_entry(const std::string& folder, Visit&& visit) {
   DIR* entries = ::opendir(folder.c_str());
-  if (entries == nullptr) return;  // a process that has just ended, or one of another user
+  if (entries == nullptr) return;  // the process has just ended, or belongs to another user
   while (const dirent* entry = ::readdir(entries)) visit(entry->d_name);
   ::closedir(entries);
 }
@@ -42,7 +42,7 @@ bool holds(const std::string& process_folder, const struct stat& marker) {
   return found;
 }
 
-// Kills every process that holds the marker; returns whether there was one.
+// Kills every process that holds the marker. Returns whether there was one.
 bool kill_holders(const struct stat& marker) {
   bool any = false;
   each_entry("/proc", [&](const char* name) {
@@ -68,7 +68,7 @@ bool kill_holders(const struct stat& marker) {
   sigset_t waited;
   sigemptyset(&waited);
   sigaddset(&waited, death_of_parent);
-  // Any process may send the signal; the parent's death alone changes the parent.
+  // Any process can send the signal, but only the death of the parent changes getppid().
   while (::getppid() == parent) ::sigwaitinfo(&waited, nullptr);
   for (int sweep = 0; sweep < most_sweeps && kill_holders(marker); ++sweep) ::usleep(between_sweeps_us);
   ::_exit(0);

@@ -1,13 +1,13 @@
-// A process that outlives its parent just long enough to end the parent's ranks.
+// A process that outlives the launcher just long enough to kill the launcher's ranks.
 //
-// A rank asks the system to be killed with the launcher (PR_SET_PDEATHSIG) as its first action. A launcher that is
-// killed while a rank is stopped before that action would leave the rank behind. The guardian ends such ranks: on the
-// death of its parent it kills every process that holds the guardian's marker, an open file that all ranks inherit. It
-// runs in a session of its own, so that a signal to the launcher's process group spares it, and holds none of the
-// launcher's files.
+// The first action of a rank is to ask the kernel for a death signal (PR_SET_PDEATHSIG), so that it dies with the
+// launcher. If the launcher is killed while a rank is stopped before that action, the rank is left behind. The guardian
+// kills such ranks. When its parent dies, it kills every process that holds the marker, an open file that all ranks
+// inherit. It runs in its own session, so that a signal to the launcher's process group does not reach it, and it holds
+// none of the launcher's files.
 //
 //   Guardian guardian;      // before the first rank is forked
-//   if (fork() == 0) ...    // the rank keeps the marker open for as long as it lives
+//   if (fork() == 0) ...    // the rank holds the marker until it ends
 #pragma once
 
 #include <sys/types.h>
@@ -16,9 +16,9 @@ namespace lockstep::launch {
 
 class Guardian {
  public:
-  // Without room for one more process or file there is no guardian, and ranks rely on their death signal alone.
+  // If the machine refuses another process or file, there is no guardian, and ranks rely on their death signals alone.
   Guardian();
-  ~Guardian();  // ends the guardian without touching any rank
+  ~Guardian();  // kills the guardian, and no rank
   Guardian(const Guardian&) = delete;
   Guardian& operator=(const Guardian&) = delete;
 

@@ -29,7 +29,7 @@ class EachLaunch : public ::testing::TestWithParam<Launch> {};
 INSTANTIATE_TEST_SUITE_P(Launch, EachLaunch, ::testing::Values(Launch::process, Launch::thread),
                          [](const auto& of) { return of.param == Launch::process ? "process" : "thread"; });
 
-TEST_P(EachLaunch, BringsEveryRanksOutcome) {
+TEST_P(EachLaunch, ReturnsTheOutcomeOfEveryRank) {
   const LaunchResult result = launch(options_for(4, GetParam()), [](int rank) {
     LOCKSTEP_CHECK(RankContext::current().rank() == rank && RankContext::current().world_size() == 4);
     const std::vector<std::string> all = comm::exchange(comm::world_group(), str("rank ", rank));
@@ -50,10 +50,10 @@ TEST_P(EachLaunch, BringsEveryRanksOutcome) {
   EXPECT_FALSE(has_children());
 }
 
-// A fork that takes longer than a collective may: the second child sleeps before it comes to its rank.
+// Makes a fork take longer than the deadline of a collective: the second child sleeps before it runs its rank.
 int forks_to_delayed_child = 0;
 
-TEST(Launcher, LaunchTimeDoesNotCountAgainstACollective) {
+TEST(Launcher, DoesNotCountTheLaunchAgainstACollective) {
   pthread_atfork([] { --forks_to_delayed_child; }, nullptr,
                  [] {
                    if (forks_to_delayed_child == 0) std::this_thread::sleep_for(std::chrono::milliseconds(800));
@@ -69,7 +69,7 @@ TEST(Launcher, LaunchTimeDoesNotCountAgainstACollective) {
   EXPECT_GT(result.seconds, 0.7);
 }
 
-TEST_P(EachLaunch, LetsLargeOutcomesThrough) {
+TEST_P(EachLaunch, ReturnsLargeOutcomes) {
   const std::string large(3'000'000, 'x');
   const LaunchResult result = launch(options_for(3, GetParam()), [&](int rank) {
     RankOutcome outcome = fine(rank);
@@ -101,14 +101,14 @@ TEST_P(EachLaunch, TurnsAnEscapedExceptionIntoAFailure) {
   EXPECT_TRUE(result.stories[1].failed);
 }
 
-TEST_P(EachLaunch, TellsWhatIsUnsupportedApart) {
+TEST_P(EachLaunch, ReportsAnUnsupportedFeature) {
   const LaunchResult result =
       launch(options_for(1, GetParam()), [](int) -> RankOutcome { throw UnsupportedError("no such device here"); });
   EXPECT_EQ(result.outcomes[0].status, RankStatus::unsupported);
   EXPECT_THAT(result.outcomes[0].detail, HasSubstr("no such device here"));
 }
 
-TEST_P(EachLaunch, EndsWhatHangsAndSaysWhere) {
+TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
   LaunchOptions options = options_for(2, GetParam());
   options.timeout_seconds = 0.3;
   options.collective_deadline_seconds = 100;
@@ -122,10 +122,10 @@ TEST_P(EachLaunch, EndsWhatHangsAndSaysWhere) {
   EXPECT_EQ(result.outcomes[1].status, RankStatus::hung);
   EXPECT_EQ(result.outcomes[1].last_step.step, "delay");
   EXPECT_EQ(result.outcomes[1].last_step.line, 8);
-  // Rank 0 could still tell that it was ended in its barrier.
+  // Rank 0 still reported that it was aborted in its barrier.
   ASSERT_EQ(result.outcomes[0].failures.size(), 1u);
   EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("the case ran out of its 0.3 s"));
-  // Rank 1 is the one to look at.
+  // Rank 1 is the cause.
   EXPECT_TRUE(result.outcomes[0].bystander);
   EXPECT_FALSE(result.outcomes[1].bystander);
   EXPECT_THAT(result.outcomes[1].detail, HasSubstr("rank 0 waits for it in barrier"));
@@ -190,7 +190,7 @@ TEST(Launcher, BlamesNoThreadForASignalFromOutside) {
   }
 }
 
-TEST(Launcher, TellsAnExitWithoutAnOutcome) {
+TEST(Launcher, ReportsAnExitWithoutAnOutcome) {
   const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
     if (rank == 0) _exit(9);
     return fine(rank);
@@ -201,7 +201,7 @@ TEST(Launcher, TellsAnExitWithoutAnOutcome) {
   EXPECT_EQ(result.outcomes[1].status, RankStatus::finished);
 }
 
-TEST(Launcher, ExpectsAKillThatTheRankAnnounced) {
+TEST(Launcher, AcceptsAKillThatTheRankAnnounced) {
   const LaunchResult result = launch(options_for(2, Launch::process), [](int rank) {
     RankOutcome outcome = fine(rank);
     if (rank == 1) exit_rank_by_kill(outcome);
@@ -226,7 +226,7 @@ TEST(Launcher, RefusesToKillAThread) {
   EXPECT_THAT(result.outcomes[0].failures[0].message, HasSubstr("launch the ranks as processes"));
 }
 
-TEST(Launcher, GivesRanksAnEmptyInputAndTakesTheirFolderAway) {
+TEST(Launcher, GivesRanksAnEmptyInputAndRemovesTheirFolder) {
   const std::string folder = str(::testing::TempDir(), "lockstep_launcher_test_", getpid());
   LaunchOptions options = options_for(2, Launch::process);
   options.folder = folder;
@@ -243,7 +243,7 @@ TEST(Launcher, GivesRanksAnEmptyInputAndTakesTheirFolderAway) {
   EXPECT_FALSE(std::filesystem::exists(folder));
 }
 
-TEST(Launcher, EndsWhatARankStarted) {
+TEST(Launcher, KillsProcessesThatARankStarted) {
   const LaunchResult result = launch(options_for(1, Launch::process), [&](int rank) {
     const pid_t child = fork();
     if (child == 0) {
@@ -254,7 +254,7 @@ TEST(Launcher, EndsWhatARankStarted) {
     return outcome;
   });
   ASSERT_GT(result.outcomes[0].exit_code, 0);
-  // An orphan ended by a signal vanishes as soon as it is collected by whoever inherits it.
+  // A killed orphan disappears when the process that inherits it has waited for it.
   bool gone = false;
   for (int i = 0; i < 200 && !gone; ++i) {
     gone = !is_alive(result.outcomes[0].exit_code);

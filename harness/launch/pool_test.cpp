@@ -42,7 +42,7 @@ TEST(Pool, RunsCasesSideBySide) {
   EXPECT_EQ(tickets, (std::vector<int>{0, 1, 2}));
 }
 
-TEST(Pool, EndsEverythingOnInterrupt) {
+TEST(Pool, KillsEverythingOnInterrupt) {
   {
     Pool pool(2);
     pool.start(5, options_for(2, Launch::process), [](int rank) {
@@ -60,8 +60,8 @@ TEST(Pool, EndsEverythingOnInterrupt) {
   EXPECT_FALSE(has_children());
 }
 
-// While `worst_moment` is set, a child of fork() stops before its first own instruction, and its parent is killed
-// before fork() returns.
+// While `worst_moment` is set, a child of fork() stops before fork() returns in it, and its parent is killed before
+// fork() returns there.
 int* stopped_child = nullptr;  // its process id, in shared memory
 bool worst_moment = false;
 void stop_child() {
@@ -75,13 +75,13 @@ void kill_parent() {
   ::kill(::getpid(), SIGKILL);
 }
 
-TEST(Pool, LeavesNoRankBehindThatIsStoppedBeforeItsDeathSignal) {
+TEST(Pool, KillsARankThatIsStoppedBeforeItsDeathSignal) {
   stopped_child =
       static_cast<int*>(::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   ASSERT_NE(static_cast<void*>(stopped_child), MAP_FAILED);
   const pid_t launcher = ::fork();
   if (launcher == 0) {
-    ::setsid();  // in a session of its own no terminal's rules end a stopped process
+    ::setsid();  // in its own session, a stopped process is not ended by the rules of a terminal
     Pool pool(1);
     ::pthread_atfork(nullptr, kill_parent, stop_child);
     worst_moment = true;

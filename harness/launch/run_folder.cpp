@@ -24,18 +24,18 @@ std::string temporary_folder() {
   const std::string folder = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
   std::error_code error;
   if (!fs::is_directory(folder, error))
-    throw ResourceError(str("the temporary folder ", folder, " is not there or is no folder"),
+    throw ResourceError(str("the temporary folder ", folder, " does not exist or is not a folder"),
                         "set TMPDIR to a folder that can be written");
   return folder;
 }
 
 [[noreturn]] void fail(const std::string& path, int reason) {
-  const ResourceError error = resource_error(str("making the temporary folder ", path), reason);
+  const ResourceError error = resource_error(str("creating the temporary folder ", path), reason);
   if (reason == EMFILE || reason == ENFILE) throw error;
   throw ResourceError(error.message(), "free space there, or set TMPDIR to a folder that can be written");
 }
 
-// A folder of this user, opened without following a link; -1 when it is none.
+// Opens a folder of this user without following a link. Returns -1 when it is not one.
 int open_own_folder(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
   struct stat about {};
@@ -44,7 +44,7 @@ int open_own_folder(const std::string& path) {
   return -1;
 }
 
-// The lock of a folder made just now; -1 when a sweep of another run came first and removed the folder.
+// Locks a folder that was just created. Returns -1 when another run has swept it away in the meantime.
 int lock_new_folder(const std::string& path) {
   const int descriptor = open_own_folder(path);
   if (descriptor < 0) {

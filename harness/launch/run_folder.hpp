@@ -1,11 +1,11 @@
 // The temporary folder of a run: `lockstep-run-XXXXXX` under TMPDIR, one folder per case within it.
 //
-//   RunFolder run;                           // first removes the folders of runs that ended without doing so
+//   RunFolder run;                           // first removes the folders that earlier runs left behind
 //   CaseFolder folder(run, "case-3");        // folder.path() exists until `folder` is destroyed
 //
-// The owner holds a lock (flock) on its folder for as long as it lives. The system releases the lock however the owner
-// ends, so a folder without a lock belongs to nobody. Symbolic links and folders of other users are never touched.
-// Both throw ResourceError when the folder cannot be made.
+// A run holds a lock (flock) on its folder until it ends. The kernel releases the lock however the run ends, so a
+// folder without a lock has no owner. Symbolic links and folders of other users are never touched. Both constructors
+// throw ResourceError when the folder cannot be created.
 #pragma once
 
 #include <string>
@@ -37,7 +37,7 @@ class CaseFolder {
   std::string path_;
 };
 
-// Removes the run folders in `parent` whose owners are gone; returns how many.
+// Removes the run folders in `parent` whose owners have ended. Returns their number.
 int sweep_run_folders(const std::string& parent);
 
 }  // namespace lockstep::launch

@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-// TMPDIR is a folder of the test's own.
+// Sets TMPDIR to a temporary folder.
 class RunFolders : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -31,7 +31,7 @@ class RunFolders : public ::testing::Test {
     ::unsetenv("TMPDIR");
     fs::remove_all(parent_);
   }
-  // A run that is killed at once; the folder it leaves.
+  // Starts a run and kills it at once. Returns the folder that it leaves behind.
   std::string left_by_killed_run() const {
     int ends[2];
     EXPECT_EQ(::pipe(ends), 0);
@@ -53,7 +53,7 @@ class RunFolders : public ::testing::Test {
   std::string parent_;
 };
 
-TEST_F(RunFolders, GoWithTheirOwner) {
+TEST_F(RunFolders, AreRemovedWithTheirOwner) {
   std::string path;
   {
     const RunFolder run;
@@ -65,14 +65,14 @@ TEST_F(RunFolders, GoWithTheirOwner) {
   EXPECT_FALSE(fs::exists(path));
 }
 
-TEST_F(RunFolders, OfAKilledOwnerAreSweptByTheNextRun) {
+TEST_F(RunFolders, OfAKilledOwnerAreRemovedByTheNextRun) {
   const std::string left = left_by_killed_run();
   ASSERT_TRUE(fs::exists(left + "/case-1/state.json"));
   const RunFolder next;
   EXPECT_FALSE(fs::exists(left));
 }
 
-TEST_F(RunFolders, OfALivingOwnerStay) {
+TEST_F(RunFolders, OfARunningOwnerStay) {
   const RunFolder first;
   const CaseFolder folder(first, "case-1");
   { const RunFolder second; }
@@ -80,7 +80,7 @@ TEST_F(RunFolders, OfALivingOwnerStay) {
   EXPECT_EQ(sweep_run_folders(parent_), 0);
 }
 
-TEST_F(RunFolders, SweepFollowsNoLinkAndTakesNothingElse) {
+TEST_F(RunFolders, AreSweptWithoutLinksAndOtherFiles) {
   const std::string mine = parent_ + "/mine", link = parent_ + "/lockstep-run-link",
                     file = parent_ + "/lockstep-run-file";
   fs::create_directories(mine + "/inner");
@@ -92,7 +92,7 @@ TEST_F(RunFolders, SweepFollowsNoLinkAndTakesNothingElse) {
   EXPECT_TRUE(fs::exists(file));
 }
 
-TEST_F(RunFolders, AMissingTemporaryFolderIsNamed) {
+TEST_F(RunFolders, NameAMissingTemporaryFolder) {
   ::setenv("TMPDIR", "/nonexistent", 1);
   try {
     const RunFolder run;

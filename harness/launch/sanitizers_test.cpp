@@ -1,5 +1,5 @@
-// In a build with sanitizers: what they find in a rank ends its process, and the launcher brings that back as an
-// outcome that no case passes with. A run that could not see a race or a leak would be clean for nothing.
+// In a build with sanitizers, a finding in a rank ends its process, and the launcher returns an outcome with which no
+// case passes. These tests show that races and leaks are found, so that a run without findings means something.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #include <cstddef>
 #include <cstdlib>
@@ -17,7 +17,7 @@ namespace {
 using verdict::RankOutcome;
 using verdict::RankStatus;
 
-// Two thread ranks run it; what the child says on the way is `text`.
+// Runs `fault` on two thread ranks. `text` receives the standard error of their process.
 RankOutcome outcome_of(const std::function<void(int rank)>& fault, std::string& text) {
   LaunchOptions options;
   options.world_size = 2;
@@ -34,7 +34,7 @@ RankOutcome outcome_of(const std::function<void(int rank)>& fault, std::string& 
   return result.outcomes.at(0);
 }
 
-TEST(Sanitizers, LetRanksPassThatDoNothingWrong) {
+TEST(Sanitizers, AcceptCorrectRanks) {
   std::string text;
   const RankOutcome outcome = outcome_of([](int) {}, text);
   EXPECT_EQ(outcome.status, RankStatus::finished) << text;
@@ -42,11 +42,11 @@ TEST(Sanitizers, LetRanksPassThatDoNothingWrong) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-TEST(Sanitizers, SeeALeakOfARank) {
+TEST(Sanitizers, FindALeak) {
   std::string text;
   const RankOutcome outcome = outcome_of(
       [](int) {
-        // Many, as a pointer that is left in a register would hide one.
+        // Several leaks, because a pointer left in a register would hide one.
         for (int i = 0; i < 100; ++i) {
           volatile char* lost = static_cast<char*>(std::malloc(64));
           lost[0] = 1;
@@ -58,11 +58,11 @@ TEST(Sanitizers, SeeALeakOfARank) {
   EXPECT_THAT(text, testing::HasSubstr("LeakSanitizer: detected memory leaks"));
 }
 
-TEST(Sanitizers, SeeAWritePastTheEnd) {
+TEST(Sanitizers, FindAWritePastTheEnd) {
   std::string text;
   const RankOutcome outcome = outcome_of(
       [](int rank) {
-        // Of a size the compiler does not know, or what checks undefined behaviour sees it before the store.
+        // The size is unknown to the compiler, so that the address sanitizer and not UBSan reports the store.
         volatile int past = 64 + rank;
         volatile char* block = static_cast<char*>(std::malloc(static_cast<std::size_t>(past)));
         block[past] = 1;
@@ -74,7 +74,7 @@ TEST(Sanitizers, SeeAWritePastTheEnd) {
   EXPECT_THAT(text, testing::HasSubstr("AddressSanitizer: heap-buffer-overflow"));
 }
 
-TEST(Sanitizers, SeeUndefinedBehaviour) {
+TEST(Sanitizers, FindUndefinedBehavior) {
   std::string text;
   const RankOutcome outcome = outcome_of(
       [](int rank) {
@@ -89,7 +89,7 @@ TEST(Sanitizers, SeeUndefinedBehaviour) {
 #endif
 
 #if defined(__SANITIZE_THREAD__)
-TEST(Sanitizers, SeeARaceOfTwoRanks) {
+TEST(Sanitizers, FindARaceOfTwoRanks) {
   std::string text;
   int shared = 0;
   const RankOutcome outcome = outcome_of([&](int rank) { shared += rank; }, text);

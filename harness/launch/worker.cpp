@@ -42,7 +42,7 @@ bool write_all(int pipe, const char* data, std::size_t bytes) {
   return true;
 }
 
-// The way out of the ranks of this process, shared by its threads.
+// Sends the outcomes of the ranks of this process. Its threads share it.
 struct Outlet {
   int pipe = -1;
   bool threads = false;
@@ -54,12 +54,12 @@ struct Outlet {
     head.rank = rank;
     head.bytes = bytes.size();
     std::lock_guard lock(mutex);
-    // Nobody reads any more when the launcher is gone; then this process is about to be ended as well.
+    // A write fails when the launcher has ended; this process is then about to be killed too.
     if (write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head)) write_all(pipe, bytes.data(), bytes.size());
   }
 };
 
-// The rank's way to its outlet, as a service of its context.
+// The outlet of a rank, as a service of its context.
 struct OutletOfRank {
   explicit OutletOfRank(RankContext& of) : context(&of) {}
   RankContext* context;
@@ -78,7 +78,7 @@ verdict::RankOutcome run_function(int rank, const RankFunction& function) {
   }
 }
 
-// Which rank runs on this thread, for the handler of a crash; -1: none.
+// The rank that runs on this thread, for the handler of a crash; -1: none.
 thread_local int rank_of_thread = -1;
 device::HostWorld* world_of_process = nullptr;
 
@@ -99,10 +99,10 @@ std::string_view why_of(int signal) {
 
 void note_crash_and_end(int signal) {
   if (rank_of_thread >= 0) comm::note_crash(*world_of_process, rank_of_thread, why_of(signal));
-  ::raise(signal);  // its handler is the default one by now
+  ::raise(signal);  // SA_RESETHAND has restored the default handler
 }
 
-// Ranks that are threads die together; the first to crash leaves its mark. The sanitizers report crashes themselves.
+// Thread ranks die together. The handler records the rank that crashed first. The sanitizers report crashes themselves.
 void mark_crashes_of_threads(device::HostWorld& world) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   world_of_process = &world;
@@ -115,7 +115,7 @@ void mark_crashes_of_threads(device::HostWorld& world) {
 #endif
 }
 
-// A stack for the handler, as a rank that overflows its own has none left.
+// Gives the handler its own stack, because a rank that has overflowed its stack has none left.
 void use_spare_stack() {
   alignas(16) thread_local char spare[16384];
   stack_t stack{};
@@ -124,8 +124,9 @@ void use_spare_stack() {
   ::sigaltstack(&stack, nullptr);
 }
 
-// The kernel's bound on the heap, for memory that no budget counts: what goes past it is std::bad_alloc at the step
-// that asked, long before the machine ends a process of its choice. Device memory is shared and does not count here.
+// Sets the kernel's limit on the heap, for memory that no budget counts. An allocation beyond it throws std::bad_alloc
+// at its step, long before the machine runs out of memory and kills some process. Device memory is shared and not
+// counted.
 void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unused]] std::size_t num_ranks) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   if (rank_bytes <= 0) return;
@@ -135,7 +136,7 @@ void limit_process_memory([[maybe_unused]] std::int64_t rank_bytes, [[maybe_unus
   const int found = std::fscanf(file, "%ld %ld %ld %ld %ld %ld", &total, &resident, &shared, &text, &library, &data);
   std::fclose(file);
   if (found != 6) return;
-  // Stacks of threads count, and what libraries keep for themselves.
+  // Room for the stacks of threads and the memory that libraries keep.
   constexpr std::int64_t spare = std::int64_t{1} << 30, spare_of_rank = std::int64_t{256} << 20;
   rlimit limit = {};
   if (::getrlimit(RLIMIT_DATA, &limit) != 0) return;
@@ -164,7 +165,7 @@ void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, 
   outlet.send(rank, outcome);
 }
 
-void leave_unstarted(int rank, const ResourceError& why, device::HostWorld& world, Outlet& outlet) {
+void send_never_started(int rank, const ResourceError& why, device::HostWorld& world, Outlet& outlet) {
   verdict::RankOutcome outcome;
   outcome.rank = rank;
   outcome.status = verdict::RankStatus::never_started;
@@ -204,7 +205,7 @@ verdict::RankOutcome outcome_of_exception(int rank) {
   } catch (const std::exception& error) {
     failure.message = error.what();
   } catch (...) {
-    failure.message = "something that is not a std::exception was thrown";
+    failure.message = "an exception that is no std::exception was thrown";
   }
   outcome.failures.push_back(std::move(failure));
   return outcome;
@@ -250,17 +251,17 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
           run_rank(rank, options, world, function, outlet);
         });
       } catch (const std::system_error& error) {
-        leave_unstarted(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+        send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
       }
     }
     for (std::thread& thread : threads) thread.join();
   }
   std::fflush(nullptr);
 #if defined(__SANITIZE_ADDRESS__)
-  // Leaks are looked for at exit(), which this process does not come to.
+  // The leak check runs at exit(), which this process does not call.
   if (__lsan_do_recoverable_leak_check() != 0) ::_exit(23);
 #endif
-  // No destructors of statics: they belong to the launcher, of which this process is a copy.
+  // Skip the destructors of statics: this process is a copy of the launcher, which they belong to.
   ::_exit(0);
 }
 
@@ -270,7 +271,7 @@ void exit_rank_by_kill(verdict::RankOutcome so_far) {
   RankContext& context = RankContext::current();
   Outlet* outlet = context.service<OutletOfRank>().outlet;
   if (outlet == nullptr || outlet->threads)
-    throw Error(str("rank ", context.rank(), " cannot be killed alone: it is a thread of a process"),
+    throw Error(str("rank ", context.rank(), " cannot be killed alone, because it is a thread"),
                 "launch the ranks as processes");
   so_far.rank = context.rank();
   so_far.status = verdict::RankStatus::killed;

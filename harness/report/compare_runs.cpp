@@ -55,7 +55,9 @@ void compare_evidence(ChangeList& out, const Evidence& before, const Evidence& a
   const auto differing = [](const Evidence& e) { return e.comparisons - e.same_bits; };
   if (differing(before) != differing(after)) {
     const bool more = differing(after) > differing(before);
-    const bool vanished = !more && after.comparisons < before.comparisons;  // worse already, and no better bits
+    const bool vanished =
+        !more && after.comparisons <
+                     before.comparisons;  // fewer comparisons are worse already, and their bits did not get better
     const std::string text = str("comparisons whose bits differ ", arrow(differing(before), differing(after)), " (of ",
                                  after.comparisons, ", largest difference ", after.max_abs_difference, ")");
     out.add(more ? Weight::worse : vanished ? Weight::other : Weight::better, "bits", text);
@@ -73,7 +75,7 @@ void compare_evidence(ChangeList& out, const Evidence& before, const Evidence& a
   tolerance("of_largest", before.loosest.of_largest, after.loosest.of_largest);
 }
 
-// Count and bytes of one kind of collective, rank by rank.
+// Count and bytes of one kind of collective on one rank.
 struct Traffic {
   std::int64_t count = 0;
   std::int64_t bytes = 0;
@@ -114,7 +116,7 @@ void compare_collectives(ChangeList& out, const CaseResult& before, const CaseRe
     old_ranks.resize(static_cast<std::size_t>(num_ranks));
     new_ranks.resize(static_cast<std::size_t>(num_ranks));
     if (old_ranks == new_ranks) continue;
-    // The text is about the first rank that differs. More on any rank is worse, and so is a kind that no rank makes.
+    // The text describes the first rank that differs. More on any rank is worse, and so is a kind that no rank issues.
     const auto first = std::mismatch(old_ranks.begin(), old_ranks.end(), new_ranks.begin());
     bool more = false, gone = true;
     for (std::size_t rank = 0; rank < old_ranks.size(); ++rank) {
@@ -131,7 +133,7 @@ void compare_collectives(ChangeList& out, const CaseResult& before, const CaseRe
       text += str(first.first->count != first.second->count ? ", bytes " : ": bytes ",
                   arrow(first.first->bytes, first.second->bytes));
     }
-    if (gone) text += "; the new run makes none of this kind";
+    if (gone) text += "; the new run issues none of this kind";
     out.growth("collectives", text, more || gone);
   }
 }
@@ -149,7 +151,7 @@ void compare_memory(ChangeList& out, const CaseResult& before, const CaseResult&
 void compare_case(ChangeList& out, const CaseResult& before, const CaseResult& after,
                   const CompareRunsOptions& options) {
   compare_verdicts(out, before, after);
-  // What a failed or left-out case gathered says nothing beyond its verdict.
+  // The evidence of a case that failed or did not run means nothing beyond its verdict.
   if (before.status != after.status || !was_executed(before.status) || before.status == Status::FAIL) return;
   compare_evidence(out, before.evidence, after.evidence);
   compare_collectives(out, before, after);
@@ -248,10 +250,10 @@ std::string to_json(const RunComparison& comparison) {
 
 int compare_command(const std::string& old_path, const std::string& new_path, const CompareCommandOptions& options) {
   const ResultsFile before = read_results(old_path), after = read_results(new_path);
-  // The cases that a cut file lacks would pass for new ones.
+  // The cases that a file of an interrupted run lacks would count as new ones.
   if (!before.summary && !options.allow_cut)
-    throw Error(str(old_path, " has no summary: its run was cut after ", before.cases.size(), " cases"),
-                "compare with a whole run, or give --allow-cut");
+    throw Error(str(old_path, " has no summary: its run was cut short after ", before.cases.size(), " cases"),
+                "compare with a complete run, or give --allow-cut");
   CompareRunsOptions how;
   how.time_gates = options.time_gates;
   const RunComparison comparison = compare_runs(before, after, how);

@@ -52,7 +52,7 @@ std::vector<std::string> texts(const RunComparison& comparison) {
   return out;
 }
 
-TEST(CompareRuns, NothingChangedIsZero) {
+TEST(CompareRuns, FindsNothingBetweenEqualRuns) {
   const RunComparison same = between(row("a"), row("a"));
   EXPECT_THAT(same.changes, IsEmpty());
   EXPECT_THAT(same.warnings, IsEmpty());
@@ -61,7 +61,7 @@ TEST(CompareRuns, NothingChangedIsZero) {
   EXPECT_EQ(to_text(same), "1 case in both, 0 changed; 0 changes for the worse, 0 for the better, 0 other\n");
 }
 
-TEST(CompareRuns, VerdictsHaveAnOrder) {
+TEST(CompareRuns, OrdersVerdicts) {
   const auto weight = [](Status before, Status after) {
     const RunComparison c = between(row("a", before), row("a", after));
     EXPECT_EQ(c.changes.size(), 1u);
@@ -80,7 +80,7 @@ TEST(CompareRuns, VerdictsHaveAnOrder) {
   EXPECT_EQ(weight(Status::SKIP, Status::UNSUPPORTED), Weight::other);
 }
 
-TEST(CompareRuns, AVerdictTellsWhyInOneLine) {
+TEST(CompareRuns, GivesTheReasonOfAVerdictInOneLine) {
   CaseResult bad = row("a", Status::FAIL);
   bad.failure = verdict::Failure{};
   bad.failure->file = "a.yaml";
@@ -94,7 +94,7 @@ TEST(CompareRuns, AVerdictTellsWhyInOneLine) {
             "1 case in both, 1 changed; 1 change for the worse, 0 for the better, 0 other\n");
 }
 
-TEST(CompareRuns, CasesGoneAndNew) {
+TEST(CompareRuns, FindsMissingAndNewCases) {
   const RunComparison c =
       compare_runs(file_of({row("a"), row("b")}), file_of({row("b"), row("c"), row("d", Status::FAIL)}));
   EXPECT_THAT(texts(c), ElementsAre("worse gone was PASS, is not in the new file", "worse new FAIL", "other new PASS"));
@@ -102,7 +102,7 @@ TEST(CompareRuns, CasesGoneAndNew) {
   EXPECT_EQ(c.num_changed, 0);
 }
 
-TEST(CompareRuns, MoreCollectivesOrBytesAreWorse) {
+TEST(CompareRuns, CountsMoreCollectivesOrBytesAsWorse) {
   CaseResult more = row("a");
   more.collectives[0].count = 3;
   more.collectives[0].bytes = 264;
@@ -121,12 +121,12 @@ TEST(CompareRuns, MoreCollectivesOrBytesAreWorse) {
   EXPECT_THAT(
       texts(replaced),
       ElementsAre("worse collectives data_parallel/all_reduce in backward, group of 2 along dp: count 2 -> 0, "
-                  "bytes 176 -> 0; the new run makes none of this kind",
+                  "bytes 176 -> 0; the new run issues none of this kind",
                   "worse collectives data_parallel/reduce_scatter in backward, group of 2 along dp: count 0 -> 2, "
                   "bytes 0 -> 176"));
 }
 
-TEST(CompareRuns, RowsPerRankMeetARowForAll) {
+TEST(CompareRuns, ComparesRowsPerRankWithARowForAllRanks) {
   CaseResult split = row("a");
   split.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, 0, ""},
                        {"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, 1, ""}};
@@ -138,7 +138,7 @@ TEST(CompareRuns, RowsPerRankMeetARowForAll) {
                   "-> 200"));
 }
 
-TEST(CompareRuns, LostEvidenceBitsAndToleranceAreWorse) {
+TEST(CompareRuns, CountsLostEvidenceBitsAndToleranceAsWorse) {
   CaseResult after = row("a");
   after.evidence = verdict::Evidence{3, 1, 30, 2, 2, 1e-7, {1e-5, 1e-5, 1e-3}, 1, 0, 0};
   EXPECT_THAT(
@@ -154,15 +154,15 @@ TEST(CompareRuns, LostEvidenceBitsAndToleranceAreWorse) {
   EXPECT_EQ(back.exit_code(), 0);
 }
 
-TEST(CompareRuns, LostConditionsAreWorse) {
+TEST(CompareRuns, CountsLostConditionsAsWorse) {
   CaseResult before = row("a"), after = row("a");
   before.evidence.conditions = 3;
   after.evidence.conditions = 1;
   EXPECT_THAT(texts(between(before, after)), ElementsAre("worse evidence conditions 3 -> 1"));
 }
 
-// Before the field a condition was a comparison of one element with the same bits.
-TEST(CompareRuns, AnOlderFileHasItsConditionsAmongTheComparisons) {
+// Older files without the field count a condition as a comparison of one element with the same bits.
+TEST(CompareRuns, ComparesWithAnOlderFileThatCountsConditionsAsComparisons) {
   CaseResult before = row("a"), after = row("a");
   before.evidence.conditions_apart = false;
   after.evidence = verdict::Evidence{1, 0, 37, 1, 4, 0.0, {1e-6, 1e-5, 0}, 2, 0, 1};
@@ -174,7 +174,7 @@ TEST(CompareRuns, AnOlderFileHasItsConditionsAmongTheComparisons) {
               ElementsAre("worse evidence comparisons 4 -> 3", "worse evidence elements compared 40 -> 39"));
 }
 
-TEST(CompareRuns, MemoryIsToldButChangesNoExitCode) {
+TEST(CompareRuns, ShowsMemoryWithoutChangingTheExitCode) {
   CaseResult after = row("a");
   after.memory["peak_total"] = 20480;
   const RunComparison c = between(row("a"), after);
@@ -199,14 +199,14 @@ RunComparison times(const std::vector<double>& before, const std::vector<double>
   return compare_runs(file_of(timed(before)), file_of(timed(after)), options);
 }
 
-TEST(CompareRuns, TimeAloneGatesOnlyWhereAsked) {
+TEST(CompareRuns, CountsTimesOnlyWithTimeGates) {
   const RunComparison shown = compare_runs(file_of(timed({1.0})), file_of(timed({2.5})));
   EXPECT_THAT(texts(shown), ElementsAre("other time 1 s -> 2.5 s, 2.5 times"));
   EXPECT_EQ(shown.exit_code(), 0);
   EXPECT_EQ(times({1.0}, {2.5}).exit_code(), 1);
 }
 
-TEST(CompareRuns, NothingIsBetterForHavingVanished) {
+TEST(CompareRuns, NeverCountsAnAbsenceAsBetter) {
   CaseResult before = row("a"), after = row("a");
   before.collectives = {{"data_parallel", "all_reduce", "dp", 2, "backward", 4, 64, -1, ""}};
   before.evidence.comparisons = 4;
@@ -226,20 +226,20 @@ TEST(CompareRuns, NothingIsBetterForHavingVanished) {
               ElementsAre(testing::StartsWith("better collectives")));
 }
 
-TEST(CompareRuns, OnlyLargeChangesOfTimeCount) {
+TEST(CompareRuns, ShowsOnlyLargeChangesOfTime) {
   EXPECT_THAT(times({1.0}, {1.9}).changes, IsEmpty());
   EXPECT_THAT(texts(times({1.0}, {2.5})), ElementsAre("worse time 1 s -> 2.5 s, 2.5 times"));
   EXPECT_THAT(texts(times({2.5}, {1.0})), ElementsAre("better time 2.5 s -> 1 s, 0.4 times"));
-  // Ten times as long, but too short to be measured well.
+  // Ten times as long, but below time_floor.
   EXPECT_THAT(times({0.01}, {0.1}).changes, IsEmpty());
 }
 
-TEST(CompareRuns, TheDriftOfAWholeRunIsOneChange) {
+TEST(CompareRuns, ShowsTheDriftOfTheRunAsOneChange) {
   const std::vector<double> before(10, 1.0);
   const RunComparison slower = times(before, std::vector<double>(10, 3.0));
   EXPECT_THAT(texts(slower), ElementsAre("worse time all 10 cases together: 10 s -> 30 s, 3 times"));
   EXPECT_EQ(slower.changes[0].scenario, "");
-  // A little slower everywhere, one far slower: the one.
+  // All cases are a little slower and one is far slower; only that one is shown.
   std::vector<double> after(10, 1.3);
   after[4] = 4.0;
   const RunComparison one = times(before, after);
@@ -247,13 +247,13 @@ TEST(CompareRuns, TheDriftOfAWholeRunIsOneChange) {
   EXPECT_EQ(one.changes[0].scenario, "s4");
 }
 
-TEST(CompareRuns, ANoisyRunNeedsMoreToStandOut) {
+TEST(CompareRuns, NeedsALargerChangeInANoisyRun) {
   const std::vector<double> before(9, 1.0);
   const std::vector<double> noisy{0.5, 0.6, 0.7, 0.9, 1.0, 1.1, 1.4, 1.7, 2.2};
   EXPECT_THAT(times(before, noisy).changes, IsEmpty());
 }
 
-TEST(CompareRuns, RepetitionsCountByTheirShortestTimeAndWorstVerdict) {
+TEST(CompareRuns, TakesTheShortestTimeAndTheWorstVerdictOfRepetitions) {
   CaseResult slow = row("a");
   slow.seconds = 9.0;
   EXPECT_THAT(compare_runs(file_of({row("a")}), file_of({slow, row("a"), slow})).changes, IsEmpty());
@@ -261,7 +261,7 @@ TEST(CompareRuns, RepetitionsCountByTheirShortestTimeAndWorstVerdict) {
   EXPECT_THAT(texts(flaky), ElementsAre("worse verdict PASS -> FAIL"));
 }
 
-TEST(CompareRuns, TimesOfOtherMachinesAreNotCompared) {
+TEST(CompareRuns, DoesNotCompareTimesOfOtherMachines) {
   ResultsFile before = file_of(timed({1.0}));
   ResultsFile after = file_of(timed({9.0}));
   after.run.machine["cpu"] = "another";
@@ -270,13 +270,13 @@ TEST(CompareRuns, TimesOfOtherMachinesAreNotCompared) {
   EXPECT_THAT(c.warnings, ElementsAre("times are not compared: processor some -> another"));
 }
 
-TEST(CompareRuns, WarningsOfTheFilesAreKept) {
+TEST(CompareRuns, KeepsTheWarningsOfTheFiles) {
   ResultsFile cut = file_of({row("a")});
   cut.warnings = {"x.jsonl has no summary"};
   EXPECT_THAT(to_text(compare_runs(cut, file_of({row("a")}))), testing::StartsWith("note: x.jsonl has no summary\n"));
 }
 
-TEST(CompareRuns, JsonHoldsTheSame) {
+TEST(CompareRuns, GivesTheSameAsJson) {
   CaseResult after = row("a\"", Status::FAIL);
   const auto json = nlohmann::json::parse(to_json(between(row("a\""), after)));
   EXPECT_EQ(json["kind"], "comparison");

@@ -25,7 +25,7 @@ bool is_trace_name(const std::string& name) {
   return name.starts_with("case-") && name.find(".rank-") != std::string::npos && name.ends_with(".jsonl");
 }
 
-// case-2 before case-10.
+// The numbers in a name, so that case-2 sorts before case-10.
 std::vector<std::size_t> numbers_in(const std::string& name) {
   std::vector<std::size_t> numbers;
   for (std::size_t i = 0; i < name.size();) {
@@ -54,7 +54,7 @@ TraceRecord record_from(const Json& json) {
   return record;
 }
 
-// The values of a case but those of `keys`: "world_size=2,launch=process,device=cpu" -> "world_size=2,device=cpu".
+// A case id without some keys: ("world_size=2,launch=process,device=cpu", {"launch"}) -> "world_size=2,device=cpu".
 std::string without(const std::string& case_id, const std::vector<std::string_view>& keys) {
   std::string kept;
   std::istringstream parts(case_id);
@@ -72,7 +72,7 @@ struct RunOfCase {
   std::map<std::pair<std::string, int>, const RankTrace*> ranks;  // by stage and rank
 };
 
-// In the order of the traces. A case that was repeated comes once, as it ran first.
+// The cases in the order of the traces. Of a repeated case only the first run is kept.
 std::vector<RunOfCase> cases_of(const std::vector<RankTrace>& traces) {
   std::vector<RunOfCase> cases;
   std::map<std::pair<std::string, std::string>, std::size_t> place;
@@ -164,7 +164,7 @@ std::string describe(const TraceDifference& found) {
     if (same.same_bits_as(*found.before))
       text += str(describe(same), "\n    hash ", hash_text(*found.before), " and ", hash_text(*found.after), "\n");
     else
-      text += str("the runs did not do the same\n    first:  ", describe(*found.before),
+      text += str("the runs did different things\n    first:  ", describe(*found.before),
                   "\n    second: ", describe(*found.after), "\n");
   }
   text += str("    ", found.index, " records before it agree, of ", found.num_before,
@@ -197,9 +197,9 @@ RankTrace parse_trace(std::string_view text, const std::string& path) {
     ++number;
     try {
       const Json json = Json::parse(line);
-      if (ended) throw Error("something follows the end");
+      if (ended) throw Error("a line follows the last one");
       if (number == 1) {
-        if (json.at("kind") != "trace") throw Error("the first line is not that of a trace");
+        if (json.at("kind") != "trace") throw Error("the first line is not of a trace");
         trace.scenario = json.at("scenario").get<std::string>();
         trace.case_id = json.at("case").get<std::string>();
         trace.stage = json.at("stage").get<std::string>();
@@ -212,10 +212,12 @@ RankTrace parse_trace(std::string_view text, const std::string& path) {
         trace.records.push_back(record_from(json));
       }
     } catch (const std::exception& error) {
-      throw Error(str(path, ":", number, ": no trace of bits: ", error.what()), "give a folder of run --trace-bits");
+      throw Error(str(path, ":", number, ": this is not a trace of bits: ", error.what()),
+                  "give a folder of run --trace-bits");
     }
   }
-  if (!ended) throw Error(str(path, ": the trace was cut after ", number, " lines"), "run again with --trace-bits");
+  if (!ended)
+    throw Error(str(path, ": the trace is cut short after ", number, " lines"), "run again with --trace-bits");
   return trace;
 }
 
@@ -225,7 +227,7 @@ std::vector<RankTrace> read_traces(const std::string& folder) {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, failed))
     if (is_trace_name(entry.path().filename().string())) files.push_back(entry.path());
   if (failed || files.empty())
-    throw Error(str("no traces of bits in ", folder), "make them with lockstep run --trace-bits FOLDER");
+    throw Error(str("there are no traces of bits in ", folder), "write them with lockstep run --trace-bits FOLDER");
   std::sort(files.begin(), files.end(), [](const fs::path& a, const fs::path& b) {
     return numbers_in(a.filename().string()) < numbers_in(b.filename().string());
   });

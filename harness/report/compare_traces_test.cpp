@@ -43,7 +43,7 @@ TEST(CompareTraces, FindsNothingBetweenEqualOnes) {
   EXPECT_THAT(to_text(found), HasSubstr("1 case compared, 8 records; 0 cases differ"));
 }
 
-TEST(CompareTraces, NamesTheRankThatPartsFirst) {
+TEST(CompareTraces, NamesTheRankThatDiffersFirst) {
   std::vector<TraceRecord> late = usual(), early = usual();
   late[3].hash = "b4";
   early[1].hash = "b2";
@@ -67,11 +67,11 @@ TEST(CompareTraces, NamesTheRankThatPartsFirst) {
   EXPECT_EQ(json["exit_code"], 1);
 }
 
-TEST(CompareTraces, TellsWhatOnlyOneRunDid) {
+TEST(CompareTraces, ShowsARecordOfOneRunOnly) {
   std::vector<TraceRecord> other = usual(), shorter = usual();
   other[2] = record("recompute", "model.fc1", "a3");
   EXPECT_THAT(to_text(compare_traces({trace(0, usual())}, {trace(0, other)})),
-              AllOf(HasSubstr("the runs did not do the same"),
+              AllOf(HasSubstr("the runs did different things"),
                     HasSubstr("first:  iteration 0, backward, gradient of the output of model"),
                     HasSubstr("second: iteration 0, recompute of model.fc1")));
   shorter.pop_back();
@@ -85,7 +85,7 @@ TEST(CompareTraces, TellsWhatOnlyOneRunDid) {
   EXPECT_EQ(missing.differences[0].index, 0u);
 }
 
-TEST(CompareTraces, LinesThatMovedAreNoDifference) {
+TEST(CompareTraces, IgnoresLineNumbers) {
   std::vector<TraceRecord> moved = usual();
   for (TraceRecord& one : moved) one.line += 3;
   EXPECT_EQ(compare_traces({trace(0, usual())}, {trace(0, moved)}).exit_code(), 0);
@@ -100,14 +100,14 @@ TEST(CompareTraces, PairsCasesAcrossLaunchesAndDevices) {
   const RankTrace larger = trace(0, usual(), "world_size=4,launch=process,device=cpu");
   EXPECT_EQ(compare_traces({process}, {thread}).exit_code(), 0);
   EXPECT_EQ(compare_traces({process}, {sim}).exit_code(), 1);
-  // The same values come before other launches.
+  // A case with the same launch is preferred to one with another.
   EXPECT_EQ(compare_traces({process, thread}, {sim, thread, process}).exit_code(), 0);
   EXPECT_THAT(compare_traces({process}, {sim, process}).extra,
               ElementsAre("net [world_size=2,launch=thread,device=sim]"));
   const TraceComparison gone = compare_traces({process, larger}, {process});
   EXPECT_THAT(gone.unpaired, ElementsAre("net [world_size=4,launch=process,device=cpu]"));
   EXPECT_EQ(gone.exit_code(), 1);
-  EXPECT_THROW(compare_traces({larger}, {process}), Error);  // nothing to compare is no agreement
+  EXPECT_THROW(compare_traces({larger}, {process}), Error);  // without a record to compare there is no agreement
 }
 
 std::string error_of(const std::string& text) {
@@ -119,7 +119,7 @@ std::string error_of(const std::string& text) {
   return "no error";
 }
 
-TEST(ReadTraces, ReadsWhatARankWroteAndRefusesTheRest) {
+TEST(ReadTraces, ReadsTracesAndRefusesOtherFiles) {
   const std::string head =
       "{\"kind\":\"trace\",\"scenario\":\"net\",\"case\":\"world_size=1\",\"stage\":\"save\",\"rank\":0,\"world_size\":"
       "1}\n";
@@ -133,17 +133,17 @@ TEST(ReadTraces, ReadsWhatARankWroteAndRefusesTheRest) {
   ASSERT_THAT(read.records, SizeIs(1));
   EXPECT_EQ(read.records[0].hash, "00ff");
   EXPECT_EQ(read.records[0].part, 1);
-  EXPECT_THAT(error_of(head + line), HasSubstr("was cut after 2 lines"));
+  EXPECT_THAT(error_of(head + line), HasSubstr("is cut short after 2 lines"));
   EXPECT_THAT(error_of(head + end), HasSubstr("records are missing"));
   EXPECT_THAT(error_of(line + end), HasSubstr("x.jsonl:1"));
   EXPECT_THAT(error_of(head + "{" + line + end), HasSubstr("x.jsonl:2"));
 }
 
-TEST(ReadTraces, KeepsOtherFilesAndSortsByNumber) {
+TEST(ReadTraces, IgnoresOtherFilesAndSortsByNumber) {
   namespace fs = std::filesystem;
   const fs::path folder = fs::path(testing::TempDir()) / str("lockstep_traces_", ::getpid());
   fs::remove_all(folder);
-  clear_traces(folder.string());  // makes it
+  clear_traces(folder.string());  // creates it
   EXPECT_THROW(read_traces(folder.string()), Error);
   const auto put = [&](const std::string& name, const std::string& scenario) {
     std::ofstream(folder / name) << str("{\"kind\":\"trace\",\"scenario\":\"", scenario,

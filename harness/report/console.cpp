@@ -98,7 +98,7 @@ When when_from_name(std::string_view name) {
   if (name == "auto") return When::automatic;
   if (name == "always") return When::always;
   if (name == "never") return When::never;
-  throw Error(str("'", name, "' is no choice here"), "choose auto, always or never");
+  throw Error(str("'", name, "' is not a valid choice"), "choose auto, always or never");
 }
 
 ConsoleOptions console_options(int file_descriptor, When color, When progress, int verbosity) {
@@ -139,7 +139,7 @@ std::string failure_text(const CaseResult& row) {
     text += failure.message;
     for (const std::string& other : failure.also) text += str("\nalso ", other);
   } else if (row.status == Status::XPASS) {
-    text = "a failure was expected, and none came: " + row.reason;
+    text = "a failure was expected, but the case passed: " + row.reason;
   } else {
     text = row.reason;
   }
@@ -169,7 +169,7 @@ void Console::finished(const CaseResult& row) {
     out_ << status_text(row.status) << ' ' << name;
     const std::string time = row.seconds > 0 ? seconds_text(row.seconds) : std::string();
     if (!time.empty()) out_ << "  " << paint(time, dim);
-    // A reason is told on the line itself unless the failure below tells it.
+    // The reason of an unexpected result is part of the failure below.
     if (!row.reason.empty() && !unexpected) out_ << "  " << printable_line(row.reason);
     out_ << '\n';
   }
@@ -182,7 +182,7 @@ void Console::finished(const CaseResult& row) {
     if (row.status == Status::PASS || row.status == Status::XFAIL) {
       out_ << "  " << paint(evidence_text(row.evidence), dim) << '\n';
       if (row.plan_verdict && !row.plan_verdict->is_judged)
-        out_ << "  " << paint(printable_line("the plan was not judged, " + row.plan_verdict->reason), dim) << '\n';
+        out_ << "  " << paint(printable_line("the plan was not judged: " + row.plan_verdict->reason), dim) << '\n';
       for (const auto& collective : row.collectives) {
         out_ << "  " << paint(printable_line(collective_text(collective)), dim) << '\n';
       }
@@ -244,7 +244,7 @@ void Console::draw() {
   std::string line = fmt::format("[{}/{}]", num_finished_, num_cases_);
   if (!unexpected_.empty()) line += str(" ", unexpected_.size(), " unexpected");
   if (!last_.empty()) line += " " + last_;
-  // One column is left free, so that no terminal wraps the line.
+  // The last column stays free, because some terminals wrap a line that fills it.
   if (options_.width > 1 && line.size() >= static_cast<std::size_t>(options_.width)) {
     line.resize(static_cast<std::size_t>(options_.width) - 1);
     line = valid_utf8(line);

@@ -1,12 +1,12 @@
-// What a person sees while cases run: a line a case, failures in full, the counts at the end.
+// The console output of a run: a line per case, failures in full, and the counts at the end.
 //
 //   Console console(std::cout, console_options(STDOUT_FILENO, When::automatic, When::automatic, 0));
 //   console.begin(cases.size());
 //   console.finished(row);  ...
 //   console.end(summary, "build/report/results.jsonl");
 //
-// Quiet shows what is unexpected and the counts; verbose adds evidence, collectives and reasons. The progress line, on
-// a terminal only, says how far the run is and is wiped before anything else is written. One thread at a time.
+// Quiet output has only unexpected results and the counts. Verbose output adds evidence, collectives and reasons. A
+// terminal also gets a progress line, which is erased before anything else is written. Used from one thread.
 #pragma once
 
 #include <iosfwd>
@@ -27,10 +27,10 @@ struct ConsoleOptions {
   bool color = false;
   bool progress = false;
   int verbosity = 0;  // -1 quiet, 0, 1 verbose
-  int width = 80;     // columns the progress line may take
+  int width = 80;     // columns of the progress line, at most
 };
 
-// Colours and progress by themselves on a terminal only (colours also not with NO_COLOR or TERM=dumb).
+// With When::automatic, a terminal gets a progress line and colors, unless TERM is dumb; NO_COLOR turns colors off.
 ConsoleOptions console_options(int file_descriptor, When color, When progress, int verbosity);
 
 class Console {
@@ -38,9 +38,9 @@ class Console {
   Console(std::ostream& out, ConsoleOptions options);
   void begin(int num_cases);
   void finished(const verdict::CaseResult& row);
-  // Anything else that is to appear between the lines, such as a warning.
+  // Prints a text between the lines, such as a warning.
   void note(std::string_view text);
-  // Unexpected results once more in short, counts, time, where the results are.
+  // Prints the unexpected results once more in short, the counts, the time, and the path of the results file.
   void end(const verdict::Summary& summary, const std::string& results_path = {});
 
  private:
@@ -55,12 +55,12 @@ class Console {
   bool drawn_ = false;
   std::string last_;
   std::vector<std::string> unexpected_;
-  std::map<std::string, int> missing_;  // cases that did not run, by reason
+  std::map<std::string, int> missing_;  // number of cases that did not run, by reason
 };
 
-// A failure in full: place, check, message, what other ranks said, how to run it again.
+// A failure in full: place, check, message, the failures of other ranks, and the command that runs the case again.
 std::string failure_text(const verdict::CaseResult& row);
-// "file:line:column", as much of it as is known; "" when nothing is.
+// "file:line:column", as far as it is known; empty without a file.
 std::string place_text(const verdict::Failure& failure);
 
 }  // namespace lockstep::report

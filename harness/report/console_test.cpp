@@ -58,11 +58,11 @@ std::string shown(const CaseResult& row, ConsoleOptions options = {}) {
   return out.str();
 }
 
-TEST(Console, OneLineForACaseThatPassed) {
+TEST(Console, PrintsOneLineForACaseThatPassed) {
   EXPECT_EQ(shown(passed()), "PASS        compose/a [world_size=2]  0.021 s\n");
 }
 
-TEST(Console, AFailureInFullWithPlaceAndHowToRunItAgain) {
+TEST(Console, PrintsAFailureInFull) {
   EXPECT_EQ(shown(failed()),
             "FAIL        compose/a [world_size=2]  0.021 s\n"
             "  scenarios/a.yaml:12:5: expect_equal, rank 1, iteration 3\n"
@@ -72,7 +72,7 @@ TEST(Console, AFailureInFullWithPlaceAndHowToRunItAgain) {
             "  again: lockstep run compose/a\n");
 }
 
-TEST(Console, AReasonOnTheLine) {
+TEST(Console, PrintsTheReasonOnTheLine) {
   CaseResult row = passed();
   row.status = Status::SKIP;
   row.seconds = 0;
@@ -80,24 +80,24 @@ TEST(Console, AReasonOnTheLine) {
   EXPECT_EQ(shown(row), "SKIP        compose/a [world_size=2]  needs 4 ranks\n");
 }
 
-TEST(Console, AnUnexpectedPassTellsWhatWasExpected) {
+TEST(Console, PrintsTheExpectedFailureOfAnXpass) {
   CaseResult row = passed();
   row.status = Status::XPASS;
   row.reason = "known to differ";
   EXPECT_EQ(shown(row),
             "XPASS       compose/a [world_size=2]  0.021 s\n"
-            "  a failure was expected, and none came: known to differ\n"
+            "  a failure was expected, but the case passed: known to differ\n"
             "  again: lockstep run compose/a\n");
 }
 
-TEST(Console, QuietShowsTheUnexpectedOnly) {
+TEST(Console, PrintsOnlyUnexpectedResultsWhenQuiet) {
   ConsoleOptions quiet;
   quiet.verbosity = -1;
   EXPECT_EQ(shown(passed(), quiet), "");
   EXPECT_THAT(shown(failed(), quiet), HasSubstr("FAIL        compose/a"));
 }
 
-TEST(Console, VerboseShowsTheEvidence) {
+TEST(Console, PrintsTheEvidenceWhenVerbose) {
   ConsoleOptions verbose;
   verbose.verbosity = 1;
   EXPECT_EQ(shown(passed(), verbose),
@@ -107,7 +107,7 @@ TEST(Console, VerboseShowsTheEvidence) {
             "  memory peak 4 KiB\n");
 }
 
-TEST(Console, VerboseShowsConditionsApartFromComparisons) {
+TEST(Console, PrintsConditionsApartFromComparisons) {
   ConsoleOptions verbose;
   verbose.verbosity = 1;
   CaseResult row = passed();
@@ -116,7 +116,7 @@ TEST(Console, VerboseShowsConditionsApartFromComparisons) {
               HasSubstr("2 comparisons of 10 elements, 2 with the same bits, 3 conditions, 1 coll"));
 }
 
-TEST(Console, ColoursTheVerdict) {
+TEST(Console, ColorsTheVerdict) {
   ConsoleOptions color;
   color.color = true;
   EXPECT_THAT(shown(passed(), color), HasSubstr("\x1b[32mPASS       \x1b[0m compose/a"));
@@ -124,13 +124,13 @@ TEST(Console, ColoursTheVerdict) {
   EXPECT_THAT(shown(failed()), Not(HasSubstr("\x1b")));
 }
 
-TEST(Console, MessagesDoNotSteerTheTerminal) {
+TEST(Console, EscapesCharactersThatSteerTheTerminal) {
   CaseResult row = failed();
   row.failure->message = "red \x1b[31m and \r back";
   EXPECT_THAT(shown(row), HasSubstr("red \\x1b[31m and \\x0d back"));
 }
 
-TEST(Console, ANameStaysOnItsLine) {
+TEST(Console, KeepsANameOnItsLine) {
   CaseResult row = passed();
   row.case_id =
       "word=a\nPASS b\xc2\x9b"
@@ -138,7 +138,7 @@ TEST(Console, ANameStaysOnItsLine) {
   EXPECT_THAT(shown(row), HasSubstr("[word=a\\nPASS b\\u009b31m\\u202e]"));
 }
 
-TEST(Console, TheProgressLineIsWipedBeforeAnythingElse) {
+TEST(Console, ErasesTheProgressLineBeforeAnythingElse) {
   ConsoleOptions progress;
   progress.progress = true;
   progress.width = 40;
@@ -179,14 +179,14 @@ TEST(Console, EndsWithTheCounts) {
             "results: build/results.jsonl\n");
 }
 
-TEST(Console, TellsWhyNothingWasExecuted) {
+TEST(Console, GivesTheReasonWhyNothingWasExecuted) {
   std::ostringstream out;
   Console console(out, {});
   console.end(verdict::Summary{{{"UNSUPPORTED", 2}}, 0.5, 77});
   EXPECT_THAT(out.str(), HasSubstr("nothing was executed: this machine lacks what the cases need\n"));
 }
 
-TEST(ConsoleOptions, AreQuietAboutColoursWhereNobodyLooks) {
+TEST(ConsoleOptions, HaveNoColorsWithoutATerminal) {
   int channel[2];
   ASSERT_EQ(::pipe(channel), 0);
   const ConsoleOptions automatic = console_options(channel[1], When::automatic, When::automatic, 0);
@@ -200,7 +200,7 @@ TEST(ConsoleOptions, AreQuietAboutColoursWhereNobodyLooks) {
   ::close(channel[1]);
 }
 
-TEST(ConsoleOptions, OnATerminalTheEnvironmentHasASay) {
+TEST(ConsoleOptions, FollowTheEnvironmentOnATerminal) {
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY);
   if (terminal < 0) GTEST_SKIP() << "no pseudo terminal";
   ::grantpt(terminal);
@@ -228,7 +228,7 @@ TEST(WhenFromName, KnowsThreeWords) {
   EXPECT_THROW(when_from_name("Always"), Error);
 }
 
-TEST(Console, CasesThatDidNotRunAreOneLineAReason) {
+TEST(Console, PrintsOneLinePerReasonForCasesThatDidNotRun) {
   std::ostringstream out;
   Console console(out, {});
   verdict::Summary summary;

@@ -69,7 +69,7 @@ void clear_dumps(const std::string& folder) {
   for (const fs::path& one : case_folders(folder)) {
     if (!fs::is_regular_file(one / stories_name, ignored)) continue;  // not a dump
     for (const char* name : {stories_name, about_name}) fs::remove(one / name, ignored);
-    fs::remove(one, ignored);  // stays when anything else lies in it
+    fs::remove(one, ignored);  // fails, and the folder stays, when it holds anything else
   }
   if (fs::is_directory(folder, ignored) && fs::is_empty(folder, ignored)) fs::remove(folder, ignored);
 }

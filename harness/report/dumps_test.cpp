@@ -52,14 +52,14 @@ TEST_F(Dumps, AreFoundFromAnyOfThreePaths) {
   EXPECT_EQ(find_dumps(results_ + ".dumps/case-10")[0].stories, "{\"rank\":0}\n");
 }
 
-TEST_F(Dumps, OfNothingAreAnError) {
+TEST_F(Dumps, AreAnErrorWhereThereAreNone) {
   EXPECT_THAT(error_of(root_ + "/missing"), HasSubstr("there is no file or folder"));
   EXPECT_THAT(error_of(root_), HasSubstr("there is no flight recorder dump in " + root_));
   std::ofstream(results_) << "{}";
   EXPECT_THAT(error_of(results_), HasSubstr("no folder " + results_ + ".dumps"));
 }
 
-TEST_F(Dumps, AreClearedAndNothingElse) {
+TEST_F(Dumps, AreClearedWithoutOtherFiles) {
   write(1, "a");
   write(2, "b");
   const std::string folder = dump_folder_of(results_), elsewhere = root_ + "/elsewhere";

@@ -51,7 +51,7 @@ TEST(JsonLine, HasTheFieldsOfRunAndSummary) {
             R"({"kind":"summary","counts":{"FAIL":1,"PASS":3},"seconds":1.5,"exit_code":1})");
 }
 
-TEST(JsonLine, SaysWhyAPlanWasNotJudged) {
+TEST(JsonLine, GivesTheReasonWhyAPlanWasNotJudged) {
   CaseResult row = full_case();
   row.plan_verdict = {true, ""};
   EXPECT_EQ(json_line(row), json_line(full_case()));
@@ -91,7 +91,7 @@ TEST(JsonLine, NamesATimelineOnlyWhereThereIsOne) {
   EXPECT_EQ(parse_results(text, "r.jsonl").cases.at(0).timeline, "when/timeline-3.json");
 }
 
-TEST(JsonLine, StaysOneLineOfJsonWithHostileContent) {
+TEST(JsonLine, IsOneLineOfJsonForHostileContent) {
   CaseResult row = full_case();
   row.scenario = std::string("a\"\\\n\r\t\x01\x7f\xff\xc0\xaf\0end", 15);
   row.params = {{"x\n", "{\n\"a\":\r\n1}"}, {"y", "not json"}, {"z", ""}};

@@ -40,7 +40,7 @@ Outcome outcome_of(Status status) {
   return Outcome::error;
 }
 
-// Three decimals and no exponent: what the schema takes as a time.
+// The schema demands decimals without an exponent.
 std::string time_text(double seconds) { return fmt::format("{:.3f}", seconds > 0 && seconds < 1e9 ? seconds : 0.0); }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
@@ -70,7 +70,7 @@ struct Totals {
   }
 };
 
-// Where an editor should go: the step that failed, or the step of the scenario's own file that led to it.
+// The line that an editor should open: the failed step, or the step of the scenario's own file that called its routine.
 int line_of(const CaseResult& row) {
   if (!row.failure) return 1;
   if (row.failure->file == row.file && row.failure->line > 0) return row.failure->line;
@@ -129,7 +129,7 @@ std::string xml_safe(std::string_view text) {
   out.reserve(shown.size());
   for (std::size_t i = 0; i < shown.size(); ++i) {
     if (shown.compare(i, 3, "\xef\xbf\xbe") == 0 || shown.compare(i, 3, "\xef\xbf\xbf") == 0) {
-      out += "\xef\xbf\xbd";  // U+FFFE and U+FFFF are UTF-8, but no characters of XML
+      out += "\xef\xbf\xbd";  // U+FFFE and U+FFFF are valid UTF-8, but not characters of XML
       i += 2;
     } else {
       out += shown[i];
@@ -139,7 +139,7 @@ std::string xml_safe(std::string_view text) {
 }
 
 std::string junit_xml(const std::vector<CaseResult>& results, const std::string& started) {
-  // Suites in the order in which their scenarios came.
+  // Suites are in the order of the first case of each scenario.
   std::vector<std::string> order;
   std::map<std::string, std::vector<const CaseResult*>> suites;
   Totals all;
@@ -170,7 +170,7 @@ std::string junit_xml(const std::vector<CaseResult>& results, const std::string&
     set(suite, "skipped", str(totals.skipped));
     set(suite, "time", time_text(totals.seconds));
     if (!started.empty()) set(suite, "timestamp", started);
-    // The same case again (--repeat) gets a number, for names tell testcases apart.
+    // A repeated case gets a number, because the names of testcases must differ.
     std::map<std::string, int> seen;
     for (const CaseResult* row : suites[scenario]) {
       const int times = ++seen[row->case_id];

@@ -49,7 +49,7 @@ pugi::xml_document parsed(const std::string& xml) {
   return document;
 }
 
-// What the Jenkins schema lets an element hold.
+// The attributes and children that the Jenkins schema allows per element.
 const std::map<std::string, std::set<std::string>> allowed_children = {
     {"testsuites", {"testsuite"}},
     {"testsuite", {"testcase"}},
@@ -85,7 +85,8 @@ void expect_in_schema(const pugi::xml_node& node) {
   }
 }
 
-// No character below 0x20 but newline, tab, carriage return; no reference to one either; valid UTF-8.
+// Whether the text is valid UTF-8 with no character below 0x20, nor a reference to one, except newline, tab and
+// carriage return.
 void expect_xml_characters(const std::string& xml) {
   for (const char c : xml) {
     const auto byte = static_cast<unsigned char>(c);
@@ -95,7 +96,7 @@ void expect_xml_characters(const std::string& xml) {
   EXPECT_EQ(valid_utf8(xml), xml);
 }
 
-TEST(Junit, OneSuiteAScenarioOneTestcaseACase) {
+TEST(Junit, HasASuitePerScenarioAndATestcasePerCase) {
   const std::string xml = junit_xml({row("compose/a", "x=1", Status::PASS), row("compose/b", "", Status::FAIL),
                                      row("compose/a", "x=2", Status::SKIP)},
                                     "2026-01-02T03:04:05Z");
@@ -119,7 +120,7 @@ TEST(Junit, OneSuiteAScenarioOneTestcaseACase) {
   EXPECT_FALSE(b.next_sibling("testsuite"));
 }
 
-TEST(Junit, FailureTextsBeginWithFileAndLine) {
+TEST(Junit, BeginsTheTextOfAFailureWithFileAndLine) {
   const auto document = parsed(junit_xml({row("compose/a", "", Status::FAIL)}));
   const auto failure = document.child("testsuites").child("testsuite").child("testcase").child("failure");
   EXPECT_STREQ(failure.attribute("type").value(), "FAIL");
@@ -129,7 +130,7 @@ TEST(Junit, FailureTextsBeginWithFileAndLine) {
                "again: lockstep run compose/a");
 }
 
-TEST(Junit, EveryVerdictHasItsElement) {
+TEST(Junit, HasAnElementForEveryVerdict) {
   const std::map<Status, std::string> elements = {{Status::PASS, ""},         {Status::FAIL, "failure"},
                                                   {Status::XFAIL, "skipped"}, {Status::XPASS, "failure"},
                                                   {Status::SKIP, "skipped"},  {Status::HANG, "error"},
@@ -147,7 +148,7 @@ TEST(Junit, EveryVerdictHasItsElement) {
   }
 }
 
-TEST(Junit, ATestcaseHasItsFileItsLineAndProperties) {
+TEST(Junit, GivesFileLineAndPropertiesOfATestcase) {
   CaseResult failed = row("compose/a", "world_size=4", Status::FAIL);
   failed.file = "scenarios/a.yaml";
   failed.world_size = 4;
@@ -168,7 +169,7 @@ TEST(Junit, ATestcaseHasItsFileItsLineAndProperties) {
   EXPECT_EQ(value("mirrors"), "16");
   EXPECT_EQ(value("status"), "FAIL");
   EXPECT_EQ(value("repro"), "lockstep run compose/a");
-  failed.failure->file = "scenarios/lib/train.yaml";  // inside a routine: the line that led there
+  failed.failure->file = "scenarios/lib/train.yaml";  // inside a routine: the calling line counts
   failed.failure->scenario_line = 30;
   node = testcase(failed);
   EXPECT_STREQ(node.attribute("line").value(), "30");
@@ -177,19 +178,19 @@ TEST(Junit, ATestcaseHasItsFileItsLineAndProperties) {
   EXPECT_STREQ(node.attribute("line").value(), "1");
 }
 
-TEST(Junit, RepeatedCasesHaveNamesOfTheirOwn) {
+TEST(Junit, NumbersRepeatedCases) {
   const auto document = parsed(junit_xml({row("a", "b", Status::PASS), row("a", "b", Status::PASS)}));
   const auto first = document.child("testsuites").child("testsuite").child("testcase");
   EXPECT_STREQ(first.attribute("name").value(), "b");
   EXPECT_STREQ(first.next_sibling().attribute("name").value(), "b (2)");
 }
 
-TEST(Junit, NothingIsStillAFile) {
+TEST(Junit, IsValidWithoutResults) {
   const auto document = parsed(junit_xml({}));
   EXPECT_STREQ(document.child("testsuites").attribute("tests").value(), "0");
 }
 
-TEST(Junit, HostileTextsStayWellFormed) {
+TEST(Junit, StaysWellFormedForHostileTexts) {
   CaseResult r = row("a<b>&\"'", "]]>\n<!--\x01\x1b[31m", Status::FAIL);
   r.failure->message = std::string("nul \0 bell \a esc \x1b delete \x7f latin \xe9 overlong \xc0\xaf ", 47) +
                        "surrogate \xed\xa0\x80 nonchar \xef\xbf\xbf\xef\xbf\xbe fine \xe2\x82\xac ]]> <x> &amp;";
@@ -209,7 +210,7 @@ TEST(Junit, HostileTextsStayWellFormed) {
   EXPECT_THAT(text, HasSubstr("fine \xe2\x82\xac ]]> <x> &amp;"));
 }
 
-TEST(Junit, RandomBytesStayWellFormed) {
+TEST(Junit, StaysWellFormedForRandomBytes) {
   std::mt19937 generator(5);
   for (int round = 0; round < 200; ++round) {
     SCOPED_TRACE(round);

@@ -28,10 +28,10 @@ struct Ended {
   bool started = false;
   bool in_time = false;
   int exit_code = -1;  // -1: ended by a signal
-  std::string output;  // what it said on both channels, the last part of it
+  std::string output;  // the end of its standard output and standard error
 };
 
-// Runs a program without a shell, with nothing to read, and collects it; past the deadline it is killed.
+// Runs a program without a shell and with an empty standard input. Kills it at the deadline.
 Ended run_program(const std::vector<std::string>& words, double seconds) {
   constexpr std::size_t most_output = 8192;
   Ended ended;
@@ -120,11 +120,11 @@ std::string find_report_python() {
   std::string tried;
   for (const std::string& candidate : python_candidates()) {
     if (!is_program(candidate)) {
-      tried += str(tried.empty() ? "" : ", ", candidate, " (no program)");
+      tried += str(tried.empty() ? "" : ", ", candidate, " (not a program)");
       continue;
     }
     if (has_packages(candidate)) return candidate;
-    tried += str(tried.empty() ? "" : ", ", candidate, " (lacks them)");
+    tried += str(tried.empty() ? "" : ", ", candidate, " (lacks the packages)");
   }
   throw Error(str("no Python with matplotlib and jinja2 was found; tried ", tried), remedy);
 }
@@ -132,18 +132,18 @@ std::string find_report_python() {
 int write_page(const std::string& reports_folder, const std::string& results, const std::string& folder) {
   const std::string program = (std::filesystem::path(reports_folder) / "lockstep_report.py").string();
   if (!std::filesystem::exists(program)) {
-    throw Error(str("the program that writes the page is missing: ", program),
-                "reports/ belongs beside the program's sources");
+    throw Error(str("the program that writes the page does not exist: ", program),
+                "set LOCKSTEP_HOME to the folder that holds reports/");
   }
   if (!std::filesystem::exists(results)) {
     throw Error(str("there is no results file ", results), "write one with `lockstep run --results FILE`");
   }
   try {
-    const scenario::RegularFile readable(results);  // the page's program would wait for a pipe
+    const scenario::RegularFile readable(results);  // the program would wait for the content of a pipe
   } catch (const Error& error) {
     throw Error(error.message(), "give a results file written by `lockstep run --results FILE`");
   }
-  // An argument that begins with '-' would be read as an option.
+  // The program would read an argument that begins with '-' as an option.
   const auto plain = [](const std::string& path) { return path.starts_with('-') ? "./" + path : path; };
   const std::string python = find_report_python();
   const Ended ended = run_program({python, program, plain(results), "-o", plain(folder)}, 600.0);

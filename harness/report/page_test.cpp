@@ -16,7 +16,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// A folder with a program that plays a Python, and LOCKSTEP_PYTHON set to it.
+// A folder with a script in place of Python, and LOCKSTEP_PYTHON set to it.
 class PageTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -59,29 +59,29 @@ TEST_F(PageTest, RunsTheProgramWithTheArguments) {
                       path("a page; $(touch x)") + "\n");
 }
 
-TEST_F(PageTest, TellsTheRemedyWhenThePackagesAreMissing) {
+TEST_F(PageTest, GivesTheRemedyForMissingPackages) {
   play_python("exit 9");
-  EXPECT_THAT(refusal(),
-              HasSubstr("no Python with matplotlib and jinja2 was found; tried " + path("python") + " (lacks them)"));
+  EXPECT_THAT(refusal(), HasSubstr("no Python with matplotlib and jinja2 was found; tried " + path("python") +
+                                   " (lacks the packages)"));
   EXPECT_THAT(refusal(), HasSubstr("install python3-matplotlib and python3-jinja2"));
   ::setenv("LOCKSTEP_PYTHON", path("none").c_str(), 1);
-  EXPECT_THAT(refusal(), HasSubstr(path("none") + " (no program)"));
+  EXPECT_THAT(refusal(), HasSubstr(path("none") + " (not a program)"));
 }
 
-TEST_F(PageTest, TellsWhatTheProgramSaidWhenItFails) {
+TEST_F(PageTest, ShowsTheOutputOfAProgramThatFails) {
   play_python("if [ \"$1\" = -c ]; then exit 0; fi\necho 'results are broken' >&2\nexit 2");
   EXPECT_THAT(refusal(), HasSubstr("ended with exit code 2:\nresults are broken"));
   play_python("if [ \"$1\" = -c ]; then exit 0; fi\nkill -9 $$");
   EXPECT_THAT(refusal(), HasSubstr("was ended by a signal"));
 }
 
-TEST_F(PageTest, RefusesResultsAndProgramsThatAreNotThere) {
+TEST_F(PageTest, RefusesMissingResultsAndPrograms) {
   play_python("exit 0");
   EXPECT_THROW(write_page(path("reports"), path("none.jsonl"), path("page")), Error);
   EXPECT_THROW(write_page(path("nowhere"), path("results.jsonl"), path("page")), Error);
 }
 
-TEST_F(PageTest, LooksAtTheSystemsPythonFirstAndThenAlongPath) {
+TEST_F(PageTest, TriesTheSystemsPythonFirstAndThenPath) {
   const std::string before = std::getenv("PATH") ? std::getenv("PATH") : "";
   ::setenv("PATH", "/opt/a:relative::/usr/bin:/opt/b/", 1);
   EXPECT_THAT(python_candidates(), ElementsAre("/usr/bin/python3", "/opt/a/python3", "/opt/b/python3"));

@@ -78,7 +78,7 @@ TEST(ResultsFile, WritesAndReadsBackTheSameLines) {
   EXPECT_EQ(file.run.machine.at("cores"), "2");
 }
 
-TEST(ResultsFile, AnOlderRowHasItsConditionsAmongTheComparisons) {
+TEST(ResultsFile, ReadsAnOlderRowWithConditionsAmongTheComparisons) {
   const std::string head = json_line(run_info()) + "\n";
   std::string line = json_line(full_case());
   EXPECT_TRUE(parse_results(head + line + "\n", "r.jsonl").cases.at(0).evidence.conditions_apart);
@@ -91,16 +91,16 @@ TEST(ResultsFile, AnOlderRowHasItsConditionsAmongTheComparisons) {
   EXPECT_EQ(file.cases[0].evidence.comparisons, 12);
 }
 
-TEST(ResultsFile, ACutLastLineIsToldAndTheRestKept) {
+TEST(ResultsFile, WarnsAboutALastLineThatIsCutOff) {
   const std::string whole = json_line(run_info()) + "\n" + json_line(full_case()) + "\n";
   const std::string cut = json_line(full_case());
   for (const std::size_t length : {std::size_t{1}, cut.size() / 2, cut.size() - 1}) {
     const ResultsFile file = parse_results(whole + cut.substr(0, length), "r.jsonl");
     EXPECT_EQ(file.cases.size(), 1u);
     EXPECT_THAT(file.warnings, ElementsAre("r.jsonl:3: the last line is cut off; the 1 results before it are kept",
-                                           "r.jsonl has no summary: the run did not come to its end"));
+                                           "r.jsonl has no summary: the run was cut short"));
   }
-  // A last line that is whole but for its newline counts.
+  // A last line that lacks only its newline counts.
   EXPECT_EQ(parse_results(whole + cut, "r.jsonl").cases.size(), 2u);
 }
 
@@ -121,7 +121,7 @@ std::string with_case(const std::string& from, const std::string& to) {
   return json_line(run_info()) + "\n" + line + "\n";
 }
 
-TEST(ResultsFile, RefusesWhatIsNoResultsFile) {
+TEST(ResultsFile, RefusesOtherFiles) {
   EXPECT_EQ(refusal(""), "r.jsonl is empty");
   EXPECT_EQ(refusal("\n \n"), "r.jsonl is empty");
   EXPECT_EQ(refusal("scenario: a\n"), "r.jsonl:1: this is not JSON");
@@ -134,15 +134,15 @@ TEST(ResultsFile, RefusesWhatIsNoResultsFile) {
   EXPECT_EQ(refusal("{\"kind\":\"\xff\"}\n"), "r.jsonl:1: this is not JSON");
   const std::string run = json_line(run_info()) + "\n";
   EXPECT_EQ(refusal(run + "broken\n" + json_line(full_case()) + "\n"), "r.jsonl:2: this is not JSON");
-  EXPECT_EQ(refusal(run + run), "r.jsonl:2: a second run begins here; a results file holds one");
-  EXPECT_EQ(refusal(run + "{\"kind\":\"bench\"}\n"), "r.jsonl:2: no line of a results file is of kind 'bench'");
+  EXPECT_EQ(refusal(run + run), "r.jsonl:2: a second run begins here, but a results file holds one run");
+  EXPECT_EQ(refusal(run + "{\"kind\":\"bench\"}\n"), "r.jsonl:2: a results file has no lines of kind 'bench'");
   EXPECT_EQ(refusal(run + json_line(verdict::Summary{}) + "\n" + json_line(full_case()) + "\n"),
-            "r.jsonl:3: something follows the summary");
+            "r.jsonl:3: a line follows the summary");
 }
 
-TEST(ResultsFile, RefusesWrongKindsAndMissingFields) {
+TEST(ResultsFile, RefusesWrongTypesAndMissingFields) {
   EXPECT_EQ(refusal("{\"kind\":\"run\",\"schema\":2}\n"),
-            "r.jsonl:1: schema 2 is not the one this program reads, which is 1");
+            "r.jsonl:1: the file has schema 2, but this program reads schema 1");
   EXPECT_EQ(refusal(with_case("\"scenario\":\"replicate/single_module\",", "")),
             "r.jsonl:2: the field 'scenario' is missing");
   EXPECT_EQ(refusal(with_case("\"world_size\":2", "\"world_size\":\"2\"")),
@@ -152,7 +152,7 @@ TEST(ResultsFile, RefusesWrongKindsAndMissingFields) {
   EXPECT_EQ(refusal(with_case("\"world_size\":2", "\"world_size\":99999999999")),
             "r.jsonl:2: 'world_size' is out of range: 99999999999");
   EXPECT_EQ(refusal(with_case("\"count\":2", "\"count\":18446744073709551615")),
-            "r.jsonl:2: 'count' is larger than 64 bits hold");
+            "r.jsonl:2: 'count' does not fit in 64 bits");
   EXPECT_EQ(refusal(with_case("\"seconds\":0.021", "\"seconds\":\"fast\"")),
             "r.jsonl:2: 'seconds' should be a number, not string");
   EXPECT_THAT(refusal(with_case("\"status\":\"FAIL\"", "\"status\":\"GREEN\"")),
@@ -162,22 +162,22 @@ TEST(ResultsFile, RefusesWrongKindsAndMissingFields) {
   EXPECT_EQ(refusal(with_case("\"memory\":{", "\"memory\":[],\"m\":{")),
             "r.jsonl:2: 'memory' should be an object, not array");
   EXPECT_EQ(refusal(with_case("\"losses\":[[1.5,2.5],[0.1]]", "\"losses\":1")),
-            "r.jsonl:2: the record 'losses' should be a list with one entry a rank");
+            "r.jsonl:2: the record 'losses' should be a list with one entry per rank");
   EXPECT_EQ(refusal(with_case("\"also\":[\"rank 0: other\"]", "\"also\":[null]")),
             "r.jsonl:2: 'also' should be a text, not null");
 }
 
-TEST(ResultsFile, FieldsItDoesNotKnowAreLeftAlone) {
+TEST(ResultsFile, IgnoresUnknownFields) {
   const ResultsFile file = parse_results(with_case("\"seconds\":", "\"later\":{\"a\":[1]},\"seconds\":"), "r.jsonl");
   EXPECT_EQ(json_line(file.cases.at(0)), json_line(full_case()));
 }
 
-TEST(ResultsFile, DeepNestingIsNoDanger) {
+TEST(ResultsFile, SurvivesDeepNesting) {
   const std::string deep = std::string(200000, '[') + std::string(200000, ']');
   EXPECT_EQ(refusal(deep + "\n"), "r.jsonl:1: a line should be a JSON object, not array");
 }
 
-TEST(ResultsFile, NoCutAnywhereCrashesTheReader) {
+TEST(ResultsFile, SurvivesACutAtAnyByte) {
   const std::string whole = json_line(run_info()) + "\n" + json_line(full_case()) + "\n" +
                             json_line(verdict::Summary{{{"FAIL", 1}}, 1, 1}) + "\n";
   const std::size_t first_line = whole.find('\n');
@@ -191,7 +191,7 @@ TEST(ResultsFile, NoCutAnywhereCrashesTheReader) {
   }
 }
 
-TEST(ResultsFile, RefusesFoldersAndFilesThatAreNotThere) {
+TEST(ResultsFile, RefusesFoldersAndMissingFiles) {
   const Folder folder;
   EXPECT_THROW(read_results(folder / "none.jsonl"), Error);
   try {

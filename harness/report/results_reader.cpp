@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* remedy = "give a results file written by `lockstep run --results FILE`";
 
-// One line under reading: every complaint names file, line and field.
+// A line of the file. Every error names the file, the line and the field.
 class Line {
  public:
   Line(const std::string& path, int number) : path_(path), number_(number) {}
@@ -47,7 +47,7 @@ class Line {
     if (!value.is_number_integer()) wrong_kind(value, key, "an integer");
     if (value.is_number_unsigned() &&
         value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      refuse(str("'", key, "' is larger than 64 bits hold"));
+      refuse(str("'", key, "' does not fit in 64 bits"));
     }
     return value.get<std::int64_t>();
   }
@@ -58,7 +58,7 @@ class Line {
     }
     return static_cast<int>(value);
   }
-  // null or missing: `unknown`.
+  // `unknown` for a field that is null or missing.
   int small_or(const Json& holder, const char* key, int unknown) const {
     const auto found = holder.find(key);
     return found == holder.end() || found->is_null() ? unknown : small(holder, key);
@@ -96,7 +96,7 @@ std::map<std::string, std::string> facts(const Line& line, const Json& object) {
 
 verdict::RunInfo run_of(const Line& line, const Json& json) {
   const std::int64_t schema = line.integer(json, "schema");
-  if (schema != 1) line.refuse(str("schema ", schema, " is not the one this program reads, which is 1"));
+  if (schema != 1) line.refuse(str("the file has schema ", schema, ", but this program reads schema 1"));
   verdict::RunInfo run;
   run.version = line.text(json, "version");
   run.started = line.text(json, "started");
@@ -159,7 +159,7 @@ verdict::PlanRow plan_of(const Line& line, const Json& json) {
   return row;
 }
 
-// A list of rows, or an object that says whether it was judged.
+// `plan` is a list of rows, or an object with `judged` and the reason.
 void read_plan(const Line& line, const Json& json, verdict::CaseResult& row) {
   row.plan_verdict = {true, ""};
   const Json& field = line.field(json, "plan");
@@ -225,7 +225,7 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   if (json.contains("plan")) read_plan(line, json, row);
   read_memory(line, line.object(json, "memory"), row);
   for (const auto& [name, ranks] : line.object(json, "records").items()) {
-    if (!ranks.is_array()) line.refuse(str("the record '", name, "' should be a list with one entry a rank"));
+    if (!ranks.is_array()) line.refuse(str("the record '", name, "' should be a list with one entry per rank"));
     for (const Json& value : ranks) row.records[name].push_back(value.dump());
   }
   if (json.contains("failure")) row.failure = failure_of(line, line.object(json, "failure"));
@@ -274,9 +274,9 @@ ResultsFile parse_results(std::string_view text, const std::string& path) {
     if (!json.is_object()) line.refuse(str("a line should be a JSON object, not ", json.type_name()));
     const std::string kind = line.text(json, "kind");
     if (!run_seen && kind != "run") line.refuse(str("the first line should be of kind 'run', not '", kind, "'"));
-    if (file.summary) line.refuse("something follows the summary");
+    if (file.summary) line.refuse("a line follows the summary");
     if (kind == "run") {
-      if (run_seen) line.refuse("a second run begins here; a results file holds one");
+      if (run_seen) line.refuse("a second run begins here, but a results file holds one run");
       file.run = run_of(line, json);
       run_seen = true;
     } else if (kind == "case") {
@@ -284,12 +284,12 @@ ResultsFile parse_results(std::string_view text, const std::string& path) {
     } else if (kind == "summary") {
       file.summary = summary_of(line, json);
     } else {
-      line.refuse(str("no line of a results file is of kind '", kind, "'"));
+      line.refuse(str("a results file has no lines of kind '", kind, "'"));
     }
   }
   if (!run_seen) throw Error(str(path, " is empty"), remedy);
   if (!file.summary) {
-    file.warnings.push_back(str(path, " has no summary: the run did not come to its end"));
+    file.warnings.push_back(str(path, " has no summary: the run was cut short"));
   }
   return file;
 }

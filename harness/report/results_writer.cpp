@@ -24,7 +24,7 @@ namespace {
 constexpr std::string_view memory_keys[] = {"parameter", "gradient",      "gathered", "activation",
                                             "optimizer", "communication", "other",    "peak_total"};
 
-// An object under construction: fields in the order they are added.
+// Builds a JSON object; fields keep the order in which they are added.
 class Fields {
  public:
   Fields& raw(std::string_view key, std::string_view json) {
@@ -34,7 +34,7 @@ class Fields {
   Fields& text(std::string_view key, std::string_view value) { return raw(key, json_text(value)); }
   Fields& integer(std::string_view key, std::int64_t value) { return raw(key, str(value)); }
   Fields& number(std::string_view key, double value) { return raw(key, json_number(value)); }
-  // null below `least`, where a value counts as unknown.
+  // Writes null for a value below `least`, which means unknown.
   Fields& known(std::string_view key, std::int64_t value, std::int64_t least) {
     return raw(key, value < least ? "null" : str(value));
   }
@@ -51,12 +51,12 @@ std::string list_of(const List& list, Render&& render) {
   return str("[", text, "]");
 }
 
-// A JSON text of another layer, on one line; what is no JSON becomes a text, so that the line stays whole.
+// JSON text of another layer, on one line. Text that is not JSON becomes a JSON string, so that the line stays valid.
 std::string embedded(const verdict::JsonText& json) {
   if (!nlohmann::json::accept(json)) return json_text(json);
   std::string line = json;
   for (char& c : line) {
-    if (c == '\n' || c == '\r') c = ' ';  // outside of strings only, where they mean nothing
+    if (c == '\n' || c == '\r') c = ' ';  // JSON has newlines only between tokens
   }
   return line;
 }
@@ -66,7 +66,7 @@ bool is_count(std::string_view text) {
          text.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-// Facts of the machine are texts in memory; counts among them (cores, memory) are numbers in the file.
+// Facts of the machine are strings in memory; those that are counts become numbers in the file.
 std::string facts(const std::map<std::string, std::string>& facts, bool counts) {
   Fields fields;
   for (const auto& [key, value] : facts) {
@@ -128,7 +128,7 @@ std::string plan_json(const verdict::PlanRow& row) {
   return fields.take();
 }
 
-// The rows of a plan that was judged; else whether it was, and why not.
+// The rows of a judged plan, or an object with `judged` and the reason. Empty: the row has no field `plan`.
 std::string plan_field(const verdict::CaseResult& row) {
   const bool is_judged = !row.plan_verdict || row.plan_verdict->is_judged;
   if (is_judged && !row.plan.empty()) return list_of(row.plan, plan_json);
@@ -246,7 +246,7 @@ ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {
   struct stat about {};
   is_regular_ = ::fstat(file_, &about) == 0 && S_ISREG(about.st_mode);
   if (!is_regular_) return;
-  // The ranks of a run that was killed hold its lock for the moment that they outlive it.
+  // The ranks of a killed run inherit its lock and may outlive it for a moment.
   bool taken = true;
   for (int attempt = 0; taken && attempt < 20; ++attempt) {
     if (attempt > 0) ::usleep(50'000);
@@ -275,7 +275,7 @@ void ResultsWriter::write_line(std::string line) {
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) {
       const int reason = errno;
-      // Half a line would hide that the lines before it are whole.
+      // Remove the incomplete line, so that a reader sees only complete ones.
       if (is_regular_ && ::ftruncate(file_, whole_bytes_) != 0) is_regular_ = false;
       throw resource_error(str("writing the results file ", path_), reason);
     }

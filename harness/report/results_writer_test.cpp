@@ -18,7 +18,7 @@ using namespace testing_support;
 using testing::HasSubstr;
 using verdict::CaseResult;
 
-TEST(ResultsWriter, EachLineIsThereAsSoonAsItIsWritten) {
+TEST(ResultsWriter, WritesEachLineAtOnce) {
   const Folder folder;
   const std::string path = folder / "results.jsonl";
   ResultsWriter writer(path);
@@ -29,7 +29,7 @@ TEST(ResultsWriter, EachLineIsThereAsSoonAsItIsWritten) {
   EXPECT_EQ(content_of(path), json_line(run_info()) + "\n" + json_line(full_case()) + "\n");
 }
 
-// The process gets so much room for a file, and an error instead of a signal beyond it.
+// Limits the size of the files of this process; a write beyond it is an error instead of a signal.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(std::size_t bytes) {
@@ -49,7 +49,7 @@ class FileSizeLimit {
   sighandler_t handler_ = SIG_DFL;
 };
 
-TEST(ResultsWriter, ALineThatDoesNotFitLeavesTheOthersWhole) {
+TEST(ResultsWriter, RemovesALineThatDoesNotFit) {
   const Folder folder;
   const std::string path = folder / "results.jsonl";
   ResultsWriter writer(path);
@@ -71,7 +71,7 @@ TEST(ResultsWriter, ALineThatDoesNotFitLeavesTheOthersWhole) {
   EXPECT_EQ(content_of(path), whole + json_line(verdict::Summary{}) + "\n");
 }
 
-TEST(ResultsWriter, BelongsToOneWriter) {
+TEST(ResultsWriter, LocksTheFile) {
   const Folder folder;
   const std::string path = folder / "results.jsonl";
   {
@@ -87,10 +87,10 @@ TEST(ResultsWriter, BelongsToOneWriter) {
   }
   ResultsWriter next(path);
   EXPECT_EQ(content_of(path), "");
-  const ResultsWriter nothing("/dev/null"), nothing_again("/dev/null");  // a device has no content to mix
+  const ResultsWriter nothing("/dev/null"), nothing_again("/dev/null");  // a device needs no lock
 }
 
-TEST(ResultsWriter, HasNoCharacterThatEndsALineForSomeReaders) {
+TEST(ResultsWriter, EscapesCharactersThatEndALineForSomeReaders) {
   const Folder folder;
   const std::string path = folder / "results.jsonl";
   CaseResult row = full_case();
@@ -107,7 +107,7 @@ TEST(ResultsWriter, HasNoCharacterThatEndsALineForSomeReaders) {
   EXPECT_EQ(read_results(path).cases.front().case_id, row.case_id);
 }
 
-TEST(ResultsWriter, AFullDiskIsToldNotIgnored) {
+TEST(ResultsWriter, ReportsAFullDisk) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full";
   ResultsWriter writer("/dev/full");
   EXPECT_THROW(writer.write(run_info()), Error);

@@ -22,21 +22,21 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-// What one rank of one stage left.
+// The file of one rank of one stage.
 struct Piece {
   std::size_t stage = 0;
   int rank = 0;
   Json header;
   std::vector<Json> streams, launches, spans, memory, bounds;
   std::int64_t num_dropped = 0;
-  bool whole = false;
+  bool complete = false;  // it has its last line
 };
 
 std::string path_of_piece(const std::string& prefix, std::size_t stage, int rank) {
   return str(prefix, ".stage-", stage, ".rank-", rank, ".jsonl");
 }
 
-// Lines up to the first that is cut.
+// Reads the lines up to the first incomplete one. Returns whether there is a header.
 bool read_piece(const std::string& path, Piece& piece) {
   std::ifstream in(path, std::ios::binary);
   std::string line;
@@ -59,7 +59,7 @@ bool read_piece(const std::string& path, Piece& piece) {
     else if (kind == "end") {
       piece.num_dropped =
           json.value("launches_dropped", std::int64_t{0}) + json.value("spans_dropped", std::int64_t{0});
-      piece.whole = true;
+      piece.complete = true;
     }
   }
   return !piece.header.is_null();
@@ -67,7 +67,7 @@ bool read_piece(const std::string& path, Piece& piece) {
 
 std::int64_t integer(const Json& json, const char* key) { return json.value(key, std::int64_t{0}); }
 
-// Begin and end of all that a piece holds.
+// The first and the last time in a piece, in ns.
 std::pair<std::int64_t, std::int64_t> extent_of(const Piece& piece) {
   std::int64_t first = std::numeric_limits<std::int64_t>::max(), last = 0;
   const auto take = [&](const Json& json, const char* key) {
@@ -82,7 +82,7 @@ std::pair<std::int64_t, std::int64_t> extent_of(const Piece& piece) {
   return {first, last};
 }
 
-// A box of a collective, to be joined with those of the other ranks.
+// The box of a collective on one rank.
 struct Member {
   std::string name;
   int rank = 0;
@@ -103,7 +103,7 @@ class Joined {
     for (const Json& sample : piece.memory) add_sample(piece, sample);
   }
 
-  // The arrows between ranks; last, when all members are known.
+  // Adds the arrows between ranks. Call it last, when all boxes are known.
   void add_flows() {
     std::int64_t number = 0;
     for (auto& [key, members] : members_) {
@@ -151,7 +151,7 @@ class Joined {
       name_thread(piece.rank, thread_of(piece, integer(stream, "id")), stream.value("name", ""));
   }
 
-  // By the stream's name: stages number their streams in the order of their first use, which may differ.
+  // Streams are identified by their names, because stages may number them differently.
   std::int64_t thread_of(const Piece& piece, std::int64_t id) {
     std::string name = str("stream ", id);
     for (const Json& stream : piece.streams)
@@ -217,7 +217,7 @@ class Joined {
   std::int64_t origin_;
   std::string events_;
   std::map<std::pair<int, std::int64_t>, bool> named_;
-  std::map<int, std::vector<std::string>> streams_;  // of each rank, the first has tid 1
+  std::map<int, std::vector<std::string>> streams_;  // names of the streams per rank; the first has tid 1
   std::map<JoinKey, std::vector<Member>> members_;
 };
 
@@ -227,7 +227,7 @@ std::string numbers(const std::vector<std::int64_t>& list) {
   return str("[", text, "]");
 }
 
-// What belongs to no event.
+// The facts of the whole case.
 std::string other_data(const std::vector<Piece>& pieces, const std::vector<int>& world_sizes, std::int64_t origin) {
   const Json& header = pieces.front().header;
   std::int64_t dropped = 0;
@@ -236,7 +236,7 @@ std::string other_data(const std::vector<Piece>& pieces, const std::vector<int>&
   std::vector<bool> seen(static_cast<std::size_t>(*std::max_element(world_sizes.begin(), world_sizes.end())), false);
   for (const Piece& piece : pieces) {
     dropped += piece.num_dropped;
-    if (!piece.whole) cut.push_back(piece.rank);
+    if (!piece.complete) cut.push_back(piece.rank);
     if (static_cast<std::size_t>(piece.rank) < seen.size()) seen[static_cast<std::size_t>(piece.rank)] = true;
     for (const Json& bound : piece.bounds) {
       Json out = {{"rank", piece.rank}, {"stage", piece.header.value("stage", "")}};

@@ -30,7 +30,7 @@ class TimelineFile : public testing::Test {
   fs::path piece(int stage, int rank) const {
     return folder_ / str("timeline-1.stage-", stage, ".rank-", rank, ".jsonl");
   }
-  // A step of 1000 ns in which two launches run, the second a collective of the group 5.
+  // Writes the file of a rank: a step of 1000 ns with two launches, of which the second is a collective of group 5.
   void leave(int stage, int rank, std::int64_t begin, int sequence, bool end = true) const {
     std::ofstream out(piece(stage, rank));
     out << R"({"kind":"timeline","scenario":"a/b","case":"world_size=2","stage":"","rank":)" << rank
@@ -74,7 +74,7 @@ class TimelineFile : public testing::Test {
   fs::path folder_;
 };
 
-TEST_F(TimelineFile, BoxesCarryRankStreamAndMicroseconds) {
+TEST_F(TimelineFile, GivesBoxesWithRankStreamAndMicroseconds) {
   leave(0, 0, 1'000'000, 4);
   leave(0, 1, 1'002'500, 4);
   const Json trace = joined({2});
@@ -109,7 +109,7 @@ TEST_F(TimelineFile, BoxesCarryRankStreamAndMicroseconds) {
   EXPECT_FALSE(fs::exists(piece(0, 0))) << "what the ranks left is in the one file now";
 }
 
-TEST_F(TimelineFile, CollectivesAreJoinedAcrossRanksInTheOrderOfTheirBegin) {
+TEST_F(TimelineFile, JoinsCollectivesAcrossRanksInOrderOfTime) {
   leave(0, 0, 9'000'000, 4);
   leave(0, 1, 8'000'000, 4);
   const Json trace = joined({2});
@@ -123,7 +123,7 @@ TEST_F(TimelineFile, CollectivesAreJoinedAcrossRanksInTheOrderOfTheirBegin) {
   EXPECT_EQ(starts[0]["name"], "all_reduce");
 }
 
-TEST_F(TimelineFile, OtherSequencesAndStagesStayApart) {
+TEST_F(TimelineFile, KeepsOtherSequencesAndStagesApart) {
   leave(0, 0, 1'000'000, 4);
   leave(0, 1, 1'000'000, 5);
   leave(1, 0, 2'000'000, 5);
@@ -135,10 +135,10 @@ TEST_F(TimelineFile, OtherSequencesAndStagesStayApart) {
   EXPECT_EQ(of_phase(trace, "X").size(), 12u);
 }
 
-TEST_F(TimelineFile, AStreamKeepsItsRowWhereAStageNumbersItOtherwise) {
+TEST_F(TimelineFile, KeepsTheRowOfAStreamThatStagesNumberDifferently) {
   leave(0, 0, 1'000'000, 4);
   leave(1, 0, 2'000'000, 5);
-  // In the second stage the stream comes second, after one that the first has not.
+  // In the second stage the stream is the second one, after a stream that the first stage does not have.
   std::ifstream in(piece(1, 0));
   std::string text((std::istreambuf_iterator<char>(in)), {});
   for (std::size_t at = 0; (at = text.find(R"("stream":0)", at)) != std::string::npos;)
@@ -159,7 +159,7 @@ TEST_F(TimelineFile, AStreamKeepsItsRowWhereAStageNumbersItOtherwise) {
   for (const Json& box : of_phase(trace, "X")) EXPECT_EQ(box["tid"], box["cat"] == "step" ? 0 : 1) << box;
 }
 
-TEST_F(TimelineFile, ARankThatWasEndedIsNamedAndItsOpenBoxGoesToItsLastMoment) {
+TEST_F(TimelineFile, NamesARankThatWasKilledAndEndsItsOpenBox) {
   leave(0, 0, 1'000'000, 4, false);
   std::ofstream(piece(0, 0), std::ios::app) << R"({"kind":"launch","name":"cut)";
   const Json trace = joined({3});
@@ -185,12 +185,12 @@ TEST_F(TimelineFile, EscapesCharactersThatSteerAReader) {
   EXPECT_EQ(of_phase(trace, "X")[1]["name"], name) << "the value is the same for every JSON reader";
 }
 
-TEST_F(TimelineFile, NothingLeftGivesNoFile) {
+TEST_F(TimelineFile, WritesNoFileForNothing) {
   EXPECT_EQ(join_timeline(prefix(), {2}), "");
   EXPECT_FALSE(fs::exists(prefix() + ".json"));
 }
 
-TEST_F(TimelineFile, ClearingTakesTimelinesOnly) {
+TEST_F(TimelineFile, ClearsTimelinesOnly) {
   leave(0, 0, 1'000'000, 4);
   std::ofstream(folder_ / "timeline-9.json") << "{}";
   std::ofstream(folder_ / "case-1.stage-0.rank-0.jsonl") << "{}";

@@ -45,7 +45,7 @@ void judge_elements(Comparison& result, const Operand& actual, const Operand& ex
 
 void refuse_bad_tolerance(std::string_view name, double value) {
   if (std::isfinite(value) && value >= 0) return;
-  throw Error(str("a comparison with ", name, " ", value, " says nothing"), "give a finite number, zero or more");
+  throw Error(str("compare: ", name, " is ", value), "give a finite number, zero or more");
 }
 
 // The number of elements that a comparison looks at.
@@ -70,11 +70,10 @@ Comparison compare_operands(const Operand& actual, const Operand& expected, cons
     result.trivial = true;
     return result;
   }
-  LOCKSTEP_CHECK(actual.data != nullptr && expected.data != nullptr, "a comparison of ", to_text(actual.sizes),
-                 " was given no data");
-  dispatch_all(actual.dtype, [&]<class T>() {
-    judge_elements<T>(result, actual, expected, num_judged(result.elements), options);
-  });
+  LOCKSTEP_CHECK(actual.data != nullptr && expected.data != nullptr, "compare: no data of sizes ",
+                 to_text(actual.sizes));
+  dispatch_all(actual.dtype,
+               [&]<class T>() { judge_elements<T>(result, actual, expected, num_judged(result.elements), options); });
   return result;
 }
 
@@ -135,7 +134,7 @@ void count(Evidence& evidence, const Comparison& comparison, const CompareOption
 bool message_matches(const std::string& text, const std::string& pattern) {
   if (pattern.find_first_not_of('*') == std::string::npos) {
     throw Error(str("the pattern '", pattern, "' matches any message, even an empty one"),
-                "give a part of the message that is expected");
+                "give a part of the expected message");
   }
   std::size_t from = 0;
   std::string_view rest = pattern;

@@ -1,5 +1,5 @@
-// Comparing values: the measure behind expect_equal, expect_different and expect_across, its message, and the evidence it
-// counts. It works on plain host buffers, so it is tested without ranks or devices.
+// Comparing values: the measure behind expect_equal, expect_different and expect_across, its message, and the evidence
+// it counts. It works on plain host buffers, so it is tested without ranks or devices.
 //
 //   Operand a{DType::float32, {2, 3}, pointer, storage_id}, b{...};
 //   Comparison c = compare(a, b, {.tolerance = tolerance_of(DType::float32)});

@@ -37,7 +37,7 @@ TEST(ToleranceOf, FollowsTheElementType) {
   }
 }
 
-TEST(Compare, SameValuesAreEqualAndSameBits) {
+TEST(Compare, FindsSameValuesEqualInBits) {
   const Comparison c = compare_by_type<float>({1.5f, -2.25f}, {1.5f, -2.25f});
   EXPECT_TRUE(c.equal);
   EXPECT_TRUE(c.same_bits);
@@ -48,17 +48,17 @@ TEST(Compare, SameValuesAreEqualAndSameBits) {
   EXPECT_EQ(c.message, "");
 }
 
-TEST(Compare, HoldsAtTheEdgeOfTheToleranceAndNotBeyond) {
+TEST(Compare, HoldsUpToTheToleranceAndNotBeyond) {
   const CompareOptions options{{0.0, 0.25}, 0, 0, false};
   EXPECT_TRUE(compare_lists<float>({1.25f}, {1.0f}, options).equal);
   EXPECT_FALSE(compare_lists<float>({1.2500001f}, {1.0f}, options).equal);
-  // The relative part is of the expected side.
+  // The relative tolerance is relative to the expected value.
   const CompareOptions relative{{0.5, 0.0}, 0, 0, false};
   EXPECT_TRUE(compare_lists<float>({3.0f}, {2.0f}, relative).equal);
   EXPECT_FALSE(compare_lists<float>({1.0f}, {3.0f}, relative).equal);
 }
 
-TEST(Compare, AddsTheShareOfTheLargestExpected) {
+TEST(Compare, AddsOfLargestToTheTolerance) {
   CompareOptions options{{0.0, 0.0}, 0.125, 8.0, false};
   EXPECT_TRUE(compare_lists<float>({2.0f}, {1.0f}, options).equal);
   EXPECT_FALSE(compare_lists<float>({2.125f}, {1.0f}, options).equal);
@@ -69,7 +69,7 @@ TEST(Compare, AddsTheShareOfTheLargestExpected) {
   EXPECT_FALSE(compare_lists<float>({2.0f}, {1.0f}, options).equal);
 }
 
-TEST(Compare, NotANumberEqualsNothing) {
+TEST(Compare, FindsANotANumberEqualToNothing) {
   const std::vector<float> values{1.0f, nan32};
   const Comparison self = compare_lists(values, values, exactly());
   EXPECT_FALSE(self.equal);
@@ -81,7 +81,7 @@ TEST(Compare, NotANumberEqualsNothing) {
   EXPECT_FALSE(compare_by_type<float>(values, {1.0f, 2.0f}).equal);
 }
 
-TEST(Compare, AnInfinityEqualsItselfOnly) {
+TEST(Compare, FindsAnInfinityEqualToItselfOnly) {
   EXPECT_TRUE(compare_by_type<float>({inf32, 1.0f}, {inf32, 1.000001f}).equal);
   EXPECT_FALSE(compare_by_type<float>({3.0f}, {inf32}).equal);
   EXPECT_FALSE(compare_by_type<float>({-inf32}, {inf32}).equal);
@@ -91,7 +91,7 @@ TEST(Compare, AnInfinityEqualsItselfOnly) {
   EXPECT_FALSE(compare_by_type<double>({1.7e308}, {-1.7e308}).equal);
 }
 
-TEST(Compare, ZerosOfBothSignsAreEqualInValueOnly) {
+TEST(Compare, FindsZerosOfBothSignsEqualInValueOnly) {
   const Comparison value = compare_by_type<float>({0.0f, 1.0f}, {-0.0f, 1.0f});
   EXPECT_TRUE(value.equal);
   EXPECT_FALSE(value.same_bits);
@@ -102,7 +102,7 @@ TEST(Compare, ZerosOfBothSignsAreEqualInValueOnly) {
             "  there at (0,): actual 0, expected -0, difference 0 absolute, 0 relative, 0 units in the last place");
 }
 
-TEST(Compare, KnowsTrivialComparisons) {
+TEST(Compare, MarksTrivialComparisons) {
   EXPECT_TRUE(compare_by_type<float>({0.0f, -0.0f}, {0.0f, 0.0f}).trivial);
   EXPECT_FALSE(compare_by_type<float>({0.0f, 0.0f}, {0.0f, 1e-40f}).trivial);
   EXPECT_TRUE(compare_by_type<std::int64_t>({0, 0}, {0, 0}).trivial);
@@ -113,7 +113,7 @@ TEST(Compare, KnowsTrivialComparisons) {
   EXPECT_EQ(empty.elements, 0);
 }
 
-TEST(Compare, SharedStorageIsTrivialOnlyAtTheSameOffset) {
+TEST(Compare, IsTrivialForSharedStorageAtTheSameOffsetOnly) {
   const std::vector<float> values{1.0f, 2.0f};
   Operand a = operand(values);
   Operand b = operand(values);
@@ -128,8 +128,8 @@ TEST(Compare, SharedStorageIsTrivialOnlyAtTheSameOffset) {
   EXPECT_FALSE(compare(a, b, exactly()).trivial);
 }
 
-TEST(Compare, IntegersAndBooleansAreExact) {
-  // Neighbours that no double tells apart.
+TEST(Compare, ComparesIntegersAndBooleansExactly) {
+  // Neighbours that are the same as a double.
   const std::int64_t big = (std::int64_t{1} << 53) + 1;
   EXPECT_FALSE(compare_by_type<std::int64_t>({big}, {big - 1}).equal);
   EXPECT_TRUE(compare_by_type<std::int64_t>({big}, {big}).equal);
@@ -140,7 +140,7 @@ TEST(Compare, IntegersAndBooleansAreExact) {
             "1 of 1 element (100 %) differs, compared exactly\n"
             "  value at (0,): actual 9223372036854775807, expected -9223372036854775808, "
             "difference 18446744073709551615 absolute, 2 relative");
-  // A tolerance that is asked for holds for integers too, never for booleans.
+  // A tolerance holds for integers too if one is given, but never for booleans.
   EXPECT_TRUE(compare_lists<std::int64_t>({10}, {12}, CompareOptions{{0, 2}, 0, 0, false}).equal);
   EXPECT_FALSE(compare_lists<std::int64_t>({9}, {12}, CompareOptions{{0, 2}, 0, 0, false}).equal);
   const bool flags_a[] = {true, false};
@@ -154,7 +154,7 @@ TEST(Compare, IntegersAndBooleansAreExact) {
             "  there at (1,): actual false, expected true");
 }
 
-TEST(Compare, RefusesOtherTypesAndSizes) {
+TEST(Compare, ReportsDifferentTypesAndSizes) {
   const std::vector<float> floats{1, 2, 3, 4, 5, 6};
   const std::vector<double> doubles{1, 2, 3, 4, 5, 6};
   const Comparison types = compare(operand(floats), operand(doubles), exactly());
@@ -167,7 +167,7 @@ TEST(Compare, RefusesOtherTypesAndSizes) {
   EXPECT_FALSE(empty.equal);
 }
 
-TEST(Compare, RefusesTolerancesThatSayNothing) {
+TEST(Compare, RefusesTolerancesThatAreNegativeOrNotFinite) {
   for (double bad : {-1e-6, inf64, std::nan("")}) {
     EXPECT_THROW(compare_lists<float>({1.0f}, {1.0f}, CompareOptions{{bad, 0}, 0, 0, false}), Error);
     EXPECT_THROW(compare_lists<float>({1.0f}, {1.0f}, CompareOptions{{0, bad}, 0, 0, false}), Error);
@@ -175,7 +175,7 @@ TEST(Compare, RefusesTolerancesThatSayNothing) {
   }
 }
 
-TEST(Compare, SixteenBitTypesUseTheirOwnTolerance) {
+TEST(Compare, UsesTheToleranceOfSixteenBitTypes) {
   EXPECT_TRUE(compare_by_type<BFloat16>({BFloat16(1.0078125f)}, {BFloat16(1.0f)}).equal);  // one unit: 0.8 %
   EXPECT_FALSE(compare_by_type<BFloat16>({BFloat16(1.03125f)}, {BFloat16(1.0f)}).equal);
   EXPECT_TRUE(compare_by_type<Half>({Half(1.0009766f)}, {Half(1.0f)}).equal);  // one unit: 0.098 %
@@ -199,7 +199,7 @@ TEST(Compare, FindsOneElementAmongMany) {
   }
 }
 
-TEST(Compare, TakesSnapshotsAtAnyAlignment) {
+TEST(Compare, ReadsDataOfAnyAlignment) {
   std::vector<char> room_a(64), room_b(64);
   const double values_a[] = {1.0, 2.0, 3.0};
   const double values_b[] = {1.0, 2.0, 4.0};
@@ -211,7 +211,7 @@ TEST(Compare, TakesSnapshotsAtAnyAlignment) {
   EXPECT_EQ(c.max_abs_difference, 1.0);
 }
 
-TEST(CompareDefects, AlwaysEqualHoldsWhateverItSees) {
+TEST(CompareDefects, AlwaysEqualHoldsForAnyValues) {
   const ArmedDefect armed(Defect::compare_always_equal);
   const Comparison c = compare_by_type<float>({1.0f}, {2.0f});
   EXPECT_TRUE(c.equal);
@@ -219,7 +219,7 @@ TEST(CompareDefects, AlwaysEqualHoldsWhateverItSees) {
   EXPECT_TRUE(compare_by_type<float>({nan32}, {2.0f}).equal);
 }
 
-TEST(CompareDefects, IgnoresLastLooksAtAllButOne) {
+TEST(CompareDefects, IgnoresLastComparesAllButTheLastElement) {
   const ArmedDefect armed(Defect::compare_ignores_last);
   EXPECT_TRUE(compare_by_type<float>({1.0f, 2.0f}, {1.0f, 3.0f}).equal);
   EXPECT_FALSE(compare_by_type<float>({1.0f, 2.0f}, {0.0f, 2.0f}).equal);

@@ -1,5 +1,5 @@
-// The message of a comparison that does not hold: number and share of the elements that are off, the first and the worst
-// with both values, and the tolerance. Internal to harness/verdict.
+// The message of a comparison that does not hold: number and share of the elements that are off, the first and the
+// worst with both values, and the tolerance. Internal to harness/verdict.
 #pragma once
 
 #include <cmath>
@@ -90,8 +90,8 @@ inline std::string tolerance_text(const CompareOptions& options, double allowanc
 }
 
 template <class T>
-std::string describe(const Findings& findings, const Elements<T>& a, const Elements<T>& b, const Dims& sizes, std::int64_t n,
-                     const CompareOptions& options, double allowance) {
+std::string describe(const Findings& findings, const Elements<T>& a, const Elements<T>& b, const Dims& sizes,
+                     std::int64_t n, const CompareOptions& options, double allowance) {
   const std::string tolerance = tolerance_text(options, allowance);
   const auto percent = 100.0 * static_cast<double>(findings.num_off) / static_cast<double>(n);
   std::string text = fmt::format("{} of {} element{} ({:.3g} %) ", findings.num_off, n, n == 1 ? "" : "s", percent);

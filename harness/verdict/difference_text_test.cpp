@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing_support;
 
-TEST(DifferenceText, TellsNumberFirstAndWorst) {
+TEST(DifferenceText, NamesNumberFirstAndWorst) {
   const std::vector<float> actual{1, 2, 3.5f, 4, 7, 6};
   const std::vector<float> expected{1, 2, 3, 4, 5, 6};
   const Comparison c = compare(operand(actual, {2, 3}), operand(expected, {2, 3}),
@@ -29,7 +29,7 @@ TEST(DifferenceText, TellsNumberFirstAndWorst) {
             "place");
 }
 
-TEST(DifferenceText, TellsOneValueAndOneUnit) {
+TEST(DifferenceText, NamesOneValueAndOneUnit) {
   const std::vector<double> actual{1.0};
   const std::vector<double> expected{std::nextafter(1.0, 2.0)};
   const Comparison c = compare(operand(actual, {}), operand(expected, {}), CompareOptions{{0, 0}, 0, 0, false});
@@ -40,7 +40,7 @@ TEST(DifferenceText, TellsOneValueAndOneUnit) {
       "in the last place");
 }
 
-TEST(DifferenceText, TellsNotANumberAndTheShareOfTheLargest) {
+TEST(DifferenceText, NamesNotANumberAndOfLargest) {
   const Comparison c =
       compare_lists<float>({nan32, 1.0f, 9.0f}, {0.0f, 1.0f, 1.0f}, CompareOptions{{0, 1e-5}, 0.5, 2.0, false});
   EXPECT_EQ(c.message,

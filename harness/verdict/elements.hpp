@@ -24,8 +24,8 @@ inline constexpr double infinity = std::numeric_limits<double>::infinity();
 inline constexpr std::int64_t block = 2048;  // elements per block of the pass; both sides of a block fit in the cache
 inline constexpr int lanes = 8;
 
-// The type in which an element is read. A bool is read as a byte, because reading a byte other than 0 and 1 as a bool is
-// undefined.
+// The type in which an element is read. A bool is read as a byte, because reading a byte other than 0 and 1 as a bool
+// is undefined.
 template <class T>
 struct ElementOf {
   using Stored = T;

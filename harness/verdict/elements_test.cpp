@@ -15,7 +15,7 @@ namespace {
 
 using namespace testing_support;
 
-// The measure once more, element by element, with no thought for speed.
+// The reference: the same measure, element by element.
 template <class T>
 struct Slow {
   bool equal = true;
@@ -69,7 +69,7 @@ void compare_with_slow(unsigned seed) {
   SCOPED_TRACE(testing::Message() << "seed " << seed << ", type " << name_of(dtype_of<T>));
   std::mt19937 generator(seed);
   const std::size_t n = seed % 9 == 0 ? 5000 + generator() % 3000 : 1 + generator() % 40;
-  const bool special = generator() % 3 == 0;  // else plain numbers, so that many lists are nearly equal
+  const bool special = generator() % 3 == 0;  // otherwise finite numbers, so that many lists are nearly equal
   std::vector<T> a(n);
   std::vector<T> b(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -92,7 +92,7 @@ void compare_with_slow(unsigned seed) {
   EXPECT_EQ(fast.equal, slow.equal);
   EXPECT_EQ(fast.num_off, slow.num_off);
   if (std::isnan(slow.max_difference)) {
-    // Pairs that hold cannot hide a not-a-number: it never holds.
+    // A not-a-number never holds, so the other pairs cannot hide it.
     EXPECT_TRUE(std::isnan(fast.max_abs_difference));
   } else {
     EXPECT_DOUBLE_EQ(fast.max_abs_difference, slow.max_difference);

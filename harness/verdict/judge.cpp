@@ -17,7 +17,7 @@ namespace {
 constexpr std::string_view rank_status_names[static_cast<int>(RankStatus::count_)] = {
     "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started", "invalid"};
 
-// Ended by itself or by a signal, and nobody asked for it.
+// Exited, killed or never started, without the scenario asking for it.
 bool is_crash(const RankOutcome& outcome) {
   if (outcome.status == RankStatus::never_started) return true;
   return (outcome.status == RankStatus::exited || outcome.status == RankStatus::killed) && !outcome.end_expected;
@@ -26,17 +26,17 @@ bool is_crash(const RankOutcome& outcome) {
 std::string_view signal_text(int signal) {
   switch (signal) {
     case SIGSEGV:
-      return "SIGSEGV, an access to memory that is not its own";
+      return "SIGSEGV, an access to memory that is not mapped";
     case SIGBUS:
-      return "SIGBUS, memory behind a mapping is gone";
+      return "SIGBUS, the memory behind a mapping is gone";
     case SIGABRT:
-      return "SIGABRT, it gave up by itself";
+      return "SIGABRT, it called abort()";
     case SIGFPE:
-      return "SIGFPE, an integer division that has no result";
+      return "SIGFPE, an integer division without a result";
     case SIGILL:
       return "SIGILL, an instruction that this processor lacks";
     case SIGKILL:
-      return "SIGKILL; the system does this when memory runs out";
+      return "SIGKILL, which the kernel also sends when memory runs out";
     case SIGTERM:
       return "SIGTERM";
     case SIGINT:
@@ -48,7 +48,7 @@ std::string_view signal_text(int signal) {
   }
 }
 
-// A failure with what orders it among the others.
+// A failure, with the facts that order it among the others.
 struct Cause {
   Failure failure;
   RankStatus status;
@@ -89,7 +89,7 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
       }
     }
   }
-  // An unknown time is no early one.
+  // An unknown time sorts last.
   const auto when = [](const Failure& failure) {
     return failure.time_ns > 0 ? failure.time_ns : std::numeric_limits<std::int64_t>::max();
   };
@@ -100,14 +100,14 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
   return causes;
 }
 
-// The first as the failure, the others as lines of `also`; ranks that say the same share a line.
+// The first failure, with the others as lines of `also`. Ranks with the same message share a line.
 Failure first_with_others(const std::vector<Cause>& causes) {
   Failure first = causes.front().failure;
   std::vector<std::pair<std::string, std::vector<int>>> others;
   for (std::size_t i = 1; i < causes.size(); ++i) {
     const Failure& failure = causes[i].failure;
     if (!failure.secondary) first.also_checks.push_back(failure.check);
-    // The line of `also` begins with the rank.
+    // The line of `also` begins with the rank already.
     const std::string own_name = str("rank ", failure.rank, " ");
     const std::string message =
         failure.message.starts_with(own_name) ? failure.message.substr(own_name.size()) : failure.message;
@@ -120,9 +120,9 @@ Failure first_with_others(const std::vector<Cause>& causes) {
     }
   }
   for (const auto& [message, ranks] : others) {
-    std::string who = ranks.size() == 1 ? "rank " : "ranks ";
-    for (std::size_t i = 0; i < ranks.size(); ++i) who += str(i == 0 ? "" : ", ", ranks[i]);
-    first.also.push_back(str(who, ": ", message));
+    std::string prefix = ranks.size() == 1 ? "rank " : "ranks ";
+    for (std::size_t i = 0; i < ranks.size(); ++i) prefix += str(i == 0 ? "" : ", ", ranks[i]);
+    first.also.push_back(str(prefix, ": ", message));
   }
   return first;
 }
@@ -143,7 +143,7 @@ void fill_observations(CaseResult& row, const std::vector<StageOutcomes>& stages
       largest = std::max(largest, bytes);
     }
     if (!stage.stage.empty()) row.stage_memory.emplace_back(stage.stage, peaks);
-    // A later stage's record of a name replaces an earlier one; a rank that recorded nothing has null.
+    // A record of a later stage replaces the record of the same name. A rank that did not record it has null.
     std::set<std::string> names;
     for (const RankOutcome& outcome : stage.ranks) {
       for (const auto& record : outcome.records) names.insert(record.first);
@@ -155,7 +155,7 @@ void fill_observations(CaseResult& row, const std::vector<StageOutcomes>& stages
   }
 }
 
-// The first check that had to be reached and was not.
+// The first check that had to be reached and that no rank reached; null when there is none.
 const CheckSite* unreached_check(const Expectation& expectation, const std::vector<StageOutcomes>& stages) {
   std::set<std::string> reached;
   for (const StageOutcomes& stage : stages) {
@@ -204,7 +204,7 @@ void judge_failure(CaseResult& row, const Expectation& expectation, const std::v
     row.reason = expectation.failure->reason;
   } else {
     row.status = Status::FAIL;
-    row.failure->message += str("\n  ", expectation_text(*expectation.failure), ", but this is another");
+    row.failure->message += str("\n  ", expectation_text(*expectation.failure), ", but this is another failure");
   }
 }
 

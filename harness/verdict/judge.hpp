@@ -1,19 +1,23 @@
-// From what the ranks left to the verdict of a case: pure functions, so that every way a case can end is tested without
+// The verdict of a case from the outcomes of its ranks: pure functions, so that every end of a case is tested without
 // starting a rank.
 //
-// A rank fills a RankOutcome (the interpreter: evidence, failures, collectives, ...; the launcher: how the rank ended
-// when it could not say so itself). All ranks' outcomes, stage by stage, and what the scenario expects give one
-// CaseResult.
+// The interpreter fills a RankOutcome per rank with evidence, failures, collectives and more. The launcher adds how a
+// rank ended that could not report it. The outcomes of all ranks, stage by stage, and the expectations of the scenario
+// give one CaseResult.
 //
 //   CaseResult row = judge(std::move(blank), expectation, {{"", launch(options, run_rank).outcomes}});
 //
 // `blank` is the row with its identity filled in (scenario, case_id, params, world_size, launch, device, repro).
 //
-// Which verdict, in this order: CRASH when a rank ended by itself or by a signal that nobody asked for, HANG when one
-// had to be ended, UNSUPPORTED when the first cause is a missing part of the machine, FAIL when there is a failure,
-// INVALID when a rank says so, when a check that had to be reached was reached by no rank, or when there is no
-// evidence, else PASS. An expected failure makes FAIL an XFAIL and PASS an XPASS; CRASH, HANG and INVALID it leaves
-// alone. What is `secondary` never decides while something else can.
+// The first of these that applies is the verdict:
+//   CRASH        a rank exited, or was killed by a signal, and the scenario did not ask for it
+//   HANG         a rank did not end in time and was killed
+//   UNSUPPORTED  the first cause is something that the machine or build lacks
+//   FAIL         there is a failure (but INVALID if a rank is invalid and all failures are secondary)
+//   INVALID      a rank is invalid, no rank reached a check that had to be reached, or there is no evidence
+//   PASS
+// An expected failure turns FAIL into XFAIL and PASS into XPASS. It does not change CRASH, HANG and INVALID. A
+// `secondary` failure is the consequence of another rank's end. It is never the cause while there is another failure.
 #pragma once
 
 #include <optional>
@@ -26,19 +30,19 @@
 namespace lockstep::verdict {
 
 enum class RankStatus {
-  finished,       // ran to the end, nothing failed
-  failed,         // ran until a failure, or to the end with some; `failures` has them
-  unsupported,    // the machine or build lacks something; `detail` says what
-  exited,         // ended before it handed in an outcome, `exit_code`; or returned early because the scenario said so
+  finished,       // ran to the end without a failure
+  failed,         // has failures, listed in `failures`
+  unsupported,    // the machine or build lacks something, named in `detail`
+  exited,         // exited with `exit_code` before it handed in an outcome, or returned early as the scenario asked
   killed,         // ended by `signal`
-  hung,           // did not end in time and was ended
-  never_started,  // could not be started; `detail` says why
-  invalid,        // the scenario asked for what cannot be judged (a name whose step did not run); `detail` says what
+  hung,           // did not end in time and was killed
+  never_started,  // could not be started, for the reason in `detail`
+  invalid,  // the scenario asks for something that cannot be judged, named in `detail` (a name whose step did not run)
   count_
 };
 std::string_view name_of(RankStatus status);
 
-// A step of a scenario: where a rank was last, or where a check stands.
+// The place of a step: the last one that a rank reached, or the one of a check.
 struct StepPlace {
   std::string step;  // verb or check: forward, expect_equal, ...
   std::string file;
@@ -49,33 +53,33 @@ struct StepPlace {
 struct RankOutcome {
   int rank = 0;
   RankStatus status = RankStatus::finished;
-  bool end_expected = false;  // the scenario told the rank to end like this (`exit`, `fault ... kill`)
-  bool bystander = false;     // its end is the consequence of another rank's; set by the launcher
+  bool end_expected = false;  // the scenario asks for this end (`exit`, `fault ... kill`)
+  bool bystander = false;     // its end is the consequence of another rank's end; set by the launcher
   int exit_code = 0;
   int signal = 0;
-  std::string detail;   // what more is known of the end: last words, the collective it waited in, what is missing
-  StepPlace last_step;  // where it was when it ended; empty when unknown
-  std::int64_t end_time_ns = 0;  // monotonic; when the end was noticed
+  std::string detail;            // further facts of the end, such as the collective in which it waited
+  StepPlace last_step;           // the step in which it ended; empty when unknown
+  std::int64_t end_time_ns = 0;  // monotonic clock, when the end was noticed
   double seconds = 0.0;
   Evidence evidence;
-  std::vector<Failure> failures;  // in the order they came
+  std::vector<Failure> failures;  // in order of time
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;
   PlanVerdict plan_verdict;
   MemoryPeaks memory;
-  std::vector<std::pair<std::string, JsonText>> records;  // one JSON text a name
+  std::vector<std::pair<std::string, JsonText>> records;  // name and JSON text
   std::vector<std::string> checks_reached;                // ids of CheckSite
 };
 
-// A check that must be reached by some rank unless parameters rule it out (the interpreter leaves those out).
+// A check that some rank must reach. The interpreter leaves out the checks that parameters rule out.
 struct CheckSite {
-  std::string id;  // whatever names it to the interpreter: place, with the way through routines
+  std::string id;  // the interpreter's name for it: its place and the routines that lead there
   StepPlace place;
 };
 
 struct ExpectedFailure {
   std::string reason;
-  std::optional<int> line;             // of the scenario's own file
+  std::optional<int> line;             // in the scenario's own file
   std::optional<std::string> message;  // pattern, see message_matches
 };
 
@@ -93,23 +97,21 @@ struct StageOutcomes {
 // `blank` with status, reason, evidence, collectives, memory, records and failure filled in; its `seconds` are kept.
 CaseResult judge(CaseResult blank, const Expectation& expectation, const std::vector<StageOutcomes>& stages);
 
-// The parts of it.
-
-// All failures of all ranks (how a rank ended included), the cause first: what is not `secondary` before what is, and
-// the earlier before the later. Nothing when nobody failed.
+// All failures of all ranks, including crashes and hangs, the cause first: within a stage, secondary ones last and
+// otherwise in order of time. Empty when no rank failed.
 std::vector<Failure> failures_by_cause(const std::vector<StageOutcomes>& stages);
-// The first of them, with the others as `also`.
+// The first of failures_by_cause(), with the others as lines of `also`. Nothing when no rank failed.
 std::optional<Failure> first_failure(const std::vector<StageOutcomes>& stages);
-// True when `failure` is the one that was expected.
+// Whether line and message of the failure are the expected ones.
 bool is_expected(const Failure& failure, const ExpectedFailure& expected);
-// One row a (family, operation, axis, group size, phase) in the order rank 0 met them; where ranks that handed in an
-// outcome differ, a row for each with its rank.
+// One row per (family, operation, axis, group size, phase), in the order in which rank 0 issued them. Where the ranks
+// that handed in an outcome differ, one row per rank, with its number.
 std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& ranks, const std::string& stage);
-// Judged when that holds of every rank of every stage that replicates or shards. Else the first reason.
+// Judged when the plan of every rank of every stage that replicates or shards was judged. Otherwise the first reason.
 PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages);
-// The largest of each purpose.
+// The largest peak of each purpose over the ranks.
 MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks);
-// How a rank ended that nobody told to end: "rank 1 was ended by signal 11 (SIGSEGV) in forward; ...".
+// The end of a rank as a sentence: "rank 1 was ended by signal 11 (SIGSEGV) in forward; ...".
 std::string describe_end(const RankOutcome& outcome);
 
 }  // namespace lockstep::verdict

@@ -73,13 +73,13 @@ TEST(Judge, PassesWithEvidenceOfAllRanks) {
   EXPECT_EQ(row.seconds, 0.5);
 }
 
-TEST(Judge, OneRankIsEnoughToReachACheck) {
+TEST(Judge, TakesACheckThatOneRankReachedAsReached) {
   RankOutcome other = good(1);
   other.checks_reached.clear();
   EXPECT_EQ(judge_ranks({good(0), other}).status, Status::PASS);
 }
 
-TEST(Judge, ACheckThatNoRankReachedIsInvalid) {
+TEST(Judge, IsInvalidWhenNoRankReachedACheck) {
   const CaseResult row = judge_ranks({good(0), good(1)}, check_at(12));
   EXPECT_EQ(row.status, Status::INVALID);
   ASSERT_TRUE(row.failure.has_value());
@@ -88,7 +88,7 @@ TEST(Judge, ACheckThatNoRankReachedIsInvalid) {
   EXPECT_EQ(row.failure->message, "no rank reached this check, and no parameter rules it out");
 }
 
-TEST(Judge, NoEvidenceIsInvalid) {
+TEST(Judge, IsInvalidWithoutEvidence) {
   RankOutcome outcome = good(0);
   outcome.evidence = Evidence{};
   const CaseResult nothing = judge_ranks({outcome});
@@ -105,7 +105,7 @@ TEST(Judge, NoEvidenceIsInvalid) {
   EXPECT_EQ(judge_ranks({outcome}, expecting_failure()).status, Status::INVALID);
 }
 
-TEST(Judge, TheFirstFailureInTimeIsTheCause) {
+TEST(Judge, TakesTheFirstFailureInTimeAsTheCause) {
   const CaseResult row = judge_ranks({bad(0, {failure("later", 200), failure("last", 300)}),
                                       bad(1, {failure("first", 100)}), bad(2, {failure("later", 150)})});
   EXPECT_EQ(row.status, Status::FAIL);
@@ -115,7 +115,7 @@ TEST(Judge, TheFirstFailureInTimeIsTheCause) {
   EXPECT_THAT(row.failure->also, ElementsAre("ranks 2, 0: later", "rank 0: last"));
 }
 
-TEST(Judge, AConsequenceIsNeverTheCause) {
+TEST(Judge, NeverTakesASecondaryFailureAsTheCause) {
   Failure consequence = failure("rank 1 ended", 50);
   consequence.secondary = true;
   const CaseResult row = judge_ranks({bad(0, {consequence}), bad(1, {failure("values differ", 100)})});
@@ -126,18 +126,18 @@ TEST(Judge, AConsequenceIsNeverTheCause) {
   EXPECT_EQ(alone.failure->message, "rank 1 ended");
 }
 
-TEST(Judge, AnUnknownTimeIsNoEarlyOne) {
+TEST(Judge, SortsAnUnknownTimeLast) {
   const CaseResult row = judge_ranks({bad(0, {failure("when", 0)}), bad(1, {failure("known", 100)})});
   EXPECT_EQ(row.failure->message, "known");
 }
 
-TEST(Judge, AFailedRankWithoutAMessageIsStillAFailure) {
+TEST(Judge, FailsForAFailedRankWithoutAMessage) {
   const CaseResult row = judge_ranks({bad(0, {}), good(1)});
   EXPECT_EQ(row.status, Status::FAIL);
   EXPECT_EQ(row.failure->message, "the rank failed and left no message");
 }
 
-TEST(Judge, ASignalIsACrash) {
+TEST(Judge, CrashesForASignal) {
   RankOutcome crash = ended(1, RankStatus::killed, 500);
   crash.signal = SIGSEGV;
   crash.detail = "its last collective was all_reduce 3";
@@ -150,12 +150,12 @@ TEST(Judge, ASignalIsACrash) {
   EXPECT_EQ(row.failure->line, 7);
   EXPECT_EQ(row.failure->rank, 1);
   EXPECT_EQ(row.failure->message,
-            "rank 1 was ended by signal 11 (SIGSEGV, an access to memory that is not its own) in backward; its last "
+            "rank 1 was ended by signal 11 (SIGSEGV, an access to memory that is not mapped) in backward; its last "
             "collective was all_reduce 3");
   EXPECT_THAT(row.failure->also, ElementsAre("rank 0: rank 1 is gone"));
 }
 
-TEST(Judge, AnExitAndAStartThatFailedAreCrashes) {
+TEST(Judge, CrashesForAnExitAndAFailedStart) {
   RankOutcome exit = ended(0, RankStatus::exited, 5);
   exit.exit_code = 3;
   const CaseResult row = judge_ranks({exit, good(1)});
@@ -169,7 +169,7 @@ TEST(Judge, AnExitAndAStartThatFailedAreCrashes) {
   EXPECT_EQ(unborn.failure->message, "rank 1 could not be started; fork: no more processes");
 }
 
-TEST(Judge, AnEndThatTheScenarioAskedForIsNoCrash) {
+TEST(Judge, PassesForAnEndThatTheScenarioAskedFor) {
   RankOutcome killed = ended(1, RankStatus::killed, 5);
   killed.end_expected = true;
   killed.signal = SIGKILL;
@@ -180,7 +180,7 @@ TEST(Judge, AnEndThatTheScenarioAskedForIsNoCrash) {
   EXPECT_EQ(judge_ranks({good(0), left}).status, Status::PASS);
 }
 
-TEST(Judge, ARankThatHadToBeEndedIsAHang) {
+TEST(Judge, HangsForARankThatWasKilledAtTheTimeOut) {
   RankOutcome hung = ended(0, RankStatus::hung, 60);
   hung.detail = "it waited 60 s in all_gather";
   const CaseResult row = judge_ranks({hung, good(1)});
@@ -195,7 +195,7 @@ TEST(Judge, ARankThatHadToBeEndedIsAHang) {
   EXPECT_EQ(judge_ranks({good(0), crash}, expecting_failure()).status, Status::CRASH);
 }
 
-TEST(Judge, ABystanderNeverHeadsTheFailure) {
+TEST(Judge, NeverTakesABystanderAsTheCause) {
   std::vector<RankOutcome> ranks(3);
   for (int rank = 0; rank < 3; ++rank) {
     RankOutcome& outcome = ranks[static_cast<std::size_t>(rank)];
@@ -213,7 +213,7 @@ TEST(Judge, ABystanderNeverHeadsTheFailure) {
             std::vector<std::string>{"ranks 0, 1: did not end in time and was ended by the harness; in barrier"});
 }
 
-TEST(Judge, AMissingPartOfTheMachineIsUnsupported) {
+TEST(Judge, IsUnsupportedWhereTheMachineLacksSomething) {
   RankOutcome lacks = ended(0, RankStatus::unsupported, 10);
   lacks.detail = "this build has no cuda device";
   Failure peer = failure("rank 0 left", 5);
@@ -226,7 +226,7 @@ TEST(Judge, AMissingPartOfTheMachineIsUnsupported) {
   EXPECT_EQ(judge_ranks({lacks, bad(1, {failure("values differ", 5)})}).status, Status::FAIL);
 }
 
-TEST(Judge, ARankThatCannotJudgeMakesTheCaseInvalidUnlessOneFailed) {
+TEST(Judge, IsInvalidWhereARankIsUnlessAnotherFailed) {
   RankOutcome invalid = ended(0, RankStatus::invalid, 10);
   invalid.detail = "'loss' is not bound: the step that binds it did not run";
   Failure peer = failure("rank 0 left", 5);
@@ -240,25 +240,26 @@ TEST(Judge, ARankThatCannotJudgeMakesTheCaseInvalidUnlessOneFailed) {
   EXPECT_EQ(judge_ranks({invalid, bad(1, {failure("values differ", 50)})}).status, Status::FAIL);
 }
 
-TEST(Judge, AnExpectedFailureIsXfailWithItsReason) {
+TEST(Judge, GivesXfailForAnExpectedFailure) {
   const CaseResult row = judge_ranks({bad(0, {failure("2 of 6 elements", 1)})}, expecting_failure(9, "2 of*elements"));
   EXPECT_EQ(row.status, Status::XFAIL);
   EXPECT_EQ(row.reason, "known to differ");
   EXPECT_EQ(row.failure->message, "2 of 6 elements");
 }
 
-TEST(Judge, AFailureElsewhereOrWithAnotherMessageStaysFail) {
+TEST(Judge, FailsForAFailureWithAnotherLineOrMessage) {
   const CaseResult elsewhere = judge_ranks({bad(0, {failure("2 of 6", 1, 14)})}, expecting_failure(9));
   EXPECT_EQ(elsewhere.status, Status::FAIL);
   EXPECT_EQ(elsewhere.failure->message,
-            "2 of 6\n  a failure was expected (known to differ) at line 9, but this is another");
+            "2 of 6\n  a failure was expected (known to differ) at line 9, but this is another failure");
   const CaseResult other = judge_ranks({bad(0, {failure("sizes differ", 1)})}, expecting_failure({}, "2 of"));
   EXPECT_EQ(other.status, Status::FAIL);
-  EXPECT_EQ(other.failure->message,
-            "sizes differ\n  a failure was expected (known to differ) with the message '2 of', but this is another");
+  EXPECT_EQ(
+      other.failure->message,
+      "sizes differ\n  a failure was expected (known to differ) with the message '2 of', but this is another failure");
 }
 
-TEST(Judge, AnExpectedFailureInARoutineIsFoundByTheLineThatCallsIt) {
+TEST(Judge, FindsAnExpectedFailureInARoutineByTheCallingLine) {
   Failure inside = failure("2 of 6", 1, 31);
   inside.file = "lib/train_pair.yaml";
   inside.scenario_line = 9;
@@ -266,13 +267,13 @@ TEST(Judge, AnExpectedFailureInARoutineIsFoundByTheLineThatCallsIt) {
   EXPECT_EQ(judge_ranks({bad(0, {inside})}, expecting_failure(31)).status, Status::FAIL);
 }
 
-TEST(Judge, NoFailureWhereOneWasExpectedIsXpass) {
+TEST(Judge, GivesXpassWithoutTheExpectedFailure) {
   const CaseResult row = judge_ranks({good(0)}, expecting_failure());
   EXPECT_EQ(row.status, Status::XPASS);
   EXPECT_EQ(row.reason, "known to differ");
 }
 
-TEST(Judge, NothingLeftIsMissing) {
+TEST(Judge, IsMissingWithoutAnyRank) {
   EXPECT_EQ(judge_ranks({}).status, Status::MISSING);
   EXPECT_EQ(judge(CaseResult{}, Expectation{}, {}).status, Status::MISSING);
 }
@@ -281,7 +282,7 @@ CollectiveCount row(std::string operation, std::int64_t count, std::int64_t byte
   return {"data_parallel", std::move(operation), "dp", 2, "backward", count, bytes, -1, ""};
 }
 
-TEST(MergeCollectives, OneRowWhereRanksAgree) {
+TEST(MergeCollectives, GivesOneRowWhereRanksAgree) {
   RankOutcome a = good(0), b = good(1);
   a.collectives = {row("all_reduce", 2, 176), row("broadcast", 1, 8)};
   b.collectives = {row("broadcast", 1, 8), row("all_reduce", 2, 176)};
@@ -294,7 +295,7 @@ TEST(MergeCollectives, OneRowWhereRanksAgree) {
   EXPECT_EQ(rows[1].operation, "broadcast");
 }
 
-TEST(MergeCollectives, ARowEachWhereTheyDiffer) {
+TEST(MergeCollectives, GivesARowPerRankWhereTheyDiffer) {
   RankOutcome a = good(0), b = good(1), c = good(2);
   a.collectives = {row("send", 1, 8), row("all_reduce", 2, 176)};
   b.collectives = {row("receive", 1, 8), row("all_reduce", 2, 180)};
@@ -309,7 +310,7 @@ TEST(MergeCollectives, ARowEachWhereTheyDiffer) {
               ElementsAre("send 0 8", "all_reduce 0 176", "all_reduce 1 180", "all_reduce 2 176", "receive 1 8"));
 }
 
-TEST(MergeCollectives, ARankThatWasKilledDoesNotMakeOthersDiffer) {
+TEST(MergeCollectives, IgnoresARankThatWasKilled) {
   RankOutcome a = good(0), b = ended(1, RankStatus::killed, 3);
   a.collectives = {row("all_reduce", 2, 176)};
   const auto rows = merge_collectives({a, b}, "");
@@ -317,7 +318,7 @@ TEST(MergeCollectives, ARankThatWasKilledDoesNotMakeOthersDiffer) {
   EXPECT_EQ(rows[0].rank, -1);
 }
 
-TEST(Judge, ThePlanIsThatOfTheFirstRankOfEachStage) {
+TEST(Judge, KeepsThePlanOfTheFirstRankOfEachStage) {
   RankOutcome a = good(0), b = good(1);
   a.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 2, 176, false, 2, 176, ""}};
   b.plan = {{"data_parallel", "all_reduce", "dp", 2, "backward", 9, 9, false, 9, 9, ""}};
@@ -328,7 +329,7 @@ TEST(Judge, ThePlanIsThatOfTheFirstRankOfEachStage) {
   EXPECT_EQ(row.plan[0].planned, 2);
 }
 
-TEST(Judge, SaysWhyThePlanOfACaseWasNotJudged) {
+TEST(Judge, GivesTheReasonWhyAPlanWasNotJudged) {
   RankOutcome judged = good(0), idle = good(0), silent = good(1), early = good(1);
   judged.plan_verdict = {true, ""};
   idle.plan_verdict = {false, std::string(nothing_to_plan)};
@@ -344,7 +345,7 @@ TEST(Judge, SaysWhyThePlanOfACaseWasNotJudged) {
   EXPECT_FALSE(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).is_judged);
 }
 
-TEST(Judge, MemoryIsThePeakOverRanksAndStages) {
+TEST(Judge, KeepsThePeakOfMemoryOverRanksAndStages) {
   RankOutcome a = good(0), b = good(1), c = good(0);
   a.memory = {{"parameter", 100}, {"peak_total", 300}};
   b.memory = {{"parameter", 120}, {"peak_total", 250}, {"gathered", 7}};
@@ -358,14 +359,14 @@ TEST(Judge, MemoryIsThePeakOverRanksAndStages) {
   EXPECT_TRUE(judge(CaseResult{}, check_at(9), {{"", {a}}}).stage_memory.empty());
 }
 
-TEST(Judge, AnEarlierStageIsTheEarlierCause) {
+TEST(Judge, TakesAFailureOfAnEarlierStageAsTheCause) {
   const CaseResult row =
       judge(CaseResult{}, check_at(9),
             {{"save", {bad(0, {failure("save", 900)})}}, {"load", {bad(0, {failure("load", 100)})}}});
   EXPECT_EQ(row.failure->message, "save");
 }
 
-TEST(Judge, RecordsAreAListWithOneEntryARank) {
+TEST(Judge, GivesOneEntryPerRankForARecord) {
   RankOutcome a = good(0), b = good(1);
   a.records = {{"losses", "[1.5]"}};
   b.records = {{"losses", "[2.5]"}, {"extra", "true"}};

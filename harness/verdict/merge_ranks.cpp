@@ -73,7 +73,7 @@ PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
     for (const RankOutcome& outcome : stage.ranks) {
       merged = outcome.plan_verdict;
       if (merged.is_judged) continue;
-      // Its end left no time to say why.
+      // A rank that ended early reports no reason.
       if (merged.reason.empty()) merged.reason = str("ended early: rank ", outcome.rank);
       if (!stage.stage.empty()) merged.reason += str(" (stage ", stage.stage, ")");
       return merged;

@@ -1,7 +1,6 @@
-// What a run leaves: the rows of a results file as values. The interpreter fills CaseResult's observations on each
-// rank, the launcher merges the ranks into one CaseResult a case, the writers (harness/report) turn it into
-// results.jsonl, JUnit and the console. Names and meaning of the fields are the contract of the results file; see
-// harness/README.md.
+// The rows of a results file as C++ values. The interpreter fills the observations on each rank, judge() merges the
+// ranks into one CaseResult per case, and the writers (harness/report) turn it into results.jsonl, JUnit and console
+// lines. Names and meaning of the fields are the contract of the results file; see harness/README.md.
 #pragma once
 
 #include <cstdint>
@@ -21,34 +20,35 @@ Status status_from_name(std::string_view name);
 // FAIL, XPASS, HANG, CRASH, INVALID, MISSING.
 bool is_unexpected(Status status);
 
-// A tolerance used by a comparison; the results keep the loosest.
+// The tolerance of a comparison; the results keep the loosest one. `of_largest` appears in them only where it was used.
 struct Tolerance {
   double rtol = 0.0;
   double atol = 0.0;
-  double of_largest = 0.0;  // times the largest expected magnitude; in the results only when one was used
+  double of_largest = 0.0;  // times the largest expected magnitude
 };
 
 struct Evidence {
   std::int64_t comparisons = 0;  // non-trivial ones
-  std::int64_t trivial = 0;      // both sides all zero, sharing storage, or empty: never evidence
+  std::int64_t trivial = 0;      // checks that hold whatever the engine does: never evidence
   std::int64_t elements = 0;
-  std::int64_t same_bits = 0;      // non-trivial comparisons that held bit for bit
-  std::int64_t bits_required = 0;  // of which had to
+  std::int64_t same_bits = 0;      // non-trivial comparisons whose bits were the same
+  std::int64_t bits_required = 0;  // comparisons that required the same bits
   double max_abs_difference = 0.0;
   Tolerance loosest;
   std::int64_t collectives_checked = 0;
   std::int64_t orders_checked = 0;
   std::int64_t errors_expected = 0;
-  // Collectives that stood at their place in the plan's sequence; never evidence, as all of the plan.
+  // Collectives at their place in the planned order. Like everything about the plan, they are never evidence.
   std::int64_t planned_in_order = 0;
-  std::int64_t conditions = 0;  // of `expect` that held and that hang on the run
-  // False for a row of an older file, which counts each condition as a comparison of one element with the same bits.
+  std::int64_t conditions = 0;  // conditions of `expect` that held and that depend on the run
+  // False for a row of an older results file, which counts each condition as a comparison of one element with the same
+  // bits.
   bool conditions_apart = true;
 
   bool any() const { return comparisons + conditions + collectives_checked + orders_checked + errors_expected > 0; }
-  // The counts as an older file has them: for a comparison with one.
+  // The counts as an older results file has them, to compare with one.
   Evidence with_conditions_among_comparisons() const;
-  // Sums; the larger difference (not-a-number stays); the looser of each part of the tolerance.
+  // Adds the counts, and keeps the larger difference (a not-a-number stays) and the looser of each tolerance.
   void add(const Evidence& other);
 };
 
@@ -56,7 +56,7 @@ struct Evidence {
 struct CollectiveCount {
   std::string family;     // data_parallel, tensor_parallel, user, start_up, checkpoint
   std::string operation;  // all_reduce, ...
-  std::string axis;       // mesh axis of the group, "" when it has none
+  std::string axis;       // mesh axis of the group; empty when it has none
   int group_size = 0;
   std::string phase;  // forward, backward, optimizer, other
   std::int64_t count = 0;
@@ -65,19 +65,19 @@ struct CollectiveCount {
   std::string stage;  // only in staged cases
 };
 
-// One row of `plan`: what the parallel layer had to issue on rank 0, worked out beforehand, and what it did issue.
+// One row of `plan`: the planned collectives of one kind on rank 0, and those that the parallel layer issued.
 struct PlanRow {
   std::string family, operation, axis;
   int group_size = 0;
   std::string phase;
   std::int64_t planned = 0, planned_bytes = 0;
-  bool bytes_are_least = false;  // more were allowed
+  bool bytes_are_least = false;  // planned_bytes is a lower bound
   std::int64_t observed = 0, observed_bytes = 0;
   std::string stage;  // only in staged cases
 };
 
-// Whether the collectives of a rank or a case were held against the plan. Otherwise `reason` says why not; the words
-// before its colon are one of a few kinds.
+// Whether the collectives of a rank or a case were compared with the plan. If not, `reason` explains it; the text
+// before its colon is one of a few kinds (harness/README.md).
 struct PlanVerdict {
   bool is_judged = false;
   std::string reason;
@@ -85,7 +85,7 @@ struct PlanVerdict {
 };
 inline constexpr std::string_view nothing_to_plan = "nothing to plan: no step replicates or shards a module";
 
-// Peak over ranks, bytes, by purpose; keys as in the results file, with peak_total.
+// Peak bytes over the ranks, by purpose, and peak_total. The keys are those of the results file.
 using MemoryPeaks = std::map<std::string, std::int64_t>;
 
 struct Failure {
@@ -96,22 +96,21 @@ struct Failure {
   int rank = -1;
   int iteration = -1;  // index of the innermost loop, -1 outside loops
   std::string message;
-  std::vector<std::string> source;       // the lines of the step in its file, from `line` on
-  std::vector<std::string> also;         // other ranks' failures, "rank 1: message"
-  std::vector<std::string> also_checks;  // the verbs of all others that failed by themselves; not written
-  std::int64_t time_ns = 0;              // monotonic, to find the first in time; not written
-  // The consequence of another rank's end (its peer died or gave up): never the cause while another is known; not
-  // written.
+  std::vector<std::string> source;       // the lines of the step, from `line` on
+  std::vector<std::string> also;         // the other failures: "rank 1: message"
+  std::vector<std::string> also_checks;  // the checks of the others that are not secondary; not written
+  std::int64_t time_ns = 0;              // monotonic clock, to find the first failure; not written
+  // The consequence of a peer's end. It is never the cause while there is another failure. Not written.
   bool secondary = false;
-  int scenario_line = 0;  // inside a routine: the line of the case's own file that led there; not written
+  int scenario_line = 0;  // inside a routine: the line of the scenario's own file that calls it; not written
 };
 
-// A JSON text already rendered (parameters, records): the value model of the scenario language stays in its layer.
+// A value as JSON text (parameters, records). The value type of the scenario language stays in its own layer.
 using JsonText = std::string;
 
 struct CaseResult {
   std::string scenario;  // "replicate/single_module"
-  std::string file;      // of the scenario, as places name it; empty in results of earlier versions
+  std::string file;      // of the scenario, as places name it; empty in an older results file
   std::string case_id;   // "world_size=2,launch=process,device=cpu"
   std::optional<int> mirrors;
   std::vector<std::pair<std::string, JsonText>> params;  // matrix parameters in order
@@ -119,18 +118,18 @@ struct CaseResult {
   std::string launch;  // process or thread
   std::string device;
   Status status = Status::MISSING;
-  std::string reason;  // of SKIP, UNSUPPORTED, XFAIL
+  std::string reason;  // of SKIP, UNSUPPORTED, XFAIL, XPASS, MISSING
   double seconds = 0.0;
   Evidence evidence;
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;                // empty where nothing is planned
   std::optional<PlanVerdict> plan_verdict;  // nothing when the case did not run
   MemoryPeaks memory;
-  std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // by stage, only in staged cases
-  std::map<std::string, std::vector<JsonText>> records;           // one entry a rank
+  std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // per stage, only in staged cases
+  std::map<std::string, std::vector<JsonText>> records;           // one entry per rank
   std::optional<Failure> failure;
   std::string repro;     // "lockstep run ..."
-  std::string timeline;  // file of `lockstep run --timeline`, beside the results file or absolute; empty: none
+  std::string timeline;  // file of `lockstep run --timeline`, relative to the results file or absolute; empty: none
 };
 
 struct RunInfo {
@@ -149,11 +148,11 @@ struct Summary {
   std::map<std::string, int> plans_not_judged{};  // by kind of reason
 };
 
-// How many of each status, by name; statuses that did not occur are left out.
+// The number of cases of each status, by its name, without statuses that did not occur.
 std::map<std::string, int> count_statuses(const std::vector<CaseResult>& results);
 
-// Exit code of a finished run: 0 as expected, 1 unexpected, 4 nothing executed, 77 all skipped for reasons of the
-// machine (at least one UNSUPPORTED, and nothing but the scenarios' own skips beside).
+// Exit code of a finished run: 0 all as expected, 1 an unexpected result, 4 nothing executed, 77 nothing executed and
+// at least one UNSUPPORTED.
 int exit_code_of(const std::vector<CaseResult>& results);
 
 }  // namespace lockstep::verdict

@@ -26,7 +26,7 @@ TEST(Status, NamesReadBack) {
   EXPECT_THROW(status_from_name("pass"), Error);
 }
 
-TEST(Status, UnexpectedAreTheSixThatTurnARunRed) {
+TEST(Status, KnowsTheUnexpectedOnes) {
   for (Status status : {Status::FAIL, Status::XPASS, Status::HANG, Status::CRASH, Status::INVALID, Status::MISSING}) {
     EXPECT_TRUE(is_unexpected(status)) << name_of(status);
   }
@@ -47,7 +47,7 @@ TEST(ExitCode, FollowsTheVerdicts) {
   EXPECT_EQ(exit_code_of(with({Status::UNSUPPORTED, Status::SKIP})), 77);
 }
 
-TEST(CountStatuses, LeavesOutWhatDidNotOccur) {
+TEST(CountStatuses, LeavesOutStatusesThatDidNotOccur) {
   const auto counts = count_statuses(with({Status::PASS, Status::FAIL, Status::PASS}));
   EXPECT_EQ(counts, (std::map<std::string, int>{{"FAIL", 1}, {"PASS", 2}}));
 }
@@ -72,7 +72,7 @@ TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   EXPECT_EQ(a.conditions, 7);
 }
 
-TEST(Evidence, ANotANumberDifferenceStays) {
+TEST(Evidence, KeepsADifferenceThatIsNotANumber) {
   Evidence a, b;
   b.max_abs_difference = std::nan("");
   a.add(b);
@@ -81,7 +81,7 @@ TEST(Evidence, ANotANumberDifferenceStays) {
   EXPECT_TRUE(std::isnan(a.max_abs_difference));
 }
 
-TEST(Evidence, TrivialOnesAreNone) {
+TEST(Evidence, DoesNotCountTrivialChecks) {
   Evidence evidence;
   EXPECT_FALSE(evidence.any());
   evidence.trivial = 5;

@@ -15,10 +15,10 @@ constexpr std::uint32_t magic = 0x314f524cu;  // "LRO1"
 constexpr std::size_t header_size = sizeof(std::uint32_t) + 2 * sizeof(std::uint64_t);
 
 [[noreturn]] void refuse(std::string_view what) {
-  throw Error(str("the outcome of a rank cannot be read: ", what), "the rank ended while it was handing it in");
+  throw Error(str("the outcome of a rank cannot be read: ", what), "the rank ended while it handed in its outcome");
 }
 
-// Both directions share one list of the fields, visit() below: what is written is what is read, in one order.
+// Writer and Reader visit the fields by the same list, visit() below, and therefore in the same order.
 class Writer {
  public:
   static constexpr bool reading = false;
@@ -55,7 +55,8 @@ class Reader {
     }
   }
   void operator()(std::string& value) { value = take(size()); }
-  // How many entries follow: each takes a byte at least, so a wild number is refused before memory is asked for.
+  // The number of entries that follow. Each takes at least one byte, so a number beyond the remaining bytes is refused
+  // before memory is allocated for it.
   std::uint64_t size() {
     std::uint64_t value = 0;
     (*this)(value);
@@ -208,15 +209,15 @@ std::string to_bytes(const RankOutcome& outcome) {
   Writer body;
   visit(body, outcome);
   const std::string payload = body.take();
-  Writer whole;
-  whole(magic);
-  whole(static_cast<std::uint64_t>(payload.size()));
-  whole(fnv1a(payload));
-  return whole.take() + payload;
+  Writer header;
+  header(magic);
+  header(static_cast<std::uint64_t>(payload.size()));
+  header(fnv1a(payload));
+  return header.take() + payload;
 }
 
 RankOutcome outcome_from_bytes(std::string_view bytes) {
-  if (bytes.size() < header_size) refuse(str("only ", bytes.size(), " bytes came"));
+  if (bytes.size() < header_size) refuse(str("it has only ", bytes.size(), " bytes"));
   std::uint32_t mark = 0;
   std::uint64_t length = 0;
   std::uint64_t sum = 0;
@@ -224,13 +225,13 @@ RankOutcome outcome_from_bytes(std::string_view bytes) {
   std::memcpy(&length, bytes.data() + sizeof mark, sizeof length);
   std::memcpy(&sum, bytes.data() + sizeof mark + sizeof length, sizeof sum);
   const std::string_view payload = bytes.substr(header_size);
-  if (mark != magic) refuse("it does not begin like one");
-  if (payload.size() != length) refuse(str(payload.size(), " bytes of ", length, " came"));
+  if (mark != magic) refuse("it does not begin with the mark of an outcome");
+  if (payload.size() != length) refuse(str("it has ", payload.size(), " of ", length, " bytes"));
   if (fnv1a(payload) != sum) refuse("its checksum differs");
   Reader reader(payload);
   RankOutcome outcome;
   visit(reader, outcome);
-  if (!reader.at_end()) refuse("there is more in it than belongs to it");
+  if (!reader.at_end()) refuse("bytes follow its end");
   if (static_cast<int>(outcome.status) < 0 || outcome.status >= RankStatus::count_) refuse("its status is unknown");
   return outcome;
 }

@@ -1,10 +1,10 @@
-// A rank's outcome as bytes: how a rank process hands it to the launcher over a pipe or a socket.
+// The outcome of a rank as bytes, to send it from the rank's process to the launcher.
 //
 //   write_all(pipe, to_bytes(outcome));
 //   RankOutcome outcome = outcome_from_bytes(read_all(pipe));
 //
-// The bytes carry their own length and a checksum, so a rank that died while it wrote is told apart from one that
-// handed in an outcome. Both ends are the same program: the format is not for files.
+// The bytes include their length and a checksum, so that an outcome cut short by the death of its rank is recognized.
+// Both ends are the same program; the format is not for files.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@
 namespace lockstep::verdict {
 
 std::string to_bytes(const RankOutcome& outcome);
-// Throws Error for anything but the whole of what to_bytes gave (cut short, too long, altered).
+// Throws Error unless `bytes` are exactly the result of to_bytes(): cut short, too long or altered bytes are refused.
 RankOutcome outcome_from_bytes(std::string_view bytes);
 
 }  // namespace lockstep::verdict

@@ -116,17 +116,17 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.memory, a.memory);
   EXPECT_EQ(b.records, a.records);
   EXPECT_EQ(b.checks_reached, a.checks_reached);
-  // The same bytes again: nothing is lost on the way.
+  // The same bytes again, so no field is lost.
   EXPECT_EQ(to_bytes(b), to_bytes(a));
 }
 
-TEST(Serialize, AnEmptyOutcomeReadsBack) {
+TEST(Serialize, ReadsBackAnEmptyOutcome) {
   const RankOutcome b = outcome_from_bytes(to_bytes(RankOutcome{}));
   EXPECT_EQ(b.status, RankStatus::finished);
   EXPECT_TRUE(b.failures.empty());
 }
 
-TEST(Serialize, EveryTruncationIsRefused) {
+TEST(Serialize, RefusesEveryTruncation) {
   const std::string bytes = to_bytes(full());
   for (std::size_t length = 0; length < bytes.size(); ++length) {
     EXPECT_THROW(outcome_from_bytes(std::string_view(bytes).substr(0, length)), Error) << length << " bytes";
@@ -134,7 +134,7 @@ TEST(Serialize, EveryTruncationIsRefused) {
   EXPECT_THROW(outcome_from_bytes(bytes + "x"), Error);
 }
 
-TEST(Serialize, EveryAlteredByteIsRefused) {
+TEST(Serialize, RefusesEveryAlteredByte) {
   const std::string bytes = to_bytes(full());
   for (std::size_t at = 0; at < bytes.size(); ++at) {
     std::string altered = bytes;
@@ -143,8 +143,8 @@ TEST(Serialize, EveryAlteredByteIsRefused) {
   }
 }
 
-// Wild content behind a checksum that fits: refused, or read, but never more memory than the bytes justify.
-TEST(Serialize, WildContentWithARightChecksumIsRefusedOrRead) {
+// Random content behind a valid checksum is refused or read, and never takes more memory than the bytes justify.
+TEST(Serialize, RefusesOrReadsRandomContentWithAValidChecksum) {
   const std::string bytes = to_bytes(full());
   const std::size_t header = 4 + 8 + 8;
   std::mt19937 generator(7);

@@ -66,7 +66,7 @@ def _case(case: Case, limits: Limits, timeline: tuple[str, str] | None) -> dict[
     if case.reason:
         data["reason"] = cut(case.reason, limits.message)
     if case.plan_not_judged:
-        data["plan"] = "The plan was not judged, " + cut(case.plan_not_judged, limits.message)
+        data["plan"] = "The plan was not judged: " + cut(case.plan_not_judged, limits.message)
     if case.evidence:
         data["evidence"] = _evidence(case.evidence)
     tables = [table for table in (_plan(case.plan), _collectives(case.collectives)) if table]

@@ -40,7 +40,7 @@ def read_results(path: Path) -> Results:
                     continue
                 num_rows += 1
                 if row.get("kind") == "run" and row.get("schema", SCHEMA) != SCHEMA:
-                    raise UnreadableResults(f"{path}: schema {row['schema']!r} is not the one this program reads, which is {SCHEMA}")
+                    raise UnreadableResults(f"{path}: the file has schema {row['schema']!r}, but this program reads schema {SCHEMA}")
                 _add(results, row, number)
     except OSError as error:
         raise UnreadableResults(f"{path}: {error.strerror}") from error

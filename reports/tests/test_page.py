@@ -278,7 +278,7 @@ def test_results_of_another_schema_are_refused(tmp_path):
     results.write_text('{"kind": "run", "schema": 2}\n', encoding="utf-8")
     ran = subprocess.run([sys.executable, str(PROGRAM), str(results), "-o", str(tmp_path / "x")], capture_output=True, text=True, check=False)
     assert ran.returncode == 2
-    assert "schema 2 is not the one this program reads, which is 1" in ran.stderr
+    assert "the file has schema 2, but this program reads schema 1" in ran.stderr
     assert not (tmp_path / "x").exists()
 
 

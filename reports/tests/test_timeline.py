@@ -154,7 +154,7 @@ def test_a_plan_that_was_not_judged_says_why(tmp_path):
     assert "The plans of 2 cases were not judged" in page.text
     judged, *others = data_of(page, text, 'id="data"')["cases"]
     assert "plan" not in judged and "is:not-planned" not in judged["words"]
-    assert [case["plan"] for case in others] == ["The plan was not judged, ended early: rank 1"] * 2
+    assert [case["plan"] for case in others] == ["The plan was not judged: ended early: rank 1"] * 2
     assert all("is:not-planned" in case["words"] for case in others)
     assert [[table["kind"] for table in case["tables"]].count("plan") for case in others] == [0, 1]
 
