@@ -27,7 +27,7 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
 // A seeded defect: sets the shards of other ranks to zero.
 void keep_own_shard(const Tensor& gathered, const layout::ShardedLayout& from) {
   if (layout::has_shard(*gathered.layout()) || !layout::has_shard(from)) return;
-  const Tensor shard = local_part(local_tensor(gathered), from), own = raw::clone(shard);
+  const Tensor shard = local_shard_of(local_tensor(gathered), from), own = raw::clone(shard);
   if (shard.storage() != gathered.storage()) return;  // the shard has several ranges
   raw::zero_(gathered);
   raw::copy_(shard, own);

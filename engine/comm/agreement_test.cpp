@@ -78,7 +78,7 @@ TEST_P(Agreement, NamesTheCallSite) {
 TEST_P(Agreement, MatchesCallSitesOfOneName) {
   expect_success(2, [](int rank) {
     set_line(rank == 0 ? "own.yaml:10" : "own.yaml:12");
-    set_meeting_place("norms");
+    set_call_site_name("norms");
     const Tensor tensor = floats({4});
     all_reduce(world_group(), tensor, ReduceOp::sum);
     require(values_of<float>(tensor) == std::vector<float>(4, 2.0f), "the sum");
@@ -87,7 +87,7 @@ TEST_P(Agreement, MatchesCallSitesOfOneName) {
       2,
       [](int rank) {
         set_line("own.yaml:10");
-        set_meeting_place(rank == 0 ? "norms" : "losses");
+        set_call_site_name(rank == 0 ? "norms" : "losses");
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
       "the place in the program (rank 0: `norms`; rank 1: `losses`)");
@@ -95,7 +95,7 @@ TEST_P(Agreement, MatchesCallSitesOfOneName) {
       2,
       [](int rank) {
         set_line("own.yaml:10");
-        if (rank == 1) set_meeting_place("norms");
+        if (rank == 1) set_call_site_name("norms");
         all_reduce(world_group(), floats({4}), ReduceOp::sum);
       },
       "the place in the program (rank 0: own.yaml:10; rank 1: `norms`)");

@@ -102,8 +102,8 @@ Phase current_phase() { return Communicator::current().phase; }
 PhaseScope::PhaseScope(Phase phase) : previous_(std::exchange(Communicator::current().phase, phase)) {}
 PhaseScope::~PhaseScope() { Communicator::current().phase = previous_; }
 
-const std::string& meeting_place() { return Communicator::current().meeting_place; }
-void set_meeting_place(const std::string& name) { Communicator::current().meeting_place = name; }
+const std::string& call_site_name() { return Communicator::current().call_site_name; }
+void set_call_site_name(const std::string& name) { Communicator::current().call_site_name = name; }
 
 void set_deadline(double seconds) {
   if (!(seconds > 0)) throw Error(str("a deadline of ", seconds, " s"), "give a positive number of seconds");

@@ -48,7 +48,7 @@ class Communicator {
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
-  std::string meeting_place;
+  std::string call_site_name;
   std::vector<LogEntry> log;
 
  private:

@@ -5,7 +5,7 @@
 
 #include "engine/comm/reduce.hpp"
 #include "engine/core/defects.hpp"
-#include "engine/core/past_caches.hpp"
+#include "engine/core/nontemporal.hpp"
 
 namespace lockstep::comm {
 
@@ -24,17 +24,17 @@ std::size_t copy_lines_to_all(std::byte* const* to, std::size_t count, const std
     std::byte bytes[64];
   };
   const std::size_t bytes = num_lines * 64;
-  if (nontemporal && has_past_caches) {
+  if (nontemporal && has_nontemporal_stores) {
     // Several consecutive lines per destination: memory is faster when writes are contiguous.
     constexpr std::size_t piece = 4 * 64;
     std::size_t at = 0;
     while (at < bytes) {
       const std::size_t end = at + piece < bytes ? at + piece : bytes;
       for (std::size_t i = 0; i < count; ++i)
-        for (std::size_t line = at; line < end; line += 64) store_past_caches(to[i] + line, from + line);
+        for (std::size_t line = at; line < end; line += 64) store_nontemporal(to[i] + line, from + line);
       at = end;
     }
-    finish_past_caches();
+    fence_nontemporal_stores();
     return at;
   }
   // The hardware does not prefetch this many streams of stores, so the loop prefetches them itself.
@@ -56,8 +56,8 @@ std::size_t copy_lines_to_all(std::byte* const* to, std::size_t count, const std
 std::size_t copy(std::byte* to, const std::byte* from, std::size_t bytes, bool nontemporal) {
   if (to == from || bytes == 0) return bytes;
   bytes = bytes_to_copy(bytes);
-  if (nontemporal && has_past_caches && bytes >= 256) {
-    copy_past_caches(to, from, bytes);
+  if (nontemporal && has_nontemporal_stores && bytes >= 256) {
+    copy_nontemporal(to, from, bytes);
     return bytes;
   }
   std::memcpy(to, from, bytes);

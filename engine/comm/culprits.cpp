@@ -17,7 +17,7 @@ bool is_under_way(const RecordedCollective& call) {
 }
 
 // The sequence number of the rank's next call in the group.
-std::uint64_t num_called(const RankStory& story, std::uint64_t group) {
+std::uint64_t num_called(const RankHistory& story, std::uint64_t group) {
   std::uint64_t called = 0;
   for (const RecordedCollective& call : story.collectives)
     if (call.group_id == group) called = std::max(called, call.sequence + 1);
@@ -30,12 +30,12 @@ std::string waiting_text(const std::vector<int>& ranks) {
 
 }  // namespace
 
-std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
-  std::map<int, const RankStory*> by_rank;
-  for (const RankStory& story : stories) by_rank[story.rank] = &story;
+std::vector<AwaitedRank> awaited_ranks(const std::vector<RankHistory>& stories) {
+  std::map<int, const RankHistory*> by_rank;
+  for (const RankHistory& story : stories) by_rank[story.rank] = &story;
   std::map<int, std::set<int>> waiting_for;  // awaited rank -> waiting ranks
   std::set<int> waiting;
-  for (const RankStory& story : stories) {
+  for (const RankHistory& story : stories) {
     if (story.ended) continue;
     for (const RecordedCollective& call : story.collectives) {
       if (!is_under_way(call)) continue;
@@ -47,19 +47,19 @@ std::vector<WaitedFor> waited_for(const std::vector<RankStory>& stories) {
       }
     }
   }
-  std::vector<WaitedFor> found;
+  std::vector<AwaitedRank> found;
   for (const auto& [rank, by] : waiting_for) {
     if (waiting.contains(rank)) continue;
-    WaitedFor one;
+    AwaitedRank one;
     one.rank = rank;
     one.by.assign(by.begin(), by.end());
-    one.text = str(waiting_text(one.by), " for it ", last_words(*by_rank.at(one.by.front())));
+    one.text = str(waiting_text(one.by), " for it ", last_call_text(*by_rank.at(one.by.front())));
     found.push_back(std::move(one));
   }
   return found;
 }
 
-void note_crash(device::HostWorld& world, int rank, std::string_view why) {
+void mark_crashed(device::HostWorld& world, int rank, std::string_view why) {
   RankControl& crashed = control_of(world).rank(rank);
   crashed.end_reason.try_set(why);
   RankEnd none = RankEnd::none;

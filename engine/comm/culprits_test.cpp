@@ -20,8 +20,8 @@ RecordedCollective call(std::uint64_t group, std::uint64_t sequence, std::vector
   return made;
 }
 
-std::vector<RankStory> stories_of(std::vector<std::vector<RecordedCollective>> calls) {
-  std::vector<RankStory> stories(calls.size());
+std::vector<RankHistory> stories_of(std::vector<std::vector<RecordedCollective>> calls) {
+  std::vector<RankHistory> stories(calls.size());
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {
     stories[rank].rank = static_cast<int>(rank);
     stories[rank].collectives = std::move(calls[rank]);
@@ -33,9 +33,9 @@ constexpr auto done = CollectiveState::done, waits = CollectiveState::waiting;
 
 TEST(AwaitedRanks, AreThoseThatHaveNotCalled) {
   const std::vector<int> all = {0, 1, 2};
-  const auto found = waited_for(stories_of({{call(7, 0, all, done), call(7, 1, all, waits)},
-                                            {call(7, 0, all, done), call(7, 1, all, waits)},
-                                            {call(7, 0, all, done)}}));
+  const auto found = awaited_ranks(stories_of({{call(7, 0, all, done), call(7, 1, all, waits)},
+                                               {call(7, 0, all, done), call(7, 1, all, waits)},
+                                               {call(7, 0, all, done)}}));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_THAT(found[0].by, ElementsAre(0, 1));
@@ -43,8 +43,8 @@ TEST(AwaitedRanks, AreThoseThatHaveNotCalled) {
 }
 
 TEST(AwaitedRanks, AreAtTheEndOfAChainOfWaits) {
-  const auto found =
-      waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {1, 2}, waits)}, {}, {call(3, 0, {3}, done)}}));
+  const auto found = awaited_ranks(
+      stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {1, 2}, waits)}, {}, {call(3, 0, {3}, done)}}));
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_THAT(found[0].by, ElementsAre(1));
@@ -53,13 +53,13 @@ TEST(AwaitedRanks, AreAtTheEndOfAChainOfWaits) {
 TEST(AwaitedRanks, ExcludeWaitsOfDeadRanks) {
   auto stories = stories_of({{call(7, 0, {0, 1}, waits)}, {}});
   stories[0].ended = stories[0].died = true;
-  EXPECT_THAT(waited_for(stories), IsEmpty());
+  EXPECT_THAT(awaited_ranks(stories), IsEmpty());
 }
 
 TEST(AwaitedRanks, AreEmptyWhenNoRankWaitsOrAllDo) {
-  EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
-  EXPECT_THAT(waited_for(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());
-  EXPECT_THAT(waited_for(stories_of({{}, {}})), IsEmpty());
+  EXPECT_THAT(awaited_ranks(stories_of({{call(1, 0, {0, 1}, done)}, {call(1, 0, {0, 1}, done)}})), IsEmpty());
+  EXPECT_THAT(awaited_ranks(stories_of({{call(1, 0, {0, 1}, waits)}, {call(2, 0, {0, 1}, waits)}})), IsEmpty());
+  EXPECT_THAT(awaited_ranks(stories_of({{}, {}})), IsEmpty());
 }
 
 }  // namespace

@@ -45,21 +45,21 @@ std::string signature(const RecordedCollective& call) {
 using Calls = std::map<int, const RecordedCollective*>;
 
 struct Recording {
-  explicit Recording(const std::vector<RankStory>& all) {
-    for (const RankStory& story : all) {
+  explicit Recording(const std::vector<RankHistory>& all) {
+    for (const RankHistory& story : all) {
       stories[story.rank] = &story;
       for (const RecordedCollective& call : story.collectives)
         collectives[{call.group_id, call.sequence}][story.rank] = &call;
     }
   }
-  std::map<int, const RankStory*> stories;
+  std::map<int, const RankHistory*> stories;
   std::map<std::pair<std::uint64_t, std::uint64_t>, Calls> collectives;  // by group and sequence number
 };
 
-std::string explain_ends(const std::vector<RankStory>& stories) {
+std::string explain_ends(const std::vector<RankHistory>& stories) {
   std::string out;
   std::vector<int> succeeded;
-  for (const RankStory& story : stories) {
+  for (const RankHistory& story : stories) {
     if (!story.ended) continue;
     if (!story.failed && !story.died) {
       succeeded.push_back(story.rank);
@@ -106,7 +106,7 @@ std::string explain_divergence(const Calls& calls) {
 }
 
 // The last call of a rank that others wait for.
-std::string explain_missing_rank(const RankStory& story) {
+std::string explain_missing_rank(const RankHistory& story) {
   const std::string rank = str(" Rank ", story.rank);
   if (story.collectives.empty()) return str(rank, " has called no collective.");
   const RecordedCollective& last = story.collectives.back();
@@ -137,7 +137,7 @@ std::string explain_waits(const Recording& recording, const Calls& calls) {
   for (const int rank : missing) {
     const auto found = recording.stories.find(rank);
     if (found == recording.stories.end()) continue;
-    const RankStory& story = *found->second;
+    const RankHistory& story = *found->second;
     if (story.ended && (story.failed || story.died)) continue;  // explain_ends() has described it
     out += explain_missing_rank(story);
   }
@@ -146,13 +146,13 @@ std::string explain_waits(const Recording& recording, const Calls& calls) {
 
 }  // namespace
 
-std::string last_words(const RankStory& story) {
+std::string last_call_text(const RankHistory& story) {
   if (story.collectives.empty()) return "before any collective";
   const RecordedCollective& last = story.collectives.back();
   return str(is_pending(last) ? "in " : "after ", recorded_call_text(last));
 }
 
-std::string explain(const std::vector<RankStory>& stories) {
+std::string explain(const std::vector<RankHistory>& stories) {
   if (stories.empty()) return "The recording holds no rank.\n";
   const Recording recording(stories);
   std::string out = explain_ends(stories);
@@ -162,7 +162,7 @@ std::string explain(const std::vector<RankStory>& stories) {
     if (&calls != diverged) out += explain_waits(recording, calls);
   if (!out.empty()) return out;
   std::size_t total = 0;
-  for (const RankStory& story : stories) total += story.collectives.size();
+  for (const RankHistory& story : stories) total += story.collectives.size();
   return str("No rank failed or waits; ", total, " collectives were recorded, all finished.\n");
 }
 

@@ -82,8 +82,8 @@ TEST_P(CollectiveFailures, NamesSizesTypesReductionsAndRoots) {
 TEST_P(CollectiveFailures, ShowsTheContentTexts) {
   const auto failures = run(2, [](int rank) {
     Call call;
-    call.agreement = static_cast<std::uint64_t>(40 + rank);
-    call.agreement_text = [rank] { return rank == 0 ? "gradients of a, b" : "gradients of a"; };
+    call.content_digest = static_cast<std::uint64_t>(40 + rank);
+    call.content_text = [rank] { return rank == 0 ? "gradients of a, b" : "gradients of a"; };
     all_reduce(world_group(), floats(4), ReduceOp::mean, call);
   });
   for (const std::string& failure : failures)
@@ -105,8 +105,8 @@ TEST_P(CollectiveFailures, PublishesTheTextOfADeferredCallWhileWaitingElsewhere)
         return;
       }
       Call call{.async = true, .owner = "block.0"};
-      call.agreement = 7;
-      call.agreement_text = [rank] { return str("gradients of rank ", rank); };
+      call.content_digest = 7;
+      call.content_text = [rank] { return str("gradients of rank ", rank); };
       const Tensor input = floats(12), output = floats(4);
       const Work work = reduce_scatter(world, output, input, ReduceOp::sum, call);
       if (ends_round) {
@@ -138,8 +138,8 @@ TEST(Failures, DoesNotWaitForTheTextOfARankThatComputes) {
         ProcessGroup& world = world_group();
         if (rank == 0) {
           Call call{.async = true, .owner = "block.0"};
-          call.agreement = 7;
-          call.agreement_text = [] { return std::string("never asked for"); };
+          call.content_digest = 7;
+          call.content_text = [] { return std::string("never asked for"); };
           const Tensor input = floats(8), output = floats(4);
           const Work work = reduce_scatter(world, output, input, ReduceOp::sum, call);
           for (int i = 0; i < 6000 && !failed.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -308,7 +308,7 @@ TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
     EXPECT_THAT(failures[static_cast<std::size_t>(rank)], HasSubstr("rank 1 died: ended by signal 9"));
   EXPECT_LT(took, 2.0);
 
-  const std::vector<RankStory> stories = read_recorder(*world.host);
+  const std::vector<RankHistory> stories = read_recorder(*world.host);
   ASSERT_EQ(stories.size(), 3u);
   EXPECT_TRUE(stories[1].died);
   ASSERT_EQ(stories[1].collectives.size(), 1u);
@@ -321,12 +321,12 @@ TEST(Failures, AKilledRankEndsTheOthersAtOnceAndIsRecorded) {
   EXPECT_EQ(stories[0].collectives[1].scenario_line, 30);
   EXPECT_EQ(stories[0].collectives[1].state, CollectiveState::failed);
   EXPECT_GE(stories[0].collectives[1].finished_ns, stories[0].collectives[1].issued_ns);
-  EXPECT_EQ(last_words(stories[1]), "after barrier at line 31 (#0 of group [0, 1, 2])");
+  EXPECT_EQ(last_call_text(stories[1]), "after barrier at line 31 (#0 of group [0, 1, 2])");
   const std::string explanation = explain(stories);
   EXPECT_THAT(explanation, HasSubstr("Rank 1 died: ended by signal 9. It last called barrier at line 31"));
   EXPECT_THAT(explanation, HasSubstr("Ranks 0, 2 wait in all_gather of 48 bytes of float32 for block.3 at line 30"));
-  EXPECT_EQ(explain(stories_from_text(to_text(stories))), explanation);
-  EXPECT_THROW(stories_from_text("{\"rank\": }"), Error);
+  EXPECT_EQ(explain(histories_from_text(to_text(stories))), explanation);
+  EXPECT_THROW(histories_from_text("{\"rank\": }"), Error);
 }
 
 TEST_P(CollectiveFailures, AbortEndsEveryWait) {

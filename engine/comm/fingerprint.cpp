@@ -28,7 +28,7 @@ CallSiteMatch site_match_of(const Record& record, const Communicator& communicat
     case Family::user:
     case Family::tensor_parallel:
     case Family::checkpoint:
-      return communicator.meeting_place.empty() ? CallSiteMatch::line : CallSiteMatch::name;
+      return communicator.call_site_name.empty() ? CallSiteMatch::line : CallSiteMatch::name;
     case Family::uncounted:
       break;
   }
@@ -78,7 +78,7 @@ void record_terms(Record& record, const CollectiveRequest& request, const Call& 
     terms.device = static_cast<std::uint8_t>(subject->device().kind);
   }
   const bool by_name = terms.site_match == CallSiteMatch::name;
-  const std::string& call_site = by_name ? communicator.meeting_place : communicator.context().place;
+  const std::string& call_site = by_name ? communicator.call_site_name : communicator.context().place;
   const bool by_call_site = by_name || terms.site_match == CallSiteMatch::line;
   if (by_call_site) copy_end(terms.call_site, sizeof terms.call_site, call_site);
 

@@ -70,7 +70,7 @@ bool compares_owner(const Call& call) {
 }
 
 std::uint64_t content_digest_of(const Call& call) {
-  return compares_owner(call) ? fnv1a(call.owner, call.agreement) : call.agreement;
+  return compares_owner(call) ? fnv1a(call.owner, call.content_digest) : call.content_digest;
 }
 
 Fingerprint fingerprint_of(const CollectiveRequest& request, std::uint8_t kind) {
@@ -105,9 +105,9 @@ void write_record(IssuedCollective& issued, const Communicator& communicator, co
   record.dtype = issued.fingerprint.dtype;
   record.op = issued.fingerprint.op;
   record.family = static_cast<std::uint8_t>(call.family);
-  record.content_text = !call.agreement_text ? ContentText::none
-                        : call.async         ? ContentText::deferred
-                                             : ContentText::at_once;
+  record.content_text = !call.content_text ? ContentText::none
+                        : call.async       ? ContentText::deferred
+                                           : ContentText::at_once;
   record.phase = static_cast<std::uint8_t>(communicator.phase);
   record.root = request.root;
   record.scenario_line = communicator.context().scenario_line;
@@ -151,7 +151,7 @@ std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, 
   issued->sequence = request.endpoint->sequence++;
   if (call.in_round) issued->round = request.endpoint->rounds + 1;
   issued->fingerprint = fingerprint_of(request, kind);
-  issued->content_text = call.agreement_text;
+  issued->content_text = call.content_text;
   issued->counted = call.family != Family::uncounted;
   issued->rank->note_begin();
   write_record(*issued, communicator, request, call, kind, extent);

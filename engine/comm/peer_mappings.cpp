@@ -28,7 +28,7 @@ PeerMappings::PeerMappings(const device::HostWorld& host) : host_(&host) {
 void PeerMappings::note_use(int rank, const std::byte* begin, std::size_t bytes) {
   if (begin == nullptr || bytes == 0) return;
   const bool on_cpu = host_->cpu_arena(rank).contains(begin);
-  const device::HostWorld::Area area = on_cpu ? host_->cpu_arena(rank) : host_->sim_arena(rank);
+  const device::HostWorld::Region area = on_cpu ? host_->cpu_arena(rank) : host_->sim_arena(rank);
   if (!area.contains(begin)) return;
   Word* words = words_.get() + (2 * static_cast<std::size_t>(rank) + (on_cpu ? 0 : 1)) * words_per_arena_;
   const std::size_t first = static_cast<std::size_t>(begin - area.base) / block_bytes;
@@ -50,7 +50,7 @@ void PeerMappings::note_use(int rank, const std::byte* begin, std::size_t bytes)
 
 // An advice: a kernel without it maps pages at their first access. Populating a shared page for reading also makes it
 // writable.
-void PeerMappings::map(device::HostWorld::Area area, std::size_t block) {
+void PeerMappings::map(device::HostWorld::Region area, std::size_t block) {
   const std::size_t begin = element_offset(block, block_bytes);
 #ifdef MADV_POPULATE_READ
   ::madvise(area.base + begin, std::min(block_bytes, area.bytes - begin), MADV_POPULATE_READ);

@@ -42,7 +42,7 @@ class PeerMappings {
     std::atomic<std::uint64_t> seen;
     std::atomic<std::uint64_t> mapped;
   };
-  void map(device::HostWorld::Area area, std::size_t block);
+  void map(device::HostWorld::Region area, std::size_t block);
 
   const device::HostWorld* host_;
   std::size_t words_per_arena_ = 0;

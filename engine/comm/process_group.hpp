@@ -118,8 +118,8 @@ struct Call {
   // "model.module", for the log and messages. In data_parallel and start_up calls all members must give the same owner.
   std::string owner = {};
   // A digest of the content of the call that must match on all members, and its description, reported on a mismatch.
-  std::uint64_t agreement = 0;
-  std::function<std::string()> agreement_text = {};
+  std::uint64_t content_digest = 0;
+  std::function<std::string()> content_text = {};
   // The dim along which the caller concatenates or splits shards; it must match on all members. If it is not 0, the
   // caller passes tensors in which this dim and dim 0 are swapped.
   int dim = 0;
@@ -188,8 +188,8 @@ class PhaseScope {
 // The name of the current call site. Collectives of the families user, tensor_parallel and checkpoint match only if all
 // members issue them at the same call site. A call site is a source line, or, if the name is not empty, all lines that
 // set this name. Empty by default.
-const std::string& meeting_place();
-void set_meeting_place(const std::string& name);
+const std::string& call_site_name();
+void set_call_site_name(const std::string& name);
 
 struct LogEntry {
   std::uint64_t sequence = 0;  // within the group

@@ -10,13 +10,13 @@
 namespace lockstep::comm {
 
 void prepare_world(device::HostWorld& world) {
-  const device::HostWorld::Area area = world.control();
+  const device::HostWorld::Region area = world.control();
   initialize_control(area.base, area.bytes, world.world_size(), world.sharing() == device::Sharing::processes);
 }
 
 std::size_t control_bytes(int world_size) { return control_bytes_for(world_size); }
 
-void note_place(std::string_view step, std::string_view file, int line, int column) {
+void record_location(std::string_view step, std::string_view file, int line, int column) {
   auto& location = Communicator::current().state()->control().location;
   const auto copy_text = [](char* to, std::size_t capacity, std::string_view text) {
     to[text.copy(to, capacity - 1)] = '\0';
@@ -46,12 +46,12 @@ void announce_abort(device::HostWorld& world, const std::string& why) {
   notify_all(control);
 }
 
-std::vector<RankStory> read_recorder(const device::HostWorld& world) {
+std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
   const WorldControl& control = control_of(world);
-  std::vector<RankStory> stories;
+  std::vector<RankHistory> stories;
   for (int rank = 0; rank < control.world_size; ++rank) {
     const RankControl& source = control.rank(rank);
-    RankStory story;
+    RankHistory story;
     story.rank = rank;
     const RankEnd end = source.end.load(std::memory_order_acquire);
     story.ended = end != RankEnd::none;

@@ -2,7 +2,7 @@
 // of a killed or hung rank survives. The launcher reads it and writes a dump; `lockstep explain-hang` explains the
 // dump.
 //
-//   std::vector<RankStory> stories = read_recorder(world);   // launcher, after the ranks ended
+//   std::vector<RankHistory> stories = read_recorder(world);   // launcher, after the ranks ended
 //   std::string explanation = explain(stories);
 #pragma once
 
@@ -30,11 +30,11 @@ struct RecordedCollective {
 };
 
 // The recorded history of one rank.
-struct RankStory {
+struct RankHistory {
   int rank = 0;
   bool ended = false, failed = false, died = false;
   std::string why;  // reason of the failure or death
-  // The last location that the rank recorded with note_place(); empty if it recorded none.
+  // The last location that the rank recorded with record_location(); empty if it recorded none.
   std::string step, file;
   int line = 0, column = 0;
   std::vector<RecordedCollective> collectives;  // oldest first
@@ -51,23 +51,23 @@ void announce_death(device::HostWorld& world, int rank, const std::string& why);
 // The case is stopped, for example at its time limit: ends every wait of every rank. The first reason wins.
 void announce_abort(device::HostWorld& world, const std::string& why);
 // The history of every rank, in rank order.
-std::vector<RankStory> read_recorder(const device::HostWorld& world);
+std::vector<RankHistory> read_recorder(const device::HostWorld& world);
 
 // ---- rank side ----
 // Records the step that the current rank runs, so that the launcher can report it after a crash or a hang. Takes a few
 // nanoseconds. Longer texts are truncated.
-void note_place(std::string_view step, std::string_view file, int line, int column);
+void record_location(std::string_view step, std::string_view file, int line, int column);
 
 // ---- texts ----
 // The last call of one rank, for a message: "in all_reduce of 16 bytes ...", "after all_gather ...", "before any
 // collective".
-std::string last_words(const RankStory& story);
+std::string last_call_text(const RankHistory& story);
 // One JSON line per rank.
-std::string to_text(const std::vector<RankStory>& stories);
+std::string to_text(const std::vector<RankHistory>& stories);
 // The inverse of to_text(). Throws Error on malformed text.
-std::vector<RankStory> stories_from_text(const std::string& text);
+std::vector<RankHistory> histories_from_text(const std::string& text);
 // A paragraph for users: the ranks that failed, the first collective on which ranks diverged, the ranks that wait, and
 // the last calls of the ranks they wait for.
-std::string explain(const std::vector<RankStory>& stories);
+std::string explain(const std::vector<RankHistory>& stories);
 
 }  // namespace lockstep::comm

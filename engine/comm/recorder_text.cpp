@@ -47,9 +47,9 @@ RecordedCollective collective_from_json(const json& j) {
 }
 }  // namespace
 
-std::string to_text(const std::vector<RankStory>& stories) {
+std::string to_text(const std::vector<RankHistory>& stories) {
   std::string out;
-  for (const RankStory& story : stories) {
+  for (const RankHistory& story : stories) {
     json collectives = json::array();
     for (const RecordedCollective& collective : story.collectives) collectives.push_back(to_json(collective));
     const json line = {{"rank", story.rank},     {"ended", story.ended},
@@ -62,8 +62,8 @@ std::string to_text(const std::vector<RankStory>& stories) {
   return out;
 }
 
-std::vector<RankStory> stories_from_text(const std::string& text) {
-  std::vector<RankStory> stories;
+std::vector<RankHistory> histories_from_text(const std::string& text) {
+  std::vector<RankHistory> stories;
   std::size_t begin = 0;
   for (int number = 1; begin < text.size(); ++number) {
     std::size_t end = text.find('\n', begin);
@@ -73,7 +73,7 @@ std::vector<RankStory> stories_from_text(const std::string& text) {
     if (line.empty()) continue;
     try {
       const json j = json::parse(line);
-      RankStory story;
+      RankHistory story;
       story.rank = j.at("rank").get<int>();
       story.ended = j.at("ended").get<bool>();
       story.failed = j.at("failed").get<bool>();

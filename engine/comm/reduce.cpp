@@ -10,7 +10,7 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/core/past_caches.hpp"
+#include "engine/core/nontemporal.hpp"
 
 namespace lockstep::comm {
 
@@ -162,7 +162,7 @@ std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outpu
     const std::size_t here = offset + element_offset(static_cast<std::size_t>(at), sizeof(C));
     if (nontemporal) {
       for (int i = 0; i < count; ++i) __builtin_prefetch(local[i] + at + ahead);
-      store_past_caches(outputs[0] + here, reinterpret_cast<const std::byte*>(sum));
+      store_nontemporal(outputs[0] + here, reinterpret_cast<const std::byte*>(sum));
       continue;
     }
     for (std::byte* output : outputs) {
@@ -170,7 +170,7 @@ std::int64_t sum_lines(const C* const* inputs, std::span<std::byte* const> outpu
       std::memcpy(output + here, sum, sizeof sum);
     }
   }
-  if (nontemporal) finish_past_caches();
+  if (nontemporal) fence_nontemporal_stores();
   return at;
 }
 
@@ -202,7 +202,7 @@ std::int64_t sum_lines(const C* const* inputs, int num_inputs, std::span<std::by
 // two).
 bool sums_by_lines(const Reduction& reduction, int num_inputs, std::size_t offset) {
   if (!reduction.nontemporal) return reduction.outputs.size() > 1 && num_inputs > 4;
-  return has_past_caches && reduction.outputs.size() == 1 &&
+  return has_nontemporal_stores && reduction.outputs.size() == 1 &&
          reinterpret_cast<std::uintptr_t>(reduction.outputs[0] + offset) % 64 == 0;
 }
 

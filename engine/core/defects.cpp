@@ -135,7 +135,7 @@ constexpr std::array table = {
     DefectInfo{scaler_growth_not_reset, "scaler_growth_not_reset", DefectKind::value, "engine/optim/grad_scaler.cpp",
                "a skipped step does not reset the count of steps until the scale grows"},
     DefectInfo{optimizer_state_of_first_part, "optimizer_state_of_first_part", DefectKind::value,
-               "engine/optim/whole_state.cpp", "every rank takes the first shard of full optimizer state"},
+               "engine/optim/full_state.cpp", "every rank takes the first shard of full optimizer state"},
     DefectInfo{bucket_cap_ignored, "bucket_cap_ignored", DefectKind::count, "engine/layout/buckets.cpp",
                "buckets have no maximal size: there is one per type"},
     DefectInfo{transport_tail_left_out, "transport_tail_left_out", DefectKind::count, "engine/comm/copy.cpp",

@@ -78,7 +78,7 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
     }
     offset += bytes + guard_bytes;
     if (sharing == Sharing::processes) file_offset += bytes;
-    return Area{base_of_region, bytes};
+    return Region{base_of_region, bytes};
   };
   const bool shared = sharing == Sharing::processes;
   const auto is_used = [&](int rank) { return only_rank < 0 || rank == only_rank; };

@@ -30,23 +30,23 @@ class HostWorld {
   HostWorld& operator=(const HostWorld&) = delete;
 
   // A range of mapped addresses.
-  struct Area {
+  struct Region {
     std::byte* base = nullptr;
     std::size_t bytes = 0;
     bool contains(const void* pointer) const { return pointer >= base && pointer < base + bytes; }
   };
   int world_size() const { return static_cast<int>(cpu_.size()); }
   Sharing sharing() const { return sharing_; }
-  Area cpu_arena(int rank) const { return cpu_[static_cast<std::size_t>(rank)]; }
-  Area sim_arena(int rank) const { return sim_[static_cast<std::size_t>(rank)]; }
-  Area control() const { return control_; }  // zeroed at creation; engine/comm defines its contents
+  Region cpu_arena(int rank) const { return cpu_[static_cast<std::size_t>(rank)]; }
+  Region sim_arena(int rank) const { return sim_[static_cast<std::size_t>(rank)]; }
+  Region control() const { return control_; }  // zeroed at creation; engine/comm defines its contents
 
  private:
   HostWorld() = default;
   Sharing sharing_ = Sharing::processes;
-  std::vector<Area> cpu_;
-  std::vector<Area> sim_;
-  Area control_;
+  std::vector<Region> cpu_;
+  std::vector<Region> sim_;
+  Region control_;
   std::byte* base_ = nullptr;  // one address reservation contains all regions
   std::size_t total_ = 0;
 };

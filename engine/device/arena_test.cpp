@@ -18,7 +18,7 @@ constexpr Device cpu{Kind::cpu, 0};
 
 TEST(HostWorld, SeparatesTheRegionsOfRanks) {
   const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16);
-  std::vector<HostWorld::Area> areas = {world->control()};
+  std::vector<HostWorld::Region> areas = {world->control()};
   for (int rank = 0; rank < 3; ++rank) {
     areas.push_back(world->cpu_arena(rank));
     areas.push_back(world->sim_arena(rank));
@@ -87,7 +87,7 @@ TEST(HostWorld, ReservesOnlyAddressesForAbsentPeers) {
   const auto is_mapped = [&](const std::byte* place) { return ::write(ends[1], place, 1) == 1; };
   EXPECT_TRUE(is_mapped(world->control().base));
   for (const int rank : {0, 1, 2}) {
-    for (const HostWorld::Area& area : {world->cpu_arena(rank), world->sim_arena(rank)}) {
+    for (const HostWorld::Region& area : {world->cpu_arena(rank), world->sim_arena(rank)}) {
       EXPECT_EQ(area.bytes, 1u << 20);
       EXPECT_EQ(is_mapped(area.base), rank == 1);
       EXPECT_EQ(is_mapped(area.base + area.bytes - 1), rank == 1);

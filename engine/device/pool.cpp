@@ -38,7 +38,7 @@ Arena Arena::map_private(std::size_t bytes) {
                     " bytes of addresses for the memory of a device: ", static_cast<const char*>(std::strerror(errno))),
                 "raise the address space limit (ulimit -v)");
   }
-  Arena arena(HostWorld::Area{static_cast<std::byte*>(base), bytes});
+  Arena arena(HostWorld::Region{static_cast<std::byte*>(base), bytes});
   arena.owned_ = true;
   return arena;
 }

@@ -21,7 +21,7 @@ namespace lockstep::device {
 class Arena {
  public:
   Arena() = default;
-  explicit Arena(HostWorld::Area area) : area_(area) {}
+  explicit Arena(HostWorld::Region area) : area_(area) {}
   // Maps private memory, for a rank without a HostWorld. Throws Error if the mapping fails.
   static Arena map_private(std::size_t bytes);
   ~Arena();
@@ -35,7 +35,7 @@ class Arena {
   std::size_t bytes() const { return area_.bytes; }
 
  private:
-  HostWorld::Area area_;
+  HostWorld::Region area_;
   std::size_t used_ = 0;
   bool owned_ = false;
 };

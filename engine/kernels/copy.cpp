@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "engine/core/checked.hpp"
-#include "engine/core/past_caches.hpp"
+#include "engine/core/nontemporal.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/kokkos_elementwise_internal.hpp"
 
@@ -103,12 +103,12 @@ struct StreamingCopyKernel {
   Rows<2> rows;  // both have stride 1 along a row
   void operator()(std::int64_t index) const {
     const RowTile<2> at(rows, index);
-    copy_past_caches(reinterpret_cast<std::byte*>(out + at.start[0]),
+    copy_nontemporal(reinterpret_cast<std::byte*>(out + at.start[0]),
                      reinterpret_cast<const std::byte*>(a + at.start[1]), bounded_bytes<Word>(at.count));
   }
   static bool suits(Space space, const Rows<2>& rows) {
     const std::int64_t row_bytes = bounded_product(rows.length, static_cast<std::int64_t>(sizeof(Word)));
-    return has_past_caches && space == Space::host && rows.unit && row_bytes >= least_row_bytes &&
+    return has_nontemporal_stores && space == Space::host && rows.unit && row_bytes >= least_row_bytes &&
            bounded_product(row_bytes, rows.num_rows) >= least_bytes;
   }
 };

@@ -57,16 +57,16 @@ Buckets fill_in_registration_order(const std::vector<BucketParameter>& parameter
 
 }  // namespace
 
-Buckets plan_first_buckets(const std::vector<BucketParameter>& parameters) {
+Buckets make_first_buckets(const std::vector<BucketParameter>& parameters) {
   constexpr std::int64_t no_cap = std::numeric_limits<std::int64_t>::max();
   return fill_in_registration_order(parameters, no_cap, no_cap);
 }
 
-Buckets plan_static_buckets(const std::vector<BucketParameter>& parameters, const BucketLimits& limits) {
+Buckets make_static_buckets(const std::vector<BucketParameter>& parameters, const BucketLimits& limits) {
   return fill_in_registration_order(parameters, limits.first(), limits.cap());
 }
 
-Buckets plan_ready_buckets(const std::vector<BucketParameter>& parameters, const std::vector<int>& order,
+Buckets make_ready_buckets(const std::vector<BucketParameter>& parameters, const std::vector<int>& order,
                            const BucketLimits& limits) {
   std::vector<int> sorted = order;
   std::sort(sorted.begin(), sorted.end());

@@ -4,8 +4,8 @@
 // bytes reach the cap, so it may exceed the cap by its last parameter. (Li et al., "PyTorch Distributed: Experiences on
 // Accelerating Data Parallel Training", section 3.2.3.)
 //
-//   plan_first_buckets({{4000, 0}, {400, 0}})                         == {{0, 1}}     one bucket per kind
-//   plan_ready_buckets(parameters, order, {.cap_bytes = 1 << 20})     in the order in which gradients became ready
+//   make_first_buckets({{4000, 0}, {400, 0}})                         == {{0, 1}}     one bucket per kind
+//   make_ready_buckets(parameters, order, {.cap_bytes = 1 << 20})     in the order in which gradients became ready
 #pragma once
 
 #include <cstdint>
@@ -31,13 +31,13 @@ using Buckets = std::vector<std::vector<int>>;  // indices of parameters; bucket
 
 // While the order of gradients is unknown: one bucket per kind without a cap, parameters in registration order, buckets
 // in reverse order of their first parameters.
-Buckets plan_first_buckets(const std::vector<BucketParameter>& parameters);
+Buckets make_first_buckets(const std::vector<BucketParameter>& parameters);
 // Filled up to the caps in registration order, then in reverse order. For runs that look for unused parameters: there
 // the order in which gradients become ready may differ between ranks, so it is never used.
-Buckets plan_static_buckets(const std::vector<BucketParameter>& parameters, const BucketLimits& limits);
+Buckets make_static_buckets(const std::vector<BucketParameter>& parameters, const BucketLimits& limits);
 // Filled up to the caps in the order in which gradients became ready. `order` holds the index of every parameter once;
 // anything else is an InternalError.
-Buckets plan_ready_buckets(const std::vector<BucketParameter>& parameters, const std::vector<int>& order,
+Buckets make_ready_buckets(const std::vector<BucketParameter>& parameters, const std::vector<int>& order,
                            const BucketLimits& limits);
 
 }  // namespace lockstep::layout

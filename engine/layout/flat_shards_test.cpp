@@ -14,12 +14,12 @@ using ::testing::ElementsAre;
 
 TEST(FlatShards, OffsetsCountPaddedShards) {
   // 5 rows over 4 ranks: shards of 2 rows. 3 elements over 4 ranks: shards of 1.
-  const std::vector<CutParameter> parameters{{{5, 3}, 0, 4}, {{3}, 0, 4}};
-  const FlatShards flat = plan_flat_shards(parameters);
+  const std::vector<ShardedParameter> parameters{{{5, 3}, 0, 4}, {{3}, 0, 4}};
+  const FlatShards flat = make_flat_shards(parameters);
   EXPECT_THAT(flat.offsets, ElementsAre(0, 6));
   EXPECT_EQ(flat.per_rank, 7);
   EXPECT_EQ(flat.num_ranks, 4);
-  const FlatShards pairs = plan_flat_shards(parameters, 2);
+  const FlatShards pairs = make_flat_shards(parameters, 2);
   EXPECT_THAT(pairs.offsets, ElementsAre(0, 12));
   EXPECT_EQ(pairs.per_rank, 14);
   EXPECT_EQ(pairs.num_ranks, 2);
@@ -28,15 +28,15 @@ TEST(FlatShards, OffsetsCountPaddedShards) {
 TEST(FlatShards, RefusesBuffersWhoseSizeOverflows) {
   constexpr std::int64_t large = std::int64_t{1} << 31;
   // The elements of each parameter fit in 64 bits; those of the gathered buffer do not.
-  const std::vector<CutParameter> parameters(3, {{large, large}, 0, 4});
-  EXPECT_THROW(plan_flat_shards(parameters), Error);
+  const std::vector<ShardedParameter> parameters(3, {{large, large}, 0, 4});
+  EXPECT_THROW(make_flat_shards(parameters), Error);
 }
 
 TEST(FlatShards, MergesEqualShardsIntoOneCopy) {
-  const std::vector<CutParameter> parameters{{{8, 2}, 0, 4}};
-  const auto copies = shard_copies(parameters[0], plan_flat_shards(parameters), 0);
+  const std::vector<ShardedParameter> parameters{{{8, 2}, 0, 4}};
+  const auto copies = shard_copies(parameters[0], make_flat_shards(parameters), 0);
   ASSERT_EQ(copies.size(), 1u);
-  EXPECT_EQ(copies[0].num_parts, 4);
+  EXPECT_EQ(copies[0].num_shards, 4);
   EXPECT_EQ(copies[0].length, 2);
   EXPECT_EQ(copies[0].flat_stride, 4);
 }
@@ -44,27 +44,27 @@ TEST(FlatShards, MergesEqualShardsIntoOneCopy) {
 // Every element of every parameter is in exactly one copy, at the position of its shard in the gathered buffer.
 TEST(FlatShards, CopiesCoverEachParameterOnce) {
   for (int num_shards = 1; num_shards <= 8; ++num_shards)
-    for (int parts_per_rank = 1; parts_per_rank <= num_shards; ++parts_per_rank) {
-      if (num_shards % parts_per_rank != 0) continue;
+    for (int shards_per_rank = 1; shards_per_rank <= num_shards; ++shards_per_rank) {
+      if (num_shards % shards_per_rank != 0) continue;
       for (std::int64_t rows = 0; rows <= 9; ++rows) {
-        const std::vector<CutParameter> parameters{
+        const std::vector<ShardedParameter> parameters{
             {{rows, 2}, 0, num_shards}, {{3, rows}, 1, num_shards}, {{rows}, 0, num_shards}};
-        const FlatShards flat = plan_flat_shards(parameters, parts_per_rank);
+        const FlatShards flat = make_flat_shards(parameters, shards_per_rank);
         std::vector<int> used(static_cast<std::size_t>(flat.per_rank * flat.num_ranks), 0);
         for (std::size_t index = 0; index < parameters.size(); ++index) {
-          const CutParameter& parameter = parameters[index];
-          const Dims shard = padded_part_sizes(parameter);
+          const ShardedParameter& parameter = parameters[index];
+          const Dims shard = padded_shard_sizes(parameter);
           const Dims strides = contiguous_strides(shard);
           std::vector<int> seen(static_cast<std::size_t>(rows), 0);
           for (const ShardCopy& copy : shard_copies(parameter, flat, index))
-            for (int number = 0; number < copy.num_parts; ++number)
+            for (int number = 0; number < copy.num_shards; ++number)
               for (std::int64_t at = 0; at < copy.length; ++at) {
                 const std::int64_t row = copy.begin + number * copy.length + at;
                 ++seen[static_cast<std::size_t>(row)];
                 // The shard of that row by ceiling division.
                 const std::int64_t owner = row / shard[parameter.dim];
-                const std::int64_t begin = flat.per_rank * (owner / parts_per_rank) + flat.offsets[index] +
-                                           num_elements(shard) * (owner % parts_per_rank);
+                const std::int64_t begin = flat.per_rank * (owner / shards_per_rank) + flat.offsets[index] +
+                                           num_elements(shard) * (owner % shards_per_rank);
                 EXPECT_EQ(copy.flat_offset + number * copy.flat_stride + at * strides[parameter.dim],
                           begin + row % shard[parameter.dim] * strides[parameter.dim])
                     << num_shards << " shards, " << rows << " rows";

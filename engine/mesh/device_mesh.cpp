@@ -46,7 +46,7 @@ comm::ProcessGroup& DeviceMesh::group(int axis) const {
                         shape_.names()[static_cast<std::size_t>(axis)]);
 }
 
-comm::ProcessGroup& DeviceMesh::whole_group() const {
+comm::ProcessGroup& DeviceMesh::mesh_group() const {
   return num_axes() == 1 ? group(0) : comm::group_of(shape_.ranks());
 }
 

@@ -38,7 +38,7 @@ class DeviceMesh {
   // The process group of the ranks along one axis that contains this rank. Throws Error for an unknown name.
   comm::ProcessGroup& group(int axis) const;
   comm::ProcessGroup& group(std::string_view axis) const { return group(shape_.axis(axis)); }
-  comm::ProcessGroup& whole_group() const;  // all ranks of the mesh, in mesh order
+  comm::ProcessGroup& mesh_group() const;  // all ranks of the mesh, in mesh order
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) { return a.shape_ == b.shape_; }
 

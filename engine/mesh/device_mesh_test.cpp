@@ -25,7 +25,7 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
     const DeviceMesh inner = mesh.slice({"dp", "tp"});
     require(inner.num_ranks() == 4 && inner.size("tp") == 2, "slice");
     require(&inner.group("tp") == &mesh.group("tp"), "a slice has the same groups");
-    require(inner.whole_group().members()[0] == rank / 4 * 4, "all ranks of the slice");
+    require(inner.mesh_group().members()[0] == rank / 4 * 4, "all ranks of the slice");
     require(inner == mesh.slice({"dp", "tp"}), "equal");
 
     // Successive sums along two axes are the sum over the slice.

@@ -31,7 +31,7 @@ Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout) {
   return make_sharded(local, std::make_shared<const layout::ShardedLayout>(std::move(layout)));
 }
 
-Tensor local_part(const Tensor& full, const layout::ShardedLayout& layout) {
+Tensor local_shard_of(const Tensor& full, const layout::ShardedLayout& layout) {
   if (!(full.sizes() == layout.sizes))
     throw Error(str("the local shard of ", describe(full), " under ", layout.text()),
                 "give a tensor of the global sizes");

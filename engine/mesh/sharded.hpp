@@ -33,7 +33,7 @@ Tensor make_sharded(const Tensor& local, layout::ShardedLayout layout);
 
 // The local shard that a full tensor has under a layout: a view if it is one range of each dim, else a copy. No
 // communication. Throws Error when the sizes differ or an axis is partial.
-Tensor local_part(const Tensor& full, const layout::ShardedLayout& layout);
+Tensor local_shard_of(const Tensor& full, const layout::ShardedLayout& layout);
 // A sharded tensor made of a plain tensor that is equal on all ranks: each rank copies its shard. No communication.
 // Throws Error when `full` is sharded already and for placements that do not fit.
 Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements);

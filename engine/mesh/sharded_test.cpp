@@ -151,10 +151,10 @@ TEST(Sharded, StridedShardsGatherInTheOrderOfRows) {
     const std::size_t position = comm::log().size();
     require(to_doubles(full_tensor(tensor)) == to_doubles(full), "full tensor");
     require(count_since(position).all_gather == 2, "one gather per axis");
-    require(to_doubles(local_part(full, *tensor.layout())) == to_doubles(tensor), "local shard");
+    require(to_doubles(local_shard_of(full, *tensor.layout())) == to_doubles(tensor), "local shard");
     // The shard has one range in each half.
     const Tensor gathered = redistribute(tensor, {strided_shard(0, 2), replicate()});
-    require(to_doubles(local_part(full, *gathered.layout())) == to_doubles(gathered), "two ranges");
+    require(to_doubles(local_shard_of(full, *gathered.layout())) == to_doubles(gathered), "two ranges");
   });
   EXPECT_THAT(failures, Each(""));
 }
@@ -212,7 +212,7 @@ TEST(Sharded, RefusesInvalidShardsAndLayouts) {
     require_error([&] { redistribute(tensor, {partial()}); }, "Shard(0) becomes Partial(sum)");
     require_error([&] { redistribute(tensor, {shard(0), shard(1)}); }, "one placement per mesh axis");
     require_error([&] { make_sharded(full, {mesh.shape(), {shard(0)}, {3, 4}}); }, "give the local shard of this rank");
-    require_error([&] { local_part(full, {mesh.shape(), {partial()}, {3, 4}}); }, "redistribute it first");
+    require_error([&] { local_shard_of(full, {mesh.shape(), {partial()}, {3, 4}}); }, "redistribute it first");
     const Tensor three = full_of({3}, DType::float32, {});
     require(layout_of_local(three, mesh, {shard(0)}).sizes == Dims({6}), "global size from equal shards");
   });

@@ -125,8 +125,8 @@ void Module::remove_hook(HookHandle handle) {
   std::erase_if(hooks_->post_backward, has_handle);
 }
 
-void Module::set_wrapper(Around where, CallWrapper wrapper) {
-  CallWrapper& slot = where == Around::inside_apis ? hooks().inside_apis : hooks().outside_apis;
+void Module::set_wrapper(WrapperPosition where, CallWrapper wrapper) {
+  CallWrapper& slot = where == WrapperPosition::inside_apis ? hooks().inside_apis : hooks().outside_apis;
   if (slot) throw Error(str("the calls of ", type_, " are wrapped already"), "wrap a module once");
   slot = std::move(wrapper);
 }

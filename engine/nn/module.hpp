@@ -104,10 +104,10 @@ class Module : public std::enable_shared_from_this<Module> {
   // The wrapper of an activation checkpoint around a call. `inner` runs the wrapped part of the call, now and again in
   // backward. One wrapper per position: inside the hooks of APIs (around the hooks of users and the method), or outside
   // (around the complete call with all hooks).
-  enum class Around { inside_apis, outside_apis };
+  enum class WrapperPosition { inside_apis, outside_apis };
   using CallWrapper =
       std::function<Structure(const Inputs& inputs, const std::function<Structure(const Inputs&)>& inner)>;
-  void set_wrapper(Around where, CallWrapper wrapper);  // throws Error if the position has a wrapper
+  void set_wrapper(WrapperPosition where, CallWrapper wrapper);  // throws Error if the position has a wrapper
 
   // ---- the parallel APIs applied to this module, by name ----
   struct Applied {

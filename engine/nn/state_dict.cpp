@@ -34,11 +34,11 @@ std::string listed(const std::vector<std::string>& names) {
 
 // The sizes of a sharded tensor are those of its local shard, so the layouts are compared, too.
 bool have_same_layout(const Tensor& a, const Tensor& b) {
-  const auto &left = a.impl().layout, &right = b.impl().layout;
+  const auto &left = a.layout(), &right = b.layout();
   return left && right ? *left == *right : left == right;
 }
 std::string layout_text(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->text() : str("plain ", to_text(tensor.sizes()));
+  return tensor.is_sharded() ? tensor.layout()->text() : str("plain ", to_text(tensor.sizes()));
 }
 
 // Puts a detached alias of `value` into the slot. It requires a gradient if the old tensor did.

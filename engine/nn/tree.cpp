@@ -201,7 +201,7 @@ void redraw(const ModulePtr& module) {
   }
   module->reset_parameters();
   for (auto& [slot, kept] : sharded) {
-    raw::copy_(local_tensor(kept), local_part(slot->tensor, *kept.impl().layout));
+    raw::copy_(local_tensor(kept), local_shard_of(slot->tensor, *kept.layout()));
     slot->tensor = kept;
   }
 }

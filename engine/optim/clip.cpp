@@ -53,7 +53,7 @@ struct Total {
 std::vector<Axis> shard_axes_of(const Tensor& parameter, const Tensor& gradient) {
   std::vector<Axis> axes;
   if (!gradient.is_sharded()) return axes;
-  const layout::ShardedLayout& layout = *gradient.impl().layout;
+  const layout::ShardedLayout& layout = *gradient.layout();
   if (layout::has_partial(layout))
     throw Error(str("clip_grad_norm: the gradient of ", parameter.name().empty() ? "a parameter" : parameter.name(),
                     " is ", describe_sharded(gradient)),

@@ -52,7 +52,7 @@ bool finite_on_all_ranks(bool finite, const layout::MeshShape& mesh) {
   const Tensor found_inf = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
   comm::Call call;
   call.family = comm::Family::tensor_parallel;
-  comm::all_reduce(DeviceMesh(mesh).whole_group(), found_inf, comm::ReduceOp::max, call);
+  comm::all_reduce(DeviceMesh(mesh).mesh_group(), found_inf, comm::ReduceOp::max, call);
   return item(found_inf) == 0.0;
 }
 
@@ -63,7 +63,7 @@ bool all_finite(const std::vector<Tensor>& gradients) {
   std::vector<layout::MeshShape> meshes;
   for (const Tensor& gradient : gradients) {
     if (!gradient.is_sharded()) continue;
-    const layout::MeshShape& mesh = gradient.impl().layout->mesh;
+    const layout::MeshShape& mesh = gradient.layout()->mesh;
     if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
   }
   for (const layout::MeshShape& mesh : meshes) finite = finite_on_all_ranks(finite, mesh);

@@ -150,7 +150,7 @@ TEST(ShardedScaling, ReducesOncePerMesh) {
       require(scaler.step(*p.sgd) == (bad_rank < 0), str("a step with ", bad_rank));
       require(comm::log().size() == before + 1, str(comm::log().size() - before, " collectives"));
       const std::vector<double> now = to_doubles(local_tensor(p.tensor));
-      const std::vector<double> was = to_doubles(local_part(full, *p.tensor.impl().layout));
+      const std::vector<double> was = to_doubles(local_shard_of(full, *p.tensor.layout()));
       for (std::size_t i = 0; i < now.size(); ++i)
         require(now[i] == was[i] * (bad_rank < 0 ? 0.5 : 1.0), str(now[i], " of ", was[i]));
       scaler.update();

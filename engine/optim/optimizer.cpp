@@ -52,7 +52,7 @@ void Optimizer::step() {
       Tensor tensor = parameter.get();
       Tensor gradient = grad(tensor);
       if (!gradient.defined()) continue;
-      if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
+      if (tensor.is_sharded() && layout::has_partial(*tensor.layout()))
         throw Error(str(type(), ": `", parameter.name, "` is ", describe_sharded(tensor),
                         ": every rank would apply the step to its partial sum"),
                     "redistribute it to a replicated or sharded placement first");
@@ -157,7 +157,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
           throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` of sizes ",
                           to_text(tensor.sizes()), " into ", to_text(slot->second.sizes())),
                       "load the state of the same model");
-        const auto &mine = slot->second.impl().layout, &given_layout = tensor.impl().layout;
+        const auto &mine = slot->second.layout(), &given_layout = tensor.layout();
         if (mine != given_layout && !(mine && given_layout && *mine == *given_layout))
           throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` is ",
                           describe_sharded(tensor), ", the optimizer's is ", describe_sharded(slot->second)),

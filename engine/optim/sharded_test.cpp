@@ -48,9 +48,9 @@ struct Twins {
     for (std::size_t i = 0; i < full.size(); ++i) {
       const Tensor gradient = values(full[i].sizes(), start - 0.3 * static_cast<double>(i));
       set_grad(full[i], gradient);
-      const auto& layout = sharded[i].impl().layout;
+      const auto& layout = sharded[i].layout();
       set_grad(sharded[i],
-               layout ? make_sharded(raw::clone(local_part(gradient, *layout)), layout) : raw::clone(gradient));
+               layout ? make_sharded(raw::clone(local_shard_of(gradient, *layout)), layout) : raw::clone(gradient));
     }
   }
   static Group group(const std::vector<Tensor>& tensors, const Options& options) {
@@ -92,8 +92,8 @@ TEST(ShardedOptimizers, MatchFullOptimizersWithoutCommunication) {
       }
       require(comm::log().size() == position, "no communication");
       const auto agree = [&](const Tensor& sharded, const Tensor& full, const std::string& name) {
-        const auto& layout = sharded.impl().layout;
-        require(to_bytes(sharded) == to_bytes(layout ? raw::contiguous(local_part(full, *layout)) : full), name);
+        const auto& layout = sharded.layout();
+        require(to_bytes(sharded) == to_bytes(layout ? raw::contiguous(local_shard_of(full, *layout)) : full), name);
       };
       for (std::size_t i = 0; i < pair.full.size(); ++i)
         agree(pair.sharded[i], pair.full[i], str(type, ", parameter ", i));
@@ -103,7 +103,7 @@ TEST(ShardedOptimizers, MatchFullOptimizersWithoutCommunication) {
         const std::string& name = states[i].first;
         const std::size_t number = static_cast<std::size_t>(name[1] - '0');
         require(name == expected[i].first, name);
-        require(states[i].second.impl().layout == pair.sharded[number].impl().layout, str(name, " is not sharded so"));
+        require(states[i].second.layout() == pair.sharded[number].layout(), str(name, " is not sharded so"));
         agree(states[i].second, expected[i].second, name);
       }
       test->zero_grad(false);

@@ -14,8 +14,8 @@ void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpoi
   region.name = options.name.empty() ? module->type() : options.name;
   region.before_recomputing = [name = region.name] { note_event(EventKind::recompute, name); };
   const bool composable = options.form == CheckpointForm::composable;
-  module->set_wrapper(composable ? nn::Module::Around::inside_apis : nn::Module::Around::outside_apis,
-                      [region](const nn::Inputs& inputs, const std::function<nn::Value(const nn::Inputs&)>& inner) {
+  module->set_wrapper(composable ? nn::Module::WrapperPosition::inside_apis : nn::Module::WrapperPosition::outside_apis,
+                      [region](const nn::Inputs& inputs, const std::function<nn::Structure(const nn::Inputs&)>& inner) {
                         return nn::checkpoint(inner, inputs, region);
                       });
   application.complete({{"form", composable ? "composable" : "wrapper"},

@@ -62,7 +62,7 @@ struct Probe : Module {
   using Body = std::function<Tensor(Probe&, const Tensor&)>;
   explicit Probe(Body forward) : Module("Probe"), body(std::move(forward)) {}
   ModulePtr clone_shell() const override { return std::make_shared<Probe>(body); }
-  nn::Value run(std::string_view, const nn::Inputs& inputs) override {
+  nn::Structure run(std::string_view, const nn::Inputs& inputs) override {
     log.push_back("run");
     return body(*this, inputs.positional[0].tensor());
   }
@@ -78,7 +78,7 @@ void log_hooks(const std::shared_ptr<Probe>& module) {
   for (const auto& [place, who] : {std::pair{Module::Place::api, "api"}, std::pair{Module::Place::user, "user"}}) {
     const auto note = [who = std::string(who), log = &module->log](const char* what) { log->push_back(who + what); };
     module->add_pre_forward([note](Module&, nn::Inputs&) { note(" before"); }, place);
-    module->add_post_forward([note](Module&, const nn::Inputs&, nn::Value&) { note(" after"); }, place);
+    module->add_post_forward([note](Module&, const nn::Inputs&, nn::Structure&) { note(" after"); }, place);
     module->add_pre_backward([note](Module&) { note(" before backward"); }, place);
     module->add_post_backward([note](Module&) { note(" after backward"); }, place);
   }
@@ -215,19 +215,19 @@ TEST_F(ActivationCheckpoint, NestsRegions) {
 
 TEST_F(ActivationCheckpoint, RecomputesRegisteredMethodsAndNamedInputs) {
   const auto module =
-      std::make_shared<nn::Composed>("Two", [](nn::Composed&, const nn::Inputs&) { return nn::Value(); });
+      std::make_shared<nn::Composed>("Two", [](nn::Composed&, const nn::Inputs&) { return nn::Structure(); });
   int runs = 0;
-  module->add_method("other", [&runs](nn::Composed&, const nn::Inputs& inputs) -> nn::Value {
+  module->add_method("other", [&runs](nn::Composed&, const nn::Inputs& inputs) -> nn::Structure {
     ++runs;
-    const nn::Value& pair = inputs.named[0].second;
-    return nn::Value::map({{"y", ops::mul(ops::tanh(inputs.positional[0].tensor()), pair.items()[1].tensor())}});
+    const nn::Structure& pair = inputs.named[0].second;
+    return nn::Structure::map({{"y", ops::mul(ops::tanh(inputs.positional[0].tensor()), pair.items()[1].tensor())}});
   });
   activation_checkpoint(module);
   module->register_forward_method("other");
   const Tensor x = rows(3, {2}), factor = rows(4, {2});
   set_requires_grad(x, true);
-  nn::Inputs inputs{{x}, {{"pair", nn::Value::list({"text", factor})}}};
-  const nn::Value y = module->call(inputs, "other");
+  nn::Inputs inputs{{x}, {{"pair", nn::Structure::list({"text", factor})}}};
+  const nn::Structure y = module->call(inputs, "other");
   backward({ops::sum(y.entries()[0].second.tensor())});
   EXPECT_EQ(runs, 2);
   const auto found = to_doubles(grad(x));

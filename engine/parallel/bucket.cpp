@@ -73,7 +73,7 @@ void Bucket::fill_gaps() {
 }
 
 void Bucket::reduce(std::span<comm::ProcessGroup* const> groups, const Averaging& how, std::uint64_t agreement,
-                    std::function<std::string()> agreement_text) {
+                    std::function<std::string()> content_text) {
   move_to(BucketState::reducing);
   allocate(how);
   fill_gaps();
@@ -88,8 +88,8 @@ void Bucket::reduce(std::span<comm::ProcessGroup* const> groups, const Averaging
   call.async = true;
   call.stream = &stream;  // the collective waits for the current stream, which copied the gradients in
   call.owner = how.owner;
-  call.agreement = agreement;
-  call.agreement_text = std::move(agreement_text);
+  call.content_digest = agreement;
+  call.content_text = std::move(content_text);
   const Division division = replicate_division(groups.size(), how.num_ranks);
   const comm::ReduceOp op = division.within_collective ? comm::ReduceOp::mean : comm::ReduceOp::sum;
   for (comm::ProcessGroup* group : groups) works_.push_back(comm::all_reduce(*group, flat_, op, call));

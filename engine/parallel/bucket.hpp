@@ -61,7 +61,7 @@ class Bucket {
   // ready -> reducing. Slots without a gradient count as zero. Sums over the process groups one after the other (the
   // inner axis first) and divides once. The digest `agreement` must be equal on all ranks.
   void reduce(std::span<comm::ProcessGroup* const> groups, const Averaging& how, std::uint64_t agreement,
-              std::function<std::string()> agreement_text);
+              std::function<std::string()> content_text);
   // reducing -> reduced. Later launches on the current stream run after the reduction.
   void wait();
   // The mean of a slot, of the slot's sizes, as a view of the bucket's memory. In reduced only.

@@ -45,7 +45,7 @@ Application::Application(nn::ModulePtr module, std::string_view api) : module_(s
   names_before_ = names_of(module_);
 }
 
-void Application::complete(std::map<std::string, nn::Value> settings, std::vector<std::string> parameter_names,
+void Application::complete(std::map<std::string, nn::Structure> settings, std::vector<std::string> parameter_names,
                            std::any state) const {
   LOCKSTEP_CHECK(names_of(module_) == names_before_,
                  "Composable distributed API implementations cannot modify FQNs: ", api_,

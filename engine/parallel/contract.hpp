@@ -26,7 +26,7 @@ class Application {
   // Throws Error when `api` was applied to the module already.
   Application(nn::ModulePtr module, std::string_view api);
   // Registers the API. Throws InternalError when the name or the order of a parameter has changed.
-  void complete(std::map<std::string, nn::Value> settings, std::vector<std::string> parameter_names,
+  void complete(std::map<std::string, nn::Structure> settings, std::vector<std::string> parameter_names,
                 std::any state) const;
 
  private:

@@ -15,7 +15,7 @@
 namespace lockstep::parallel {
 
 using nn::ModulePtr;
-using nn::Value;
+using nn::Structure;
 
 namespace {
 
@@ -39,24 +39,24 @@ void check_types(const MixedPrecision& precision) {
       throw Error(str("fully_shard: mixed_precision asks for ", name_of(*type)), "give floating-point types");
 }
 
-Value to_value(const ReshardAfterForward& how) {
+Structure to_value(const ReshardAfterForward& how) {
   using Kind = ReshardAfterForward::Kind;
   if (how.kind == Kind::among) return how.ranks;
   return how.kind != Kind::no;
 }
 
-std::map<std::string, Value> settings_of(const FullyShardOptions& options, const DeviceMesh& mesh,
-                                         const ReshardAfterForward& reshard) {
+std::map<std::string, Structure> settings_of(const FullyShardOptions& options, const DeviceMesh& mesh,
+                                             const ReshardAfterForward& reshard) {
   static constexpr const char* offloads[] = {"none", "cpu", "cpu_pinned"};
-  const auto type = [](const std::optional<DType>& dtype) { return dtype ? Value(*dtype) : Value(); };
+  const auto type = [](const std::optional<DType>& dtype) { return dtype ? Structure(*dtype) : Structure(); };
   const MixedPrecision& precision = options.mixed_precision;
   return {{"mesh", mesh.shape().text()},
           {"reshard_after_forward", to_value(reshard)},
           {"offload", offloads[static_cast<int>(options.offload)]},
-          {"mixed_precision", Value::map({{"param", type(precision.param)},
-                                          {"reduce", type(precision.reduce)},
-                                          {"output", type(precision.output)},
-                                          {"cast_forward_inputs", precision.cast_forward_inputs}})}};
+          {"mixed_precision", Structure::map({{"param", type(precision.param)},
+                                              {"reduce", type(precision.reduce)},
+                                              {"output", type(precision.output)},
+                                              {"cast_forward_inputs", precision.cast_forward_inputs}})}};
 }
 
 // Moves parameters and buffers to the device where the group computes.
@@ -82,7 +82,7 @@ void add_hooks(const ModulePtr& module, const ShardStatePtr& state) {
   module->add_pre_forward([weak = std::weak_ptr(state)](nn::Module&, nn::Inputs& inputs) {
     if (const auto alive = weak.lock()) alive->pre_forward(inputs);
   });
-  module->add_post_forward([weak = std::weak_ptr(state)](nn::Module& of, const nn::Inputs&, Value& outputs) {
+  module->add_post_forward([weak = std::weak_ptr(state)](nn::Module& of, const nn::Inputs&, Structure& outputs) {
     if (const auto alive = weak.lock()) alive->post_forward(of, outputs);
   });
 }

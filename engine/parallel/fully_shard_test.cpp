@@ -39,7 +39,7 @@ std::unique_ptr<optim::Optimizer> adam(const nn::ModulePtr& module) {
 
 // The values of `plain` that the shard of this rank in `sharded` should have.
 std::vector<double> shard_of(const Tensor& plain, const Tensor& sharded) {
-  const layout::ShardedLayout& layout = *sharded.impl().layout;
+  const layout::ShardedLayout& layout = *sharded.layout();
   const int rank = RankContext::current().rank();
   Tensor shard = detach(plain);
   const Dims begin = layout::local_offsets(layout, rank), sizes = layout::local_sizes(layout, rank);
@@ -297,7 +297,7 @@ struct Container : nn::Module {
   Container() : Module("Container") {}
   nn::ModulePtr clone_shell() const override { return std::make_shared<Container>(); }
   std::vector<std::string> methods() const override { return {}; }
-  nn::Value run(std::string_view, const nn::Inputs&) override { return {}; }
+  nn::Structure run(std::string_view, const nn::Inputs&) override { return {}; }
 };
 
 TEST(FullyShardErrors, RefuseContainersWithoutForward) {

@@ -14,7 +14,7 @@
 //   extend_gather(linear, 0, {[](const Tensor& shard, const GatherSite&) {
 //                               return GatherInputs{{raw::cast(shard, DType::bfloat16)}, {}};
 //                             },
-//                             [](const std::vector<Tensor>& gathered, const nn::Value&, const GatherSite& site) {
+//                             [](const std::vector<Tensor>& gathered, const nn::Structure&, const GatherSite& site) {
 //                               return raw::cast(gathered[0], site.type);
 //                             }});
 //
@@ -37,22 +37,23 @@ struct GatherSite {
   DeviceMesh mesh;        // the ranks of the all-gather: 1-d, the shard axis if the group has a 2-d mesh
   Dims sizes;             // of the unsharded parameter
   int dim = 0;            // the sharded dim
-  Dims part_sizes;        // of the padded shard
+  Dims shard_sizes;       // of the padded shard
   DType type;             // in which the group computes
 };
 
 struct GatherInputs {
   std::vector<Tensor> tensors;
-  nn::Value metadata;
+  nn::Structure metadata;
 };
 
 struct GatherExtension {
-  // `shard`: of site.part_sizes and the parameter's own type, on the device of the group, padded with zeros. It may
+  // `shard`: of site.shard_sizes and the parameter's own type, on the device of the group, padded with zeros. It may
   // share the memory of the parameter and must not be written.
   std::function<GatherInputs(const Tensor& shard, const GatherSite& site)> send;
   // `gathered`: per sent tensor, those of all ranks joined along dim 0 in rank order. The result has site.type and
   // site.sizes, or is longer along site.dim by the padding of the last ranks.
-  std::function<Tensor(const std::vector<Tensor>& gathered, const nn::Value& metadata, const GatherSite& site)> build;
+  std::function<Tensor(const std::vector<Tensor>& gathered, const nn::Structure& metadata, const GatherSite& site)>
+      build;
 };
 
 // Extends the all-gathers of the parameter in that slot, from the next one on, and replaces an earlier extension.

@@ -17,12 +17,12 @@ using namespace testing;
 GatherExtension coarse_and_rest() {
   GatherExtension extension;
   extension.send = [](const Tensor& shard, const GatherSite& site) {
-    require(shard.sizes() == site.part_sizes, "the shard is not padded");
+    require(shard.sizes() == site.shard_sizes, "the shard is not padded");
     const Tensor coarse = raw::cast(shard, DType::bfloat16);
     const Tensor rest = raw::sub(shard, raw::cast(coarse, shard.dtype()));
     return GatherInputs{{coarse, raw::reshape(rest, {rest.num_elements()})}, {site.mesh.num_ranks()}};
   };
-  extension.build = [](const std::vector<Tensor>& gathered, const nn::Value& metadata, const GatherSite& site) {
+  extension.build = [](const std::vector<Tensor>& gathered, const nn::Structure& metadata, const GatherSite& site) {
     require(*metadata.get_if<std::int64_t>() == site.mesh.num_ranks(), "metadata is lost");
     return raw::add(raw::cast(gathered[0], site.type), raw::reshape(gathered[1], gathered[0].sizes()));
   };
@@ -71,7 +71,7 @@ TEST(GatherExtension, GathersOncePerGroupTheBytesThatAreSent) {
                   narrow.send = [](const Tensor& shard, const GatherSite&) {
                     return GatherInputs{{raw::cast(shard, DType::bfloat16)}, {}};
                   };
-                  narrow.build = [](const std::vector<Tensor>& gathered, const nn::Value&, const GatherSite& site) {
+                  narrow.build = [](const std::vector<Tensor>& gathered, const nn::Structure&, const GatherSite& site) {
                     return raw::cast(gathered[0], site.type);
                   };
                   for (const std::size_t slot : {0, 1}) extend_gather(model, slot, narrow);

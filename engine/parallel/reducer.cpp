@@ -67,8 +67,8 @@ void Reducer::attach() {
         accumulate_grad(leaf, gradient);
     });
   }
-  make_buckets(settings_.find_unused_parameters ? layout::plan_static_buckets(bucket_parameters(), settings_.limits)
-                                                : layout::plan_first_buckets(bucket_parameters()));
+  make_buckets(settings_.find_unused_parameters ? layout::make_static_buckets(bucket_parameters(), settings_.limits)
+                                                : layout::make_first_buckets(bucket_parameters()));
 }
 
 std::vector<layout::BucketParameter> Reducer::bucket_parameters() const {
@@ -136,7 +136,7 @@ void Reducer::prepare_forward(bool synchronize) {
     order_known_ = settings_.find_unused_parameters;
   }
   if (!order_known_ && ready_order_.size() == parameters_.size() && !parameters_.empty()) {
-    make_buckets(agree_on_order(layout::plan_ready_buckets(bucket_parameters(), ready_order_, settings_.limits)));
+    make_buckets(agree_on_order(layout::make_ready_buckets(bucket_parameters(), ready_order_, settings_.limits)));
     order_known_ = true;
   }
 }

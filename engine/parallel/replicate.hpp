@@ -6,7 +6,7 @@
 // fixed order of engine/comm, divided once. All ranks of the mesh run the same forwards and backwards.
 //
 //   replicate(model, {});
-//   Value loss = ...model->call(x)...;  backward({loss});       // the gradients of model are means over the ranks
+//   Structure loss = ...model->call(x)...;  backward({loss});       // the gradients of model are means over the ranks
 //
 // After (Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020). Departures:
 // the mean divides after the sum; gradients of backwards without synchronization are reduced apart from .grad; and an
@@ -30,8 +30,8 @@ struct ReplicateOptions {
   bool gradient_as_bucket_view = false;  // .grad is a view of the bucket, which saves a copy
   bool find_unused_parameters = false;   // parameters may get no gradient, on some ranks or on all
   bool broadcast_buffers = false;        // all ranks take the buffers of rank 0 before each forward
-  nn::Value device_id;  // the index or name of a device; inputs are moved there if it is an accelerator
-  std::string name;     // of the module, for log and messages; empty: its type
+  nn::Structure device_id;  // the index or name of a device; inputs are moved there if it is an accelerator
+  std::string name;         // of the module, for log and messages; empty: its type
 };
 
 // Throws Error when the module is replicated or fully sharded already, or when the options do not fit it.

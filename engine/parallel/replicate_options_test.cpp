@@ -13,7 +13,7 @@ using ::testing::HasSubstr;
 TEST(ReplicateOptions, MoveInputsToTheDevice) {
   RankContext context(0, 1);
   const RankScope scope(context);
-  const auto replicated = [](nn::Value device_id, const char* device) {
+  const auto replicated = [](nn::Structure device_id, const char* device) {
     nn::BuildOptions build;
     build.device = device::device_from_name(device);
     const nn::ModulePtr model = nn::build("Net", {}, build);
@@ -27,7 +27,7 @@ TEST(ReplicateOptions, MoveInputsToTheDevice) {
   EXPECT_TRUE(ids(replicated("cpu", "cpu")).is_none());
   EXPECT_EQ(*ids(replicated("sim:0", "sim:0")).items()[0].get_if<std::int64_t>(), 0);
   EXPECT_EQ(*ids(replicated(0, "sim:0")).items()[0].get_if<std::int64_t>(), 0);
-  EXPECT_THAT(error_of([&] { replicated(nn::Value::list({0}), "cpu"); }),
+  EXPECT_THAT(error_of([&] { replicated(nn::Structure::list({0}), "cpu"); }),
               HasSubstr("Expected device_id to be int or torch.device"));
   EXPECT_THAT(error_of([&] { replicated("sim:0", "cpu"); }),
               HasSubstr("device_id is sim:0, but `fc1.weight` is on cpu"));
@@ -37,7 +37,7 @@ TEST(ReplicateOptions, MoveInputsToTheDevice) {
   std::vector<device::Device> seen;
   model->add_pre_forward(
       [&](nn::Module&, nn::Inputs& inputs) {
-        for (const nn::Value& value : inputs.positional)
+        for (const nn::Structure& value : inputs.positional)
           for (const Tensor& tensor : nn::tensors_of(value)) seen.push_back(tensor.device());
         for (const auto& [name, value] : inputs.named)
           for (const Tensor& tensor : nn::tensors_of(value)) seen.push_back(tensor.device());
@@ -45,7 +45,7 @@ TEST(ReplicateOptions, MoveInputsToTheDevice) {
       },
       nn::Module::Place::user);
   const Tensor x = ones({1, 2}, DType::float32, {});
-  model->call(nn::Inputs{{nn::Value::list({x, nn::Value::map({{"k", x}})})}, {{"named", x}}});
+  model->call(nn::Inputs{{nn::Structure::list({x, nn::Structure::map({{"k", x}})})}, {{"named", x}}});
   EXPECT_EQ(seen, std::vector<device::Device>(3, sim));
 }
 

@@ -21,7 +21,7 @@ constexpr double max_bucket_mb = 1 << 20;  // a larger cap is a mistake, and the
 
 using nn::ModulePtr;
 using nn::NamedParameter;
-using nn::Value;
+using nn::Structure;
 
 // ---- replicated tensors ----
 struct Covered {
@@ -69,7 +69,7 @@ std::vector<std::string> names_of(const std::vector<NamedParameter>& parameters)
 }
 
 // ---- device ids ----
-std::optional<device::Device> device_of(const Value& device_id, const std::vector<NamedParameter>& parameters) {
+std::optional<device::Device> device_of(const Structure& device_id, const std::vector<NamedParameter>& parameters) {
   if (device_id.is_none()) return std::nullopt;
   device::Device device;
   if (const auto* text = device_id.get_if<std::string>()) {
@@ -106,9 +106,10 @@ ReplicateState::ReplicateState(const ModulePtr& module, const ReplicateOptions& 
   owner_ = options.name.empty() ? module->type() : options.name;
 }
 
-std::map<std::string, Value> ReplicateState::settings() const {
-  std::map<std::string, Value> all;
-  all["device_ids"] = is_accelerator(device_) ? Value::list({Value(std::int64_t{device_->index})}) : Value();
+std::map<std::string, Structure> ReplicateState::settings() const {
+  std::map<std::string, Structure> all;
+  all["device_ids"] =
+      is_accelerator(device_) ? Structure::list({Structure(std::int64_t{device_->index})}) : Structure();
   all["bucket_cap_mb"] = options_.bucket_cap_mb.value_or(25.0);
   all["gradient_as_bucket_view"] = options_.gradient_as_bucket_view;
   all["find_unused_parameters"] = options_.find_unused_parameters;
@@ -147,7 +148,7 @@ void ReplicateState::start() {
   // Another API may have been applied to children since replicate() was called.
   module->applied.find(replicate_name)->second.parameter_names = names_of(parameters);
   for (const NamedParameter& parameter : parameters) refuse_different_shards(parameter);
-  start_up(mesh_.whole_group(), parameters, owner_);
+  start_up(mesh_.mesh_group(), parameters, owner_);
   make_reducer(trained_parameters());
 }
 
@@ -161,7 +162,7 @@ void ReplicateState::make_reducer(const std::vector<NamedParameter>& parameters)
   trained_names_ = names_of(parameters);
   ReducerSettings settings;
   for (int axis = mesh_.num_axes() - 1; axis >= 0; --axis) settings.groups.push_back(&mesh_.group(axis));
-  settings.all_ranks = &mesh_.whole_group();
+  settings.all_ranks = &mesh_.mesh_group();
   if (options_.bucket_cap_mb)
     settings.limits.cap_bytes = static_cast<std::int64_t>(*options_.bucket_cap_mb * 1024 * 1024);
   settings.gradient_as_bucket_view = options_.gradient_as_bucket_view;
@@ -175,7 +176,7 @@ void ReplicateState::make_reducer(const std::vector<NamedParameter>& parameters)
 
 // Ranks that hold different shards of a parameter cannot share one value of it.
 void ReplicateState::refuse_different_shards(const NamedParameter& parameter) const {
-  const auto& layout = parameter.tensor().impl().layout;
+  const auto& layout = parameter.tensor().layout();
   if (!layout) return;
   const std::vector<int> mine = layout->mesh.coordinates_of(RankContext::current().rank());
   for (const int rank : mesh_.shape().ranks()) {
@@ -200,8 +201,8 @@ void ReplicateState::broadcast_buffers() {
   comm::Call call;
   call.family = comm::Family::data_parallel;
   call.owner = owner_;
-  const std::vector<Tensor> values = broadcast_together(mesh_.whole_group(), buffers, call);
-  if (mesh_.whole_group().rank() == 0) return;
+  const std::vector<Tensor> values = broadcast_together(mesh_.mesh_group(), buffers, call);
+  if (mesh_.mesh_group().rank() == 0) return;
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::other);
   for (std::size_t i = 0; i < buffers.size(); ++i) nn::swap_data(buffers[i], raw::clone(values[i]));
@@ -211,7 +212,7 @@ void ReplicateState::move_to_device(nn::Inputs& inputs) const {
   const auto to_device = [this](const Tensor& tensor) {
     return tensor.device() == *device_ ? tensor : ops::to_device(tensor, *device_);
   };
-  for (Value& value : inputs.positional) value = nn::map_tensors(value, to_device);
+  for (Structure& value : inputs.positional) value = nn::map_tensors(value, to_device);
   for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, to_device);
 }
 

@@ -21,7 +21,7 @@ class ReplicateState {
 
   // ---- for the registry of applied APIs ----
   const std::vector<std::string>& parameter_names() const { return parameter_names_; }
-  std::map<std::string, nn::Value> settings() const;
+  std::map<std::string, nn::Structure> settings() const;
 
   void before_forward(nn::Inputs& inputs);
   void before_backward();

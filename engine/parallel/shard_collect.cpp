@@ -55,7 +55,7 @@ void check_parameter(const CollectedParameter& parameter, const std::string& own
                 "shard the modules that share it together, in one group");
   if (parameter.tensor.is_sharded())
     throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is sharded already, as ",
-                    parameter.tensor.impl().layout->text()),
+                    parameter.tensor.layout()->text()),
                 "a parameter belongs to one group");
   if (parameter.tensor.num_dims() == 0)
     throw Error(str("fully_shard doesn't support scalar parameters. Change ", parameter.name,

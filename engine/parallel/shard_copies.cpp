@@ -16,16 +16,16 @@ namespace {
 struct Sides {
   Tensor full, flat;
 };
-Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
+Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::ShardedParameter& cut,
                const layout::ShardCopy& copy) {
   const int dim = cut.dim;
-  const Dims padded = layout::padded_part_sizes(cut);
+  const Dims padded = layout::padded_shard_sizes(cut);
   Dims sizes = padded;
   sizes[dim] = copy.length;
   Dims full_strides = full.strides(), flat_strides = contiguous_strides(padded);
   const std::int64_t full_offset = full.offset() + bounded_product(copy.begin, full_strides[dim]);
   const std::int64_t step = bounded_product(full_strides[dim], copy.length);
-  sizes.insert(dim, copy.num_parts);
+  sizes.insert(dim, copy.num_shards);
   full_strides.insert(dim, step);
   flat_strides.insert(dim, copy.flat_stride);
   return {as_strided(full, sizes, full_strides, full_offset),
@@ -33,17 +33,17 @@ Sides sides_of(const Tensor& full, const Tensor& gathered, const layout::CutPara
 }
 
 // Where a copy-out reads: the rows of a padded shard come before its padding.
-std::int64_t source_offset(const layout::CutParameter& cut, const layout::ShardCopy& copy) {
+std::int64_t source_offset(const layout::ShardedParameter& cut, const layout::ShardCopy& copy) {
   if (!defect_armed(Defect::shard_padding_leaked)) [[likely]]
     return copy.flat_offset;
-  const Dims padded = layout::padded_part_sizes(cut);
+  const Dims padded = layout::padded_shard_sizes(cut);
   const std::int64_t num_padding_rows = padded[cut.dim] - copy.length;
   return copy.flat_offset + bounded_product(num_padding_rows, contiguous_strides(padded)[cut.dim]);
 }
 
 }  // namespace
 
-void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParameter& cut,
+void copy_out(const Tensor& full, const Tensor& gathered, const layout::ShardedParameter& cut,
               const layout::FlatShards& flat, std::size_t index) {
   for (layout::ShardCopy copy : layout::shard_copies(cut, flat, index)) {
     copy.flat_offset = source_offset(cut, copy);
@@ -52,7 +52,7 @@ void copy_out(const Tensor& full, const Tensor& gathered, const layout::CutParam
   }
 }
 
-void copy_in(const Tensor& gathered, const Tensor& full, const layout::CutParameter& cut,
+void copy_in(const Tensor& gathered, const Tensor& full, const layout::ShardedParameter& cut,
              const layout::FlatShards& flat, std::size_t index) {
   for (const layout::ShardCopy& copy : layout::shard_copies(cut, flat, index)) {
     const Sides sides = sides_of(full, gathered, cut, copy);
@@ -71,15 +71,15 @@ Tensor typed_view(const Tensor& flat, const Dims& sizes, DType dtype, std::int64
   return Tensor(std::move(impl));
 }
 
-void zero_padding(const Tensor& gathered, const layout::CutParameter& cut, const layout::FlatShards& flat,
+void zero_padding(const Tensor& gathered, const layout::ShardedParameter& cut, const layout::FlatShards& flat,
                   std::size_t index) {
-  const Dims padded = layout::padded_part_sizes(cut);
+  const Dims padded = layout::padded_shard_sizes(cut);
   const std::int64_t elements = num_elements(padded);
-  for (int number = 0; number < cut.parts; ++number) {
-    const std::int64_t length = layout::chunk(cut.sizes[cut.dim], cut.parts, number).length;
+  for (int number = 0; number < cut.num_shards; ++number) {
+    const std::int64_t length = layout::chunk(cut.sizes[cut.dim], cut.num_shards, number).length;
     if (length == padded[cut.dim] || elements == 0) continue;
-    const std::int64_t offset = bounded_product(flat.per_rank, number / flat.parts_per_rank) + flat.offsets[index] +
-                                bounded_product(elements, number % flat.parts_per_rank);
+    const std::int64_t offset = bounded_product(flat.per_rank, number / flat.shards_per_rank) + flat.offsets[index] +
+                                bounded_product(elements, number % flat.shards_per_rank);
     const Tensor shard = as_strided(gathered, padded, contiguous_strides(padded), gathered.offset() + offset);
     raw::zero_(slice(shard, cut.dim, length, padded[cut.dim]));
   }

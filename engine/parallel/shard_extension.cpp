@@ -67,12 +67,12 @@ bool ShardGroup::has_extensions() const {
 GatherSite ShardGroup::site_of(std::size_t index) const {
   const ShardMesh& mesh = settings_.mesh;
   const std::string& axis = mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)];
-  const layout::CutParameter& cut = cuts_[index];
+  const layout::ShardedParameter& cut = cuts_[index];
   return {parameters_[index].name(),
           mesh.mesh.num_axes() == 1 ? mesh.mesh : mesh.mesh.slice({axis}),
           cut.sizes,
           cut.dim,
-          layout::padded_part_sizes(cut),
+          layout::padded_shard_sizes(cut),
           compute_type()};
 }
 
@@ -85,7 +85,7 @@ Tensor ShardGroup::padded_shard(std::size_t index) const {
     device::copy_bytes(device::current_stream(settings_.device), write(on_device), read(raw::contiguous(shard)));
     shard = on_device;
   }
-  const Dims sizes = layout::padded_part_sizes(cuts_[index]);
+  const Dims sizes = layout::padded_shard_sizes(cuts_[index]);
   if (shard.sizes() == sizes && shard.device() == settings_.device) return shard;
   const Tensor padded = zeros(sizes, shard.dtype(), settings_.device);
   const int dim = cuts_[index].dim;
@@ -160,7 +160,7 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
   const GatherSite site = site_of(index);
   Tensor full = parameters_[index].extension->build(gathered_tensors(index, gathered), sent.metadata, site);
   Dims padded = site.sizes;
-  padded[site.dim] = checked_multiply(site.part_sizes[site.dim], num_ranks, "gather of an extension");
+  padded[site.dim] = checked_multiply(site.shard_sizes[site.dim], num_ranks, "gather of an extension");
   const bool fits = full.defined() && !full.is_sharded() && full.device() == settings_.device &&
                     full.dtype() == site.type && (full.sizes() == site.sizes || full.sizes() == padded);
   if (!fits)

@@ -18,7 +18,7 @@
 namespace lockstep::parallel {
 
 layout::FlatShards ShardGroup::gather_plan() const {
-  return layout::plan_flat_shards(cuts_, gather_ranks_ == 0 ? 1 : settings_.mesh.num_shards() / gather_ranks_);
+  return layout::make_flat_shards(cuts_, gather_ranks_ == 0 ? 1 : settings_.mesh.num_shards() / gather_ranks_);
 }
 
 // ---- begin: copy-in and the collective ----
@@ -64,7 +64,7 @@ void ShardGroup::fill_gather_input(const Tensor& input, const layout::FlatShards
     }
     const Tensor shard = local_tensor(parameters_[i].sharded());
     if (shard.num_elements() == 0) continue;
-    const Dims padded = layout::padded_part_sizes(cuts_[i]);
+    const Dims padded = layout::padded_shard_sizes(cuts_[i]);
     const Tensor to = as_strided(input, shard.sizes(), contiguous_strides(padded), input_offset(flat, i));
     if (!offloads()) {
       raw::copy_(to, shard);
@@ -83,7 +83,7 @@ std::int64_t ShardGroup::input_offset(const layout::FlatShards& flat, std::size_
   std::int64_t offset = flat.offsets[index];
   if (defect_armed(Defect::shard_empty_part_offset)) [[unlikely]]
     for (std::size_t i = 0; i < index; ++i)
-      if (local_tensor(parameters_[i].sharded()).num_elements() == 0) offset -= layout::padded_part_elements(cuts_[i]);
+      if (local_tensor(parameters_[i].sharded()).num_elements() == 0) offset -= layout::padded_shard_elements(cuts_[i]);
   return offset;
 }
 

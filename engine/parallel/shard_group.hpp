@@ -131,7 +131,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   };
   struct SentParameter {
     std::vector<SentTensor> tensors;
-    nn::Value metadata;
+    nn::Structure metadata;
   };
   bool has_extensions() const;
   GatherSite site_of(std::size_t index) const;
@@ -164,7 +164,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
 
   GroupSettings settings_;
   std::vector<ShardParameter> parameters_;
-  std::vector<layout::CutParameter> cuts_;
+  std::vector<layout::ShardedParameter> cuts_;
   GroupState state_ = GroupState::sharded;
   std::optional<GatherBuffers> gather_;
   int gather_ranks_ = 0;             // of an all-gather of kept shards; 0: all ranks of the shard axis

@@ -18,10 +18,10 @@ nn::ParameterSlot& ParameterSlotRef::get() const {
 namespace {
 
 // The range of a rank's shard along the sharded dim.
-layout::Chunk rows_of(const layout::CutParameter& cut, int rank) {
+layout::Chunk rows_of(const layout::ShardedParameter& cut, int rank) {
   const std::int64_t size = cut.sizes[cut.dim];
-  layout::Chunk rows = layout::chunk(size, cut.parts, rank);
-  if (defect_armed(Defect::shard_wrong_slice) && size % cut.parts != 0 && rows.begin > 0) [[unlikely]]
+  layout::Chunk rows = layout::chunk(size, cut.num_shards, rank);
+  if (defect_armed(Defect::shard_wrong_slice) && size % cut.num_shards != 0 && rows.begin > 0) [[unlikely]]
     --rows.begin;
   return rows;
 }
@@ -61,7 +61,7 @@ bool ShardParameter::requires_grad() const { return lockstep::requires_grad(shar
 void ShardParameter::adopt_slots() {
   const Tensor& now = slots_.front().get().tensor;
   if (now.same_as(sharded_) || now.same_as(seen_by_optimizers())) return;
-  if (!now.defined() || !now.is_sharded() || !(*now.impl().layout == *layout_))
+  if (!now.defined() || !now.is_sharded() || !(*now.layout() == *layout_))
     throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),
                 "assign a tensor of that sharding, such as one of a state dict of the sharded module");

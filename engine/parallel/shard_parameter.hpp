@@ -49,7 +49,7 @@ class ShardParameter {
                  bool pinned);
 
   const std::string& name() const { return name_; }  // the path below the module of the group
-  const layout::CutParameter& cut() const { return cut_; }
+  const layout::ShardedParameter& cut() const { return cut_; }
   const Tensor& sharded() const { return sharded_; }
   const Tensor& unsharded() const { return unsharded_; }  // undefined before the first all-gather
   bool requires_grad() const;
@@ -86,7 +86,7 @@ class ShardParameter {
 
   std::string name_;
   std::vector<ParameterSlotRef> slots_;
-  layout::CutParameter cut_;
+  layout::ShardedParameter cut_;
   LayoutPtr layout_;
   Tensor sharded_;
   Tensor unsharded_;

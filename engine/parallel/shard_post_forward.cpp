@@ -37,13 +37,13 @@ void ShardGroup::keep_shards(int ranks) {
   kept_.pieces.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     ShardParameter& parameter = parameters_[i];
-    const layout::CutParameter& cut = cuts_[i];
+    const layout::ShardedParameter& cut = cuts_[i];
     const Tensor piece = copy_kept_piece(i, rank, shards_per_rank);
     kept_.pieces.push_back(piece);
 
     const layout::Chunk rows = layout::chunk(cut.sizes[cut.dim], ranks, rank);
     const Tensor unpadded = slice(detach(parameter.unsharded()), cut.dim, rows.begin, rows.begin + rows.length);
-    const bool is_piece = cut.dim == 0 && cut.sizes[0] % cut.parts == 0;  // no padding, and contiguous rows
+    const bool is_piece = cut.dim == 0 && cut.sizes[0] % cut.num_shards == 0;  // no padding, and contiguous rows
     const Tensor local = is_piece ? view(piece, unpadded.sizes()) : raw::clone(unpadded);
     const Tensor kept =
         make_sharded(local, layout::ShardedLayout{mesh, {layout::replicate(), layout::shard(cut.dim)}, cut.sizes});
@@ -58,14 +58,14 @@ void ShardGroup::keep_shards(int ranks) {
 
 // The padded shards of one parameter that this rank keeps, in the layout of an all-gather of this parameter alone.
 Tensor ShardGroup::copy_kept_piece(std::size_t index, int rank, int shards_per_rank) const {
-  const layout::CutParameter& cut = cuts_[index];
-  const std::int64_t elements = layout::padded_part_elements(cut);
-  const Dims sizes = layout::padded_part_sizes(cut);
+  const layout::ShardedParameter& cut = cuts_[index];
+  const std::int64_t elements = layout::padded_shard_elements(cut);
+  const Dims sizes = layout::padded_shard_sizes(cut);
   const Tensor piece =
       empty({checked_multiply(elements, shards_per_rank, "shards kept of a group")}, compute_type(), settings_.device);
   const Tensor full = detach(parameters_[index].unsharded());
   for (int number = 0; number < shards_per_rank; ++number) {
-    const layout::Chunk rows = layout::chunk(cut.sizes[cut.dim], cut.parts, rank * shards_per_rank + number);
+    const layout::Chunk rows = layout::chunk(cut.sizes[cut.dim], cut.num_shards, rank * shards_per_rank + number);
     const Tensor to = as_strided(piece, sizes, contiguous_strides(sizes), bounded_product(elements, number));
     if (rows.length < sizes[cut.dim] && elements > 0) raw::zero_(slice(to, cut.dim, rows.length, sizes[cut.dim]));
     if (rows.length > 0)

@@ -105,7 +105,7 @@ void ShardGroup::forget_backward() {
 struct ShardGroup::Reduction {
   std::vector<std::size_t> members;  // indices of the parameters; the scattered ones come first
   std::size_t num_scattered = 0;     // those with full gradients; the others only have partial sums
-  std::vector<layout::CutParameter> cuts;
+  std::vector<layout::ShardedParameter> cuts;
   layout::FlatShards flat;       // of all members: the output
   layout::FlatShards scattered;  // of the scattered ones: the input. They have the same offsets in both.
   Division division;
@@ -119,9 +119,9 @@ struct ShardGroup::Reduction {
 namespace {
 
 // The shard of member `i`, a view of the output without the padding.
-Tensor shard_of(const Tensor& output, const layout::FlatShards& flat, const layout::CutParameter& cut, std::size_t i,
-                const Dims& local_sizes) {
-  return as_strided(output, local_sizes, contiguous_strides(layout::padded_part_sizes(cut)), flat.offsets[i]);
+Tensor shard_of(const Tensor& output, const layout::FlatShards& flat, const layout::ShardedParameter& cut,
+                std::size_t i, const Dims& local_sizes) {
+  return as_strided(output, local_sizes, contiguous_strides(layout::padded_shard_sizes(cut)), flat.offsets[i]);
 }
 
 // What a parameter contributes: its gradient once, however many slots it has.
@@ -167,8 +167,8 @@ ShardGroup::Reduction ShardGroup::plan_reduction(const std::vector<std::size_t>&
   const std::ptrdiff_t num_scattered = scattered_end - reduction.members.begin();
   reduction.num_scattered = static_cast<std::size_t>(num_scattered);
   for (const std::size_t i : reduction.members) reduction.cuts.push_back(cuts_[i]);
-  reduction.flat = layout::plan_flat_shards(reduction.cuts);
-  reduction.scattered = layout::plan_flat_shards({reduction.cuts.begin(), reduction.cuts.begin() + num_scattered});
+  reduction.flat = layout::make_flat_shards(reduction.cuts);
+  reduction.scattered = layout::make_flat_shards({reduction.cuts.begin(), reduction.cuts.begin() + num_scattered});
   const ShardMesh& mesh = settings_.mesh;
   reduction.division = shard_division({.num_ranks = mesh.num_ranks(),
                                        .num_shards = mesh.num_shards(),
@@ -185,16 +185,16 @@ comm::Call ShardGroup::reduction_call(const Reduction& reduction) const {
   call.family = comm::Family::data_parallel;
   call.async = true;
   call.owner = settings_.owner;
-  call.agreement = fnv1a_append(1, settings_.owner);
+  call.content_digest = fnv1a_append(1, settings_.owner);
   call.in_round = true;
   std::string names;
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     const std::string& name = parameters_[reduction.members[i]].name();
-    call.agreement = fnv1a_append(call.agreement, name);
-    if (i >= reduction.num_scattered) call.agreement = fnv1a_append(call.agreement, "partial sum");
+    call.content_digest = fnv1a_append(call.content_digest, name);
+    if (i >= reduction.num_scattered) call.content_digest = fnv1a_append(call.content_digest, "partial sum");
     names += str(names.empty() ? "" : ", ", name);
   }
-  call.agreement_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
+  call.content_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
   return call;
 }
 
@@ -225,7 +225,7 @@ Tensor ShardGroup::copy_in_gradients(const Reduction& reduction) {
   for (std::size_t i = 0; i < reduction.num_scattered; ++i) {
     ShardParameter& parameter = parameters_[reduction.members[i]];
     if (!parameter.accumulated.defined()) {
-      const std::int64_t elements = layout::padded_part_elements(reduction.cuts[i]);
+      const std::int64_t elements = layout::padded_shard_elements(reduction.cuts[i]);
       raw::zero_(as_strided(input, {flat.num_ranks, elements}, {flat.per_rank, 1}, flat.offsets[i]));
       continue;
     }
@@ -268,7 +268,7 @@ void ShardGroup::all_reduce(Reduction& reduction) {
 void ShardGroup::add_partial_sums(const Reduction& reduction) {
   for (std::size_t i = 0; i < reduction.members.size(); ++i) {
     ShardParameter& parameter = parameters_[reduction.members[i]];
-    const Dims padded_sizes = layout::padded_part_sizes(reduction.cuts[i]);
+    const Dims padded_sizes = layout::padded_shard_sizes(reduction.cuts[i]);
     const Tensor shard = shard_of(reduction.output, reduction.flat, reduction.cuts[i], i, padded_sizes);
     if (parameter.partial_sum.defined()) {
       if (i < reduction.num_scattered)
@@ -295,7 +295,7 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
     if (offloads())
       offload_gradient(parameters_[reduction.members[i]], reduction.casts[i], stream);
     else if (reduction.targets[i].defined())
-      set_grad(sharded, make_sharded(reduction.targets[i], sharded.impl().layout));
+      set_grad(sharded, make_sharded(reduction.targets[i], sharded.layout()));
   }
   delivered_ = stream.record();
 
@@ -343,7 +343,7 @@ void ShardGroup::offload_gradient(const ShardParameter& parameter, const Tensor&
   const Tensor host = empty(gradient.sizes(), gradient.dtype(), {}, settings_.offload == Offload::cpu_pinned);
   if (host.num_elements() > 0) device::copy_bytes(stream, write(host), read(gradient));
   host_waits_ = true;
-  if (!grad(sharded).defined()) return set_grad(sharded, make_sharded(host, sharded.impl().layout));
+  if (!grad(sharded).defined()) return set_grad(sharded, make_sharded(host, sharded.layout()));
   wait(WaitEdge::host_add_for_offload, device::current_stream(host.device()), stream);
   raw::add_(local_tensor(grad(sharded)), host);
 }

@@ -32,7 +32,7 @@ ShardState::ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptio
 namespace {
 
 void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor&)>& replace) {
-  for (nn::Value& value : inputs.positional) value = nn::map_tensors(value, replace);
+  for (nn::Structure& value : inputs.positional) value = nn::map_tensors(value, replace);
   for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, replace);
 }
 
@@ -137,7 +137,7 @@ void ShardState::cast_inputs(nn::Inputs& inputs) const {
   });
 }
 
-void ShardState::cast_outputs(nn::Value& outputs) const {
+void ShardState::cast_outputs(nn::Structure& outputs) const {
   if (!precision_.output) return;
   outputs = nn::map_tensors(outputs, [this](const Tensor& tensor) {
     return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.output) : tensor;
@@ -177,7 +177,7 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
     if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
 }
 
-void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
+void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) {
   if (phase_ == Phase::backward) return cast_outputs(outputs);
   modules_to_run_.erase(&module);
   if (!modules_to_run_.empty()) {
@@ -203,8 +203,8 @@ void ShardState::post_forward(const nn::Module& module, nn::Value& outputs) {
 
 void ShardState::watch_inputs(nn::Inputs& inputs) {
   if (!grad_enabled()) return;
-  nn::Value all =
-      nn::Value::list({nn::Value::list(std::move(inputs.positional)), nn::Value::map(std::move(inputs.named))});
+  nn::Structure all = nn::Structure::list(
+      {nn::Structure::list(std::move(inputs.positional)), nn::Structure::map(std::move(inputs.named))});
   const std::vector<Tensor> watched = watch_passing(nn::tensors_of(all), [weak = weak_from_this()] {
     if (const auto state = weak.lock()) state->post_backward();
   });
@@ -213,7 +213,7 @@ void ShardState::watch_inputs(nn::Inputs& inputs) {
   inputs.named = all.items()[1].entries();
 }
 
-void ShardState::watch_outputs(nn::Value& outputs) {
+void ShardState::watch_outputs(nn::Structure& outputs) {
   if (!grad_enabled()) return;
   outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [weak = weak_from_this()] {
                                if (const auto state = weak.lock()) state->pre_backward();

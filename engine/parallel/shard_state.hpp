@@ -30,7 +30,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   std::shared_ptr<ShardContext> context;
 
   void pre_forward(nn::Inputs& inputs);
-  void post_forward(const nn::Module& module, nn::Value& outputs);
+  void post_forward(const nn::Module& module, nn::Structure& outputs);
   // At the end of each backward: finishes a backward of the group that no gradient of an input has finished, and
   // reduces the remaining gradients.
   void finish_backward();
@@ -47,10 +47,10 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void leave_unfinished_forward();
   void move_inputs(nn::Inputs& inputs) const;
   void cast_inputs(nn::Inputs& inputs) const;
-  void cast_outputs(nn::Value& outputs) const;
+  void cast_outputs(nn::Structure& outputs) const;
   void recover();
   void watch_inputs(nn::Inputs& inputs);
-  void watch_outputs(nn::Value& outputs);
+  void watch_outputs(nn::Structure& outputs);
   void pre_backward();
   void post_backward();
   void queue_end_of_backward();

@@ -35,7 +35,7 @@ inline nn::ModulePtr built(std::string_view name, std::uint64_t seed, const nn::
 struct Branches : nn::Module {
   Branches() : Module("Branches") {}
   nn::ModulePtr clone_shell() const override { return std::make_shared<Branches>(); }
-  nn::Value run(std::string_view, const nn::Inputs& inputs) override {
+  nn::Structure run(std::string_view, const nn::Inputs& inputs) override {
     const Tensor& x = inputs.positional[0].tensor();
     const std::string& which = *inputs.positional[1].get_if<std::string>();
     Tensor sum;

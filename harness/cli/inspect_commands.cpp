@@ -159,7 +159,7 @@ int explain_hang_command(const std::string& path) {
     show(str(dumps.size(), " cases have a dump; name the folder of one:\n", list));
     return 0;
   }
-  const std::vector<comm::RankStory> stories = comm::stories_from_text(dumps.front().stories);
+  const std::vector<comm::RankHistory> stories = comm::histories_from_text(dumps.front().stories);
   if (stories.empty())
     throw Error(str("the flight recorder dump in ", dumps.front().folder, " is empty"), "run the case again");
   show(str(dumps.front().about, comm::explain(stories), "\n"));

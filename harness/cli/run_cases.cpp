@@ -46,7 +46,7 @@ struct Running {
   std::unique_ptr<launch::CaseFolder> folder;
   verdict::CaseResult row;
   std::vector<verdict::StageOutcomes> stages;
-  std::vector<comm::RankStory> stories;
+  std::vector<comm::RankHistory> stories;
   std::size_t next_stage = 0;
 };
 

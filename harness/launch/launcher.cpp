@@ -108,7 +108,7 @@ void Pool::State::fork_children(RunningCase& test_case, const RankFunction& func
 void Pool::State::abort(RunningCase& test_case) {
   test_case.aborted = true;
   test_case.deadline_ns = comm::now_ns() + grace_ns;
-  test_case.culprits = comm::waited_for(comm::read_recorder(*test_case.world));
+  test_case.culprits = comm::awaited_ranks(comm::read_recorder(*test_case.world));
   comm::announce_abort(*test_case.world,
                        str("the case ran out of its ", seconds_text(test_case.options.timeout_seconds)));
 }

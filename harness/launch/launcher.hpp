@@ -37,8 +37,8 @@ using RankFunction = std::function<verdict::RankOutcome(int rank)>;
 
 struct LaunchResult {
   std::vector<verdict::RankOutcome>
-      outcomes;                          // one per rank, in order, also for ranks that were killed, hung or crashed
-  std::vector<comm::RankStory> stories;  // the flight recorder, one entry per rank
+      outcomes;                            // one per rank, in order, also for ranks that were killed, hung or crashed
+  std::vector<comm::RankHistory> stories;  // the flight recorder, one entry per rank
   double seconds = 0.0;
 };
 

@@ -113,7 +113,7 @@ TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
   options.timeout_seconds = 0.3;
   options.collective_deadline_seconds = 100;
   const LaunchResult result = launch(options, [](int rank) {
-    comm::note_place(rank == 0 ? "barrier" : "delay", "a.yaml", 7 + rank, 3);
+    comm::record_location(rank == 0 ? "barrier" : "delay", "a.yaml", 7 + rank, 3);
     if (rank == 0) comm::barrier(comm::world_group());
     for (;;) pause();
     return fine(rank);
@@ -136,7 +136,7 @@ TEST_P(EachLaunch, KillsHungRanksAndReportsTheirSteps) {
 
 TEST(Launcher, NamesTheSignalOfACrashAndFreesThePeers) {
   const LaunchResult result = launch(options_for(3, Launch::process), [](int rank) {
-    comm::note_place("forward", "b.yaml", 12, 5);
+    comm::record_location("forward", "b.yaml", 12, 5);
     comm::barrier(comm::world_group());
     if (rank == 2) crash();
     comm::barrier(comm::world_group());

@@ -176,12 +176,12 @@ LaunchResult finish(RunningCase& test_case) {
     result.stories = comm::read_recorder(*test_case.world);
     for (std::size_t rank = 0; rank < test_case.outcomes.size(); ++rank) {
       verdict::RankOutcome& outcome = test_case.outcomes[rank];
-      const comm::RankStory& story = result.stories[rank];
+      const comm::RankHistory& story = result.stories[rank];
       if (outcome.last_step.step.empty() && outcome.status != verdict::RankStatus::finished && !story.step.empty())
         outcome.last_step = {story.step, story.file, story.line, story.column};
       const bool cut_short = !test_case.handed_in[rank] && outcome.status != verdict::RankStatus::never_started;
       if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
-        outcome.detail = comm::last_words(story);
+        outcome.detail = comm::last_call_text(story);
     }
   }
   blame_culprits(test_case);

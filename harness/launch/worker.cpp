@@ -98,7 +98,7 @@ std::string_view why_of(int signal) {
 }
 
 void note_crash_and_end(int signal) {
-  if (rank_of_thread >= 0) comm::note_crash(*world_of_process, rank_of_thread, why_of(signal));
+  if (rank_of_thread >= 0) comm::mark_crashed(*world_of_process, rank_of_thread, why_of(signal));
   ::raise(signal);  // SA_RESETHAND has restored the default handler
 }
 

@@ -65,9 +65,9 @@ struct RandomModel {
   // The first function in which plan and engine differ; empty: none.
   std::string difference() const {
     const layout::BucketLimits limits{cap};
-    if (first_buckets(members) != layout::plan_first_buckets(engine)) return "first";
-    if (registered_buckets(members, cap) != layout::plan_static_buckets(engine, limits)) return "registered";
-    if (rebuilt_buckets(members, gradient_order, cap) != layout::plan_ready_buckets(engine, gradient_order, limits))
+    if (first_buckets(members) != layout::make_first_buckets(engine)) return "first";
+    if (registered_buckets(members, cap) != layout::make_static_buckets(engine, limits)) return "registered";
+    if (rebuilt_buckets(members, gradient_order, cap) != layout::make_ready_buckets(engine, gradient_order, limits))
       return "rebuilt";
     return {};
   }

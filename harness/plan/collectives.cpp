@@ -150,7 +150,7 @@ std::string phase_line(const std::string& phase, const std::vector<Word>& words)
 
 bool Row::same_kind(const Row& other) const { return key_of(*this) == key_of(other); }
 
-std::vector<Row> tally(const std::vector<Collective>& collectives, Grain by) {
+std::vector<Row> tally(const std::vector<Collective>& collectives, TallyKeys by) {
   std::vector<Row> rows;
   for (const Collective& collective : collectives) {
     Row row{collective.family,
@@ -186,7 +186,8 @@ std::vector<Difference> differences(const std::vector<Row>& planned, const std::
   return found;
 }
 
-std::optional<Difference> first_apart(const std::vector<Collective>& planned, const std::vector<Collective>& observed) {
+std::optional<Difference> first_order_difference(const std::vector<Collective>& planned,
+                                                 const std::vector<Collective>& observed) {
   std::size_t at = 0;
   while (at < planned.size() && at < observed.size() && matches(planned[at], observed[at])) ++at;
   if (at == planned.size() && at == observed.size()) return std::nullopt;

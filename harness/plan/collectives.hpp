@@ -2,7 +2,7 @@
 //
 //   const std::vector<Collective>& planned = planner.collectives();
 //   for (const Difference& found : differences(tally(planned), tally(observed))) fail(found.text);
-//   if (const auto found = first_apart(planned, observed)) fail(found->text);
+//   if (const auto found = first_order_difference(planned, observed)) fail(found->text);
 #pragma once
 
 #include <cstdint>
@@ -37,11 +37,11 @@ struct Row {
   bool same_kind(const Row& other) const;
 };
 // Which members separate rows, beside family, operation, group and phase.
-struct Grain {
+struct TallyKeys {
   bool lines = true;   // the step that issued the collective
   bool owners = true;  // the module
 };
-std::vector<Row> tally(const std::vector<Collective>& collectives, Grain by = {});
+std::vector<Row> tally(const std::vector<Collective>& collectives, TallyKeys by = {});
 
 struct Difference {
   std::string text;  // "data_parallel/all_gather over dp of 4 in backward for model.0 (line 12): planned 2 of 512 ..."
@@ -53,7 +53,8 @@ std::vector<Difference> differences(const std::vector<Row>& planned, const std::
 // The first position where the two sequences differ in kind or bytes: "backward, 3rd (line 12, turn 2): planned
 // reduce_scatter of layers.1, observed all_gather of layers.0". Nothing when they are equal. The sequences are in the
 // order in which the rank issues the collectives, not in the order in which its streams run them.
-std::optional<Difference> first_apart(const std::vector<Collective>& planned, const std::vector<Collective>& observed);
+std::optional<Difference> first_order_difference(const std::vector<Collective>& planned,
+                                                 const std::vector<Collective>& observed);
 
 // A table for `lockstep explain`: the collectives of the last turn of the innermost loop, and their number over all
 // turns. Empty without collectives.

@@ -66,21 +66,21 @@ std::vector<Collective> one_step() {
 TEST(CollectivesInOrder, IgnoreTurnsWhenCompared) {
   std::vector<Collective> observed = one_step();
   for (Collective& collective : observed) collective.turn = 0;
-  EXPECT_FALSE(first_apart(one_step(), observed).has_value());
-  EXPECT_FALSE(first_apart({}, {}).has_value());
+  EXPECT_FALSE(first_order_difference(one_step(), observed).has_value());
+  EXPECT_FALSE(first_order_difference({}, {}).has_value());
 }
 
 TEST(CollectivesInOrder, ReportTheFirstDifference) {
   std::vector<Collective> observed = one_step();
   std::swap(observed[3], observed[4]);
-  std::optional<Difference> found = first_apart(one_step(), observed);
+  std::optional<Difference> found = first_order_difference(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 2nd (line 13, turn 2): planned all_gather of a, observed reduce_scatter of b");
   EXPECT_EQ(found->line, 13);
 
   observed = one_step();
   observed.erase(observed.begin() + 1);
-  found = first_apart(one_step(), observed);
+  found = first_order_difference(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 2nd (line 12, turn 2): planned all_gather of b (data_parallel over dp of 4, 8 bytes, forward, "
@@ -88,23 +88,23 @@ TEST(CollectivesInOrder, ReportTheFirstDifference) {
 
   observed = one_step();
   observed.erase(observed.begin() + 1, observed.begin() + 3);
-  found = first_apart(one_step(), observed);
+  found = first_order_difference(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 2nd (line 12, turn 2): planned all_gather of b, observed all_gather of a in backward");
 
   observed = one_step();
   observed.pop_back();
-  found = first_apart(one_step(), observed);
+  found = first_order_difference(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 4th (line 13, turn 2): planned reduce_scatter of a, observed none");
 
   observed = one_step();
   observed.push_back(of("all_gather", "c", "backward"));
-  found = first_apart(one_step(), observed);
+  found = first_order_difference(one_step(), observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "backward, 5th (line 13, turn 2): planned none, observed all_gather of c");
-  found = first_apart({}, observed);
+  found = first_order_difference({}, observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text, "forward, 1st (line 12): planned none, observed all_gather of a");
 }
@@ -112,15 +112,15 @@ TEST(CollectivesInOrder, ReportTheFirstDifference) {
 TEST(CollectivesInOrder, AreComparedByBytesUnlessTheseAreALowerBound) {
   std::vector<Collective> planned = {gather("a", 3, 8), gather("a", 3, 16)}, observed = {planned[1], planned[0]};
   EXPECT_TRUE(differences(tally(planned), tally(observed)).empty());
-  const std::optional<Difference> found = first_apart(planned, observed);
+  const std::optional<Difference> found = first_order_difference(planned, observed);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->text,
             "forward, 1st (line 3): planned all_gather of a (data_parallel over dp of 4, 8 bytes, forward, line 3), "
             "observed all_gather of a (data_parallel over dp of 4, 16 bytes, forward, line 3)");
   for (Collective& collective : planned) collective.bytes_are_least = true;
-  EXPECT_TRUE(first_apart(planned, observed).has_value());
+  EXPECT_TRUE(first_order_difference(planned, observed).has_value());
   planned[1].bytes = 4;
-  EXPECT_FALSE(first_apart(planned, observed).has_value());
+  EXPECT_FALSE(first_order_difference(planned, observed).has_value());
 }
 
 TEST(CollectivesInOrder, PrintOneLinePerPhaseOfTheLastTurn) {

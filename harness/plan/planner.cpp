@@ -133,10 +133,10 @@ void Planner::begin_attempt() {
   before_attempt_ = std::make_unique<SavedState>(SavedState{collectives_.size(), replicated_, shards_});
 }
 
-void Planner::end_attempt(bool as_foreseen) {
+void Planner::end_attempt(bool failed_as_expected) {
   const std::unique_ptr<SavedState> before = std::exchange(before_attempt_, nullptr);
   collectives_.resize(before->num_collectives);
-  if (as_foreseen) return;
+  if (failed_as_expected) return;
   replicated_.swap(before->replicated);
   shards_.swap(before->shards);
 }

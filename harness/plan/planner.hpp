@@ -3,7 +3,7 @@
 // receiving gradients). It does not depend on the code of the parallel layer.
 //
 //   Planner planner;
-//   planner.know(facts);
+//   planner.update_facts(facts);
 //   planner.replicate(module, choices);
 //   planner.at({"forward", 12});
 //   planner.enter(module, {.recording = true});
@@ -33,7 +33,7 @@ class Planner {
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
-  void know(const Facts& facts) { facts_.update(facts); }
+  void update_facts(const Facts& facts) { facts_.update(facts); }
   const Facts& facts() const { return facts_; }
   // The origin of the collectives that follow.
   struct Origin {
@@ -78,10 +78,10 @@ class Planner {
   void end_backward();
 
   // ---- a step with `raises` ----
-  // Its collectives are excluded from the plan. If it failed `as_foreseen`, with the expected message, the states of
-  // its groups remain; otherwise they are reset to those before the step.
+  // Its collectives are excluded from the plan. If it failed `failed_as_expected`, with the expected message, the
+  // states of its groups remain; otherwise they are reset to those before the step.
   void begin_attempt();
-  void end_attempt(bool as_foreseen);
+  void end_attempt(bool failed_as_expected);
 
   const std::vector<Collective>& collectives() const { return collectives_; }
 

@@ -65,7 +65,7 @@ DType ShardPlan::compute_type(TensorId parameter) const {
   return choices.param && is_floating(stored) ? *choices.param : stored;
 }
 
-Dims ShardPlan::part_sizes(TensorId parameter) const {
+Dims ShardPlan::padded_shard_sizes(TensorId parameter) const {
   const std::int64_t num_shards = groups_[owner_of_.at(parameter)].choices.shard.size;
   Dims sizes = facts_.tensor(parameter).sizes;
   const int dim = dim_of(parameter);
@@ -73,7 +73,7 @@ Dims ShardPlan::part_sizes(TensorId parameter) const {
   return sizes;
 }
 
-void ShardPlan::set_sent(TensorId parameter, std::vector<Sent> sent) {
+void ShardPlan::set_gather_inputs(TensorId parameter, std::vector<GatherInput> sent) {
   groups_[owner_of_.at(parameter)].sent[parameter] = std::move(sent);
 }
 
@@ -83,7 +83,7 @@ std::int64_t ShardPlan::padded_bytes(const Group& group, const std::set<TensorId
   for (const TensorId id : tensors) {
     const bool other_type = reduced && group.choices.reduce;
     const DType type = other_type ? *group.choices.reduce : compute_type(id);
-    bytes = checked_add(bytes, bytes_of(part_sizes(id), type), "plan");
+    bytes = checked_add(bytes, bytes_of(padded_shard_sizes(id), type), "plan");
   }
   return checked_multiply(bytes, group.choices.shard.size, "plan");
 }
@@ -91,19 +91,19 @@ std::int64_t ShardPlan::padded_bytes(const Group& group, const std::set<TensorId
 // With several dtypes, each tensor starts at a multiple of eight bytes.
 std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
   constexpr std::int64_t alignment = 8;
-  std::vector<Sent> all;
+  std::vector<GatherInput> all;
   for (const TensorId id : group.parameters) {
     const auto sent = group.sent.find(id);
     if (sent == group.sent.end())
-      all.push_back({bytes_of(part_sizes(id), compute_type(id)), compute_type(id)});
+      all.push_back({bytes_of(padded_shard_sizes(id), compute_type(id)), compute_type(id)});
     else
       all.insert(all.end(), sent->second.begin(), sent->second.end());
   }
-  const bool one_type = group.sent.empty() || std::all_of(all.begin(), all.end(), [&](const Sent& sent) {
+  const bool one_type = group.sent.empty() || std::all_of(all.begin(), all.end(), [&](const GatherInput& sent) {
                           return sent.dtype == all.front().dtype;
                         });
   std::int64_t bytes = 0;
-  for (const Sent& sent : all)
+  for (const GatherInput& sent : all)
     bytes = checked_add(bytes, one_type ? sent.bytes : (sent.bytes + alignment - 1) / alignment * alignment, "plan");
   return checked_multiply(bytes, group.choices.shard.size, "plan");
 }
@@ -160,13 +160,13 @@ void ShardPlan::wait_for_unshard(ModuleId module) {
 }
 
 // ---- queries about a parameter ----
-ShardPlan::Shown ShardPlan::shown(TensorId parameter) const {
+ShardPlan::SlotTensor ShardPlan::slot_tensor(TensorId parameter) const {
   const State state = groups_[owner_of_.at(parameter)].state;
-  if (state == State::unsharded) return Shown::full;
-  return state == State::sharded_post_forward ? Shown::kept : Shown::part;
+  if (state == State::unsharded) return SlotTensor::full;
+  return state == State::sharded_post_forward ? SlotTensor::post_forward_shard : SlotTensor::local_shard;
 }
 
-int ShardPlan::num_keeping(TensorId parameter) const {
+int ShardPlan::num_post_forward_ranks(TensorId parameter) const {
   return groups_[owner_of_.at(parameter)].choices.reshard_after_forward.ranks;
 }
 

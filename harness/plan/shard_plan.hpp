@@ -70,21 +70,21 @@ class ShardPlan {
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
-  struct Sent {
+  struct GatherInput {
     std::int64_t bytes = 0;  // of one rank
     DType dtype = DType::float32;
   };
-  void set_sent(TensorId parameter, std::vector<Sent> sent);
+  void set_gather_inputs(TensorId parameter, std::vector<GatherInput> sent);
   // The sizes of one rank's shard with padding.
-  Dims part_sizes(TensorId parameter) const;
+  Dims padded_shard_sizes(TensorId parameter) const;
   // The dtype of the full parameter in forward and backward.
   DType compute_type(TensorId parameter) const;
   int dim_of(TensorId parameter) const;  // the sharded tensor dim
   // The tensor in the slots of a parameter: the local shard, the post-forward shard, or the full parameter.
-  enum class Shown { part, kept, full };
-  Shown shown(TensorId parameter) const;
+  enum class SlotTensor { local_shard, post_forward_shard, full };
+  SlotTensor slot_tensor(TensorId parameter) const;
   // The number of ranks that hold a parameter together in the post-forward state.
-  int num_keeping(TensorId parameter) const;
+  int num_post_forward_ranks(TensorId parameter) const;
   // The parameters whose gradients were reduced since the last call, in the order of the reductions.
   std::vector<TensorId> take_reduced() { return std::exchange(reduced_, {}); }
   // Whether a forward of this module moves its inputs to the device of the group: the root does, and the group whose
@@ -122,9 +122,9 @@ class ShardPlan {
     std::vector<TensorId> parameters;
     ShardChoices choices;
     State state = State::sharded;
-    std::map<TensorId, std::vector<Sent>> sent;  // of parameters with an extension
-    std::map<TensorId, std::uint64_t> gathered;  // versions of the shards at the last all-gather
-    int context = -1;                            // set by the first forward of its root
+    std::map<TensorId, std::vector<GatherInput>> sent;  // of parameters with an extension
+    std::map<TensorId, std::uint64_t> gathered;         // versions of the shards at the last all-gather
+    int context = -1;                                   // set by the first forward of its root
     bool is_root = false;
     bool sync = true, all_reduce = true, last_backward = true, reshard_after_backward = true;
     std::vector<std::size_t> forward_prefetch;

@@ -86,11 +86,11 @@ TEST(ShardPlan, AnExtensionReplacesTheShardInTheAllGather) {
     const TensorId extended = model.parameter(root, {5, 3});
     model.parameter(root, {3});  // 1 per rank
     planner.fully_shard({root}, shard_over(4));
-    EXPECT_EQ(planner.shards().part_sizes(extended), (Dims{2, 3}));
+    EXPECT_EQ(planner.shards().padded_shard_sizes(extended), (Dims{2, 3}));
     if (two_types)
-      planner.shards().set_sent(extended, {{12, DType::bfloat16}, {5, DType::boolean}});
+      planner.shards().set_gather_inputs(extended, {{12, DType::bfloat16}, {5, DType::boolean}});
     else
-      planner.shards().set_sent(extended, {{12, DType::float32}});
+      planner.shards().set_gather_inputs(extended, {{12, DType::float32}});
     model.forward(root, {});
     model.backward(root, {});
     // With several types each tensor starts at a multiple of eight bytes: 16, 8 and 8 bytes.

@@ -50,7 +50,7 @@ class Model {
   }
   Facts& facts() { return facts_; }
   // Passes changed facts to the planner.
-  void update() { planner_.know(facts_); }
+  void update() { planner_.update_facts(facts_); }
   // An optimizer step: all values change.
   void step() {
     for (auto& [id, tensor] : facts_.tensors) tensor.version += 1;

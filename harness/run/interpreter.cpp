@@ -46,7 +46,7 @@ void Interpreter::set_up() {
   names["rank"] = Value(session_.rank);
   names["world_size"] = Value(session_.world_size);
   names["device"] = Value(test_case().device);
-  names["device_index"] = Value(stood_for(session_.device).index);
+  names["device_index"] = Value(real_device_of(session_.device).index);
   names["launch"] = Value(scenario::name_of(test_case().launch));
   names["all_ranks"] = Value(session_.all_ranks);
   for (std::string_view type : scenario::type_names()) names[std::string(type)] = Value(dtype_from_name(type));
@@ -163,7 +163,7 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
   frame->models = &routine.models;
   frame->routine = &routine;
   frame->file = routine.file;
-  frame->way = str(scope.frame->way, to_text(step.place), ">");
+  frame->use_path = str(scope.frame->use_path, to_text(step.place), ">");
   frame->scenario_line = site_.scenario_line;
   for (const scenario::RoutineParameter& parameter : routine.parameters) {
     const scenario::Expr* given = nullptr;
@@ -171,7 +171,7 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
       if (entry.name == parameter.name) given = entry.value.get();
     if (!given && !parameter.default_value)
       throw Error(str("the routine ", routine.name, " needs `", parameter.name, "`"));
-    const EmptyReadings readings;
+    const TrivialReadings readings;
     std::optional<Value> value = given ? runner_.routine_argument(*given, scope)
                                        : std::optional(evaluate(*parameter.default_value, Scope{frame}));
     if (!value) continue;
@@ -185,7 +185,7 @@ void Interpreter::call_routine(const Step& step, const Scope& scope) {
   for (const auto& [inner, outer] : step.as_names) {
     const auto at = frame->names.find(inner);
     if (at != frame->names.end()) {
-      scope.frame->bind(outer, at->second, frame->from_empty.contains(inner));
+      scope.frame->bind(outer, at->second, frame->from_trivial_reading.contains(inner));
       continue;
     }
     if (!runner_.allows_unbound_results())

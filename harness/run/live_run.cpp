@@ -115,16 +115,16 @@ void LiveRun::prepare(Session&) {
 
 // ---- steps ----
 void LiveRun::enter(const scenario::Step& step, const Site& site) {
-  comm::note_place(site.check, site.file, site.line, site.column);
-  comm::set_meeting_place(step.meeting_place);
+  comm::record_location(site.check, site.file, site.line, site.column);
+  comm::set_call_site_name(step.call_site_name);
 }
 
-void LiveRun::resume(const scenario::Step& step) { comm::set_meeting_place(step.meeting_place); }
+void LiveRun::resume(const scenario::Step& step) { comm::set_call_site_name(step.call_site_name); }
 
 Value LiveRun::perform(StepCall& call) {
   const scenario::Step& step = call.step;
   if (is_check(step.verb)) {
-    const std::string id = call.scope.frame->way + to_text(step.place);
+    const std::string id = call.scope.frame->use_path + to_text(step.place);
     if (reached_checks_.insert(id).second) outcome_.checks_reached.push_back(id);
   }
   if (does_work(step)) ++num_working_steps_;

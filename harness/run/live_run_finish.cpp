@@ -99,7 +99,8 @@ void LiveRun::judge_plan() {
     message += str(i ? "; " : "", mismatches[i].message);
   if (mismatches.size() > most_shown) message += str("; and ", mismatches.size() - most_shown, " more");
   if (!message.empty()) fail_at("plan", mismatches.front().line, std::move(message));
-  if (judgement.first_apart) fail_at("plan_order", judgement.first_apart->line, judgement.first_apart->message);
+  if (judgement.first_order_difference)
+    fail_at("plan_order", judgement.first_order_difference->line, judgement.first_order_difference->message);
 }
 
 void LiveRun::write_trace_bits() const {

@@ -30,12 +30,12 @@ void check_function_arguments(const Expr& call, const FunctionSpec& spec, const 
   }
 }
 
-void check_model_arguments(const Expr& call, const std::string& name, const std::vector<OwnModel>& models,
+void check_model_arguments(const Expr& call, const std::string& name, const std::vector<ModelDefinition>& models,
                            const ReportError& report) {
   std::vector<std::pair<std::string, bool>> wanted;  // names of the arguments, and whether each is required
   bool any_number = false;
-  if (const OwnModel* model = find_model_definition(models, name)) {
-    for (const OwnArgument& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);
+  if (const ModelDefinition* model = find_model_definition(models, name)) {
+    for (const ArgumentDefinition& argument : model->arguments) wanted.emplace_back(argument.name, argument.required);
   } else {
     for (const ModelSpec& spec : built_in_models()) {
       if (spec.name != name) continue;
@@ -67,8 +67,8 @@ void check_model_arguments(const Expr& call, const std::string& name, const std:
   }
 }
 
-const OwnModel* find_model_definition(const std::vector<OwnModel>& models, const std::string& name) {
-  for (const OwnModel& model : models) {
+const ModelDefinition* find_model_definition(const std::vector<ModelDefinition>& models, const std::string& name) {
+  for (const ModelDefinition& model : models) {
     if (model.name == name) return &model;
   }
   return nullptr;

@@ -14,10 +14,10 @@ using ReportError = std::function<void(const Expr& at, std::string message)>;
 void check_function_arguments(const Expr& call, const FunctionSpec& function, const ReportError& report);
 
 // `name` is a built-in layer or model, or one of `models`.
-void check_model_arguments(const Expr& call, const std::string& name, const std::vector<OwnModel>& models,
+void check_model_arguments(const Expr& call, const std::string& name, const std::vector<ModelDefinition>& models,
                            const ReportError& report);
 
 // The model of that name that the file defines, or null.
-const OwnModel* find_model_definition(const std::vector<OwnModel>& models, const std::string& name);
+const ModelDefinition* find_model_definition(const std::vector<ModelDefinition>& models, const std::string& name);
 
 }  // namespace lockstep::scenario

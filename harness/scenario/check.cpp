@@ -15,7 +15,8 @@ namespace {
 
 class Checker {
  public:
-  Checker(const std::vector<OwnModel>& models, Diagnostics& diagnostics) : models_(models), diagnostics_(diagnostics) {}
+  Checker(const std::vector<ModelDefinition>& models, Diagnostics& diagnostics)
+      : models_(models), diagnostics_(diagnostics) {}
 
   void set_matrix(const std::vector<MatrixName>& names) { matrix_ = &names; }
 
@@ -45,7 +46,7 @@ class Checker {
   }
 
   void check_models(const std::vector<std::string>& constants) {
-    for (const OwnModel& model : models_) check_model(model, constants);
+    for (const ModelDefinition& model : models_) check_model(model, constants);
     check_cycles(models_, diagnostics_);
   }
 
@@ -226,7 +227,7 @@ class Checker {
     for (const FunctionSpec& spec : functions()) known.emplace_back(spec.name);
     if (builds) {
       for (const ModelSpec& spec : built_in_models()) known.emplace_back(spec.name);
-      for (const OwnModel& model : models_) known.push_back(model.name);
+      for (const ModelDefinition& model : models_) known.push_back(model.name);
     }
     known.insert(known.end(), scope.known.begin(), scope.known.end());
     const bool upper = callee.name[0] >= 'A' && callee.name[0] <= 'Z';
@@ -279,13 +280,13 @@ class Checker {
     if (constant) error(expr, "a condition of constants only: its value does not depend on the run");
   }
 
-  void check_model(const OwnModel& model, const std::vector<std::string>& constants) {
+  void check_model(const ModelDefinition& model, const std::vector<std::string>& constants) {
     const std::string& file = model.place.file;
     Scope scope = base_scope(constants);
-    for (const OwnArgument& argument : model.arguments) {
+    for (const ArgumentDefinition& argument : model.arguments) {
       if (argument.default_value != nullptr) check_expression(*argument.default_value, scope, file);
     }
-    for (const OwnArgument& argument : model.arguments) scope.known.insert(argument.name);
+    for (const ArgumentDefinition& argument : model.arguments) scope.known.insert(argument.name);
     for (const NamedExpr& child : model.children) {
       check_expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
@@ -296,12 +297,12 @@ class Checker {
         scope.known.insert(entry.name);
       }
     }
-    for (const OwnMethod& method : model.methods) {
+    for (const MethodDefinition& method : model.methods) {
       for (const auto& [name, value] : method.options) check_expression(*value, scope, file);
     }
-    for (const OwnMethod& method : model.methods) {
+    for (const MethodDefinition& method : model.methods) {
       Scope inner = scope;
-      for (const OwnMethod& other : model.methods) inner.known.insert(other.name);
+      for (const MethodDefinition& other : model.methods) inner.known.insert(other.name);
       for (const std::string& name : method.inputs) inner.known.insert(name);
       for (const auto& [name, value] : method.options) inner.known.insert(name);
       for (const NamedExpr& entry : method.body) {
@@ -311,7 +312,7 @@ class Checker {
     }
   }
 
-  const std::vector<OwnModel>& models_;
+  const std::vector<ModelDefinition>& models_;
   Diagnostics& diagnostics_;
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;

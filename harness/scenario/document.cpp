@@ -10,8 +10,8 @@ const Expr* Step::argument(std::string_view name) const {
   return arguments[*index].get();
 }
 
-const OwnMethod* OwnModel::method(std::string_view wanted) const {
-  for (const OwnMethod& candidate : methods) {
+const MethodDefinition* ModelDefinition::method(std::string_view wanted) const {
+  for (const MethodDefinition& candidate : methods) {
     if (candidate.name == wanted) return &candidate;
   }
   return nullptr;
@@ -24,8 +24,8 @@ const RoutineParameter* Routine::parameter(std::string_view wanted) const {
   return nullptr;
 }
 
-const OwnModel* Scenario::model(std::string_view wanted) const {
-  for (const OwnModel& candidate : models) {
+const ModelDefinition* Scenario::model(std::string_view wanted) const {
+  for (const ModelDefinition& candidate : models) {
     if (candidate.name == wanted) return &candidate;
   }
   return nullptr;

@@ -62,14 +62,14 @@ struct Step {
   Steps otherwise;  // `else`
   std::vector<Branch> among;
   std::string note;
-  std::string meeting_place;               // `place`; empty: the step's collectives match those of the same line
+  std::string call_site_name;              // `place`; empty: the step's collectives match those of the same line
   std::shared_ptr<const Routine> routine;  // of use
 
   // The argument of that name; nullptr when it is not given and has no default. The verb must have the argument.
   const Expr* argument(std::string_view name) const;
 };
 
-struct OwnMethod {
+struct MethodDefinition {
   std::string name;  // "forward" or another
   Place place;
   std::vector<std::string> inputs;                       // parameters without default
@@ -77,23 +77,23 @@ struct OwnMethod {
   std::vector<NamedExpr> body;                           // intermediate names, in order; the last is "return"
 };
 
-struct OwnArgument {
+struct ArgumentDefinition {
   std::string name;
   Place place;
   bool required = false;
   ExprPtr default_value;  // nullptr when required
 };
 
-struct OwnModel {
+struct ModelDefinition {
   std::string name;
   Place place;
-  std::vector<OwnArgument> arguments;
+  std::vector<ArgumentDefinition> arguments;
   std::vector<NamedExpr> children;  // in registration order, like parameters and buffers
   std::vector<NamedExpr> parameters;
   std::vector<NamedExpr> buffers;
-  std::vector<OwnMethod> methods;  // including forward, whether under `forward` or under `methods`
+  std::vector<MethodDefinition> methods;  // including forward, whether under `forward` or under `methods`
 
-  const OwnMethod* method(std::string_view name) const;
+  const MethodDefinition* method(std::string_view name) const;
 };
 
 struct RoutineParameter {
@@ -111,7 +111,7 @@ struct Routine {
   std::string file;
   std::vector<RoutineParameter> parameters;
   std::vector<std::string> gives;
-  std::vector<OwnModel> models;
+  std::vector<ModelDefinition> models;
   Steps steps;
 
   const RoutineParameter* parameter(std::string_view name) const;
@@ -189,11 +189,11 @@ struct Scenario {
   Bits bits = Bits::unstated;
   std::string bits_reason;       // the reason of Bits::reported
   std::string unplanned_reason;  // empty: the case is compared with its plan
-  std::vector<OwnModel> models;
+  std::vector<ModelDefinition> models;
   bool staged = false;        // whether the file has `stages` instead of `steps`
   std::vector<Stage> stages;  // one stage without a name for `steps`
 
-  const OwnModel* model(std::string_view name) const;
+  const ModelDefinition* model(std::string_view name) const;
 };
 
 }  // namespace lockstep::scenario

@@ -164,17 +164,17 @@ TEST(Document, ReadsModels) {
   Part:
     forward: x * 2
 )yaml"));
-  const OwnModel* model = scenario->model("Two");
+  const ModelDefinition* model = scenario->model("Two");
   ASSERT_NE(model, nullptr);
   EXPECT_TRUE(model->arguments[0].required);
   EXPECT_EQ(model->arguments[1].default_value->value.as_double(), 1.5);
   EXPECT_EQ(model->children[1].name, "1");
   EXPECT_EQ(model->buffers[0].name, "b");
-  const OwnMethod* part = model->method("part");
+  const MethodDefinition* part = model->method("part");
   ASSERT_NE(part, nullptr);
   EXPECT_EQ(part->inputs, (std::vector<std::string>{"x", "y"}));
   EXPECT_EQ(part->options[0].first, "factor");
-  const OwnMethod* forward = model->method("forward");
+  const MethodDefinition* forward = model->method("forward");
   ASSERT_EQ(forward->body.size(), 2u);
   EXPECT_EQ(forward->body[0].name, "h");
   EXPECT_EQ(forward->body[1].name, "return");

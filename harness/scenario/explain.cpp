@@ -277,7 +277,7 @@ std::string step_text(const Step& step) {
                }));
   }
   if (step.when != nullptr) out += str(" when ", to_text(*step.when));
-  if (!step.meeting_place.empty()) out += str(" at place ", step.meeting_place);
+  if (!step.call_site_name.empty()) out += str(" at place ", step.call_site_name);
   if (step.raises) out += str(" raises `", argument_text(*step.raises->message, ArgType::text), "`");
   return out;
 }

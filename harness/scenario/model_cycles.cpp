@@ -39,17 +39,17 @@ bool leads_back(const std::string& start, const BodyOf& body_of) {
 
 }  // namespace
 
-void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics) {
+void check_cycles(const std::vector<ModelDefinition>& models, Diagnostics& diagnostics) {
   const auto children_of = [&](const std::string& name) {
-    const OwnModel* model = find_model_definition(models, name);
+    const ModelDefinition* model = find_model_definition(models, name);
     return model == nullptr ? nullptr : &model->children;
   };
-  for (const OwnModel& model : models) {
+  for (const ModelDefinition& model : models) {
     const auto body_of = [&](const std::string& name) {
-      const OwnMethod* method = model.method(name);
+      const MethodDefinition* method = model.method(name);
       return method == nullptr ? nullptr : &method->body;
     };
-    for (const OwnMethod& method : model.methods) {
+    for (const MethodDefinition& method : model.methods) {
       if (leads_back(method.name, body_of))
         diagnostics.error(method.place, str("the method `", method.name, "` of `", model.name, "` calls itself"));
     }

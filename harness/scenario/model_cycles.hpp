@@ -9,6 +9,6 @@
 namespace lockstep::scenario {
 
 // Reports each such model and method.
-void check_cycles(const std::vector<OwnModel>& models, Diagnostics& diagnostics);
+void check_cycles(const std::vector<ModelDefinition>& models, Diagnostics& diagnostics);
 
 }  // namespace lockstep::scenario

@@ -17,8 +17,8 @@ bool is_model_name(std::string_view text) {
 
 }  // namespace
 
-std::vector<OwnModel> Reader::models(const YamlNode& node) {
-  std::vector<OwnModel> out;
+std::vector<ModelDefinition> Reader::models(const YamlNode& node) {
+  std::vector<ModelDefinition> out;
   if (!require_map(node, "`models`")) return out;
   for (const auto& [key, value] : node.entries) {
     if (!is_model_name(key->text)) {
@@ -30,15 +30,15 @@ std::vector<OwnModel> Reader::models(const YamlNode& node) {
   return out;
 }
 
-OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
-  OwnModel model;
+ModelDefinition Reader::read_model(const std::string& name, const YamlNode& key, const YamlNode& node) {
+  ModelDefinition model;
   model.name = name;
   model.place = key.place;
   check_keys(node, names_of(model_keys()), "a model");
   if (const YamlNode* arguments = find(node, "arguments");
       arguments != nullptr && require_map(*arguments, "`arguments`")) {
     for (const auto& [argument, value] : arguments->entries) {
-      OwnArgument own{argument->text, argument->place, false, nullptr};
+      ArgumentDefinition own{argument->text, argument->place, false, nullptr};
       check_name(own.name, argument->place);
       own.required = value->is_scalar() && value->plain && value->text == "required";
       if (!own.required) own.default_value = expression(*value);
@@ -73,13 +73,13 @@ OwnModel Reader::read_model(const std::string& name, const YamlNode& key, const 
 }
 
 // All names of a model share one namespace, because attributes of a module must not hide each other.
-void Reader::check_distinct_names(const OwnModel& model) {
+void Reader::check_distinct_names(const ModelDefinition& model) {
   std::vector<std::pair<std::string, Place>> names;
-  for (const OwnArgument& argument : model.arguments) names.emplace_back(argument.name, argument.place);
+  for (const ArgumentDefinition& argument : model.arguments) names.emplace_back(argument.name, argument.place);
   for (const std::vector<NamedExpr>* list : {&model.children, &model.parameters, &model.buffers}) {
     for (const NamedExpr& entry : *list) names.emplace_back(entry.name, entry.place);
   }
-  for (const OwnMethod& method : model.methods) names.emplace_back(method.name, method.place);
+  for (const MethodDefinition& method : model.methods) names.emplace_back(method.name, method.place);
   for (std::size_t i = 0; i < names.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       if (names[i].first == names[j].first) {
@@ -113,8 +113,8 @@ std::vector<NamedExpr> Reader::named_expressions(const YamlNode& node, std::stri
 }
 
 // Reads `name(inputs, option=default): expression`, or a map of intermediate names whose last name is `return`.
-void Reader::read_method(OwnModel& model, const YamlNode& key, const YamlNode& node) {
-  OwnMethod method;
+void Reader::read_method(ModelDefinition& model, const YamlNode& key, const YamlNode& node) {
+  MethodDefinition method;
   method.place = key.place;
   try {
     const ExprPtr head = parse_expression(key.text, key.place);

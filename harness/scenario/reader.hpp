@@ -56,7 +56,7 @@ class Reader {
   const std::set<std::string>& assumed_names() const { return assumed_names_; }
 
   Steps steps(const YamlNode& node, std::string_view what);                // steps.cpp
-  std::vector<OwnModel> models(const YamlNode& node);                      // models.cpp
+  std::vector<ModelDefinition> models(const YamlNode& node);               // models.cpp
   std::vector<RoutineParameter> routine_parameters(const YamlNode& node);  // document_parser.cpp
 
  private:
@@ -95,9 +95,9 @@ class Reader {
   void check_word(const Expr& value, const ArgumentSpec& spec);
 
   // models.cpp
-  OwnModel read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
-  void read_method(OwnModel& model, const YamlNode& key, const YamlNode& node);
-  void check_distinct_names(const OwnModel& model);
+  ModelDefinition read_model(const std::string& name, const YamlNode& key, const YamlNode& node);
+  void read_method(ModelDefinition& model, const YamlNode& key, const YamlNode& node);
+  void check_distinct_names(const ModelDefinition& model);
   std::vector<NamedExpr> named_expressions(const YamlNode& node, std::string_view what, bool module);
   // document_parser.cpp
   void read_default(RoutineParameter& parameter, const YamlNode& node);

@@ -176,7 +176,7 @@ void Reader::read_modifiers(Step& step, const VerbSpec& spec, const YamlNode& no
     if (spec.block != Block::none || spec.id == Verb::use)
       error(place->place, str("`place` is for steps that issue collectives themselves; give it to the steps within `",
                               spec.name, "`"));
-    step.meeting_place = name(*place, "`place`");
+    step.call_site_name = name(*place, "`place`");
   }
   read_blocks(step, spec, node);
 }

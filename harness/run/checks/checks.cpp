@@ -46,12 +46,12 @@ std::vector<ModuleTensor> tensors_of(const std::string& label, const nn::ModuleP
 }
 
 std::string layout_text(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.impl().layout->text() : str("a plain tensor of sizes ", to_text(tensor.sizes()));
+  return tensor.is_sharded() ? tensor.layout()->text() : str("a plain tensor of sizes ", to_text(tensor.sizes()));
 }
 
 void refuse_partial(const std::string& label, const Tensor& tensor) {
   if (!tensor.is_sharded()) return;
-  for (const layout::Placement& placement : tensor.impl().layout->placements)
+  for (const layout::Placement& placement : tensor.layout()->placements)
     if (placement.is_partial())
       throw Error(str(label, " is ", layout_text(tensor), ": a partial value is no value to compare"),
                   "redistribute it first");
@@ -102,14 +102,14 @@ class Pairing {
   void walk_tensors(const std::string& la, const Tensor& a, const std::string& lb, const Tensor& b) {
     refuse_partial(la, a);
     refuse_partial(lb, b);
-    const LayoutPtr& left = a.impl().layout;
-    const LayoutPtr& right = b.impl().layout;
+    const LayoutPtr& left = a.layout();
+    const LayoutPtr& right = b.layout();
     const bool fits = left && right ? *left == *right
                       : left        ? left->sizes == b.sizes()
                                     : !right || right->sizes == a.sizes();
     if (!fits) return differ(str(la, " is ", layout_text(a), ", ", lb, " is ", layout_text(b)));
-    pairs.emplace_back(snapshot_of(la, right && !left ? local_part(a, *right) : a),
-                       snapshot_of(lb, left && !right ? local_part(b, *left) : b));
+    pairs.emplace_back(snapshot_of(la, right && !left ? local_shard_of(a, *right) : a),
+                       snapshot_of(lb, left && !right ? local_shard_of(b, *left) : b));
     if (left && !right && keep_full_) pairs.back().second.full = snapshot_of(lb, b).copy;
   }
 

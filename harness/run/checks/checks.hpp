@@ -47,12 +47,12 @@ struct Snapshot {
 
 struct EqualOptions {
   std::optional<double> rtol, atol;
-  double of_largest = 0.0;    // tolerance relative to the largest expected element
-  bool bits = false;          // the check requires the same bits
-  bool bits_float32 = false;  // the scenario requires the same bits of float32 tensors
-  bool gradients = true;      // compare the gradients of modules too
-  bool different = false;     // expect_different
-  bool from_empty = false;    // an operand is a trivial reading (observation.hpp)
+  double of_largest = 0.0;            // tolerance relative to the largest expected element
+  bool bits = false;                  // the check requires the same bits
+  bool bits_float32 = false;          // the scenario requires the same bits of float32 tensors
+  bool gradients = true;              // compare the gradients of modules too
+  bool different = false;             // expect_different
+  bool from_trivial_reading = false;  // an operand is a trivial reading (observation.hpp)
 };
 
 // One expect_equal or expect_different.

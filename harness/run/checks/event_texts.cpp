@@ -31,7 +31,8 @@ std::string suggested_path(const std::string& path, const std::vector<std::strin
     if (std::find(known.begin(), known.end(), below) != known.end()) return below;
   }
   const bool plain = path.find_first_of("*?[") == std::string::npos;
-  if (const std::vector<ModuleAt> other = plain ? match_modules(model, path) : std::vector<ModuleAt>(); !other.empty())
+  if (const std::vector<ModuleMatch> other = plain ? match_modules(model, path) : std::vector<ModuleMatch>();
+      !other.empty())
     for (const nn::NamedModule& entry : nn::named_modules(model))
       if (entry.module == other.front().module) return entry.path;
   return scenario::nearest_word(path, known);

@@ -36,7 +36,7 @@ PairResult compare_pair(const EqualCheck::Pair& pair, const EqualOptions& option
       options.bits || (options.bits_float32 && !options.different && host.tensors && dtype == DType::float32);
   result.comparison = verdict::compare(host.actual.operand, host.expected.operand, result.options);
   result.nan = options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
-  if (options.from_empty) result.comparison.trivial = true;
+  if (options.from_trivial_reading) result.comparison.trivial = true;
   if (host.exact) {
     result.comparison.equal = result.comparison.same_bits = host.agree;
     result.comparison.message = host.agree ? "" : host.message;
@@ -71,7 +71,7 @@ void judge_different(const EqualCheck& check, const std::vector<PairResult>& res
   if (differs == results.end())
     return fail(check.site,
                 str(check.pairs.empty() ? "the values" : labels_of(check.pairs[0]), " agree, though they must differ"));
-  if (check.options.from_empty) {
+  if (check.options.from_trivial_reading) {
     evidence.trivial += 1;
     return;
   }

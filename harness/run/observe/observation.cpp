@@ -97,9 +97,9 @@ std::string joined_below(const nn::ModulePtr& model, const std::vector<std::weak
 
 }  // namespace
 
-void note_empty_reading() { ++num_trivial_readings(); }
-EmptyReadings::EmptyReadings() : num_before_(num_trivial_readings()) {}
-bool EmptyReadings::any() const { return num_trivial_readings() > num_before_; }
+void note_trivial_reading() { ++num_trivial_readings(); }
+TrivialReadings::TrivialReadings() : num_before_(num_trivial_readings()) {}
+bool TrivialReadings::any() const { return num_trivial_readings() > num_before_; }
 
 bool does_work(const scenario::Step& step) {
   using scenario::Group;

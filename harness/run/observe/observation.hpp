@@ -23,7 +23,7 @@ using CollectiveCounts = std::map<std::pair<std::string, std::string>, std::int6
 // The content of a window in a dry run.
 struct PlannedWindow {
   CollectiveCounts counts;  // of the planned families, and of the collectives that the scenario's steps call
-  bool is_whole = true;     // no step in it has `raises`: the collectives of such a step are not planned
+  bool is_complete = true;  // no step in it has `raises`: the collectives of such a step are not planned
 };
 
 struct Observation {
@@ -39,12 +39,12 @@ struct Observation {
 // ---- trivial readings ----
 // A reading is trivial if no fault of the engine can change it: the peak of a window without allocation, and the
 // seconds or counts of a window without work. A check that uses such a reading is trivial. The readings are counted per
-// rank, and names that `let` binds to one are marked (Frame::from_empty).
-void note_empty_reading();
+// rank, and names that `let` binds to one are marked (Frame::from_trivial_reading).
+void note_trivial_reading();
 // The trivial readings since its construction.
-class EmptyReadings {
+class TrivialReadings {
  public:
-  EmptyReadings();
+  TrivialReadings();
   bool any() const;
 
  private:

@@ -180,7 +180,7 @@ void Timeline::add_hooks(const std::string& name, const nn::ModulePtr& root) {
         },
         nn::Module::Place::user, true);
     entry.module->add_post_forward(
-        [spans = spans_](nn::Module& module, const nn::Inputs&, nn::Value&) { spans->end_module(&module); },
+        [spans = spans_](nn::Module& module, const nn::Inputs&, nn::Structure&) { spans->end_module(&module); },
         nn::Module::Place::user);
   }
 }

@@ -92,7 +92,7 @@ void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const std::string path = full_path(name, entry.path);
     entry.module->add_post_forward(
-        [records = records_, path](nn::Module&, const nn::Inputs&, nn::Value& outputs) {
+        [records = records_, path](nn::Module&, const nn::Inputs&, nn::Structure& outputs) {
           const bool is_recomputation = recomputing();
           int index = 0;
           for (const Tensor& output : nn::tensors_of(outputs)) {

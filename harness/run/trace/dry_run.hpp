@@ -95,13 +95,13 @@ class DryRun final : public StepRunner {
   Value prefetch(StepCall& call);
   Value register_forward_method(StepCall& call);
   Value extend_gather(StepCall& call);
-  void shard_group(const std::vector<ModuleAt>& found, FullyShardArguments& arguments, plan::ShardChoices choices,
+  void shard_group(const std::vector<ModuleMatch>& found, FullyShardArguments& arguments, plan::ShardChoices choices,
                    const ShardPolicy& policy);
-  std::map<plan::TensorId, int> shard_dims_of(const std::vector<ModuleAt>& found, ShardDimArgument& stated);
+  std::map<plan::TensorId, int> shard_dims_of(const std::vector<ModuleMatch>& found, ShardDimArgument& stated);
   void shard_parameters(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
                         const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
                         const MeshPtr& mesh, const ShardPolicy& policy);
-  std::vector<plan::ModuleId> refreshed_ids(const std::vector<ModuleAt>& found);
+  std::vector<plan::ModuleId> refreshed_ids(const std::vector<ModuleMatch>& found);
 
   plan::Planner planner_;
   TracedModel model_;

@@ -36,20 +36,20 @@ std::optional<device::Device> accelerator_of(const Value& device_id, const nn::M
     device = device_named(session, *name);
   } else {
     const std::vector<nn::NamedParameter> parameters = nn::named_parameters(module);
-    if (!parameters.empty()) device.kind = stood_for(parameters.front().tensor().device()).kind;
+    if (!parameters.empty()) device.kind = real_device_of(parameters.front().tensor().device()).kind;
     device.index = static_cast<int>(device_id.as_int("device_id"));
     device = stand_in(device);
   }
-  const device::Kind kind = stood_for(device).kind;
+  const device::Kind kind = real_device_of(device).kind;
   if (kind != device::Kind::sim && kind != device::Kind::cuda) return std::nullopt;
   return device;
 }
 
 }  // namespace
 
-std::vector<plan::ModuleId> DryRun::refreshed_ids(const std::vector<ModuleAt>& found) {
+std::vector<plan::ModuleId> DryRun::refreshed_ids(const std::vector<ModuleMatch>& found) {
   std::vector<plan::ModuleId> ids;
-  for (const ModuleAt& at : found) {
+  for (const ModuleMatch& at : found) {
     watch_.refresh(at.module);
     ids.push_back(model_.id_of(at.module));
   }
@@ -66,7 +66,7 @@ Value DryRun::replicate(StepCall& call) {
     choices.bucket_cap_bytes = static_cast<std::int64_t>(*arguments.bucket_cap_mb * 1024 * 1024);
   choices.find_unused_parameters = arguments.find_unused_parameters;
   choices.broadcast_buffers = arguments.broadcast_buffers;
-  for (const ModuleAt& found : arguments.modules) {
+  for (const ModuleMatch& found : arguments.modules) {
     watch_.watch(found.module);
     const plan::ModuleId id = model_.id_of(found.module);
     choices.owner = found.path;
@@ -97,19 +97,19 @@ Value DryRun::fully_shard(StepCall& call) {
   policy.shard_device = is_offloaded ? stand_in(device::Device{}) : policy.compute_device;
   const MeshPtr gather_mesh =
       axes.size() == 2 ? std::make_shared<const DeviceMesh>(arguments.mesh->slice({axes.back().name})) : arguments.mesh;
-  for (const std::vector<ModuleAt>& group : arguments.groups)
-    for (const ModuleAt& at : group)
+  for (const std::vector<ModuleMatch>& group : arguments.groups)
+    for (const ModuleMatch& at : group)
       for (const nn::NamedParameter& parameter : nn::named_parameters(at.module))
         gather_meshes_.emplace(model_.id_of(parameter.tensor()), gather_mesh);
-  for (const std::vector<ModuleAt>& group : arguments.groups) shard_group(group, arguments, choices, policy);
+  for (const std::vector<ModuleMatch>& group : arguments.groups) shard_group(group, arguments, choices, policy);
   return Value();
 }
 
-void DryRun::shard_group(const std::vector<ModuleAt>& found, FullyShardArguments& arguments, plan::ShardChoices choices,
-                         const ShardPolicy& policy) {
+void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArguments& arguments,
+                         plan::ShardChoices choices, const ShardPolicy& policy) {
   std::vector<plan::ModuleId> ids;
   std::vector<nn::ModulePtr> modules;
-  for (const ModuleAt& at : found) {
+  for (const ModuleMatch& at : found) {
     choices.owner += str(choices.owner.empty() ? "" : "+", at.path);
     watch_.watch(at.module);
     ids.push_back(model_.id_of(at.module));
@@ -117,8 +117,8 @@ void DryRun::shard_group(const std::vector<ModuleAt>& found, FullyShardArguments
   }
   choices.dims = shard_dims_of(found, arguments.shard_dim);
   plan::Planner::Ignored ignored;
-  for (const ModuleAt& one : arguments.ignored_modules) ignored.modules.insert(model_.id_of(one.module));
-  for (const TensorAt& one : arguments.ignored_parameters) ignored.parameters.insert(model_.id_of(one.tensor()));
+  for (const ModuleMatch& one : arguments.ignored_modules) ignored.modules.insert(model_.id_of(one.module));
+  for (const TensorMatch& one : arguments.ignored_parameters) ignored.parameters.insert(model_.id_of(one.tensor()));
   const plan::Planner::Managed managed = planner_.managed_by(ids, ignored);
   const std::map<plan::TensorId, int> dims = choices.dims;
   planner_.fully_shard(ids, std::move(choices), ignored);
@@ -126,9 +126,9 @@ void DryRun::shard_group(const std::vector<ModuleAt>& found, FullyShardArguments
 }
 
 // The dims that are stated, counted from the front.
-std::map<plan::TensorId, int> DryRun::shard_dims_of(const std::vector<ModuleAt>& found, ShardDimArgument& stated) {
+std::map<plan::TensorId, int> DryRun::shard_dims_of(const std::vector<ModuleMatch>& found, ShardDimArgument& stated) {
   std::map<plan::TensorId, int> dims;
-  for (const ModuleAt& at : found)
+  for (const ModuleMatch& at : found)
     for (const nn::NamedParameter& parameter : nn::named_parameters(at.module))
       if (const std::optional<int> dim = stated.stated_for(parameter.path))
         dims[model_.id_of(parameter.tensor())] = *dim;
@@ -224,20 +224,20 @@ Value DryRun::extend_gather(StepCall& call) {
   watch_.report_position();
   const nn::ModulePtr through = call.value("through").as_module("through");
   const plan::ShardPlan& shards = planner_.shards();
-  for (const TensorAt& found : call.parameters("parameters")) {
+  for (const TensorMatch& found : call.parameters("parameters")) {
     const plan::TensorId id = model_.id_of(found.tensor());
     const plan::TensorFacts& facts = planner_.facts().tensor(id);
     const Value site = gather_site_value({.name = found.path,
                                           .mesh = gather_meshes_.at(id),
                                           .shape = facts.sizes,
                                           .dim = shards.dim_of(id),
-                                          .part_shape = shards.part_sizes(id),
+                                          .part_shape = shards.padded_shard_sizes(id),
                                           .dtype = shards.compute_type(id)});
-    const Tensor shard = empty(shards.part_sizes(id), facts.dtype, call.in.session().device);
-    std::vector<plan::ShardPlan::Sent> sent;
+    const Tensor shard = empty(shards.padded_shard_sizes(id), facts.dtype, call.in.session().device);
+    std::vector<plan::ShardPlan::GatherInput> sent;
     for (const Tensor& tensor : sent_tensors(call_module(through, "send", {Value(shard), site}, {})).tensors)
       sent.push_back({tensor.num_bytes(), tensor.dtype()});
-    planner_.shards().set_sent(id, std::move(sent));
+    planner_.shards().set_gather_inputs(id, std::move(sent));
   }
   return Value();
 }

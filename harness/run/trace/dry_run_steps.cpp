@@ -89,7 +89,7 @@ Value DryRun::observe(StepCall& call) {
     const std::int64_t more = count - (before == user_before.end() ? 0 : before->second);
     if (more > 0) window.counts[{"user", operation}] = more;
   }
-  window.is_whole = attempts_before == num_attempts_;
+  window.is_complete = attempts_before == num_attempts_;
   return Value(std::shared_ptr<const Observation>(std::move(seen)));
 }
 

@@ -148,7 +148,7 @@ class Walk {
     inner->models = &routine.models;
     inner->routine = &routine;
     inner->file = routine.file;
-    inner->way = frame->way.empty() ? to_text(one.place) : frame->way;
+    inner->use_path = frame->use_path.empty() ? to_text(one.place) : frame->use_path;
     for (const scenario::RoutineParameter& parameter : routine.parameters) {
       std::optional<Value> known;
       if (parameter.default_value) known = value(*parameter.default_value, inner);
@@ -186,7 +186,7 @@ class Walk {
   // ---- checks ----
   void report(const Expr& at, const std::string& message, const FramePtr& frame) {
     diagnostics_.error({frame->file, at.line, at.column},
-                       frame->routine ? str(message, " (used by ", frame->way, ")") : message);
+                       frame->routine ? str(message, " (used by ", frame->use_path, ")") : message);
   }
 
   void arguments(const Step& one, const FramePtr& frame) {
@@ -242,7 +242,7 @@ class Walk {
   }
 
   void events(const Step& one, const FramePtr& frame) {
-    std::vector<ModuleAt> model;
+    std::vector<ModuleMatch> model;
     try {
       if (const Expr* named = one.argument("model"))
         for (const auto& [text, at] : texts(*named, frame)) model = find_modules(text, Scope{frame});

@@ -75,7 +75,7 @@ std::optional<Value> built_model(const Expr& build, const Scope& scope) {
   nn::BuildOptions options;
   options.device = meta;
   Scope building = scope;
-  building.building = &options;
+  building.build_options = &options;
   try {
     Value module = evaluate(build, building);
     if (!module.is(Value::Kind::module)) return std::nullopt;

@@ -13,7 +13,7 @@ namespace lockstep::run {
 
 void ModuleWatch::refresh(const nn::ModulePtr& root) {
   shards_.adopt_replaced();
-  planner_.know(model_.facts_of(root));
+  planner_.update_facts(model_.facts_of(root));
 }
 
 void ModuleWatch::report_position(const char* phase) {
@@ -39,7 +39,7 @@ void ModuleWatch::watch(const nn::ModulePtr& module) {
   const plan::ModuleId id = model_.id_of(module);
   module->add_pre_forward([this, id](nn::Module& of, nn::Inputs& inputs) { before_forward(id, of, inputs); });
   module->add_post_forward(
-      [this, id](nn::Module&, const nn::Inputs&, nn::Value& outputs) { after_forward(id, outputs); });
+      [this, id](nn::Module&, const nn::Inputs&, nn::Structure& outputs) { after_forward(id, outputs); });
 }
 
 void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inputs& inputs) {
@@ -50,7 +50,7 @@ void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inpu
   shards_.follow();
   prepare_inputs(id, inputs);
   if (!watches_backward) return;
-  nn::Value all = nn::Value::list({nn::Value::list(inputs.positional), nn::Value::map(inputs.named)});
+  nn::Structure all = nn::Structure::list({nn::Structure::list(inputs.positional), nn::Structure::map(inputs.named)});
   all = nn::with_tensors(all, watch_passing(nn::tensors_of(all), [this, id] {
                            report_backward_position();
                            planner_.backward_leaves(id);
@@ -60,7 +60,7 @@ void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inpu
   inputs.named = all.items()[1].entries();
 }
 
-void ModuleWatch::after_forward(plan::ModuleId id, nn::Value& outputs) {
+void ModuleWatch::after_forward(plan::ModuleId id, nn::Structure& outputs) {
   depth_ = std::max(0, depth_ - 1);
   report_position();
   const bool watches_backward = planner_.leave(id, {grad_enabled(), in_backward()});
@@ -79,7 +79,7 @@ void ModuleWatch::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) cons
     const auto moved = [device = at->second](const Tensor& tensor) {
       return tensor.device() == device ? tensor : ops::to_device(tensor, device);
     };
-    for (nn::Value& value : inputs.positional) value = nn::map_tensors(value, moved);
+    for (nn::Structure& value : inputs.positional) value = nn::map_tensors(value, moved);
     for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, moved);
   }
   shards_.prepare_inputs(module, inputs);

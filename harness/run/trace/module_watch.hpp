@@ -34,7 +34,7 @@ class ModuleWatch {
 
  private:
   void before_forward(plan::ModuleId id, nn::Module& module, nn::Inputs& inputs);
-  void after_forward(plan::ModuleId id, nn::Value& outputs);
+  void after_forward(plan::ModuleId id, nn::Structure& outputs);
   void report_backward_position();
   void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const;
 

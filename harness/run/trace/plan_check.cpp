@@ -38,7 +38,7 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
 // The rows of `plan` in the results. Their kinds are those of `collectives` in the results.
 std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& planned,
                                            const std::vector<plan::Collective>& observed) {
-  constexpr plan::Grain coarse{.lines = false, .owners = false};
+  constexpr plan::TallyKeys coarse{.lines = false, .owners = false};
   std::vector<verdict::PlanRow> rows;
   std::vector<plan::Row> kinds = plan::tally(planned, coarse);
   for (const plan::Row& kind : kinds) {
@@ -96,8 +96,8 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
   judgement.rows = side_by_side(outcome.planned, observed);
   for (const plan::Difference& found : plan::differences(plan::tally(outcome.planned), plan::tally(observed)))
     judgement.mismatches.push_back({found.text, found.line});
-  if (const auto found = plan::first_apart(outcome.planned, observed))
-    judgement.first_apart = PlanMismatch{found->text, found->line};
+  if (const auto found = plan::first_order_difference(outcome.planned, observed))
+    judgement.first_order_difference = PlanMismatch{found->text, found->line};
   else
     judgement.num_in_order = static_cast<std::int64_t>(observed.size());
   return judgement;

@@ -22,11 +22,11 @@ struct PlanMismatch {
   int line = 0;  // of the scenario's file; 0: unknown
 };
 struct PlanJudgement {
-  std::vector<PlanMismatch> mismatches;     // kinds of collectives whose counts or bytes differ
-  std::optional<PlanMismatch> first_apart;  // the first position at which the two sequences differ
-  std::int64_t num_in_order = 0;            // collectives at their position
-  std::string not_judged;                   // why the case was not compared with a plan; empty: it was
-  std::vector<verdict::PlanRow> rows;       // both sides; empty without a plan
+  std::vector<PlanMismatch> mismatches;                // kinds of collectives whose counts or bytes differ
+  std::optional<PlanMismatch> first_order_difference;  // the first position at which the two sequences differ
+  std::int64_t num_in_order = 0;                       // collectives at their position
+  std::string not_judged;                              // why the case was not compared with a plan; empty: it was
+  std::vector<verdict::PlanRow> rows;                  // both sides; empty without a plan
 };
 // Why a stage has no plan, known without a dry run; empty if it has one.
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage);

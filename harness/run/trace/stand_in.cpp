@@ -16,7 +16,7 @@ device::Device stand_in(device::Device real) {
 
 bool is_stand_in(device::Device device) { return device.kind == device::Kind::meta && device.index > 0; }
 
-device::Device stood_for(device::Device device) {
+device::Device real_device_of(device::Device device) {
   if (!is_stand_in(device)) return device;
   const int code = device.index - 1;
   return {static_cast<device::Kind>(code % num_kinds), code / num_kinds};

@@ -2,7 +2,7 @@
 // no values. `.device`, moves and checks of devices treat them as tensors on the real device.
 //
 //   const device::Device there = stand_in(device::device_from_name("sim"));
-//   stood_for(there)   // sim:0
+//   real_device_of(there)   // sim:0
 #pragma once
 
 #include <string_view>
@@ -14,7 +14,7 @@ namespace lockstep::run {
 device::Device stand_in(device::Device real);
 bool is_stand_in(device::Device device);
 // The real device of a stand-in. Any other device is returned as it is.
-device::Device stood_for(device::Device device);
+device::Device real_device_of(device::Device device);
 
 // The device of this name for the steps of a session: in a dry run its stand-in. Otherwise throws UnsupportedError if
 // this build lacks the device.

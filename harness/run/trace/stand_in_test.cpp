@@ -16,7 +16,7 @@ TEST(StandIn, RepresentsExactlyOneDevice) {
   for (const Device& one : devices) {
     EXPECT_EQ(stand_in(one).kind, Kind::meta);
     EXPECT_TRUE(is_stand_in(stand_in(one)));
-    EXPECT_EQ(stood_for(stand_in(one)), one);
+    EXPECT_EQ(real_device_of(stand_in(one)), one);
     for (const Device& other : devices) EXPECT_EQ(stand_in(one) == stand_in(other), one == other);
   }
 }
@@ -25,8 +25,8 @@ TEST(StandIn, MetaDeviceIsNoStandIn) {
   const Device meta{Kind::meta, 0};
   EXPECT_FALSE(is_stand_in(meta));
   EXPECT_EQ(stand_in(meta), meta);
-  EXPECT_EQ(stood_for(meta), meta);
-  EXPECT_EQ(stood_for({Kind::sim, 1}), (Device{Kind::sim, 1}));
+  EXPECT_EQ(real_device_of(meta), meta);
+  EXPECT_EQ(real_device_of({Kind::sim, 1}), (Device{Kind::sim, 1}));
 }
 
 TEST(StandIn, OperationsRejectTwoDevicesAndMovesWork) {

@@ -26,7 +26,7 @@ Tensor local_shard(const layout::ShardedLayout& layout, DType dtype, device::Dev
 }
 
 void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor&)>& replace) {
-  for (nn::Value& value : inputs.positional) value = nn::map_tensors(value, replace);
+  for (nn::Structure& value : inputs.positional) value = nn::map_tensors(value, replace);
   for (auto& [name, value] : inputs.named) value = nn::map_tensors(value, replace);
 }
 
@@ -110,15 +110,14 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
 
 // Each n consecutive ranks of the shard axis hold the full parameter together.
 const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter& parameter) {
-  const int num_keeping = planner_.shards().num_keeping(parameter.id);
+  const int num_post_forward_ranks = planner_.shards().num_post_forward_ranks(parameter.id);
   const std::vector<std::string>& names = group.mesh->shape().names();
   const DeviceMesh axis = group.mesh->num_axes() == 1 ? *group.mesh : group.mesh->slice({names.back()});
-  const layout::MeshShape mesh({axis.num_ranks() / num_keeping, num_keeping}, {"kept_replicate", "kept_shard"},
-                               axis.shape().ranks());
+  const layout::MeshShape mesh({axis.num_ranks() / num_post_forward_ranks, num_post_forward_ranks},
+                               {"kept_replicate", "kept_shard"}, axis.shape().ranks());
   const layout::ShardedLayout layout{
       mesh, {layout::replicate(), layout::shard(parameter.dim)}, global_sizes(parameter.shard)};
-  const bool is_same = parameter.post_forward_shard.defined() &&
-                       *parameter.post_forward_shard.impl().layout == layout &&
+  const bool is_same = parameter.post_forward_shard.defined() && *parameter.post_forward_shard.layout() == layout &&
                        parameter.post_forward_shard.dtype() == full_of(group, parameter).dtype();
   if (!is_same) {
     parameter.post_forward_shard =
@@ -130,13 +129,13 @@ const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter&
 
 void TracedShards::follow() {
   adopt_replaced();
-  using Shown = plan::ShardPlan::Shown;
+  using SlotTensor = plan::ShardPlan::SlotTensor;
   for (Group& group : groups_)
     for (Parameter& parameter : group.parameters) {
-      const Shown shown = planner_.shards().shown(parameter.id);
-      const Tensor& tensor = shown == Shown::full   ? full_of(group, parameter)
-                             : shown == Shown::kept ? post_forward_shard_of(group, parameter)
-                                                    : parameter.shard;
+      const SlotTensor shown = planner_.shards().slot_tensor(parameter.id);
+      const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
+                             : shown == SlotTensor::post_forward_shard ? post_forward_shard_of(group, parameter)
+                                                                       : parameter.shard;
       for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
     }
   deliver_gradients();
@@ -153,7 +152,7 @@ void TracedShards::deliver_gradients() {
         if (parameter.id == id) shards.push_back(parameter.shard);
   for (const Tensor& shard : shards)
     if (!grad(shard).defined())
-      set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.impl().layout));
+      set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));
   for (const Tensor& shard : shards)
     if (has_post_accumulate_hooks(shard)) run_post_accumulate_hooks(shard);
 }
@@ -163,14 +162,14 @@ void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) con
   const auto at = group_of_.find(module);
   if (at == group_of_.end()) return;
   const ShardPolicy& policy = groups_[at->second].policy;
-  if (stood_for(policy.compute_device).kind != device::Kind::cpu && planner_.shards().moves_inputs(module))
+  if (real_device_of(policy.compute_device).kind != device::Kind::cpu && planner_.shards().moves_inputs(module))
     replace_tensors(inputs, [&](const Tensor& tensor) {
       return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });
   if (policy.casts_inputs && policy.param) replace_tensors(inputs, cast_to(*policy.param));
 }
 
-void TracedShards::finish_outputs(plan::ModuleId module, nn::Value& outputs) const {
+void TracedShards::finish_outputs(plan::ModuleId module, nn::Structure& outputs) const {
   const auto at = group_of_.find(module);
   if (at == group_of_.end() || !groups_[at->second].policy.output) return;
   outputs = nn::map_tensors(outputs, cast_to(*groups_[at->second].policy.output));

@@ -59,7 +59,7 @@ class TracedShards {
 
   // Moves and casts the inputs of a call as the module's group does, and casts its outputs.
   void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const;
-  void finish_outputs(plan::ModuleId module, nn::Value& outputs) const;
+  void finish_outputs(plan::ModuleId module, nn::Structure& outputs) const;
 
  private:
   struct Group {

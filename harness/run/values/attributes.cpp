@@ -22,7 +22,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
     return gradient.defined() ? Value(gradient) : Value();
   }
   if (name == "dtype") return Value(tensor.dtype());
-  if (name == "device") return Value(device::name_of(stood_for(tensor.device()).kind));
+  if (name == "device") return Value(device::name_of(real_device_of(tensor.device()).kind));
   if (name == "shape") {
     List sizes;
     for (std::int64_t size : global_sizes(tensor)) sizes.push_back(Value(size));
@@ -33,7 +33,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "name") return Value(tensor.name());
   if (name == "requires_grad") return Value(requires_grad(tensor));
   if (name == "pinned") {
-    if (is_stand_in(tensor.device()) && stood_for(tensor.device()).kind == device::Kind::cpu)
+    if (is_stand_in(tensor.device()) && real_device_of(tensor.device()).kind == device::Kind::cpu)
       throw UnknownBeforeRun("`pinned`");
     return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
                  tensor.storage()->memory().pinned());
@@ -41,11 +41,10 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "storage") return Value(StorageIdentity{tensor.storage()});
   if (name == "sharded") return Value(tensor.is_sharded());
   if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
-  if (tensor.is_sharded() && name == "mesh")
-    return Value(std::make_shared<const DeviceMesh>(tensor.impl().layout->mesh));
+  if (tensor.is_sharded() && name == "mesh") return Value(std::make_shared<const DeviceMesh>(tensor.layout()->mesh));
   if (tensor.is_sharded() && name == "placements") {
     std::vector<std::string> placements;
-    for (const layout::Placement& placement : tensor.impl().layout->placements)
+    for (const layout::Placement& placement : tensor.layout()->placements)
       placements.push_back(layout::to_text(placement));
     return Value::texts(placements);
   }
@@ -57,7 +56,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
 }
 
 Value mesh_attribute(const Value& of, const MeshPtr& mesh, const std::string& name) {
-  if (name == "rank") return Value(std::int64_t{mesh->whole_group().rank()});
+  if (name == "rank") return Value(std::int64_t{mesh->mesh_group().rank()});
   if (name == "size") return Value(std::int64_t{mesh->num_ranks()});
   const std::vector<std::string>& names = mesh->shape().names();
   if (name == "names") return Value::texts(names);
@@ -71,7 +70,7 @@ Value mesh_attribute(const Value& of, const MeshPtr& mesh, const std::string& na
 Value observation_attribute(const Value& of, const std::string& name) {
   const Observation& seen = *of.as_observation("observation");
   if (seen.planned && (name == "peak_bytes" || name == "seconds")) throw UnknownBeforeRun(str("`", name, "`"));
-  if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_empty_reading();
+  if (!(name == "peak_bytes" ? seen.allocated : seen.worked)) note_trivial_reading();
   if (name == "peak_bytes") return Value(seen.peak_bytes);
   if (name == "seconds") return Value(seen.seconds);
   unknown(of, name, {"peak_bytes", "seconds"});

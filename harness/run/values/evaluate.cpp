@@ -27,7 +27,7 @@ const Value* find_name(std::string_view name, const Scope& scope) {
 
 void bind_each(const std::vector<scenario::NamedExpr>& entries, const Scope& scope) {
   for (const scenario::NamedExpr& entry : entries) {
-    const EmptyReadings readings;
+    const TrivialReadings readings;
     Value value = evaluate(*entry.value, scope);
     scope.frame->bind(entry.name, std::move(value), readings.any());
   }
@@ -45,7 +45,8 @@ bool lookup(const std::string& name, const Scope& scope, Value& found) {
   if (scope.self && scope.self->find_own(name, found)) return true;
   if (const Value* value = find_name(name, scope)) {
     found = *value;
-    if (!scope.frame->from_empty.empty() && scope.frame->from_empty.contains(name)) note_empty_reading();
+    if (!scope.frame->from_trivial_reading.empty() && scope.frame->from_trivial_reading.contains(name))
+      note_trivial_reading();
     return true;
   }
   return false;
@@ -123,7 +124,7 @@ Value call(const Expr& expr, const Scope& scope) {
   Value target;
   const bool bound = lookup(callee.name, scope, target);
   if (bound && callable(target)) return call_value(target, evaluate_arguments(expr, scope), callee.name);
-  if (scope.building && is_buildable(callee.name, scope)) {
+  if (scope.build_options && is_buildable(callee.name, scope)) {
     const Arguments arguments = evaluate_arguments(expr, scope);
     return Value(build_module(callee.name, arguments.positional, arguments.named, scope));
   }

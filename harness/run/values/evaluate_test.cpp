@@ -194,12 +194,12 @@ class Paths : public Evaluate {
   }
   std::vector<std::string> modules(const std::string& path) {
     std::vector<std::string> names;
-    for (const ModuleAt& at : find_modules(path, Scope{frame_})) names.push_back(at.path);
+    for (const ModuleMatch& at : find_modules(path, Scope{frame_})) names.push_back(at.path);
     return names;
   }
   std::vector<std::string> parameters(const std::string& path) {
     std::vector<std::string> names;
-    for (const TensorAt& at : find_parameters(path, Scope{frame_})) names.push_back(at.path);
+    for (const TensorMatch& at : find_parameters(path, Scope{frame_})) names.push_back(at.path);
     return names;
   }
   using Texts = std::vector<std::string>;

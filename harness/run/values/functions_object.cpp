@@ -93,11 +93,11 @@ Value memory(const CallArguments& call) {
 
 Value counts(const CallArguments& call) {
   const Observation& seen = *call.at(0, "observation").as_observation("observation");
-  if (!seen.worked) note_empty_reading();
+  if (!seen.worked) note_trivial_reading();
   Map map;
   CollectiveFilter all;
   all.start_up = all.checkpoint = true;
-  if (seen.planned && !seen.planned->is_whole)
+  if (seen.planned && !seen.planned->is_complete)
     throw UnknownBeforeRun("counts() of a window with a step that has `raises`");
   for (const auto& [key, count] : seen.planned ? seen.planned->counts : count_collectives(select(seen, all), false))
     map.emplace_back(str(key.first, "/", key.second), Value(count));

@@ -20,12 +20,12 @@ DType dtype_for(const CallArguments& call, DType usual) {
 
 // While a model is built, tensors have its dtype and device by default.
 DType floating_for(const CallArguments& call) {
-  return dtype_for(call, call.scope.building ? call.scope.building->dtype : DType::float32);
+  return dtype_for(call, call.scope.build_options ? call.scope.build_options->dtype : DType::float32);
 }
 
 device::Device device_for(const CallArguments& call) {
   if (const Value* given = call.keyword("device")) return device_named(call.scope.session(), given->as_text("device"));
-  return call.scope.building ? call.scope.building->device : call.scope.session().device;
+  return call.scope.build_options ? call.scope.build_options->device : call.scope.session().device;
 }
 
 Dims sizes_at(const CallArguments& call, std::size_t from, const char* key) {
@@ -115,7 +115,7 @@ Value full_like(const CallArguments& call) {
   const device::Device device = call.keyword("device") ? device_for(call) : like.device();
   const Tensor made =
       lockstep::full(like.sizes(), call.at(1, "value").as_number("value"), dtype_for(call, like.dtype()), device);
-  if (like.is_sharded() && layout::has_partial(*like.impl().layout))
+  if (like.is_sharded() && layout::has_partial(*like.layout()))
     throw Error(str("like ", describe_sharded(like), ", which has a partial placement"), "give the sizes to full()");
   return Value(sharded_like(made, like));
 }
@@ -274,7 +274,7 @@ Value dropout(const CallArguments& call) {
 Value item(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   if (x.is_sharded())
-    for (const layout::Placement& placement : x.impl().layout->placements)
+    for (const layout::Placement& placement : x.layout()->placements)
       if (!placement.is_replicate())
         throw Error(str("x is ", describe_sharded(x), ", of which this rank holds one shard only"),
                     "take full_tensor of it in `let`");
@@ -285,7 +285,7 @@ Value item(const CallArguments& call) {
 }
 Value finite(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
-  if (x.is_sharded() && layout::has_partial(*x.impl().layout))
+  if (x.is_sharded() && layout::has_partial(*x.layout()))
     throw Error(str("x is ", describe_sharded(x), ", which has a partial placement"), "redistribute it in `let`");
   return Value(raw::all_finite(x));
 }

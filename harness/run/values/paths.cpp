@@ -141,8 +141,8 @@ bool glob_matches(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view pattern) {
-  std::vector<ModuleAt> found;
+std::vector<ModuleMatch> match_modules(const nn::ModulePtr& root, std::string_view pattern) {
+  std::vector<ModuleMatch> found;
   const std::vector<std::string_view> components = components_below(pattern);
   for (nn::NamedModule& entry : nn::named_modules(root))
     if (components_match(components, 0, components_below(entry.path), 0)) found.push_back({entry.path, entry.module});
@@ -157,13 +157,13 @@ std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view 
   return found;
 }
 
-std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once) {
-  std::vector<TensorAt> found;
+std::vector<TensorMatch> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once) {
+  std::vector<TensorMatch> found;
   const std::vector<std::string_view> components = components_below(pattern);
   const bool glob = is_glob(pattern);
   for (nn::NamedParameter& entry : nn::named_parameters(root, false)) {
     if (!components_match(components, 0, components_below(entry.path), 0)) continue;
-    if (once && glob && std::any_of(found.begin(), found.end(), [&](const TensorAt& other) {
+    if (once && glob && std::any_of(found.begin(), found.end(), [&](const TensorMatch& other) {
           return other.tensor().same_as(entry.tensor());
         }))
       continue;
@@ -172,31 +172,31 @@ std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_vi
   return found;
 }
 
-std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope) {
+std::vector<ModuleMatch> find_modules(const std::string& path, const Scope& scope) {
   Start start = start_of(path, scope);
   const Value value = follow_maps(start.value, start.name, start.below);
-  std::vector<ModuleAt> found;
+  std::vector<ModuleMatch> found;
   if (value.is(Value::Kind::list) && start.below.empty()) {
     std::size_t i = 0;
     for (const Value& item : value.as_list(start.name))
       found.push_back({str(start.name, "[", i++, "]"), item.as_module(str("an item of `", path, "`"))});
   } else {
     const nn::ModulePtr& root = value.as_module(str("`", start.name, "`"));
-    for (ModuleAt& match : match_modules(root, start.below))
+    for (ModuleMatch& match : match_modules(root, start.below))
       found.push_back({joined(start.name, match.path), match.module});
   }
   if (found.empty()) matches_nothing(path, "module", {start.name, start.below, value});
   return found;
 }
 
-std::vector<ModuleAt> models_in(const Scope& scope) {
-  std::vector<ModuleAt> all;
+std::vector<ModuleMatch> outermost_modules(const Scope& scope) {
+  std::vector<ModuleMatch> all;
   for (const auto& [name, value] : scope.frame->names)
     if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) all.push_back({name, *module});
-  std::sort(all.begin(), all.end(), [](const ModuleAt& a, const ModuleAt& b) { return a.path < b.path; });
-  std::vector<ModuleAt> models;
-  for (const ModuleAt& candidate : all) {
-    const auto contains_it = [&candidate](const ModuleAt& other) {
+  std::sort(all.begin(), all.end(), [](const ModuleMatch& a, const ModuleMatch& b) { return a.path < b.path; });
+  std::vector<ModuleMatch> models;
+  for (const ModuleMatch& candidate : all) {
+    const auto contains_it = [&candidate](const ModuleMatch& other) {
       if (other.module == candidate.module) return other.path < candidate.path;
       const std::vector<nn::NamedModule> below = nn::named_modules(other.module);
       return std::any_of(below.begin(), below.end(),
@@ -207,10 +207,10 @@ std::vector<ModuleAt> models_in(const Scope& scope) {
   return models;
 }
 
-std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope) {
+std::vector<TensorMatch> find_parameters(const std::string& path, const Scope& scope) {
   Start start = start_of(path, scope);
   const Value value = follow_maps(start.value, start.name, start.below);
-  std::vector<TensorAt> found;
+  std::vector<TensorMatch> found;
   if (value.is_tensor() && start.below.empty()) {
     found.push_back({path, nullptr, 0, false, value.as_tensor(path)});
   } else if (value.is(Value::Kind::list) && start.below.empty()) {
@@ -218,13 +218,13 @@ std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scop
       found.push_back({path, nullptr, 0, false, item.as_tensor(str("an item of `", path, "`"))});
   } else {
     const nn::ModulePtr& root = value.as_module(str("`", start.name, "`"));
-    for (TensorAt& match : match_parameters(root, start.below)) {
+    for (TensorMatch& match : match_parameters(root, start.below)) {
       match.path = joined(start.name, match.path);
       found.push_back(std::move(match));
     }
     // The path of a module selects all its parameters.
     if (found.empty())
-      for (const ModuleAt& module : match_modules(root, start.below))
+      for (const ModuleMatch& module : match_modules(root, start.below))
         for (nn::NamedParameter& entry : nn::named_parameters(module.module))
           found.push_back({joined(joined(start.name, module.path), entry.path), entry.owner, entry.slot, false, {}});
   }

@@ -2,7 +2,7 @@
 // component, `*`, `?` and `[abc]` match as in file names; `**` matches any number of components. Matches are in
 // registration order, each object once, and a shared parameter has its first name.
 //
-//   for (const ModuleAt& found : find_modules("test.layers.*", scope)) apply(found.module);
+//   for (const ModuleMatch& found : find_modules("test.layers.*", scope)) apply(found.module);
 //
 // The name may also be bound to a list of modules or tensors, or to one tensor.
 #pragma once
@@ -19,13 +19,13 @@ namespace lockstep::run {
 // set. Throws Error for a `[` without `]`.
 bool glob_matches(std::string_view pattern, std::string_view text);
 
-struct ModuleAt {
+struct ModuleMatch {
   std::string path;  // with the name in front
   nn::ModulePtr module;
 };
 
 // A parameter or buffer in its slot. Without owner: a tensor that a name is bound to.
-struct TensorAt {
+struct TensorMatch {
   std::string path;
   nn::ModulePtr owner;
   std::size_t slot = 0;
@@ -38,14 +38,14 @@ struct TensorAt {
 };
 
 // Both throw Error for a path without match, or to a value of another kind, and UnboundName.
-std::vector<ModuleAt> find_modules(const std::string& path, const Scope& scope);
-std::vector<TensorAt> find_parameters(const std::string& path, const Scope& scope);
+std::vector<ModuleMatch> find_modules(const std::string& path, const Scope& scope);
+std::vector<TensorMatch> find_parameters(const std::string& path, const Scope& scope);
 
 // The modules bound to names of this frame, sorted by name, without those that another of them contains.
-std::vector<ModuleAt> models_in(const Scope& scope);
+std::vector<ModuleMatch> outermost_modules(const Scope& scope);
 
 // Matches below `root`; paths are relative to it. With `once`, a glob matches a shared parameter once.
-std::vector<ModuleAt> match_modules(const nn::ModulePtr& root, std::string_view pattern);
-std::vector<TensorAt> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once = true);
+std::vector<ModuleMatch> match_modules(const nn::ModulePtr& root, std::string_view pattern);
+std::vector<TensorMatch> match_parameters(const nn::ModulePtr& root, std::string_view pattern, bool once = true);
 
 }  // namespace lockstep::run

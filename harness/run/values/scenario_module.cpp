@@ -14,9 +14,9 @@ namespace lockstep::run {
 
 namespace {
 
-const scenario::OwnModel* own_model(const std::string& name, const Frame& frame) {
+const scenario::ModelDefinition* own_model(const std::string& name, const Frame& frame) {
   if (!frame.models) return nullptr;
-  for (const scenario::OwnModel& model : *frame.models)
+  for (const scenario::ModelDefinition& model : *frame.models)
     if (model.name == name) return &model;
   return nullptr;
 }
@@ -39,13 +39,13 @@ Tensor as_parameter(const Value& value, const std::string& subject) {
 
 }  // namespace
 
-ScenarioModule::ScenarioModule(const scenario::OwnModel& description, FramePtr frame,
+ScenarioModule::ScenarioModule(const scenario::ModelDefinition& description, FramePtr frame,
                                std::vector<std::pair<std::string, Value>> arguments)
     : Module(description.name), description_(description), frame_(std::move(frame)), arguments_(std::move(arguments)) {}
 
 std::vector<std::string> ScenarioModule::methods() const {
   std::vector<std::string> names;
-  for (const scenario::OwnMethod& method : description_.methods) names.push_back(method.name);
+  for (const scenario::MethodDefinition& method : description_.methods) names.push_back(method.name);
   return names;
 }
 
@@ -91,7 +91,7 @@ void ScenarioModule::draw_parameters() {
     if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined()) draw(entry, slot->tensor);
 }
 
-Locals ScenarioModule::bind_inputs(const scenario::OwnMethod& method, const nn::Inputs& inputs,
+Locals ScenarioModule::bind_inputs(const scenario::MethodDefinition& method, const nn::Inputs& inputs,
                                    const Scope& scope) const {
   const std::size_t num_inputs = method.inputs.size(), num_names = num_inputs + method.options.size();
   Locals locals;
@@ -120,8 +120,8 @@ Locals ScenarioModule::bind_inputs(const scenario::OwnMethod& method, const nn::
   return locals;
 }
 
-nn::Value ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {
-  const scenario::OwnMethod* method = description_.method(name);
+nn::Structure ScenarioModule::run(std::string_view name, const nn::Inputs& inputs) {
+  const scenario::MethodDefinition* method = description_.method(name);
   if (!method) throw Error(str(type(), " has no method `", name, "`"));
   const Scope outside{frame_, nullptr, this, nullptr};
   Locals locals = bind_inputs(*method, inputs, outside);
@@ -165,13 +165,13 @@ nn::ModulePtr check_depth(nn::ModulePtr module) {
 using NamedValues = std::vector<std::pair<std::string, Value>>;
 
 // The arguments of a model in the order of its description, with defaults evaluated in `frame`.
-NamedValues bind_arguments(const scenario::OwnModel& model, const std::vector<Value>& positional,
+NamedValues bind_arguments(const scenario::ModelDefinition& model, const std::vector<Value>& positional,
                            const NamedValues& named, const FramePtr& frame) {
   NamedValues arguments;
   if (positional.size() > model.arguments.size())
     throw Error(str(model.name, " takes ", model.arguments.size(), " arguments, not ", positional.size()));
   for (std::size_t i = 0; i < model.arguments.size(); ++i) {
-    const scenario::OwnArgument& argument = model.arguments[i];
+    const scenario::ArgumentDefinition& argument = model.arguments[i];
     const auto given =
         std::find_if(named.begin(), named.end(), [&](const auto& entry) { return entry.first == argument.name; });
     if (i < positional.size() && given != named.end()) throw Error(str(model.name, " got `", argument.name, "` twice"));
@@ -186,7 +186,7 @@ NamedValues bind_arguments(const scenario::OwnModel& model, const std::vector<Va
   }
   for (const auto& [key, value] : named)
     if (std::none_of(model.arguments.begin(), model.arguments.end(),
-                     [&key = key](const scenario::OwnArgument& argument) { return argument.name == key; }))
+                     [&key = key](const scenario::ArgumentDefinition& argument) { return argument.name == key; }))
       throw Error(str(model.name, " has no argument `", key, "`"));
   return arguments;
 }
@@ -214,8 +214,8 @@ nn::ModulePtr build_built_in(const std::string& name, const std::vector<Value>& 
 
 nn::ModulePtr build_module(const std::string& name, const std::vector<Value>& positional, const NamedValues& named,
                            const Scope& scope) {
-  const nn::BuildOptions& options = *scope.building;
-  const scenario::OwnModel* model = own_model(name, *scope.frame);
+  const nn::BuildOptions& options = *scope.build_options;
+  const scenario::ModelDefinition* model = own_model(name, *scope.frame);
   if (!model) return check_depth(build_built_in(name, positional, named, options));
   FramePtr frame = frame_without_names(*scope.frame);
   NamedValues arguments = bind_arguments(*model, positional, named, frame);

@@ -2,7 +2,7 @@
 // buffers; methods are expressions that each call evaluates. Also builds any model by name.
 //
 //   Scope scope{frame};
-//   scope.building = &options;
+//   scope.build_options = &options;
 //   nn::ModulePtr m = build_module("MultiForward", {}, {}, scope);
 #pragma once
 
@@ -18,7 +18,7 @@ namespace lockstep::run {
 class ScenarioModule final : public nn::Module {
  public:
   // `frame` has no names: it only gives access to the models and the session.
-  ScenarioModule(const scenario::OwnModel& description, FramePtr frame,
+  ScenarioModule(const scenario::ModelDefinition& description, FramePtr frame,
                  std::vector<std::pair<std::string, Value>> arguments);
 
   std::vector<std::string> methods() const override;
@@ -31,13 +31,13 @@ class ScenarioModule final : public nn::Module {
 
  protected:
   void draw_parameters() override;
-  nn::Value run(std::string_view name, const nn::Inputs& inputs) override;
+  nn::Structure run(std::string_view name, const nn::Inputs& inputs) override;
 
  private:
   // The inputs and options of a call, with defaults evaluated in `scope`.
-  Locals bind_inputs(const scenario::OwnMethod& method, const nn::Inputs& inputs, const Scope& scope) const;
+  Locals bind_inputs(const scenario::MethodDefinition& method, const nn::Inputs& inputs, const Scope& scope) const;
 
-  const scenario::OwnModel& description_;  // owned by the scenario, which outlives the case
+  const scenario::ModelDefinition& description_;  // owned by the scenario, which outlives the case
   FramePtr frame_;
   std::vector<std::pair<std::string, Value>> arguments_;
 };

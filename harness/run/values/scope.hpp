@@ -38,20 +38,21 @@ struct Session {
 // The names of a file or of one call of a routine.
 struct Frame {
   Session* session = nullptr;
-  const std::vector<scenario::OwnModel>* models = nullptr;  // the models that the file or routine describes
-  const scenario::Routine* routine = nullptr;               // null: the scenario's file
-  std::string file;                                         // in the form of messages
-  std::string way;                                          // the places of the calling `use` steps, for ids of checks
+  const std::vector<scenario::ModelDefinition>* models = nullptr;  // the models that the file or routine describes
+  const scenario::Routine* routine = nullptr;                      // null: the scenario's file
+  std::string file;                                                // in the form of messages
+  std::string use_path;   // the places of the calling `use` steps, for ids of checks
   int scenario_line = 0;  // in a routine: the line of the calling step in the scenario's file
   Names names;
-  std::unordered_set<std::string> from_empty;  // names whose values come from trivial readings (observation.hpp)
+  std::unordered_set<std::string>
+      from_trivial_reading;  // names whose values come from trivial readings (observation.hpp)
 
   void bind(const std::string& name, Value value, bool is_from_empty = false) {
     names[name] = std::move(value);
     if (is_from_empty)
-      from_empty.insert(name);
-    else if (!from_empty.empty())
-      from_empty.erase(name);
+      from_trivial_reading.insert(name);
+    else if (!from_trivial_reading.empty())
+      from_trivial_reading.erase(name);
   }
 };
 using FramePtr = std::shared_ptr<Frame>;
@@ -72,8 +73,8 @@ struct Locals {
 struct Scope {
   FramePtr frame;
   const Locals* locals = nullptr;
-  ScenarioModule* self = nullptr;              // the module whose method is evaluated
-  const nn::BuildOptions* building = nullptr;  // while `model` builds: calls may name layers and models
+  ScenarioModule* self = nullptr;                   // the module whose method is evaluated
+  const nn::BuildOptions* build_options = nullptr;  // while `model` builds: calls may name layers and models
   Session& session() const { return *frame->session; }
   Scope with(const Locals* inner) const {
     Scope scope = *this;

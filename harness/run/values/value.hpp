@@ -203,7 +203,7 @@ scenario::Literal to_literal(const Value& value, std::int64_t limit);
 std::string to_text(const Value& value);
 
 // Inputs and outputs of modules. Objects are opaque to the engine.
-nn::Value to_nn(const Value& value);
-Value from_nn(const nn::Value& value);
+nn::Structure to_nn(const Value& value);
+Value from_nn(const nn::Structure& value);
 
 }  // namespace lockstep::run

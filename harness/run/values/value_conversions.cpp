@@ -103,42 +103,42 @@ std::string to_text(const Value& value) {
   return to_literal(value, 0).text();
 }
 
-nn::Value to_nn(const Value& value) {
+nn::Structure to_nn(const Value& value) {
   switch (value.kind()) {
     case Value::Kind::none:
-      return nn::Value();
+      return nn::Structure();
     case Value::Kind::boolean:
-      return nn::Value(*value.get_if<bool>());
+      return nn::Structure(*value.get_if<bool>());
     case Value::Kind::integer:
-      return nn::Value(*value.get_if<std::int64_t>());
+      return nn::Structure(*value.get_if<std::int64_t>());
     case Value::Kind::number:
-      return nn::Value(*value.get_if<double>());
+      return nn::Structure(*value.get_if<double>());
     case Value::Kind::text:
-      return nn::Value(*value.get_if<std::string>());
+      return nn::Structure(*value.get_if<std::string>());
     case Value::Kind::dtype:
-      return nn::Value(*value.get_if<DType>());
+      return nn::Structure(*value.get_if<DType>());
     case Value::Kind::tensor:
-      return nn::Value(*value.get_if<Tensor>());
+      return nn::Structure(*value.get_if<Tensor>());
     case Value::Kind::list: {
-      nn::Value::List items;
+      nn::Structure::List items;
       for (const Value& item : value.as_list("list")) items.push_back(to_nn(item));
-      return nn::Value::list(std::move(items));
+      return nn::Structure::list(std::move(items));
     }
     case Value::Kind::map: {
       const Map& map = value.as_map("map");
       const bool plain = std::none_of(map.begin(), map.end(), [](const auto& entry) { return entry.first.integer; });
       if (!plain) break;
-      nn::Value::Map entries;
+      nn::Structure::Map entries;
       for (const auto& [key, item] : map) entries.emplace_back(key.text, to_nn(item));
-      return nn::Value::map(std::move(entries));
+      return nn::Structure::map(std::move(entries));
     }
     default:
       break;
   }
-  return nn::Value::opaque(std::make_shared<const Value>(value));
+  return nn::Structure::opaque(std::make_shared<const Value>(value));
 }
 
-Value from_nn(const nn::Value& value) {
+Value from_nn(const nn::Structure& value) {
   if (value.is_none()) return Value();
   if (const bool* item = value.get_if<bool>()) return Value(*item);
   if (const std::int64_t* item = value.get_if<std::int64_t>()) return Value(*item);
@@ -148,7 +148,7 @@ Value from_nn(const nn::Value& value) {
   if (value.is_tensor()) return Value(value.tensor());
   if (value.is_list()) {
     List items;
-    for (const nn::Value& item : value.items()) items.push_back(from_nn(item));
+    for (const nn::Structure& item : value.items()) items.push_back(from_nn(item));
     return Value::list(std::move(items));
   }
   if (value.is_map()) {

@@ -10,7 +10,7 @@ Value activation_checkpoint(StepCall& call) {
   const std::string form = call.text("form");
   options.form = form == "wrapper" ? parallel::CheckpointForm::wrapper : parallel::CheckpointForm::composable;
   options.preserve_random_state = call.boolean("preserve_random_state");
-  for (const ModuleAt& found : call.modules("modules")) {
+  for (const ModuleMatch& found : call.modules("modules")) {
     options.name = found.path;
     parallel::activation_checkpoint(found.module, options);
     note_owner(found.path, {found.module});

@@ -14,7 +14,7 @@ using scenario::Op;
 
 namespace {
 
-void count_condition(StepCall& call, const EmptyReadings& readings) {
+void count_condition(StepCall& call, const TrivialReadings& readings) {
   verdict::Evidence& evidence = call.live().evidence();
   (readings.any() ? evidence.trivial : evidence.conditions) += 1;
 }
@@ -27,7 +27,7 @@ void check_condition(StepCall& call, const Expr& expr) {
   const Site site = call.site();
   std::string seen;
   bool holds = false;
-  const EmptyReadings readings;
+  const TrivialReadings readings;
   if (is_comparison(expr)) {
     // Each side is evaluated once, and the message shows both values.
     const Value left = evaluate(*expr.children[0], call.scope);
@@ -81,7 +81,7 @@ CollectiveFilter filter_of(StepCall& call) {
     const MeshPtr mesh = call.mesh();
     for (int axis = 0; axis < mesh->num_axes(); ++axis)
       filter.axes.emplace_back(mesh->shape().names()[static_cast<std::size_t>(axis)], mesh->shape().size(axis));
-    if (mesh->num_axes() > 1) filter.axes.emplace_back(mesh->whole_group().axis(), mesh->num_ranks());
+    if (mesh->num_axes() > 1) filter.axes.emplace_back(mesh->mesh_group().axis(), mesh->num_ranks());
   }
   return filter;
 }
@@ -147,10 +147,10 @@ Value expect_equal(StepCall& call) {
   options.bits = call.boolean("bits");
   options.bits_float32 = call.in.scenario().bits == scenario::Bits::required;
   options.gradients = call.boolean("gradients");
-  const EmptyReadings readings;
+  const TrivialReadings readings;
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
-  options.from_empty = readings.any();
+  options.from_trivial_reading = readings.any();
   call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
                                  options);
   return Value();
@@ -161,10 +161,10 @@ Value expect_different(StepCall& call) {
   options.rtol = call.maybe_number("rtol");
   options.atol = call.maybe_number("atol");
   options.different = true;
-  const EmptyReadings readings;
+  const TrivialReadings readings;
   const Value actual = call.value("actual");
   const Value expected = call.value("expected");
-  options.from_empty = readings.any();
+  options.from_trivial_reading = readings.any();
   call.live().checks().add_equal(call.site(), call.source("actual"), actual, call.source("expected"), expected,
                                  options);
   return Value();

@@ -10,7 +10,7 @@ namespace lockstep::run::verbs {
 namespace {
 
 comm::ProcessGroup& group_of(const DeviceMesh& mesh) {
-  return mesh.num_axes() == 1 ? mesh.group(0) : mesh.whole_group();
+  return mesh.num_axes() == 1 ? mesh.group(0) : mesh.mesh_group();
 }
 
 comm::Call options_of(const StepCall& call, bool async) {

@@ -20,21 +20,21 @@ Value repeat(StepCall& call) {
 
 Value for_each(StepCall& call) {
   const std::vector<std::string> names = call.words("name");
-  const EmptyReadings readings;
+  const TrivialReadings readings;
   const Value in = call.value("in");
-  const bool from_empty = readings.any();
+  const bool from_trivial_reading = readings.any();
   const List& items = in.as_list("`in` of for_each");
   if (items.empty()) throw Error("`in` of for_each is an empty list", "guard the step with `when`");
   const std::string index = call.has("index") ? call.text("index") : "";
   Frame& scope = *call.scope.frame;
   for (std::size_t i = 0; i < items.size(); ++i) {
     if (names.size() == 1) {
-      scope.bind(names[0], items[i], from_empty);
+      scope.bind(names[0], items[i], from_trivial_reading);
     } else {
       const List& values = items[i].as_list("an item that several names unpack");
       if (values.size() != names.size())
         throw Error(str("item ", i, " holds ", values.size(), " values for ", names.size(), " names"));
-      for (std::size_t k = 0; k < names.size(); ++k) scope.bind(names[k], values[k], from_empty);
+      for (std::size_t k = 0; k < names.size(); ++k) scope.bind(names[k], values[k], from_trivial_reading);
     }
     if (!index.empty()) scope.bind(index, Value(static_cast<std::int64_t>(i)));
     call.in.run_iteration(call.step.steps, call.scope, static_cast<std::int64_t>(i));

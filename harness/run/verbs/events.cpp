@@ -63,19 +63,19 @@ std::string never_off(const Texts& seen, const Texts& forbidden) {
 }
 
 // The `model` of the step, otherwise the only model that is bound to a name of the scope.
-ModuleAt model_of(const StepCall& call) {
+ModuleMatch model_of(const StepCall& call) {
   if (call.has("model")) return call.module("model");
-  const std::vector<ModuleAt> models = models_in(call.scope);
+  const std::vector<ModuleMatch> models = outermost_modules(call.scope);
   if (models.size() == 1) return models.front();
   std::string names;
-  for (const ModuleAt& model : models) names += str(names.empty() ? "" : ", ", model.path);
+  for (const ModuleMatch& model : models) names += str(names.empty() ? "" : ", ", model.path);
   throw Error(models.empty() ? str("the scope has no model whose events can be checked")
                              : str("there are several models: ", names),
               "give `model`");
 }
 
 // A path under `never` that has no events in any window is an error: the check could never fail.
-void check_never(const Texts& never, const ModuleAt& model) {
+void check_never(const Texts& never, const ModuleMatch& model) {
   const Texts owners = paths_of_owners(model.module);
   for (const std::string& text : never) {
     const std::string path = parse_event(text).path;
@@ -98,7 +98,7 @@ Value expect_events(StepCall& call) {
     if (call.has(name) && call.words(name).empty()) throw Error(str("`", name, "` lists no event"));
   const std::set<parallel::EventKind> kinds = kinds_of(call.words("kinds"), {&exactly, &in_order, &never});
   if (kinds.empty()) throw Error("expect_events names no kind of event", "give `kinds`");
-  const ModuleAt model = model_of(call);
+  const ModuleMatch model = model_of(call);
   for (const Texts* texts : {&exactly, &in_order, &never})
     for (const std::string& text : *texts) check_paths(parse_event(text), model.module, model.path);
   check_never(never, model);

@@ -13,7 +13,7 @@ Value site_value(const parallel::GatherSite& site) {
                             .mesh = std::make_shared<const DeviceMesh>(site.mesh),
                             .shape = site.sizes,
                             .dim = site.dim,
-                            .part_shape = site.part_sizes,
+                            .part_shape = site.shard_sizes,
                             .dtype = site.type});
 }
 
@@ -34,14 +34,14 @@ Value extend_gather(StepCall& call) {
     const SentTensors sent = sent_tensors(call_module(through, "send", {Value(shard), site_value(site)}, {}));
     return parallel::GatherInputs{sent.tensors, to_nn(sent.metadata)};
   };
-  extension.build = [through](const std::vector<Tensor>& gathered, const nn::Value& metadata,
+  extension.build = [through](const std::vector<Tensor>& gathered, const nn::Structure& metadata,
                               const parallel::GatherSite& site) {
     List tensors;
     for (const Tensor& tensor : gathered) tensors.push_back(Value(tensor));
     const std::vector<Value> inputs = {Value::list(std::move(tensors)), from_nn(metadata), site_value(site)};
     return call_module(through, "build", inputs, {}).as_tensor("the result of `build`");
   };
-  for (const TensorAt& found : call.parameters("parameters")) {
+  for (const TensorMatch& found : call.parameters("parameters")) {
     if (!found.owner || found.buffer) throw Error(str("`", found.path, "` is not a parameter of a module"));
     parallel::extend_gather(found.owner, found.slot, extension);
   }

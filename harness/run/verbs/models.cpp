@@ -54,7 +54,7 @@ Value deep_copy(const Value& value) {
 void assign_to(const Tensor& tensor, const Value& value, const std::string& label) {
   if (value.is_number() || value.is(Value::Kind::boolean)) {
     const double number = value.is_number() ? value.as_number("value") : (*value.get_if<bool>() ? 1.0 : 0.0);
-    if (tensor.is_sharded() && layout::has_partial(*tensor.impl().layout))
+    if (tensor.is_sharded() && layout::has_partial(*tensor.layout()))
       throw Error(str(label, " is ", describe_sharded(tensor), ", whose local tensors are terms of a sum"),
                   "redistribute it first");
     raw::fill_(tensor, number);
@@ -72,7 +72,7 @@ Value model(StepCall& call) {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
   Scope building = call.scope;
-  building.building = &options;
+  building.build_options = &options;
   nn::ModulePtr module = evaluate(call.expr("build"), building).as_module("build");
   nn::name_parameters(module);
   return Value(std::move(module));
@@ -84,7 +84,7 @@ Value copy(StepCall& call) {
 }
 
 Value to(StepCall& call) {
-  const ModuleAt target = call.module("model");
+  const ModuleMatch target = call.module("model");
   const NoGrad no_grad;
   if (call.has("dtype")) nn::cast_module(target.module, call.value("dtype").as_dtype("dtype"));
   if (call.has("device")) nn::move_module(target.module, device_named(call.in.session(), call.text("device")));
@@ -98,25 +98,25 @@ Value to_empty(StepCall& call) {
 
 Value reset_parameters(StepCall& call) {
   const NoGrad no_grad;
-  for (const ModuleAt& found : call.modules("modules")) nn::redraw(found.module);
+  for (const ModuleMatch& found : call.modules("modules")) nn::redraw(found.module);
   return Value();
 }
 
 Value set_training(StepCall& call) {
-  const ModuleAt target = call.module("model");
+  const ModuleMatch target = call.module("model");
   nn::set_training(target.module, call.boolean("to"));
   return Value();
 }
 
 Value set_requires_grad(StepCall& call) {
-  const std::vector<TensorAt> parameters = call.parameters("parameters");
+  const std::vector<TensorMatch> parameters = call.parameters("parameters");
   const bool to = call.boolean("to");
-  for (const TensorAt& parameter : parameters) lockstep::set_requires_grad(parameter.tensor(), to);
+  for (const TensorMatch& parameter : parameters) lockstep::set_requires_grad(parameter.tensor(), to);
   return Value();
 }
 
 Value set_parameter(StepCall& call) {
-  const std::vector<TensorAt> found = call.parameters("parameter");
+  const std::vector<TensorMatch> found = call.parameters("parameter");
   if (found.size() != 1 || !found[0].owner)
     throw Error(str("`parameter` must name one registered parameter, not ", found.size()));
   Tensor tensor = call.tensor("to");

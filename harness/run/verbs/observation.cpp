@@ -29,7 +29,7 @@ struct HookBody {
 
 Value positional_of(const nn::Inputs& inputs) {
   List items;
-  for (const nn::Value& value : inputs.positional) items.push_back(from_nn(value));
+  for (const nn::Structure& value : inputs.positional) items.push_back(from_nn(value));
   return Value::list(std::move(items));
 }
 
@@ -54,7 +54,7 @@ void hook_module(StepCall& call, const nn::ModulePtr& module, const std::string&
         Place::user);
   } else if (at == "after_forward") {
     module->add_post_forward(
-        [body, self, recomputing](nn::Module& of, const nn::Inputs& inputs, nn::Value& outputs) {
+        [body, self, recomputing](nn::Module& of, const nn::Inputs& inputs, nn::Structure& outputs) {
           body.run({{"module", self(of)},
                     {"inputs", positional_of(inputs)},
                     {"named_inputs", named_of(inputs)},
@@ -110,10 +110,10 @@ Value hook(StepCall& call) {
   const HookBody body{call.in, call.step, call.scope.frame};
   call.in.clear_at_end(call.scope.frame);
   if (call.has("modules")) {
-    for (const ModuleAt& found : call.modules("modules")) hook_module(call, found.module, at, body);
+    for (const ModuleMatch& found : call.modules("modules")) hook_module(call, found.module, at, body);
   } else if (call.has("parameters")) {
     if (at != "after_gradient") throw Error(str("`", at, "` does not go with `parameters`"));
-    for (const TensorAt& found : call.parameters("parameters"))
+    for (const TensorMatch& found : call.parameters("parameters"))
       add_post_accumulate_hook(found.tensor(), [body](const Tensor& leaf) { body.run({{"parameter", Value(leaf)}}); });
   } else if (call.has("optimizer")) {
     const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");

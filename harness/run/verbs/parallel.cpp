@@ -25,17 +25,17 @@ parallel::Offload offload_of(OffloadArgument argument) {
   throw InternalError("an unknown `offload`");
 }
 
-std::vector<nn::ModulePtr> modules_of(const std::vector<ModuleAt>& found) {
+std::vector<nn::ModulePtr> modules_of(const std::vector<ModuleMatch>& found) {
   std::vector<nn::ModulePtr> modules;
   modules.reserve(found.size());
-  for (const ModuleAt& at : found) modules.push_back(at.module);
+  for (const ModuleMatch& at : found) modules.push_back(at.module);
   return modules;
 }
 
-void shard_group(const std::vector<ModuleAt>& found, parallel::FullyShardOptions& options) {
+void shard_group(const std::vector<ModuleMatch>& found, parallel::FullyShardOptions& options) {
   std::vector<nn::ModulePtr> modules;
   options.name.clear();
-  for (const ModuleAt& at : found) {
+  for (const ModuleMatch& at : found) {
     modules.push_back(at.module);
     options.name += str(options.name.empty() ? "" : "+", at.path);
   }
@@ -55,7 +55,7 @@ Value replicate(StepCall& call) {
   options.find_unused_parameters = arguments.find_unused_parameters;
   options.broadcast_buffers = arguments.broadcast_buffers;
   options.device_id = to_nn(arguments.device_id);
-  for (const ModuleAt& found : arguments.modules) {
+  for (const ModuleMatch& found : arguments.modules) {
     options.name = found.path;
     parallel::replicate(found.module, options);
   }
@@ -73,12 +73,12 @@ Value fully_shard(StepCall& call) {
   const MixedPrecisionArgument& precision = arguments.mixed_precision;
   options.mixed_precision = {precision.param, precision.reduce, precision.output, precision.cast_forward_inputs};
   options.ignored = modules_of(arguments.ignored_modules);
-  for (const TensorAt& found : arguments.ignored_parameters) options.ignored_parameters.push_back(found.tensor());
+  for (const TensorMatch& found : arguments.ignored_parameters) options.ignored_parameters.push_back(found.tensor());
   const auto shard_dim = std::make_shared<ShardDimArgument>(arguments.shard_dim);
   options.shard_dim = [shard_dim](const std::string& path, const Tensor&) {
     return shard_dim->stated_for(path).value_or(0);
   };
-  for (const std::vector<ModuleAt>& group : arguments.groups) shard_group(group, options);
+  for (const std::vector<ModuleMatch>& group : arguments.groups) shard_group(group, options);
   shard_dim->check_all_matched();
   return Value();
 }
@@ -128,7 +128,7 @@ Value set_flags(StepCall& call) {
   const std::optional<bool> sync = flags.requires_gradient_sync;
   if (!sync && !of_shards) throw Error("set_flags changes nothing", "give one of its flags");
   int sharded = 0, replicated = 0;
-  for (const ModuleAt& found : arguments.modules) {
+  for (const ModuleMatch& found : arguments.modules) {
     sharded += parallel::set_flags(found.module, flags, arguments.recurse);
     if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, arguments.recurse);
   }

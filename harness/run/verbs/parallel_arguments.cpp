@@ -49,16 +49,16 @@ OffloadArgument offload_argument(const std::string& word) {
 // A path of `ignored` names modules or, if it matches none, parameters.
 void read_ignored(const StepCall& call, FullyShardArguments& arguments) {
   for (const std::string& path : call.words("ignored")) {
-    std::vector<ModuleAt> modules;
+    std::vector<ModuleMatch> modules;
     try {
       modules = find_modules(path, call.scope);
     } catch (const UnboundName&) {
       throw;
     } catch (const Error&) {
-      for (TensorAt& found : find_parameters(path, call.scope))
+      for (TensorMatch& found : find_parameters(path, call.scope))
         arguments.ignored_parameters.push_back(std::move(found));
     }
-    for (ModuleAt& found : modules) arguments.ignored_modules.push_back(std::move(found));
+    for (ModuleMatch& found : modules) arguments.ignored_modules.push_back(std::move(found));
   }
 }
 
@@ -111,11 +111,11 @@ FullyShardArguments fully_shard_arguments(const StepCall& call) {
                                 .ignored_parameters = {},
                                 .shard_dim = ShardDimArgument(call.value("shard_dim"))};
   read_ignored(call, arguments);
-  std::vector<ModuleAt> modules = call.modules("modules");
+  std::vector<ModuleMatch> modules = call.modules("modules");
   if (call.boolean("together"))
     arguments.groups.push_back(std::move(modules));
   else
-    for (ModuleAt& module : modules) arguments.groups.push_back({std::move(module)});
+    for (ModuleMatch& module : modules) arguments.groups.push_back({std::move(module)});
   return arguments;
 }
 

@@ -48,7 +48,7 @@ class ShardDimArgument {
 };
 
 struct ReplicateArguments {
-  std::vector<ModuleAt> modules, ignored;
+  std::vector<ModuleMatch> modules, ignored;
   MeshPtr mesh;
   std::optional<double> bucket_cap_mb;  // empty unless the step gives it: the first bucket's default differs
   bool gradient_as_bucket_view = false;
@@ -59,19 +59,19 @@ struct ReplicateArguments {
 ReplicateArguments replicate_arguments(const StepCall& call);
 
 struct FullyShardArguments {
-  std::vector<std::vector<ModuleAt>> groups;  // the modules of each group to make
+  std::vector<std::vector<ModuleMatch>> groups;  // the modules of each group to make
   MeshPtr mesh;
   std::optional<ReshardArgument> reshard_after_forward;
   OffloadArgument offload = OffloadArgument::none;
   MixedPrecisionArgument mixed_precision;
-  std::vector<ModuleAt> ignored_modules;
-  std::vector<TensorAt> ignored_parameters;
+  std::vector<ModuleMatch> ignored_modules;
+  std::vector<TensorMatch> ignored_parameters;
   ShardDimArgument shard_dim;
 };
 FullyShardArguments fully_shard_arguments(const StepCall& call);
 
 struct FlagArguments {
-  std::vector<ModuleAt> modules;
+  std::vector<ModuleMatch> modules;
   bool recurse = true;
   std::optional<bool> requires_gradient_sync, requires_all_reduce, is_last_backward, reshard_after_backward;
   std::optional<ReshardArgument> reshard_after_forward;
@@ -80,8 +80,8 @@ struct FlagArguments {
 FlagArguments flag_arguments(const StepCall& call);
 
 struct PrefetchArguments {
-  ModuleAt module;
-  std::optional<std::vector<ModuleAt>> forward, backward;
+  ModuleMatch module;
+  std::optional<std::vector<ModuleMatch>> forward, backward;
 };
 PrefetchArguments prefetch_arguments(const StepCall& call);
 

@@ -9,7 +9,7 @@ namespace lockstep::run::verbs {
 
 namespace {
 
-optim::ParameterRef reference_to(const TensorAt& at, std::string name) {
+optim::ParameterRef reference_to(const TensorMatch& at, std::string name) {
   if (!at.owner) return {std::move(name), [tensor = at.alone] { return tensor; }};
   return {std::move(name), [owner = at.owner, slot = at.slot] { return owner->parameters[slot].trained(); }};
 }
@@ -22,7 +22,7 @@ std::string name_below(const std::string& path, const Tensor& tensor) {
 }
 
 // The slot of a parameter that is given as a value: a parallel API may replace the tensor in the slot.
-TensorAt registered_at(const Tensor& tensor, const Names& names) {
+TensorMatch registered_at(const Tensor& tensor, const Names& names) {
   for (const auto& [name, value] : names) {
     const nn::ModulePtr* module = value.get_if<nn::ModulePtr>();
     if (!module) continue;
@@ -68,7 +68,7 @@ optim::Group group_of(const Map& description, const optim::Options& defaults, co
     found = true;
     const List parameters = value.is(Value::Kind::list) ? value.as_list("parameters") : List{value};
     for (const Value& item : parameters) {
-      const TensorAt at = registered_at(item.as_tensor("a parameter of a group"), names);
+      const TensorMatch at = registered_at(item.as_tensor("a parameter of a group"), names);
       std::string name = at.path.empty() ? str("group", index, ".", group.parameters.size()) : at.path;
       group.parameters.push_back(reference_to(at, std::move(name)));
     }
@@ -94,7 +94,7 @@ Value optimizer(StepCall& call) {
     groups.push_back(std::move(group));
   } else if (call.has("parameters")) {
     optim::Group group{{}, options};
-    for (const TensorAt& at : call.parameters("parameters"))
+    for (const TensorMatch& at : call.parameters("parameters"))
       group.parameters.push_back(reference_to(at, name_below(at.path, at.tensor())));
     groups.push_back(std::move(group));
   } else {

@@ -95,27 +95,27 @@ std::vector<std::string> StepCall::words(std::string_view name) const {
   return result;
 }
 
-std::vector<ModuleAt> StepCall::modules(std::string_view name) const {
-  std::vector<ModuleAt> result;
+std::vector<ModuleMatch> StepCall::modules(std::string_view name) const {
+  std::vector<ModuleMatch> result;
   for (const std::string& path : words(name))
-    for (ModuleAt& found : find_modules(path, scope))
-      if (std::none_of(result.begin(), result.end(), [&](const ModuleAt& at) { return at.module == found.module; }))
+    for (ModuleMatch& found : find_modules(path, scope))
+      if (std::none_of(result.begin(), result.end(), [&](const ModuleMatch& at) { return at.module == found.module; }))
         result.push_back(std::move(found));
   return result;
 }
 
-std::vector<TensorAt> StepCall::parameters(std::string_view name) const {
-  std::vector<TensorAt> result;
+std::vector<TensorMatch> StepCall::parameters(std::string_view name) const {
+  std::vector<TensorMatch> result;
   for (const std::string& path : words(name))
-    for (TensorAt& found : find_parameters(path, scope))
+    for (TensorMatch& found : find_parameters(path, scope))
       if (std::none_of(result.begin(), result.end(),
-                       [&](const TensorAt& at) { return at.tensor().same_as(found.tensor()); }))
+                       [&](const TensorMatch& at) { return at.tensor().same_as(found.tensor()); }))
         result.push_back(std::move(found));
   return result;
 }
 
-ModuleAt StepCall::module(std::string_view name) const {
-  std::vector<ModuleAt> found = modules(name);
+ModuleMatch StepCall::module(std::string_view name) const {
+  std::vector<ModuleMatch> found = modules(name);
   if (found.size() != 1) throw Error(str("`", name, "` must name one module, not ", found.size()));
   return found.front();
 }

@@ -43,9 +43,9 @@ struct StepCall {
   List list(std::string_view name) const { return value(name).as_list(name); }
   MeshPtr mesh(std::string_view name = "mesh") const { return value(name).as_mesh(name); }
   // The modules, or parameters, that a path or a list of paths matches, each once. A path must match at least one.
-  std::vector<ModuleAt> modules(std::string_view name) const;
-  std::vector<TensorAt> parameters(std::string_view name) const;
-  ModuleAt module(std::string_view name) const;     // exactly one
+  std::vector<ModuleMatch> modules(std::string_view name) const;
+  std::vector<TensorMatch> parameters(std::string_view name) const;
+  ModuleMatch module(std::string_view name) const;  // exactly one
   std::string source(std::string_view name) const;  // the text of the argument in the scenario
 };
 

@@ -1,7 +1,7 @@
 // Full state dicts for sharded modules: converts them to this rank's shards, which load_state_dict expects.
 //
-//   load_state_dict(model, parts_of_whole(model, full));                       // every rank has the full state dict
-//   load_state_dict(model, parts_of_whole(model, full, /*from_rank_0=*/true));  // only rank 0 has it
+//   load_state_dict(model, shard_state_dict(model, full));                       // every rank has the full state dict
+//   load_state_dict(model, shard_state_dict(model, full, /*from_rank_0=*/true));  // only rank 0 has it
 #pragma once
 
 #include "engine/nn/module.hpp"
@@ -13,6 +13,6 @@ namespace lockstep::nn {
 // dict is broadcast, with one broadcast per tensor (family checkpoint) on the device of the module's tensor; names that
 // the module does not have get undefined tensors. Throws Error if a tensor does not have the full sizes of the module's
 // tensor, with `from_rank_0` on every rank.
-StateDict parts_of_whole(const ModulePtr& root, const StateDict& full, bool from_rank_0 = false);
+StateDict shard_state_dict(const ModulePtr& root, const StateDict& full, bool from_rank_0 = false);
 
 }  // namespace lockstep::nn

@@ -13,14 +13,14 @@
 namespace lockstep {
 
 #if defined(__x86_64__)
-inline constexpr bool has_past_caches = true;
+inline constexpr bool has_nontemporal_stores = true;
 #else
-inline constexpr bool has_past_caches = false;
+inline constexpr bool has_nontemporal_stores = false;
 #endif
 
 // Stores 64 bytes; `to` is aligned to 64. The source is loaded normally: a non-temporal prefetch of it halves the speed
 // when a peer has just written the source and the shared cache still holds it.
-inline void store_past_caches(std::byte* to, const std::byte* from) {
+inline void store_nontemporal(std::byte* to, const std::byte* from) {
 #if defined(__AVX512F__)
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), _mm512_loadu_si512(from));
 #elif defined(__AVX__)
@@ -37,14 +37,14 @@ inline void store_past_caches(std::byte* to, const std::byte* from) {
 }
 
 // Orders the non-temporal stores before all later stores, such as the one that marks a chunk as done.
-inline void finish_past_caches() {
+inline void fence_nontemporal_stores() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
 }
 
 // Copies any number of bytes at any alignment, and orders the stores before later ones.
-inline void copy_past_caches(std::byte* to, const std::byte* from, std::size_t bytes) {
+inline void copy_nontemporal(std::byte* to, const std::byte* from, std::size_t bytes) {
   const std::size_t head = (64 - reinterpret_cast<std::uintptr_t>(to) % 64) % 64;
   if (head >= bytes) {
     std::memcpy(to, from, bytes);
@@ -55,9 +55,9 @@ inline void copy_past_caches(std::byte* to, const std::byte* from, std::size_t b
   from += head;
   bytes -= head;
   const std::size_t lines = bytes / 64;
-  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) store_past_caches(to, from);
+  for (std::size_t line = 0; line < lines; ++line, to += 64, from += 64) store_nontemporal(to, from);
   std::memcpy(to, from, bytes % 64);
-  finish_past_caches();
+  fence_nontemporal_stores();
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "engine/nn/whole_state.hpp"
+#include "engine/nn/full_state.hpp"
 
 #include <map>
 
@@ -36,12 +36,12 @@ std::vector<std::pair<std::string, std::string>> entries_of_rank_0(comm::Process
 // The tensor to load into `target`: this rank's shard of `full` if `target` is sharded.
 Tensor shard_for(const Tensor& target, const Tensor& full) {
   if (!target.is_sharded()) return full;
-  return make_sharded(raw::clone(local_part(full, *target.impl().layout)), target.impl().layout);
+  return make_sharded(raw::clone(local_shard_of(full, *target.layout())), target.layout());
 }
 
 }  // namespace
 
-StateDict parts_of_whole(const ModulePtr& root, const StateDict& full, bool from_rank_0) {
+StateDict shard_state_dict(const ModulePtr& root, const StateDict& full, bool from_rank_0) {
   std::map<std::string, Tensor> targets;
   for (const auto& [name, tensor] : state_dict(root)) targets[name] = tensor;
   std::map<std::string, Tensor> given;

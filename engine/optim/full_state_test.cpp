@@ -1,4 +1,4 @@
-#include "engine/optim/whole_state.hpp"
+#include "engine/optim/full_state.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,8 +39,8 @@ void step_with(Optimizer& optimizer, double start) {
     const Tensor p = parameter.get();
     const Tensor gradient = values(global_sizes(p), from);
     from -= 1.5;
-    const auto& layout = p.impl().layout;
-    set_grad(p, layout ? make_sharded(raw::clone(local_part(gradient, *layout)), layout) : gradient);
+    const auto& layout = p.layout();
+    set_grad(p, layout ? make_sharded(raw::clone(local_shard_of(gradient, *layout)), layout) : gradient);
   }
   optimizer.step();
 }
@@ -62,11 +62,11 @@ void resumes(const char* type, bool from_rank_0, int rank) {
                                            : distribute(detach(full[i]), mesh, placements[i]));
   const auto second = optimizer_of(type, shards, 99.0);
   const auto given = from_rank_0 && rank > 0 ? Optimizer::StateDict() : first->state_dict();
-  second->load_state_dict(parts_of_whole(*second, given, from_rank_0));
+  second->load_state_dict(shard_state_dict(*second, given, from_rank_0));
   for (Optimizer* one : {first.get(), second.get()}) step_with(*one, -0.5);
   for (std::size_t i = 0; i < sizes.size(); ++i) {
-    const auto& layout = shards[i].impl().layout;
-    const Tensor expected = layout ? local_part(detach(full[i]), *layout) : full[i];
+    const auto& layout = shards[i].layout();
+    const Tensor expected = layout ? local_shard_of(detach(full[i]), *layout) : full[i];
     require(to_doubles(local_tensor(shards[i])) == to_doubles(expected), str(type, ": parameter ", i));
   }
   require(second->groups()[0].options.lr == 0.1, "the learning rate");
@@ -90,7 +90,7 @@ TEST(FullOptimizerState, RejectsOtherSizesOnEveryRank) {
     step_with(*first, 1.0);
     const auto second = optimizer_of("Adam", {distribute(values({4, 2}, 0.0), mesh, {layout::shard(0)})}, 0.1);
     try {
-      parts_of_whole(*second, rank == 0 ? first->state_dict() : Optimizer::StateDict(), true);
+      shard_state_dict(*second, rank == 0 ? first->state_dict() : Optimizer::StateDict(), true);
     } catch (const Error& error) {
       const std::string text = error.what();
       require(text.find("`p0/exp_avg` has full sizes (6, 2), its parameter (4, 2)") != std::string::npos, text);

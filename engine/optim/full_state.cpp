@@ -1,4 +1,4 @@
-#include "engine/optim/whole_state.hpp"
+#include "engine/optim/full_state.hpp"
 
 #include <cstdio>
 #include <sstream>
@@ -26,7 +26,7 @@ std::map<std::string, Tensor> parameters_of(Optimizer& optimizer) {
 
 // This rank's shard of a full tensor, a view.
 Tensor local_shard(const Tensor& full, const layout::ShardedLayout& layout) {
-  Tensor shard = local_part(full, layout);
+  Tensor shard = local_shard_of(full, layout);
   if (!defect_armed(Defect::optimizer_state_of_first_part)) [[likely]]
     return shard;
   const Dims sizes = shard.sizes();
@@ -40,7 +40,7 @@ Tensor shard_for(const Tensor& parameter, const Tensor& full) {
   const device::PurposeScope purpose(device::Purpose::optimizer);
   const Tensor moved = raw::to_device(full, parameter.device());
   if (!parameter.is_sharded()) return moved;
-  const LayoutPtr& layout = parameter.impl().layout;
+  const LayoutPtr& layout = parameter.layout();
   return make_sharded(raw::clone(local_shard(moved, *layout)), layout);
 }
 
@@ -128,7 +128,7 @@ StateDict broadcast_from_rank_0(const StateDict& mine) {
 
 }  // namespace
 
-StateDict parts_of_whole(Optimizer& optimizer, const StateDict& full, bool from_rank_0) {
+StateDict shard_state_dict(Optimizer& optimizer, const StateDict& full, bool from_rank_0) {
   const NoGrad no_grad;
   const std::map<std::string, Tensor> parameters = parameters_of(optimizer);
   StateDict dict = from_rank_0 ? broadcast_from_rank_0(full) : full;

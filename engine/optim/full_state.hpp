@@ -1,8 +1,8 @@
 // Full optimizer state dicts for sharded parameters: converts them to this rank's shards, which load_state_dict
 // expects.
 //
-//   optimizer.load_state_dict(parts_of_whole(optimizer, full));                       // every rank has the full state
-//   optimizer.load_state_dict(parts_of_whole(optimizer, full, /*from_rank_0=*/true));  // only rank 0 has it
+//   optimizer.load_state_dict(shard_state_dict(optimizer, full));                       // every rank has the full
+//   state optimizer.load_state_dict(shard_state_dict(optimizer, full, /*from_rank_0=*/true));  // only rank 0 has it
 #pragma once
 
 #include "engine/optim/optimizer.hpp"
@@ -14,6 +14,6 @@ namespace lockstep::optim {
 // stay unchanged. With `from_rank_0`, all ranks of the world call it together: rank 0's groups, options and tensors are
 // broadcast, with one broadcast per tensor (family checkpoint). Throws Error, on every rank, if a tensor is not a
 // scalar and does not have the full sizes of its parameter.
-Optimizer::StateDict parts_of_whole(Optimizer& optimizer, const Optimizer::StateDict& full, bool from_rank_0 = false);
+Optimizer::StateDict shard_state_dict(Optimizer& optimizer, const Optimizer::StateDict& full, bool from_rank_0 = false);
 
 }  // namespace lockstep::optim
