@@ -1,5 +1,5 @@
-// What a call of replicate leaves on its module: the hooks that start the ranks up, follow changes of the parameters
-// and drive the reducer.
+// The state that a call of replicate stores on its module. Its hooks start the ranks up, follow changes of the
+// parameters and drive the reducer.
 #pragma once
 
 #include <functional>

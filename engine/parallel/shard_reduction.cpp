@@ -124,7 +124,7 @@ Tensor shard_of(const Tensor& output, const layout::FlatShards& flat, const layo
   return as_strided(output, local_sizes, contiguous_strides(layout::padded_shard_sizes(cut)), flat.offsets[i]);
 }
 
-// What a parameter contributes: its gradient once, however many slots it has.
+// The gradient that a parameter adds to the reduction: once, however many slots the parameter has.
 Tensor contribution(const ShardParameter& parameter) {
   if (defect_armed(Defect::shard_shared_reduced_twice) && parameter.slots().size() > 1) [[unlikely]]
     return raw::mul(parameter.accumulated, 2.0);

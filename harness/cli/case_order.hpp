@@ -12,8 +12,8 @@ namespace lockstep::cli {
 // middles of both halves, ...
 std::vector<int> spread_order(int num);
 
-// One case of every scenario, then another of every scenario, and so on; within a scenario in spread_order(). Whatever
-// parameters, ranks and device a defect needs, some case with them comes early. Cases that cannot run are left out.
+// One case of every scenario, then another of every scenario, and so on; within a scenario in spread_order(). For any
+// parameters, ranks and device that a defect needs, an early case has them. Cases that cannot run are left out.
 std::vector<scenario::Case> one_per_scenario_in_turn(const std::vector<scenario::Case>& cases);
 
 // Copies of the cases, those that caught more defects first. A case that caught one defect is likely to catch the next.

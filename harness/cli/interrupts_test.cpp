@@ -12,7 +12,7 @@ namespace {
 
 using namespace testing_support;
 
-// What a child says after it has caught interrupts and sent itself a signal.
+// The output of a child that catches interrupts and sends itself a signal.
 Ended after(int signal) {
   return in_child([&] {
     catch_interrupts();

@@ -1,4 +1,4 @@
-// The three standard streams of the program, in whatever state it was started.
+// The three standard streams of the program, open or closed at start.
 //
 // If a stream is closed at start, the next file that is opened gets its number, and console lines would be written to
 // that file. A failed write (a full disk, a closed reader) is noticed, so that a command whose output is lost does not

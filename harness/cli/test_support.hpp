@@ -1,6 +1,6 @@
 // Helpers of this folder's tests: a folder of scenarios, cases from a text, and commands run in a process of their own.
 //
-// Commands change what a whole process has one of (signal handlers, standard streams, the armed defect), so a test runs
+// Commands change state of the process (signal handlers, standard streams, the armed defect), so a test runs
 // them in a forked child and looks at its exit code and at both streams.
 #pragma once
 

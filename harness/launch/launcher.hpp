@@ -1,4 +1,4 @@
-// Launching the ranks of a case. Whatever happens, launch() returns one outcome per rank and leaves no process, shared
+// Launching the ranks of a case. In every case, launch() returns one outcome per rank and leaves no process, shared
 // memory or temporary file behind.
 //
 // Process ranks are forked from the launcher. Thread ranks run in one forked child. The launcher itself therefore never
