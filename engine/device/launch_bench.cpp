@@ -27,7 +27,7 @@ struct Rank {
 };
 void with_and_without_check(benchmark::internal::Benchmark* of) { of->ArgName("check")->Arg(0)->Arg(1); }
 
-Access whole(const MemoryPtr& memory, Mode mode) { return {memory.get(), 0, memory->bytes(), mode}; }
+Access full_access(const MemoryPtr& memory, Mode mode) { return {memory.get(), 0, memory->bytes(), mode}; }
 
 void add(const Pointers& p) {
   const float* a = p.as<const float>(0);
@@ -42,7 +42,7 @@ void launch_empty(benchmark::State& state) {
   const MemoryPtr out = allocate(cpu, 4 * num_floats);
   Stream& compute = current_stream(cpu);
   for (auto _ : state)
-    launch(compute, "empty", {whole(a, Mode::read), whole(b, Mode::read), whole(out, Mode::write)},
+    launch(compute, "empty", {full_access(a, Mode::read), full_access(b, Mode::read), full_access(out, Mode::write)},
            [](const Pointers&) {});
 }
 BENCHMARK(launch_empty)->Name("device/launch_empty")->Apply(with_and_without_check);
@@ -53,7 +53,8 @@ void launch_add(benchmark::State& state) {
   const MemoryPtr out = allocate(cpu, 4 * num_floats);
   Stream& compute = current_stream(cpu);
   for (auto _ : state)
-    launch(compute, "add", {whole(a, Mode::read), whole(b, Mode::read), whole(out, Mode::write)}, add);
+    launch(compute, "add", {full_access(a, Mode::read), full_access(b, Mode::read), full_access(out, Mode::write)},
+           add);
 }
 BENCHMARK(launch_add)->Name("device/launch_add_64KiB")->Apply(with_and_without_check);
 
@@ -63,7 +64,8 @@ void launch_add_to_new(benchmark::State& state) {
   Stream& compute = current_stream(cpu);
   for (auto _ : state) {
     const MemoryPtr result = allocate(cpu, 4 * num_floats);
-    launch(compute, "add", {whole(a, Mode::read), whole(b, Mode::read), whole(result, Mode::write)}, add);
+    launch(compute, "add", {full_access(a, Mode::read), full_access(b, Mode::read), full_access(result, Mode::write)},
+           add);
   }
 }
 BENCHMARK(launch_add_to_new)->Name("device/launch_add_64KiB_to_new")->Apply(with_and_without_check);
@@ -112,7 +114,7 @@ void launch_on_sim(benchmark::State& state) {
   Stream& compute = current_stream(sim);
   for (auto _ : state) {
     for (std::int64_t i = 0; i < state.range(1); ++i)
-      launch(compute, "touch", {whole(memory, Mode::write)}, [](const Pointers&) {});
+      launch(compute, "touch", {full_access(memory, Mode::write)}, [](const Pointers&) {});
     compute.synchronize();
   }
 }
@@ -145,7 +147,7 @@ void start_rank(benchmark::State& state) {
     RankContext context(0, 2, world.get());
     const RankScope scope(context);
     const MemoryPtr first = allocate(cpu, 1024);
-    launch(current_stream(cpu), "touch", {whole(first, Mode::write)}, [](const Pointers& p) { p.at(0)[0] = {}; });
+    launch(current_stream(cpu), "touch", {full_access(first, Mode::write)}, [](const Pointers& p) { p.at(0)[0] = {}; });
   }
 }
 BENCHMARK(start_rank)->Name("device/start_rank_allocate_and_launch");

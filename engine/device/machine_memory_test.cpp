@@ -65,7 +65,7 @@ TEST_F(MachineMemory, IsReportedInMessages) {
   for (const std::size_t bytes : {std::size_t{1} << 62, ~std::size_t{0}}) {
     try {
       allocate(Device{}, bytes);
-      FAIL() << bytes << " bytes were given";
+      FAIL() << bytes << " bytes were allocated";
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), AllOf(HasSubstr("out of memory on cpu"), HasSubstr("the machine has")));
     }

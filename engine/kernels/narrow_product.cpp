@@ -11,7 +11,7 @@ namespace lockstep::kernels {
 
 namespace {
 
-constexpr std::int64_t most_columns = 8;
+constexpr std::int64_t max_columns = 8;
 constexpr std::int64_t rows_at_once = 32;
 
 // The right operand (k, columns), at (l, j).
@@ -47,12 +47,12 @@ bool narrow_product(float* out, std::int64_t leading, std::int64_t m, std::int64
                     MatrixLayout layout_a, const float* b, MatrixLayout layout_b) {
   using Multiply =
       void (*)(float*, std::int64_t, std::int64_t, std::int64_t, const float*, std::int64_t, const RightOperand&);
-  static constexpr std::array<Multiply, most_columns + 1> of_columns = {
+  static constexpr std::array<Multiply, max_columns + 1> by_columns = {
       nullptr, nullptr, multiply<2>, multiply<3>, multiply<4>, multiply<5>, multiply<6>, multiply<7>, multiply<8>};
-  if (!layout_a.transposed || n < 2 || n > most_columns || m % rows_at_once != 0) return false;
+  if (!layout_a.transposed || n < 2 || n > max_columns || m % rows_at_once != 0) return false;
   const RightOperand right =
       layout_b.transposed ? RightOperand{b, 1, layout_b.leading} : RightOperand{b, layout_b.leading, 1};
-  of_columns[static_cast<std::size_t>(n)](out, leading, m, k, a, layout_a.leading, right);
+  by_columns[static_cast<std::size_t>(n)](out, leading, m, k, a, layout_a.leading, right);
   return true;
 }
 

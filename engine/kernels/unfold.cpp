@@ -12,19 +12,21 @@ template <class T>
 struct Unfold {
   T* out;
   const T* images;
-  Windows of;
+  Windows windows;
   std::int64_t out_height, out_width;
   KOKKOS_FUNCTION void operator()(std::int64_t row) const {
     const std::int64_t column = row % out_width, line = row / out_width % out_height;
     const std::int64_t image = row / (out_width * out_height);
-    const std::int64_t top = line * of.stride[0] - of.padding[0], left = column * of.stride[1] - of.padding[1];
-    T* to = out + row * of.channels * of.kernel[0] * of.kernel[1];
-    for (std::int64_t channel = 0; channel < of.channels; ++channel)
-      for (std::int64_t y = top; y < top + of.kernel[0]; ++y) {
-        const bool inside = y >= 0 && y < of.height;
-        const T* const from = images + ((image * of.channels + channel) * of.height + (inside ? y : 0)) * of.width;
-        for (std::int64_t x = left; x < left + of.kernel[1]; ++x)
-          *to++ = inside && x >= 0 && x < of.width ? from[x] : T(0);
+    const std::int64_t top = line * windows.stride[0] - windows.padding[0],
+                       left = column * windows.stride[1] - windows.padding[1];
+    T* to = out + row * windows.channels * windows.kernel[0] * windows.kernel[1];
+    for (std::int64_t channel = 0; channel < windows.channels; ++channel)
+      for (std::int64_t y = top; y < top + windows.kernel[0]; ++y) {
+        const bool inside = y >= 0 && y < windows.height;
+        const T* const from =
+            images + ((image * windows.channels + channel) * windows.height + (inside ? y : 0)) * windows.width;
+        for (std::int64_t x = left; x < left + windows.kernel[1]; ++x)
+          *to++ = inside && x >= 0 && x < windows.width ? from[x] : T(0);
       }
   }
 };
@@ -34,23 +36,24 @@ template <class T>
 struct Fold {
   T* images;
   const T* columns;
-  Windows of;
+  Windows windows;
   std::int64_t out_height, out_width;
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
-    const std::int64_t y = index % of.height, channel = index / of.height % of.channels;
-    const std::int64_t image = index / (of.height * of.channels);
-    const std::int64_t kernel = of.kernel[0] * of.kernel[1];
-    T* const to = images + index * of.width;
-    for (std::int64_t x = 0; x < of.width; ++x) {
+    const std::int64_t y = index % windows.height, channel = index / windows.height % windows.channels;
+    const std::int64_t image = index / (windows.height * windows.channels);
+    const std::int64_t kernel = windows.kernel[0] * windows.kernel[1];
+    T* const to = images + index * windows.width;
+    for (std::int64_t x = 0; x < windows.width; ++x) {
       T sum = T(0);
-      for (std::int64_t i = 0; i < of.kernel[0]; ++i) {
-        const std::int64_t down = y + of.padding[0] - i;
-        if (down < 0 || down % of.stride[0] != 0 || down / of.stride[0] >= out_height) continue;
-        for (std::int64_t j = 0; j < of.kernel[1]; ++j) {
-          const std::int64_t along = x + of.padding[1] - j;
-          if (along < 0 || along % of.stride[1] != 0 || along / of.stride[1] >= out_width) continue;
-          const std::int64_t row = (image * out_height + down / of.stride[0]) * out_width + along / of.stride[1];
-          sum += columns[(row * of.channels + channel) * kernel + i * of.kernel[1] + j];
+      for (std::int64_t i = 0; i < windows.kernel[0]; ++i) {
+        const std::int64_t down = y + windows.padding[0] - i;
+        if (down < 0 || down % windows.stride[0] != 0 || down / windows.stride[0] >= out_height) continue;
+        for (std::int64_t j = 0; j < windows.kernel[1]; ++j) {
+          const std::int64_t along = x + windows.padding[1] - j;
+          if (along < 0 || along % windows.stride[1] != 0 || along / windows.stride[1] >= out_width) continue;
+          const std::int64_t row =
+              (image * out_height + down / windows.stride[0]) * out_width + along / windows.stride[1];
+          sum += columns[(row * windows.channels + channel) * kernel + i * windows.kernel[1] + j];
         }
       }
       to[x] = sum;
