@@ -98,9 +98,8 @@ constexpr std::string_view introduction =
     "| lib/ | routines that scenarios share |\n"
     "| negative/ | cases that must fail |\n"
     "| the others | scenarios beyond the documents |\n\n"
-    "The tables count the cases at one world size and one launch, on one device. A mirror has at least as many cases "
-    "as\n"
-    "its test.\n";
+    "The tables count the cases at one world size and one launch, on one device. A mirror has at least as many\n"
+    "cases as its test.\n";
 
 }  // namespace
 
