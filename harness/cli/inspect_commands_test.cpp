@@ -80,10 +80,20 @@ TEST_F(Inspect, ValidatesWhatTheCasesOfASoundFileDo) {
   EXPECT_THAT(ended.out, AllOf(HasSubstr("no step checks anything"), HasSubstr("\n1 error in 1 of 1 file\n")));
 }
 
-TEST_F(Inspect, DoesNotLetAFileSteerTheTerminal) {
+TEST_F(Inspect, EscapesCharactersThatSteerTheTerminal) {
   std::ofstream(home_ / "scenarios/steers.yaml") << "scenario: steers\nsummary: \"A \\e[31mtest.\"\n" << passes;
-  const Ended ended = run({"explain", "steers"});
-  EXPECT_THAT(ended.out, AllOf(HasSubstr("\\x1b[31m"), Not(HasSubstr("\x1b[31m"))));
+  std::ofstream(home_ / "scenarios/wrong.yaml")
+      << "scenario: wrong\nsummary: A test.\nranks: {world_size: [1]}\nsteps:\n"
+         "  - \"\\e[31mverb\": 1\n";
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"explain", "steers"}, {"list", "steers", "--json"}, {"validate", "wrong"}}) {
+    const Ended ended = run(arguments);
+    EXPECT_THAT(ended.out, AllOf(HasSubstr("1b[31m"), Not(HasSubstr("\x1b")))) << arguments.front();
+  }
+  home_.add("b", fails);
+  run({"run", "b", "--results", home_ / "r.jsonl"});
+  std::ofstream(home_ / "r.jsonl.dumps/case-1/case.txt") << "\x1b[31mb\n";
+  EXPECT_THAT(run({"explain-hang", home_ / "r.jsonl"}).out, testing::StartsWith("\\x1b[31mb\n"));
 }
 
 TEST_F(Inspect, PrintsTheSchemaAndTheReference) {
