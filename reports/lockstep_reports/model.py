@@ -311,7 +311,7 @@ class Results:
     run: Run | None = None
     cases: list[Case] = field(default_factory=list)
     summary: Summary | None = None
-    cut_line: int | None = None  # the last line, when it ends too soon
+    cut_line: int | None = None  # the last line, if it is truncated
     unreadable_lines: list[int] = field(default_factory=list)
     unknown_rows: list[int] = field(default_factory=list)
 

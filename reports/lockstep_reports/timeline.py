@@ -131,7 +131,7 @@ class Share:
     num_launches: int
     launches: float  # some launch ran
     num_collectives: int
-    collectives: float  # some collective was under way
+    collectives: float  # some collective was in flight
     beside: float  # both at once: communication that cost no time of its own
 
     @property

@@ -104,5 +104,5 @@ def test_memory_peaks_are_those_of_the_results_and_the_bound_is_known(ran):
 def test_the_page_shows_both(ran):
     page = Page(render(read_results(ran / "results.jsonl")))
     assert {"timeline-0", "timeline-1", "plan"} <= set(page.ids)
-    assert "All kept to the plan" in page.text
+    assert "All agreed with the plan" in page.text
     assert "of which" in page.text and "seen.peak_bytes < 100000" in page.text
