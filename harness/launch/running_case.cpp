@@ -106,7 +106,7 @@ void note_bystanders(RunningCase& test_case, const Child& child, int status) {
 
 // Of the ranks that were ended at the time-out, those that waited for another rank are bystanders.
 void blame_culprits(RunningCase& test_case) {
-  for (const comm::WaitedFor& culprit : test_case.culprits) {
+  for (const comm::AwaitedRank& culprit : test_case.culprits) {
     verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
     if (blamed.status == verdict::RankStatus::hung)
       blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);

@@ -36,7 +36,7 @@ struct RunningCase {
   std::int64_t deadline_ns = 0;           // time of the next measure: the abort, then the kill
   bool aborted = false;                   // the time-out has passed
   bool interrupted = false;               // the run was interrupted
-  std::vector<comm::WaitedFor> culprits;  // the ranks that others waited for when the case was aborted
+  std::vector<comm::AwaitedRank> culprits;  // the ranks that others waited for when the case was aborted
 
   bool running() const;
 };

@@ -140,7 +140,7 @@ def test_a_plan_that_was_kept_is_said_to_be(tmp_path):
     row = sample.case_row(random.Random(1), 8, "PASS")
     assert row["plan"]
     text, page = page_of(tmp_path, [row])
-    assert "All agreed with the plan, in number, bytes and order" in page.text
+    assert "All agreed with the plan in number, bytes and order" in page.text
     tables = data_of(page, text, 'id="data"')["cases"][0]["tables"]
     assert tables[0]["title"] == "Collectives planned and observed: all agree"
     assert len(tables[0]["rows"]) == len(row["plan"]) and not any(isinstance(cell, list) for cells in tables[0]["rows"] for cell in cells)
