@@ -70,7 +70,6 @@ class Structure {
   Data data_;
 };
 
-
 // Returns the structure with every tensor replaced. Unchanged lists and maps are shared.
 Structure map_tensors(const Structure& structure, const std::function<Tensor(const Tensor&)>& replace);
 // All tensors of the structure, in order.

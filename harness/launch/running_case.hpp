@@ -33,9 +33,9 @@ struct RunningCase {
   std::vector<verdict::RankOutcome> outcomes;
   std::vector<bool> handed_in;  // per rank: its outcome arrived intact
   std::int64_t start_ns = 0;
-  std::int64_t deadline_ns = 0;           // time of the next measure: the abort, then the kill
-  bool aborted = false;                   // the time-out has passed
-  bool interrupted = false;               // the run was interrupted
+  std::int64_t deadline_ns = 0;             // time of the next measure: the abort, then the kill
+  bool aborted = false;                     // the time-out has passed
+  bool interrupted = false;                 // the run was interrupted
   std::vector<comm::AwaitedRank> culprits;  // the ranks that others waited for when the case was aborted
 
   bool running() const;
