@@ -1,11 +1,11 @@
 #include "harness/cli/kill_matrix.hpp"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <map>
+#include <set>
 #include <utility>
 
 #include <fmt/core.h>
@@ -138,12 +138,12 @@ class Matrix {
 
 int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases,
                 const KillMatrixOptions& options) {
+  std::set<Defect> asked;
+  for (const std::string& name : options.defects) asked.insert(defect_from_name(name));
   Matrix matrix(library, cases, options);
   for (int i = 0; i < num_defects(); ++i) {
     const DefectInfo& info = defect_table()[i];
-    const bool asked = options.defects.empty() ||
-                       std::find(options.defects.begin(), options.defects.end(), info.name) != options.defects.end();
-    if (asked && !matrix.run_under(info)) return 130;
+    if ((asked.empty() || asked.contains(info.defect)) && !matrix.run_under(info)) return 130;
   }
   if (!matrix.run_without_defect()) return 130;
   return matrix.summarize();

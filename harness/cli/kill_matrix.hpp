@@ -17,8 +17,8 @@ struct KillMatrixOptions {
 };
 
 // Prints a line per defect and a summary. Returns 0 when each defect is caught and every case that caught one passes
-// without any defect, 130 when interrupted, otherwise 1. Throws Error when the results file cannot be opened, and
-// ResourceError when the machine refuses something that the run needs.
+// without any defect, 130 when interrupted, otherwise 1. Throws Error for an unknown defect and when the results file
+// cannot be opened, and ResourceError when the machine refuses something that the run needs.
 int kill_matrix(scenario::Library& library, const std::vector<scenario::Case>& cases, const KillMatrixOptions& options);
 
 }  // namespace lockstep::cli

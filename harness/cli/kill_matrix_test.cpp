@@ -105,11 +105,13 @@ TEST_F(KillMatrix, StopsAfterTheFirstCatchUnlessAllCasesAreAsked) {
   EXPECT_THAT(ended.out, HasSubstr("the run of 3 cases without a defect is clean\n"));
 }
 
-TEST_F(KillMatrix, FailsWhenNoDefectHasTheName) {
-  add("sums", summing);
-  const Ended ended = run(cases_, only("no_such_defect"));
-  EXPECT_EQ(ended.code, 1);
-  EXPECT_THAT(ended.out, HasSubstr("0 of 0 defects caught"));
+TEST_F(KillMatrix, RefusesAnUnknownDefect) {
+  try {
+    kill_matrix(library_, cases_, only("no_such_defect"));
+    FAIL() << "no error was thrown";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("unknown defect `no_such_defect`"));
+  }
 }
 
 TEST_F(KillMatrix, RefusesAResultsFileThatCannotBeOpened) {
