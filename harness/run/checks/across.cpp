@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include "engine/core/fnv.hpp"
 #include "harness/run/checks/checks.hpp"
 #include "harness/run/checks/host_values.hpp"
 
@@ -36,15 +37,13 @@ using Differences = std::map<std::string, FirstDifference>;        // by the key
 using Contents = std::vector<std::map<std::string, std::string>>;  // of differing values: by rank, then by key
 
 std::string hash_of(const std::string& bytes) {
-  // Two hashes with different mixing: 128 bits together.
-  std::uint64_t a = 0xcbf29ce484222325ull, b = 0x9e3779b97f4a7c15ull;
-  for (const char c : bytes) {
-    const auto byte = static_cast<unsigned char>(c);
-    a = (a ^ byte) * 0x100000001b3ull;
-    b = (b + byte) * 0xd6e8feb86659fd93ull;
-    b ^= b >> 32;
+  // A second hash with different mixing makes 128 bits.
+  std::uint64_t second = 0x9e3779b97f4a7c15ull;
+  for (const char byte : bytes) {
+    second = (second + static_cast<unsigned char>(byte)) * 0xd6e8feb86659fd93ull;
+    second ^= second >> 32;
   }
-  return str(a, "-", b);
+  return str(fnv1a(bytes), "-", second);
 }
 
 // ---- messages between ranks: fields with their sizes in front ----
