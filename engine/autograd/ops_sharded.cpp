@@ -75,7 +75,7 @@ Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
 }
 
 Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
-  const LayoutPtr from = a.layout();
+  const LayoutPtr& from = a.layout();
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
   return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
@@ -102,7 +102,7 @@ Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& 
   if (!recording({full})) return made;
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
       layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});
-  const LayoutPtr to = made.layout();
+  const LayoutPtr& to = made.layout();
   return record("distribute", made, {full}, {}, [replicated, to](const Backward& at) -> Gradients {
     const Tensor grad = local_tensor(lockstep::redistribute(at.grad(), replicated));
     const double factor = gradient_factor(*replicated, *to);

@@ -215,7 +215,8 @@ int num_reduced_inputs(const Reduction& reduction) {
 }
 
 // Stores to all outputs, and returns the smallest number of bytes that an output received.
-std::size_t store_to_all(const Reduction& reduction, std::size_t offset, const void* result, std::size_t bytes) {
+[[gnu::always_inline]] inline std::size_t store_to_all(const Reduction& reduction, std::size_t offset,
+                                                       const void* result, std::size_t bytes) {
   std::size_t least = bytes;
   for (std::byte* output : reduction.outputs)
     least = std::min(least, copy(output + offset, static_cast<const std::byte*>(result), bytes, reduction.nontemporal));

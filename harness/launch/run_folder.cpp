@@ -31,7 +31,7 @@ std::string temporary_folder() {
 
 [[noreturn]] void fail(const std::string& path, int reason) {
   const ResourceError error = resource_error(str("creating the temporary folder ", path), reason);
-  if (reason == EMFILE || reason == ENFILE) throw error;
+  if (reason == EMFILE || reason == ENFILE) throw ResourceError(error);
   throw ResourceError(error.message(), "free space there, or set TMPDIR to a folder that can be written");
 }
 

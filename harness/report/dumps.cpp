@@ -42,6 +42,7 @@ std::vector<fs::path> case_folders(const fs::path& folder) {
   }
   std::sort(found.begin(), found.end());
   std::vector<fs::path> folders;
+  folders.reserve(found.size());
   for (auto& [number, path] : found) folders.push_back(std::move(path));
   return folders;
 }

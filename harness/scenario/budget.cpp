@@ -10,8 +10,7 @@ namespace {
 thread_local Budget* current_budget = nullptr;
 }
 
-Budget::Budget(Limits limits)
-    : limits_(std::move(limits)), counter_(std::make_shared<std::atomic<std::int64_t>>(0)), deadline_() {
+Budget::Budget(Limits limits) : limits_(std::move(limits)), counter_(std::make_shared<std::atomic<std::int64_t>>(0)) {
   if (limits_.seconds > 0.0)
     deadline_ = std::chrono::steady_clock::now() + std::chrono::duration_cast<std::chrono::steady_clock::duration>(
                                                        std::chrono::duration<double>(limits_.seconds));

@@ -8,7 +8,6 @@
 //   template class OutOfLine<Literal::Data>;         // in one source
 #pragma once
 
-#include <concepts>
 #include <cstdint>
 #include <memory>
 #include <type_traits>
@@ -47,9 +46,8 @@ template <class Data>
 class OutOfLine {
  public:
   OutOfLine() = default;
-  template <class T>
-  requires(!std::same_as<std::remove_cvref_t<T>, OutOfLine>) explicit OutOfLine(T&& value)
-      : data(std::forward<T>(value)) {}
+  template <class T, class = std::enable_if_t<!std::is_same_v<std::remove_cvref_t<T>, OutOfLine>>>
+  explicit OutOfLine(T&& value) : data(std::forward<T>(value)) {}
   OutOfLine(const OutOfLine&);
   OutOfLine(OutOfLine&&) noexcept;
   OutOfLine& operator=(const OutOfLine&);

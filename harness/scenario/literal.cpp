@@ -38,11 +38,11 @@ bool is_digits(std::string_view text) {
 }
 
 std::int64_t own_bytes(const LiteralList& list) {
-  return static_cast<std::int64_t>(sizeof list + bounded_product(list.capacity(), sizeof(Literal)));
+  return static_cast<std::int64_t>(sizeof(LiteralList) + bounded_product(list.capacity(), sizeof(Literal)));
 }
 std::int64_t own_bytes(const LiteralMap& map) {
   std::int64_t bytes =
-      static_cast<std::int64_t>(sizeof map + bounded_product(map.capacity(), sizeof(LiteralMap::value_type)));
+      static_cast<std::int64_t>(sizeof(LiteralMap) + bounded_product(map.capacity(), sizeof(LiteralMap::value_type)));
   for (const auto& [key, value] : map) bytes += static_cast<std::int64_t>(key.size());
   return bytes;
 }
@@ -50,7 +50,7 @@ std::int64_t own_bytes(const LiteralMap& map) {
 }  // namespace
 
 Literal::Literal(std::string value) {
-  const auto bytes = static_cast<std::int64_t>(sizeof value + value.capacity());
+  const auto bytes = static_cast<std::int64_t>(sizeof(std::string) + value.capacity());
   Budget::ask(bytes, [&] { return str("a text of ", value.size(), " characters"); });
   value_.data = Charged<std::string>(std::move(value), bytes);
 }

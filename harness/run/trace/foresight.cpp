@@ -279,7 +279,6 @@ class Walk {
         }
         return members(*expr.children[0], frame);
       case ExprKind::conditional:
-        return members(*expr.children[1], frame);
       case ExprKind::list_of_each:
         return members(*expr.children[1], frame);
       case ExprKind::map_of_each:

@@ -151,6 +151,7 @@ class Reader {
   // Checks that each byte of the data belongs to exactly one tensor.
   void check_cover(const std::vector<Entry>& entries) const {
     std::vector<const Entry*> order;
+    order.reserve(entries.size());
     for (const Entry& entry : entries) order.push_back(&entry);
     std::stable_sort(order.begin(), order.end(), [](const Entry* a, const Entry* b) {
       return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
