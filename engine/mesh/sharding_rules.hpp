@@ -39,7 +39,7 @@ struct Unary {
   ShardedLayout operand, result;
 };
 Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims);
-// An operation along one dim, which no axis may shard; `what` says what happens to the dim.
+// An operation along one dim, which no axis may shard; `what` states the effect on the dim.
 enum class Dim : std::uint8_t { unchanged, kept_as_one, removed };
 Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what);
 // Dim i of the result is dim order[i] of `a`.

@@ -14,7 +14,7 @@ run::RankLimits limits_of(const scenario::Case& test_case, std::int64_t machine_
     limits.memory_bytes = *test_case.memory_mb << 20;
     return limits;
   }
-  // The ranks of a case share half of the machine, and each gets at least what a small case needs.
+  // The ranks of a case share half of the machine's memory. Each rank gets at least the memory of a small case.
   constexpr std::int64_t least = std::int64_t{256} << 20;
   int num_ranks = test_case.world_size;
   for (const scenario::StageLaunch& stage : test_case.stages) num_ranks = std::max(num_ranks, stage.world_size);

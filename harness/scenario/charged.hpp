@@ -28,7 +28,7 @@ class Charged {
   };
 
  public:
-  static constexpr std::size_t overhead_bytes = sizeof(Shared);  // without what the content allocates
+  static constexpr std::size_t overhead_bytes = sizeof(Shared);  // excludes the memory that the content allocates
 
   // Charges `bytes` to the budget of this thread. The caller asks the budget for them first (Budget::ask).
   Charged(Content content, std::int64_t bytes)

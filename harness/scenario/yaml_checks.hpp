@@ -21,8 +21,8 @@ bool is_quote_closed(const std::string& text, std::size_t at);
 // The position of the first byte that a text must not contain (NUL, control characters, not UTF-8), and the reason.
 std::optional<std::pair<std::size_t, std::string>> find_bad_byte(const std::string& text);
 
-// The position where more brackets are open than any accepted file needs; a bound on what the YAML scanner must
-// remember. Quotes and comments are not recognized, which matters only for texts full of brackets.
+// The first position with more open brackets than any accepted file needs. This bounds the memory of the YAML scanner.
+// Quotes and comments are not recognized, which matters only for texts full of brackets.
 std::optional<std::size_t> find_excess_bracket(const std::string& text);
 
 }  // namespace lockstep::scenario

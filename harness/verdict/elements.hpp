@@ -84,7 +84,7 @@ struct Allowed {
   double absolute;  // atol plus of_largest * largest_expected
 };
 
-// Whether `a` is within the tolerance of the expected `b`. An infinite difference never is, whatever the tolerance.
+// Whether `a` is within the tolerance of the expected `b`. An infinite difference never is, for any tolerance.
 template <class T>
 bool within(T a, T b, const Allowed& allowed) {
   if constexpr (is_float<T>) {

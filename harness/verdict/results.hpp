@@ -29,7 +29,7 @@ struct Tolerance {
 
 struct Evidence {
   std::int64_t comparisons = 0;  // non-trivial ones
-  std::int64_t trivial = 0;      // checks that hold whatever the engine does: never evidence
+  std::int64_t trivial = 0;      // checks that no behaviour of the engine can break: never evidence
   std::int64_t elements = 0;
   std::int64_t same_bits = 0;      // non-trivial comparisons whose bits were the same
   std::int64_t bits_required = 0;  // comparisons that required the same bits

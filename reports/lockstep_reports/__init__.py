@@ -6,5 +6,5 @@
     plots      matplotlib figures as inline SVG that follows the page's colours
     page       model -> index.html (templates/)
 
-The page shows only what the results file holds.
+All content of the page comes from the results file.
 """

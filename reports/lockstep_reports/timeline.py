@@ -1,4 +1,4 @@
-"""The timeline of a case: the trace of `lockstep run --timeline`, reduced to what the page draws.
+"""The timeline of a case: the trace of `lockstep run --timeline`, reduced to the boxes that the page draws.
 
 The file is a trace in Chrome's JSON format (harness/report/timeline.hpp describes it). Entries of the wrong type are skipped. A
 file that is not a trace gives a reason, which the page shows.
