@@ -59,12 +59,6 @@ Dims with_first(Dims sizes, std::int64_t first) {
   return sizes;
 }
 
-void check_divisible(const Tensor& tensor, int size, int dim) {
-  if (tensor.size(dim) % size != 0)
-    throw Error(str("dim ", dim, " of ", describe(tensor), " cannot be split among ", size, " ranks"),
-                "pad the dim to a multiple of the number of ranks");
-}
-
 // Rejects an asynchronous result along another dim than 0: the copy that moves the dim back must follow the wait.
 Value joined(comm::Work work, bool async, const Tensor& output, int dim) {
   if (async && dim != 0)
@@ -86,6 +80,33 @@ Tensor in_place_tensor(const StepCall& call) {
   return tensor;
 }
 
+// The arguments of a collective that joins or splits a tensor along a dim.
+struct AlongDim {
+  explicit AlongDim(const StepCall& call)
+      : tensor(plain_tensor(call)),
+        mesh(call.mesh()),
+        group(group_of(*mesh)),
+        dim(dim_of(call, tensor)),
+        async(call.boolean("async")) {}
+
+  Tensor tensor;
+  MeshPtr mesh;
+  comm::ProcessGroup& group;
+  int dim;
+  bool async;
+
+  void check_divisible() const {
+    if (tensor.size(dim) % group.size() != 0)
+      throw Error(str("dim ", dim, " of ", describe(tensor), " cannot be split among ", group.size(), " ranks"),
+                  "pad the dim to a multiple of the number of ranks");
+  }
+  Tensor input() const { return to_front(tensor, dim); }
+  // The output for an input, with size `first` in dim 0.
+  Tensor output(const Tensor& input, std::int64_t first) const {
+    return empty(with_first(input.sizes(), first), tensor.dtype(), tensor.device());
+  }
+};
+
 }  // namespace
 
 Value all_reduce(StepCall& call) {
@@ -98,43 +119,30 @@ Value all_reduce(StepCall& call) {
 }
 
 Value all_gather(StepCall& call) {
-  const Tensor tensor = plain_tensor(call);
-  const MeshPtr mesh = call.mesh();
-  comm::ProcessGroup& group = group_of(*mesh);
-  const int dim = dim_of(call, tensor);
-  const bool async = call.boolean("async");
-  const Tensor input = to_front(tensor, dim);
-  const Tensor output = empty(with_first(input.sizes(), checked_multiply(input.size(0), group.size(), "all_gather")),
-                              tensor.dtype(), tensor.device());
-  comm::Work work = comm::all_gather(group, output, input, options_of(call, async, dim));
-  return joined(std::move(work), async, output, dim);
+  const AlongDim along(call);
+  const Tensor input = along.input();
+  const Tensor output = along.output(input, checked_multiply(input.size(0), along.group.size(), "all_gather"));
+  comm::Work work = comm::all_gather(along.group, output, input, options_of(call, along.async, along.dim));
+  return joined(std::move(work), along.async, output, along.dim);
 }
 
 Value reduce_scatter(StepCall& call) {
-  const Tensor tensor = plain_tensor(call);
-  const MeshPtr mesh = call.mesh();
-  comm::ProcessGroup& group = group_of(*mesh);
-  const int dim = dim_of(call, tensor);
-  check_divisible(tensor, group.size(), dim);
-  const bool async = call.boolean("async");
-  const Tensor input = to_front(tensor, dim);
-  const Tensor output = empty(with_first(input.sizes(), input.size(0) / group.size()), tensor.dtype(), tensor.device());
-  comm::Work work = comm::reduce_scatter(group, output, input, comm::reduce_op_from_name(call.text("op")),
-                                         options_of(call, async, dim));
-  return joined(std::move(work), async, output, dim);
+  const AlongDim along(call);
+  along.check_divisible();
+  const Tensor input = along.input();
+  const Tensor output = along.output(input, input.size(0) / along.group.size());
+  comm::Work work = comm::reduce_scatter(along.group, output, input, comm::reduce_op_from_name(call.text("op")),
+                                         options_of(call, along.async, along.dim));
+  return joined(std::move(work), along.async, output, along.dim);
 }
 
 Value all_to_all(StepCall& call) {
-  const Tensor tensor = plain_tensor(call);
-  const MeshPtr mesh = call.mesh();
-  comm::ProcessGroup& group = group_of(*mesh);
-  const int dim = dim_of(call, tensor);
-  check_divisible(tensor, group.size(), dim);
-  const bool async = call.boolean("async");
-  const Tensor input = to_front(tensor, dim);
-  const Tensor output = empty(input.sizes(), tensor.dtype(), tensor.device());
-  comm::Work work = comm::all_to_all(group, output, input, options_of(call, async, dim));
-  return joined(std::move(work), async, output, dim);
+  const AlongDim along(call);
+  along.check_divisible();
+  const Tensor input = along.input();
+  const Tensor output = along.output(input, input.size(0));
+  comm::Work work = comm::all_to_all(along.group, output, input, options_of(call, along.async, along.dim));
+  return joined(std::move(work), along.async, output, along.dim);
 }
 
 Value broadcast(StepCall& call) {
