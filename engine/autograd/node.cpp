@@ -1,5 +1,7 @@
 #include "engine/autograd/node.hpp"
 
+#include <optional>
+
 namespace lockstep {
 
 // Iterative, because the recursive destruction of a long chain of nodes overflows the stack.
@@ -19,6 +21,8 @@ Node::~Node() {
 
 Gradients Node::run(Gradients& grads) const {
   const Backward at(*this, grads);
+  std::optional<comm::AttributionScope> scope;
+  if (attribution) scope.emplace(attribution);
   Gradients result = function(at);
   LOCKSTEP_CHECK(result.size() == edges.size(), "the derivative of ", name_, " gave ", result.size(), " gradients for ",
                  edges.size(), " inputs");

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/comm/attribution.hpp"
 #include "engine/core/rank_context.hpp"
 
 namespace lockstep {
@@ -73,6 +74,7 @@ class Node {
   std::vector<SavedTensor> saved;
   std::vector<NodeHook> hooks;
   BackwardFunction function;
+  comm::AttributionPtr attribution;  // of the collectives of forward; backward issues its own with it
   // Set for an identity that forwards each gradient as it arrives; called when all have arrived.
   std::function<void()> on_arrival;
   bool passes_gradients_on() const { return on_arrival && hooks.empty(); }

@@ -10,6 +10,7 @@
 #include "engine/autograd/op_registry.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_sharded_testing.hpp"
+#include "engine/comm/attribution.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep {
@@ -172,6 +173,36 @@ TEST(OpsSharded, RedistributionsHaveRedistributionsAsDerivatives) {
     const Tensor largest = distribute(weights, mesh, {partial(PartialOp::max)});
     set_requires_grad(largest, true);
     require_error([&] { ops::redistribute(largest, {replicate()}); }, "Partial(max) has no derivative");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Redistribution, IssuesCollectivesForTheOwnerOfItsForward) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh({2}, {"tp"});
+    const Tensor weight = distribute(values({4, 2}), mesh, {shard(0)});
+    set_requires_grad(weight, true);
+    const auto owners_since = [](std::size_t position) {
+      std::vector<std::string> owners;
+      for (std::size_t i = position; i < comm::log().size(); ++i) owners.push_back(comm::log()[i].owner);
+      return owners;
+    };
+    const std::size_t position = comm::log().size();
+    Tensor other, full;
+    {
+      const comm::AttributionScope outer({comm::Family::tensor_parallel, "net"});
+      {
+        const comm::AttributionScope inner({comm::Family::tensor_parallel, "net.fc"});
+        other = ops::redistribute(weight, {shard(1)});
+      }
+      full = ops::full_tensor(other);
+    }
+    require(ops::full_tensor(ops::redistribute(weight, {shard(1)})).sizes() == Dims({4, 2}), "full sizes");
+    require(owners_since(position) == std::vector<std::string>({"net.fc", "net", "", ""}), "owners of forward");
+    const std::size_t before_backward = comm::log().size();
+    backward({ops::sum(full)});
+    require(owners_since(before_backward) == std::vector<std::string>({"net.fc"}), "owner of backward");
+    require(comm::current_attribution() == nullptr, "the scopes have ended");
   });
   EXPECT_THAT(failures, Each(""));
 }

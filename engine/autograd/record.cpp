@@ -70,6 +70,7 @@ NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardF
     node->inputs.push_back(info_of(input));
   }
   node->function = std::move(function);
+  node->attribution = comm::current_attribution();
   return node;
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/comm/attribution.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/comm/protocol.hpp"
 #include "engine/core/rank_context.hpp"
@@ -48,6 +49,7 @@ class Communicator {
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
+  AttributionPtr attribution;  // null: the default one
   std::string call_site_name;
   std::vector<LogEntry> log;
 

@@ -38,7 +38,9 @@ DeviceMesh DeviceMesh::world(std::string name) {
 }
 
 DeviceMesh DeviceMesh::slice(const std::vector<std::string>& axes) const {
-  return DeviceMesh(shape_.slice(axes, RankContext::current().rank()));
+  DeviceMesh sliced(shape_.slice(axes, RankContext::current().rank()));
+  sliced.root_ = root_ ? root_ : std::make_shared<const layout::MeshShape>(shape_);
+  return sliced;
 }
 
 comm::ProcessGroup& DeviceMesh::group(int axis) const {

@@ -27,6 +27,8 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
     require(&inner.group("tp") == &mesh.group("tp"), "a slice has the same groups");
     require(inner.mesh_group().members()[0] == rank / 4 * 4, "all ranks of the slice");
     require(inner == mesh.slice({"dp", "tp"}), "equal");
+    require(mesh.root_shape() == mesh.shape(), "a mesh that is no slice is its own root");
+    require(inner.slice({"tp"}).root_shape() == mesh.shape(), "the root of a slice of a slice");
 
     // Successive sums along two axes are the sum over the slice.
     const Tensor value = full({1}, rank, DType::float32, {});

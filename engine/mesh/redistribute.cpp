@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/comm/attribution.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
@@ -45,12 +46,6 @@ comm::ReduceOp reduce_op(PartialOp op) {
       return comm::ReduceOp::product;
   }
   return comm::ReduceOp::sum;
-}
-
-comm::Call tensor_parallel_call() {
-  comm::Call call;
-  call.family = comm::Family::tensor_parallel;
-  return call;
 }
 
 Dims with_size(Dims sizes, int dim, std::int64_t size) {
@@ -102,9 +97,9 @@ void place(const Tensor& gathered, const AxisSharding& sharding, int num_shards,
 
 void gather_shards(comm::ProcessGroup& group, const Tensor& gathered, const Tensor& mine) {
   if (mine.is_meta()) return;
-  comm::all_gather(group, gathered, mine, tensor_parallel_call());
+  comm::all_gather(group, gathered, mine, comm::attributed_call());
   if (defect_armed(Defect::sharded_gathers_twice)) [[unlikely]]
-    comm::all_gather(group, gathered, mine, tensor_parallel_call());
+    comm::all_gather(group, gathered, mine, comm::attributed_call());
 }
 
 // Holds the local shard and the shardings that are applied to it; each step changes both.
@@ -203,7 +198,7 @@ class Executor {
   void reduce(const RedistributeStep& step) {
     const Tensor reduced = raw::clone(local_);
     if (!local_.is_meta())
-      comm::all_reduce(mesh_.group(step.axis), reduced, reduce_op(step.reduce), tensor_parallel_call());
+      comm::all_reduce(mesh_.group(step.axis), reduced, reduce_op(step.reduce), comm::attributed_call());
     local_ = reduced;
   }
 
@@ -214,7 +209,7 @@ class Executor {
     const Tensor out = empty(with_size(local_.sizes(), sharding.dim, each), local_.dtype(), local_.device());
     const Tensor shards = split_into_shards(sharding, each);
     if (!local_.is_meta())
-      comm::reduce_scatter(mesh_.group(sharding.axis), out, shards, reduce_op(step.reduce), tensor_parallel_call());
+      comm::reduce_scatter(mesh_.group(sharding.axis), out, shards, reduce_op(step.reduce), comm::attributed_call());
     local_ = mine == each ? out : raw::clone(slice(out, sharding.dim, 0, mine));
     shardings_.push_back(sharding);
   }
@@ -236,7 +231,7 @@ class Executor {
                        shard.sizes()[added.dim]),
                  shard);
     }
-    if (!local_.is_meta()) comm::all_to_all(mesh_.group(removed.axis), received, sent, tensor_parallel_call());
+    if (!local_.is_meta()) comm::all_to_all(mesh_.group(removed.axis), received, sent, comm::attributed_call());
     const Tensor result = empty(with_size(with_size(local_.sizes(), removed.dim, gathered_length), added.dim, mine),
                                 local_.dtype(), local_.device());
     for (int index = 0; index < n; ++index)

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/comm/attribution.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
@@ -72,11 +73,10 @@ Tensor combine(const Tensor& a, const Tensor& b, double kind) {
 // Reduces the totals, one per element, over the ranks of the axis.
 Tensor all_reduced(const Tensor& totals, const Axis& axis, double kind) {
   const Tensor result = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(totals) : totals;
-  comm::Call call;
-  call.family = comm::Family::tensor_parallel;
+  const comm::AttributionScope scope({comm::Family::tensor_parallel, "clip_grad_norm"});
   if (!totals.is_meta())
     comm::all_reduce(comm::group_of(axis.members, axis.name), totals,
-                     std::isinf(kind) ? comm::ReduceOp::max : comm::ReduceOp::sum, call);
+                     std::isinf(kind) ? comm::ReduceOp::max : comm::ReduceOp::sum, comm::attributed_call());
   return result;
 }
 

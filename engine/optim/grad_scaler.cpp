@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/comm/attribution.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
@@ -50,9 +51,8 @@ bool locally_finite(const std::vector<Tensor>& gradients) {
 bool finite_on_all_ranks(bool finite, const layout::MeshShape& mesh) {
   if (defect_armed(Defect::scaler_found_inf_of_parts)) return finite;
   const Tensor found_inf = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
-  comm::Call call;
-  call.family = comm::Family::tensor_parallel;
-  comm::all_reduce(DeviceMesh(mesh).mesh_group(), found_inf, comm::ReduceOp::max, call);
+  const comm::AttributionScope scope({comm::Family::tensor_parallel, "grad_scaler"});
+  comm::all_reduce(DeviceMesh(mesh).mesh_group(), found_inf, comm::ReduceOp::max, comm::attributed_call());
   return item(found_inf) == 0.0;
 }
 
