@@ -45,6 +45,7 @@ if ((!${#stages[@]})); then
 fi
 
 failed=()
+failures=""
 stage() { # NAME COMMAND...: runs the command and reports its time; a failure does not stop the later stages
   local name="$1" began=$SECONDS
   shift
@@ -59,7 +60,15 @@ stage() { # NAME COMMAND...: runs the command and reports its time; a failure do
 tests_of() { # PRESET
   "$root/ci/build.sh" "$1" lockstep tests || return
   say "$1: built; testing"
-  ctest --test-dir "$(build_folder "$1")" --output-on-failure --no-tests=error -j "$(nproc)" "${arguments[@]}"
+  local folder
+  folder="$(build_folder "$1")"
+  ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$(nproc)" "${arguments[@]}" && return
+  failures+="$(failed_cases "$folder")"
+  return 1
+}
+failed_cases() { # FOLDER: what failed in the last run of ctest, case by case, without the output of what passed
+  grep -hE -A4 '^(FAIL|XPASS|HANG|CRASH|INVALID|MISSING) |^\[  FAILED  \]|: Failure$|^(FAIL|ERROR): ' \
+    "$1/Testing/Temporary/LastTest.log" | head -n 60 || true
 }
 every_benchmark_once() {
   "$root/ci/build.sh" release lockstep_benchmarks || return
@@ -87,6 +96,7 @@ for name in "${stages[@]}"; do
 done
 
 if ((${#failed[@]})); then
+  [[ -z $failures ]] || printf '%s\n' "$failures"
   say "failed: ${failed[*]}"
   exit 1
 fi
