@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/autograd/node.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
@@ -66,11 +67,25 @@ Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements&
 
 Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
 
+namespace {
+
+// The layout that gradients of the layout `from` get on their way to the layout `to`: they stay partial where `to`
+// replicates (see is_unreduced).
+LayoutPtr on_the_way(const LayoutPtr& from, const LayoutPtr& to) {
+  layout::ShardedLayout layout = *to;
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
+    if (layout.placements[axis].is_replicate() && from->placements[axis].is_partial())
+      layout.placements[axis] = from->placements[axis];
+  return std::make_shared<const layout::ShardedLayout>(std::move(layout));
+}
+
+}  // namespace
+
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
   if (!a.is_sharded()) return a;
   return record("to_local", local_tensor(a), {a}, {},
                 [gradient, wanted = layout::gradient_layout(a.layout())](const Backward& at) -> Gradients {
-                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
+                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), on_the_way(gradient, wanted))};
                 });
 }
 
@@ -78,12 +93,13 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   const LayoutPtr& from = a.layout();
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
-  return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
+  const auto derivative = [from, to](const Backward& at) -> Gradients {
     const Tensor grad = redistribute_gradient(at.grad(), layout::gradient_layout(from));
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
     return {sharded_like(raw::mul(grad, factor), grad)};
-  });
+  };
+  return taking_unreduced(record("redistribute", lockstep::redistribute(a, to), {a}, {}, derivative));
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {
