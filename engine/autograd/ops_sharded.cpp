@@ -21,6 +21,8 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
     const double ranks = from.mesh.size(static_cast<int>(axis));
     if (is_mean(from) && !is_mean(to)) factor /= ranks;
     if (!is_mean(from) && is_mean(to)) factor *= ranks;
+    if (defect_armed(Defect::tensor_bias_gradient_divided)) [[unlikely]]
+      factor /= from.placements[axis].is_replicate() && to.placements[axis].is_partial() ? ranks : 1.0;
   }
   return factor;
 }
@@ -72,6 +74,8 @@ namespace {
 // The layout that gradients of the layout `from` get on their way to the layout `to`: they stay partial where `to`
 // replicates (see is_unreduced).
 LayoutPtr on_the_way(const LayoutPtr& from, const LayoutPtr& to) {
+  if (defect_armed(Defect::tensor_gradient_reduced_per_use)) [[unlikely]]
+    return to;
   layout::ShardedLayout layout = *to;
   for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
     if (layout.placements[axis].is_replicate() && from->placements[axis].is_partial())

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/host_tensors.hpp"
@@ -125,6 +126,8 @@ void start_up(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& 
     if (!parameter.tensor().is_meta()) tensors.push_back(parameter.tensor());
   const std::vector<Tensor> values = broadcast_together(group, tensors, call);
   const NoGrad no_grad;
+  if (api != replicate_name && defect_armed(Defect::tensor_ranks_keep_values)) [[unlikely]]
+    return;
   if (group.rank() != 0)
     for (std::size_t i = 0; i < tensors.size(); ++i) raw::copy_(tensors[i], values[i]);
 }

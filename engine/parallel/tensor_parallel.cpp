@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/contract.hpp"
@@ -144,7 +145,7 @@ void agree_on_values(const DeviceMesh& mesh, const std::vector<Distributed>& par
   start_up(mesh.group(0), slots, name, tensor_parallel_name);
 }
 
-void distribute_in_slots(const DeviceMesh& mesh, Distributed& parameter) {
+Tensor distributed(const DeviceMesh& mesh, const Distributed& parameter) {
   Tensor made;
   {
     const NoGrad no_grad;
@@ -154,7 +155,16 @@ void distribute_in_slots(const DeviceMesh& mesh, Distributed& parameter) {
   set_requires_grad(made, requires_grad(parameter.full));
   made.set_name(parameter.full.name());
   made.storage()->owner = parameter.full.storage()->owner;
-  for (const nn::NamedParameter& at : parameter.slots) at.owner->parameters[at.slot].tensor = made;
+  return made;
+}
+
+void distribute_in_slots(const DeviceMesh& mesh, Distributed& parameter) {
+  Tensor made = distributed(mesh, parameter);
+  for (const nn::NamedParameter& at : parameter.slots) {
+    if (defect_armed(Defect::tensor_ties_broken)) [[unlikely]]
+      made = distributed(mesh, parameter);
+    at.owner->parameters[at.slot].tensor = made;
+  }
   parameter.full = Tensor();
 }
 

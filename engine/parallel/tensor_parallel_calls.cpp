@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::parallel {
@@ -22,6 +23,15 @@ Placement normalized(Placement placement, int num_dims) {
 
 Placement of_dims(const Placement& placement, const Tensor& x) {
   return normalized(placement, x.is_sharded() ? x.layout()->sizes.size() : x.num_dims());
+}
+
+// Seeded defects.
+Placement along_next_dim(Placement placement, const Tensor& x) {
+  if (placement.is_shard()) placement.dim = (placement.dim + 1) % x.num_dims();
+  return placement;
+}
+Tensor summands_as_sum(const Tensor& y) {
+  return y.is_sharded() ? ops::from_local(ops::to_local(y), layout::gradient_layout(y.layout())) : y;
 }
 
 }  // namespace
@@ -74,7 +84,9 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given) const {
                   "give a tensor on the same mesh, or a plain one");
     return x;
   }
-  const Placement placement = of_dims(given, x);
+  Placement placement = of_dims(given, x);
+  if (defect_armed(Defect::tensor_input_wrong_dim)) [[unlikely]]
+    placement = along_next_dim(placement, x);
   // The features of a shard need not be equally many on all ranks; their sum is known.
   if (is_linear_ && placement.is_shard(x.num_dims() - 1)) {
     Dims sizes = x.sizes();
@@ -98,8 +110,13 @@ void StyledCall::convert_input(Inputs& inputs, const Conversion& conversion) con
 }
 
 Structure StyledCall::convert_output(const Structure& outputs, const Placement& wanted, bool keep_sharded) const {
-  const Tensor& y = outputs.tensor();
-  const Tensor made = ops::redistribute(y, Placements{of_dims(wanted, y)});
+  Tensor y = outputs.tensor();
+  Placement placement = of_dims(wanted, y);
+  if (defect_armed(Defect::tensor_output_left_partial)) [[unlikely]]
+    y = summands_as_sum(y);
+  if (defect_armed(Defect::tensor_output_wrong_dim)) [[unlikely]]
+    placement = along_next_dim(placement, y);
+  const Tensor made = ops::redistribute(y, Placements{placement});
   return keep_sharded ? made : ops::to_local(made);
 }
 

@@ -85,7 +85,7 @@ const std::vector<std::string>& style_names() {
 }  // namespace
 
 StyleArgument style_argument(const Value& value) {
-  const Value* name = value.find(Key("style"));
+  const Value* name = value.is(Value::Kind::map) ? value.find(Key("style")) : nullptr;
   const auto found = !name || !name->is(Value::Kind::text)
                          ? style_names().end()
                          : std::find(style_names().begin(), style_names().end(), name->as_text("style"));
@@ -109,7 +109,8 @@ namespace {
 
 [[noreturn]] void matches_nothing(const std::string& pattern, const ModuleMatch& model) {
   std::vector<std::string> paths;
-  for (const nn::NamedModule& entry : nn::named_modules(model.module)) paths.push_back(entry.path);
+  for (const nn::NamedModule& entry : nn::named_modules(model.module))
+    if (!entry.path.empty()) paths.push_back(entry.path);
   throw Error(str("tensor_parallel: `", pattern, "` of the plan matches no module of ", model.path,
                   scenario::suggestion(pattern, paths)),
               "look at the description of the model");
