@@ -18,14 +18,23 @@ namespace lockstep {
 
 namespace {
 
+// A gradient without partial sums.
+Tensor reduced(const Tensor& grad) {
+  return grad.is_sharded() ? redistribute(grad, layout::gradient_layout(grad.layout())) : grad;
+}
+
 // The sum of the gradients that have arrived. The first gradient may have other owners, so it is not changed in place;
-// a sum is owned by this pass.
+// a sum is owned by this pass. Where only one of two gradients is a partial sum, it is reduced before they are added.
 struct IncomingGradient {
   Tensor sum;
   bool owned = false;
   void add(Tensor&& grad) {
     if (!sum.defined()) {
       sum = std::move(grad);
+    } else if (sum.is_sharded() && !same_layout(sum.layout(), grad.layout())) {
+      const Tensor both = reduced(sum);
+      sum = sharded_like(raw::add(both, reduced(grad)), both);
+      owned = true;
     } else if (owned) {
       raw::add_(sum, grad);
     } else {

@@ -1,6 +1,9 @@
 #include "engine/autograd/node.hpp"
 
+#include <algorithm>
 #include <optional>
+
+#include "engine/layout/placement.hpp"
 
 namespace lockstep {
 
@@ -31,10 +34,22 @@ Gradients Node::run(Gradients& grads) const {
     LOCKSTEP_CHECK(result[i].sizes() == inputs[i].sizes && result[i].dtype() == inputs[i].dtype, "the derivative of ",
                    name_, " gave ", name_of(result[i].dtype()), " ", to_text(result[i].sizes()), " for input ", i,
                    " which is ", name_of(inputs[i].dtype), " ", to_text(inputs[i].sizes));
-    LOCKSTEP_CHECK(same_layout(result[i].layout(), inputs[i].layout), "the derivative of ", name_, " gave a ",
-                   result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i, " in another layout");
+    LOCKSTEP_CHECK(same_layout(result[i].layout(), inputs[i].layout) ||
+                       (edges[i].leaf && accepts_partial(Tensor(edges[i].leaf), result[i].layout(), inputs[i].layout)),
+                   "the derivative of ", name_, " gave a ", result[i].is_sharded() ? "sharded" : "plain",
+                   " gradient for input ", i, " in another layout");
   }
   return result;
+}
+
+bool accepts_partial(const Tensor& leaf, const LayoutPtr& given, const LayoutPtr& wanted) {
+  const GradState* state = grad_state(leaf);
+  if (!state || state->node || !state->accepts_partial || !given || !layout::has_partial(*given)) return false;
+  const auto sums = [](const layout::Placement& placement) {
+    return !placement.is_partial() || placement.op == layout::PartialOp::sum;
+  };
+  return std::all_of(given->placements.begin(), given->placements.end(), sums) &&
+         same_layout(layout::gradient_layout(given), wanted);
 }
 
 Tensor Node::unpack(int i) const {

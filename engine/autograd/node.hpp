@@ -95,6 +95,7 @@ struct GradState : AutogradMeta {
   std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
   std::shared_ptr<const std::function<void(const Tensor&, const Tensor&)>> accumulator;
+  bool accepts_partial = false;  // the accumulator
 };
 
 inline GradState* grad_state(const Tensor& tensor) {
@@ -111,6 +112,9 @@ inline bool needs_gradient(const Tensor& tensor) {
 }
 // Whether two layouts are equal; null equals null.
 bool same_layout(const LayoutPtr& a, const LayoutPtr& b);
+// Whether a gradient in the layout `given` may be delivered to a leaf whose gradient layout is `wanted`: the
+// accumulator of the leaf accepts it as it is, a partial sum on axes where `wanted` replicates.
+bool accepts_partial(const Tensor& leaf, const LayoutPtr& given, const LayoutPtr& wanted);
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
 // A gradient for the described tensor, filled with `value`.

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/autograd/node.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
@@ -68,10 +69,11 @@ Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.
 
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
   if (!a.is_sharded()) return a;
-  return record("to_local", local_tensor(a), {a}, {},
-                [gradient, wanted = layout::gradient_layout(a.layout())](const Backward& at) -> Gradients {
-                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
-                });
+  LayoutPtr wanted = layout::gradient_layout(a.layout());
+  if (accepts_partial(a, gradient, wanted)) wanted = gradient;
+  return record("to_local", local_tensor(a), {a}, {}, [gradient, wanted](const Backward& at) -> Gradients {
+    return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
+  });
 }
 
 Tensor redistribute(const Tensor& a, const LayoutPtr& to) {

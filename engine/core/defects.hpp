@@ -77,6 +77,13 @@ enum class Defect {
   optimizer_state_of_first_part,    // every rank takes the first shard of full optimizer state
   bucket_cap_ignored,               // buckets have no maximal size: there is one per type
   transport_tail_left_out,          // copies between ranks omit the last byte
+  shard_layout_not_strided,         // a parameter that is sharded over two axes has the layout of the other order
+  shard_layout_axes_swapped,        // the layout of a parameter on several axes has its placements on the wrong axes
+  shard_unsharded_without_layout,   // an unsharded parameter has lost its layout over the other axes
+  shard_inner_partial_kept,  // a gradient that is partial over tensor parallelism is reduced over data parallelism only
+  shard_divides_by_all_axes,     // the mean of gradients counts the ranks of tensor parallelism
+  clip_norm_of_one_axis,         // clipping leaves out the last axis over which gradients are sharded
+  scaler_found_inf_of_one_axis,  // ranks share along one axis only whether their gradients are finite
   count_
 };
 
