@@ -277,7 +277,7 @@ void BackwardPass::finish_leaf(LeafTask& task) {
   if (!task.grad.any()) return;
   const Tensor leaf(task.leaf);
   GradState& state = make_grad_state(leaf);
-  Tensor grad = task.grad.take(true);
+  Tensor grad = task.grad.take(!state.accepts_partial || !state.hooks.empty());
   if (!state.hooks.empty()) {
     const auto hooks = state.hooks;
     for (const auto& [hook_id, hook] : hooks)

@@ -161,6 +161,23 @@ constexpr std::array table = {
                "a tied parameter becomes one parameter per slot under tensor_parallel"},
     DefectInfo{transport_tail_left_out, "transport_tail_left_out", DefectKind::count, "engine/comm/copy.cpp",
                "copies between ranks omit the last byte"},
+    DefectInfo{shard_layout_not_strided, "shard_layout_not_strided", DefectKind::value,
+               "engine/parallel/shard_parameter.cpp",
+               "a parameter that is sharded over two axes has the layout of the other order"},
+    DefectInfo{shard_layout_axes_swapped, "shard_layout_axes_swapped", DefectKind::value,
+               "engine/parallel/shard_parameter.cpp",
+               "the layout of a parameter on several axes has its placements on the wrong axes"},
+    DefectInfo{shard_unsharded_without_layout, "shard_unsharded_without_layout", DefectKind::value,
+               "engine/parallel/shard_parameter.cpp", "an unsharded parameter has lost its layout over the other axes"},
+    DefectInfo{shard_inner_partial_kept, "shard_inner_partial_kept", DefectKind::value,
+               "engine/parallel/shard_parameter.cpp",
+               "a gradient that is partial over tensor parallelism is reduced over data parallelism only"},
+    DefectInfo{shard_divides_by_all_axes, "shard_divides_by_all_axes", DefectKind::value,
+               "engine/parallel/shard_reduction.cpp", "the mean of gradients counts the ranks of tensor parallelism"},
+    DefectInfo{clip_norm_of_one_axis, "clip_norm_of_one_axis", DefectKind::value, "engine/optim/clip.cpp",
+               "clipping leaves out the last axis over which gradients are sharded"},
+    DefectInfo{scaler_found_inf_of_one_axis, "scaler_found_inf_of_one_axis", DefectKind::value,
+               "engine/optim/grad_scaler.cpp", "ranks share along one axis only whether their gradients are finite"},
 };
 static_assert(table.size() + 1 == static_cast<std::size_t>(count_), "every defect needs its row");
 }  // namespace

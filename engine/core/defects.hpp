@@ -86,6 +86,13 @@ enum class Defect {
   tensor_ranks_keep_values,         // ranks keep the values that they built, instead of those of the first rank
   tensor_ties_broken,               // a tied parameter becomes one parameter per slot
   transport_tail_left_out,          // copies between ranks omit the last byte
+  shard_layout_not_strided,         // a parameter that is sharded over two axes has the layout of the other order
+  shard_layout_axes_swapped,        // the layout of a parameter on several axes has its placements on the wrong axes
+  shard_unsharded_without_layout,   // an unsharded parameter has lost its layout over the other axes
+  shard_inner_partial_kept,  // a gradient that is partial over tensor parallelism is reduced over data parallelism only
+  shard_divides_by_all_axes,     // the mean of gradients counts the ranks of tensor parallelism
+  clip_norm_of_one_axis,         // clipping leaves out the last axis over which gradients are sharded
+  scaler_found_inf_of_one_axis,  // ranks share along one axis only whether their gradients are finite
   count_
 };
 

@@ -4,7 +4,8 @@
 //   shard               the tensor in the parameter slots between calls, which optimizers see: sharded, of the
 //                       parameter's type
 //   post_forward_shard  the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
-//   full                the full parameter that a module computes with: a leaf of the type that the policy computes in
+//   full                the full parameter that a module computes with: a leaf of the type that the policy computes
+//                       in. If the parameter was sharded over other axes before, it has that layout.
 //
 // follow() puts one of the three into the parameter slots, as the state of the planner says, and gives the shards their
 // reduced gradients.
@@ -47,6 +48,7 @@ class TracedShards {
     plan::TensorId id = 0;
     std::vector<Slot> slots;
     int dim = 0;
+    LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
     Tensor shard, post_forward_shard, full;
   };
   // Shards the parameters of one group, which the planner knows already.
