@@ -73,7 +73,8 @@ void require_probability(const char* name, double p) {
   if (!(p >= 0.0 && p < 1.0) && p != 1.0)
     throw Error(str(name, ": a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
 }
-// Draws one number per element of a full tensor, in memory order, and writes the results of the held elements to `kept`.
+// Draws one number per element of a full tensor, in memory order, and writes the results of the held elements to
+// `kept`.
 void draw_shard(const Dims& full_sizes, const std::vector<std::vector<layout::Chunk>>& held, double p, bool* kept) {
   Generator& generator = RankContext::current().generator();
   std::vector<std::vector<bool>> is_held;
@@ -129,11 +130,10 @@ CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets) {
 ClassSums class_sums(const Tensor& logits, const Tensor& targets, const Tensor& tops) {
   const ClassSums out{zeros(targets.sizes(), tops.dtype(), tops.device()),
                       zeros(targets.sizes(), tops.dtype(), tops.device())};
-  run_operands("cross_entropy", logits.device(), logits.num_elements(),
-               {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
-               [](kernels::Space space, const auto& at) {
-                 kernels::class_sums(space, at[0], at[1], at[2], at[3], at[4]);
-               });
+  run_operands(
+      "cross_entropy", logits.device(), logits.num_elements(),
+      {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
+      [](kernels::Space space, const auto& at) { kernels::class_sums(space, at[0], at[1], at[2], at[3], at[4]); });
   return out;
 }
 
