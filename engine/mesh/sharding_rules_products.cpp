@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharding_rules.hpp"
 
@@ -103,7 +104,9 @@ Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const Sharded
     const Placement& out = product.result.placements[axis];
     Placement &wanted = rule.bias.placements[axis], &gradient = rule.bias_grad.placements[axis];
     const Placement given = wanted;
-    wanted = out.is_shard(last) ? moved(out, 0) : out.is_partial() ? layout::partial() : layout::replicate();
+    wanted = out.is_shard(last)                                                     ? moved(out, 0)
+             : out.is_partial() && !defect_armed(Defect::sharded_bias_added_by_all) ? layout::partial()
+                                                                                    : layout::replicate();
     if (!given.is_replicate() && !(given == wanted))
       refuse("linear", *bias, weight, "replicate the bias, or shard it like the rows of the weight");
     gradient = out.is_shard(last) ? wanted : out.is_shard() ? layout::partial() : layout::replicate();

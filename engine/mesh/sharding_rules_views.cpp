@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "engine/core/checked.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharding_rules.hpp"
 
@@ -120,7 +121,7 @@ class ViewedDims {
     }
     for (int to = group.to_begin; to < group.to_end; ++to) {
       if (sizes_[to] == 1) continue;
-      made.dim = to;
+      made.dim = defect_armed(Defect::sharded_view_takes_last_dim) ? group.to_end - 1 : to;
       return a_.sizes[dim] % shards == 0 && sizes_[to] % shards == 0 ? std::optional(made) : std::nullopt;
     }
     return std::nullopt;
