@@ -3,6 +3,7 @@
 
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops_network.hpp"
@@ -11,15 +12,22 @@ namespace lockstep::ops {
 
 namespace {
 
-// The global sizes of the result. Wrong operands get sizes that the operation itself then refuses.
+// The global sizes of the result. Throws Error for operands that do not fit.
 Dims sizes_of_convolution(const Tensor& x, const Tensor& weight, const Dims& stride, const Dims& padding) {
   const Dims &from = global_sizes(x), &kernel = global_sizes(weight);
-  if (from.size() != 4 || kernel.size() != 4 || stride.size() != 2 || padding.size() != 2 || stride[0] < 1 ||
-      stride[1] < 1)
-    throw Error(str("conv2d: x ", describe_sharded(x), ", weight ", describe_sharded(weight)),
-                "give x (batch, in, height, width), a weight of four dims, and two strides and paddings");
+  bool fits =
+      from.size() == 4 && kernel.size() == 4 && stride.size() == 2 && padding.size() == 2 && from[1] == kernel[1];
   Dims sizes = {from[0], kernel[0]};
-  for (int i = 0; i < 2; ++i) sizes.push_back((from[i + 2] + 2 * padding[i] - kernel[i + 2]) / stride[i] + 1);
+  for (int i = 0; fits && i < 2; ++i) {
+    const std::int64_t free =
+        checked_add(from[i + 2], checked_multiply(2, padding[i], "conv2d"), "conv2d") - kernel[i + 2];
+    fits = stride[i] > 0 && padding[i] >= 0 && free >= 0;
+    if (fits) sizes.push_back(free / stride[i] + 1);
+  }
+  if (!fits)
+    throw Error(str("conv2d: x ", describe_sharded(x), ", weight ", describe_sharded(weight), ", stride ",
+                    to_text(stride), ", padding ", to_text(padding)),
+                "give x (batch, in, height, width) and a weight (out, in, height, width), no larger than the image");
   return sizes;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/core/rank_context.hpp"
 
 namespace lockstep::ops {
 
@@ -13,7 +14,15 @@ Tensor conv2d_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bi
   const Tensor local_x = local_for(x, rule.x, rule.x_grad);
   const Tensor local_weight = local_for(weight, rule.weight, rule.weight_grad);
   const Tensor local_bias = bias ? local_for(*bias, rule.bias, rule.bias_grad) : Tensor();
-  return from_local(f(local_x, local_weight, bias ? &local_bias : nullptr), make_layout(rule.result));
+  const Tensor* const own_bias = bias ? &local_bias : nullptr;
+  if (local_weight.num_elements() > 0 || num_elements(rule.weight.sizes) == 0)
+    return from_local(f(local_x, local_weight, own_bias), make_layout(rule.result));
+  // No input or no output channels on this rank. The result depends on all operands all the same, so that they get
+  // gradients on every rank: sums of no elements, or a result without elements.
+  const Dims sizes = layout::local_sizes(rule.result, RankContext::current().rank());
+  Tensor none = add(zeros(sizes, local_x.dtype(), local_x.device()), add(sum(local_x), sum(local_weight)));
+  if (own_bias) none = add(none, ops::view(*own_bias, {sizes[1], 1, 1}));
+  return from_local(none, make_layout(rule.result));
 }
 
 Tensor batch_norm_on_sharded(const Tensor& x, const std::array<const Tensor*, 4>& per_channel, bool training,

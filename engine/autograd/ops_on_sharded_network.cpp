@@ -32,8 +32,9 @@ Tensor select_own(const char* name, const Tensor& a, int dim, const Tensor& inde
   });
 }
 
-bool is_whole(const std::vector<layout::Chunk>& held, std::int64_t size) {
-  return held.size() == 1 && held[0].length == size;
+// Whether the operation on the local shard finds every index, and wrong ones: without elements it would not look.
+bool finds_all(const Tensor& local, const std::vector<layout::Chunk>& held, std::int64_t size) {
+  return local.num_elements() > 0 && held.size() == 1 && held[0].length == size;
 }
 
 }  // namespace
@@ -44,7 +45,7 @@ Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices) {
   const Tensor rows = local_for(weight, rule.a, rule.a_grad), at = local_for(indices, rule.b, rule.b_grad);
   const std::int64_t size = rule.a.sizes[0];
   const std::vector<layout::Chunk> held = held_rows(rule.a, 0);
-  if (is_whole(held, size)) return from_local(embedding(rows, at), make_layout(rule.result));
+  if (finds_all(rows, held, size)) return from_local(embedding(rows, at), make_layout(rule.result));
   const Tensor found = select_own("embedding", rows, 0, raw::reshape(at, Dims{at.num_elements()}), size, held);
   Dims sizes = at.sizes();
   sizes.push_back(rows.size(1));
@@ -57,7 +58,7 @@ Tensor index_select_on_sharded(const Tensor& a, int dim, const Tensor& index) {
   const Tensor from = local_for(a, rule.a, rule.a_grad), at = local_for(index, rule.b, rule.b_grad);
   const int on = normalize_dim(dim, from.num_dims(), "index_select");
   const std::vector<layout::Chunk> held = held_rows(rule.a, on);
-  const Tensor found = is_whole(held, rule.a.sizes[on])
+  const Tensor found = finds_all(from, held, rule.a.sizes[on])
                            ? index_select(from, on, at)
                            : select_own("index_select", from, on, at, rule.a.sizes[on], held);
   return from_local(found, make_layout(rule.result));

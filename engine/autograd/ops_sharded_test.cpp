@@ -259,7 +259,7 @@ TEST(OpsSharded, ChangeTensorsOfOneLayoutInPlace) {
     require(a.is_sharded(), "still sharded");
     require_error([&] { ops::copy_(a, other); }, "copy_: a sharded operand, float64 (3, 2) as (Shard(0)) on dp 2");
     require_error([&] { ops::copy_(a, other); }, "distribute the plain one");
-    require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the first");
+    require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the other");
     const Tensor summands = distribute(other, mesh, {partial()});
     require_error([&] { ops::mul_(summands, summands); }, "redistribute it first");
     set_requires_grad(a, true);
@@ -289,7 +289,12 @@ TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
     require_error([&] { ops::select(a, 0, 0); }, "select: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
     require_error([&] { ops::cat({plain, a}, 0); }, "cat: a plain operand");
     require_error([&] { ops::cat({a, b}, 0); }, "redistribute them to the same placements");
-    require_error([&] { ops::reshape(b, {8}); }, "reshape: (4, 2) as (Shard(1)) on tp 2 to (8,): the shards of dim 1");
+    const Tensor uneven = distribute(values({4, 3}), mesh, {shard(0)});
+    require_error(
+        [&] {
+          ops::reshape(uneven, {3, 4});
+        },
+        "reshape: (4, 3) as (Shard(0)) on tp 2 to (3, 4): the shards of dim 0 are no shards of the result");
     require_error([&] { ops::conv2d(a, a, nullptr); }, "conv2d: x float64 (4, 2) as (Shard(0)) on tp 2");
   });
   EXPECT_THAT(failures, Each(""));

@@ -58,8 +58,9 @@ Unary unsqueeze(const ShardedLayout& a, int dim);
 
 // ---- views and joins (sharding_rules_views.cpp): partial placements stay ----
 // The same elements in the same order with other (complete) sizes. A sharded dim stays whole, or is the first of the
-// dims that are split or merged; then its shards must be even before and after. A later one of merged dims becomes a
-// strided shard, and a strided shard becomes a shard of a later one of the dims into which its dim is split.
+// dims that are split or merged; then the shards before and after must hold the same elements, as even shards do. A
+// later one of merged dims becomes a strided shard, and a strided shard becomes a shard of a later one of the dims into
+// which its dim is split.
 Unary view(const char* operation, const ShardedLayout& a, const Dims& sizes);
 // `sizes` for `num_elements` elements, with the size that stands for a -1.
 Dims complete_sizes(const char* operation, const Dims& from, const Dims& sizes);

@@ -114,7 +114,6 @@ class ViewedDims {
     int moved_away = -1;  // the axis whose strided shard becomes a shard of a later dim
     for (std::size_t other = 0; other < a_.placements.size(); ++other)
       if (a_.placements[other].is_shard(dim) && dim_after_split(other, group)) moved_away = static_cast<int>(other);
-    const std::int64_t shards = num_shards(dim, dim + 1, moved_away);
     if (const std::optional<int> same = dim_between(group, 1, elements_after(group, dim)); same && moved_away < 0) {
       made.dim = *same;
       return made;
@@ -122,9 +121,26 @@ class ViewedDims {
     for (int to = group.to_begin; to < group.to_end; ++to) {
       if (sizes_[to] == 1) continue;
       made.dim = defect_armed(Defect::sharded_view_takes_last_dim) ? group.to_end - 1 : to;
-      return a_.sizes[dim] % shards == 0 && sizes_[to] % shards == 0 ? std::optional(made) : std::nullopt;
+      const std::int64_t inner = elements_after(group, dim), to_inner = product_of(sizes_, to + 1, group.to_end);
+      return same_shards(axis, moved_away, {a_.sizes[dim], inner}, {sizes_[to], to_inner}) ? std::optional(made)
+                                                                                           : std::nullopt;
     }
     return std::nullopt;
+  }
+
+  // A dim, and the number of elements of each of its indices.
+  struct Extent {
+    std::int64_t size, each;
+  };
+  // Whether the shardings of the dim of an axis, without those of `left_out`, give every rank the same elements.
+  bool same_shards(std::size_t axis, int left_out, Extent from, Extent to) const {
+    const Placement& own = a_.placements[axis];
+    const int ranks = a_.mesh.size(static_cast<int>(axis));
+    const std::int64_t shards = num_shards(own.dim, own.dim + 1, left_out);
+    if (from.size % shards == 0 && to.size % shards == 0) return true;
+    return own.kind == Placement::Kind::shard && shards == ranks &&
+           bounded_product(layout::chunk_length(from.size, ranks), from.each) ==
+               bounded_product(layout::chunk_length(to.size, ranks), to.each);
   }
 
   std::optional<Placement> merged(std::size_t axis, const Group& group) const {
@@ -190,9 +206,10 @@ Unary view(const char* operation, const ShardedLayout& a, const Dims& sizes) {
     if (!a.placements[axis].is_shard()) continue;
     const std::optional<Placement> to = dims.placement(axis);
     if (!to)
-      throw Error(str(operation, ": ", a.text(), " to ", to_text(sizes), ": the shards of dim ", a.placements[axis].dim,
-                      " are no shards of the result"),
-                  "split or merge dims with the sharded one first, in even shards, or redistribute it before");
+      throw Error(
+          str(operation, ": ", a.text(), " to ", to_text(sizes), ": the shards of dim ", a.placements[axis].dim,
+              " are no shards of the result"),
+          "split or merge dims with the sharded one first, so that its shards stay whole, or redistribute it before");
     rule.result.placements[axis] = *to;
   }
   return rule;
