@@ -76,7 +76,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
 Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
 
-// ---- batch norm and convolution (ops_convolution.cpp): floating; refuse sharded operands ----
+// ---- batch norm and convolution (ops_convolution.cpp): floating ----
 // Normalizes x (batch, channels, ...) per channel; the four tensors are (channels) or null. Training uses the
 // statistics of the batch (at least two values per channel, else Error) and moves the running statistics towards them
 // by `momentum`, the variance with divisor count - 1. Evaluation uses the running statistics; Error when they are null.

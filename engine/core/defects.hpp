@@ -64,6 +64,15 @@ enum class Defect {
   sharded_pieces_in_rank_order,     // shards of several pieces are joined rank by rank instead of piece by piece
   sharded_gathers_twice,            // an all-gather is made twice
   sharded_mean_of_parts,            // a mean divides by the size of this rank's shard
+  sharded_rows_off_by_one,          // a rank that holds a range of rows of an embedding leaves out the last one
+  sharded_vocabulary_offset,        // the targets of a loss are looked up one class late on all ranks but the first
+  sharded_loss_own_maximum,         // each rank subtracts its own maximum from its logits instead of that of all
+  sharded_loss_mean_of_parts,       // a mean loss divides by the rows of this rank
+  sharded_loss_gathers_logits,      // the logits of a loss over sharded classes are gathered
+  sharded_bias_added_by_all,        // a linear layer with a partial result adds the whole bias on every rank
+  sharded_view_takes_last_dim,      // a split of a sharded dim shards the last of the new dims instead of the first
+  sharded_partial_gradient_kept,    // the partial gradient of an operand that ranks share is not reduced
+  sharded_dropout_draws_shard,      // dropout on a shard draws one number per element of the shard
   sharded_gradient_of_own_part,     // the gradient of a slice into shards is not gathered from the other ranks
   clip_norm_of_parts,               // clipping uses the norm of this rank's shards
   shard_empty_part_offset,          // a shard without rows takes no room in the flat buffer of its rank

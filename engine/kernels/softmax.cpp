@@ -241,6 +241,23 @@ struct ClassLosses {
 };
 
 template <class T>
+struct ClassSums {
+  using C = ComputeType<T>;
+  C* sums;
+  C* picked;
+  const T* logits;
+  const std::int64_t* targets;
+  const C* tops;
+  std::int64_t classes;
+  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+    const T* const x = logits + row * classes;
+    const C top = tops[row];
+    sums[row] = ordered_sum<C>(classes, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    picked[row] = targets[row] < 0 ? C(0) : static_cast<C>(x[targets[row]]);
+  }
+};
+
+template <class T>
 struct ClassLossesBackward {
   using C = ComputeType<T>;
   T* out;
@@ -259,6 +276,7 @@ struct ClassLossesBackward {
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) to[i] = static_cast<T>(math::exp(static_cast<C>(x[i]) - log_sum) * by);
     const std::int64_t target = targets[row];
+    if (target < 0) return;
     to[target] = static_cast<T>((math::exp(static_cast<C>(x[target]) - log_sum) - C(1)) * by);
   }
 };
@@ -326,6 +344,16 @@ void class_losses(Space space, const View& losses, const View& log_sums, const V
     using C = ComputeType<T>;
     run(space, "lockstep::class_losses", num_elements(targets),
         ClassLosses<T>{data_of<C>(losses), data_of<C>(log_sums), data_of<const T>(logits), target, classes});
+  });
+}
+
+void class_sums(Space space, const View& sums, const View& picked, const View& logits, const View& targets,
+                const View& tops) {
+  dispatch_floating(logits.dtype, [&]<class T>() {
+    using C = ComputeType<T>;
+    run(space, "lockstep::class_sums", num_elements(targets),
+        ClassSums<T>{data_of<C>(sums), data_of<C>(picked), data_of<const T>(logits),
+                     data_of<const std::int64_t>(targets), data_of<const C>(tops), logits.sizes.back()});
   });
 }
 
