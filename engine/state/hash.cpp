@@ -4,7 +4,6 @@
 #include <bit>
 #include <charconv>
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "engine/core/error.hpp"

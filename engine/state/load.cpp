@@ -218,10 +218,11 @@ std::vector<std::string> common_lines(const std::vector<std::string>& of_ranks) 
 LoadReport load(const State& state, const std::string& folder, const LoadOptions& options) {
   finish_saves();
   const NoGrad no_grad;
-  const std::string operation = str("load_checkpoint `", folder, "`");
+  const std::string shown = options.shown.empty() ? folder : options.shown;
+  const std::string operation = str("load_checkpoint `", shown, "`");
   std::unique_ptr<Load> load;
   const std::vector<std::string> unexpected = common_lines(agree(operation, [&] {
-    load = std::make_unique<Load>(state, folder, folder, options.partial);
+    load = std::make_unique<Load>(state, folder, shown, options.partial);
     return load->prepare();
   }));
   if (!unexpected.empty() && !options.partial)  // on every rank

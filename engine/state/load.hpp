@@ -22,6 +22,7 @@ struct LoadOptions {
   // Loads the keys that both sides have. Otherwise a key of the state that the checkpoint lacks is an error, and so is
   // a key of the checkpoint below a part of the state that no rank's state has.
   bool partial = false;
+  std::string shown = {};  // the name of the folder in messages; empty: the folder
 };
 struct LoadReport {
   std::map<std::string, std::string> values;  // of the plain values of the state, as JSON

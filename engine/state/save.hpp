@@ -29,6 +29,7 @@ struct SaveOptions {
   bool overwrite = false;       // replace a checkpoint of this name; otherwise it is an error
   bool async = false;
   FileSystem* files = nullptr;  // null: the real file system
+  std::string shown = {};       // the name of the folder in messages; empty: the folder
   // Called before this rank's file is written, on the rank's own thread; it may refuse by an Error.
   std::function<void(const std::string& path, std::uint64_t bytes)> before_write = {};
 };
