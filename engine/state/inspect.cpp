@@ -54,15 +54,22 @@ void check_header(Reader& reader, const std::string& folder, const std::string& 
   const std::uint64_t header = safetensors_header_bytes(first, file.bytes(), name);
   first.resize(static_cast<std::size_t>(header));
   file.read(0, first.data(), first.size());
-  using Place = std::tuple<std::uint64_t, std::uint64_t, std::string>;
-  std::set<Place> in_header, in_index;
+  using Place = std::tuple<std::uint64_t, std::uint64_t, DType, std::string>;
+  std::map<Place, std::string> in_header;           // names
+  std::map<Place, std::set<std::string>> in_index;  // the names that a chunk may have; tied tensors share chunks
   for (const SafetensorsEntry& entry : read_safetensors_header(first, file.bytes(), name))
-    in_header.insert({header + entry.begin, header + entry.end, to_text(entry.sizes)});
+    in_header[{header + entry.begin, header + entry.end, entry.dtype, to_text(entry.sizes)}] = entry.name;
   for (const auto& [key, tensor] : reader.index().tensors)
     for (const SavedChunk& chunk : tensor.chunks)
       if (chunk.file == name)
-        in_index.insert({chunk.offset, chunk.offset + tensor.chunk_bytes(chunk), to_text(chunk.box.sizes)});
-  if (in_header != in_index)
+        in_index[{chunk.offset, chunk.offset + tensor.chunk_bytes(chunk), tensor.dtype, to_text(chunk.box.sizes)}]
+            .insert(name_of_chunk(key, tensor.sizes, chunk.box));
+  const bool agree = in_header.size() == in_index.size() &&
+                     std::all_of(in_header.begin(), in_header.end(), [&](const auto& entry) {
+                       const auto found = in_index.find(entry.first);
+                       return found != in_index.end() && found->second.contains(entry.second);
+                     });
+  if (!agree)
     throw Error(str("the header of `", name, "` lists other tensors than the index"),
                 "restore the checkpoint from a copy");
 }

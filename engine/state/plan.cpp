@@ -118,8 +118,8 @@ void assign(std::vector<SharedBox> boxes, const WritePlan& plan,
     if (!writer) continue;
     const auto rank = static_cast<std::size_t>(*writer);
     bytes[rank] += one.bytes();
-    const bool is_full = one.box.sizes == plan.tensors.at(*one.key).sizes;
-    const PlannedChunk chunk{*one.key, one.dtype, one.box, is_full ? *one.key : *one.key + one.box.text(), 0};
+    const Dims& sizes = plan.tensors.at(*one.key).sizes;
+    const PlannedChunk chunk{*one.key, one.dtype, one.box, name_of_chunk(*one.key, sizes, one.box), 0};
     by_rank[rank].push_back(chunk);
     if (one.ranks.size() > 1 && defect_armed(Defect::saved_replicas_twice)) [[unlikely]]
       by_rank[static_cast<std::size_t>(one.ranks[one.ranks[0] == *writer])].push_back(chunk);
@@ -150,6 +150,10 @@ std::string tie_of(const std::vector<Holder>& holders) {
 }
 
 }  // namespace
+
+std::string name_of_chunk(const std::string& key, const Dims& sizes, const Box& box) {
+  return box.sizes == sizes ? key : key + box.text();
+}
 
 WritePlan plan_writes(const std::vector<std::vector<HeldTensor>>& held, std::int64_t cut_bytes) {
   const std::map<std::string, std::vector<Holder>> holders = holders_by_key(held);

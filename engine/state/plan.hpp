@@ -39,6 +39,8 @@ struct PlannedChunk {
   std::uint64_t begin = 0;  // bytes, counted from the end of the file's header
   std::uint64_t bytes() const { return bounded_bytes(box.num_elements(), size_of(dtype)); }
 };
+// "fc1.weight" if the box is the full tensor, else "fc1.weight[0:4, 2:8]".
+std::string name_of_chunk(const std::string& key, const Dims& sizes, const Box& box);
 struct PlannedTensor {
   DType dtype = DType::float32;
   Dims sizes;
