@@ -84,6 +84,16 @@ enum class Defect {
   scaler_unscale_left_out,          // the gradients of a scaled loss are not divided by the scale
   scaler_growth_not_reset,          // a skipped step does not reset the count of steps until the scale grows
   optimizer_state_of_first_part,    // every rank takes the first shard of full optimizer state
+  saved_replicas_by_nobody,         // no rank writes the values that several ranks hold
+  saved_replicas_twice,             // two ranks write the values that several ranks hold
+  saved_chunk_of_zeros,             // the last chunk of a rank's file is never written
+  saved_stale_snapshot,             // an asynchronous save writes the snapshot of the save before it
+  saved_over_old,                   // the old checkpoint is removed before the new one is complete
+  saved_failure_of_one_rank,        // the failure of a rank in a save or load is raised on that rank only
+  loaded_from_wrong_offset,         // the pieces of a chunk are read from its begin
+  loaded_without_hashes,            // the values of a checkpoint are not compared with their hashes
+  loaded_step_forgotten,            // the step counts of an optimizer are not restored
+  loaded_options_forgotten,         // the hyperparameters of an optimizer are not restored
   bucket_cap_ignored,               // buckets have no maximal size: there is one per type
   tensor_bias_on_every_rank,        // each rank adds the full bias of a rowwise layer before the sum
   tensor_bias_gradient_divided,     // the gradient of such a bias is divided by the number of ranks

@@ -83,6 +83,10 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::to_empty, OnError::ends_plan};
     case Verb::load_state_dict:
       return {&DryRun::load_state_dict, OnError::is_left_out};
+    case Verb::save_checkpoint:
+      return {&DryRun::save_checkpoint, OnError::is_left_out};
+    case Verb::load_checkpoint:
+      return {&DryRun::load_checkpoint, OnError::is_left_out};
     case Verb::backward:
       return {&DryRun::backward, OnError::ends_plan};
     case Verb::clip_grad_norm:
