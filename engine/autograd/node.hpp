@@ -144,6 +144,7 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
+  const std::function<void(const char*, const std::vector<Tensor>&, const std::vector<Tensor>&)>* seen = nullptr;
   const char* saving = "";  // the operation whose tensors the hooks are packing
   int recomputations = 0;   // nesting depth of recomputations
   std::uint64_t next_backward = 1;

@@ -104,6 +104,8 @@ bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
 // NOLINTBEGIN(performance-unnecessary-value-param)
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function) {
+  if (const auto* seen = autograd_rank().seen) [[unlikely]]
+    (*seen)(name, inputs, results);
   if (!recording(inputs)) return results;
   NodePtr node = make_node(name, inputs, std::move(function));
   save(*node, saved);
@@ -122,6 +124,8 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
 
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction function, std::span<const int> order) {
+  if (const auto* seen = autograd_rank().seen) [[unlikely]]
+    (*seen)(name, inputs, {result});
   if (!recording(inputs)) return result;
   LOCKSTEP_CHECK(is_floating(result.dtype()), name, " records a result of type ", name_of(result.dtype()));
   NodePtr node = make_node(name, inputs, std::move(function));
@@ -137,6 +141,8 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
 
 void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
                      BackwardFunction function) {
+  if (const auto* seen = autograd_rank().seen) [[unlikely]]
+    (*seen)(name, inputs, {tensor});
   const bool records = recording(inputs);
   if (records) {
     const GradState* state = grad_state(tensor);
@@ -231,5 +237,10 @@ std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::funct
     })[0];
   return tensors;
 }
+
+OperationWatch::OperationWatch(SeenOperation seen)
+    : seen_(std::move(seen)), previous_(std::exchange(autograd_rank().seen, &seen_)) {}
+
+OperationWatch::~OperationWatch() { autograd_rank().seen = previous_; }
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ IssueCollective Planner::issue() {
   };
 }
 
-Planner::Planner() : shards_(facts_, awaited_, issue()) {}
+Planner::Planner(int rank) : shards_(facts_, awaited_, issue()), tensor_parallel_(rank, issue()) {}
 
 // ---- owners of parameters ----
 // The tensors below `root`, without those of modules that are ignored, sharded, or replicated themselves.
@@ -74,6 +74,10 @@ void Planner::set_flags(ModuleId module, const FlagChange& flags, bool recurse) 
     if (replicated != replicated_.end() && flags.requires_gradient_sync)
       replicated->second.set_gradient_sync(*flags.requires_gradient_sync);
   }
+}
+
+void Planner::leave_out_tensor_parallel(const std::string& reason) {
+  if (std::find(left_out_.begin(), left_out_.end(), reason) == left_out_.end()) left_out_.push_back(reason);
 }
 
 // ---- events ----

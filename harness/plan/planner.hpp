@@ -24,12 +24,13 @@
 #include "harness/plan/facts.hpp"
 #include "harness/plan/replicate_plan.hpp"
 #include "harness/plan/shard_plan.hpp"
+#include "harness/plan/tensor_parallel_plan.hpp"
 
 namespace lockstep::plan {
 
 class Planner {
  public:
-  Planner();
+  explicit Planner(int rank = 0);
   Planner(const Planner&) = delete;
   Planner& operator=(const Planner&) = delete;
 
@@ -60,6 +61,19 @@ class Planner {
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
   const ShardPlan& shards() const { return shards_; }
+  TensorParallelPlan& tensor_parallel() { return tensor_parallel_; }
+  // The collectives of clip_grad_norm: one all_reduce per axis that shards some gradient. `gradients`: those of sharded
+  // tensors, with the type of their norms.
+  struct Gradient {
+    layout::ShardedLayout layout;
+    DType norm_type = DType::float32;
+  };
+  void clip_gradients(const std::vector<Gradient>& gradients);
+  // The collectives of a gradient scaler: one all_reduce of a flag per mesh.
+  void unscale_gradients(const std::vector<Gradient>& gradients);
+  // Something of the case is not planned: the collectives of tensor parallelism and redistributions are left out.
+  void leave_out_tensor_parallel(const std::string& reason);
+  const std::vector<std::string>& left_out() const { return left_out_; }
   bool is_applied(ModuleId module) const { return replicated_.contains(module) || shards_.has(module); }
 
   // ---- events; those of modules and parameters without an applied API have no effect ----
@@ -104,6 +118,8 @@ class Planner {
   std::vector<Collective> collectives_;
   std::map<ModuleId, ReplicatePlan> replicated_;
   ShardPlan shards_;
+  TensorParallelPlan tensor_parallel_;
+  std::vector<std::string> left_out_;
   struct SavedState {
     std::size_t num_collectives = 0;
     std::map<ModuleId, ReplicatePlan> replicated;

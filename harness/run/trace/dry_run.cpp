@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/core/rank_context.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/scenario/evaluation.hpp"
@@ -13,10 +14,12 @@ using scenario::Step;
 using scenario::Verb;
 
 DryRun::DryRun()
-    : model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
+    : planner_(RankContext::current().rank()),
+      model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
       shards_(planner_, {[this](plan::TensorId id, const Tensor& tensor) { model_.replace(id, tensor); },
                          [this](plan::TensorId id) { watch_.report_gradient(id); }}),
-      watch_(planner_, model_, shards_) {}
+      watch_(planner_, model_, shards_),
+      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}) {}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.
 DryRun::Treatment DryRun::treatment_of(Verb verb) {
@@ -34,10 +37,7 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::activation_checkpoint:  // it communicates nothing, and the hooks see its recomputations
     case Verb::optimizer:
     case Verb::forward:
-    case Verb::step:
     case Verb::grad_scaler:
-    case Verb::unscale:
-    case Verb::update_scale:
     case Verb::set_lr:
     case Verb::zero_grad:
       return {&DryRun::run_as_is, OnError::ends_plan};
@@ -91,6 +91,12 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::backward, OnError::ends_plan};
     case Verb::clip_grad_norm:
       return {&DryRun::clip_grad_norm, OnError::is_left_out};
+    case Verb::step:
+      return {&DryRun::step, OnError::ends_plan};
+    case Verb::unscale:
+      return {&DryRun::unscale, OnError::ends_plan};
+    case Verb::update_scale:
+      return {&DryRun::update_scale, OnError::ends_plan};
     case Verb::observe:
       return {&DryRun::observe, OnError::ends_plan};
     case Verb::hook:

@@ -12,12 +12,14 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "harness/plan/planner.hpp"
 #include "harness/run/step_runner.hpp"
 #include "harness/run/trace/module_watch.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/trace/traced_model.hpp"
 #include "harness/run/trace/traced_shards.hpp"
 #include "harness/run/verbs/parallel_arguments.hpp"
@@ -76,6 +78,10 @@ class DryRun final : public StepRunner {
   Value load_checkpoint(StepCall& call);
   Value backward(StepCall& call);
   Value clip_grad_norm(StepCall& call);
+  void plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
+  Value unscale(StepCall& call);
+  Value step(StepCall& call);
+  Value update_scale(StepCall& call);
   Value observe(StepCall& call);
   Value hook(StepCall& call);
   Value wait(StepCall& call);
@@ -110,7 +116,9 @@ class DryRun final : public StepRunner {
   TracedModel model_;
   TracedShards shards_;
   ModuleWatch watch_;
-  std::map<plan::TensorId, MeshPtr> gather_meshes_;  // of sharded parameters: the ranks of their all-gathers
+  TracedLayouts layouts_;
+  std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
   std::vector<std::string> unknown_values_;
   bool is_attempt_ = false;  // within a step that must raise
   int num_attempts_ = 0;

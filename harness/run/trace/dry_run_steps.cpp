@@ -97,7 +97,52 @@ Value DryRun::backward(StepCall& call) {
   return none;
 }
 
-Value DryRun::clip_grad_norm(StepCall& call) { return Value(empty({}, DType::float32, call.in.session().device)); }
+// ---- steps that read all gradients ----
+namespace {
+
+void add_gradient(std::vector<plan::Planner::Gradient>& gradients, const Tensor& parameter) {
+  const Tensor gradient = grad(parameter);
+  if (!gradient.defined() || !gradient.is_sharded()) return;
+  const DType dtype = gradient.dtype();
+  gradients.push_back({*gradient.layout(), size_of(dtype) == 2 ? DType::float32 : dtype});
+}
+
+}  // namespace
+
+Value DryRun::clip_grad_norm(StepCall& call) {
+  std::vector<plan::Planner::Gradient> gradients;
+  for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
+    add_gradient(gradients, entry.tensor());
+  watch_.report_position();
+  planner_.clip_gradients(gradients);
+  return Value(empty({}, DType::float32, call.in.session().device));
+}
+
+// A disabled scaler has no state.
+void DryRun::plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer) {
+  if (!scaler->state_dict() || !unscaled_[scaler].insert(optimizer).second) return;
+  std::vector<plan::Planner::Gradient> gradients;
+  for (const optim::Group& group : optimizer->groups())
+    for (const optim::ParameterRef& parameter : group.parameters) add_gradient(gradients, parameter.get());
+  watch_.report_position("optimizer");
+  planner_.unscale_gradients(gradients);
+}
+
+Value DryRun::unscale(StepCall& call) {
+  plan_unscale(call.value("scaler").as_scaler("scaler"), call.value("optimizer").as_optimizer("optimizer"));
+  return run_verb(call);
+}
+
+Value DryRun::step(StepCall& call) {
+  if (call.has("scaler"))
+    plan_unscale(call.value("scaler").as_scaler("scaler"), call.value("optimizer").as_optimizer("optimizer"));
+  return run_verb(call);
+}
+
+Value DryRun::update_scale(StepCall& call) {
+  unscaled_.erase(call.value("scaler").as_scaler("scaler"));
+  return run_verb(call);
+}
 
 // The window holds the planned counts. Only a run knows the peak memory and the seconds.
 Value DryRun::observe(StepCall& call) {

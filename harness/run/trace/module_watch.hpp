@@ -25,6 +25,8 @@ class ModuleWatch {
   // Reports the phase, the line and the iteration of the next collectives. The phase is the current one unless given.
   void report_position(const char* phase = nullptr);
   void report_gradient(plan::TensorId id);
+  // The same as report_position(), within a backward.
+  void report_backward_position();
 
   void begin_iteration() { ++iteration_; }
   // Forgets calls that have not returned: a forward failed, or a hook's step runs within one.
@@ -35,7 +37,6 @@ class ModuleWatch {
  private:
   void before_forward(plan::ModuleId id, nn::Module& module, nn::Inputs& inputs);
   void after_forward(plan::ModuleId id, nn::Structure& outputs);
-  void report_backward_position();
   void prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) const;
 
   plan::Planner& planner_;

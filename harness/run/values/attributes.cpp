@@ -5,6 +5,7 @@
 #include "engine/autograd/ops_sharded.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/trace/stand_in.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/scenario/diagnostics.hpp"
 
@@ -16,7 +17,27 @@ namespace {
   throw Error(str(describe(of), " has no `", name, "`", scenario::suggestion(name, known)));
 }
 
+std::vector<std::string> texts_of(const Placements& placements) {
+  std::vector<std::string> texts;
+  for (const layout::Placement& placement : placements) texts.push_back(layout::to_text(placement));
+  return texts;
+}
+
+// An attribute of a value whose layout a dry run has noted. Empty for other values and attributes.
+std::optional<Value> noted_attribute(const Tensor& tensor, const std::string& name) {
+  TracedLayouts* traced = TracedLayouts::active();
+  const TracedLayouts::Note* note = traced ? traced->find(tensor) : nullptr;
+  if (!note) return {};
+  if (name == "sharded") return Value(true);
+  if (name == "local") return Value(traced->local(tensor));
+  if (!note->layout) return {};
+  if (name == "mesh") return Value(std::make_shared<const DeviceMesh>(note->layout->mesh));
+  if (name == "placements") return Value::texts(texts_of(note->layout->placements));
+  return {};
+}
+
 Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string& name) {
+  if (std::optional<Value> noted = noted_attribute(tensor, name)) return *std::move(noted);
   if (name == "grad") {
     const Tensor gradient = grad(tensor);
     return gradient.defined() ? Value(gradient) : Value();
@@ -42,12 +63,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "sharded") return Value(tensor.is_sharded());
   if (name == "local") return tensor.is_sharded() ? Value(ops::to_local(tensor)) : of;
   if (tensor.is_sharded() && name == "mesh") return Value(std::make_shared<const DeviceMesh>(tensor.layout()->mesh));
-  if (tensor.is_sharded() && name == "placements") {
-    std::vector<std::string> placements;
-    for (const layout::Placement& placement : tensor.layout()->placements)
-      placements.push_back(layout::to_text(placement));
-    return Value::texts(placements);
-  }
+  if (tensor.is_sharded() && name == "placements") return Value::texts(texts_of(tensor.layout()->placements));
   if (name == "mesh" || name == "placements")
     throw Error(str("only sharded tensors have `", name, "`; this is ", describe(of)), "ask `sharded` first");
   unknown(of, name,

@@ -1,6 +1,10 @@
 #include "harness/run/values/functions.hpp"
 
+#include <algorithm>
 #include <array>
+#include <optional>
+
+#include "harness/run/trace/traced_layouts.hpp"
 
 namespace lockstep::run {
 
@@ -43,10 +47,33 @@ Dims sizes_of(const List& values, std::string_view subject) {
   return sizes;
 }
 
+namespace {
+
+// In a dry run, an operation on a value with a noted layout and a sharded tensor gets two noted values.
+std::optional<std::vector<Value>> noted_arguments(const CallArguments& call) {
+  TracedLayouts* traced = TracedLayouts::active();
+  if (!traced) return {};
+  bool has_note = false, has_sharded = false;
+  for (const Value& value : call.positional)
+    if (const Tensor* tensor = value.get_if<Tensor>()) {
+      has_note = has_note || traced->find(*tensor);
+      has_sharded = has_sharded || tensor->is_sharded();
+    }
+  if (!has_note || !has_sharded) return {};
+  std::vector<Value> arguments = call.positional;
+  for (Value& value : arguments)
+    if (const Tensor* tensor = value.get_if<Tensor>()) value = Value(traced->as_noted(*tensor));
+  return arguments;
+}
+
+}  // namespace
+
 Value call_function(const CallArguments& call) {
   LOCKSTEP_CHECK(call.function != scenario::Function::none);
   try {
-    return implementations[static_cast<std::size_t>(call.function) - 1](call);
+    const auto function = implementations[static_cast<std::size_t>(call.function) - 1];
+    if (const auto noted = noted_arguments(call)) return function({call.scope, call.function, *noted, call.named});
+    return function(call);
   } catch (const UnboundName&) {
     throw;
   } catch (const CollectiveError&) {

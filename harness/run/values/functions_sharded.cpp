@@ -2,6 +2,7 @@
 // 'Partial(sum)'.
 #include "engine/autograd/ops_sharded.hpp"
 #include "engine/core/checked.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/values/functions.hpp"
 
 namespace lockstep::run::functions {
@@ -53,9 +54,15 @@ Value distribute(const CallArguments& call) {
 
 Value redistribute(const CallArguments& call) {
   const Tensor& tensor = call.tensor(0, "x");
-  return Value(ops::redistribute(tensor, placements_at(call, 1, tensor.num_dims())));
+  const Placements placements = placements_at(call, 1, tensor.num_dims());
+  if (TracedLayouts* traced = TracedLayouts::active()) return Value(traced->redistribute(tensor, placements));
+  return Value(ops::redistribute(tensor, placements));
 }
 
-Value full_tensor(const CallArguments& call) { return Value(ops::full_tensor(call.tensor(0, "x"))); }
+Value full_tensor(const CallArguments& call) {
+  const Tensor& tensor = call.tensor(0, "x");
+  if (TracedLayouts* traced = TracedLayouts::active()) return Value(traced->full_tensor(tensor));
+  return Value(ops::full_tensor(tensor));
+}
 
 }  // namespace lockstep::run::functions

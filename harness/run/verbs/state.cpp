@@ -5,11 +5,17 @@
 #include "engine/state/full_state.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
 namespace lockstep::run::verbs {
 
 namespace {
+
+Tensor gathered(const Tensor& tensor) {
+  TracedLayouts* traced = TracedLayouts::active();
+  return traced ? traced->full_tensor(tensor) : full_tensor(tensor);
+}
 
 // The form of the tensors in a state dict: as held, sharing storage, or as copies, full tensors or on the host.
 struct Form {
@@ -19,7 +25,7 @@ struct Form {
   device::Device host;  // the device of the copies with `cpu`
   // Collective if `full`: all ranks gather. A rank that does not keep the tensor gets an undefined tensor.
   Tensor operator()(const Tensor& tensor) const {
-    const Tensor formed = full ? full_tensor(tensor) : tensor;
+    const Tensor formed = full ? gathered(tensor) : tensor;
     if (!keep) return {};
     if (!full && !cpu) return formed;
     Tensor local = cpu ? raw::to_device(local_tensor(formed), host) : local_tensor(formed);

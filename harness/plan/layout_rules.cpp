@@ -1,0 +1,131 @@
+#include "harness/plan/layout_rules.hpp"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
+#include "engine/core/checked.hpp"
+
+namespace lockstep::plan {
+
+namespace {
+
+using layout::Placement;
+using layout::ShardedLayout;
+using Result = std::optional<ShardedLayout>;
+
+template <std::size_t n>
+bool is_one_of(std::string_view operation, const std::array<std::string_view, n>& names) {
+  return std::find(names.begin(), names.end(), operation) != names.end();
+}
+
+constexpr std::array<std::string_view, 17> element_wise = {"relu", "gelu",  "tanh",      "sigmoid", "exp",    "log",
+                                                           "sqrt", "rsqrt", "abs",       "neg",     "pow",    "cast",
+                                                           "rsub", "rdiv",  "to_device", "clone",   "dropout"};
+// Those that a sum of partial values passes through.
+constexpr std::array<std::string_view, 4> linear_element_wise = {"neg", "clone", "to_device", "watch_gradients"};
+constexpr std::array<std::string_view, 4> of_two = {"add", "sub", "mul", "div"};
+constexpr std::array<std::string_view, 5> of_shape = {"view", "reshape", "flatten", "squeeze", "unsqueeze"};
+
+bool is_replicated(const ShardedLayout& layout) { return !layout::has_shard(layout) && !layout::has_partial(layout); }
+
+std::int64_t product_before(const Dims& sizes, int dim) {
+  std::int64_t product = 1;
+  for (int i = 0; i < dim; ++i) product = checked_multiply(product, sizes[i], "plan");
+  return product;
+}
+
+// A dim of the result with the same size and as many elements before it. With size 1 there may be several.
+int same_dim(const Dims& from, int dim, const Dims& to) {
+  int found = -1;
+  for (int i = 0; i < to.size(); ++i)
+    if (to[i] == from[dim] && product_before(to, i) == product_before(from, dim)) {
+      if (found >= 0) return -1;
+      found = i;
+    }
+  return found;
+}
+
+Result reshaped(const ShardedLayout& operand, const Dims& sizes) {
+  ShardedLayout result{operand.mesh, operand.placements, sizes};
+  for (Placement& placement : result.placements) {
+    if (!placement.is_shard()) continue;
+    placement.dim = same_dim(operand.sizes, placement.dim, sizes);
+    if (placement.dim < 0) return {};
+  }
+  return result;
+}
+
+// A sum or mean over all elements, or over dims that are kept with size 1.
+Result reduced(const ShardedLayout& operand, const Dims& sizes) {
+  ShardedLayout result{operand.mesh, operand.placements, sizes};
+  for (Placement& placement : result.placements) {
+    if (!placement.is_shard()) continue;
+    if (sizes.empty() ||
+        (sizes.size() == operand.sizes.size() && sizes[placement.dim] == 1 && operand.sizes[placement.dim] > 1))
+      placement = layout::partial();
+    else if (sizes.size() != operand.sizes.size() || sizes[placement.dim] != operand.sizes[placement.dim])
+      return {};
+  }
+  return result;
+}
+
+// Two operands, of which a plain one is a number.
+Result combined(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
+  const ShardedLayout* common = nullptr;
+  bool has_number = operands.size() == 1;
+  for (const Operand& operand : operands) {
+    if (!operand.layout) {
+      if (!operand.sizes.empty()) return {};
+      has_number = true;
+    } else if (common && !(common->mesh == operand.layout->mesh && common->placements == operand.layout->placements)) {
+      return {};
+    } else if (!common || operand.sizes == sizes) {
+      common = &*operand.layout;
+    }
+  }
+  const bool is_sum = operation == "add" || operation == "sub";
+  if (layout::has_partial(*common) && is_sum == has_number) return {};
+  for (const Operand& operand : operands)  // broadcasting along a sharded dim makes a partial gradient
+    if (operand.layout && operand.sizes != sizes && !is_replicated(*operand.layout)) return {};
+  return ShardedLayout{common->mesh, common->placements, sizes};
+}
+
+}  // namespace
+
+Result layout_after(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
+  if (is_one_of(operation, of_two)) return combined(operation, operands, sizes);
+  const bool all_replicated = std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
+    return operand.layout && is_replicated(*operand.layout);
+  });
+  const ShardedLayout* first = nullptr;
+  for (const Operand& operand : operands)
+    if (operand.layout && !first) first = &*operand.layout;
+  if (all_replicated) return ShardedLayout{first->mesh, first->placements, sizes};
+  if (operands.size() != 1) return {};
+  if (layout::has_partial(*first) && !is_one_of(operation, linear_element_wise)) return {};
+  if (is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise)) return *first;
+  if (is_one_of(operation, of_shape)) return reshaped(*first, sizes);
+  if (operation == "sum" || operation == "mean") return reduced(*first, sizes);
+  if (operation == "cross_entropy") {  // the mean over all rows
+    ShardedLayout result{first->mesh, first->placements, sizes};
+    for (Placement& placement : result.placements)
+      placement = placement.is_shard(0) ? layout::partial() : layout::replicate();
+    return result;
+  }
+  return {};
+}
+
+std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, int rank) {
+  ShardedLayout rows{logits.mesh, logits.placements, {logits.sizes[0]}};
+  for (Placement& placement : rows.placements)
+    if (placement.is_shard(1)) placement = layout::partial();
+  std::vector<Movement> movements;
+  constexpr int num_exchanged = 3;
+  for (int i = 0; i < num_exchanged; ++i)
+    for (const Movement& movement : redistribution(rows, gradient_placements(rows.placements), rank))
+      movements.push_back(movement);
+  return movements;
+}
+
+}  // namespace lockstep::plan

@@ -1,0 +1,29 @@
+// The layouts of values between modules: how an operation on sharded tensors changes the layout, from the plan's own
+// reading. Only operations without a doubt are listed. For any other the layout is unknown, and the collectives that
+// depend on it are not planned.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "engine/layout/placement.hpp"
+#include "harness/plan/redistribution_cost.hpp"
+
+namespace lockstep::plan {
+
+struct Operand {
+  Dims sizes;                                   // of the full tensor
+  std::optional<layout::ShardedLayout> layout;  // empty: a plain tensor
+};
+
+// The layout of the result, which has `sizes` in full. Empty: unknown. At least one operand is sharded. `operation`:
+// the name that the tape records.
+std::optional<layout::ShardedLayout> layout_after(std::string_view operation, const std::vector<Operand>& operands,
+                                                  const Dims& sizes);
+
+// The collectives of the cross-entropy of logits (rows, classes). Where an axis shards the classes, the rows exchange
+// their maximum, the sum of their exponentials and the logit of their target. Backward has none.
+std::vector<Movement> cross_entropy_movements(const layout::ShardedLayout& logits, int rank);
+
+}  // namespace lockstep::plan

@@ -1,0 +1,189 @@
+#include "harness/run/trace/traced_layouts.hpp"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/plan/layout_rules.hpp"
+
+namespace lockstep::run {
+
+namespace {
+
+// The operation by which the dry run changes layouts itself.
+constexpr std::string_view change_name = "planned_change";
+
+struct Active {
+  explicit Active(RankContext&) {}
+  TracedLayouts* layouts = nullptr;
+};
+
+LayoutPtr shared(layout::ShardedLayout layout) {
+  return std::make_shared<const layout::ShardedLayout>(std::move(layout));
+}
+
+}  // namespace
+
+TracedLayouts::TracedLayouts(plan::Planner& planner, Report report)
+    : planner_(planner),
+      report_(std::move(report)),
+      previous_(std::exchange(RankContext::current().service<Active>().layouts, this)),
+      watch_([this](const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
+        see(operation, inputs, results);
+      }) {}
+
+TracedLayouts::~TracedLayouts() { RankContext::current().service<Active>().layouts = previous_; }
+
+TracedLayouts* TracedLayouts::active() { return RankContext::current().service<Active>().layouts; }
+
+// ---- notes ----
+const TracedLayouts::Note* TracedLayouts::find(const Tensor& tensor) const {
+  if (entries_.empty() || !tensor.defined()) return nullptr;
+  const auto at = entries_.find(tensor.storage().get());
+  if (at == entries_.end()) return nullptr;
+  for (const Entry& entry : at->second)
+    if (!entry.storage.expired() && entry.sizes == tensor.sizes() && entry.strides == tensor.strides() &&
+        entry.offset == tensor.offset())
+      return &entry.note;
+  return nullptr;
+}
+
+void TracedLayouts::note(const Tensor& tensor, Note note) {
+  std::vector<Entry>& of_storage = entries_[tensor.storage().get()];
+  std::erase_if(of_storage, [&](const Entry& entry) {
+    return entry.storage.expired() ||
+           (entry.sizes == tensor.sizes() && entry.strides == tensor.strides() && entry.offset == tensor.offset());
+  });
+  of_storage.push_back({tensor.storage(), tensor.sizes(), tensor.strides(), tensor.offset(), std::move(note)});
+}
+
+const layout::ShardedLayout* TracedLayouts::layout_of(const Tensor& tensor) const {
+  if (tensor.is_sharded()) return tensor.layout().get();
+  const Note* note = find(tensor);
+  return note && note->layout ? &*note->layout : nullptr;
+}
+
+plan::Value TracedLayouts::value_of(const Tensor& tensor) {
+  plan::Value value{tensor.sizes(), tensor.dtype(), {}};
+  if (const layout::ShardedLayout* layout = layout_of(tensor)) value.layout = *layout;
+  if (const Note* note = find(tensor)) {
+    value.open = note->open;
+    if (!note->layout) planner_.leave_out_tensor_parallel(note->unknown_because);
+  }
+  return value;
+}
+
+// ---- operations ----
+void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
+  if (operation == change_name) return;
+  const Note* unknown = nullptr;
+  bool is_noted = false;
+  std::vector<plan::Operand> operands;
+  for (const Tensor& input : inputs) {
+    if (!input.defined()) continue;
+    if (input.is_sharded() && std::string_view(operation) == "redistribute")
+      planner_.leave_out_tensor_parallel(str("an operation redistributes ", input.layout()->text()));
+    if (input.is_sharded()) return;
+    const Note* note = find(input);
+    if (note && !note->layout) unknown = note;
+    is_noted = is_noted || note;
+    operands.push_back({input.sizes(), note ? note->layout : std::nullopt});
+  }
+  if (!is_noted) return;
+  const std::optional<std::string> why = unknown ? std::optional<std::string>(unknown->unknown_because) : std::nullopt;
+  if (!why && std::string_view(operation) == "cross_entropy") see_cross_entropy(inputs[0]);
+  for (const Tensor& result : results) {
+    if (!result.defined()) continue;
+    Note note;
+    if (!why) note.layout = plan::layout_after(operation, operands, result.sizes());
+    if (!note.layout)
+      note.unknown_because = why.value_or(str("the layout after `", operation, "` of ", operands[0].layout->text(),
+                                              " in line ", RankContext::current().scenario_line, " is unknown"));
+    this->note(result, std::move(note));
+  }
+}
+
+void TracedLayouts::see_cross_entropy(const Tensor& logits) {
+  report_.position();
+  const layout::ShardedLayout& layout = *find(logits)->layout;
+  const DType wide = size_of(logits.dtype()) == 2 ? DType::float32 : logits.dtype();
+  const plan::TensorParallelPlan& plan = planner_.tensor_parallel();
+  plan.issue(owner_, layout.mesh, plan::cross_entropy_movements(layout, plan.rank()), wide);
+}
+
+// ---- changes of layouts ----
+Tensor TracedLayouts::derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const {
+  return record(change_name.data(), empty(sizes, tensor.dtype(), tensor.device()), {tensor}, {},
+                [in_backward = std::move(in_backward), like = detach(tensor)](const Backward&) -> Gradients {
+                  if (in_backward) in_backward();
+                  const Tensor local = empty(like.sizes(), like.dtype(), like.device());
+                  return {like.is_sharded() ? make_sharded(local, layout::gradient_layout(like.layout())) : local};
+                });
+}
+
+Tensor TracedLayouts::as_noted(const Tensor& tensor) {
+  if (!tensor.is_sharded()) return tensor;
+  Tensor made = derived(tensor, tensor.layout()->sizes, {});
+  note(made, {*tensor.layout(), {}});
+  return made;
+}
+
+Tensor TracedLayouts::changed(const Tensor& tensor, const plan::Change& change, bool keep_sharded) {
+  const bool is_noted = find(tensor) != nullptr;
+  const layout::ShardedLayout to = change.result_layout();
+  report_.position();
+  planner_.tensor_parallel().forward(change);
+  const bool is_same =
+      is_noted && keep_sharded && change.from == to && !change.result && change.gradient == to.placements;
+  if (is_same) return tensor;
+  const Dims sizes = keep_sharded ? to.sizes : layout::local_sizes(to, planner_.tensor_parallel().rank());
+  Tensor made = derived(tensor, sizes, [this, change] {
+    report_.backward_position();
+    planner_.tensor_parallel().backward(change);
+  });
+  if (keep_sharded) note(made, {to, {}, change.result});
+  return made;
+}
+
+Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& change) {
+  report_.position();
+  planner_.tensor_parallel().forward(change);
+  const LayoutPtr to = shared(change.result_layout());
+  const Tensor local =
+      empty(layout::local_sizes(*to, planner_.tensor_parallel().rank()), tensor.dtype(), tensor.device());
+  return record(
+      change_name.data(), make_sharded(local, to), {tensor}, {},
+      [this, change, like = detach(tensor)](const Backward&) -> Gradients {
+        report_.backward_position();
+        planner_.tensor_parallel().backward(change);
+        return {make_sharded(empty(like.sizes(), like.dtype(), like.device()), layout::gradient_layout(like.layout()))};
+      });
+}
+
+Tensor TracedLayouts::redistribute(const Tensor& tensor, const Placements& placements) {
+  const plan::Value value = value_of(tensor);
+  if (!value.layout) return lockstep::redistribute(tensor, placements);  // throws: the tensor is plain
+  layout::with_placements(*value.layout, placements);  // throws for placements that do not fit
+  const plan::Change change = plan::TensorParallelPlan::by_step(owner_, *value.layout, placements, value.dtype);
+  return tensor.is_sharded() ? redistributed(tensor, change) : changed(tensor, change, true);
+}
+
+Tensor TracedLayouts::full_tensor(const Tensor& tensor) {
+  const plan::Value value = value_of(tensor);
+  if (!value.layout) return tensor;
+  const Placements replicated(value.layout->placements.size());
+  return changed(tensor, plan::TensorParallelPlan::by_step(owner_, *value.layout, replicated, value.dtype), false);
+}
+
+Tensor TracedLayouts::local(const Tensor& tensor) {
+  const Note* note = find(tensor);
+  if (!note || !note->layout) return tensor;
+  return changed(tensor,
+                 plan::TensorParallelPlan::by_step(owner_, *note->layout, note->layout->placements, tensor.dtype()),
+                 false);
+}
+
+}  // namespace lockstep::run

@@ -1,0 +1,86 @@
+// The layouts of values in a dry run. A sharded tensor that a module returns or a step makes is a tensor of the full
+// sizes there, with a note of its layout. So the modules compute as the unsharded model does, and no sharding rule of
+// the engine is used. Operations pass layouts on as harness/plan/layout_rules.hpp states. Where that is unknown, the
+// value is noted as unknown, with the reason, and the plan leaves out the collectives of tensor parallelism.
+//
+// Parameters, their gradients and tensors that steps distribute are sharded tensors of this rank's local size.
+// as_noted() makes a noted value of one.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/autograd/watch.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "harness/plan/planner.hpp"
+
+namespace lockstep::run {
+
+class TracedLayouts {
+ public:
+  struct Report {
+    std::function<void()> position;           // before collectives of the current step or module
+    std::function<void()> backward_position;  // before those of a backward
+  };
+  TracedLayouts(plan::Planner& planner, Report report);
+  ~TracedLayouts();
+  TracedLayouts(const TracedLayouts&) = delete;
+  TracedLayouts& operator=(const TracedLayouts&) = delete;
+  // That of the dry run on this rank; null in a run.
+  static TracedLayouts* active();
+
+  // ---- notes ----
+  struct Note {
+    std::optional<layout::ShardedLayout> layout;  // empty: unknown
+    std::string unknown_because;
+    plan::OpenGradientPtr open{};
+  };
+  // Aliases have the note of their tensor. The pointer is valid until the next note.
+  const Note* find(const Tensor& tensor) const;
+  void note(const Tensor& tensor, Note note);
+  // The value that a module gets: with the layout of the note or of the sharded tensor. The collectives are left out of
+  // the plan if the layout is unknown.
+  plan::Value value_of(const Tensor& tensor);
+  // The value of a sharded tensor: full sizes, and a note. A plain or noted tensor is returned as it is.
+  Tensor as_noted(const Tensor& tensor);
+  // The module whose calls own the collectives of operations.
+  void set_owner(std::string owner) { owner_ = std::move(owner); }
+  const std::string& owner() const { return owner_; }
+
+  // ---- changes of layouts ----
+  // The result of a change: of full sizes with a note, or the local shard as a plain tensor. Forward and backward are
+  // reported to the planner.
+  Tensor changed(const Tensor& tensor, const plan::Change& change, bool keep_sharded);
+  // The functions of the language. A sharded tensor stays one.
+  Tensor redistribute(const Tensor& tensor, const Placements& placements);
+  Tensor full_tensor(const Tensor& tensor);
+  Tensor local(const Tensor& tensor);
+
+ private:
+  // Entries of one storage: different views of it have different notes.
+  struct Entry {
+    std::weak_ptr<Storage> storage;
+    Dims sizes, strides;
+    std::int64_t offset = 0;
+    Note note;
+  };
+  void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  void see_cross_entropy(const Tensor& logits);
+  const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
+  // A tensor of these sizes that depends on `tensor`.
+  Tensor derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const;
+  Tensor redistributed(const Tensor& tensor, const plan::Change& change);
+
+  plan::Planner& planner_;
+  Report report_;
+  std::map<const Storage*, std::vector<Entry>> entries_;
+  std::string owner_;
+  TracedLayouts* previous_ = nullptr;
+  OperationWatch watch_;
+};
+
+}  // namespace lockstep::run
