@@ -100,8 +100,8 @@ enum class Defect {
   tensor_gradient_not_reduced,  // each rank keeps its own summand of the gradient of a replicated parameter or input
   tensor_gradient_reduced_per_use,  // such gradients are reduced at each use instead of once
   tensor_output_left_partial,       // the outputs of rowwise layers are not summed
-  tensor_input_wrong_dim,           // inputs are taken as sharded along the next dim
-  tensor_output_wrong_dim,          // outputs are sharded along the next dim
+  tensor_input_wrong_dim,           // inputs sharded along dim 0 are taken as sharded along dim 1, and the reverse
+  tensor_output_wrong_dim,          // outputs are sharded along dim 1 instead of dim 0, and the reverse
   tensor_ranks_keep_values,         // ranks keep the values that they built, instead of those of the first rank
   tensor_ties_broken,               // a tied parameter becomes one parameter per slot
   transport_tail_left_out,          // copies between ranks omit the last byte
