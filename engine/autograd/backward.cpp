@@ -19,11 +19,17 @@ namespace lockstep {
 namespace {
 
 // The sum of the gradients that have arrived. The first gradient may have other owners, so it is not changed in place;
-// a sum is owned by this pass.
+// a sum is owned by this pass. Unreduced gradients (node.hpp) stay so until one arrives that is reduced.
 struct IncomingGradient {
   Tensor sum;
   bool owned = false;
-  void add(Tensor&& grad) {
+  comm::AttributionPtr attribution;  // of the operation that gave the latest unreduced gradient
+  void add(Tensor&& grad, const comm::AttributionPtr& from) {
+    if (is_unreduced(grad)) attribution = from;
+    if (sum.defined() && !same_layout(sum.layout(), grad.layout())) {
+      sum = reduced_gradient(sum, attribution);
+      grad = reduced_gradient(grad, attribution);
+    }
     if (!sum.defined()) {
       sum = std::move(grad);
     } else if (owned) {
@@ -70,8 +76,9 @@ class BackwardPass : public RunningBackward {
     return std::lower_bound(leaves.begin(), leaves.end(), leaf,
                             [](const LeafTask& task, const TensorImpl* wanted) { return task.leaf.get() < wanted; });
   }
-  void deliver(const Edge& edge, Tensor&& grad);  // also settles the edge; `grad` may be undefined
-  void add_to(NodeTask& task, int output, Tensor&& grad);
+  // Also settles the edge; `grad` may be undefined. `from`: the attribution of the operation that gave it.
+  void deliver(const Edge& edge, Tensor&& grad, const comm::AttributionPtr& from);
+  void add_to(NodeTask& task, int output, Tensor&& grad, const comm::AttributionPtr& from);
   void make_ready(ReadyTask task);
   void run_ready();
   void run_node(NodeTask& task);
@@ -166,32 +173,32 @@ bool BackwardPass::reaches(const TensorImpl* leaf) const {
   return found != leaves_.end() && found->leaf.get() == leaf;
 }
 
-void BackwardPass::deliver(const Edge& edge, Tensor&& grad) {
+void BackwardPass::deliver(const Edge& edge, Tensor&& grad, const comm::AttributionPtr& from) {
   if (edge.node) {
     NodeTask& task = task_of(*edge.node);
-    if (grad.defined()) add_to(task, edge.output, std::move(grad));
+    if (grad.defined()) add_to(task, edge.output, std::move(grad), from);
     if (--task.pending == 0) make_ready({edge.node->sequence(), &task, nullptr});
   } else if (edge.leaf) {
     LeafTask& task = *find_leaf(leaves_, edge.leaf.get());
-    if (grad.defined()) task.grad.add(std::move(grad));
+    if (grad.defined()) task.grad.add(std::move(grad), from);
     if (--task.pending == 0) make_ready({std::numeric_limits<std::uint64_t>::max(), nullptr, &task});
   }
 }
 
 // A gradient passes through a watching node at once. The edges of that node are settled when the node runs.
-void BackwardPass::add_to(NodeTask& task, int output, Tensor&& grad) {
+void BackwardPass::add_to(NodeTask& task, int output, Tensor&& grad, const comm::AttributionPtr& from) {
   const auto at = static_cast<std::size_t>(output);
   if (task.node->passes_gradients_on()) {
     task.has_passed = true;
     const Edge& onward = task.node->edges[at];
     if (onward.leaf)
-      find_leaf(leaves_, onward.leaf.get())->grad.add(std::move(grad));
+      find_leaf(leaves_, onward.leaf.get())->grad.add(std::move(grad), from);
     else if (onward.node)
-      add_to(task_of(*onward.node), onward.output, std::move(grad));
+      add_to(task_of(*onward.node), onward.output, std::move(grad), from);
     return;
   }
   if (task.grads.empty()) task.grads.resize(task.node->outputs.size());
-  task.grads[at].add(std::move(grad));
+  task.grads[at].add(std::move(grad), from);
 }
 
 void BackwardPass::make_ready(ReadyTask task) {
@@ -218,16 +225,19 @@ void BackwardPass::run_node(NodeTask& task) {
       node.on_arrival();
       if (!retain_graph_) node.free_saved();
     }
-    for (const Edge& edge : node.edges) deliver(edge, Tensor());
+    for (const Edge& edge : node.edges) deliver(edge, Tensor(), nullptr);
     return;
   }
   if (task.grads.empty()) {  // no gradient arrived: settle its edges
-    for (const Edge& edge : node.edges) deliver(edge, Tensor());
+    for (const Edge& edge : node.edges) deliver(edge, Tensor(), nullptr);
     return;
   }
   Gradients grads;
   grads.reserve(task.grads.size());
-  for (IncomingGradient& incoming : task.grads) grads.push_back(std::move(incoming.sum));
+  const bool reduces = !node.takes_unreduced || !node.hooks.empty();
+  for (IncomingGradient& incoming : task.grads)
+    grads.push_back(reduces ? reduced_gradient(std::move(incoming.sum), incoming.attribution)
+                            : std::move(incoming.sum));
   task.grads = {};
   if (!node.hooks.empty()) {
     const std::vector<NodeHook> hooks = node.hooks;  // a hook may remove itself
@@ -242,7 +252,7 @@ void BackwardPass::run_node(NodeTask& task) {
   if (!retain_graph_) node.free_saved();
   for (std::size_t i = 0; i < results.size(); ++i) {
     const std::size_t at = node.order.empty() ? i : static_cast<std::size_t>(node.order[i]);
-    if (node.edges[at].needed()) deliver(node.edges[at], std::move(results[at]));
+    if (node.edges[at].needed()) deliver(node.edges[at], std::move(results[at]), node.attribution);
   }
 }
 
@@ -250,7 +260,7 @@ void BackwardPass::finish_leaf(LeafTask& task) {
   if (!task.grad.sum.defined()) return;
   const Tensor leaf(task.leaf);
   GradState& state = make_grad_state(leaf);
-  Tensor grad = std::move(task.grad.sum);
+  Tensor grad = reduced_gradient(std::move(task.grad.sum), task.grad.attribution);
   if (!state.hooks.empty()) {
     const auto hooks = state.hooks;
     for (const auto& [hook_id, hook] : hooks)
@@ -266,7 +276,7 @@ void BackwardPass::finish_leaf(LeafTask& task) {
 
 void BackwardPass::run() {
   list_tasks();
-  for (std::size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]));
+  for (std::size_t i = 0; i < root_edges_.size(); ++i) deliver(root_edges_[i], std::move(root_grads_[i]), nullptr);
   run_ready();
 }
 

@@ -2,6 +2,9 @@
 
 #include <optional>
 
+#include "engine/core/defects.hpp"
+#include "engine/mesh/sharded.hpp"
+
 namespace lockstep {
 
 // Iterative, because the recursive destruction of a long chain of nodes overflows the stack.
@@ -19,6 +22,23 @@ Node::~Node() {
   }
 }
 
+bool is_unreduced(const Tensor& grad) {
+  return grad.defined() && grad.is_sharded() && layout::has_partial(*grad.layout());
+}
+
+Tensor reduced_gradient(Tensor grad, const comm::AttributionPtr& attribution) {
+  if (!is_unreduced(grad)) return grad;
+  if (defect_armed(Defect::tensor_gradient_not_reduced)) [[unlikely]]
+    return make_sharded(local_tensor(grad), layout::gradient_layout(grad.layout()));
+  const comm::AttributionScope scope(attribution);
+  return redistribute(grad, layout::gradient_layout(grad.layout()));
+}
+
+Tensor taking_unreduced(Tensor result) {
+  if (const GradState* state = grad_state(result); state && state->node) state->node->takes_unreduced = true;
+  return result;
+}
+
 Gradients Node::run(Gradients& grads) const {
   const Backward at(*this, grads);
   std::optional<comm::AttributionScope> scope;
@@ -31,8 +51,9 @@ Gradients Node::run(Gradients& grads) const {
     LOCKSTEP_CHECK(result[i].sizes() == inputs[i].sizes && result[i].dtype() == inputs[i].dtype, "the derivative of ",
                    name_, " gave ", name_of(result[i].dtype()), " ", to_text(result[i].sizes()), " for input ", i,
                    " which is ", name_of(inputs[i].dtype), " ", to_text(inputs[i].sizes));
-    LOCKSTEP_CHECK(same_layout(result[i].layout(), inputs[i].layout), "the derivative of ", name_, " gave a ",
-                   result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i, " in another layout");
+    LOCKSTEP_CHECK(same_layout(layout::gradient_layout(result[i].layout()), inputs[i].layout), "the derivative of ",
+                   name_, " gave a ", result[i].is_sharded() ? "sharded" : "plain", " gradient for input ", i,
+                   " in another layout");
   }
   return result;
 }

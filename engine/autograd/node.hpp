@@ -75,6 +75,7 @@ class Node {
   std::vector<NodeHook> hooks;
   BackwardFunction function;
   comm::AttributionPtr attribution;  // of the collectives of forward; backward issues its own with it
+  bool takes_unreduced = false;      // whether the derivative accepts unreduced gradients
   // Set for an identity that forwards each gradient as it arrives; called when all have arrived.
   std::function<void()> on_arrival;
   bool passes_gradients_on() const { return on_arrival && hooks.empty(); }
@@ -111,6 +112,15 @@ inline bool needs_gradient(const Tensor& tensor) {
 }
 // Whether two layouts are equal; null equals null.
 bool same_layout(const LayoutPtr& a, const LayoutPtr& b);
+// A gradient on its way through backward may be unreduced: partial on axes where its final layout is replicated. It is
+// reduced when a leaf, a hook or a derivative needs it, so that the gradients of several uses are summed first and one
+// collective serves all of them. A redistribution takes it unreduced: to the gradient of a shard it needs a
+// reduce-scatter only.
+bool is_unreduced(const Tensor& grad);
+// The gradient after its reduction; itself if it is not unreduced, or undefined. `attribution`: of the collective.
+Tensor reduced_gradient(Tensor grad, const comm::AttributionPtr& attribution);
+// Marks the operation that gave this result as one that takes unreduced gradients; nothing if it was not recorded.
+Tensor taking_unreduced(Tensor result);
 Edge edge_of(const Tensor& tensor);
 TensorInfo info_of(const Tensor& tensor);
 // A gradient for the described tensor, filled with `value`.

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/autograd/node.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
@@ -20,6 +21,8 @@ double gradient_factor(const layout::ShardedLayout& from, const layout::ShardedL
     const double ranks = from.mesh.size(static_cast<int>(axis));
     if (is_mean(from) && !is_mean(to)) factor /= ranks;
     if (!is_mean(from) && is_mean(to)) factor *= ranks;
+    if (defect_armed(Defect::tensor_bias_gradient_divided)) [[unlikely]]
+      factor /= from.placements[axis].is_replicate() && to.placements[axis].is_partial() ? ranks : 1.0;
   }
   return factor;
 }
@@ -66,11 +69,27 @@ Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements&
 
 Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
 
+namespace {
+
+// The layout that gradients of the layout `from` get on their way to the layout `to`: they stay partial where `to`
+// replicates (see is_unreduced).
+LayoutPtr on_the_way(const LayoutPtr& from, const LayoutPtr& to) {
+  if (defect_armed(Defect::tensor_gradient_reduced_per_use)) [[unlikely]]
+    return to;
+  layout::ShardedLayout layout = *to;
+  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
+    if (layout.placements[axis].is_replicate() && from->placements[axis].is_partial())
+      layout.placements[axis] = from->placements[axis];
+  return std::make_shared<const layout::ShardedLayout>(std::move(layout));
+}
+
+}  // namespace
+
 Tensor to_local(const Tensor& a, const LayoutPtr& gradient) {
   if (!a.is_sharded()) return a;
   return record("to_local", local_tensor(a), {a}, {},
                 [gradient, wanted = layout::gradient_layout(a.layout())](const Backward& at) -> Gradients {
-                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), wanted)};
+                  return {lockstep::redistribute(make_sharded(at.grad(), gradient), on_the_way(gradient, wanted))};
                 });
 }
 
@@ -78,12 +97,13 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
   const LayoutPtr& from = a.layout();
   if (from && (from == to || *from == *to)) return a;
   if (from) require_differentiable(a, *to);
-  return record("redistribute", lockstep::redistribute(a, to), {a}, {}, [from, to](const Backward& at) -> Gradients {
+  const auto derivative = [from, to](const Backward& at) -> Gradients {
     const Tensor grad = redistribute_gradient(at.grad(), layout::gradient_layout(from));
     const double factor = gradient_factor(*from, *to);
     if (factor == 1.0) return {grad};
     return {sharded_like(raw::mul(grad, factor), grad)};
-  });
+  };
+  return taking_unreduced(record("redistribute", lockstep::redistribute(a, to), {a}, {}, derivative));
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {

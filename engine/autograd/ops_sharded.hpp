@@ -7,6 +7,10 @@
 // all-gather, Shard(i) to Shard(j) one all-to-all. The gradient of the result of full_tensor, and of the local shard
 // along a replicated axis, is assumed to be equal on all ranks.
 //
+// A replicated tensor that each rank used for its own shard of an operation has one summand of its gradient on each
+// rank. The summands of all its uses are added before they are reduced: with one all-reduce, or on the way to a shard
+// with one reduce-scatter.
+//
 //   Tensor weight = ops::distribute(full, mesh, {layout::shard(0)});
 //   backward({ops::sum(ops::full_tensor(ops::mul(weight, weight)))});    // grad(weight) is sharded as the weight is
 #pragma once

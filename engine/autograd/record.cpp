@@ -160,7 +160,8 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
 namespace {
 
 // Records an identity over the tensors that need a gradient and replaces them by its outputs.
-NodePtr watch(std::vector<Tensor>& tensors, const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
+NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced,
+              const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
   std::vector<Tensor> inputs;
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -169,6 +170,7 @@ NodePtr watch(std::vector<Tensor>& tensors, const std::function<BackwardFunction
     places.push_back(i);
   }
   NodePtr node = make_node("watch_gradients", inputs, make(places));
+  node->takes_unreduced = takes_unreduced;
   for (std::size_t k = 0; k < inputs.size(); ++k) {
     node->outputs.push_back(info_of(inputs[k]));
     Tensor result = detach(inputs[k]);
@@ -182,7 +184,7 @@ NodePtr watch(std::vector<Tensor>& tensors, const std::function<BackwardFunction
 
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
   if (!recording(tensors)) return tensors;
-  watch(tensors, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
+  watch(tensors, false, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
     return [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
       Gradients all(count);
       Gradients onward(places.size());
@@ -198,7 +200,7 @@ std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<v
 std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before) {
   if (!recording(tensors)) return tensors;
   // The function runs only if hooks are added to the outputs later, because hooks need the sums.
-  const NodePtr node = watch(tensors, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
+  const NodePtr node = watch(tensors, true, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
     return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
       Gradients onward(static_cast<std::size_t>(count));
       for (int k = 0; k < count; ++k)

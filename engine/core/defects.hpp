@@ -85,6 +85,15 @@ enum class Defect {
   scaler_growth_not_reset,          // a skipped step does not reset the count of steps until the scale grows
   optimizer_state_of_first_part,    // every rank takes the first shard of full optimizer state
   bucket_cap_ignored,               // buckets have no maximal size: there is one per type
+  tensor_bias_on_every_rank,        // each rank adds the full bias of a rowwise layer before the sum
+  tensor_bias_gradient_divided,     // the gradient of such a bias is divided by the number of ranks
+  tensor_gradient_not_reduced,  // each rank keeps its own summand of the gradient of a replicated parameter or input
+  tensor_gradient_reduced_per_use,  // such gradients are reduced at each use instead of once
+  tensor_output_left_partial,       // the outputs of rowwise layers are not summed
+  tensor_input_wrong_dim,           // inputs are taken as sharded along the next dim
+  tensor_output_wrong_dim,          // outputs are sharded along the next dim
+  tensor_ranks_keep_values,         // ranks keep the values that they built, instead of those of the first rank
+  tensor_ties_broken,               // a tied parameter becomes one parameter per slot
   transport_tail_left_out,          // copies between ranks omit the last byte
   count_
 };

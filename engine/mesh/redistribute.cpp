@@ -245,6 +245,8 @@ class Executor {
   // divided: the first rank keeps the value and the others hold zeros.
   void to_partial(const RedistributeStep& step) {
     if (step.reduce != PartialOp::sum && step.reduce != PartialOp::product) return;
+    if (defect_armed(Defect::tensor_bias_on_every_rank)) [[unlikely]]
+      return;
     if (step.reduce == PartialOp::sum && is_floating(local_.dtype()))
       local_ = raw::div(local_, static_cast<double>(num_shards(step.axis)));
     else if (own_index(step.axis) != 0)

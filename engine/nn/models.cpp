@@ -128,6 +128,7 @@ ModulePtr mlp(std::int64_t dim, std::int64_t mult, bool bias, bool with_buffer, 
 ModulePtr mlp_stack(const Arguments& args, const BuildOptions& options, const Modules&) {
   Modules children;
   for (const std::int64_t mult : {3, 4, 3}) children.push_back(mlp(args.size("dim"), mult, true, false, options));
+  if (args.boolean("seq_parallel")) children.push_back(created<LayerNorm>(options, args.size("dim"), false, 1e-5));
   return std::make_shared<Sequential>(std::move(children), "MLPStack");
 }
 
@@ -206,7 +207,11 @@ std::vector<Builder> model_builders() {
        [](const Arguments& args, const BuildOptions& options, const Modules&) {
          return mlp(args.size("dim"), args.size("mult"), args.boolean("bias"), args.boolean("buffer"), options);
        }},
-      {{"MLPStack", {{"dim", true, {}}}, false, "three MLPs with inner widths 3, 4 and 3 times dim"}, mlp_stack},
+      {{"MLPStack",
+        {{"dim", true, {}}, {"seq_parallel", false, false}},
+        false,
+        "three MLPs with inner widths 3, 4 and 3 times dim; with seq_parallel also a LayerNorm without bias"},
+       mlp_stack},
       {{"MultiForwardModule", {}, false, "inner runs twice, outer takes the sum of its outputs"}, multi_forward},
       {{"SimpleModel", {}, false, "net1, relu, net2, net3: widths 5, 8, 4, 12"}, simple_model},
       {{"MLPModule", {}, false, "net1, relu, net2: widths 10, 16, 10; seeds the generator with 5"}, mlp_module},

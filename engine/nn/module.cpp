@@ -81,7 +81,18 @@ struct Module::Hooks {
   List<PreForward> pre_forward;
   List<PostForward> post_forward;
   List<std::function<void(Module&)>> pre_backward, post_backward;
-  CallWrapper inside_apis, outside_apis;
+  CallWrapper outside_apis, conversion, inside_apis;
+  CallWrapper& wrapper(WrapperPosition where) {
+    switch (where) {
+      case WrapperPosition::outside_apis:
+        return outside_apis;
+      case WrapperPosition::conversion:
+        return conversion;
+      case WrapperPosition::inside_apis:
+        break;
+    }
+    return inside_apis;
+  }
   HookHandle next = 1;
 
   template <class F>
@@ -126,7 +137,7 @@ void Module::remove_hook(HookHandle handle) {
 }
 
 void Module::set_wrapper(WrapperPosition where, CallWrapper wrapper) {
-  CallWrapper& slot = where == WrapperPosition::inside_apis ? hooks().inside_apis : hooks().outside_apis;
+  CallWrapper& slot = hooks().wrapper(where);
   if (slot) throw Error(str("the calls of ", type_, " are wrapped already"), "wrap a module once");
   slot = std::move(wrapper);
 }
@@ -211,13 +222,19 @@ Structure Module::call_with_api_hooks(Inputs inputs, std::string_view method) {
   BackwardWatch watch(*this, Hooks::of(hooks_->pre_backward, Place::api), Hooks::of(hooks_->post_backward, Place::api));
   if (!watch.empty()) watch.watch_inputs(inputs);
 
-  const CallWrapper wrapper = hooks_->inside_apis;
-  Structure outputs = wrapper ? wrapper(inputs, bind_call(&Module::call_with_user_hooks, method))
-                              : call_with_user_hooks(inputs, method);
+  const CallWrapper wrapper = hooks_->conversion;
+  Structure outputs =
+      wrapper ? wrapper(inputs, bind_call(&Module::call_converted, method)) : call_converted(inputs, method);
 
   for (const auto& hook : Hooks::of(hooks_->post_forward, Place::api)) hook(*this, inputs, outputs);
   if (!watch.empty()) watch.watch_outputs(outputs);
   return outputs;
+}
+
+Structure Module::call_converted(Inputs inputs, std::string_view method) {
+  const CallWrapper wrapper = hooks_->inside_apis;
+  return wrapper ? wrapper(inputs, bind_call(&Module::call_with_user_hooks, method))
+                 : call_with_user_hooks(std::move(inputs), method);
 }
 
 Structure Module::call_with_user_hooks(Inputs inputs, std::string_view method) {

@@ -101,10 +101,11 @@ class Module : public std::enable_shared_from_this<Module> {
   HookHandle add_pre_backward(std::function<void(Module&)> hook, Place place = Place::user);
   HookHandle add_post_backward(std::function<void(Module&)> hook, Place place = Place::user);
   void remove_hook(HookHandle handle);
-  // The wrapper of an activation checkpoint around a call. `inner` runs the wrapped part of the call, now and again in
-  // backward. One wrapper per position: inside the hooks of APIs (around the hooks of users and the method), or outside
-  // (around the complete call with all hooks).
-  enum class WrapperPosition { inside_apis, outside_apis };
+  // A wrapper runs `inner`, a part of the call, once or several times. One wrapper per position, from the outside:
+  // outside_apis (around the complete call with all hooks) and inside_apis (around the hooks of users and the method)
+  // are for activation checkpoints, which run `inner` again in backward. Between them, inside the hooks of APIs, is
+  // conversion, for the API that converts inputs and outputs.
+  enum class WrapperPosition { outside_apis, conversion, inside_apis };
   using CallWrapper =
       std::function<Structure(const Inputs& inputs, const std::function<Structure(const Inputs&)>& inner)>;
   void set_wrapper(WrapperPosition where, CallWrapper wrapper);  // throws Error if the position has a wrapper
@@ -131,6 +132,7 @@ class Module : public std::enable_shared_from_this<Module> {
   struct Hooks;
   Hooks& hooks();
   Structure call_with_api_hooks(Inputs inputs, std::string_view method);   // runs the hooks of APIs around the rest
+  Structure call_converted(Inputs inputs, std::string_view method);        // runs the rest without conversion
   Structure call_with_user_hooks(Inputs inputs, std::string_view method);  // runs the hooks of users around the method
   std::function<Structure(const Inputs&)> bind_call(Structure (Module::*stage)(Inputs, std::string_view),
                                                     std::string_view method);

@@ -120,9 +120,9 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
   std::vector<ShardParameter> parameters;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const CollectedParameter& one = collector.parameters()[i];
-    claim(one, options.name);
     parameters.emplace_back(one.name, one.slots, dims[i], settings.mesh, offload,
                             options.offload == Offload::cpu_pinned);
+    claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name));
   }
   auto group = std::make_shared<ShardGroup>(std::move(settings), std::move(parameters));
   register_group(group);
@@ -155,6 +155,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   for (const CollectedParameter& parameter : collector.parameters()) {
     check_parameter(parameter, options.name);
     dims.push_back(shard_dim_of(parameter, options));
+    sharded_layout_of(parameter, options, shard_mesh);
     names.push_back(parameter.name);
   }
   const device::Device device = options.device                   ? *options.device

@@ -148,7 +148,7 @@ void ReplicateState::start() {
   // Another API may have been applied to children since replicate() was called.
   module->applied.find(replicate_name)->second.parameter_names = names_of(parameters);
   for (const NamedParameter& parameter : parameters) refuse_different_shards(parameter);
-  start_up(mesh_.mesh_group(), parameters, owner_);
+  start_up(mesh_.mesh_group(), parameters, owner_, replicate_name);
   make_reducer(trained_parameters());
 }
 

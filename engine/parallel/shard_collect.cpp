@@ -11,13 +11,18 @@ namespace lockstep::parallel {
 
 namespace {
 
-// The full tensors that groups of this rank have sharded, and the names of these groups.
+// The tensors that groups of this rank have sharded, and the sharded ones that they have made of them.
+struct Claim {
+  std::weak_ptr<TensorImpl> tensor;
+  std::string name;  // of the parameter, with its group
+  bool is_shard = false;
+};
 struct Claims {
   explicit Claims(RankContext&) {}
-  std::vector<std::pair<std::weak_ptr<TensorImpl>, std::string>> entries;
-  const std::string* owner_of(const Tensor& tensor) const {
-    for (const auto& [claimed, owner] : entries)
-      if (claimed.lock() == tensor.impl_ptr()) return &owner;
+  std::vector<Claim> entries;
+  const Claim* find(const Tensor& tensor) const {
+    for (const Claim& entry : entries)
+      if (entry.tensor.lock() == tensor.impl_ptr()) return &entry;
     return nullptr;
   }
 };
@@ -49,14 +54,15 @@ void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& p
 }
 
 void check_parameter(const CollectedParameter& parameter, const std::string& owner) {
-  if (const std::string* other = claims().owner_of(parameter.tensor))
-    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is the same parameter as `", *other,
+  const Claim* other = claims().find(parameter.tensor);
+  if (other && other->is_shard)
+    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is sharded already: fully_shard has made it `",
+                    other->name, "`, ", parameter.tensor.layout()->text()),
+                "a parameter belongs to one group");
+  if (other)
+    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is the same parameter as `", other->name,
                     "`, which another group has sharded"),
                 "shard the modules that share it together, in one group");
-  if (parameter.tensor.is_sharded())
-    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is sharded already, as ",
-                    parameter.tensor.layout()->text()),
-                "a parameter belongs to one group");
   if (parameter.tensor.num_dims() == 0)
     throw Error(str("fully_shard doesn't support scalar parameters. Change ", parameter.name,
                     " to a 1D tensor with numel equal to 1."),
@@ -80,10 +86,17 @@ int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& o
   return dim < 0 ? dim + num_dims : dim;
 }
 
-void claim(const CollectedParameter& parameter, const std::string& owner) {
-  auto& entries = claims().entries;
-  std::erase_if(entries, [](const auto& entry) { return entry.first.expired(); });
-  entries.emplace_back(parameter.tensor.impl_ptr(), str(owner, ".", parameter.name));
+layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, const FullyShardOptions& options,
+                                        const ShardMesh& mesh) {
+  return mesh.layout_of(str("fully_shard: `", parameter.name, "` of ", options.name), parameter.tensor,
+                        shard_dim_of(parameter, options));
+}
+
+void claim(const Tensor& full, const Tensor& shard, const std::string& name) {
+  std::vector<Claim>& entries = claims().entries;
+  std::erase_if(entries, [](const Claim& entry) { return entry.tensor.expired(); });
+  entries.push_back({full.impl_ptr(), name, false});
+  entries.push_back({shard.impl_ptr(), name, true});
 }
 
 }  // namespace lockstep::parallel

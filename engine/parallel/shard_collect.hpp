@@ -36,12 +36,16 @@ class ParameterCollector {
   std::map<const TensorImpl*, std::size_t> indices_;
 };
 
-// Throws Error for a parameter that another group has sharded, that is sharded already, is a scalar, is not contiguous
-// or has a gradient. `owner`: the name of the group.
+// Throws Error for a parameter that another group has sharded, is a scalar, is not contiguous or has a gradient.
+// `owner`: the name of the group.
 void check_parameter(const CollectedParameter& parameter, const std::string& owner);
 // The dim that the options ask for, from 0. Throws Error when the parameter has no such dim.
 int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options);
-// Notes that the group `owner` shards this full tensor: another group that holds it too is an error.
-void claim(const CollectedParameter& parameter, const std::string& owner);
+// The layout that the parameter will have. Throws Error as shard_dim_of() does, and for a parameter that is distributed
+// over a mesh that does not fit (layout::compose).
+layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, const FullyShardOptions& options,
+                                        const ShardMesh& mesh);
+// Notes that a group has sharded the parameter `name`: another group that holds one of the two tensors is an error.
+void claim(const Tensor& full, const Tensor& shard, const std::string& name);
 
 }  // namespace lockstep::parallel

@@ -5,6 +5,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
@@ -28,15 +29,18 @@ layout::Chunk rows_of(const layout::ShardedParameter& cut, int rank) {
 
 }  // namespace
 
+layout::ShardedLayout ShardMesh::layout_of(const std::string& name, const Tensor& parameter, int dim) const {
+  if (!parameter.is_sharded()) return layout::data_parallel_layout(axes(), parameter.sizes(), dim);
+  return layout::compose(name, axes(), *parameter.layout(), dim, RankContext::current().rank());
+}
+
 ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh,
                                bool offload, bool pinned)
     : name_(std::move(name)), slots_(std::move(slots)) {
   const Tensor full = slots_.front().get().tensor;
   cut_ = {full.sizes(), dim, mesh.num_shards()};
-  std::vector<layout::Placement> placements(static_cast<std::size_t>(mesh.mesh.num_axes()), layout::replicate());
-  placements[static_cast<std::size_t>(mesh.shard_axis)] = layout::shard(dim);
-  layout_ = std::make_shared<const layout::ShardedLayout>(
-      layout::ShardedLayout{mesh.mesh.shape(), std::move(placements), full.sizes()});
+  inner_layout_ = full.layout();
+  layout_ = std::make_shared<const layout::ShardedLayout>(mesh.layout_of(name_, full, dim));
 
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
@@ -101,11 +105,12 @@ Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
     impl->sizes = cut_.sizes;
     impl->strides = contiguous_strides(cut_.sizes);
     impl->dtype = dtype;
-    impl->name = sharded_.name();
     const std::size_t bytes = checked_bytes(cut_.sizes, size_of(dtype), "unshard");
     impl->storage = std::make_shared<Storage>(device, bytes, nullptr);
     impl->storage->owner = name_;
-    unsharded_ = Tensor(std::move(impl));
+    const Tensor local(std::move(impl));
+    unsharded_ = inner_layout_ ? make_sharded(local, inner_layout_) : local;
+    unsharded_.set_name(sharded_.name());
   } else if (changed) {
     unsharded_.bump_version();  // a backward through a graph that saved the old values is an error
   }

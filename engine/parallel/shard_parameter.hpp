@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/layout/compose.hpp"
 #include "engine/layout/flat_shards.hpp"
 #include "engine/mesh/device_mesh.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -19,7 +20,9 @@
 
 namespace lockstep::parallel {
 
-// The mesh of a group: parameters are sharded over one axis, and replicated over the other one if there is one.
+// The mesh of a group: parameters are sharded over one axis, and replicated over the other one if there is one. A
+// parameter that tensor parallelism distributes over other axes of the same root mesh keeps that layout: its group
+// shards and gathers the local shard of tensor parallelism.
 struct ShardMesh {
   DeviceMesh mesh;
   int shard_axis = 0;
@@ -33,6 +36,10 @@ struct ShardMesh {
   int num_shards() const { return mesh.shape().size(shard_axis); }
   int num_ranks() const { return mesh.num_ranks(); }
   int shard_rank() const { return mesh.coordinates()[static_cast<std::size_t>(shard_axis)]; }
+  layout::DataParallelAxes axes() const { return {mesh.root_shape(), mesh.shape(), shard_axis}; }
+  // The layout of a parameter after the group has sharded it along `dim`. `name`: for messages. Throws Error as
+  // layout::compose() does for a parameter that is sharded already.
+  layout::ShardedLayout layout_of(const std::string& name, const Tensor& parameter, int dim) const;
 };
 
 struct ParameterSlotRef {
@@ -43,13 +50,18 @@ struct ParameterSlotRef {
 
 class ShardParameter {
  public:
-  // Shards the plain tensor in the first slot along `dim` and puts the sharded tensor into all slots. `offload`: the
-  // shard is kept on the host, in pinned memory if `pinned`.
+  // Shards the tensor in the first slot along `dim` and puts the sharded tensor into all slots. If tensor parallelism
+  // has sharded it already, its local shard is sharded. `offload`: the shard is kept on the host, in pinned memory if
+  // `pinned`.
   ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh, bool offload,
                  bool pinned);
 
   const std::string& name() const { return name_; }  // the path below the module of the group
+  // How the group shards the parameter. With tensor parallelism, all sizes are those of its local shard, which are
+  // equal on all ranks of the group.
   const layout::ShardedParameter& cut() const { return cut_; }
+  // The layout of the unsharded parameter: that of tensor parallelism, null without it.
+  const LayoutPtr& inner_layout() const { return inner_layout_; }
   const Tensor& sharded() const { return sharded_; }
   const Tensor& unsharded() const { return unsharded_; }  // undefined before the first all-gather
   bool requires_grad() const;
@@ -87,7 +99,8 @@ class ShardParameter {
   std::string name_;
   std::vector<ParameterSlotRef> slots_;
   layout::ShardedParameter cut_;
-  LayoutPtr layout_;
+  LayoutPtr inner_layout_;  // of the unsharded parameter
+  LayoutPtr layout_;        // of the sharded one
   Tensor sharded_;
   Tensor unsharded_;
   std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather

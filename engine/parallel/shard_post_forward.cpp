@@ -4,6 +4,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/parallel/events.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/tensor/ops.hpp"
@@ -33,7 +34,6 @@ void ShardGroup::keep_shards(int ranks) {
   const comm::ProcessGroup& group = settings_.mesh.shard_group();
   const int shards_per_rank = settings_.mesh.num_shards() / ranks;
   const int rank = group.rank() % ranks;
-  const layout::MeshShape mesh({shards_per_rank, ranks}, {"kept_replicate", "kept_shard"}, group.members());
   kept_.pieces.clear();
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     ShardParameter& parameter = parameters_[i];
@@ -46,7 +46,8 @@ void ShardGroup::keep_shards(int ranks) {
     const bool is_piece = cut.dim == 0 && cut.sizes[0] % cut.num_shards == 0;  // no padding, and contiguous rows
     const Tensor local = is_piece ? view(piece, unpadded.sizes()) : raw::clone(unpadded);
     const Tensor kept =
-        make_sharded(local, layout::ShardedLayout{mesh, {layout::replicate(), layout::shard(cut.dim)}, cut.sizes});
+        make_sharded(local, layout::kept_layout(settings_.mesh.axes(), parameter.inner_layout().get(), cut.sizes,
+                                                cut.dim, ranks, RankContext::current().rank()));
     kept.set_name(parameter.sharded().name());
     if (parameter.requires_grad()) set_requires_grad(kept, true);
     parameter.free_unsharded("sharded over fewer ranks after forward");

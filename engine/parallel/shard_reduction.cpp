@@ -20,9 +20,11 @@
 namespace lockstep::parallel {
 
 // ---- gradients of a backward ----
+// With tensor parallelism the gradient has the layout of the unsharded parameter; the group reduces its local shard.
 void ShardGroup::on_gradient(std::size_t index, const Tensor& gradient) {
   ShardParameter& parameter = parameters_[index];
-  parameter.fresh = parameter.fresh.defined() ? raw::add(parameter.fresh, gradient) : gradient;
+  const Tensor local = local_tensor(gradient);
+  parameter.fresh = parameter.fresh.defined() ? raw::add(parameter.fresh, local) : local;
 }
 
 bool ShardGroup::synchronizes_gradients() const {

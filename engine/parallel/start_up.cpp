@@ -4,7 +4,9 @@
 #include <cstdint>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/parallel/contract.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -47,13 +49,19 @@ std::string missing_lines(const std::string& text, const std::string& other) {
   return found;
 }
 
-[[noreturn]] void fail(const std::string& owner, const std::string& what) {
-  throw Error(str("replicate: the ranks have different parameters in ", owner, ": ", what),
+// Whose parameters are compared, for messages.
+struct Owner {
+  const std::string& name;
+  std::string_view api;
+};
+
+[[noreturn]] void fail(const Owner& owner, const std::string& what) {
+  throw Error(str(owner.api, ": the ranks have different parameters in ", owner.name, ": ", what),
               "build the same module on every rank");
 }
 
-void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters,
-                  const std::string& owner, const comm::Call& call) {
+void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters, const Owner& owner,
+                  const comm::Call& call) {
   const auto counts = gather_numbers(group, static_cast<std::int64_t>(parameters.size()), call);
   const auto odd = std::find_if(counts.begin(), counts.end(), [&](std::int64_t count) { return count != counts[0]; });
   if (odd == counts.end()) return;
@@ -61,14 +69,14 @@ void check_counts(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
   const auto rank = static_cast<std::size_t>(odd - counts.begin());
   const std::string only_first = missing_lines(names[0], names[rank]);
   const std::string only_other = missing_lines(names[rank], names[0]);
-  fail(owner, str("DDP expects same model across all ranks, but rank ", group.members()[0], " has ", counts[0],
-                  " and rank ", group.members()[rank], " has ", counts[rank],
+  fail(owner, str(owner.api == replicate_name ? "DDP expects same model across all ranks, but " : "", "rank ",
+                  group.members()[0], " has ", counts[0], " and rank ", group.members()[rank], " has ", counts[rank],
                   only_first.empty() ? std::string() : str("; only the first has ", only_first),
                   only_other.empty() ? std::string() : str("; only the second has ", only_other)));
 }
 
-void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters,
-                  const std::string& owner, const comm::Call& call) {
+void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters, const Owner& owner,
+                  const comm::Call& call) {
   std::vector<std::int64_t> mine;
   for (const nn::NamedParameter& parameter : parameters) {
     const auto row = row_of(parameter.tensor());
@@ -104,18 +112,22 @@ void check_shapes(comm::ProcessGroup& group, const std::vector<nn::NamedParamete
 
 }  // namespace
 
-void start_up(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters, const std::string& owner) {
+void start_up(comm::ProcessGroup& group, const std::vector<nn::NamedParameter>& parameters, const std::string& name,
+              std::string_view api) {
+  const Owner owner{name, api};
   comm::Call call;
   call.family = comm::Family::start_up;
-  call.owner = owner;
+  call.owner = name;
   check_counts(group, parameters, owner, call);
   if (parameters.empty()) return;
   check_shapes(group, parameters, owner, call);
   std::vector<Tensor> tensors;
-  tensors.reserve(parameters.size());
-  for (const nn::NamedParameter& parameter : parameters) tensors.push_back(parameter.tensor());
+  for (const nn::NamedParameter& parameter : parameters)
+    if (!parameter.tensor().is_meta()) tensors.push_back(parameter.tensor());
   const std::vector<Tensor> values = broadcast_together(group, tensors, call);
   const NoGrad no_grad;
+  if (api != replicate_name && defect_armed(Defect::tensor_ranks_keep_values)) [[unlikely]]
+    return;
   if (group.rank() != 0)
     for (std::size_t i = 0; i < tensors.size(); ++i) raw::copy_(tensors[i], values[i]);
 }

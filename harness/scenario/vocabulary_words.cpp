@@ -97,7 +97,10 @@ const std::vector<ModelSpec>& built_in_models() {
       {"MLP",
        {"dim", "mult?", "bias?", "buffer?"},
        "in_proj from dim to mult * dim (mult defaults to 4) and out_proj back, with a relu after each"},
-      {"MLPStack", {"dim"}, "0, 1, 2: three MLPs; the first and the last have mult 3"},
+      {"MLPStack",
+       {"dim", "seq_parallel?"},
+       "0, 1, 2: three MLPs; the first and the last have mult 3. With seq_parallel also 3: LayerNorm(dim) without "
+       "bias"},
       {"MultiForwardModule", {}, "runs inner, a Linear(4, 4), twice, and outer, a Linear(4, 5), on the sum"},
       {"SimpleModel", {}, "net1, relu, net2, net3: widths 5, 8, 4, 12"},
       {"MLPModule", {}, "net1, relu, net2: widths 10, 16, 10; drawn from a fixed seed of its own"},

@@ -99,6 +99,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::replicate, OnError::ends_plan};
     case Verb::fully_shard:
       return {&DryRun::fully_shard, OnError::ends_plan};
+    case Verb::tensor_parallel:
+      return {&DryRun::tensor_parallel, OnError::ends_plan};
     case Verb::unshard:
       return {&DryRun::unshard, OnError::ends_plan};
     case Verb::reshard:

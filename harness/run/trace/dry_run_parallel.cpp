@@ -168,6 +168,10 @@ void DryRun::shard_parameters(const std::vector<nn::ModulePtr>& modules, const s
   shards_.add_group(modules, ids, std::move(parameters), mesh, policy);
 }
 
+Value DryRun::tensor_parallel(StepCall&) {
+  throw Unforeseeable("no plan is made of tensor_parallel", "give the reason as `plan: {unplanned: reason}`");
+}
+
 // ---- verbs on sharded modules ----
 Value DryRun::unshard(StepCall& call) {
   watch_.report_position();

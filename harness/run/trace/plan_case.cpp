@@ -19,6 +19,10 @@ bool has_plan(const scenario::Steps& steps) {
   });
 }
 
+bool applies_tensor_parallel(const scenario::Steps& steps) {
+  return any_step(steps, [](const scenario::Step& step) { return step.verb == scenario::Verb::tensor_parallel; });
+}
+
 namespace {
 
 // The error and its place, and at most two of the unknown values behind it.

@@ -22,5 +22,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
 
 // Whether some step applies an API whose collectives are planned.
 bool has_plan(const scenario::Steps& steps);
+// Whether some step applies tensor_parallel, of which no plan is made.
+bool applies_tensor_parallel(const scenario::Steps& steps);
 
 }  // namespace lockstep::run

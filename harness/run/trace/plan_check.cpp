@@ -9,6 +9,8 @@ namespace lockstep::run {
 
 namespace {
 
+constexpr std::string_view no_plan_of_tensor_parallel = "unplanned: no plan is made of tensor_parallel";
+
 // The families that the parallel APIs issue without a step of the scenario.
 bool is_planned(comm::Family family) {
   return family == comm::Family::data_parallel || family == comm::Family::start_up;
@@ -73,6 +75,7 @@ std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& 
 }  // namespace
 
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage) {
+  if (applies_tensor_parallel(spec.scenario->stages.at(stage).steps)) return std::string(no_plan_of_tensor_parallel);
   if (!has_plan(spec.scenario->stages.at(stage).steps)) return std::string(verdict::nothing_to_plan);
   if (!spec.scenario->unplanned_reason.empty()) return str("unplanned: ", spec.scenario->unplanned_reason);
   return {};
@@ -107,6 +110,10 @@ std::string explain_plan(const CaseSpec& spec) {
   const scenario::Scenario& scenario = *spec.scenario;
   std::string text;
   for (std::size_t stage = 0; stage < scenario.stages.size(); ++stage) {
+    if (applies_tensor_parallel(scenario.stages[stage].steps)) {
+      text += str("  ", no_plan_of_tensor_parallel, "\n");
+      continue;
+    }
     if (!has_plan(scenario.stages[stage].steps)) continue;
     if (!scenario.stages[stage].name.empty()) text += str("  stage ", scenario.stages[stage].name, "\n");
     if (!scenario.unplanned_reason.empty()) {

@@ -13,6 +13,7 @@
 #include <variant>
 #include <vector>
 
+#include "engine/layout/placement.hpp"
 #include "harness/run/values/paths.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
@@ -84,6 +85,38 @@ struct PrefetchArguments {
   std::optional<std::vector<ModuleMatch>> forward, backward;
 };
 PrefetchArguments prefetch_arguments(const StepCall& call);
+
+// ---- tensor_parallel ----
+enum class StyleKind { colwise, rowwise, sequence_parallel, prepare_input, prepare_output };
+
+// A placement that a plain tensor is taken to have, and the one that it shall get. A negative dim counts from the last.
+struct ConversionArgument {
+  layout::Placement given, wanted;
+};
+
+// A style as a scenario writes it. Fields that the kind does not use keep their defaults.
+struct StyleArgument {
+  StyleKind kind = StyleKind::colwise;
+  std::optional<layout::Placement> input, output;                 // colwise, rowwise; empty: the default of the kind
+  int dim = 1;                                                    // sequence_parallel
+  std::vector<std::optional<ConversionArgument>> conversions;     // prepare_*: per positional input, per output
+  std::vector<std::pair<std::string, ConversionArgument>> named;  // prepare_input: of inputs given by name
+  std::optional<bool> keep_sharded;                               // empty: the default of the kind
+};
+// A style from the map that colwise(...) and the other functions of styles return. Throws Error for any other value.
+StyleArgument style_argument(const Value& value);
+
+struct StyledModule {
+  std::string path;  // below the model
+  nn::ModulePtr module;
+  StyleArgument style;
+};
+struct TensorParallelArguments {
+  ModuleMatch model;
+  MeshPtr mesh;
+  std::vector<StyledModule> modules;  // in the order of the plan, those of one pattern in registration order
+};
+TensorParallelArguments tensor_parallel_arguments(const StepCall& call);
 
 // ---- extend_gather ----
 // The map `site` that `send` and `build` of an extension receive.
