@@ -119,13 +119,16 @@ void record_gradients(const ops::OpCase& op, const std::vector<Tensor>& inputs) 
     if (is_floating(input.dtype())) set_requires_grad(input, true);
 }
 
+// The gradient of the result.
+Tensor weights_for(const Tensor& result) { return ops::cast(values(result.sizes(), 1.1), result.dtype()); }
+
 Expected expect(const ops::OpCase& op, const ops::OpVariant& variant) {
   Expected made;
   made.inputs = make_inputs(variant);
   record_gradients(op, made.inputs);
   RankContext::current().generator().seed(5);
   const Tensor result = variant.run(made.inputs);
-  if (requires_grad(result)) backward({result}, {values(result.sizes(), 1.1)});
+  if (requires_grad(result)) backward({result}, {weights_for(result)});
   made.result = detach(result);
   made.random = RankContext::current().generator().state();
   for (Tensor& input : made.inputs) {
@@ -137,10 +140,10 @@ Expected expect(const ops::OpCase& op, const ops::OpVariant& variant) {
 
 void require_near(const Tensor& a, const Tensor& b, double tolerance, const std::string& what) {
   require(a.dtype() == b.dtype() && a.sizes() == b.sizes(), str(what, ": ", describe(a), " for ", describe(b)));
+  const double unit = a.dtype() == DType::float32 ? 1e-6 : 1e-12;
   const std::vector<double> x = to_doubles(a), y = to_doubles(b);
   for (std::size_t i = 0; i < x.size(); ++i)
-    require(std::fabs(x[i] - y[i]) <= tolerance * 1e-12 * (1.0 + std::fabs(y[i])),
-            str(what, ": ", x[i], " for ", y[i]));
+    require(std::fabs(x[i] - y[i]) <= tolerance * unit * (1.0 + std::fabs(y[i])), str(what, ": ", x[i], " for ", y[i]));
 }
 
 // Whether the operation accepts the placements; throws where it accepts and is wrong, or refuses badly.
@@ -173,7 +176,7 @@ bool accepts(const ops::OpCase& op, const ops::OpVariant& variant, const Expecte
   require_near(full_tensor(detach(result)), expected.result, op.tolerance, what);
   if (!requires_grad(result)) return true;
   const LayoutPtr wanted = layout::gradient_layout(result.layout());
-  backward({result}, {distribute(values(expected.result.sizes(), 1.1), mesh, wanted->placements)});
+  backward({result}, {distribute(weights_for(expected.result), mesh, wanted->placements)});
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const Tensor gradient = grad(inputs[i]);
     require(gradient.defined() == expected.gradients[i].defined(), str(what, ": gradient ", i, " is missing or extra"));
