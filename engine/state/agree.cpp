@@ -1,5 +1,6 @@
 #include "engine/state/agree.hpp"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -26,6 +27,19 @@ std::string outcome_of(const std::function<std::string()>& stage) {
   }
 }
 
+// A rank waits for peers that write or read files for longer than for a collective. The end of a peer still ends the
+// wait at once.
+class FileDeadline {
+ public:
+  FileDeadline() : before_(comm::deadline()) { comm::set_deadline(std::max(before_, 600.0)); }
+  ~FileDeadline() { comm::set_deadline(before_); }
+  FileDeadline(const FileDeadline&) = delete;
+  FileDeadline& operator=(const FileDeadline&) = delete;
+
+ private:
+  double before_;
+};
+
 bool failed(const std::vector<std::string>& outcomes, std::size_t rank, std::size_t own_rank) {
   if (defect_armed(Defect::saved_failure_of_one_rank) && rank != own_rank) [[unlikely]]
     return false;
@@ -43,7 +57,9 @@ std::string listed(const std::vector<std::size_t>& ranks) {
 
 std::vector<std::string> agree(const std::string& operation, const std::function<std::string()>& stage) {
   comm::ProcessGroup& world = comm::world_group();
-  std::vector<std::string> outcomes = comm::exchange(world, outcome_of(stage), operation);
+  const std::string own = outcome_of(stage);
+  const FileDeadline deadline;
+  std::vector<std::string> outcomes = comm::exchange(world, own, operation);
   std::vector<std::pair<std::string, std::vector<std::size_t>>> failures;  // the ranks of each message
   for (std::size_t rank = 0; rank < outcomes.size(); ++rank) {
     if (!failed(outcomes, rank, static_cast<std::size_t>(world.rank()))) continue;

@@ -63,8 +63,8 @@ class FaultyFiles : public FileSystem {
     refuse(path);
   }
   [[noreturn]] void refuse(const std::string& path) const {
-    throw Error(str("injected at `", path, "`: ",
-                    fault_ == Fault::full_disk ? "No space left on device" : "Input/output error"));
+    throw Error(str("injected at `", path,
+                    "`: ", fault_ == Fault::full_disk ? "No space left on device" : "Input/output error"));
   }
 
   const Fault fault_;
@@ -193,9 +193,11 @@ TEST_P(CrashTest, AnErrorAtAnyOperationLeavesOldOrNewAndIsRaisedOnEveryRank) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, CrashTest, ::testing::Combine(::testing::Bool(), ::testing::Bool()), [](const auto& test) {
-  return str(std::get<0>(test.param) ? "Overwrite" : "New", std::get<1>(test.param) ? "Async" : "Sync");
-});
+INSTANTIATE_TEST_SUITE_P(All, CrashTest, ::testing::Combine(::testing::Bool(), ::testing::Bool()),
+                         [](const auto& test) {
+                           return str(std::get<0>(test.param) ? "Overwrite" : "New",
+                                      std::get<1>(test.param) ? "Async" : "Sync");
+                         });
 
 }  // namespace
 }  // namespace lockstep::state

@@ -5,8 +5,8 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
-#include "engine/state/host_bytes.hpp"
 #include "engine/state/hash.hpp"
+#include "engine/state/host_bytes.hpp"
 
 namespace lockstep::state {
 
@@ -25,7 +25,8 @@ bool may_have_replicas(const Tensor& tensor) {
 
 std::uint64_t digest_of(const Tensor& tensor) {
   std::uint64_t digest = 0;
-  with_host_bytes(local_tensor(tensor), [&](const std::byte* bytes, std::size_t size) { digest = hash_of(bytes, size); });
+  with_host_bytes(local_tensor(tensor),
+                  [&](const std::byte* bytes, std::size_t size) { digest = hash_of(bytes, size); });
   return digest;
 }
 

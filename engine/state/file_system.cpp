@@ -20,10 +20,9 @@ namespace fs = std::filesystem;
 namespace {
 
 [[noreturn]] void refuse(const char* operation, const std::string& path, int reason) {
-  const char* remedy = reason == ENOSPC || reason == EDQUOT ? "free space on the disk"
-                       : reason == EACCES || reason == EPERM || reason == EROFS
-                           ? "make the folder writable"
-                           : "check the path and the disk";
+  const char* remedy = reason == ENOSPC || reason == EDQUOT                     ? "free space on the disk"
+                       : reason == EACCES || reason == EPERM || reason == EROFS ? "make the folder writable"
+                                                                                : "check the path and the disk";
   throw Error(str("cannot ", operation, " `", path, "`: ", std::strerror(reason)), remedy);
 }
 

@@ -75,9 +75,9 @@ class IndexReader {
     if (format != format_name) refuse(str("its format is ", format.dump(), ", not \"", format_name, "\""));
     const Json& version = member(whole, "version", "the index");
     if (!version.is_number_integer() || version != format_version)
-      throw Error(str("`", file_, "` has format version ", version.dump(), ", and this program reads version ",
-                      format_version),
-                  "load it with the program that wrote it");
+      throw Error(
+          str("`", file_, "` has format version ", version.dump(), ", and this program reads version ", format_version),
+          "load it with the program that wrote it");
   }
 
   const Json& member(const Json& map, const char* name, const std::string& subject) const {
@@ -180,16 +180,14 @@ std::string index_text(const Index& index) {
   for (const auto& [key, tensor] : index.tensors) {
     Json chunks = Json::array();
     for (const SavedChunk& chunk : tensor.chunks) chunks.push_back(json_of(chunk));
-    tensors[key] = {{"dtype", safetensors_type(tensor.dtype)},
-                    {"shape", list_of(tensor.sizes)},
-                    {"chunks", std::move(chunks)}};
+    tensors[key] = {
+        {"dtype", safetensors_type(tensor.dtype)}, {"shape", list_of(tensor.sizes)}, {"chunks", std::move(chunks)}};
   }
   for (const auto& [key, value] : index.values) values[key] = Json::parse(value);
-  const Json content = {
-      {"files", std::move(files)}, {"tensors", std::move(tensors)}, {"values", std::move(values)}};
+  const Json content = {{"files", std::move(files)}, {"tensors", std::move(tensors)}, {"values", std::move(values)}};
   const std::string text = content.dump();
-  return str("{\"format\":\"", format_name, "\",\"version\":", format_version, ",\"hash\":\"",
-             hash_text(hash_of(text)), "\",\n\"content\":", text, "}\n");
+  return str("{\"format\":\"", format_name, "\",\"version\":", format_version, ",\"hash\":\"", hash_text(hash_of(text)),
+             "\",\n\"content\":", text, "}\n");
 }
 
 Index index_from_text(std::string_view text, const std::string& file) { return IndexReader(file).read(text); }

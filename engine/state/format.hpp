@@ -20,7 +20,7 @@ inline constexpr int format_version = 1;
 inline constexpr const char* index_name = "index.json";
 
 struct SavedChunk {
-  std::string file;  // in the folder of the checkpoint
+  std::string file;          // in the folder of the checkpoint
   std::uint64_t offset = 0;  // of the first byte in the file
   Box box;
   std::uint64_t hash_block = 0;       // bytes per hash

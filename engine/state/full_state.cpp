@@ -76,8 +76,8 @@ std::string broadcast_from_rank_0(std::vector<TreeTensor>& tensors, const std::s
     }
     check_sizes(key, sizes, *target);
     const device::PurposeScope purpose(target->purpose);
-    const Tensor value = empty(sizes, target->dtype.value_or(dtype_from_name(entry[1].get<std::string>())),
-                               target->device);
+    const Tensor value =
+        empty(sizes, target->dtype.value_or(dtype_from_name(entry[1].get<std::string>())), target->device);
     if (world.rank() == 0) raw::copy_(value, tensors[received.size()].tensor);
     comm::Call call;
     call.family = comm::Family::checkpoint;
@@ -163,7 +163,8 @@ optim::Optimizer::StateDict shard_state_dict(optim::Optimizer& optimizer, const 
     if (!entry.tensor.defined()) continue;
     const std::size_t slash = entry.key.rfind('/');
     const std::string name = entry.key.substr(0, slash);
-    if (dict.state.empty() || dict.state.back().first != name) dict.state.emplace_back(name, std::map<std::string, Tensor>());
+    if (dict.state.empty() || dict.state.back().first != name)
+      dict.state.emplace_back(name, std::map<std::string, Tensor>());
     dict.state.back().second[entry.key.substr(slash + 1)] = std::move(entry.tensor);
   }
   return dict;

@@ -98,7 +98,8 @@ TEST(FullOptimizerState, RejectsOtherSizesOnEveryRank) {
       shard_state_dict(*second, rank == 0 ? first->state_dict() : Optimizer::StateDict(), true);
     } catch (const Error& error) {
       const std::string text = error.what();
-      require(text.find("`p0/exp_avg` has full sizes (6, 2), its place in the state (4, 2)") != std::string::npos, text);
+      require(text.find("`p0/exp_avg` has full sizes (6, 2), its place in the state (4, 2)") != std::string::npos,
+              text);
       return;
     }
     require(false, "nothing was refused");

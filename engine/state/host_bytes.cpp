@@ -47,7 +47,8 @@ void with_writable_bytes(const Tensor& tensor, const std::function<void(std::byt
   const device::Access range = write(tensor);
   if (range.bytes == 0) return;
   if (is_on_inline_cpu(tensor)) {
-    run_now(device::current_stream(tensor.device()), "load from a checkpoint", range, [&](std::byte* bytes) { f(bytes); });
+    run_now(device::current_stream(tensor.device()), "load from a checkpoint", range,
+            [&](std::byte* bytes) { f(bytes); });
     return;
   }
   const std::unique_ptr<std::byte[]> bytes(new std::byte[range.bytes]);

@@ -64,11 +64,11 @@ void check_header(Reader& reader, const std::string& folder, const std::string& 
       if (chunk.file == name)
         in_index[{chunk.offset, chunk.offset + tensor.chunk_bytes(chunk), tensor.dtype, to_text(chunk.box.sizes)}]
             .insert(name_of_chunk(key, tensor.sizes, chunk.box));
-  const bool agree = in_header.size() == in_index.size() &&
-                     std::all_of(in_header.begin(), in_header.end(), [&](const auto& entry) {
-                       const auto found = in_index.find(entry.first);
-                       return found != in_index.end() && found->second.contains(entry.second);
-                     });
+  const bool agree =
+      in_header.size() == in_index.size() && std::all_of(in_header.begin(), in_header.end(), [&](const auto& entry) {
+        const auto found = in_index.find(entry.first);
+        return found != in_index.end() && found->second.contains(entry.second);
+      });
   if (!agree)
     throw Error(str("the header of `", name, "` lists other tensors than the index"),
                 "restore the checkpoint from a copy");
@@ -113,8 +113,10 @@ Verification verify_checkpoint(const std::string& folder) {
   };
   std::set<std::string> unusable;
   for (const auto& [name, bytes] : reader.index().files) {
-    if (!note([&] { reader.check_file(name); })) unusable.insert(name);
-    else note([&] { check_header(reader, folder, name); });
+    if (!note([&] { reader.check_file(name); }))
+      unusable.insert(name);
+    else
+      note([&] { check_header(reader, folder, name); });
   }
   std::set<std::pair<std::string, std::uint64_t>> seen;  // tied tensors share chunks
   for (const auto& [key, tensor] : reader.index().tensors) {
@@ -135,8 +137,7 @@ namespace {
 std::string difference(Reader& a, Reader& b, const std::string& key) {
   const SavedTensor &left = a.index().tensors.at(key), &right = b.index().tensors.at(key);
   if (left.dtype != right.dtype || !(left.sizes == right.sizes))
-    return str(name_of(left.dtype), " ", to_text(left.sizes), " and ", name_of(right.dtype), " ",
-               to_text(right.sizes));
+    return str(name_of(left.dtype), " ", to_text(left.sizes), " and ", name_of(right.dtype), " ", to_text(right.sizes));
   const std::vector<std::byte> x = full_bytes(a, key), y = full_bytes(b, key);
   if (x == y) return "";
   const std::size_t element = size_of(left.dtype);

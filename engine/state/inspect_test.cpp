@@ -15,14 +15,14 @@ namespace lockstep::state {
 namespace {
 
 using testing::counting;
+using ::testing::ElementsAre;
 using testing::error_of;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using testing::require;
 using testing::require_equal;
 using testing::run;
 using testing::TemporaryFolder;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 void save_as(const std::string& path, int ranks, int axis_dim, double first) {
   ASSERT_EQ(run(ranks,

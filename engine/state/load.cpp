@@ -36,8 +36,8 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
   if (tensor.is_meta())
     throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
   if (saved.dtype == tensor.dtype() && saved.sizes == global_sizes(tensor)) return;
-  throw Error(str(saved.sizes == global_sizes(tensor) ? "Type" : "Size", " mismatch for `", wanted.key, "`: ",
-                  name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
+  throw Error(str(saved.sizes == global_sizes(tensor) ? "Type" : "Size", " mismatch for `", wanted.key,
+                  "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
                   name_of(tensor.dtype()), " ", to_text(global_sizes(tensor)), " in the state"),
               "load it into the model that was saved");
 }

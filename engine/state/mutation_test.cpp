@@ -114,9 +114,8 @@ class Mutator {
                       values = index.find("\"values\":");
     for (int tries = 0; tries < 1000; ++tries) {
       const auto at = tensors + static_cast<std::size_t>(pick(static_cast<int>(values - tensors)));
-      const std::size_t quotes = static_cast<std::size_t>(
-          std::count(index.begin() + static_cast<std::ptrdiff_t>(tensors),
-                     index.begin() + static_cast<std::ptrdiff_t>(at), '"'));
+      const std::size_t quotes = static_cast<std::size_t>(std::count(
+          index.begin() + static_cast<std::ptrdiff_t>(tensors), index.begin() + static_cast<std::ptrdiff_t>(at), '"'));
       if (index[at] < '0' || index[at] > '9' || quotes % 2 == 1) continue;
       index[at] = static_cast<char>('1' + pick(9));
       const std::string body = index.substr(content, index.rfind('}') - content);

@@ -23,12 +23,9 @@ auto reading(const std::string& json, const std::string& key, const char* wanted
 }  // namespace
 
 std::string text_of_group(const std::vector<std::string>& parameters, const optim::Options& options) {
-  return Json{{"parameters", parameters},
-              {"lr", options.lr},
-              {"momentum", options.momentum},
-              {"betas", {options.beta1, options.beta2}},
-              {"eps", options.eps},
-              {"weight_decay", options.weight_decay},
+  return Json{{"parameters", parameters},     {"lr", options.lr},
+              {"momentum", options.momentum}, {"betas", {options.beta1, options.beta2}},
+              {"eps", options.eps},           {"weight_decay", options.weight_decay},
               {"fused", options.fused}}
       .dump();
 }
@@ -58,15 +55,13 @@ std::string text_of_scaler(const std::optional<optim::GradScaler::State>& state)
 }
 
 std::optional<optim::GradScaler::State> scaler_from_text(const std::string& json, const std::string& key) {
-  return reading(json, key, "state of a scaler",
-                 [](const Json& state) -> std::optional<optim::GradScaler::State> {
-                   if (state.is_null()) return std::nullopt;
-                   return optim::GradScaler::State{state.at("scale").get<double>(),
-                                                   state.at("growth_factor").get<double>(),
-                                                   state.at("backoff_factor").get<double>(),
-                                                   state.at("growth_interval").get<std::int64_t>(),
-                                                   state.at("growth_tracker").get<std::int64_t>()};
-                 });
+  return reading(json, key, "state of a scaler", [](const Json& state) -> std::optional<optim::GradScaler::State> {
+    if (state.is_null()) return std::nullopt;
+    return optim::GradScaler::State{state.at("scale").get<double>(), state.at("growth_factor").get<double>(),
+                                    state.at("backoff_factor").get<double>(),
+                                    state.at("growth_interval").get<std::int64_t>(),
+                                    state.at("growth_tracker").get<std::int64_t>()};
+  });
 }
 
 std::int64_t integer_from_text(const std::string& json, const std::string& key) {

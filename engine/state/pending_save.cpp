@@ -8,8 +8,8 @@
 
 namespace lockstep::state {
 
-PendingSave::PendingSave(std::string operation, std::function<void()> write,
-                         std::function<void(PendingSave&)> publish, std::function<void()> discard)
+PendingSave::PendingSave(std::string operation, std::function<void()> write, std::function<void(PendingSave&)> publish,
+                         std::function<void()> discard)
     : operation_(std::move(operation)),
       write_(std::move(write)),
       discard_(std::move(discard)),

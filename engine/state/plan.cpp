@@ -42,9 +42,9 @@ void check_same(const std::string& key, const std::vector<Holder>& holders) {
     for (const Holder& before : holders) {
       if (before.rank >= other.rank) break;
       if (before.tensor->boxes == other.tensor->boxes && before.tensor->digest != other.tensor->digest)
-        throw Error(str("the replicas of `", key, "` have other values on rank ", other.rank, " than on rank ",
-                        before.rank),
-                    "broadcast it first, or give each rank's tensor a name of its own");
+        throw Error(
+            str("the replicas of `", key, "` have other values on rank ", other.rank, " than on rank ", before.rank),
+            "broadcast it first, or give each rank's tensor a name of its own");
     }
   }
 }
@@ -55,9 +55,7 @@ struct SharedBox {
   DType dtype = DType::float32;
   Box box;
   std::vector<int> ranks;
-  std::int64_t bytes() const {
-    return static_cast<std::int64_t>(bounded_bytes(box.num_elements(), size_of(dtype)));
-  }
+  std::int64_t bytes() const { return static_cast<std::int64_t>(bounded_bytes(box.num_elements(), size_of(dtype))); }
 };
 
 std::vector<SharedBox> shared_boxes(const std::string& key, const std::vector<Holder>& holders) {
@@ -106,8 +104,7 @@ std::optional<int> writer_of(const SharedBox& shared, const std::vector<std::int
 }
 
 // Assigns every box to one rank: first those that only one rank holds, then the others from large to small.
-void assign(std::vector<SharedBox> boxes, const WritePlan& plan,
-            std::vector<std::vector<PlannedChunk>>& by_rank) {
+void assign(std::vector<SharedBox> boxes, const WritePlan& plan, std::vector<std::vector<PlannedChunk>>& by_rank) {
   std::stable_sort(boxes.begin(), boxes.end(), [](const SharedBox& a, const SharedBox& b) {
     const bool a_shared = a.ranks.size() > 1, b_shared = b.ranks.size() > 1;
     return a_shared != b_shared ? b_shared : a.bytes() > b.bytes();
@@ -194,9 +191,9 @@ std::vector<Piece> plan_reads(const std::vector<Box>& chunks, const std::vector<
       pieces.push_back(piece);
     }
     if (found != held.box.num_elements())
-      throw Error(str("of the elements ", held.box.text(), " the checkpoint has ", found, " of ",
-                      held.box.num_elements()),
-                  "save it again on all ranks");
+      throw Error(
+          str("of the elements ", held.box.text(), " the checkpoint has ", found, " of ", held.box.num_elements()),
+          "save it again on all ranks");
   }
   return pieces;
 }

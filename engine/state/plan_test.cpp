@@ -108,8 +108,7 @@ std::vector<LayoutPtr> layouts_of(const Dims& sizes) {
   std::vector<LayoutPtr> layouts;
   for (const int ranks : {1, 2, 3, 5, 8}) {
     layouts.push_back(layout_of(MeshShape({ranks}), {replicate()}, sizes));
-    for (int dim = 0; dim < sizes.size(); ++dim)
-      layouts.push_back(layout_of(MeshShape({ranks}), {shard(dim)}, sizes));
+    for (int dim = 0; dim < sizes.size(); ++dim) layouts.push_back(layout_of(MeshShape({ranks}), {shard(dim)}, sizes));
   }
   for (const std::vector<int>& mesh : {std::vector{2, 2}, std::vector{3, 2}, std::vector{2, 4}}) {
     layouts.push_back(layout_of(MeshShape(mesh), {replicate(), shard(0)}, sizes));
@@ -122,8 +121,7 @@ std::vector<LayoutPtr> layouts_of(const Dims& sizes) {
       layouts.push_back(layout_of(MeshShape(mesh), {strided_shard(1, mesh[1]), replicate()}, sizes));
     }
   }
-  layouts.push_back(
-      layout_of(MeshShape({2, 2, 3}), {replicate(), strided_shard(0, 3), shard(0)}, sizes));
+  layouts.push_back(layout_of(MeshShape({2, 2, 3}), {replicate(), strided_shard(0, 3), shard(0)}, sizes));
   return layouts;
 }
 
@@ -275,7 +273,8 @@ TEST(Plan, RefusesRanksThatDisagree) {
   EXPECT_THAT(refusal({{w}, {other}}), HasSubstr("`w` is float32 (4,) on rank 0, and float32 (5,) on rank 1"));
   other = w;
   other.digest = 7;
-  EXPECT_THAT(refusal({{w}, {w}, {other}}), HasSubstr("the replicas of `w` have other values on rank 2 than on rank 0"));
+  EXPECT_THAT(refusal({{w}, {w}, {other}}),
+              HasSubstr("the replicas of `w` have other values on rank 2 than on rank 0"));
   const LayoutPtr layout = layout_of(MeshShape({2}), {shard(0)}, {4});
   EXPECT_THAT(refusal({{held_by("w", {4}, layout, 0)}, {}}), HasSubstr("2 of 4 elements are missing"));
   EXPECT_THAT(refusal({{held_by("w", {4}, layout, 0)}, {w}}), HasSubstr("[0:2] are there twice"));

@@ -59,10 +59,10 @@ void Reader::verify(const std::string& key, const SavedTensor& tensor, const Sav
       file(chunk.file).read(chunk.offset + begin, block_.data(), size);
       bytes_verified_ += size;
       if (hash_of(block_.data(), size) != chunk.hashes[block] && hashes_are_compared())
-        throw Error(str("the file `", chunk.file, "` of the checkpoint `", shown_, "` is damaged: bytes ",
-                        chunk.offset + begin, " to ", chunk.offset + begin + size, ", of `", key,
-                        "`, do not have the hash of the index"),
-                    "restore the checkpoint from a copy");
+        throw Error(
+            str("the file `", chunk.file, "` of the checkpoint `", shown_, "` is damaged: bytes ", chunk.offset + begin,
+                " to ", chunk.offset + begin + size, ", of `", key, "`, do not have the hash of the index"),
+            "restore the checkpoint from a copy");
       done[block] = true;
     }
 }

@@ -169,8 +169,7 @@ class Reader {
       covered = entry->end;
       before = entry;
     }
-    if (covered != data_bytes_)
-      refuse(str("bytes ", covered, " to ", data_bytes_, " of its data belong to no tensor"));
+    if (covered != data_bytes_) refuse(str("bytes ", covered, " to ", data_bytes_, " of its data belong to no tensor"));
   }
 
   const std::string& file_;

@@ -196,8 +196,13 @@ SaveHandle save(const State& state, const std::string& folder, const SaveOptions
   finish_saves();
   const NoGrad no_grad;
   const RankContext& context = RankContext::current();
-  Work work{str("save_checkpoint `", options.shown.empty() ? folder : options.shown, "`"), SavePaths(folder), options.files ? options.files : &real_files(),
-            static_cast<std::size_t>(context.rank()), {}, {}, {}};
+  Work work{str("save_checkpoint `", options.shown.empty() ? folder : options.shown, "`"),
+            SavePaths(folder),
+            options.files ? options.files : &real_files(),
+            static_cast<std::size_t>(context.rank()),
+            {},
+            {},
+            {}};
   FileSystem& files = *work.files;
   const SavePaths paths = work.paths;
   try {

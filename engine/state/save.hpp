@@ -26,7 +26,7 @@
 namespace lockstep::state {
 
 struct SaveOptions {
-  bool overwrite = false;       // replace a checkpoint of this name; otherwise it is an error
+  bool overwrite = false;  // replace a checkpoint of this name; otherwise it is an error
   bool async = false;
   FileSystem* files = nullptr;  // null: the real file system
   std::string shown = {};       // the name of the folder in messages; empty: the folder

@@ -1,11 +1,10 @@
-#include "engine/state/load.hpp"
-#include "engine/state/save.hpp"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "engine/mesh/sharded.hpp"
 #include "engine/optim/schedule.hpp"
+#include "engine/state/load.hpp"
+#include "engine/state/save.hpp"
 #include "engine/state/test_support.hpp"
 
 namespace lockstep::state {
@@ -149,24 +148,23 @@ TEST(SaveLoad, AnOptimizerWithoutStateLosesTheStateItHad) {
 
 TEST(SaveLoad, ARefusedLoadChangesNothing) {
   const TemporaryFolder folder;
-  EXPECT_EQ(
-      run(2,
-          [&](int rank) {
-            Trained first("Adam", 0.1, 1);
-            first.step(1.0);
-            save(first.state(), folder / "a");
-            Trained second("Adam", 0.7, 2);
-            const auto before = second.bits();
-            State wrong = second.state();
-            // Only rank 1 has a tensor that the checkpoint lacks.
-            if (rank == 1) wrong.push_back({"extra", counting({2})});
-            require_error([&] { load(wrong, folder / "a"); },
-                          "rank 1: Missing key in checkpoint `" + (folder / "a") + "`: `extra`");
-            require(second.bits() == before, "the model changed");
-            require(second.optimizer->state_tensors().empty(), "the optimizer has state");
-            require(optim::learning_rates(*second.optimizer) == std::vector{0.7}, "the learning rate changed");
-          }),
-      "");
+  EXPECT_EQ(run(2,
+                [&](int rank) {
+                  Trained first("Adam", 0.1, 1);
+                  first.step(1.0);
+                  save(first.state(), folder / "a");
+                  Trained second("Adam", 0.7, 2);
+                  const auto before = second.bits();
+                  State wrong = second.state();
+                  // Only rank 1 has a tensor that the checkpoint lacks.
+                  if (rank == 1) wrong.push_back({"extra", counting({2})});
+                  require_error([&] { load(wrong, folder / "a"); },
+                                "rank 1: Missing key in checkpoint `" + (folder / "a") + "`: `extra`");
+                  require(second.bits() == before, "the model changed");
+                  require(second.optimizer->state_tensors().empty(), "the optimizer has state");
+                  require(optim::learning_rates(*second.optimizer) == std::vector{0.7}, "the learning rate changed");
+                }),
+            "");
 }
 
 TEST(SaveLoad, RefusalsNameFileKeyAndShapes) {
@@ -175,17 +173,26 @@ TEST(SaveLoad, RefusalsNameFileKeyAndShapes) {
                 [&](int) {
                   const std::string path = folder / "a";
                   save({{"w", counting({4, 2})}, {"step", PlainValue{"3"}}, {"m.x", counting({2})}}, path);
-                  require_error([&] { load({{"w", counting({2, 4})}}, path); },
-                                "ranks 0 and 1: Size mismatch for `w`: float32 (4, 2) in the checkpoint `" + path +
-                                    "`, float32 (2, 4) in the state");
+                  require_error(
+                      [&] {
+                        load({{"w", counting({2, 4})}}, path);
+                      },
+                      "ranks 0 and 1: Size mismatch for `w`: float32 (4, 2) in the checkpoint `" + path +
+                          "`, float32 (2, 4) in the state");
                   require_error([&] { load({{"w", counting({4, 2}, 0, DType::float64)}}, path); }, "Type mismatch");
                   require_error([&] { load({{"w", counting({4, 2})}}, folder / "none"); }, "there is no checkpoint");
                   require_error([&] { load({{"w", counting({4, 2})}}, folder.path()); }, "it is no checkpoint");
                   require_error([&] { save({{"w", counting({4})}}, path); }, "already exists");
-                  require_error([&] { save({{"w", counting({4})}}, folder.path(), {.overwrite = true}); },
-                                "already exists and is no checkpoint");
-                  require_error([&] { save({{"w", counting({4})}, {"w", counting({4})}}, folder / "b"); },
-                                "the state has `w` twice");
+                  require_error(
+                      [&] {
+                        save({{"w", counting({4})}}, folder.path(), {.overwrite = true});
+                      },
+                      "already exists and is no checkpoint");
+                  require_error(
+                      [&] {
+                        save({{"w", counting({4})}, {"w", counting({4})}}, folder / "b");
+                      },
+                      "the state has `w` twice");
                   require(load({{"step", PlainValue{"0"}}}, path).values.at("step") == "3", "the plain value");
                 }),
             "");
@@ -195,10 +202,16 @@ TEST(SaveLoad, ValuesThatDifferBetweenRanksAreRefused) {
   const TemporaryFolder folder;
   EXPECT_EQ(run(3,
                 [&](int rank) {
-                  require_error([&] { save({{"w", counting({4}, rank == 2 ? 1 : 0)}}, folder / "a"); },
-                                "the replicas of `w` have other values on rank 2 than on rank 0");
-                  require_error([&] { save({{"n", PlainValue{str(rank / 2)}}}, folder / "a"); },
-                                "`n` is 0 on rank 0, and 1 on rank 2");
+                  require_error(
+                      [&] {
+                        save({{"w", counting({4}, rank == 2 ? 1 : 0)}}, folder / "a");
+                      },
+                      "the replicas of `w` have other values on rank 2 than on rank 0");
+                  require_error(
+                      [&] {
+                        save({{"n", PlainValue{str(rank / 2)}}}, folder / "a");
+                      },
+                      "`n` is 0 on rank 0, and 1 on rank 2");
                 }),
             "");
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
@@ -207,7 +220,8 @@ TEST(SaveLoad, ValuesThatDifferBetweenRanksAreRefused) {
 TEST(SaveLoad, KeysMayDifferBetweenRanksInAnyOrder) {
   const TemporaryFolder folder;
   for (const Kind kind : {Kind::threads, Kind::processes})
-    EXPECT_EQ(run(2,
+    EXPECT_EQ(run(
+                  2,
                   [&](int rank) {
                     State state{{"both", counting({6})}, {str("own-", rank), counting({3}, rank)}};
                     if (rank == 1) std::swap(state[0], state[1]);
@@ -244,8 +258,11 @@ TEST(SaveLoad, UnexpectedKeysOfAPartAreRefused) {
                   const nn::ModulePtr with = nn::build("Linear", {{2, 3}, {}}, {});
                   const nn::ModulePtr without = nn::build("Linear", {{2, 3}, {{"bias", nn::Structure(false)}}}, {});
                   save({{"model", with}}, folder / "a");
-                  require_error([&] { load({{"model", without}}, folder / "a"); },
-                                "Unexpected key in checkpoint: `model.bias`");
+                  require_error(
+                      [&] {
+                        load({{"model", without}}, folder / "a");
+                      },
+                      "Unexpected key in checkpoint: `model.bias`");
                   require(load({{"model", without}}, folder / "a", {.partial = true}).unexpected ==
                               std::vector<std::string>{"model.bias"},
                           "the unexpected keys");
@@ -271,8 +288,11 @@ TEST(SaveLoad, RandomStatesAreThoseOfTheRank) {
             "");
   EXPECT_EQ(run(3,
                 [&](int) {
-                  require_error([&] { load({{"random", RandomState{}}}, folder / "a"); },
-                                "rank 2: Missing key in checkpoint");
+                  require_error(
+                      [&] {
+                        load({{"random", RandomState{}}}, folder / "a");
+                      },
+                      "rank 2: Missing key in checkpoint");
                 }),
             "");
 }
@@ -294,7 +314,8 @@ TEST(SaveLoad, ScalersReturn) {
 TEST(SaveLoad, AnAsynchronousSaveHasTheValuesOfItsCall) {
   const TemporaryFolder folder;
   for (const Kind kind : {Kind::threads, Kind::processes})
-    EXPECT_EQ(run(3,
+    EXPECT_EQ(run(
+                  3,
                   [&](int) {
                     const Form form{{3}, {shard(0)}};
                     for (const double start : {1.0, 50.0, 200.0}) {

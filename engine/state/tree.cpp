@@ -45,8 +45,7 @@ void add(Tree& tree, const std::string& name, const PlainValue& value) { tree.va
 
 void add(Tree& tree, const std::string& name, const RandomState&) {
   RankContext& context = RankContext::current();
-  tree.values.push_back(
-      {str(name, ".rank-", context.rank()), random_state_text(context.generator().state())});
+  tree.values.push_back({str(name, ".rank-", context.rank()), random_state_text(context.generator().state())});
 }
 
 }  // namespace
@@ -57,8 +56,7 @@ std::string optimizer_key(const std::string& prefix, const std::string& paramete
 
 Tree tree_of(const State& state) {
   Tree tree;
-  for (const Part& part : state)
-    std::visit([&](const auto& object) { add(tree, part.name, object); }, part.object);
+  for (const Part& part : state) std::visit([&](const auto& object) { add(tree, part.name, object); }, part.object);
   std::set<std::string> keys;
   const auto check = [&keys](const std::string& key) {
     if (!keys.insert(key).second)

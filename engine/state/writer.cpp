@@ -23,7 +23,7 @@ SavePaths::SavePaths(const std::string& path) {
   if (name.empty() || name == "/") throw Error(str("`", path, "` is no name of a folder"), "name a folder");
   folder = full.string();
   parent = full.parent_path().string();
-  temporary = (full.parent_path() / ("." + name + ".saving")).string();
+  temporary = (full.parent_path() / str(".", name, ".saving")).string();
 }
 
 namespace {

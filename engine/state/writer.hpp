@@ -30,13 +30,13 @@ void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite);
 // Removes the temporary folder of a save that failed, as far as possible.
 void discard_folder(FileSystem& files, const SavePaths& paths) noexcept;
 
-std::string file_of_rank(std::size_t rank);                            // "rank-00000.safetensors"
+std::string file_of_rank(std::size_t rank);                           // "rank-00000.safetensors"
 std::string header_of_file(const std::vector<PlannedChunk>& chunks);  // of a rank's file
 std::uint64_t bytes_of_file(const std::vector<PlannedChunk>& chunks);
 
 // Calls consume(bytes, size) once with the bytes of a chunk.
-using ChunkBytes = std::function<void(
-    std::size_t chunk, const std::function<void(const std::byte* bytes, std::size_t size)>& consume)>;
+using ChunkBytes = std::function<void(std::size_t chunk,
+                                      const std::function<void(const std::byte* bytes, std::size_t size)>& consume)>;
 // Writes and flushes the file of a rank. Returns the hashes of its chunks, 8 bytes each, in order.
 std::string write_chunks(FileSystem& files, const std::string& path, const std::vector<PlannedChunk>& chunks,
                          const ChunkBytes& bytes_of_chunk);

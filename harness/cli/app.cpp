@@ -245,13 +245,12 @@ void define_results(CLI::App& app, Choices& choices) {
 }
 
 void define_checkpoint(CLI::App& app, Choices& choices) {
-  CLI::App& checkpoint = *app.add_subcommand(
-      "checkpoint",
-      "Read checkpoints that save_checkpoint wrote.\n\nExamples:\n"
-      "  lockstep checkpoint show run/step_100\n"
-      "  lockstep checkpoint verify run/step_100\n"
-      "  lockstep checkpoint diff run/step_100 run/step_200\n"
-      "  lockstep checkpoint export run/step_100 -o weights.safetensors\n");
+  CLI::App& checkpoint = *app.add_subcommand("checkpoint",
+                                             "Read checkpoints that save_checkpoint wrote.\n\nExamples:\n"
+                                             "  lockstep checkpoint show run/step_100\n"
+                                             "  lockstep checkpoint verify run/step_100\n"
+                                             "  lockstep checkpoint diff run/step_100 run/step_200\n"
+                                             "  lockstep checkpoint export run/step_100 -o weights.safetensors\n");
   checkpoint.require_subcommand(1);
   const auto add = [&](const char* name, const char* description) {
     CLI::App& command = *checkpoint.add_subcommand(name, description);
@@ -269,12 +268,12 @@ void define_checkpoint(CLI::App& app, Choices& choices) {
 }
 
 void define_quality(CLI::App& app, Choices& choices) {
-  CLI::App& bench = *app.add_subcommand(
-      "bench",
-      "Measure collectives, training steps, launching and kernels.\n\nExamples:\n  lockstep bench collectives\n"
-      "  lockstep bench steps --json\n"
-      "  lockstep bench collectives --same-bytes\n");
-  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch or kernels; default: all");
+  CLI::App& bench = *app.add_subcommand("bench",
+                                        "Measure collectives, training steps, launching, kernels and "
+                                        "checkpoints.\n\nExamples:\n  lockstep bench collectives\n"
+                                        "  lockstep bench steps --json\n"
+                                        "  lockstep bench collectives --same-bytes\n");
+  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch, kernels or checkpoint; default: all");
   bench.add_flag("--json", choices.bench.json, "JSON lines");
   bench.add_option("--rounds", choices.bench.rounds, "number of measurements per row")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));

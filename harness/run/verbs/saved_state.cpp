@@ -3,8 +3,8 @@
 
 #include "engine/state/load.hpp"
 #include "engine/state/save.hpp"
-#include "harness/run/rank_budget.hpp"
 #include "harness/run/live_run.hpp"
+#include "harness/run/rank_budget.hpp"
 #include "harness/run/values/json_values.hpp"
 #include "harness/run/verbs/folders.hpp"
 
