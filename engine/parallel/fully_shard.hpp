@@ -4,9 +4,9 @@
 // One call makes one GROUP of the parameters below its modules, except those that another group, replicate or an
 // ignore list owns. Call it bottom-up, the root last. Each parameter becomes a sharded tensor, Shard(0) over the mesh;
 // on a 2-d mesh the first axis replicates. A parameter that tensor parallelism has sharded over other axes keeps that
-// sharding: its local shard is sharded once more, and it gets a layout on all axes. One all-gather unshards the group before forward and before backward of its
-// module. One reduce-scatter averages its gradients after backward, followed by one all-reduce over a replicate axis.
-// The optimizer sees sharded parameters only.
+// sharding: its local shard is sharded once more, and it gets a layout on all axes. One all-gather unshards the group
+// before forward and before backward of its module. One reduce-scatter averages its gradients after backward, followed
+// by one all-reduce over a replicate axis. The optimizer sees sharded parameters only.
 //
 //   for (const auto& block : blocks) fully_shard({block}, {});
 //   fully_shard({model}, {});
