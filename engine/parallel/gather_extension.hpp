@@ -35,7 +35,7 @@ namespace lockstep::parallel {
 struct GatherSite {
   std::string parameter;  // path below the module of the group
   DeviceMesh mesh;        // the ranks of the all-gather: 1-d, the shard axis if the group has a 2-d mesh
-  Dims sizes;             // of the unsharded parameter
+  Dims sizes;             // of the unsharded parameter; with tensor parallelism of its local shard
   int dim = 0;            // the sharded dim
   Dims shard_sizes;       // of the padded shard
   DType type;             // in which the group computes

@@ -82,7 +82,7 @@ void ShardParameter::adopt_slots() {
   const Tensor& now = slots_.front().get().tensor;
   if (now.same_as(sharded_) || now.same_as(seen_by_optimizers())) return;
   if (!now.defined() || !now.is_sharded() || !(*now.layout() == *layout_))
-    throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe(now) : "nothing",
+    throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe_sharded(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),
                 "assign a tensor of that sharding, such as one of a state dict of the sharded module");
   sharded_ = now;

@@ -240,7 +240,7 @@ inline constexpr std::string_view routines_section = R"page(
 inline constexpr std::string_view attributes_end = R"page(
 An attribute of a module is a child, a parameter, a buffer or a method; numbered children are written `m.0` or `m[i]`. An
 attribute of a mesh with named axes is this rank's slice along the axis of that name: `world.dp`, `world.dp.rank`,
-`world.dp.size`. An attribute of a map is an entry.
+`world.dp.size`. `world[['replicate', 'shard']]` is its slice along several axes. An attribute of a map is an entry.
 
 ## Routines
 

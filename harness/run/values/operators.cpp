@@ -284,6 +284,11 @@ Value index_into(const Value& of, const Value& at) {
       return Value(
           module->children[static_cast<std::size_t>(position(index, module->children.size(), "the module"))].module);
     }
+    case Kind::mesh: {
+      std::vector<std::string> axes;
+      for (const Value& name : at.as_list("the index of a mesh")) axes.push_back(name.as_text("the name of an axis"));
+      return Value(std::make_shared<const DeviceMesh>(of.as_mesh("the indexed value")->slice(axes)));
+    }
     case Kind::handle:
     case Kind::tensor: {
       if (of.is(Kind::handle) && of.get_if<Handle>()->result && !of.get_if<Handle>()->result->is_tensor())
