@@ -9,6 +9,7 @@
 
 #include "engine/autograd/op_registry.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/autograd/ops_sharded_testing.hpp"
 #include "engine/comm/attribution.hpp"
 #include "engine/tensor/ops.hpp"
@@ -295,6 +296,10 @@ TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
           ops::reshape(uneven, {3, 4});
         },
         "reshape: (4, 3) as (Shard(0)) on tp 2 to (3, 4): the shards of dim 0 are no shards of the result");
+    require_error(
+        [&] { ops::require_plain("unfold", a, plain); },
+        "unfold: there is no rule for sharded tensors: a sharded operand, float64 (4, 2) as (Shard(0)) on tp 2");
+    ops::require_plain("unfold", plain);
     require_error([&] { ops::conv2d(a, a, nullptr); }, "conv2d: x float64 (4, 2) as (Shard(0)) on tp 2");
   });
   EXPECT_THAT(failures, Each(""));
