@@ -36,7 +36,12 @@ void write_changed(const std::string& folder, const Files& original, const Files
   for (const auto& [name, text] : changed) {
     const auto before = original.find(name);
     if (before != original.end() && before->second == text) continue;
-    std::ofstream(folder + "/" + name, std::ios::binary | std::ios::trunc) << text;
+    // In place: some file systems flush a file that was truncated before.
+    const std::string path = folder + "/" + name;
+    std::fstream(path, before == original.end() ? std::ios::out | std::ios::binary
+                                                : std::ios::in | std::ios::out | std::ios::binary)
+        << text;
+    std::filesystem::resize_file(path, text.size());
   }
 }
 

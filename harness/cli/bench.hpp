@@ -1,6 +1,6 @@
 // `lockstep bench`: measures collectives, training steps, launches, kernels and checkpoints on real ranks, and
-// prints a table or JSON lines. A timing is a median with its 10th and 90th percentile. A measurement of several ranks begins when the
-// last rank has entered and ends when the last rank has left.
+// prints a table or JSON lines. A timing is a median with its 10th and 90th percentile. A measurement of several ranks
+// begins when the last rank has entered and ends when the last rank has left.
 #pragma once
 
 #include <functional>

@@ -9,10 +9,10 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/state/safetensors.hpp"
 #include "engine/tensor/tensor.hpp"
 #include "harness/run/rank_budget.hpp"
 #include "harness/run/values/json_values.hpp"
-#include "engine/state/safetensors.hpp"
 #include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::run {
