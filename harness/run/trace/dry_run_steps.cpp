@@ -66,6 +66,7 @@ Value DryRun::load_state_dict(StepCall& call) {
 
 Value DryRun::backward(StepCall& call) {
   Value none = run_verb(call);
+  tensor_parallel_.restore();
   watch_.report_position("backward");
   planner_.end_backward();
   shards_.follow();

@@ -39,7 +39,10 @@ plan::Facts TracedModel::facts_of(const nn::ModulePtr& root) {
     const auto add = [&](std::vector<plan::NamedTensor>& list, const std::string& name, const Tensor& tensor) {
       if (!tensor.defined()) return;
       const plan::TensorId id = id_of(tensor);
-      const Dims sizes = planner_.shards().owns(id) ? global_sizes(tensor) : tensor.sizes();
+      const auto local = local_sizes_.find(id);
+      const Dims sizes = local != local_sizes_.end()  ? local->second
+                         : planner_.shards().owns(id) ? global_sizes(tensor)
+                                                      : tensor.sizes();
       list.push_back({name, id});
       facts.tensors[id] = {sizes, tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
     };

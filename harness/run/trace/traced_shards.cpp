@@ -7,7 +7,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/layout/placement.hpp"
+#include "engine/layout/compose.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
 
@@ -46,11 +46,17 @@ void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const st
 }
 
 // The last axis of the mesh shards. An axis before it replicates.
+layout::ShardedLayout TracedShards::layout_of(const Group& group, const Parameter& parameter,
+                                              const Tensor& full) const {
+  const layout::DataParallelAxes axes{group.mesh->root_shape(), group.mesh->shape(), group.mesh->num_axes() - 1};
+  const layout::ShardedLayout* inner = events_.inner_layout(parameter.id);
+  if (inner) return layout::compose("fully_shard", axes, *inner, parameter.dim, RankContext::current().rank());
+  return layout::data_parallel_layout(axes, full.sizes(), parameter.dim);
+}
+
 void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
-  layout::ShardedLayout layout{group.mesh->shape(), {}, full.sizes()};
-  layout.placements.assign(static_cast<std::size_t>(group.mesh->num_axes()), layout::replicate());
-  layout.placements.back() = layout::shard(parameter.dim);
+  const layout::ShardedLayout layout = layout_of(group, parameter, full);
   const bool is_meta = full.device().kind == device::Kind::meta && !is_stand_in(full.device());
   parameter.shard = local_shard(layout, full.dtype(), is_meta ? full.device() : group.policy.shard_device, full);
   events_.replaced(parameter.id, parameter.shard);
@@ -103,6 +109,7 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
     parameter.full.set_name(shard.name());
     set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { events_.gradient(id); });
     events_.replaced(parameter.id, parameter.full);
+    events_.made_full(parameter.id, parameter.full);
   }
   if (requires_grad(parameter.full) != requires_grad(shard)) set_requires_grad(parameter.full, requires_grad(shard));
   return parameter.full;
@@ -111,12 +118,10 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
 // Each n consecutive ranks of the shard axis hold the full parameter together.
 const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter& parameter) {
   const int num_post_forward_ranks = planner_.shards().num_post_forward_ranks(parameter.id);
-  const std::vector<std::string>& names = group.mesh->shape().names();
-  const DeviceMesh axis = group.mesh->num_axes() == 1 ? *group.mesh : group.mesh->slice({names.back()});
-  const layout::MeshShape mesh({axis.num_ranks() / num_post_forward_ranks, num_post_forward_ranks},
-                               {"kept_replicate", "kept_shard"}, axis.shape().ranks());
-  const layout::ShardedLayout layout{
-      mesh, {layout::replicate(), layout::shard(parameter.dim)}, global_sizes(parameter.shard)};
+  const layout::DataParallelAxes axes{group.mesh->root_shape(), group.mesh->shape(), group.mesh->num_axes() - 1};
+  const layout::ShardedLayout layout =
+      layout::kept_layout(axes, events_.inner_layout(parameter.id), global_sizes(parameter.shard), parameter.dim,
+                          num_post_forward_ranks, RankContext::current().rank());
   const bool is_same = parameter.post_forward_shard.defined() && *parameter.post_forward_shard.layout() == layout &&
                        parameter.post_forward_shard.dtype() == full_of(group, parameter).dtype();
   if (!is_same) {

@@ -35,6 +35,9 @@ class TracedShards {
   struct Events {
     std::function<void(plan::TensorId, const Tensor&)> replaced;  // the parameter is another tensor from now on
     std::function<void(plan::TensorId)> gradient;                 // the full parameter got a gradient
+    // The layout of a parameter that tensor parallelism has distributed, null for others, and its full parameter.
+    std::function<const layout::ShardedLayout*(plan::TensorId)> inner_layout;
+    std::function<void(plan::TensorId, const Tensor&)> made_full;
   };
   TracedShards(plan::Planner& planner, Events events) : planner_(planner), events_(std::move(events)) {}
 
@@ -67,6 +70,7 @@ class TracedShards {
     MeshPtr mesh;
     std::vector<Parameter> parameters;
   };
+  layout::ShardedLayout layout_of(const Group& group, const Parameter& parameter, const Tensor& full) const;
   void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
