@@ -34,7 +34,14 @@ import torch.nn.functional as functional
 from torch.distributed._composable import checkpoint, replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    parallelize_module,
+)
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # ---- models ----
@@ -93,15 +100,15 @@ class MultiForwardModule(nn.Module):
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
-        self.heads = heads
+        self.head_dim = dim // heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
 
     def forward(self, x):
-        batch, length, dim = x.shape
-        shape = (batch, length, self.heads, dim // self.heads)
+        batch, length, _ = x.shape
+        shape = (batch, length, -1, self.head_dim)  # under tensor parallelism the heads of this rank
         q, k, v = (linear(x).view(shape).transpose(1, 2) for linear in (self.wq, self.wk, self.wv))
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(mixed.transpose(1, 2).reshape(batch, length, dim))
+        return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -168,8 +175,14 @@ class CountCollectives(TorchDispatchMode):
         super().__init__()
         self.counts = Counter()
 
+    @staticmethod
+    def is_wait(function) -> bool:
+        return function._opname in ("wait_tensor", "_wrap_tensor_autograd")
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if function.namespace == "c10d":
+        if DTensor in types:
+            return NotImplemented  # DTensor then issues its collectives below this mode
+        if function.namespace == "c10d" or (function.namespace == "_c10d_functional" and not self.is_wait(function)):
             self.counts[function._opname] += 1
         return function(*args, **(kwargs or {}))
 
@@ -272,6 +285,51 @@ def shard_vit(model: ViT) -> nn.Module:
     return model
 
 
+def mesh_2d():
+    return init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+
+
+def parallelize_mlp_stack(model: nn.Module) -> nn.Module:
+    """Outputs stay sharded tensors between the layers, except the last."""
+    mesh = mesh_2d()
+    plan = {f"{i}.in_proj": ColwiseParallel(use_local_output=False) for i in range(3)}
+    plan |= {f"{i}.out_proj": RowwiseParallel(use_local_output=i == 2) for i in range(3)}
+    parallelize_module(model, mesh["tp"], plan)
+    return shard(model, list, mesh=mesh["dp"])
+
+
+def parallelize_transformer(model: Transformer, sequence: bool) -> nn.Module:
+    mesh = mesh_2d()
+    given = {"input_layouts": Shard(1)} if sequence else {}
+    wanted = {"output_layouts": Shard(1)} if sequence else {}
+    plan = {
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), **wanted),
+        "pos_embeddings": RowwiseParallel(input_layouts=Replicate(), **({"output_layouts": Shard(0)} if sequence else {})),
+        "output": ColwiseParallel(output_layouts=Replicate(), **given),
+    }
+    if sequence:
+        plan["norm"] = SequenceParallel()
+    for i in range(len(model.layers)):
+        layer = f"layers.{i}."
+        plan |= {layer + f"attention.w{name}": ColwiseParallel() for name in "qkv"}
+        plan |= {
+            layer + "attention.wo": RowwiseParallel(**wanted),
+            layer + "feed_forward.w1": ColwiseParallel(**given),
+            layer + "feed_forward.w2": RowwiseParallel(**wanted),
+        }
+        if sequence:
+            plan |= {layer + "attention_norm": SequenceParallel(), layer + "ffn_norm": SequenceParallel()}
+            plan[layer + "attention"] = PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate())
+    parallelize_module(model, mesh["tp"], plan)
+    model.output.weight = model.tok_embeddings.weight
+    return shard(model, blocks, mesh=mesh["dp"])
+
+
+def of_dp_rank(seed: int, rank: int) -> int:
+    """The seed of the inputs: the ranks of one tensor-parallel pair draw the same."""
+    return seed + rank // 2 + 1
+
+
 def blocks(model: Transformer):
     return model.layers
 
@@ -329,6 +387,16 @@ CASES = {
     "accumulate_w4": Case(
         4, lambda: nn.Sequential(nn.Linear(32, 32), MLP(32), MLP(32), MLP(32)), lambda model: shard(model, lambda model: list(model)[1:]),
         normal(2, 32), 3, new_inputs=True, microbatches=3,
+    ),
+    "mlp_stack_2d_w4": Case(
+        4, lambda: nn.Sequential(MLP(16, 3), MLP(16), MLP(16, 3)), parallelize_mlp_stack, normal(8, 16), 10, new_inputs=True,
+        input_seed=of_dp_rank,
+    ),
+    "transformer_2d_w4": Case(
+        4, lambda: Transformer(2), lambda model: parallelize_transformer(model, False), tokens(8, 3, 16), 5, input_seed=of_dp_rank
+    ),
+    "transformer_2d_seq_w4": Case(
+        4, lambda: Transformer(2), lambda model: parallelize_transformer(model, True), tokens(8, 3, 16), 5, input_seed=of_dp_rank
     ),
     "conv_forward_method_w2": Case(
         2, ViT, shard_vit, normal(4, 3, 224, 224), 1, optimizer=lambda parameters: torch.optim.SGD(parameters, lr=1e-4)

@@ -3,9 +3,10 @@
 
     peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
     peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
+    peer_torch.py steps --world-size 4 --only fully_shard_tensor_parallel
     peer_torch.py steps --like FILE         only the measurements in a file of `lockstep bench --json` lines
 
-World size 2, one process with one thread per rank, CPU, float32. A measurement lasts from the moment the last rank enters to the
+World size 2 (--world-size), one process with one thread per rank, CPU, float32. A measurement lasts from the moment the last rank enters to the
 moment the last rank leaves (all processes of a machine share the clock), after warm-up; median, low and high are the
 50th, 10th and 90th percentile. Buffers are written before each call and used in turn, so that none is in a cache only because it was just used. `bytes` is the larger of a rank's input and output.
 """
@@ -26,7 +27,6 @@ import torch.multiprocessing as multiprocessing
 import torch.nn as nn
 import torch.nn.functional as functional
 
-WORLD_SIZE = 2
 SIZES = [1 << 10, 64 << 10, 4 << 20, 32 << 20]
 NUM_BUFFERS = 4
 
@@ -40,17 +40,17 @@ MODELS = {
 class Attention(nn.Module):
     def __init__(self, dim: int, heads: int):
         super().__init__()
-        self.heads = heads
+        self.head_dim = dim // heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        batch, length, dim = x.shape
+        batch, length, _ = x.shape
         q, k, v = (
-            linear(x).view(batch, length, self.heads, dim // self.heads).transpose(1, 2)
+            linear(x).view(batch, length, -1, self.head_dim).transpose(1, 2)
             for linear in (self.wq, self.wk, self.wv)
         )
         mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(mixed.transpose(1, 2).reshape(batch, length, dim))
+        return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
 class Block(nn.Module):
@@ -93,7 +93,7 @@ def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
 
 def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
     """The buffers to write, and the call on the i-th of them; in place if PyTorch's own call is."""
-    whole, part = size // 4, size // 4 // WORLD_SIZE
+    whole, part = size // 4, size // 4 // dist.get_world_size()
     wholes = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
     if name == "all_reduce":
         return wholes, lambda i: dist.all_reduce(wholes[i])
@@ -112,7 +112,56 @@ def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Cal
 
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-STEPS = ["alone", "replicate", "fully_shard"]
+STEPS = ["alone", "replicate", "fully_shard", "tensor_parallel", "fully_shard_tensor_parallel"]
+
+
+def shard(model: nn.Module, mesh) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+
+
+def make_tensor_parallel(model: nn.Module, mesh) -> None:
+    """The plan of scenarios/lib/parallelize_transformer.yaml without sequence parallelism."""
+    from torch.distributed.tensor import Replicate
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    plan = {f"{name}_embeddings": RowwiseParallel(input_layouts=Replicate()) for name in ("tok", "pos")}
+    plan["output"] = ColwiseParallel(output_layouts=Replicate())
+    for i in range(len(model.layers)):
+        plan |= {f"layers.{i}.attention.w{name}": ColwiseParallel() for name in "qkv"}
+        plan |= {f"layers.{i}.attention.wo": RowwiseParallel()}
+        plan |= {f"layers.{i}.feed_forward.0": ColwiseParallel(), f"layers.{i}.feed_forward.2": RowwiseParallel()}
+    parallelize_module(model, mesh, plan)
+    model.output.weight = model.tok_embeddings.weight
+
+
+def make_optimizers(model: nn.Module) -> list[torch.optim.Optimizer]:
+    """One fused Adam for the plain parameters and one for the sharded ones: a fused step takes no mixture."""
+    kinds: dict[type, list[torch.Tensor]] = {}
+    for parameter in model.parameters():
+        kinds.setdefault(type(parameter.data), []).append(parameter)
+    return [torch.optim.Adam(parameters, lr=1e-3, fused=True) for parameters in kinds.values()]
+
+
+def parallelize(model: nn.Module, name: str, world_size: int) -> nn.Module:
+    from torch.distributed.device_mesh import init_device_mesh
+
+    if name == "replicate":
+        return nn.parallel.DistributedDataParallel(model)
+    if name == "fully_shard":
+        shard(model, init_device_mesh("cpu", (world_size,)))
+    elif name == "tensor_parallel":
+        make_tensor_parallel(model, init_device_mesh("cpu", (world_size,)))
+    elif name == "fully_shard_tensor_parallel":
+        mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("dp", "tp"))
+        make_tensor_parallel(model, mesh["tp"])
+        shard(model, mesh["dp"])
+    elif name != "alone":
+        raise SystemExit(f"peer_torch: unknown step '{name}'; known are {', '.join(STEPS)}")
+    return model
 
 
 def time_calls(call: Callable[[int], object], prepare: Callable[[int], None], rounds: int, warm_up: int, together: bool) -> list[float]:
@@ -152,50 +201,43 @@ def run_collectives(rank: int, options: argparse.Namespace, say: Callable[[str],
 
             rounds = options.rounds or (400 if size <= 1 << 20 else 30)
             seconds = time_calls(call, dirty, rounds, max(4, rounds // 10), together=True)
-            say(line("collectives", name, {"bytes": size, "world_size": WORLD_SIZE}, "us", seconds))
+            say(line("collectives", name, {"bytes": size, "world_size": options.world_size}, "us", seconds))
 
 
 def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
     for model_name in options.models:
-        for name in options.only or STEPS:
+        for name in options.only or STEPS[: None if options.world_size >= 4 else -1]:
             if name == "alone" and rank != 0:
                 dist.barrier()  # one rank measures while the other is idle
                 continue
             torch.manual_seed(42)
             model, draw_input = build(model_name)
-            if name == "replicate":
-                model = nn.parallel.DistributedDataParallel(model)
-            elif name == "fully_shard":
-                from torch.distributed.fsdp import fully_shard
-                from torch.distributed.device_mesh import init_device_mesh
-
-                mesh = init_device_mesh("cpu", (WORLD_SIZE,))
-                for layer in model.layers:
-                    fully_shard(layer, mesh=mesh)
-                fully_shard(model, mesh=mesh)
-            elif name != "alone":
-                raise SystemExit(f"peer_torch: unknown step '{name}'; known are {', '.join(STEPS)}")
-            optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
-            torch.manual_seed(42 + rank + 1)
+            model = parallelize(model, name, options.world_size)
+            optimizers = make_optimizers(model)
+            # Ranks of one tensor-parallel group train on the same input.
+            group = rank // {"tensor_parallel": options.world_size, "fully_shard_tensor_parallel": 2}.get(name, 1)
+            torch.manual_seed(42 + group + 1)
             inputs = [draw_input() for _ in range(NUM_BUFFERS)]
 
             def step(i: int) -> None:
-                optimizer.zero_grad()
+                for optimizer in optimizers:
+                    optimizer.zero_grad()
                 model(inputs[i]).sum().backward()
-                optimizer.step()
+                for optimizer in optimizers:
+                    optimizer.step()
 
             rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name]
             seconds = time_calls(step, lambda i: None, rounds, max(3, rounds // 10), together=name != "alone")
             if name == "alone":
                 dist.barrier()
-            world_size = 1 if name == "alone" else WORLD_SIZE
+            world_size = 1 if name == "alone" else options.world_size
             say(line("steps", name, {"model": model_name, "world_size": world_size}, "ms", seconds))
 
 
 def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=WORLD_SIZE)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.world_size)
 
     def say(text: str) -> None:
         if rank == 0:
@@ -225,17 +267,18 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--bytes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES)
     parser.add_argument("--models", type=words, default=list(MODELS))
     parser.add_argument("--only", type=words, default=[])
+    parser.add_argument("--world-size", type=int, default=2)
     parser.add_argument("--like", metavar="FILE", help="lines of `lockstep bench --json`")
     options = parser.parse_args(arguments)
     if options.like:
         take_from(options)
         if not options.only:
             return 0
-    # Both ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
+    # All ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
-        multiprocessing.spawn(rank_main, args=(options, os.path.join(folder, "store")), nprocs=WORLD_SIZE)
+        multiprocessing.spawn(rank_main, args=(options, os.path.join(folder, "store")), nprocs=options.world_size)
     return 0
 
 

@@ -129,9 +129,11 @@ void remove_hook(const Tensor& tensor, HookId id) {
   if (state->node) std::erase_if(state->node->hooks, [id](const NodeHook& hook) { return hook.id == id; });
 }
 
-void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator) {
+void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator,
+                     bool accepts_partial) {
   require_leaf(leaf, "set_accumulator");
   GradState& state = make_grad_state(leaf);
+  state.accepts_partial = accumulator != nullptr && accepts_partial;
   if (accumulator)
     state.accumulator =
         std::make_shared<const std::function<void(const Tensor&, const Tensor&)>>(std::move(accumulator));

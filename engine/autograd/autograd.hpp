@@ -123,8 +123,10 @@ HookId add_hook(const Tensor& tensor, std::function<Tensor(const Tensor& grad)> 
 HookId add_post_accumulate_hook(const Tensor& leaf, std::function<void(const Tensor& leaf)> hook);
 void remove_hook(const Tensor& tensor, HookId id);
 // Replaces the accumulation into grad(leaf); an empty function restores it. The accumulator gets the gradient and is
-// responsible for calling run_post_accumulate_hooks.
-void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator);
+// responsible for calling run_post_accumulate_hooks. With `accepts_partial` it may get a gradient that is a partial sum
+// on axes where the leaf is replicated, unless the leaf has hooks; otherwise backward reduces it.
+void set_accumulator(const Tensor& leaf, std::function<void(const Tensor& leaf, const Tensor& grad)> accumulator,
+                     bool accepts_partial = false);
 bool has_accumulator(const Tensor& leaf);
 // grad(leaf) += grad, or a copy of `grad` when there is none. Throws Error when sizes, type or layout differ.
 void accumulate_grad(const Tensor& leaf, const Tensor& grad);

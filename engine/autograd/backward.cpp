@@ -18,27 +18,46 @@ namespace lockstep {
 
 namespace {
 
-// The sum of the gradients that have arrived. The first gradient may have other owners, so it is not changed in place;
-// a sum is owned by this pass. Unreduced gradients (node.hpp) stay so until one arrives that is reduced.
-struct IncomingGradient {
-  Tensor sum;
+// A sum of gradients. The first gradient may have other owners, so it is not changed in place; a sum is owned by this
+// pass.
+struct GradientSum {
+  Tensor value;
   bool owned = false;
-  comm::AttributionPtr attribution;  // of the operation that gave the latest unreduced gradient
-  void add(Tensor&& grad, const comm::AttributionPtr& from) {
-    if (is_unreduced(grad)) attribution = from;
-    if (sum.defined() && !same_layout(sum.layout(), grad.layout())) {
-      sum = reduced_gradient(sum, attribution);
-      grad = reduced_gradient(grad, attribution);
-    }
-    if (!sum.defined()) {
-      sum = std::move(grad);
+  void add(Tensor&& grad) {
+    if (!value.defined()) {
+      value = std::move(grad);
     } else if (owned) {
-      raw::add_(sum, grad);
+      raw::add_(value, grad);
     } else {
-      sum = sharded_like(raw::add(sum, grad), sum);
+      value = sharded_like(raw::add(value, grad), value);
       owned = true;
     }
   }
+};
+
+// The gradients that have arrived. Unreduced ones (node.hpp) are summed apart, so that one reduction serves all.
+class IncomingGradient {
+ public:
+  bool any() const { return reduced_.value.defined() || unreduced_.value.defined(); }
+  // `from`: the attribution of the operation that gave the gradient.
+  void add(Tensor&& grad, const comm::AttributionPtr& from) {
+    if (!is_unreduced(grad)) return reduced_.add(std::move(grad));
+    if (unreduced_.value.defined() && !same_layout(unreduced_.value.layout(), grad.layout()))
+      return reduced_.add(reduced_gradient(std::move(grad), from));
+    unreduced_.add(std::move(grad));
+    attribution_ = from;
+  }
+  // The sum; undefined if none arrived. Without `reduce` it is unreduced if all of them are.
+  Tensor take(bool reduce) {
+    if (!unreduced_.value.defined()) return std::move(reduced_.value);
+    if (!reduce && !reduced_.value.defined()) return std::move(unreduced_.value);
+    reduced_.add(reduced_gradient(std::move(unreduced_.value), attribution_));
+    return std::move(reduced_.value);
+  }
+
+ private:
+  GradientSum reduced_, unreduced_;
+  comm::AttributionPtr attribution_;  // of the operation that gave the latest unreduced gradient
 };
 
 struct NodeTask {
@@ -235,9 +254,7 @@ void BackwardPass::run_node(NodeTask& task) {
   Gradients grads;
   grads.reserve(task.grads.size());
   const bool reduces = !node.takes_unreduced || !node.hooks.empty();
-  for (IncomingGradient& incoming : task.grads)
-    grads.push_back(reduces ? reduced_gradient(std::move(incoming.sum), incoming.attribution)
-                            : std::move(incoming.sum));
+  for (IncomingGradient& incoming : task.grads) grads.push_back(incoming.take(reduces));
   task.grads = {};
   if (!node.hooks.empty()) {
     const std::vector<NodeHook> hooks = node.hooks;  // a hook may remove itself
@@ -257,10 +274,10 @@ void BackwardPass::run_node(NodeTask& task) {
 }
 
 void BackwardPass::finish_leaf(LeafTask& task) {
-  if (!task.grad.sum.defined()) return;
+  if (!task.grad.any()) return;
   const Tensor leaf(task.leaf);
   GradState& state = make_grad_state(leaf);
-  Tensor grad = reduced_gradient(std::move(task.grad.sum), task.grad.attribution);
+  Tensor grad = task.grad.take(!state.accepts_partial || !state.hooks.empty());
   if (!state.hooks.empty()) {
     const auto hooks = state.hooks;
     for (const auto& [hook_id, hook] : hooks)

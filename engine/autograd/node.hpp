@@ -96,6 +96,7 @@ struct GradState : AutogradMeta {
   std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
   std::shared_ptr<const std::function<void(const Tensor&, const Tensor&)>> accumulator;
+  bool accepts_partial = false;  // the accumulator takes unreduced gradients
 };
 
 inline GradState* grad_state(const Tensor& tensor) {

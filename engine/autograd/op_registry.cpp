@@ -7,6 +7,7 @@
 
 #include "engine/autograd/op_registry_internal.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::ops {
@@ -155,6 +156,12 @@ Plain swapped(const Plain& a, int dim0, int dim1) {
     std::swap(at[dim0], at[dim1]);
     return a.at(at);
   });
+}
+
+Tensor beside(const Tensor& operand, const Tensor& constant) {
+  if (!operand.is_sharded()) return constant;
+  const DeviceMesh mesh(operand.layout()->mesh);
+  return lockstep::distribute(constant, mesh, Placements(static_cast<std::size_t>(mesh.num_axes())));
 }
 
 Tensor make_input(const OpInput& input, DType dtype, device::Device device, Generator& generator) {

@@ -101,7 +101,7 @@ OpCase where_case() {
     return OpVariant{std::move(text),
                      {{condition}, {a}, {b}},
                      [](const Inputs& in) {
-                       const Tensor zero = zeros({}, in[0].dtype(), in[0].device());
+                       const Tensor zero = beside(in[0], zeros({}, in[0].dtype(), in[0].device()));
                        return ops::add(ops::where(ops::gt(in[0], zero), in[1], in[2]), ops::mul(in[0], zero));
                      },
                      [](const Plains& in) {

@@ -37,8 +37,8 @@ OpVariant batch_norm_variant(std::string text, Dims sizes, bool affine, bool tra
   const std::vector<double> variances(static_cast<std::size_t>(channels), 0.5);
   return {std::move(text), inputs,
           [=](const Inputs& in) {
-            const Tensor mean = from_values(means, {channels}, DType::float32, in[0].device());
-            const Tensor variance = from_values(variances, {channels}, DType::float32, in[0].device());
+            const Tensor mean = beside(in[0], from_values(means, {channels}, DType::float32, in[0].device()));
+            const Tensor variance = beside(in[0], from_values(variances, {channels}, DType::float32, in[0].device()));
             return ops::batch_norm(in[0], affine ? &in[1] : nullptr, affine ? &in[2] : nullptr, &mean, &variance,
                                    training);
           },

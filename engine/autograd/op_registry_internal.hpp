@@ -34,6 +34,10 @@ inline Plain resized(Plain a, const Dims& sizes) {
 }
 Plain swapped(const Plain& a, int dim0, int dim1);
 
+// ---- operands ----
+// A constant as an operand beside `operand`: replicated over the mesh of a sharded operand.
+Tensor beside(const Tensor& operand, const Tensor& constant);
+
 // ---- entries ----
 OpCase add_case();
 OpCase sub_case();

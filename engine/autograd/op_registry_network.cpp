@@ -315,7 +315,7 @@ OpCase attention_case() {
     std::vector<double> values;
     for (std::int64_t query = 0; query < 4; ++query)
       for (std::int64_t key = 0; key < 4; ++key) values.push_back(seen(query, key) ? 1.0 : 0.0);
-    const Tensor mask = from_values(values, {4, 4}, DType::boolean, in[0].device());
+    const Tensor mask = beside(in[0], from_values(values, {4, 4}, DType::boolean, in[0].device()));
     return ops::attention(in[0], in[1], in[2], false, 0.0, &mask);
   };
   masked.reference = [seen](const Plains& in) { return attention_reference(in[0], in[1], in[2], false, {}, seen); };

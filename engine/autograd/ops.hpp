@@ -4,7 +4,8 @@
 //
 // Every operation throws Error for undefined operands, operands on different devices, sizes that do not fit and element
 // types that it does not accept ("any type", "numbers" and "floating" as in engine/tensor/ops.hpp; only floating
-// operands have gradients). Sharded operands: by the rules of engine/mesh/sharding_rules.hpp, else Error.
+// operands have gradients). Sharded operands: by the rules of engine/mesh/sharding_rules.hpp, else Error; sizes that
+// are given to an operation are then those of the full tensor.
 //
 //   Tensor loss = ops::mean(ops::pow(ops::sub(ops::linear(x, weight, &bias), y), 2.0));
 //   backward({loss});
@@ -76,7 +77,7 @@ Tensor embedding(const Tensor& weight, const Tensor& indices);
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps = 1e-5);
 Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps = 1e-6);
 
-// ---- batch norm and convolution (ops_convolution.cpp): floating; refuse sharded operands ----
+// ---- batch norm and convolution (ops_convolution.cpp): floating ----
 // Normalizes x (batch, channels, ...) per channel; the four tensors are (channels) or null. Training uses the
 // statistics of the batch (at least two values per channel, else Error) and moves the running statistics towards them
 // by `momentum`, the variance with divisor count - 1. Evaluation uses the running statistics; Error when they are null.
@@ -107,10 +108,11 @@ Tensor argmax(const Tensor& a, int dim, bool keep_dim = false);
 Tensor softmax(const Tensor& a, int dim);  // sizes and type of `a`
 Tensor log_softmax(const Tensor& a, int dim);
 // The mean loss over the rows, a scalar: logits (rows, classes), targets (rows) int64. Error without rows or classes.
+// Logits with sharded classes are not gathered: three all-reduces of one number per row, none in backward.
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
 // Keeps each element with probability 1 - p, scaled by 1 / (1 - p), and sets the others to 0; `a` itself when not
 // training or p is 0. Error for p outside 0 to 1. Draws one number per element, in memory order, from the generator of
-// the rank.
+// the rank; for a sharded tensor one number per element of the full tensor.
 Tensor dropout(const Tensor& a, double p, bool training = true);
 // softmax(q k^T / sqrt(d)) v: q (..., queries, d), k (..., keys, d), v (..., keys, dv), of one type, any strides ->
 // (..., queries, dv). With `causal`, query i uses keys 0 to i. `mask` (null: none) is bool, broadcasts to the scores
@@ -146,7 +148,7 @@ Tensor detach(const Tensor& a);                             // the same view wit
 // ---- in place (ops_in_place.cpp) ----
 // `to` becomes the result of a new node. `value` broadcasts to the sizes of `to` and is cast to its type. While
 // recording, throws Error, before it writes anything, for a leaf that requires a gradient, a view of a recorded tensor,
-// and a sharded tensor. Sharded operands must have equal layouts.
+// and a sharded tensor. `to` keeps its layout: `value` has the same one, or broadcasts to it without communication.
 void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
 void sub_(const Tensor& to, const Tensor& value);
 void mul_(const Tensor& to, const Tensor& value);

@@ -27,7 +27,8 @@ Tensor log_softmax(const Tensor& a, int dim) {
 }
 
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
-  require_plain("cross_entropy", logits, targets);
+  if (any_sharded(logits, targets)) [[unlikely]]
+    return cross_entropy_on_sharded(logits, targets);
   const raw::CrossEntropyResult loss = raw::cross_entropy(logits, targets);
   return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
                 [](const Backward& at) -> Gradients {
@@ -35,21 +36,19 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
                 });
 }
 
-Tensor dropout(const Tensor& a, double p, bool training) {
-  if (!(p >= 0.0 && p <= 1.0))
-    throw Error(str("dropout: a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
-  if (!training || p == 0.0) return a;
-  require_plain("dropout", a);
-  const Tensor keep = raw::keep_mask(a.sizes(), p, a.device());
+namespace {
+
+Tensor drop(const Tensor& a, const Tensor& keep, double p) {
   const double factor = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
   return record("dropout", raw::keep_scaled(a, keep, factor), {a}, {keep}, [factor](const Backward& at) -> Gradients {
     return {raw::keep_scaled(at.grad(), at.saved(0), factor)};
   });
 }
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
-  require_plain("attention", q, k, v, mask);
-  const raw::AttentionResult attended = raw::attention(q, k, v, causal, dropout_p, mask);
+// `draw`: draws the dropout mask of a sharded operand; empty for plain operands.
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask,
+              const raw::DrawMask& draw) {
+  const raw::AttentionResult attended = raw::attention(q, k, v, causal, dropout_p, mask, draw);
   // PyTorch records attention as one node. With dropout, or without heads, it records one node per product, the product
   // with v last.
   static constexpr std::array v_first{2, 1, 0};
@@ -62,6 +61,27 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
         return {grads.q, grads.k, grads.v};
       },
       has_node_per_product ? std::span<const int>(v_first) : std::span<const int>());
+}
+
+}  // namespace
+
+Tensor dropout(const Tensor& a, double p, bool training) {
+  if (!(p >= 0.0 && p <= 1.0))
+    throw Error(str("dropout: a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
+  if (!training || p == 0.0) return a;
+  if (is_sharded(a)) [[unlikely]]
+    return dropout_on_sharded(a, p, [p](const Tensor& x, const Tensor& keep) { return drop(x, keep, p); });
+  return drop(a, raw::keep_mask(a.sizes(), p, a.device()), p);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {
+  if (any_sharded(q, k, v, mask)) [[unlikely]]
+    return attention_on_sharded(q, k, v, dropout_p, mask,
+                                [=](const Tensor& local_q, const Tensor& local_k, const Tensor& local_v,
+                                    const Tensor* local_mask, const raw::DrawMask& draw) {
+                                  return attend(local_q, local_k, local_v, causal, dropout_p, local_mask, draw);
+                                });
+  return attend(q, k, v, causal, dropout_p, mask, {});
 }
 
 }  // namespace lockstep::ops

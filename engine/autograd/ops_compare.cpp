@@ -6,8 +6,8 @@ namespace lockstep::ops {
 
 namespace {
 
-sharding::Unary along_dim(const char* name, const Tensor& a, int dim, bool keep_dim) {
-  return sharding::along(name, *a.layout(), dim, keep_dim ? sharding::Dim::kept_as_one : sharding::Dim::removed);
+sharding::Unary argmax_rule(const Tensor& a, int dim, bool keep_dim) {
+  return sharding::along("argmax", *a.layout(), dim, keep_dim ? sharding::Dim::kept_as_one : sharding::Dim::removed);
 }
 
 }  // namespace
@@ -44,17 +44,17 @@ Tensor ge(const Tensor& a, const Tensor& b) {
 }
 Tensor max(const Tensor& a, int dim, bool keep_dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, along_dim("max", a, dim, keep_dim), [=](const Tensor& x) { return max(x, dim, keep_dim); });
+    return extreme_on_sharded("max", a, dim, keep_dim, true, [=](const Tensor& x) { return max(x, dim, keep_dim); });
   return raw::max(a, dim, keep_dim);
 }
 Tensor min(const Tensor& a, int dim, bool keep_dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, along_dim("min", a, dim, keep_dim), [=](const Tensor& x) { return min(x, dim, keep_dim); });
+    return extreme_on_sharded("min", a, dim, keep_dim, false, [=](const Tensor& x) { return min(x, dim, keep_dim); });
   return raw::min(a, dim, keep_dim);
 }
 Tensor argmax(const Tensor& a, int dim, bool keep_dim) {
   if (is_sharded(a)) [[unlikely]]
-    return by_rule(a, along_dim("argmax", a, dim, keep_dim), [=](const Tensor& x) { return argmax(x, dim, keep_dim); });
+    return by_rule(a, argmax_rule(a, dim, keep_dim), [=](const Tensor& x) { return argmax(x, dim, keep_dim); });
   return raw::argmax(a, dim, keep_dim);
 }
 

@@ -1,13 +1,44 @@
 // conv2d and batch_norm.
+#include <array>
+
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::ops {
 
+namespace {
+
+// The global sizes of the result. Throws Error for operands that do not fit.
+Dims sizes_of_convolution(const Tensor& x, const Tensor& weight, const Dims& stride, const Dims& padding) {
+  const Dims &from = global_sizes(x), &kernel = global_sizes(weight);
+  bool fits =
+      from.size() == 4 && kernel.size() == 4 && stride.size() == 2 && padding.size() == 2 && from[1] == kernel[1];
+  Dims sizes = {from[0], kernel[0]};
+  for (int i = 0; fits && i < 2; ++i) {
+    const std::int64_t free =
+        checked_add(from[i + 2], checked_multiply(2, padding[i], "conv2d"), "conv2d") - kernel[i + 2];
+    fits = stride[i] > 0 && padding[i] >= 0 && free >= 0;
+    if (fits) sizes.push_back(free / stride[i] + 1);
+  }
+  if (!fits)
+    throw Error(str("conv2d: x ", describe_sharded(x), ", weight ", describe_sharded(weight), ", stride ",
+                    to_text(stride), ", padding ", to_text(padding)),
+                "give x (batch, in, height, width) and a weight (out, in, height, width), no larger than the image");
+  return sizes;
+}
+
+}  // namespace
+
 Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& stride, const Dims& padding) {
-  require_plain("conv2d", x, weight, bias);
+  if (any_sharded(x, weight, bias)) [[unlikely]]
+    return conv2d_on_sharded(x, weight, bias, sizes_of_convolution(x, weight, stride, padding),
+                             [&](const Tensor& local_x, const Tensor& local_weight, const Tensor* local_bias) {
+                               return conv2d(local_x, local_weight, local_bias, stride, padding);
+                             });
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
   return record("conv2d", raw::conv2d(x, weight, bias, stride, padding), inputs, {x, weight},
@@ -79,7 +110,11 @@ void move_towards(const Tensor& running, const Tensor& value, double momentum) {
 // Composed of other operations: each channel, made contiguous, is a row of layer_norm.
 Tensor batch_norm(const Tensor& x, const Tensor* weight, const Tensor* bias, const Tensor* running_mean,
                   const Tensor* running_var, bool training, double momentum, double eps) {
-  require_plain("batch_norm", x, weight, bias, running_mean, running_var);
+  if (any_sharded(x, weight, bias, running_mean, running_var)) [[unlikely]]
+    return batch_norm_on_sharded(x, {weight, bias, running_mean, running_var}, training,
+                                 [=](const Tensor& local, const std::array<const Tensor*, 4>& at) {
+                                   return batch_norm(local, at[0], at[1], at[2], at[3], training, momentum, eps);
+                                 });
   if (!x.defined() || x.num_dims() < 2 || !is_floating(x.dtype()))
     throw Error(str("batch_norm: x is ", describe(x)), "give a floating-point tensor (batch, channels, ...)");
   require_per_channel("weight", x, weight);

@@ -8,6 +8,7 @@
 //     ...
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -39,9 +40,42 @@ Dims all_dims_of(const Tensor& a);
 Tensor matmul_on_sharded(const Tensor& a, const Tensor& b);
 Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias);
 Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices);
+Tensor index_select_on_sharded(const Tensor& a, int dim, const Tensor& index);
+Tensor cross_entropy_on_sharded(const Tensor& logits, const Tensor& targets);
+// dropout. The mask is the shard of the mask that the full tensor would get; the generators of all ranks of the mesh
+// must have the same state. `f` takes the local shard and the mask.
+using OnMasked = std::function<Tensor(const Tensor& x, const Tensor& keep)>;
+Tensor dropout_on_sharded(const Tensor& a, double p, const OnMasked& f);
+// The local shard of the dropout mask of a tensor with this layout.
+Tensor keep_mask_of(const sharding::ShardedLayout& layout, double p, device::Device device);
+// `f` takes the local operands (`mask` may be null) and a function that draws the dropout mask.
+using OnAttended = std::function<Tensor(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor* mask,
+                                        const std::function<Tensor()>& draw)>;
+Tensor attention_on_sharded(const Tensor& q, const Tensor& k, const Tensor& v, double dropout_p, const Tensor* mask,
+                            const OnAttended& f);
+Tensor conv2d_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias, const Dims& result_sizes,
+                         const std::function<Tensor(const Tensor&, const Tensor&, const Tensor*)>& f);
+// `per_channel`: weight, bias, running mean, running variance, each null or one number per channel. `f` takes the local
+// ones.
+using OnChannels = std::function<Tensor(const Tensor& x, const std::array<const Tensor*, 4>& per_channel)>;
+Tensor batch_norm_on_sharded(const Tensor& x, const std::array<const Tensor*, 4>& per_channel, bool training,
+                             const OnChannels& f);
 // layer_norm and rms_norm. `f` takes the local x, weight and bias; a missing one is null.
 Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias,
                        const std::function<Tensor(const Tensor&, const Tensor*, const Tensor*)>& f);
+// ---- views, joins, extremes (ops_on_sharded_views.cpp) ----
+// view, reshape and flatten. `f` takes the local shard and the local sizes of the result.
+using OnSized = std::function<Tensor(const Tensor& x, const Dims& sizes)>;
+Tensor view_on_sharded(const char* name, const Tensor& a, const Dims& sizes, const OnSized& f);
+Tensor squeeze_on_sharded(const Tensor& a, int dim);
+Tensor expand_on_sharded(const Tensor& a, const Dims& sizes);
+Tensor slice_on_sharded(const Tensor& a, int dim, std::int64_t begin, std::int64_t end);
+Tensor select_on_sharded(const Tensor& a, int dim, std::int64_t index);
+std::vector<Tensor> split_on_sharded(const char* name, const Tensor& a, std::int64_t size, int dim);
+// cat, or stack with `stacks`.
+Tensor join_on_sharded(const char* name, const std::vector<Tensor>& tensors, int dim, bool stacks);
+// max, or min without `largest`.
+Tensor extreme_on_sharded(const char* name, const Tensor& a, int dim, bool keep_dim, bool largest, const OnLocal& f);
 // An operation of one operand with a given rule.
 Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f);
 // Checks of in-place operations: throws Error unless both layouts are equal, `keeps` accepts them, and recording is
@@ -66,6 +100,5 @@ void require_plain(const char* name, const Operands&... operands) {
   (add(operands), ...);
   refuse_sharded(name, all);
 }
-void require_all_plain(const char* name, const std::vector<Tensor>& operands);
 
 }  // namespace lockstep::ops

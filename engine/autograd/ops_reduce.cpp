@@ -59,7 +59,8 @@ Tensor mse_loss(const Tensor& input, const Tensor& target) {
 }
 
 Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
-  require_plain("index_select", a, index);
+  if (any_sharded(a, index)) [[unlikely]]
+    return index_select_on_sharded(a, dim, index);
   return record("index_select", raw::index_select(a, dim, index), {a}, {index}, [dim](const Backward& at) -> Gradients {
     const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
     raw::index_add_(grad, dim, at.saved(0), at.grad());

@@ -4,6 +4,7 @@
 #include "engine/autograd/ops_on_sharded.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
 
 namespace lockstep::ops {
 
@@ -20,30 +21,40 @@ Gradients into_zeros(const Backward& at, Select select) {
   return {grad};
 }
 
+bool has_sharded(const std::vector<Tensor>& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(), [](const Tensor& tensor) { return is_sharded(tensor); });
+}
+
 }  // namespace
 
 Tensor view(const Tensor& a, const Dims& sizes) {
-  require_plain("view", a);
+  if (is_sharded(a)) [[unlikely]]
+    return view_on_sharded("view", a, sizes, [](const Tensor& x, const Dims& local) { return ops::view(x, local); });
   return record("view", lockstep::view(a, sizes), {a}, {}, back_to_sizes);
 }
 Tensor reshape(const Tensor& a, const Dims& sizes) {
-  require_plain("reshape", a);
+  if (is_sharded(a)) [[unlikely]]
+    return view_on_sharded("reshape", a, sizes,
+                           [](const Tensor& x, const Dims& local) { return ops::reshape(x, local); });
   return record("reshape", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
 }
 
 Tensor flatten(const Tensor& a, int first_dim, int last_dim) {
-  require_plain("flatten", a);
   const int first = normalize_dim(first_dim, a.num_dims(), "flatten");
   const int last = normalize_dim(last_dim, a.num_dims(), "flatten");
   if (first > last)
     throw Error(str("flatten: dim ", first_dim, " comes after dim ", last_dim, " of ", to_text(a.sizes())),
                 "give the smaller dim first");
+  const Dims& from = global_sizes(a);
   Dims sizes;
-  for (int dim = 0; dim < first; ++dim) sizes.push_back(a.sizes()[dim]);
+  for (int dim = 0; dim < first; ++dim) sizes.push_back(from[dim]);
   std::int64_t merged = 1;
-  for (int dim = first; dim <= last && dim < a.num_dims(); ++dim) merged = bounded_product(merged, a.sizes()[dim]);
+  for (int dim = first; dim <= last && dim < a.num_dims(); ++dim) merged = bounded_product(merged, from[dim]);
   sizes.push_back(merged);
-  for (int dim = last + 1; dim < a.num_dims(); ++dim) sizes.push_back(a.sizes()[dim]);
+  for (int dim = last + 1; dim < a.num_dims(); ++dim) sizes.push_back(from[dim]);
+  if (is_sharded(a)) [[unlikely]]
+    return view_on_sharded("flatten", a, sizes,
+                           [=](const Tensor& x, const Dims&) { return ops::flatten(x, first_dim, last_dim); });
   return record("flatten", raw::reshape(a, sizes), {a}, {}, back_to_sizes);
 }
 
@@ -69,27 +80,31 @@ Tensor permute(const Tensor& a, const Dims& order) {
 }
 
 Tensor slice(const Tensor& a, int dim, std::int64_t begin, std::int64_t end) {
-  require_plain("slice", a);
+  if (is_sharded(a)) [[unlikely]]
+    return slice_on_sharded(a, dim, begin, end);
   return record("slice", lockstep::slice(a, dim, begin, end), {a}, {}, [dim, begin, end](const Backward& at) {
     return into_zeros(at, [&](const Tensor& grad) { return lockstep::slice(grad, dim, begin, end); });
   });
 }
 
 Tensor select(const Tensor& a, int dim, std::int64_t index) {
-  require_plain("select", a);
+  if (is_sharded(a)) [[unlikely]]
+    return select_on_sharded(a, dim, index);
   return record("select", lockstep::select(a, dim, index), {a}, {}, [dim, index](const Backward& at) {
     return into_zeros(at, [&](const Tensor& grad) { return lockstep::select(grad, dim, index); });
   });
 }
 
 Tensor expand(const Tensor& a, const Dims& sizes) {
-  require_plain("expand", a);
+  if (is_sharded(a)) [[unlikely]]
+    return expand_on_sharded(a, sizes);
   return record("expand", lockstep::expand(a, sizes), {a}, {},
                 [](const Backward& at) -> Gradients { return {raw::sum_to(at.grad(), at.sizes(0))}; });
 }
 
 Tensor squeeze(const Tensor& a, int dim) {
-  require_plain("squeeze", a);
+  if (is_sharded(a)) [[unlikely]]
+    return squeeze_on_sharded(a, dim);
   return record("squeeze", lockstep::squeeze(a, dim), {a}, {}, back_to_sizes);
 }
 Tensor unsqueeze(const Tensor& a, int dim) {
@@ -99,7 +114,8 @@ Tensor unsqueeze(const Tensor& a, int dim) {
 }
 
 std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
-  require_plain("split", a);
+  if (is_sharded(a)) [[unlikely]]
+    return split_on_sharded("split", a, size, dim);
   if (a.num_dims() == 0 || size < 1)
     throw Error(str("split: of ", describe(a), " into tensors of size ", size),
                 "give a tensor with dims and a size of at least 1");
@@ -119,16 +135,17 @@ std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim) {
 }
 
 std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
-  require_plain("chunk", a);
   if (a.num_dims() == 0 || count < 1)
     throw Error(str("chunk: of ", describe(a), " into ", count, " tensors"),
                 "give a tensor with dims and a count of at least 1");
-  const std::int64_t size = a.size(dim);
-  return split(a, std::max<std::int64_t>(1, (size + count - 1) / count), dim);
+  const std::int64_t size = global_sizes(a)[normalize_dim(dim, a.num_dims(), "chunk")];
+  const std::int64_t each = std::max<std::int64_t>(1, (size + count - 1) / count);
+  return is_sharded(a) ? split_on_sharded("chunk", a, each, dim) : split(a, each, dim);
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
-  require_all_plain("cat", tensors);
+  if (has_sharded(tensors)) [[unlikely]]
+    return join_on_sharded("cat", tensors, dim, false);
   return record(
       "cat", raw::cat(tensors, dim), tensors, {}, [dim, count = static_cast<int>(tensors.size())](const Backward& at) {
         Gradients grads(static_cast<std::size_t>(count));
@@ -145,7 +162,8 @@ Tensor cat(const std::vector<Tensor>& tensors, int dim) {
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
-  require_all_plain("stack", tensors);
+  if (has_sharded(tensors)) [[unlikely]]
+    return join_on_sharded("stack", tensors, dim, true);
   if (tensors.empty()) throw Error("stack: no tensors given", "give at least one");
   const int on = normalize_dim(dim, tensors.front().num_dims() + 1, "stack");
   std::vector<Tensor> rows;

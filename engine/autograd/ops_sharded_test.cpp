@@ -259,7 +259,7 @@ TEST(OpsSharded, ChangeTensorsOfOneLayoutInPlace) {
     require(a.is_sharded(), "still sharded");
     require_error([&] { ops::copy_(a, other); }, "copy_: a sharded operand, float64 (3, 2) as (Shard(0)) on dp 2");
     require_error([&] { ops::copy_(a, other); }, "distribute the plain one");
-    require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the first");
+    require_error([&] { ops::add_(a, distribute(other, mesh, {shard(1)})); }, "to the layout of the other");
     const Tensor summands = distribute(other, mesh, {partial()});
     require_error([&] { ops::mul_(summands, summands); }, "redistribute it first");
     set_requires_grad(a, true);
@@ -285,9 +285,17 @@ TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
     require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis replicate one");
     require_error([&] { ops::linear(a, a, nullptr); }, "matmul: (4, 2) as (Shard(0)) on tp 2");
     require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that no axis shards them");
-    require_error([&] { ops::cross_entropy(a, b); }, "cross_entropy: there is no rule for sharded tensors");
-    require_error([&] { ops::select(a, 0, 0); }, "select: there is no rule");
-    require_error([&] { ops::cat({plain, a}, 0); }, "cat: there is no rule");
+    require_error([&] { ops::cross_entropy(a, b); }, "give logits (rows, classes) and targets (rows)");
+    require_error([&] { ops::select(a, 0, 0); }, "select: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
+    require_error([&] { ops::cat({plain, a}, 0); }, "cat: a plain operand");
+    require_error([&] { ops::cat({a, b}, 0); }, "redistribute them to the same placements");
+    const Tensor uneven = distribute(values({4, 3}), mesh, {shard(0)});
+    require_error(
+        [&] {
+          ops::reshape(uneven, {3, 4});
+        },
+        "reshape: (4, 3) as (Shard(0)) on tp 2 to (3, 4): the shards of dim 0 are no shards of the result");
+    require_error([&] { ops::conv2d(a, a, nullptr); }, "conv2d: x float64 (4, 2) as (Shard(0)) on tp 2");
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -110,6 +110,8 @@ void set_deadline(double seconds) {
   Communicator::current().state()->deadline_ns = static_cast<std::int64_t>(seconds * 1e9);
 }
 
+double deadline() { return static_cast<double>(Communicator::current().state()->deadline_ns) * 1e-9; }
+
 void announce_begin() { Communicator::current().state()->note_begin(); }
 
 void abort_all(const std::string& why) {

@@ -216,6 +216,7 @@ std::int64_t transport_bytes();
 // Sets the deadline of this rank's waits; 10 s by default. A wait counts from the moment when all members have begun.
 // Throws Error unless `seconds` is positive.
 void set_deadline(double seconds);
+double deadline();  // of this rank, in seconds
 // The current rank begins its program: its launch time does not count against any deadline. The first collective
 // implies this call.
 void announce_begin();

@@ -21,10 +21,11 @@ DimSplit split_at(const View& view, int dim) {
   return result;
 }
 
-void check_indices(const char* operation, const View& index, std::int64_t size) {
+void check_indices(const char* operation, const View& index, std::int64_t size, Missing missing = Missing::refused) {
   const auto* const at = static_cast<const std::int64_t*>(index.data);
+  const std::int64_t lowest = missing == Missing::zeros ? -1 : 0;
   for (std::int64_t i = 0; i < num_elements(index); ++i)
-    if (at[i] < 0 || at[i] >= size)
+    if (at[i] < lowest || at[i] >= size)
       throw Error(str(operation, ": index ", at[i], " at position ", i, " is out of range for a dim of size ", size),
                   str("give indices from 0 to ", size - 1));
 }
@@ -39,6 +40,10 @@ struct SelectKernel {
   KOKKOS_FUNCTION void operator()(std::int64_t row) const {
     const std::int64_t outer = row / picked;
     const std::int64_t inner = from.inner;
+    if (index[row - outer * picked] < 0) {
+      for (std::int64_t i = 0; i < inner; ++i) out[row * inner + i] = Word(0);
+      return;
+    }
     const Word* const x = a + (outer * from.size + index[row - outer * picked]) * inner;
     Word* const to = out + row * inner;
 #pragma GCC ivdep
@@ -61,6 +66,7 @@ struct AddKernel {
     const std::int64_t begin = (piece - outer * pieces) * tile;
     const std::int64_t count = to.inner - begin < tile ? to.inner - begin : tile;
     for (std::int64_t j = 0; j < picked; ++j) {
+      if (index[j] < 0) continue;
       T* const into = out + (outer * to.size + index[j]) * to.inner + begin;
       const T* const x = value + (outer * picked + j) * to.inner + begin;
 #pragma GCC ivdep
@@ -81,8 +87,8 @@ void select_words(Space space, const View& out, const View& a, int dim, const Vi
 
 }  // namespace
 
-void index_select(Space space, const View& out, const View& a, int dim, const View& index) {
-  check_indices("index_select", index, a.sizes[dim]);
+void index_select(Space space, const View& out, const View& a, int dim, const View& index, Missing missing) {
+  check_indices("index_select", index, a.sizes[dim], missing);
   switch (size_of(a.dtype)) {
     case 1:
       return select_words<std::uint8_t>(space, out, a, dim, index);
@@ -95,8 +101,8 @@ void index_select(Space space, const View& out, const View& a, int dim, const Vi
   }
 }
 
-void index_add(Space space, const View& to, int dim, const View& index, const View& value) {
-  check_indices("index_add_", index, to.sizes[dim]);
+void index_add(Space space, const View& to, int dim, const View& index, const View& value, Missing missing) {
+  check_indices("index_add_", index, to.sizes[dim], missing);
   const DimSplit shape = split_at(to, dim);
   const std::int64_t pieces = num_tiles(shape.inner);
   dispatch_all(to.dtype, [&]<class T>() {
@@ -104,6 +110,21 @@ void index_add(Space space, const View& to, int dim, const View& index, const Vi
         AddKernel<T>{static_cast<T*>(to.data), static_cast<const T*>(value.data),
                      static_cast<const std::int64_t*>(index.data), shape, num_elements(index), pieces});
   });
+}
+
+void positions_in(Space, const View& out, const View& index, std::int64_t size, const std::vector<layout::Chunk>& held,
+                  const char* operation) {
+  check_indices(operation, index, size);
+  const auto* const at = static_cast<const std::int64_t*>(index.data);
+  auto* const to = static_cast<std::int64_t*>(out.data);
+  for (std::int64_t i = 0; i < num_elements(index); ++i) {
+    to[i] = -1;
+    std::int64_t passed = 0;  // elements of the ranges before `range`
+    for (const layout::Chunk& range : held) {
+      if (at[i] >= range.begin && at[i] < range.begin + range.length) to[i] = passed + at[i] - range.begin;
+      passed += range.length;
+    }
+  }
 }
 
 }  // namespace lockstep::kernels

@@ -49,8 +49,12 @@ void attention_backward(Space space, const AttentionRows& rows, const View& grad
 // first term, for backward. Both have one element per row, of the computation type. Throws Error for a target out of
 // range.
 void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets);
-// out = (e^(x - log_sum) - (1 at the target)) * grad / divisor. `out` has the sizes of logits; `grad` is one element of
-// the type of the logits.
+// Per row of the classes that this rank holds: sums = sum(e^(x - top)), picked = x[target], or 0 where the target is
+// -1, a class of another rank. tops, sums, picked: one element per row, of the computation type.
+void class_sums(Space space, const View& sums, const View& picked, const View& logits, const View& targets,
+                const View& tops);
+// out = (e^(x - log_sum) - (1 at the target)) * grad / divisor; no element is the target -1. `out` has the sizes of
+// logits; `grad` is one element of the type of the logits.
 void class_losses_backward(Space space, const View& out, const View& logits, const View& log_sums, const View& targets,
                            const View& grad, double divisor);
 

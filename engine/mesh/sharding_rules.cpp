@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <optional>
 
 #include "engine/core/error.hpp"
 
@@ -29,9 +30,18 @@ Placement moved(Placement placement, int to) {
   return placement;
 }
 
-[[noreturn]] void refuse(const char* operation, const ShardedLayout& a, const ShardedLayout& b) {
-  throw Error(str(operation, ": ", a.text(), " with ", b.text()),
-              "redistribute one of them to the layout of the other");
+[[noreturn]] void refuse(const char* operation, const std::vector<ShardedLayout>& operands) {
+  std::string text;
+  for (const ShardedLayout& operand : operands) text += str(text.empty() ? "" : " with ", operand.text());
+  throw Error(str(operation, ": ", text), operands.size() == 2 ? "redistribute one of them to the layout of the other"
+                                                               : "redistribute them to one layout");
+}
+
+void require_unsharded(const char* operation, const ShardedLayout& a, int dim) {
+  for (const Placement& placement : a.placements)
+    if (placement.is_shard(dim))
+      throw Error(str(operation, ": along dim ", dim, " of ", a.text(), ", which is sharded"),
+                  "redistribute it so that no axis shards the dim");
 }
 
 bool is_in(int dim, const Dims& dims) { return std::find(dims.begin(), dims.end(), dim) != dims.end(); }
@@ -53,44 +63,76 @@ ShardedLayout reduced(const ShardedLayout& layout, Keeps keeps) {
   return made;
 }
 
-Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedLayout& b, Keeps keeps) {
-  if (!(a.mesh == b.mesh)) refuse(operation, a, b);
-  Binary rule{a, b, {a.mesh, a.placements, broadcast_sizes(a.sizes, b.sizes, operation)}, a, b};
-  // The result is partial on an axis where both operands are partial in the same way.
-  for (const std::size_t axis : axes_of(a)) {
-    Placement &left = rule.a.placements[axis], &right = rule.b.placements[axis];
-    if (left == right && is_kept(left, keeps)) continue;
-    if (left.is_partial()) left = layout::replicate();
-    if (right.is_partial()) right = layout::replicate();
+namespace {
+
+// An operand of an element-wise operation, seen from the dims of the result.
+struct Aligned {
+  const ShardedLayout& layout;
+  int offset;  // of its first dim
+  // 1 for a dim that the operand does not have.
+  std::int64_t size(int dim) const { return dim < offset ? 1 : layout.sizes[dim - offset]; }
+  Placement placement(std::size_t axis) const {
+    const Placement& own = layout.placements[axis];
+    return own.is_shard() ? moved(own, own.dim + offset) : own;
   }
-  rule.a_grad = reduced(rule.a, Keeps::nothing);
-  rule.b_grad = reduced(rule.b, Keeps::nothing);
-  const int num_dims = rule.result.sizes.size();
-  const auto aligned = [num_dims](const Placement& placement, const Dims& sizes) {
-    return placement.is_shard() ? moved(placement, placement.dim + num_dims - sizes.size()) : placement;
+};
+
+// The placement of the result on an axis where no operand is partial; nullopt if the operands do not match. Marks the
+// gradients of operands that are repeated over the shards of others as partial.
+std::optional<Placement> common_placement(std::size_t axis, const std::vector<Aligned>& operands,
+                                          std::vector<ShardedLayout>& gradients) {
+  const Aligned* sharded = nullptr;
+  for (const Aligned& operand : operands)
+    if (operand.placement(axis).is_shard()) sharded = &operand;
+  if (!sharded) return layout::replicate();
+  const Placement out = sharded->placement(axis);
+  for (std::size_t i = 0; i < operands.size(); ++i) {
+    const std::int64_t size = operands[i].size(out.dim);
+    if (operands[i].placement(axis) == out && size == sharded->size(out.dim)) continue;
+    if (!operands[i].placement(axis).is_replicate() || size != 1) return std::nullopt;
+    gradients[i].placements[axis] = layout::partial();
+  }
+  return out;
+}
+
+}  // namespace
+
+Many elementwise(const char* operation, const std::vector<ShardedLayout>& operands, Keeps keeps) {
+  Many rule{operands, {}, operands.front()};
+  for (const ShardedLayout& operand : operands) {
+    if (!(operand.mesh == operands.front().mesh)) refuse(operation, operands);
+    rule.result.sizes = broadcast_sizes(rule.result.sizes, operand.sizes, operation);
+  }
+  const auto has_same = [&operands](std::size_t axis) {
+    return std::all_of(operands.begin(), operands.end(), [&](const ShardedLayout& operand) {
+      return operand.placements[axis] == operands.front().placements[axis];
+    });
   };
-  const auto size_at = [num_dims](const Dims& sizes, int dim) {
-    const int own = dim - (num_dims - sizes.size());
-    return own < 0 ? std::int64_t{1} : sizes[own];
-  };
-  for (const std::size_t axis : axes_of(a)) {
-    const Placement left = aligned(rule.a.placements[axis], a.sizes), right = aligned(rule.b.placements[axis], b.sizes);
-    Placement& out = rule.result.placements[axis];
-    if (left == right) {
-      out = left;
-      // Same placement, but different sizes of the sharded dim: the local shards do not match.
-      if (left.is_shard() && size_at(a.sizes, left.dim) != size_at(b.sizes, left.dim)) refuse(operation, a, b);
-    } else if (left.is_shard() && right.is_replicate() && size_at(b.sizes, left.dim) == 1) {
-      out = left;
-      rule.b_grad.placements[axis] = layout::partial();
-    } else if (right.is_shard() && left.is_replicate() && size_at(a.sizes, right.dim) == 1) {
-      out = right;
-      rule.a_grad.placements[axis] = layout::partial();
-    } else {
-      refuse(operation, a, b);
+  // The result is partial on an axis where all operands are partial in the same way.
+  const std::vector<std::size_t> axes = axes_of(operands.front());
+  for (const std::size_t axis : axes)
+    for (ShardedLayout& operand : rule.operands) {
+      Placement& placement = operand.placements[axis];
+      if (placement.is_partial() && !(has_same(axis) && is_kept(placement, keeps))) placement = layout::replicate();
     }
+  std::vector<Aligned> aligned;
+  for (const ShardedLayout& operand : rule.operands) {
+    aligned.push_back({operand, rule.result.sizes.size() - operand.sizes.size()});
+    rule.gradients.push_back(reduced(operand, Keeps::nothing));
+  }
+  for (const std::size_t axis : axes) {
+    rule.result.placements[axis] = rule.operands.front().placements[axis];
+    if (rule.result.placements[axis].is_partial()) continue;
+    const std::optional<Placement> out = common_placement(axis, aligned, rule.gradients);
+    if (!out) refuse(operation, operands);
+    rule.result.placements[axis] = *out;
   }
   return rule;
+}
+
+Binary elementwise(const char* operation, const ShardedLayout& a, const ShardedLayout& b, Keeps keeps) {
+  Many rule = elementwise(operation, std::vector<ShardedLayout>{a, b}, keeps);
+  return {rule.operands[0], rule.operands[1], rule.result, rule.gradients[0], rule.gradients[1]};
 }
 
 Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims) {
@@ -113,17 +155,29 @@ Unary sum(const ShardedLayout& a, const Dims& dims, bool keep_dims) {
   return rule;
 }
 
-Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what) {
+Unary along(const char* operation, const ShardedLayout& a, int dim, Dim what, Keeps keeps) {
   const int at = normalize_dim(dim, a.sizes.size(), operation);
-  const ShardedLayout operand = reduced(a, Keeps::nothing);
-  for (const Placement& placement : operand.placements)
-    if (placement.is_shard(at))
-      throw Error(str(operation, ": along dim ", at, " of ", a.text(), ", which is sharded"),
-                  "redistribute it so that no axis shards the dim");
+  const ShardedLayout operand = reduced(a, keeps);
+  require_unsharded(operation, operand, at);
   Dims sizes = a.sizes;
   if (what == Dim::kept_as_one) sizes[at] = 1;
   if (what == Dim::removed) sizes.erase(at);
   return mapped(operand, sizes, [&](int d) { return what == Dim::removed && d > at ? d - 1 : d; });
+}
+
+Unary extreme(const char* operation, const ShardedLayout& a, int dim, bool keep_dim, PartialOp op) {
+  const int at = normalize_dim(dim, a.sizes.size(), operation);
+  ShardedLayout operand = a;
+  for (Placement& placement : operand.placements)
+    if (placement.is_partial() && placement.op != op) placement = layout::replicate();
+  ShardedLayout whole = operand;  // without the shardings of the dim
+  for (Placement& placement : whole.placements)
+    if (placement.is_shard(at)) placement = layout::replicate();
+  Unary rule = along(operation, whole, dim, keep_dim ? Dim::kept_as_one : Dim::removed, Keeps::all);
+  for (const std::size_t axis : axes_of(a))
+    if (operand.placements[axis].is_shard(at)) rule.result.placements[axis] = layout::partial(op);
+  rule.operand = operand;
+  return rule;
 }
 
 Unary permute(const ShardedLayout& a, const Dims& order) {

@@ -1,5 +1,7 @@
 #include <algorithm>
+#include <functional>
 
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharding_rules.hpp"
 
@@ -102,7 +104,9 @@ Linear linear(const ShardedLayout& x, const ShardedLayout& weight, const Sharded
     const Placement& out = product.result.placements[axis];
     Placement &wanted = rule.bias.placements[axis], &gradient = rule.bias_grad.placements[axis];
     const Placement given = wanted;
-    wanted = out.is_shard(last) ? moved(out, 0) : out.is_partial() ? layout::partial() : layout::replicate();
+    wanted = out.is_shard(last)                                                     ? moved(out, 0)
+             : out.is_partial() && !defect_armed(Defect::sharded_bias_added_by_all) ? layout::partial()
+                                                                                    : layout::replicate();
     if (!given.is_replicate() && !(given == wanted))
       refuse("linear", *bias, weight, "replicate the bias, or shard it like the rows of the weight");
     gradient = out.is_shard(last) ? wanted : out.is_shard() ? layout::partial() : layout::replicate();
@@ -130,24 +134,45 @@ Norm normalize(const char* operation, const ShardedLayout& x, int num_dims, cons
   return rule;
 }
 
-Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices) {
-  Dims sizes = indices.sizes;
-  sizes.push_back(weight.sizes[1]);
-  Binary rule = start("embedding", weight, indices, sizes);
-  for (std::size_t axis = 0; axis < num_axes(weight); ++axis) {
-    const Placement &rows = rule.a.placements[axis], &at = rule.b.placements[axis];
-    if (rows.is_replicate()) {
-      rule.result.placements.push_back(at);
+namespace {
+
+// Slices of `a` along `dim` at `index`: the rule of embedding and index_select. `to(d)`: the dim of the result for a
+// dim of `a` other than `dim`; `first`: the dim of the result that holds the first dim of the index.
+Binary selected(const char* operation, const ShardedLayout& a, int dim, const ShardedLayout& index, const Dims& sizes,
+                int first, const std::function<int(int)>& to) {
+  Binary rule = start(operation, a, index, sizes);
+  for (std::size_t axis = 0; axis < num_axes(a); ++axis) {
+    const Placement &from = rule.a.placements[axis], &at = rule.b.placements[axis];
+    if (from.is_replicate()) {
+      rule.result.placements.push_back(at.is_shard() ? moved(at, at.dim + first) : at);
       if (at.is_shard()) rule.a_grad.placements[axis] = layout::partial();
-    } else if (rows.is_shard(1) && at.is_replicate()) {
-      rule.result.placements.push_back(moved(rows, indices.sizes.size()));
-    } else if (at.is_replicate()) {  // sharded rows
+    } else if (from.is_shard() && !from.is_shard(dim) && at.is_replicate()) {
+      rule.result.placements.push_back(moved(from, to(from.dim)));
+    } else if (at.is_replicate()) {
       rule.result.placements.push_back(layout::partial());
     } else {
-      refuse("embedding", weight, indices, "on each axis shard the weight or the indices, and replicate the other");
+      refuse(operation, a, index, "on each axis shard the first operand or the indices, and replicate the other");
     }
   }
   return rule;
+}
+
+}  // namespace
+
+Binary embedding(const ShardedLayout& weight, const ShardedLayout& indices) {
+  if (weight.sizes.size() != 2) refuse("embedding", weight, indices, "give a weight of two dims: (rows, width)");
+  Dims sizes = indices.sizes;
+  sizes.push_back(weight.sizes[1]);
+  return selected("embedding", weight, 0, indices, sizes, 0, [&](int) { return indices.sizes.size(); });
+}
+
+Binary index_select(const ShardedLayout& a, int dim, const ShardedLayout& index) {
+  if (a.sizes.empty() || index.sizes.size() > 1)
+    refuse("index_select", a, index, "give a tensor with dims and an index of one dim");
+  const int at = normalize_dim(dim, a.sizes.size(), "index_select");
+  Dims sizes = a.sizes;
+  sizes[at] = num_elements(index.sizes);
+  return selected("index_select", a, at, index, sizes, at, [](int d) { return d; });
 }
 
 }  // namespace lockstep::sharding

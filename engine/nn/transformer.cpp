@@ -1,6 +1,7 @@
 // The Transformer of the documents. Children are built, and draw their weights, in the written order.
 #include "engine/autograd/ops.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/nn/checkpoint.hpp"
 #include "engine/nn/layers.hpp"
 #include "engine/nn/models.hpp"
@@ -16,9 +17,10 @@ struct Settings {
 };
 
 // (B, S, heads * width) to (B, heads, S, width). The number of heads follows from x, because with tensor parallelism a
-// rank has some of the heads.
+// rank has some of the heads. x may be sharded along the batch or the heads.
 Tensor split_heads(const Tensor& x, std::int64_t width) {
-  return ops::transpose(ops::view(x, {x.size(0), x.size(1), -1, width}), 1, 2);
+  const Dims& sizes = global_sizes(x);
+  return ops::transpose(ops::view(x, {sizes[0], sizes[1], -1, width}), 1, 2);
 }
 
 ModulePtr attention(const Settings& settings, const BuildOptions& options) {
@@ -30,7 +32,7 @@ ModulePtr attention(const Settings& settings, const BuildOptions& options) {
     const Tensor values = split_heads(m.call_child("wv", x), width);
     const double dropout = m.training ? settings.dropout : 0.0;
     const Tensor heads = ops::transpose(ops::attention(queries, keys, values, settings.causal, dropout), 1, 2);
-    const Tensor joined = ops::reshape(heads, {heads.size(0), heads.size(1), bounded_product(heads.size(2), width)});
+    const Tensor joined = ops::flatten(heads, 2, 3);
     return m.call_child("resid_dropout", m.call_child("wo", joined));
   };
   auto made = std::make_shared<Composed>("Attention", forward);

@@ -70,9 +70,12 @@ Tensor combine(const Tensor& a, const Tensor& b, double kind) {
   return std::isinf(kind) ? raw::maximum(a, b) : raw::add(a, b);
 }
 
-// Reduces the totals, one per element, over the ranks of the axis.
-Tensor all_reduced(const Tensor& totals, const Axis& axis, double kind) {
-  const Tensor result = defect_armed(Defect::clip_norm_of_parts) ? raw::clone(totals) : totals;
+// Reduces the totals, one per element, over the ranks of the axis. `is_last`: no other axis is left.
+Tensor all_reduced(const Tensor& totals, const Axis& axis, double kind, bool is_last) {
+  const Tensor result =
+      defect_armed(Defect::clip_norm_of_parts) || (defect_armed(Defect::clip_norm_of_one_axis) && is_last)
+          ? raw::clone(totals)
+          : totals;
   const comm::AttributionScope scope({comm::Family::tensor_parallel, "clip_grad_norm"});
   if (!totals.is_meta())
     comm::all_reduce(comm::group_of(axis.members, axis.name), totals,
@@ -112,7 +115,7 @@ class Totals {
       }
       totals_ = std::move(rest);
       for (Tensor& value : values) value = raw::cast(value, widest(values));
-      const Tensor reduced = all_reduced(raw::cat(values, 0), axis, kind_);
+      const Tensor reduced = all_reduced(raw::cat(values, 0), axis, kind_, order_.empty());
       for (std::size_t i = 0; i < remaining_axes.size(); ++i)
         add(remaining_axes[i], select(reduced, 0, static_cast<std::int64_t>(i)));
     }

@@ -52,7 +52,9 @@ bool finite_on_all_ranks(bool finite, const layout::MeshShape& mesh) {
   if (defect_armed(Defect::scaler_found_inf_of_parts)) return finite;
   const Tensor found_inf = full({1}, finite ? 0.0 : 1.0, DType::float32, device::Device{});
   const comm::AttributionScope scope({comm::Family::tensor_parallel, "grad_scaler"});
-  comm::all_reduce(DeviceMesh(mesh).mesh_group(), found_inf, comm::ReduceOp::max, comm::attributed_call());
+  const DeviceMesh ranks(mesh);
+  comm::ProcessGroup& group = defect_armed(Defect::scaler_found_inf_of_one_axis) ? ranks.group(0) : ranks.mesh_group();
+  comm::all_reduce(group, found_inf, comm::ReduceOp::max, comm::attributed_call());
   return item(found_inf) == 0.0;
 }
 

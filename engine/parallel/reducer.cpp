@@ -291,7 +291,7 @@ void Reducer::take_results(const std::vector<std::int64_t>& users) {
       Parameter& parameter = parameters_[static_cast<std::size_t>(index)];
       parameter.pending = Tensor();
       if (!users.empty() && users[static_cast<std::size_t>(index)] == 0) continue;
-      const Tensor mean = bucket.result(static_cast<int>(slot));
+      const Tensor mean = sharded_like(bucket.result(static_cast<int>(slot)), parameter.tensor);
       if (settings_.gradient_as_bucket_view && !grad(parameter.tensor).defined())
         set_grad(parameter.tensor, mean);
       else

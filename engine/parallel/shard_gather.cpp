@@ -121,9 +121,12 @@ void ShardGroup::finish_unshard(bool keep_buffers) {
       unpack_extended(i, gather_->output, memory);
     const bool is_new = !before.defined() || !parameter.unsharded().same_as(before);
     if (is_new)  // the accumulator must not own the group, which owns the tensor
-      set_accumulator(parameter.unsharded(), [weak = weak_from_this(), i](const Tensor&, const Tensor& gradient) {
-        if (const auto group = weak.lock()) group->on_gradient(i, gradient);
-      });
+      set_accumulator(
+          parameter.unsharded(),
+          [weak = weak_from_this(), i](const Tensor&, const Tensor& gradient) {
+            if (const auto group = weak.lock()) group->on_gradient(i, gradient);
+          },
+          true);
     parameter.put_unsharded();
   }
   gather_->copied_out = compute.record();

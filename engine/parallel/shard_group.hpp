@@ -146,6 +146,9 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   bool synchronizes_gradients() const;
   DType accumulation_type() const;
   bool takes_part(const ShardParameter& parameter) const;
+  FullGradient sum_of(FullGradient a, FullGradient b) const;
+  void make_addable(FullGradient& a, FullGradient& b) const;
+  int num_ranks_of_mean() const;
   void accumulate_fresh(ShardParameter& parameter);
 
   struct Reduction;

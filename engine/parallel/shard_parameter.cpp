@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/comm/attribution.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
@@ -31,7 +32,22 @@ layout::Chunk rows_of(const layout::ShardedParameter& cut, int rank) {
 
 layout::ShardedLayout ShardMesh::layout_of(const std::string& name, const Tensor& parameter, int dim) const {
   if (!parameter.is_sharded()) return layout::data_parallel_layout(axes(), parameter.sizes(), dim);
-  return layout::compose(name, axes(), *parameter.layout(), dim, RankContext::current().rank());
+  layout::ShardedLayout made = layout::compose(name, axes(), *parameter.layout(), dim, RankContext::current().rank());
+  if (defect_armed(Defect::shard_layout_not_strided)) [[unlikely]]
+    for (layout::Placement& placement : made.placements)
+      if (placement.is_shard()) placement = layout::shard(placement.dim);
+  if (defect_armed(Defect::shard_layout_axes_swapped)) [[unlikely]]
+    std::swap(made.placements[static_cast<std::size_t>(shard_axis)], made.placements.back());
+  return made;
+}
+
+FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner) {
+  if (!gradient.layout || !layout::has_partial(*gradient.layout)) return gradient;
+  if (defect_armed(Defect::shard_inner_partial_kept)) [[unlikely]]
+    return gradient;
+  const comm::AttributionScope scope({comm::Family::tensor_parallel, owner});
+  const LayoutPtr wanted = layout::gradient_layout(gradient.layout);
+  return {local_tensor(redistribute(make_sharded(gradient.local, gradient.layout), wanted)), wanted};
 }
 
 ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh,
@@ -91,6 +107,10 @@ void ShardParameter::put_sharded() { put_in_slots(sharded_); }
 void ShardParameter::put_unsharded() { put_in_slots(unsharded_); }
 void ShardParameter::put(const Tensor& kept) { put_in_slots(kept); }
 
+bool ShardParameter::keeps_inner_layout() const {
+  return inner_layout_ && !defect_armed(Defect::shard_unsharded_without_layout);
+}
+
 bool ShardParameter::is_stale() const {
   const Storage& shard = *sharded_.storage();
   return gathered_from_ != &shard || gathered_version_ != shard.version();
@@ -109,7 +129,7 @@ Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
     impl->storage = std::make_shared<Storage>(device, bytes, nullptr);
     impl->storage->owner = name_;
     const Tensor local(std::move(impl));
-    unsharded_ = inner_layout_ ? make_sharded(local, inner_layout_) : local;
+    unsharded_ = keeps_inner_layout() ? make_sharded(local, inner_layout_) : local;
     unsharded_.set_name(sharded_.name());
   } else if (changed) {
     unsharded_.bump_version();  // a backward through a graph that saved the old values is an error

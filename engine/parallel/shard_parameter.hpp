@@ -48,6 +48,16 @@ struct ParameterSlotRef {
   nn::ParameterSlot& get() const;
 };
 
+// A gradient of an unsharded parameter.
+struct FullGradient {
+  Tensor local;      // plain; undefined: none
+  LayoutPtr layout;  // null without tensor parallelism
+  bool defined() const { return local.defined(); }
+};
+// The same gradient in the layout of the unsharded parameter, without partial sums: one all-reduce over the axis of
+// tensor parallelism if it is partial there.
+FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner);
+
 class ShardParameter {
  public:
   // Shards the tensor in the first slot along `dim` and puts the sharded tensor into all slots. If tensor parallelism
@@ -83,9 +93,9 @@ class ShardParameter {
 
   std::shared_ptr<const GatherExtension> extension;  // null: the all-gather sends the shard itself
 
-  // ---- full gradients ----
-  Tensor fresh;        // of the running backward
-  Tensor accumulated;  // of backwards without gradient synchronization
+  // ---- full gradients; with tensor parallelism their local shards, which may be partial sums over its axes ----
+  FullGradient fresh;        // of the running backward
+  FullGradient accumulated;  // of backwards without gradient synchronization
   // ---- sharded gradients: partial sums that were not yet all-reduced, in the reduce type ----
   Tensor partial_sum;
 
@@ -95,6 +105,7 @@ class ShardParameter {
  private:
   void put_in_slots(const Tensor& tensor) const;
   const Tensor& seen_by_optimizers() const;
+  bool keeps_inner_layout() const;
 
   std::string name_;
   std::vector<ParameterSlotRef> slots_;

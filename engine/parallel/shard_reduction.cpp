@@ -20,11 +20,22 @@
 namespace lockstep::parallel {
 
 // ---- gradients of a backward ----
-// With tensor parallelism the gradient has the layout of the unsharded parameter; the group reduces its local shard.
 void ShardGroup::on_gradient(std::size_t index, const Tensor& gradient) {
   ShardParameter& parameter = parameters_[index];
-  const Tensor local = local_tensor(gradient);
-  parameter.fresh = parameter.fresh.defined() ? raw::add(parameter.fresh, local) : local;
+  FullGradient given{local_tensor(gradient), gradient.layout()};
+  parameter.fresh = parameter.fresh.defined() ? sum_of(parameter.fresh, std::move(given)) : std::move(given);
+}
+
+// The sum of two gradients. Where only one of them is a partial sum, it is reduced first.
+FullGradient ShardGroup::sum_of(FullGradient a, FullGradient b) const {
+  make_addable(a, b);
+  return {raw::add(a.local, b.local), a.layout};
+}
+
+void ShardGroup::make_addable(FullGradient& a, FullGradient& b) const {
+  if (a.layout == b.layout || (a.layout && b.layout && *a.layout == *b.layout)) return;
+  a = reduced_over_inner_axes(a, settings_.owner);
+  b = reduced_over_inner_axes(b, settings_.owner);
 }
 
 bool ShardGroup::synchronizes_gradients() const {
@@ -57,6 +68,10 @@ void ShardGroup::take_gradients(bool at_end) {
   }
   if (!synchronizes_gradients()) return;
   num_reduced_ += members.size();
+  for (const std::size_t i : members) {
+    FullGradient& gradient = parameters_[i].accumulated;
+    if (gradient.defined()) gradient = reduced_over_inner_axes(gradient, settings_.owner);
+  }
   if (!members.empty()) reduce(members);
 }
 
@@ -73,12 +88,14 @@ void add_gradient(Tensor& accumulated, const Tensor& fresh, DType type) {
 
 void ShardGroup::accumulate_fresh(ShardParameter& parameter) {
   const DType type = accumulation_type();
-  const Tensor fresh = std::exchange(parameter.fresh, Tensor());
+  FullGradient fresh = std::exchange(parameter.fresh, FullGradient());
   if (parameter.accumulated.defined()) {
-    add_gradient(parameter.accumulated, fresh, type);
+    make_addable(parameter.accumulated, fresh);
+    add_gradient(parameter.accumulated.local, fresh.local, type);
   } else if (!synchronizes_gradients()) {
     const device::PurposeScope purpose(device::Purpose::gradient);
-    parameter.accumulated = fresh.dtype() == type ? raw::clone(fresh) : raw::cast(fresh, type);
+    const Tensor& local = fresh.local;
+    parameter.accumulated = {local.dtype() == type ? raw::clone(local) : raw::cast(local, type), fresh.layout};
   } else {
     parameter.accumulated = fresh;  // this reduction reads and drops it
   }
@@ -100,7 +117,7 @@ bool ShardGroup::end_backward() {
 
 void ShardGroup::forget_backward() {
   num_reduced_ = 0;
-  for (ShardParameter& parameter : parameters_) parameter.fresh = Tensor();
+  for (ShardParameter& parameter : parameters_) parameter.fresh = FullGradient();
 }
 
 // ---- the reduction ----
@@ -129,8 +146,8 @@ Tensor shard_of(const Tensor& output, const layout::FlatShards& flat, const layo
 // The gradient that a parameter adds to the reduction: once, however many slots the parameter has.
 Tensor contribution(const ShardParameter& parameter) {
   if (defect_armed(Defect::shard_shared_reduced_twice) && parameter.slots().size() > 1) [[unlikely]]
-    return raw::mul(parameter.accumulated, 2.0);
-  return parameter.accumulated;
+    return raw::mul(parameter.accumulated.local, 2.0);
+  return parameter.accumulated.local;
 }
 
 }  // namespace
@@ -160,6 +177,12 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
   deliver(reduction, streams.all_reduce);
 }
 
+// The ranks of tensor parallelism hold shards of one gradient and are not counted.
+int ShardGroup::num_ranks_of_mean() const {
+  return defect_armed(Defect::shard_divides_by_all_axes) ? settings_.mesh.mesh.root_shape().num_ranks()
+                                                         : settings_.mesh.num_ranks();
+}
+
 ShardGroup::Reduction ShardGroup::plan_reduction(const std::vector<std::size_t>& members) const {
   Reduction reduction;
   reduction.members = members;
@@ -172,7 +195,7 @@ ShardGroup::Reduction ShardGroup::plan_reduction(const std::vector<std::size_t>&
   reduction.flat = layout::make_flat_shards(reduction.cuts);
   reduction.scattered = layout::make_flat_shards({reduction.cuts.begin(), reduction.cuts.begin() + num_scattered});
   const ShardMesh& mesh = settings_.mesh;
-  reduction.division = shard_division({.num_ranks = mesh.num_ranks(),
+  reduction.division = shard_division({.num_ranks = num_ranks_of_mean(),
                                        .num_shards = mesh.num_shards(),
                                        .replicates = mesh.replicate_group() != nullptr,
                                        .reduce_type = reduce_type(),
@@ -233,7 +256,7 @@ Tensor ShardGroup::copy_in_gradients(const Reduction& reduction) {
     }
     copy_in(input, contribution(parameter), reduction.cuts[i], flat, i);
     zero_padding(input, reduction.cuts[i], flat, i);
-    parameter.accumulated = Tensor();
+    parameter.accumulated = FullGradient();
   }
   return input;
 }

@@ -26,8 +26,8 @@ Placement of_dims(const Placement& placement, const Tensor& x) {
 }
 
 // Seeded defects.
-Placement along_next_dim(Placement placement, const Tensor& x) {
-  if (placement.is_shard()) placement.dim = (placement.dim + 1) % x.num_dims();
+Placement along_other_dim(Placement placement, const Tensor& x) {
+  if (placement.is_shard() && placement.dim < 2 && x.num_dims() > 2) placement.dim = 1 - placement.dim;
   return placement;
 }
 Tensor summands_as_sum(const Tensor& y) {
@@ -86,7 +86,7 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given) const {
   }
   Placement placement = of_dims(given, x);
   if (defect_armed(Defect::tensor_input_wrong_dim)) [[unlikely]]
-    placement = along_next_dim(placement, x);
+    placement = along_other_dim(placement, x);
   // The features of a shard need not be equally many on all ranks; their sum is known.
   if (is_linear_ && placement.is_shard(x.num_dims() - 1)) {
     Dims sizes = x.sizes();
@@ -115,7 +115,7 @@ Structure StyledCall::convert_output(const Structure& outputs, const Placement& 
   if (defect_armed(Defect::tensor_output_left_partial)) [[unlikely]]
     y = summands_as_sum(y);
   if (defect_armed(Defect::tensor_output_wrong_dim)) [[unlikely]]
-    placement = along_next_dim(placement, y);
+    placement = along_other_dim(placement, y);
   const Tensor made = ops::redistribute(y, Placements{placement});
   return keep_sharded ? made : ops::to_local(made);
 }

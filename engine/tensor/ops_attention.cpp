@@ -1,4 +1,5 @@
 // Softmax, cross entropy, dropout, attention.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -10,6 +11,7 @@
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_launch.hpp"
 #include "engine/tensor/ops_network.hpp"
+#include "engine/tensor/ops_shards.hpp"
 
 namespace lockstep::raw {
 
@@ -71,6 +73,28 @@ void require_probability(const char* name, double p) {
   if (!(p >= 0.0 && p < 1.0) && p != 1.0)
     throw Error(str(name, ": a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
 }
+// Draws one number per element of a full tensor, in memory order, and writes the results of the held elements to
+// `kept`.
+void draw_shard(const Dims& full_sizes, const std::vector<std::vector<layout::Chunk>>& held, double p, bool* kept) {
+  Generator& generator = RankContext::current().generator();
+  std::vector<std::vector<bool>> is_held;
+  for (int dim = 0; dim < full_sizes.size(); ++dim) {
+    std::vector<bool>& at = is_held.emplace_back(static_cast<std::size_t>(full_sizes[dim]), false);
+    for (const layout::Chunk& range : held[static_cast<std::size_t>(dim)])
+      std::fill_n(at.begin() + range.begin, range.length, true);
+  }
+  Dims index(full_sizes.size(), 0);
+  const std::int64_t count = num_elements(full_sizes);
+  for (std::int64_t i = 0; i < count; ++i) {
+    const bool keeps = generator.keep(p);
+    bool mine = true;
+    for (int dim = 0; mine && dim < index.size(); ++dim)
+      mine = is_held[static_cast<std::size_t>(dim)][static_cast<std::size_t>(index[dim])];
+    if (mine) *kept++ = keeps;
+    for (int dim = index.size() - 1; dim >= 0 && ++index[dim] == full_sizes[dim]; --dim) index[dim] = 0;
+  }
+}
+
 double keep_factor(double p) { return p < 1.0 ? 1.0 / (1.0 - p) : 0.0; }
 
 }  // namespace
@@ -103,9 +127,24 @@ CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets) {
   return out;
 }
 
+ClassSums class_sums(const Tensor& logits, const Tensor& targets, const Tensor& tops) {
+  const ClassSums out{zeros(targets.sizes(), tops.dtype(), tops.device()),
+                      zeros(targets.sizes(), tops.dtype(), tops.device())};
+  run_operands(
+      "cross_entropy", logits.device(), logits.num_elements(),
+      {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
+      [](kernels::Space space, const auto& at) { kernels::class_sums(space, at[0], at[1], at[2], at[3], at[4]); });
+  return out;
+}
+
 Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets) {
+  return class_losses_backward(grad, logits, log_sums, targets, targets.num_elements());
+}
+
+Tensor class_losses_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets,
+                             std::int64_t num_rows) {
   const Tensor out = empty_like(logits);
-  const double divisor = static_cast<double>(targets.num_elements());
+  const double divisor = static_cast<double>(num_rows);
   run_kernel(
       "cross_entropy_backward",
       [divisor](kernels::Space space, const kernels::View& to, const kernels::View& x, const kernels::View& sums,
@@ -131,6 +170,23 @@ Tensor keep_mask(const Dims& sizes, double p, device::Device device) {
   return out;
 }
 
+Tensor keep_mask_of_shard(const Dims& full_sizes, const std::vector<std::vector<layout::Chunk>>& held, double p,
+                          device::Device device) {
+  require_probability("dropout", p);
+  Dims sizes;
+  for (const std::vector<layout::Chunk>& ranges : held) sizes.push_back(layout::total_length(ranges));
+  const Tensor out = empty(sizes, DType::boolean, device);
+  if (out.is_meta() || num_elements(full_sizes) == 0) return out;
+  if (p == 1.0) {
+    fill_(out, 0.0);
+    return out;
+  }
+  const std::unique_ptr<bool[]> kept(new bool[static_cast<std::size_t>(std::max<std::int64_t>(1, out.num_elements()))]);
+  draw_shard(full_sizes, held, p, kept.get());
+  if (out.num_elements() > 0) host::write_elements(out, kept.get());
+  return out;
+}
+
 Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
   require_floating("dropout", a);
   require_same_device("dropout", a, keep);
@@ -145,7 +201,7 @@ Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
 }
 
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                          const Tensor* mask) {
+                          const Tensor* mask, const DrawMask& draw) {
   require_floating("attention", q);
   require_same_device("attention", q, k);
   require_same_device("attention", q, v);
@@ -161,7 +217,7 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
   AttentionResult out;
   out.probabilities = matmul(cast(q, wide), transposed(cast(k, wide)));
   const Tensor& scores = out.probabilities;
-  if (dropout_p > 0.0) out.keep = keep_mask(scores.sizes(), dropout_p, q.device());
+  if (dropout_p > 0.0) out.keep = draw ? draw() : keep_mask(scores.sizes(), dropout_p, q.device());
   const Tensor dropped = out.keep.defined() ? empty_like(scores) : Tensor();
   Tensor allowed;
   if (mask) {

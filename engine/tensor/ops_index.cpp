@@ -5,6 +5,7 @@
 #include "engine/kernels/index.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_launch.hpp"
+#include "engine/tensor/ops_shards.hpp"
 
 namespace lockstep::raw {
 
@@ -24,9 +25,7 @@ Tensor checked_index(const char* name, const Tensor& a, const Tensor& index) {
   return contiguous(cast(index, DType::int64));
 }
 
-}  // namespace
-
-Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
+Tensor select_slices(const Tensor& a, int dim, const Tensor& index, kernels::Missing missing) {
   const Tensor at = checked_index("index_select", a, index);
   const int on = dim_of("index_select", a, dim);
   Dims sizes = a.sizes();
@@ -34,14 +33,13 @@ Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
   const Tensor out = empty(sizes, a.dtype(), a.device());
   run_kernel(
       "index_select",
-      [on](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& rows) {
-        kernels::index_select(space, to, from, on, rows);
-      },
+      [on, missing](kernels::Space space, const kernels::View& to, const kernels::View& from,
+                    const kernels::View& rows) { kernels::index_select(space, to, from, on, rows, missing); },
       out, contiguous(a), at);
   return out;
 }
 
-void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value) {
+void add_slices(const Tensor& to, int dim, const Tensor& index, const Tensor& value, kernels::Missing missing) {
   const Tensor at = checked_index("index_add_", to, index);
   require_same_device("index_add_", to, value);
   const int on = dim_of("index_add_", to, dim);
@@ -56,16 +54,45 @@ void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& va
   if (rounds || !to.is_contiguous()) {
     // 16-bit sums are rounded once, after all rows of an index have been added.
     const Tensor sums = rounds ? cast(to, DType::float32) : clone(to);
-    index_add_(sums, on, at, value);
+    add_slices(sums, on, at, value, missing);
     return copy_(to, sums);
   }
   run_update(
       "index_add_",
-      [on](kernels::Space space, const kernels::View& out, const kernels::View& rows, const kernels::View& from) {
-        kernels::index_add(space, out, on, rows, from);
-      },
+      [on, missing](kernels::Space space, const kernels::View& out, const kernels::View& rows,
+                    const kernels::View& from) { kernels::index_add(space, out, on, rows, from, missing); },
       to, at, copy_if_overlapping(contiguous(cast(value, to.dtype())), to));
   to.bump_version();
+}
+
+}  // namespace
+
+Tensor index_select(const Tensor& a, int dim, const Tensor& index) {
+  return select_slices(a, dim, index, kernels::Missing::refused);
+}
+void index_add_(const Tensor& to, int dim, const Tensor& index, const Tensor& value) {
+  add_slices(to, dim, index, value, kernels::Missing::refused);
+}
+
+Tensor select_held(const Tensor& a, int dim, const Tensor& positions) {
+  return select_slices(a, dim, positions, kernels::Missing::zeros);
+}
+void add_held_(const Tensor& to, int dim, const Tensor& positions, const Tensor& value) {
+  add_slices(to, dim, positions, value, kernels::Missing::zeros);
+}
+
+Tensor positions_in(const char* operation, const Tensor& indices, std::int64_t size,
+                    const std::vector<layout::Chunk>& held) {
+  if (indices.dtype() != DType::int64 && indices.dtype() != DType::int32)
+    throw Error(str(operation, ": the indices are ", describe(indices)), "give int64");
+  const Tensor from = contiguous(cast(indices, DType::int64)), out = empty(from.sizes(), DType::int64, from.device());
+  run_kernel(
+      operation,
+      [size, held, operation](kernels::Space space, const kernels::View& to, const kernels::View& index) {
+        kernels::positions_in(space, to, index, size, held, operation);
+      },
+      out, from);
+  return out;
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {

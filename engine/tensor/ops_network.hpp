@@ -6,6 +6,8 @@
 // device.
 #pragma once
 
+#include <functional>
+
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::raw {
@@ -84,9 +86,11 @@ struct AttentionResult {
 // softmax(q k^T / sqrt(d)) v for q (..., queries, d), k (..., keys, d), v (..., keys, dv): floating, one type, equal
 // leading dims. With `causal`, query i uses keys 0 to i. `mask` (null: none) is bool, broadcasts to the scores and is
 // true where a key may be used. A query that may use no key gives zeros. Dropout with probability dropout_p applies to
-// the probabilities and draws a number for every score, masked ones included.
+// the probabilities and draws a number for every score, masked ones included. `draw`, if given, draws the mask of the
+// dropout: bool, the sizes of the probabilities.
+using DrawMask = std::function<Tensor()>;
 AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p,
-                          const Tensor* mask = nullptr);
+                          const Tensor* mask = nullptr, const DrawMask& draw = {});
 struct AttentionGradients {
   Tensor q, k, v;
 };

@@ -11,6 +11,7 @@
 #include "engine/core/resources.hpp"
 #include "harness/cli/bench.hpp"
 #include "harness/cli/case_selection.hpp"
+#include "harness/cli/checkpoint_command.hpp"
 #include "harness/cli/doctor.hpp"
 #include "harness/cli/inspect_commands.hpp"
 #include "harness/cli/interrupts.hpp"
@@ -144,6 +145,10 @@ int dispatch(const std::string& command, Choices& choices) {
   if (command == "defects") return defects_command(choices.json);
   if (command == "kill-matrix") return kill_matrix_command(choices);
   if (command == "explain-hang") return explain_hang_command(choices.folder);
+  if (command == "checkpoint show") return checkpoint_show_command(choices.folder);
+  if (command == "checkpoint verify") return checkpoint_verify_command(choices.folder);
+  if (command == "checkpoint diff") return checkpoint_diff_command(choices.folder, choices.name);
+  if (command == "checkpoint export") return checkpoint_export_command(choices.folder, choices.output);
   return doctor();
 }
 
@@ -239,13 +244,36 @@ void define_results(CLI::App& app, Choices& choices) {
       ->required();
 }
 
+void define_checkpoint(CLI::App& app, Choices& choices) {
+  CLI::App& checkpoint = *app.add_subcommand("checkpoint",
+                                             "Read checkpoints that save_checkpoint wrote.\n\nExamples:\n"
+                                             "  lockstep checkpoint show run/step_100\n"
+                                             "  lockstep checkpoint verify run/step_100\n"
+                                             "  lockstep checkpoint diff run/step_100 run/step_200\n"
+                                             "  lockstep checkpoint export run/step_100 -o weights.safetensors\n");
+  checkpoint.require_subcommand(1);
+  const auto add = [&](const char* name, const char* description) {
+    CLI::App& command = *checkpoint.add_subcommand(name, description);
+    command.add_option("FOLDER", choices.folder, "folder of a checkpoint")->required();
+    return &command;
+  };
+  add("show", "Print its tensors, plain values and files.");
+  add("verify", "Compare all bytes with their hashes; exit code 1 when something is missing or damaged.");
+  add("diff", "Compare the values of two checkpoints; exit code 1 when they differ.")
+      ->add_option("OTHER", choices.name, "folder of the other checkpoint")
+      ->required();
+  add("export", "Write its tensors, unsharded, as one safetensors file.")
+      ->add_option("-o,--output", choices.output, "the file to write")
+      ->required();
+}
+
 void define_quality(CLI::App& app, Choices& choices) {
-  CLI::App& bench = *app.add_subcommand(
-      "bench",
-      "Measure collectives, training steps, launching and kernels.\n\nExamples:\n  lockstep bench collectives\n"
-      "  lockstep bench steps --json\n"
-      "  lockstep bench collectives --same-bytes\n");
-  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch or kernels; default: all");
+  CLI::App& bench = *app.add_subcommand("bench",
+                                        "Measure collectives, training steps, launching, kernels and "
+                                        "checkpoints.\n\nExamples:\n  lockstep bench collectives\n"
+                                        "  lockstep bench steps --json\n"
+                                        "  lockstep bench collectives --same-bytes\n");
+  bench.add_option("GROUP", choices.bench.groups, "collectives, steps, launch, kernels or checkpoint; default: all");
   bench.add_flag("--json", choices.bench.json, "JSON lines");
   bench.add_option("--rounds", choices.bench.rounds, "number of measurements per row")->check(CLI::Range(1, 1000000));
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
@@ -285,6 +313,7 @@ int run_app(int argc, char** argv) {
   define_run(app, choices);
   define_inspection(app, choices);
   define_results(app, choices);
+  define_checkpoint(app, choices);
   define_quality(app, choices);
   if (argc <= 1) {
     fmt::print("{}", app.help());
@@ -302,7 +331,9 @@ int run_app(int argc, char** argv) {
     return app.exit(error) == 0 ? 0 : 2;
   }
   try {
-    return dispatch(app.get_subcommands().front()->get_name(), choices);
+    const CLI::App& command = *app.get_subcommands().front();
+    const std::vector<CLI::App*> nested = command.get_subcommands();
+    return dispatch(command.get_name() + (nested.empty() ? "" : " " + nested.front()->get_name()), choices);
   } catch (const scenario::ScenarioError& error) {
     complain_plainly(error.what());
     return 2;

@@ -55,10 +55,14 @@ void print_row(const BenchRow& row) {
 
 int bench(const BenchOptions& options) {
   static constexpr std::pair<const char*, void (*)(const BenchOptions&, const EmitRow&)> known[] = {
-      {"collectives", bench_collectives}, {"steps", bench_steps}, {"launch", bench_launch}, {"kernels", bench_kernels}};
+      {"collectives", bench_collectives},
+      {"steps", bench_steps},
+      {"launch", bench_launch},
+      {"kernels", bench_kernels},
+      {"checkpoint", bench_checkpoint}};
   for (const std::string& group : options.groups) {
     if (std::none_of(std::begin(known), std::end(known), [&](const auto& one) { return group == one.first; })) {
-      throw Error(str("unknown benchmark `", group, "`"), "one of collectives, steps, launch, kernels");
+      throw Error(str("unknown benchmark `", group, "`"), "one of collectives, steps, launch, kernels, checkpoint");
     }
   }
   int num_rows = 0;

@@ -1,5 +1,5 @@
-// `lockstep bench`: measures collectives, training steps, launches and kernels on real ranks, and prints a table or
-// JSON lines. A timing is a median with its 10th and 90th percentile. A measurement of several ranks begins when the
+// `lockstep bench`: measures collectives, training steps, launches, kernels and checkpoints on real ranks, and
+// prints a table or JSON lines. A timing is a median with its 10th and 90th percentile. A measurement of several ranks begins when the
 // last rank has entered and ends when the last rank has left.
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace lockstep::cli {
 
 struct BenchOptions {
-  std::vector<std::string> groups{};  // collectives, steps, launch, kernels; empty: all
+  std::vector<std::string> groups{};  // collectives, steps, launch, kernels, checkpoint; empty: all
   bool json = false;
   int rounds = 0;                  // measurements per row; 0: as many as take about a second
   std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
@@ -43,6 +43,7 @@ using EmitRow = std::function<void(const BenchRow&)>;
 void bench_collectives(const BenchOptions& options, const EmitRow& emit);
 void bench_steps(const BenchOptions& options, const EmitRow& emit);
 void bench_launch(const BenchOptions& options, const EmitRow& emit);
+void bench_checkpoint(const BenchOptions& options, const EmitRow& emit);
 void bench_kernels(const BenchOptions& options, const EmitRow& emit);
 
 }  // namespace lockstep::cli

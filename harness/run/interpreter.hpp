@@ -50,6 +50,7 @@ class Interpreter {
   Session& session() { return session_; }
   const Session& session() const { return session_; }
   RankContext& context() { return context_; }
+  Scope file_scope() const { return Scope{file_frame_}; }  // the names of the scenario's file; valid after run()
   // Clears the frame when the case ends. A frame that a hook holds would otherwise hold the hook's module.
   void clear_at_end(const FramePtr& frame) { hook_frames_.push_back(frame); }
 

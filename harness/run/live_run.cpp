@@ -10,6 +10,7 @@
 #include "engine/device/order.hpp"
 #include "engine/kernels/backend.hpp"
 #include "engine/parallel/replicate.hpp"
+#include "engine/state/save.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/values/evaluate.hpp"
@@ -76,6 +77,7 @@ void LiveRun::run_steps_and_finish() {
 void LiveRun::run_steps_to_end() {
   try {
     interpreter_.run();
+    state::finish_saves();
     return;
   } catch (const EarlyExit&) {
     outcome_.status = verdict::RankStatus::exited;

@@ -18,7 +18,7 @@ DryRun::DryRun()
       model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
       shards_(planner_, {[this](plan::TensorId id, const Tensor& tensor) { model_.replace(id, tensor); },
                          [this](plan::TensorId id) { watch_.report_gradient(id); },
-                         [this](plan::TensorId id) { return tensor_parallel_.layout_of(id); },
+                         [this](plan::TensorId id) { return tensor_parallel_.layout_of(id) != nullptr; },
                          [this](plan::TensorId id, const Tensor& full) { tensor_parallel_.note_full(id, full); }}),
       watch_(planner_, model_, shards_),
       layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}),
@@ -86,6 +86,10 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::to_empty, OnError::ends_plan};
     case Verb::load_state_dict:
       return {&DryRun::load_state_dict, OnError::is_left_out};
+    case Verb::save_checkpoint:
+      return {&DryRun::save_checkpoint, OnError::is_left_out};
+    case Verb::load_checkpoint:
+      return {&DryRun::load_checkpoint, OnError::is_left_out};
     case Verb::backward:
       return {&DryRun::backward, OnError::ends_plan};
     case Verb::clip_grad_norm:

@@ -75,6 +75,8 @@ class DryRun final : public StepRunner {
   Value let(StepCall& call);
   Value to_empty(StepCall& call);
   Value load_state_dict(StepCall& call);
+  Value save_checkpoint(StepCall& call);
+  Value load_checkpoint(StepCall& call);
   Value backward(StepCall& call);
   Value clip_grad_norm(StepCall& call);
   void plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);

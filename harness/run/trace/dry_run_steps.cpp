@@ -64,6 +64,31 @@ Value DryRun::load_state_dict(StepCall& call) {
   return Value();
 }
 
+namespace {
+
+// A save or load reshards the groups of the modules in its state.
+void settle_modules(const Value& value) {
+  if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) nn::settle(*module);
+  if (value.is(Value::Kind::map))
+    for (const auto& [key, item] : value.as_map("state")) settle_modules(item);
+  if (value.is(Value::Kind::list))
+    for (const Value& item : value.as_list("state")) settle_modules(item);
+}
+
+}  // namespace
+
+Value DryRun::save_checkpoint(StepCall& call) {
+  settle_modules(call.value("state"));
+  return Value();
+}
+
+// Shapes, types and devices stay. The plain values of the checkpoint are unknown.
+Value DryRun::load_checkpoint(StepCall& call) {
+  settle_modules(call.value("state"));
+  if (!call.step.as.empty()) throw Error("the values of a checkpoint are known in a run only");
+  return Value();
+}
+
 Value DryRun::backward(StepCall& call) {
   Value none = run_verb(call);
   tensor_parallel_.restore();

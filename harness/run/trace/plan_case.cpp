@@ -9,6 +9,7 @@
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/run/trace/dry_run.hpp"
+#include "harness/run/trace/layout_table.hpp"
 #include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::run {
@@ -33,7 +34,7 @@ std::string why_unforeseen(const std::string& place, const std::exception& error
 
 }  // namespace
 
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage) {
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts) {
   // Nothing has memory and nothing communicates, so that hardly a page of this world is ever touched.
   constexpr std::size_t arena_bytes = std::size_t{16} << 20;
   const auto world = device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes,
@@ -55,6 +56,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     } catch (const std::exception& error) {
       outcome.unforeseen = why_unforeseen(context.place, error, dry_run);
     }
+    if (with_layouts) outcome.layouts = layout_table(interpreter.file_scope());
   }
   outcome.planned = dry_run.planner().collectives();
   outcome.left_out = dry_run.planner().left_out();

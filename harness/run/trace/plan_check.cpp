@@ -157,10 +157,11 @@ std::string explain_plan(const CaseSpec& spec) {
     }
     const auto& launches = spec.test_case->stages;
     const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
-    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage);
+    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage, true);
     text += plan::table(outcome.planned);
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);
+    if (!outcome.layouts.empty()) text += str("  parameters of rank 0 after the last step:\n", outcome.layouts);
     for (const std::string& reason : outcome.left_out) text += str("  tensor_parallel is incomplete: ", reason, "\n");
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
   }

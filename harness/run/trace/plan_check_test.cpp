@@ -189,7 +189,15 @@ TEST(PlanCheck, ExplainPrintsThePlanWithoutALaunch) {
             "  backward  data_parallel  reduce_scatter  dp of 4          1    144       3  net\n"
             "  in this order (last turn):\n"
             "  forward    all_gather net\n"
-            "  backward   reduce_scatter net\n");
+            "  backward   reduce_scatter net\n"
+            "  parameters of rank 0 after the last step:\n"
+            "  parameter       sizes   placements  mesh  on this rank\n"
+            "  net.fc1.weight  (2, 2)  (Shard(0))  dp 4  (1, 2)\n"
+            "  net.fc1.bias    (2)     (Shard(0))  dp 4  (1)\n"
+            "  net.fc2.weight  (2, 2)  (Shard(0))  dp 4  (1, 2)\n"
+            "  net.fc2.bias    (2)     (Shard(0))  dp 4  (1)\n"
+            "  net.fc3.weight  (2, 2)  (Shard(0))  dp 4  (1, 2)\n"
+            "  net.fc3.bias    (2)     (Shard(0))  dp 4  (1)\n");
   EXPECT_EQ(explained("plan: {unplanned: a test}\n"), "  not foretold: a test\n");
 }
 

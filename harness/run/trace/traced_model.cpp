@@ -1,7 +1,6 @@
 #include "harness/run/trace/traced_model.hpp"
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/mesh/sharded.hpp"
 
 namespace lockstep::run {
 
@@ -39,10 +38,8 @@ plan::Facts TracedModel::facts_of(const nn::ModulePtr& root) {
     const auto add = [&](std::vector<plan::NamedTensor>& list, const std::string& name, const Tensor& tensor) {
       if (!tensor.defined()) return;
       const plan::TensorId id = id_of(tensor);
-      const auto local = local_sizes_.find(id);
-      const Dims sizes = local != local_sizes_.end()  ? local->second
-                         : planner_.shards().owns(id) ? global_sizes(tensor)
-                                                      : tensor.sizes();
+      // A group shards the local shard of a parameter that is sharded already. Its sizes stay those of that shard.
+      const Dims sizes = planner_.shards().owns(id) ? planner_.facts().tensor(id).sizes : tensor.sizes();
       list.push_back({name, id});
       facts.tensors[id] = {sizes, tensor.dtype(), requires_grad(tensor), tensor.storage()->version()};
     };

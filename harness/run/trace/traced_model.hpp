@@ -27,9 +27,6 @@ class TracedModel {
   // From now on `tensor` has the number `id`, and the tensor that first had it does not.
   void replace(plan::TensorId id, const Tensor& tensor);
 
-  // The sizes of this rank's shard under tensor parallelism: those that data parallelism distributes.
-  void set_local_sizes(plan::TensorId id, const Dims& sizes) { local_sizes_[id] = sizes; }
-
   // The tree below `root` as it is now.
   plan::Facts facts_of(const nn::ModulePtr& root);
 
@@ -41,7 +38,6 @@ class TracedModel {
   std::function<void(plan::TensorId)> on_gradient_;
   std::map<const nn::Module*, plan::ModuleId> module_ids_;
   std::map<const TensorImpl*, plan::TensorId> tensor_ids_;
-  std::map<plan::TensorId, Dims> local_sizes_;
   // These are kept alive, so that no other object gets their address.
   std::vector<nn::ModulePtr> modules_;
   std::vector<Tensor> tensors_, replacements_;

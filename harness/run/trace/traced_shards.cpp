@@ -45,18 +45,22 @@ void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const st
   if (!group.parameters.empty()) reshard_before_reading(modules, ids.front(), group);
 }
 
+namespace {
+
 // The last axis of the mesh shards. An axis before it replicates.
-layout::ShardedLayout TracedShards::layout_of(const Group& group, const Parameter& parameter,
-                                              const Tensor& full) const {
-  const layout::DataParallelAxes axes{group.mesh->root_shape(), group.mesh->shape(), group.mesh->num_axes() - 1};
-  const layout::ShardedLayout* inner = events_.inner_layout(parameter.id);
-  if (inner) return layout::compose("fully_shard", axes, *inner, parameter.dim, RankContext::current().rank());
-  return layout::data_parallel_layout(axes, full.sizes(), parameter.dim);
+layout::DataParallelAxes axes_of(const DeviceMesh& mesh) {
+  return {mesh.root_shape(), mesh.shape(), mesh.num_axes() - 1};
 }
+
+}  // namespace
 
 void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
-  const layout::ShardedLayout layout = layout_of(group, parameter, full);
+  parameter.inner = full.layout();
+  const layout::ShardedLayout layout =
+      parameter.inner ? layout::compose(full.name(), axes_of(*group.mesh), *parameter.inner, parameter.dim,
+                                        RankContext::current().rank())
+                      : layout::data_parallel_layout(axes_of(*group.mesh), full.sizes(), parameter.dim);
   const bool is_meta = full.device().kind == device::Kind::meta && !is_stand_in(full.device());
   parameter.shard = local_shard(layout, full.dtype(), is_meta ? full.device() : group.policy.shard_device, full);
   events_.replaced(parameter.id, parameter.shard);
@@ -105,7 +109,11 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
   const bool casts = group.policy.param && is_floating(shard.dtype());
   const DType dtype = casts ? *group.policy.param : shard.dtype();
   if (!parameter.full.defined() || parameter.full.dtype() != dtype) {
-    parameter.full = empty(global_sizes(shard), dtype, group.policy.compute_device);
+    const bool keeps_layout = parameter.inner && !events_.is_distributed(parameter.id);
+    const Dims sizes =
+        keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : global_sizes(shard);
+    parameter.full = empty(sizes, dtype, group.policy.compute_device);
+    if (keeps_layout) parameter.full = make_sharded(parameter.full, parameter.inner);
     parameter.full.set_name(shard.name());
     set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { events_.gradient(id); });
     events_.replaced(parameter.id, parameter.full);
@@ -118,9 +126,8 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
 // Each n consecutive ranks of the shard axis hold the full parameter together.
 const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter& parameter) {
   const int num_post_forward_ranks = planner_.shards().num_post_forward_ranks(parameter.id);
-  const layout::DataParallelAxes axes{group.mesh->root_shape(), group.mesh->shape(), group.mesh->num_axes() - 1};
   const layout::ShardedLayout layout =
-      layout::kept_layout(axes, events_.inner_layout(parameter.id), global_sizes(parameter.shard), parameter.dim,
+      layout::kept_layout(axes_of(*group.mesh), parameter.inner.get(), global_sizes(parameter.shard), parameter.dim,
                           num_post_forward_ranks, RankContext::current().rank());
   const bool is_same = parameter.post_forward_shard.defined() && *parameter.post_forward_shard.layout() == layout &&
                        parameter.post_forward_shard.dtype() == full_of(group, parameter).dtype();

@@ -4,7 +4,8 @@
 //   shard               the tensor in the parameter slots between calls, which optimizers see: sharded, of the
 //                       parameter's type
 //   post_forward_shard  the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
-//   full                the full parameter that a module computes with: a leaf of the type that the policy computes in
+//   full                the full parameter that a module computes with: a leaf of the type that the policy computes
+//                       in. If the parameter was sharded over other axes before, it has that layout.
 //
 // follow() puts one of the three into the parameter slots, as the state of the planner says, and gives the shards their
 // reduced gradients.
@@ -35,8 +36,8 @@ class TracedShards {
   struct Events {
     std::function<void(plan::TensorId, const Tensor&)> replaced;  // the parameter is another tensor from now on
     std::function<void(plan::TensorId)> gradient;                 // the full parameter got a gradient
-    // The layout of a parameter that tensor parallelism has distributed, null for others, and its full parameter.
-    std::function<const layout::ShardedLayout*(plan::TensorId)> inner_layout;
+    // Whether tensor_parallel has distributed the parameter: then it is shown in full sizes, with a note of its layout.
+    std::function<bool(plan::TensorId)> is_distributed;
     std::function<void(plan::TensorId, const Tensor&)> made_full;
   };
   TracedShards(plan::Planner& planner, Events events) : planner_(planner), events_(std::move(events)) {}
@@ -50,6 +51,7 @@ class TracedShards {
     plan::TensorId id = 0;
     std::vector<Slot> slots;
     int dim = 0;
+    LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
     Tensor shard, post_forward_shard, full;
   };
   // Shards the parameters of one group, which the planner knows already.
@@ -70,7 +72,6 @@ class TracedShards {
     MeshPtr mesh;
     std::vector<Parameter> parameters;
   };
-  layout::ShardedLayout layout_of(const Group& group, const Parameter& parameter, const Tensor& full) const;
   void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);

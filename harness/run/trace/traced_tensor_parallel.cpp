@@ -121,7 +121,6 @@ void TracedTensorParallel::distribute(const nn::ModulePtr& model, const Slot& sl
   if (is_floating(shard.dtype()))
     add_post_accumulate_hook(shard, [this, id](const Tensor&) { watch_.report_gradient(id); });
   model_.replace(id, shard);
-  model_.set_local_sizes(id, layout::local_sizes(layout, rank));
   parameters_.insert_or_assign(id, Parameter{layout, reading.gradient_is_partial});
   for (const nn::NamedParameter& at : nn::named_parameters(model, false))
     if (at.tensor().same_as(full)) at.owner->parameters[at.slot].tensor = shard;

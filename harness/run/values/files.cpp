@@ -12,7 +12,7 @@
 #include "engine/tensor/tensor.hpp"
 #include "harness/run/rank_budget.hpp"
 #include "harness/run/values/json_values.hpp"
-#include "harness/run/values/safetensors.hpp"
+#include "engine/state/safetensors.hpp"
 #include "harness/scenario/regular_file.hpp"
 
 namespace lockstep::run {
@@ -62,7 +62,7 @@ Value json_of(const std::string& file, const std::string& shown) {
 
 Value tensors_of(const std::string& bytes, const std::string& shown, device::Device device) {
   Map entries;
-  for (auto& [name, tensor] : read_safetensors(bytes, shown, device))
+  for (auto& [name, tensor] : state::read_safetensors(bytes, shown, device))
     entries.emplace_back(name, Value(std::move(tensor)));
   return Value::map(std::move(entries));
 }
@@ -77,14 +77,14 @@ std::string to_safetensors(const Map& map) {
   // Counted twice: the bytes of the tensors, and the file that contains them.
   scenario::Budget::ask(scenario::saturating_add(total, total),
                         [&] { return str("a file of ", map.size(), " tensors"); });
-  NamedTensors tensors;
+  state::NamedTensors tensors;
   for (const auto& [key, value] : map) {
     const Tensor& tensor = value.as_tensor(str("the value of `", key.text, "`"));
     if (tensor.is_sharded())
       throw Error(str("`", key.text, "` is ", describe_sharded(tensor)), "take full_tensor of it, or `.local`");
     tensors.emplace_back(key.text, tensor);
   }
-  return write_safetensors(tensors);
+  return state::write_safetensors(tensors);
 }
 
 fs::path below(const std::string& folder, const fs::path& path, const std::string& shown) {

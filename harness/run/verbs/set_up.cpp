@@ -5,12 +5,9 @@
 #include "engine/core/checked.hpp"
 #include "engine/tensor/ops_network.hpp"
 #include "harness/run/live_run.hpp"
-#include "harness/run/values/files.hpp"
-#include "harness/run/verbs/verbs.hpp"
+#include "harness/run/verbs/folders.hpp"
 
-namespace lockstep::run::verbs {
-
-namespace {
+namespace lockstep::run {
 
 Folders folders_of(const StepCall& call) {
   const CaseSpec& spec = call.in.spec();
@@ -21,7 +18,7 @@ Folders folders_of(const StepCall& call) {
   return folders;
 }
 
-}  // namespace
+namespace verbs {
 
 Value seed(StepCall& call) {
   const std::int64_t value = call.integer("value");
@@ -75,4 +72,6 @@ Value write(StepCall& call) {
   return Value();
 }
 
-}  // namespace lockstep::run::verbs
+}  // namespace verbs
+
+}  // namespace lockstep::run

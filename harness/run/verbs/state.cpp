@@ -1,9 +1,8 @@
 // state_dict, load_state_dict.
 #include "engine/autograd/autograd.hpp"
 #include "engine/mesh/sharded.hpp"
-#include "engine/nn/full_state.hpp"
-#include "engine/optim/full_state.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/state/full_state.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
 #include "harness/run/trace/traced_layouts.hpp"
@@ -167,7 +166,7 @@ Value load_state_dict(StepCall& call) {
     if (assign) throw Error("`assign` applies to modules, not to optimizers");
     const bool receives = from_first && call.in.session().rank != 0;
     optim::Optimizer::StateDict dict = receives ? optim::Optimizer::StateDict() : optimizer_state_of(state);
-    if (full) dict = optim::shard_state_dict(**optimizer, dict, from_first);
+    if (full) dict = state::shard_state_dict(**optimizer, dict, from_first);
     (*optimizer)->load_state_dict(dict);
     return Value();
   }
@@ -180,7 +179,7 @@ Value load_state_dict(StepCall& call) {
   for (const auto& [name, tensor] : state.as_map("state"))
     dict.emplace_back(name.text, tensor.as_tensor(str("`", name.text, "` of the state")));
   const nn::ModulePtr& module = into.as_module("`into` of load_state_dict");
-  if (full) dict = nn::shard_state_dict(module, dict, from_first);
+  if (full) dict = state::shard_state_dict(module, dict, from_first);
   nn::load_state_dict(module, dict, strict, assign);
   return Value();
 }

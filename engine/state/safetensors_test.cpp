@@ -1,4 +1,4 @@
-#include "harness/run/values/safetensors.hpp"
+#include "engine/state/safetensors.hpp"
 
 #include <cstdint>
 
@@ -8,7 +8,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 
-namespace lockstep::run {
+namespace lockstep::state {
 namespace {
 
 using testing::AllOf;
@@ -156,4 +156,4 @@ TEST_F(Safetensors, RefusesGapsAndOverlaps) {
 }
 
 }  // namespace
-}  // namespace lockstep::run
+}  // namespace lockstep::state

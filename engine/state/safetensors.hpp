@@ -12,6 +12,8 @@
 //   for (auto& [name, tensor] : read_safetensors(bytes, "weights.safetensors", device)) ...
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +21,7 @@
 
 #include "engine/tensor/tensor.hpp"
 
-namespace lockstep::run {
+namespace lockstep::state {
 
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
@@ -28,4 +30,23 @@ NamedTensors read_safetensors(std::string_view bytes, const std::string& file, d
 // Writes plain tensors in the given order, without gaps. Throws Error for duplicate names and for `__metadata__`.
 std::string write_safetensors(const NamedTensors& tensors);
 
-}  // namespace lockstep::run
+// ---- files that are too large to be read or written at once ----
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype = DType::float32;
+  Dims sizes;
+  std::uint64_t begin = 0, end = 0;  // bytes, counted from the end of the header
+};
+// The bytes before the data of a file whose first 8 bytes or more are `first_bytes`.
+std::uint64_t safetensors_header_bytes(std::string_view first_bytes, std::uint64_t file_bytes, const std::string& file);
+// The entries of a file of `file_bytes` bytes; `first_bytes` contains all of its header. Throws as read_safetensors.
+std::vector<SafetensorsEntry> read_safetensors_header(std::string_view first_bytes, std::uint64_t file_bytes,
+                                                      const std::string& file);
+// The bytes before the data, a multiple of 8. The entries cover the data without gaps, in order. Throws Error for
+// duplicate names and for `__metadata__`.
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries);
+
+std::string_view safetensors_type(DType dtype);  // "F32"
+std::optional<DType> dtype_of_safetensors(std::string_view name);
+
+}  // namespace lockstep::state

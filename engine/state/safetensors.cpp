@@ -1,4 +1,4 @@
-#include "harness/run/values/safetensors.hpp"
+#include "engine/state/safetensors.hpp"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 #include "engine/core/error.hpp"
 
-namespace lockstep::run {
+namespace lockstep::state {
 
 namespace {
 
@@ -22,25 +22,27 @@ constexpr std::pair<DType, const char*> type_names[] = {
     {DType::float32, "F32"}, {DType::float64, "F64"}, {DType::float16, "F16"}, {DType::bfloat16, "BF16"},
     {DType::int64, "I64"},   {DType::int32, "I32"},   {DType::boolean, "BOOL"}};
 
-struct Entry {
-  std::string name;
-  DType dtype = DType::float32;
-  Dims sizes;
-  std::uint64_t begin = 0, end = 0;  // in the data
-};
+using Entry = SafetensorsEntry;
+
+// The bytes of the header of a file of `file_bytes` bytes that begins with `bytes`.
+std::uint64_t length_of_header(std::string_view bytes, std::uint64_t file_bytes, const std::string& file) {
+  const auto refuse = [&file](const std::string& why) {
+    throw Error(str("`", file, "` is no safetensors file: ", why), "write it again");
+  };
+  std::uint64_t size = 0;
+  if (bytes.size() < sizeof size) refuse(str("it has ", bytes.size(), " bytes, fewer than the 8 of its length"));
+  std::memcpy(&size, bytes.data(), sizeof size);
+  const std::uint64_t rest = file_bytes - sizeof size;
+  if (size > max_header_bytes) refuse(str("a header of ", size, " bytes, more than ", max_header_bytes));
+  if (size > rest) refuse(str("a header of ", size, " bytes, of which ", rest, " are there"));
+  return size;
+}
 
 class Reader {
  public:
-  Reader(std::string_view bytes, const std::string& file) : file_(file) {
-    std::uint64_t size = 0;
-    if (bytes.size() < sizeof size) refuse(str("it has ", bytes.size(), " bytes, fewer than the 8 of its length"));
-    std::memcpy(&size, bytes.data(), sizeof size);
-    bytes.remove_prefix(sizeof size);
-    if (size > max_header_bytes) refuse(str("a header of ", size, " bytes, more than ", max_header_bytes));
-    if (size > bytes.size()) refuse(str("a header of ", size, " bytes, of which ", bytes.size(), " are there"));
-    header_ = bytes.substr(0, static_cast<std::size_t>(size));
-    data_ = bytes.substr(static_cast<std::size_t>(size));
-  }
+  // `header`: the JSON text; `data_bytes`: the bytes of the file after it.
+  Reader(std::string_view header, std::uint64_t data_bytes, const std::string& file)
+      : file_(file), header_(header), data_bytes_(data_bytes) {}
 
   std::vector<Entry> entries() const {
     const Json header = parsed();
@@ -55,8 +57,8 @@ class Reader {
     return entries;
   }
 
-  std::string_view data_of(const Entry& entry) const {
-    const std::string_view bytes = data_.substr(entry.begin, entry.end - entry.begin);
+  std::string_view data_of(const Entry& entry, std::string_view data) const {
+    const std::string_view bytes = data.substr(entry.begin, entry.end - entry.begin);
     // Other bit patterns are not valid values of bool.
     if (entry.dtype == DType::boolean &&
         std::any_of(bytes.begin(), bytes.end(), [](char c) { return c != 0 && c != 1; }))
@@ -144,7 +146,7 @@ class Reader {
     if (entry.end - entry.begin != length)
       refuse(name, str(entry.end - entry.begin, " bytes of data for ", type.get<std::string>(), " ",
                        to_text(entry.sizes), ", which has ", length));
-    if (entry.end > data_.size()) refuse(name, str("its data ends at ", entry.end, ", the file's at ", data_.size()));
+    if (entry.end > data_bytes_) refuse(name, str("its data ends at ", entry.end, ", the file's at ", data_bytes_));
     return entry;
   }
 
@@ -167,12 +169,12 @@ class Reader {
       covered = entry->end;
       before = entry;
     }
-    if (covered != data_.size())
-      refuse(str("bytes ", covered, " to ", data_.size(), " of its data belong to no tensor"));
+    if (covered != data_bytes_) refuse(str("bytes ", covered, " to ", data_bytes_, " of its data belong to no tensor"));
   }
 
   const std::string& file_;
-  std::string_view header_, data_;
+  std::string_view header_;
+  std::uint64_t data_bytes_;
 };
 
 const char* type_name(DType dtype) {
@@ -184,10 +186,12 @@ const char* type_name(DType dtype) {
 }  // namespace
 
 NamedTensors read_safetensors(std::string_view bytes, const std::string& file, device::Device device) {
-  const Reader reader(bytes, file);
+  const std::size_t header_bytes = length_of_header(bytes, bytes.size(), file);
+  const std::string_view all = bytes.substr(sizeof(std::uint64_t) + header_bytes);
+  const Reader reader(bytes.substr(sizeof(std::uint64_t), header_bytes), all.size(), file);
   NamedTensors tensors;
   for (const Entry& entry : reader.entries()) {
-    const std::string_view data = reader.data_of(entry);
+    const std::string_view data = reader.data_of(entry, all);
     Tensor tensor = empty(entry.sizes, entry.dtype, device);
     if (!data.empty() && !tensor.is_meta())
       device::write_from_host(tensor.storage()->memory(), 0, data.data(), data.size());
@@ -196,25 +200,52 @@ NamedTensors read_safetensors(std::string_view bytes, const std::string& file, d
   return tensors;
 }
 
-std::string write_safetensors(const NamedTensors& tensors) {
+std::uint64_t safetensors_header_bytes(std::string_view first_bytes, std::uint64_t file_bytes,
+                                       const std::string& file) {
+  return sizeof(std::uint64_t) + length_of_header(first_bytes, file_bytes, file);
+}
+
+std::vector<SafetensorsEntry> read_safetensors_header(std::string_view first_bytes, std::uint64_t file_bytes,
+                                                      const std::string& file) {
+  const std::uint64_t length = length_of_header(first_bytes, file_bytes, file);
+  LOCKSTEP_CHECK(first_bytes.size() >= sizeof length + length, "the header of ", file, " is not complete");
+  return Reader(first_bytes.substr(sizeof length, length), file_bytes - sizeof length - length, file).entries();
+}
+
+std::string safetensors_header(const std::vector<SafetensorsEntry>& entries) {
   Json header = Json::object();
-  std::string data;
-  for (const auto& [name, tensor] : tensors) {
-    if (name == "__metadata__" || header.contains(name))
-      throw Error(str("a safetensors file cannot hold the name `", name, "`", name == "__metadata__" ? "" : " twice"),
+  for (const SafetensorsEntry& entry : entries) {
+    if (entry.name == "__metadata__" || header.contains(entry.name))
+      throw Error(str("a safetensors file cannot hold the name `", entry.name, "`",
+                      entry.name == "__metadata__" ? "" : " twice"),
                   "give each tensor its own name");
-    const std::vector<std::byte> bytes = to_bytes(tensor);
-    const std::vector<std::int64_t> shape(tensor.sizes().begin(), tensor.sizes().end());
-    header[name] = {{"dtype", type_name(tensor.dtype())},
-                    {"shape", shape},
-                    {"data_offsets", {data.size(), data.size() + bytes.size()}}};
-    data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    const std::vector<std::int64_t> shape(entry.sizes.begin(), entry.sizes.end());
+    header[entry.name] = {
+        {"dtype", type_name(entry.dtype)}, {"shape", shape}, {"data_offsets", {entry.begin, entry.end}}};
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');
   const std::uint64_t size = text.size();
-  std::string out(reinterpret_cast<const char*>(&size), sizeof size);
-  return out + text + data;
+  return std::string(reinterpret_cast<const char*>(&size), sizeof size) + text;
 }
 
-}  // namespace lockstep::run
+std::string write_safetensors(const NamedTensors& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const std::vector<std::byte> bytes = to_bytes(tensor);
+    entries.push_back({name, tensor.dtype(), tensor.sizes(), data.size(), data.size() + bytes.size()});
+    data.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  }
+  return safetensors_header(entries) + data;
+}
+
+std::string_view safetensors_type(DType dtype) { return type_name(dtype); }
+
+std::optional<DType> dtype_of_safetensors(std::string_view name) {
+  for (const auto& [known, text] : type_names)
+    if (name == text) return known;
+  return std::nullopt;
+}
+
+}  // namespace lockstep::state

@@ -1,4 +1,4 @@
-#include "engine/optim/full_state.hpp"
+#include "engine/state/full_state.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,13 @@
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 
-namespace lockstep::optim {
+namespace lockstep::state {
 namespace {
+
+using optim::Group;
+using optim::make_optimizer;
+using optim::Optimizer;
+using optim::ParameterRef;
 
 using comm::testing_ranks::Kind;
 using comm::testing_ranks::require;
@@ -93,7 +98,8 @@ TEST(FullOptimizerState, RejectsOtherSizesOnEveryRank) {
       shard_state_dict(*second, rank == 0 ? first->state_dict() : Optimizer::StateDict(), true);
     } catch (const Error& error) {
       const std::string text = error.what();
-      require(text.find("`p0/exp_avg` has full sizes (6, 2), its parameter (4, 2)") != std::string::npos, text);
+      require(text.find("`p0/exp_avg` has full sizes (6, 2), its place in the state (4, 2)") != std::string::npos,
+              text);
       return;
     }
     require(false, "nothing was refused");
@@ -102,4 +108,4 @@ TEST(FullOptimizerState, RejectsOtherSizesOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace lockstep::optim
+}  // namespace lockstep::state

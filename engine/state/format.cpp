@@ -1,0 +1,195 @@
+#include "engine/state/format.hpp"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/core/error.hpp"
+#include "engine/state/hash.hpp"
+#include "engine/state/safetensors.hpp"
+
+namespace lockstep::state {
+
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr const char* format_name = "lockstep checkpoint";
+constexpr int max_depth = 100;
+
+Json list_of(const Dims& dims) { return std::vector<std::int64_t>(dims.begin(), dims.end()); }
+
+Json json_of(const SavedChunk& chunk) {
+  Json hashes = Json::array();
+  for (const std::uint64_t hash : chunk.hashes) hashes.push_back(hash_text(hash));
+  return {{"file", chunk.file},
+          {"byte_offset", chunk.offset},
+          {"offsets", list_of(chunk.box.offsets)},
+          {"shape", list_of(chunk.box.sizes)},
+          {"hash_block", chunk.hash_block},
+          {"hashes", std::move(hashes)}};
+}
+
+class IndexReader {
+ public:
+  explicit IndexReader(const std::string& file) : file_(file) {}
+
+  Index read(std::string_view text) const {
+    const Json whole = parsed(text);
+    check_head(whole);
+    const Json& content = member(whole, "content", "the index");
+    const Json& hash = member(whole, "hash", "the index");
+    if (!hash.is_string() || hash.get<std::string>() != hash_text(hash_of(content.dump())))
+      refuse("its content does not have the hash that it states");
+    Index index;
+    for (const auto& [name, bytes] : object(content, "files").items()) index.files[name] = file_bytes(name, bytes);
+    for (const auto& [key, tensor] : object(content, "tensors").items())
+      index.tensors[key] = tensor_of(key, tensor, index.files);
+    for (const auto& [key, value] : object(content, "values").items()) index.values[key] = value.dump();
+    return index;
+  }
+
+ private:
+  [[noreturn]] void refuse(const std::string& why) const {
+    throw Error(str("`", file_, "` is no index of a checkpoint: ", why), "restore the checkpoint from a copy");
+  }
+
+  Json parsed(std::string_view text) const {
+    const auto watch = [this](int depth, Json::parse_event_t event, Json&) {
+      using Event = Json::parse_event_t;
+      if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth)
+        refuse(str("it nests deeper than ", max_depth));
+      return true;
+    };
+    try {
+      return Json::parse(text, watch);
+    } catch (const Json::exception& error) {
+      refuse(error.what());
+    }
+  }
+
+  // The version is checked before the hash, so that a newer format is named as such.
+  void check_head(const Json& whole) const {
+    if (!whole.is_object()) refuse("it is no map");
+    const Json& format = member(whole, "format", "the index");
+    if (format != format_name) refuse(str("its format is ", format.dump(), ", not \"", format_name, "\""));
+    const Json& version = member(whole, "version", "the index");
+    if (!version.is_number_integer() || version != format_version)
+      throw Error(
+          str("`", file_, "` has format version ", version.dump(), ", and this program reads version ", format_version),
+          "load it with the program that wrote it");
+  }
+
+  const Json& member(const Json& map, const char* name, const std::string& subject) const {
+    if (!map.is_object()) refuse(str(subject, " is no map"));
+    const auto found = map.find(name);
+    if (found == map.end()) refuse(str(subject, " has no `", name, "`"));
+    return *found;
+  }
+  const Json& object(const Json& content, const char* name) const {
+    const Json& found = member(content, name, "the index");
+    if (!found.is_object()) refuse(str("`", name, "` is no map"));
+    return found;
+  }
+  std::uint64_t natural(const Json& value, const std::string& subject) const {
+    constexpr auto most = static_cast<std::uint64_t>(max_tensor_bytes);
+    if (!value.is_number_unsigned() || value.get<std::uint64_t>() > most)
+      refuse(str(subject, " is ", value.dump(), ", which is no integer from 0 to ", most));
+    return value.get<std::uint64_t>();
+  }
+  Dims dims(const Json& value, const std::string& subject) const {
+    if (!value.is_array() || value.size() > static_cast<std::size_t>(max_dims))
+      refuse(str(subject, " is no list of at most ", max_dims, " integers"));
+    Dims result;
+    for (const Json& item : value) result.push_back(static_cast<std::int64_t>(natural(item, subject)));
+    return result;
+  }
+
+  std::uint64_t file_bytes(const std::string& name, const Json& bytes) const {
+    if (name.empty() || name.find('/') != std::string::npos || name.starts_with('.'))
+      refuse(str("`", name, "` is no name of a file in its folder"));
+    return natural(bytes, str("the size of `", name, "`"));
+  }
+
+  SavedTensor tensor_of(const std::string& key, const Json& value,
+                        const std::map<std::string, std::uint64_t>& files) const {
+    const std::string subject = str("tensor `", key, "`");
+    SavedTensor tensor;
+    const Json& type = member(value, "dtype", subject);
+    const auto dtype = type.is_string() ? dtype_of_safetensors(type.get<std::string>()) : std::nullopt;
+    if (!dtype) refuse(str(subject, " has the unknown type ", type.dump()));
+    tensor.dtype = *dtype;
+    tensor.sizes = dims(member(value, "shape", subject), str("the shape of ", subject));
+    checked_bytes(tensor.sizes, size_of(tensor.dtype), subject.c_str());
+    const Json& chunks = member(value, "chunks", subject);
+    if (!chunks.is_array()) refuse(str("the chunks of ", subject, " are no list"));
+    std::vector<Box> boxes;
+    for (const Json& chunk : chunks) {
+      tensor.chunks.push_back(chunk_of(subject, chunk, tensor, files));
+      boxes.push_back(tensor.chunks.back().box);
+    }
+    if (const std::string problem = tiling_problem(tensor.sizes, boxes); !problem.empty())
+      refuse(str(subject, ": ", problem));
+    return tensor;
+  }
+
+  SavedChunk chunk_of(const std::string& subject, const Json& value, const SavedTensor& tensor,
+                      const std::map<std::string, std::uint64_t>& files) const {
+    SavedChunk chunk;
+    const Json& file = member(value, "file", subject);
+    const auto known = file.is_string() ? files.find(file.get<std::string>()) : files.end();
+    if (known == files.end()) refuse(str(subject, " has a chunk in ", file.dump(), ", which is not listed"));
+    chunk.file = known->first;
+    chunk.offset = natural(member(value, "byte_offset", subject), str("a byte offset of ", subject));
+    chunk.box.offsets = dims(member(value, "offsets", subject), str("the offsets of a chunk of ", subject));
+    chunk.box.sizes = dims(member(value, "shape", subject), str("the shape of a chunk of ", subject));
+    check_box(subject, chunk.box, tensor.sizes);
+    const std::uint64_t bytes = tensor.chunk_bytes(chunk);
+    if (chunk.offset > known->second || bytes > known->second - chunk.offset)
+      refuse(str(subject, " has a chunk of ", bytes, " bytes at ", chunk.offset, " of `", chunk.file, "`, which has ",
+                 known->second));
+    chunk.hash_block = natural(member(value, "hash_block", subject), str("the hash block of ", subject));
+    const Json& hashes = member(value, "hashes", subject);
+    if (chunk.hash_block == 0 || !hashes.is_array() ||
+        hashes.size() != bytes / chunk.hash_block + (bytes % chunk.hash_block != 0))
+      refuse(str(subject, " has a chunk with another number of hashes than of blocks"));
+    for (const Json& hash : hashes) {
+      if (!hash.is_string()) refuse(str("a hash of ", subject, " is no text"));
+      chunk.hashes.push_back(hash_from_text(hash.get<std::string>(), str("`", file_, "`: a hash of ", subject)));
+    }
+    return chunk;
+  }
+
+  void check_box(const std::string& subject, const Box& box, const Dims& sizes) const {
+    bool fits = box.offsets.size() == sizes.size() && box.sizes.size() == sizes.size();
+    for (int dim = 0; fits && dim < sizes.size(); ++dim)
+      fits = box.sizes[dim] > 0 && box.offsets[dim] <= sizes[dim] && box.sizes[dim] <= sizes[dim] - box.offsets[dim];
+    if (!fits)
+      refuse(str(subject, " of shape ", to_text(sizes), " has a chunk at ", to_text(box.offsets), " of shape ",
+                 to_text(box.sizes)));
+  }
+
+  const std::string& file_;
+};
+
+}  // namespace
+
+std::string index_text(const Index& index) {
+  Json files = Json::object(), tensors = Json::object(), values = Json::object();
+  for (const auto& [name, bytes] : index.files) files[name] = bytes;
+  for (const auto& [key, tensor] : index.tensors) {
+    Json chunks = Json::array();
+    for (const SavedChunk& chunk : tensor.chunks) chunks.push_back(json_of(chunk));
+    tensors[key] = {
+        {"dtype", safetensors_type(tensor.dtype)}, {"shape", list_of(tensor.sizes)}, {"chunks", std::move(chunks)}};
+  }
+  for (const auto& [key, value] : index.values) values[key] = Json::parse(value);
+  const Json content = {{"files", std::move(files)}, {"tensors", std::move(tensors)}, {"values", std::move(values)}};
+  const std::string text = content.dump();
+  return str("{\"format\":\"", format_name, "\",\"version\":", format_version, ",\"hash\":\"", hash_text(hash_of(text)),
+             "\",\n\"content\":", text, "}\n");
+}
+
+Index index_from_text(std::string_view text, const std::string& file) { return IndexReader(file).read(text); }
+
+}  // namespace lockstep::state

@@ -1,0 +1,241 @@
+#include "engine/state/load.hpp"
+
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/state/agree.hpp"
+#include "engine/state/load_parts.hpp"
+#include "engine/state/optimizer_values.hpp"
+#include "engine/state/reader.hpp"
+#include "engine/state/save.hpp"
+
+namespace lockstep::state {
+
+namespace {
+
+// A tensor of the state and the pieces of the checkpoint that it consists of.
+struct TensorLoad {
+  std::string key;
+  Tensor local;
+  const SavedTensor* saved = nullptr;
+  std::vector<Piece> pieces;
+};
+
+[[noreturn]] void missing_key(const Reader& reader, const std::string& key) {
+  throw Error(str("Missing key in checkpoint `", reader.shown(), "`: `", key, "`"),
+              "load what was saved, or set `partial`");
+}
+
+void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTensor& saved) {
+  const Tensor& tensor = wanted.tensor;
+  if (tensor.is_meta())
+    throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
+  if (saved.dtype == tensor.dtype() && saved.sizes == global_sizes(tensor)) return;
+  throw Error(str(saved.sizes == global_sizes(tensor) ? "Type" : "Size", " mismatch for `", wanted.key,
+                  "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
+                  name_of(tensor.dtype()), " ", to_text(global_sizes(tensor)), " in the state"),
+              "load it into the model that was saved");
+}
+
+// ---- one load on one rank ----
+class Load {
+ public:
+  Load(const State& state, const std::string& folder, const std::string& shown, bool partial)
+      : state_(state), partial_(partial), reader_(folder, shown) {}
+
+  // Checks everything and reads the plain values. Returns the unexpected keys, a line each.
+  std::string prepare();
+  void read_tensors();
+  // Sets the plain values of the objects.
+  void commit();
+  LoadReport report;
+
+ private:
+  void plan_tensors(const Tree& tree);
+  void check_ties() const;
+  void read_value(const TreeValue& wanted);
+  std::string unexpected_keys(const Tree& tree) const;
+
+  const State& state_;
+  const bool partial_;
+  Reader reader_;
+  std::vector<std::unique_ptr<OptimizerLoad>> optimizers_;
+  std::vector<std::pair<optim::GradScaler*, optim::GradScaler::State>> scalers_;
+  std::vector<Generator::State> generators_;
+  std::vector<TensorLoad> tensors_;
+};
+
+std::string Load::prepare() {
+  for (const auto& [name, bytes] : reader_.index().files) reader_.check_file(name);
+  for (const Part& part : state_)
+    if (const auto* optimizer = std::get_if<optim::Optimizer*>(&part.object))
+      optimizers_.push_back(std::make_unique<OptimizerLoad>(part.name, **optimizer, reader_.index(), partial_));
+  Tree tree = tree_of(state_);
+  const auto is_removed = [this](const auto& entry) {
+    return std::any_of(optimizers_.begin(), optimizers_.end(),
+                       [&entry](const auto& optimizer) { return optimizer->removes(entry.key); });
+  };
+  std::erase_if(tree.tensors, is_removed);
+  std::erase_if(tree.values, is_removed);
+  for (const TreeValue& wanted : tree.values) read_value(wanted);
+  for (const Part& part : state_) {
+    const auto* scaler = std::get_if<optim::GradScaler*>(&part.object);
+    const auto found = reader_.index().values.find(part.name + ".scaler");
+    if (!scaler || found == reader_.index().values.end()) continue;
+    const auto saved = scaler_from_text(found->second, part.name);
+    if ((*scaler)->options().enabled && !saved)
+      throw Error(str("`", part.name, "` is enabled, and the scaler of the checkpoint is not"),
+                  "load it into a scaler that is not enabled");
+    if (!saved) continue;
+    optim::GradScaler(**scaler).load_state_dict(*saved);  // checks the ranges
+    scalers_.emplace_back(*scaler, *saved);
+  }
+  plan_tensors(tree);
+  check_ties();
+  return unexpected_keys(tree);
+}
+
+void Load::read_value(const TreeValue& wanted) {
+  const auto found = reader_.index().values.find(wanted.key);
+  if (found == reader_.index().values.end()) {
+    if (!partial_) missing_key(reader_, wanted.key);
+    report.missing.push_back(wanted.key);
+    return;
+  }
+  for (const Part& part : state_) {
+    if (std::holds_alternative<PlainValue>(part.object) && part.name == wanted.key)
+      report.values[wanted.key] = found->second;
+    const std::string own = str(part.name, ".rank-", RankContext::current().rank());
+    if (std::holds_alternative<RandomState>(part.object) && own == wanted.key)
+      generators_.push_back(random_state_from_text(found->second));
+  }
+}
+
+void Load::plan_tensors(const Tree& tree) {
+  const int rank = RankContext::current().rank();
+  for (const TreeTensor& wanted : tree.tensors) {
+    const auto found = reader_.index().tensors.find(wanted.key);
+    if (found == reader_.index().tensors.end()) {
+      if (!partial_) missing_key(reader_, wanted.key);
+      report.missing.push_back(wanted.key);
+      continue;
+    }
+    const SavedTensor& saved = found->second;
+    check_fits(reader_, wanted, saved);
+    std::vector<Box> chunks;
+    for (const SavedChunk& chunk : saved.chunks) chunks.push_back(chunk.box);
+    TensorLoad load{wanted.key, local_tensor(wanted.tensor), &saved,
+                    plan_reads(chunks, held_boxes(saved.sizes, wanted.tensor.layout(), rank))};
+    for (const Piece& piece : load.pieces) {
+      const std::vector<ByteRange> ranges = byte_ranges(chunks[piece.chunk], piece.box, size_of(saved.dtype));
+      reader_.verify(wanted.key, saved, saved.chunks[piece.chunk], ranges);
+      report.bytes_needed += bounded_bytes(piece.box.num_elements(), size_of(saved.dtype));
+    }
+    tensors_.push_back(std::move(load));
+  }
+}
+
+// Two keys that are one tensor here must have equal values in the checkpoint.
+void Load::check_ties() const {
+  std::map<std::pair<const Storage*, std::int64_t>, const TensorLoad*> first;
+  for (const TensorLoad& load : tensors_) {
+    if (load.pieces.empty()) continue;
+    const auto [at, is_new] = first.emplace(std::pair(load.local.storage().get(), load.local.offset()), &load);
+    if (is_new) continue;
+    const auto hashes = [](const TensorLoad& of) {
+      std::vector<std::vector<std::uint64_t>> all;
+      for (const SavedChunk& chunk : of.saved->chunks) all.push_back(chunk.hashes);
+      return all;
+    };
+    if (hashes(load) != hashes(*at->second))
+      throw Error(str("`", at->second->key, "` and `", load.key, "` are one tensor here, and have different values in ",
+                      "the checkpoint `", reader_.shown(), "`"),
+                  "load it into a model whose parameters are not tied");
+  }
+}
+
+// The keys of the checkpoint that belong to a part of the state and that the tree does not have.
+std::string Load::unexpected_keys(const Tree& tree) const {
+  std::set<std::string> known;
+  for (const TreeTensor& entry : tree.tensors) known.insert(entry.key);
+  for (const TreeValue& entry : tree.values) known.insert(entry.key);
+  std::string unexpected;
+  const auto check = [&](const std::string& key) {
+    if (known.contains(key)) return;
+    for (const Part& part : state_) {
+      const bool is_below = key.starts_with(part.name + ".");
+      if (is_below && !std::holds_alternative<RandomState>(part.object)) unexpected += key + "\n";
+    }
+  };
+  for (const auto& [key, tensor] : reader_.index().tensors) check(key);
+  for (const auto& [key, value] : reader_.index().values) check(key);
+  return unexpected;
+}
+
+void Load::read_tensors() {
+  for (const TensorLoad& load : tensors_)
+    if (!load.pieces.empty()) reader_.read_pieces(*load.saved, load.pieces, load.local);
+  report.bytes_read = reader_.bytes_read();
+  report.bytes_verified = reader_.bytes_verified();
+}
+
+void Load::commit() {
+  for (const auto& optimizer : optimizers_) optimizer->commit();
+  for (const auto& [scaler, saved] : scalers_) scaler->load_state_dict(saved);
+  for (const Generator::State& generator : generators_) RankContext::current().generator().set_state(generator);
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = text.find('\n', at);
+    lines.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return lines;
+}
+
+// The keys that are unexpected on every rank.
+std::vector<std::string> common_lines(const std::vector<std::string>& of_ranks) {
+  std::vector<std::string> common = lines_of(of_ranks.front());
+  std::sort(common.begin(), common.end());
+  for (const std::string& text : of_ranks) {
+    std::vector<std::string> lines = lines_of(text), both;
+    std::sort(lines.begin(), lines.end());
+    std::set_intersection(common.begin(), common.end(), lines.begin(), lines.end(), std::back_inserter(both));
+    common = std::move(both);
+  }
+  return common;
+}
+
+}  // namespace
+
+LoadReport load(const State& state, const std::string& folder, const LoadOptions& options) {
+  finish_saves();
+  const NoGrad no_grad;
+  const std::string shown = options.shown.empty() ? folder : options.shown;
+  const std::string operation = str("load_checkpoint `", shown, "`");
+  std::unique_ptr<Load> load;
+  const std::vector<std::string> unexpected = common_lines(agree(operation, [&] {
+    load = std::make_unique<Load>(state, folder, shown, options.partial);
+    return load->prepare();
+  }));
+  if (!unexpected.empty() && !options.partial)  // on every rank
+    throw Error(str(operation, ": Unexpected key in checkpoint: `", unexpected.front(), "`",
+                    unexpected.size() > 1 ? str(" and ", unexpected.size() - 1, " more") : ""),
+                "load it into the state that was saved, or set `partial`");
+  load->report.unexpected = unexpected;
+  agree(operation, [&]() -> std::string {
+    load->read_tensors();
+    load->commit();
+    return "";
+  });
+  return std::move(load->report);
+}
+
+}  // namespace lockstep::state
