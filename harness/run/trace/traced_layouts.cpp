@@ -95,15 +95,12 @@ plan::Value TracedLayouts::input_value(const Tensor& tensor) {
 
 // ---- operations ----
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
-  if (operation == change_name) return;
+  if (operation == change_name || see_sharded(operation, inputs)) return;
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;
   for (const Tensor& input : inputs) {
     if (!input.defined()) continue;
-    if (input.is_sharded() && std::string_view(operation) == "redistribute")
-      planner_.leave_out_tensor_parallel(str("an operation redistributes ", input.layout()->text()));
-    if (input.is_sharded()) return;
     const Note* note = find(input);
     if (note && !note->layout) unknown = note;
     is_noted = is_noted || note;
@@ -122,6 +119,26 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
     note.origin = result.impl_ptr();
     this->note(result, std::move(note));
   }
+}
+
+// An operation on sharded tensors: the engine computes it on local shards, by rules that the plan does not use. It may
+// redistribute them, unless it is local in any layout. Returns whether an operand is sharded.
+bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs) {
+  const int line = RankContext::current().scenario_line;
+  for (const Tensor& input : inputs) {
+    if (!input.defined() || !input.is_sharded()) continue;
+    if (operation == "redistribute")
+      planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", input.layout()->text()));
+    if (operation == "to_local") sharded_operand_ = input.layout()->text();
+    return true;
+  }
+  if (operation == "from_local" || sharded_operand_.empty()) {
+    sharded_operand_.clear();
+    return false;
+  }
+  if (!plan::is_local_operation(operation))
+    planner_.leave_out_tensor_parallel(str("`", operation, "` of ", sharded_operand_, " in line ", line));
+  return false;
 }
 
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {
@@ -197,6 +214,8 @@ Tensor TracedLayouts::full_tensor(const Tensor& tensor) {
 }
 
 Tensor TracedLayouts::local(const Tensor& tensor) {
+  if (tensor.is_sharded() && !recording({tensor})) return local_tensor(tensor);
+  if (tensor.is_sharded()) return derived(tensor, tensor.sizes(), {});
   const Note* note = find(tensor);
   if (!note || !note->layout) return tensor;
   return changed(tensor,

@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/autograd/watch.hpp"
@@ -72,6 +73,7 @@ class TracedLayouts {
     Note note;
   };
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
@@ -82,6 +84,7 @@ class TracedLayouts {
   Report report_;
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
+  std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
   TracedLayouts* previous_ = nullptr;
   OperationWatch watch_;
 };
