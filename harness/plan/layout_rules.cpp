@@ -116,6 +116,12 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   return {};
 }
 
+bool is_local_operation(std::string_view operation) {
+  return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
+         is_one_of(operation, of_two) || is_one_of(operation, of_shape) || operation == "sum" || operation == "mean" ||
+         operation == "copy_";
+}
+
 std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, int rank) {
   ShardedLayout rows{logits.mesh, logits.placements, {logits.sizes[0]}};
   for (Placement& placement : rows.placements)

@@ -22,6 +22,9 @@ struct Operand {
 std::optional<layout::ShardedLayout> layout_after(std::string_view operation, const std::vector<Operand>& operands,
                                                   const Dims& sizes);
 
+// Whether an operation on the local shards of its operands needs no collective, whatever their layout is.
+bool is_local_operation(std::string_view operation);
+
 // The collectives of the cross-entropy of logits (rows, classes). Where an axis shards the classes, the rows exchange
 // their maximum, the sum of their exponentials and the logit of their target. Backward has none.
 std::vector<Movement> cross_entropy_movements(const layout::ShardedLayout& logits, int rank);

@@ -42,9 +42,10 @@ void ShardPlan::set_backward_prefetch(ModuleId module, const std::vector<ModuleI
 }
 
 // ---- all-gathers ----
-void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes) {
+void ShardPlan::issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
+                      const char* family) {
   Collective collective;
-  collective.family = "data_parallel";
+  collective.family = family;
   collective.operation = operation;
   collective.axis = axis.name;
   collective.group_size = axis.size;
@@ -81,11 +82,14 @@ void ShardPlan::set_gather_inputs(TensorId parameter, std::vector<GatherInput> s
 std::int64_t ShardPlan::padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const {
   std::int64_t bytes = 0;
   for (const TensorId id : tensors) {
-    const bool other_type = reduced && group.choices.reduce;
-    const DType type = other_type ? *group.choices.reduce : compute_type(id);
+    const DType type = reduced ? reduced_type(group, id) : compute_type(id);
     bytes = checked_add(bytes, bytes_of(padded_shard_sizes(id), type), "plan");
   }
   return checked_multiply(bytes, group.choices.shard.size, "plan");
+}
+
+DType ShardPlan::reduced_type(const Group& group, TensorId parameter) const {
+  return group.choices.reduce ? *group.choices.reduce : compute_type(parameter);
 }
 
 // With several dtypes, each tensor starts at a multiple of eight bytes.
@@ -286,6 +290,14 @@ void ShardPlan::leave_backward(Group& group) {
 
 void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
 
+void ShardPlan::reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered) {
+  for (const TensorId id : group.parameters)
+    if (const auto at = group.choices.partial_gradients.find(id);
+        at != group.choices.partial_gradients.end() && scattered.contains(id))
+      issue(group, "all_reduce", at->second, bytes_of(facts_.tensor(id).sizes, reduced_type(group, id)),
+            "tensor_parallel");
+}
+
 // Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
 void ShardPlan::reduce(Group& group, bool at_end) {
   if (!group.sync) {
@@ -302,6 +314,7 @@ void ShardPlan::reduce(Group& group, bool at_end) {
   }
   group.fresh.clear();
   for (const TensorId id : scattered) group.unreduced.erase(id);
+  reduce_over_tensor_parallelism(group, scattered);
   if (!scattered.empty()) issue(group, "reduce_scatter", group.choices.shard, padded_bytes(group, scattered, true));
   if (!group.choices.replicate) reduced_.insert(reduced_.end(), scattered.begin(), scattered.end());
   if (!group.all_reduce) {

@@ -16,8 +16,8 @@
 //   forwards. Recomputations are not.
 // - A backward that reaches a group all-gathers it, then prefetches: the groups of its prefetch list, or else the group
 //   whose forward was before the group's own last one.
-// - A group that backward leaves is reduced, first over the shard axis, then over the replicate axis. Parameters that
-//   this backward will reach again wait.
+// - A group that backward leaves is reduced: first partial gradients of tensor parallelism, then over the shard axis,
+//   then over the replicate axis. Parameters that this backward will reach again wait.
 // - The end of a backward reduces the rest: the root, then the groups below in the order of their modules.
 //
 // After a forward that failed, the groups that it unsharded stay unsharded. The next forward of the root resets
@@ -50,6 +50,9 @@ struct ShardChoices {
   Reshard reshard_after_forward;
   std::optional<DType> param, reduce;  // of the mixed precision policy
   std::map<TensorId, int> dims;        // the sharded tensor dim, for parameters where it is not 0
+  // Parameters whose gradient is a partial sum over an axis of tensor parallelism. Each is reduced by one all_reduce
+  // before the group reduces it.
+  std::map<TensorId, Axis> partial_gradients{};
 };
 
 // Flags to set; empty members stay as they are.
@@ -159,7 +162,10 @@ class ShardPlan {
   void reduce(Group& group, bool at_end);
   std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;
-  void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes);
+  void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
+             const char* family = "data_parallel");
+  DType reduced_type(const Group& group, TensorId parameter) const;
+  void reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered);
 
   const Facts& facts_;
   const std::set<TensorId>& awaited_;

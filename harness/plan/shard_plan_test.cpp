@@ -51,6 +51,40 @@ TEST(ShardPlan, BytesIncludePadding) {
   EXPECT_EQ(bytes(planner, "reduce_scatter"), (8 * 3 + 4) * 4);
 }
 
+// A parameter that tensor parallelism has replicated and used for a part of the sequence on each rank.
+TEST(ShardPlan, ReducesPartialGradientsBeforeTheGroup) {
+  Planner planner;
+  Model model(planner);
+  const ModuleId root = model.module();
+  const TensorId norm = model.parameter(root, {6});
+  model.parameter(root, {4, 4});
+  ShardChoices choices = shard_over(2);
+  choices.owner = "net";
+  choices.reduce = DType::float64;
+  choices.partial_gradients[norm] = {"tp", 4};
+  planner.fully_shard({root}, choices);
+  FlagChange flags;
+  flags.requires_gradient_sync = false;
+  planner.set_flags(root, flags);
+  model.forward(root, {});
+  model.backward(root, {});
+  EXPECT_EQ(count(planner, "all_reduce"), 0);
+  flags.requires_gradient_sync = true;
+  planner.set_flags(root, flags);
+  model.forward(root, {});
+  model.backward(root, {});
+  const std::vector<Collective>& all = planner.collectives();
+  ASSERT_GE(all.size(), 2u);
+  const Collective& partial = all[all.size() - 2];
+  EXPECT_EQ(partial.operation, "all_reduce");
+  EXPECT_EQ(partial.family, "tensor_parallel");
+  EXPECT_EQ(partial.axis, "tp");
+  EXPECT_EQ(partial.group_size, 4);
+  EXPECT_EQ(partial.owner, "net");
+  EXPECT_EQ(partial.bytes, 6 * 8);
+  EXPECT_EQ(all.back().operation, "reduce_scatter");
+}
+
 TEST(ShardPlan, UsesTheTypesOfThePolicy) {
   Planner planner;
   Model model(planner);

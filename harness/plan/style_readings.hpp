@@ -28,9 +28,9 @@ enum class ModuleKind { linear, embedding, other };
 // A style as the scenario states it. A negative dim of a placement counts from the last.
 struct StyleChoice {
   StyleKind kind = StyleKind::colwise;
-  std::optional<layout::Placement> input, output;  // colwise and rowwise
-  int dim = 1;                                     // sequence_parallel
-  std::optional<bool> keep_sharded;
+  std::optional<layout::Placement> input{}, output{};  // colwise and rowwise
+  int dim = 1;                                         // sequence_parallel
+  std::optional<bool> keep_sharded{};
 };
 
 struct ValueReading {

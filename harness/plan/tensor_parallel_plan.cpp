@@ -1,5 +1,7 @@
 #include "harness/plan/tensor_parallel_plan.hpp"
 
+#include <utility>
+
 #include "engine/core/checked.hpp"
 
 namespace lockstep::plan {
@@ -11,10 +13,11 @@ namespace {
 
 constexpr std::int64_t number_bytes = 8;  // per count that ranks exchange
 
-bool gathers(const Change& change) {
-  for (std::size_t axis = 0; axis < change.to.size(); ++axis)
-    if (change.from.placements[axis].is_shard() && change.to[axis].is_replicate()) return true;
-  return false;
+// The placements of an unreduced gradient.
+Placements partial_where_replicated(Placements placements) {
+  for (Placement& placement : placements)
+    if (placement.is_replicate()) placement = layout::partial();
+  return placements;
 }
 
 }  // namespace
@@ -63,10 +66,7 @@ Change TensorParallelPlan::prepared(ModuleId module, const Value& value, const P
   const StyledModule& styled = modules_.at(module);
   const ShardedLayout from = layout_of(styled, value, given);
   const Placements to = {counted_from_front(wanted, from.sizes.size())};
-  Change change{styled.owner, value.dtype, from, to, gradient_placements(to), value.open};
-  if (styled.style.kind == StyleKind::prepare_input && keeps_sharded(styled.style) && gathers(change))
-    change.result = std::make_shared<OpenGradient>();
-  return change;
+  return {styled.owner, value.dtype, from, to, gradient_placements(to), value.open};
 }
 
 Change TensorParallelPlan::by_step(const std::string& owner, const ShardedLayout& from, const Placements& to,
@@ -112,17 +112,22 @@ void TensorParallelPlan::forward(const Change& change) const {
 }
 
 void TensorParallelPlan::backward(const Change& change) const {
-  Placements gradient = change.gradient;
-  if (change.result && change.result->is_partial)
-    for (std::size_t axis = 0; axis < gradient.size(); ++axis)
-      if (change.from.placements[axis].is_shard() && change.to[axis].is_replicate()) gradient[axis] = layout::partial();
-  const ShardedLayout arrived{change.from.mesh, gradient, change.from.sizes};
+  const bool is_partial = change.result && std::exchange(change.result->is_partial, false);
+  const ShardedLayout arrived{
+      change.from.mesh, is_partial ? partial_where_replicated(change.gradient) : change.gradient, change.from.sizes};
   if (change.source && change.from.placements == change.to && layout::has_partial(arrived)) {
-    change.source->is_partial = true;
+    *change.source = {true, change.owner};
     return;
   }
   issue(change.owner, change.from.mesh, redistribution(arrived, gradient_placements(change.from.placements), rank_),
         change.dtype);
+}
+
+void TensorParallelPlan::backward(const Value& value) const {
+  if (!value.layout || !value.open || !std::exchange(value.open->is_partial, false)) return;
+  const Placements final = gradient_placements(value.layout->placements);
+  const ShardedLayout arrived{value.layout->mesh, partial_where_replicated(final), value.layout->sizes};
+  issue(value.open->owner, value.layout->mesh, redistribution(arrived, final, rank_), value.dtype);
 }
 
 void TensorParallelPlan::reduce_gradient(const std::string& owner, const layout::MeshShape& mesh, const Dims& sizes,

@@ -4,10 +4,11 @@
 // A styled module redistributes its input to the placement that it computes with, and its output to the placement that
 // its style returns. Backward redistributes the gradients. The gradient of an input that colwise has gathered is a
 // partial sum. It is reduced to the layout that the input had: one reduce_scatter for an input that was sharded, one
-// all_reduce for a replicated one. A value that a module has gathered and passes on as a sharded tensor
-// (prepare_input) collects the partial gradients of all its uses first, so that they are reduced once.
+// all_reduce for a replicated one. A sharded tensor collects the partial gradients of all its uses first, so that they
+// are reduced once: by the redistribution that made it, or before the operation that made it.
 //
-// The collectives of a module have the module as owner, those of backward too.
+// The collectives of a module have the module as owner, those of backward too. An all_reduce before the backward of an
+// operation belongs to the module whose partial gradient arrived last.
 //
 //   const Change change = plan.input(module, value);
 //   plan.forward(change);
@@ -31,9 +32,10 @@ namespace lockstep::plan {
 
 using Placements = std::vector<layout::Placement>;
 
-// The gradient of a value whose placement its uses decide.
+// The gradient of a sharded tensor in the current backward: whether a use has left it partial.
 struct OpenGradient {
   bool is_partial = false;
+  std::string owner;  // of the last such use
 };
 using OpenGradientPtr = std::shared_ptr<OpenGradient>;
 
@@ -42,7 +44,7 @@ struct Value {
   Dims sizes;
   DType dtype = DType::float32;
   std::optional<layout::ShardedLayout> layout;
-  OpenGradientPtr open{};  // of a value that a module has gathered and passed on
+  OpenGradientPtr open{};
 };
 
 // A redistribution, with all that its backward needs.
@@ -52,7 +54,7 @@ struct Change {
   layout::ShardedLayout from;
   Placements to;
   Placements gradient;       // in which the gradient of the result arrives
-  OpenGradientPtr source{};  // of `from`, if its gradient is still open
+  OpenGradientPtr source{};  // of the changed tensor, if that is sharded
   OpenGradientPtr result{};  // of the result
   layout::ShardedLayout result_layout() const { return {from.mesh, to, from.sizes}; }
 };
@@ -89,6 +91,8 @@ class TensorParallelPlan {
   void forward(const Change& change) const;
   // The gradient of the result is complete.
   void backward(const Change& change) const;
+  // The gradient of a sharded tensor that an operation made is complete.
+  void backward(const Value& value) const;
   // The gradient of a parameter that is a partial sum along the mesh of its module.
   void reduce_gradient(const std::string& owner, const layout::MeshShape& mesh, const Dims& sizes, DType dtype) const;
   void issue(const std::string& owner, const layout::MeshShape& mesh, const std::vector<Movement>& movements,

@@ -183,6 +183,9 @@ void Console::finished(const CaseResult& row) {
       out_ << "  " << paint(evidence_text(row.evidence), dim) << '\n';
       if (row.plan_verdict && !row.plan_verdict->is_judged)
         out_ << "  " << paint(printable_line("the plan was not judged: " + row.plan_verdict->reason), dim) << '\n';
+      if (row.plan_verdict)
+        for (const std::string& text : row.plan_verdict->left_out)
+          out_ << "  " << paint(printable_line("not planned: " + text), dim) << '\n';
       for (const auto& collective : row.collectives) {
         out_ << "  " << paint(printable_line(collective_text(collective)), dim) << '\n';
       }

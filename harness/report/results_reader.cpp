@@ -223,6 +223,9 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   row.evidence = evidence_of(line, line.object(json, "evidence"));
   for (const Json& one : line.list(json, "collectives")) row.collectives.push_back(collective_of(line, one));
   if (json.contains("plan")) read_plan(line, json, row);
+  if (row.plan_verdict && json.contains("not_planned"))
+    for (const Json& text : line.list(json, "not_planned"))
+      row.plan_verdict->left_out.push_back(line.as_text(text, "not_planned"));
   read_memory(line, line.object(json, "memory"), row);
   for (const auto& [name, ranks] : line.object(json, "records").items()) {
     if (!ranks.is_array()) line.refuse(str("the record '", name, "' should be a list with one entry per rank"));

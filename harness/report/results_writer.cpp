@@ -211,6 +211,8 @@ std::string json_line(const verdict::CaseResult& row) {
   fields.number("seconds", row.seconds).raw("evidence", evidence_json(row.evidence));
   fields.raw("collectives", list_of(row.collectives, collective_json));
   if (const std::string plan = plan_field(row); !plan.empty()) fields.raw("plan", plan);
+  if (row.plan_verdict && !row.plan_verdict->left_out.empty())
+    fields.raw("not_planned", list_of(row.plan_verdict->left_out, json_text));
   fields.raw("memory", memory_json(row));
   fields.raw("records", records.take());
   if (row.failure) fields.raw("failure", failure_json(*row.failure));

@@ -78,7 +78,9 @@ void LiveRun::judge_plan() {
   if (judgement.not_judged.empty() && announced_) judgement.not_judged = str("ended early: rank ", session.rank);
   if (judgement.not_judged.empty())
     judgement = check_plan(spec_, session.rank, session.world_size, stage, comm::log(), expected_to_fail_);
-  outcome_.plan_verdict = {judgement.not_judged.empty(), judgement.not_judged};
+  else
+    judgement.left_out = left_out_of_plan(comm::log(), expected_to_fail_);
+  outcome_.plan_verdict = {judgement.not_judged.empty(), judgement.not_judged, judgement.left_out};
   if (session.rank == 0) outcome_.plan = std::move(judgement.rows);
   outcome_.evidence.planned_in_order += judgement.num_in_order;
   const auto fail_at = [this](const char* check, int line, std::string message) {

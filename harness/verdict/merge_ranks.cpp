@@ -63,7 +63,9 @@ std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& r
   return rows;
 }
 
-PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
+namespace {
+
+PlanVerdict merge_reasons(const std::vector<StageOutcomes>& stages) {
   PlanVerdict merged{false, std::string(nothing_to_plan)};
   for (const StageOutcomes& stage : stages) {
     const bool plans_nothing = std::any_of(stage.ranks.begin(), stage.ranks.end(), [](const RankOutcome& outcome) {
@@ -79,6 +81,19 @@ PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
       return merged;
     }
   }
+  return merged;
+}
+
+}  // namespace
+
+PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
+  PlanVerdict merged = merge_reasons(stages);
+  merged.left_out.clear();
+  for (const StageOutcomes& stage : stages)
+    for (const RankOutcome& outcome : stage.ranks)
+      for (const std::string& text : outcome.plan_verdict.left_out)
+        if (std::find(merged.left_out.begin(), merged.left_out.end(), text) == merged.left_out.end())
+          merged.left_out.push_back(text);
   return merged;
 }
 

@@ -81,9 +81,11 @@ struct PlanRow {
 struct PlanVerdict {
   bool is_judged = false;
   std::string reason;
+  std::vector<std::string> left_out{};  // collectives that were not planned, with the reason; also of a judged case
   std::string kind() const { return reason.substr(0, reason.find(':')); }
 };
-inline constexpr std::string_view nothing_to_plan = "nothing to plan: no step replicates or shards a module";
+inline constexpr std::string_view nothing_to_plan =
+    "nothing to plan: no step replicates, shards or applies tensor parallelism";
 
 // Peak bytes over the ranks, by purpose, and peak_total. The keys are those of the results file.
 using MemoryPeaks = std::map<std::string, std::int64_t>;

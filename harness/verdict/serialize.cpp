@@ -195,6 +195,7 @@ void visit(Archive& archive, Outcome& outcome) {
   visit_list(archive, outcome.plan, [&](auto& row) { visit_plan(archive, row); });
   archive(outcome.plan_verdict.is_judged);
   archive(outcome.plan_verdict.reason);
+  visit_list(archive, outcome.plan_verdict.left_out, [&](auto& text) { archive(text); });
   visit_peaks(archive, outcome.memory);
   visit_list(archive, outcome.records, [&](auto& record) {
     archive(record.first);

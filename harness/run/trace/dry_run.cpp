@@ -17,9 +17,12 @@ DryRun::DryRun()
     : planner_(RankContext::current().rank()),
       model_(planner_, [this](plan::TensorId id) { watch_.report_gradient(id); }),
       shards_(planner_, {[this](plan::TensorId id, const Tensor& tensor) { model_.replace(id, tensor); },
-                         [this](plan::TensorId id) { watch_.report_gradient(id); }}),
+                         [this](plan::TensorId id) { watch_.report_gradient(id); },
+                         [this](plan::TensorId id) { return tensor_parallel_.layout_of(id) != nullptr; },
+                         [this](plan::TensorId id, const Tensor& full) { tensor_parallel_.note_full(id, full); }}),
       watch_(planner_, model_, shards_),
-      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}) {}
+      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}),
+      tensor_parallel_(planner_, model_, layouts_, watch_) {}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.
 DryRun::Treatment DryRun::treatment_of(Verb verb) {
@@ -169,6 +172,7 @@ void DryRun::perform_expecting_error(StepCall& call) {
   }
   is_attempt_ = false;
   planner_.end_attempt(failed_as_expected);
+  tensor_parallel_.restore();
   shards_.follow();
   call.scope.frame->names = names;
 }

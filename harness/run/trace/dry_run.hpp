@@ -22,6 +22,7 @@
 #include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/trace/traced_model.hpp"
 #include "harness/run/trace/traced_shards.hpp"
+#include "harness/run/trace/traced_tensor_parallel.hpp"
 #include "harness/run/verbs/parallel_arguments.hpp"
 
 namespace lockstep::run {
@@ -117,6 +118,7 @@ class DryRun final : public StepRunner {
   TracedShards shards_;
   ModuleWatch watch_;
   TracedLayouts layouts_;
+  TracedTensorParallel tensor_parallel_;
   std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
   std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
   std::vector<std::string> unknown_values_;

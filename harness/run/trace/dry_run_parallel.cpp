@@ -120,6 +120,9 @@ void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArgume
   for (const ModuleMatch& one : arguments.ignored_modules) ignored.modules.insert(model_.id_of(one.module));
   for (const TensorMatch& one : arguments.ignored_parameters) ignored.parameters.insert(model_.id_of(one.tensor()));
   const plan::Planner::Managed managed = planner_.managed_by(ids, ignored);
+  for (const plan::TensorId id : managed.parameters)
+    if (const std::optional<plan::Axis> axis = tensor_parallel_.partial_axis_of(id))
+      choices.partial_gradients.emplace(id, *axis);
   const std::map<plan::TensorId, int> dims = choices.dims;
   planner_.fully_shard(ids, std::move(choices), ignored);
   shard_parameters(modules, ids, managed, dims, arguments.mesh, policy);
@@ -168,8 +171,10 @@ void DryRun::shard_parameters(const std::vector<nn::ModulePtr>& modules, const s
   shards_.add_group(modules, ids, std::move(parameters), mesh, policy);
 }
 
-Value DryRun::tensor_parallel(StepCall&) {
-  throw Unforeseeable("no plan is made of tensor_parallel", "give the reason as `plan: {unplanned: reason}`");
+Value DryRun::tensor_parallel(StepCall& call) {
+  watch_.report_position();
+  tensor_parallel_.apply(tensor_parallel_arguments(call));
+  return Value();
 }
 
 // ---- verbs on sharded modules ----

@@ -91,6 +91,7 @@ Value DryRun::load_checkpoint(StepCall& call) {
 
 Value DryRun::backward(StepCall& call) {
   Value none = run_verb(call);
+  tensor_parallel_.restore();
   watch_.report_position("backward");
   planner_.end_backward();
   shards_.follow();

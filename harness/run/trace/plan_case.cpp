@@ -16,12 +16,9 @@ namespace lockstep::run {
 
 bool has_plan(const scenario::Steps& steps) {
   return any_step(steps, [](const scenario::Step& step) {
-    return step.verb == scenario::Verb::replicate || step.verb == scenario::Verb::fully_shard;
+    return step.verb == scenario::Verb::replicate || step.verb == scenario::Verb::fully_shard ||
+           step.verb == scenario::Verb::tensor_parallel;
   });
-}
-
-bool applies_tensor_parallel(const scenario::Steps& steps) {
-  return any_step(steps, [](const scenario::Step& step) { return step.verb == scenario::Verb::tensor_parallel; });
 }
 
 namespace {
@@ -62,6 +59,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     if (with_layouts) outcome.layouts = layout_table(interpreter.file_scope());
   }
   outcome.planned = dry_run.planner().collectives();
+  outcome.left_out = dry_run.planner().left_out();
   return outcome;
 }
 

@@ -15,15 +15,14 @@ namespace lockstep::run {
 
 struct PlanOutcome {
   std::vector<plan::Collective> planned;
-  std::string unforeseen;  // why the plan ends early; empty: it is complete
-  std::string layouts;     // of the parameters after the last step (layout_table.hpp), on request
+  std::string unforeseen;             // why the plan ends early; empty: it is complete
+  std::vector<std::string> left_out;  // why the collectives of tensor parallelism are not planned; empty: they are
+  std::string layouts;                // of the parameters after the last step (layout_table.hpp), on request
 };
 // Throws scenario::OutOfTime and std::bad_alloc; any other error makes the plan end early.
 PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts = false);
 
 // Whether some step applies an API whose collectives are planned.
 bool has_plan(const scenario::Steps& steps);
-// Whether some step applies tensor_parallel, of which no plan is made.
-bool applies_tensor_parallel(const scenario::Steps& steps);
 
 }  // namespace lockstep::run

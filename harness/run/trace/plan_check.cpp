@@ -1,6 +1,8 @@
 #include "harness/run/trace/plan_check.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string_view>
 
 #include "harness/plan/collectives.hpp"
 #include "harness/run/trace/plan_case.hpp"
@@ -9,20 +11,24 @@ namespace lockstep::run {
 
 namespace {
 
-constexpr std::string_view no_plan_of_tensor_parallel = "unplanned: no plan is made of tensor_parallel";
+constexpr std::string_view tensor_parallel = "tensor_parallel";
 
-// The families that the parallel APIs issue without a step of the scenario.
+// The families that follow from the steps without a collective of their own.
 bool is_planned(comm::Family family) {
-  return family == comm::Family::data_parallel || family == comm::Family::start_up;
+  return family == comm::Family::data_parallel || family == comm::Family::start_up ||
+         family == comm::Family::tensor_parallel;
+}
+
+bool is_within(const LogRanges& ranges, std::size_t position) {
+  return std::any_of(ranges.begin(), ranges.end(),
+                     [position](const auto& range) { return range.first <= position && position < range.second; });
 }
 
 std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
   std::vector<plan::Collective> observed;
   for (std::size_t i = 0; i < log.size(); ++i) {
     const comm::LogEntry& entry = log[i];
-    const bool is_left_out = std::any_of(left_out.begin(), left_out.end(),
-                                         [i](const auto& range) { return range.first <= i && i < range.second; });
-    if (is_left_out || !is_planned(entry.family)) continue;
+    if (is_within(left_out, i) || !is_planned(entry.family)) continue;
     plan::Collective one;
     one.family = name_of(entry.family);
     one.operation = name_of(entry.operation);
@@ -35,6 +41,26 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
     observed.push_back(std::move(one));
   }
   return observed;
+}
+
+std::size_t erase_tensor_parallel(std::vector<plan::Collective>& collectives) {
+  return std::erase_if(collectives, [](const plan::Collective& one) { return one.family == tensor_parallel; });
+}
+
+// The collectives that no plan contains: those of steps that must fail, and those of families that are not planned.
+std::vector<std::string> never_planned(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::map<std::string, int> counts;
+  for (std::size_t i = 0; i < log.size(); ++i) {
+    if (is_within(left_out, i))
+      counts["steps that must fail"] += 1;
+    else if (!is_planned(log[i].family))
+      counts[std::string(name_of(log[i].family))] += 1;
+  }
+  std::vector<std::string> texts;
+  for (const auto& [kind, count] : counts)
+    texts.push_back(kind == "steps that must fail" ? str(kind, ": ", count, " collectives of them are in no plan")
+                                                   : str(kind, ": ", count, " collectives that steps ask for"));
+  return texts;
 }
 
 // The rows of `plan` in the results. Their kinds are those of `collectives` in the results.
@@ -75,7 +101,6 @@ std::vector<verdict::PlanRow> side_by_side(const std::vector<plan::Collective>& 
 }  // namespace
 
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage) {
-  if (applies_tensor_parallel(spec.scenario->stages.at(stage).steps)) return std::string(no_plan_of_tensor_parallel);
   if (!has_plan(spec.scenario->stages.at(stage).steps)) return std::string(verdict::nothing_to_plan);
   if (!spec.scenario->unplanned_reason.empty()) return str("unplanned: ", spec.scenario->unplanned_reason);
   return {};
@@ -95,25 +120,35 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
          0});
     return judgement;
   }
-  const std::vector<plan::Collective> observed = observed_in(log, left_out);
-  judgement.rows = side_by_side(outcome.planned, observed);
-  for (const plan::Difference& found : plan::differences(plan::tally(outcome.planned), plan::tally(observed)))
+  std::vector<plan::Collective> planned = outcome.planned, observed = observed_in(log, left_out);
+  judgement.left_out = never_planned(log, left_out);
+  if (!outcome.left_out.empty()) {
+    erase_tensor_parallel(planned);
+    const std::size_t count = erase_tensor_parallel(observed);
+    for (const std::string& reason : outcome.left_out)
+      judgement.left_out.push_back(str(tensor_parallel, ": ", count, " collectives: ", reason));
+  }
+  judgement.rows = side_by_side(planned, observed);
+  for (const plan::Difference& found : plan::differences(plan::tally(planned), plan::tally(observed)))
     judgement.mismatches.push_back({found.text, found.line});
-  if (const auto found = plan::first_order_difference(outcome.planned, observed))
+  if (const auto found = plan::first_order_difference(planned, observed))
     judgement.first_order_difference = PlanMismatch{found->text, found->line};
   else
     judgement.num_in_order = static_cast<std::int64_t>(observed.size());
   return judgement;
 }
 
+std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::vector<std::string> texts = never_planned(log, left_out);
+  const std::size_t count = observed_in(log, left_out).size();
+  if (count > 0) texts.push_back(str(count, " other collectives: the plan was not judged"));
+  return texts;
+}
+
 std::string explain_plan(const CaseSpec& spec) {
   const scenario::Scenario& scenario = *spec.scenario;
   std::string text;
   for (std::size_t stage = 0; stage < scenario.stages.size(); ++stage) {
-    if (applies_tensor_parallel(scenario.stages[stage].steps)) {
-      text += str("  ", no_plan_of_tensor_parallel, "\n");
-      continue;
-    }
     if (!has_plan(scenario.stages[stage].steps)) continue;
     if (!scenario.stages[stage].name.empty()) text += str("  stage ", scenario.stages[stage].name, "\n");
     if (!scenario.unplanned_reason.empty()) {
@@ -127,6 +162,7 @@ std::string explain_plan(const CaseSpec& spec) {
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);
     if (!outcome.layouts.empty()) text += str("  parameters of rank 0 after the last step:\n", outcome.layouts);
+    for (const std::string& reason : outcome.left_out) text += str("  tensor_parallel is incomplete: ", reason, "\n");
     if (!outcome.unforeseen.empty()) text += str("  and what cannot be foretold: ", outcome.unforeseen, "\n");
   }
   return text;

@@ -26,6 +26,7 @@ struct PlanJudgement {
   std::optional<PlanMismatch> first_order_difference;  // the first position at which the two sequences differ
   std::int64_t num_in_order = 0;                       // collectives at their position
   std::string not_judged;                              // why the case was not compared with a plan; empty: it was
+  std::vector<std::string> left_out;                   // collectives that were not planned, with the reason
   std::vector<verdict::PlanRow> rows;                  // both sides; empty without a plan
 };
 // Why a stage has no plan, known without a dry run; empty if it has one.
@@ -34,6 +35,9 @@ std::string why_not_planned(const CaseSpec& spec, std::size_t stage);
 // a mismatch say so.
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
                          const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
+
+// The collectives of a log that no plan contains, of a case without a plan: by family, with the reason.
+std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
 
 // The collectives that the parallel APIs must issue on rank 0 of this case, for `lockstep explain`: the count of each
 // kind, and the order within the last iteration. Empty if they issue none. Nothing is launched.

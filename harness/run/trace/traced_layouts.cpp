@@ -70,23 +70,37 @@ plan::Value TracedLayouts::value_of(const Tensor& tensor) {
   plan::Value value{tensor.sizes(), tensor.dtype(), {}};
   if (const layout::ShardedLayout* layout = layout_of(tensor)) value.layout = *layout;
   if (const Note* note = find(tensor)) {
-    value.open = note->open;
     if (!note->layout) planner_.leave_out_tensor_parallel(note->unknown_because);
+    value.open = note->open;
   }
+  return value;
+}
+
+// The value of a sharded tensor whose gradient may stay partial until it is complete.
+plan::Value TracedLayouts::input_value(const Tensor& tensor) {
+  plan::Value value = value_of(tensor);
+  if (!value.layout || value.open || !find(tensor)) return value;
+  value.open = std::make_shared<plan::OpenGradient>();
+  const std::shared_ptr<TensorImpl> impl = find(tensor)->origin.lock();
+  const Tensor origin = impl ? Tensor(impl) : tensor;
+  note(tensor, {value.layout, {}, value.open, impl});
+  if (requires_grad(origin))
+    add_hook(origin, [this, value](const Tensor&) {
+      report_.backward_position();
+      planner_.tensor_parallel().backward(value);
+      return Tensor();
+    });
   return value;
 }
 
 // ---- operations ----
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
-  if (operation == change_name) return;
+  if (operation == change_name || see_sharded(operation, inputs)) return;
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;
   for (const Tensor& input : inputs) {
     if (!input.defined()) continue;
-    if (input.is_sharded() && std::string_view(operation) == "redistribute")
-      planner_.leave_out_tensor_parallel(str("an operation redistributes ", input.layout()->text()));
-    if (input.is_sharded()) return;
     const Note* note = find(input);
     if (note && !note->layout) unknown = note;
     is_noted = is_noted || note;
@@ -102,8 +116,29 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
     if (!note.layout)
       note.unknown_because = why.value_or(str("the layout after `", operation, "` of ", operands[0].layout->text(),
                                               " in line ", RankContext::current().scenario_line, " is unknown"));
+    note.origin = result.impl_ptr();
     this->note(result, std::move(note));
   }
+}
+
+// An operation on sharded tensors: the engine computes it on local shards, by rules that the plan does not use. It may
+// redistribute them, unless it is local in any layout. Returns whether an operand is sharded.
+bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs) {
+  const int line = RankContext::current().scenario_line;
+  for (const Tensor& input : inputs) {
+    if (!input.defined() || !input.is_sharded()) continue;
+    if (operation == "redistribute")
+      planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", input.layout()->text()));
+    if (operation == "to_local") sharded_operand_ = input.layout()->text();
+    return true;
+  }
+  if (operation == "from_local" || sharded_operand_.empty()) {
+    sharded_operand_.clear();
+    return false;
+  }
+  if (!plan::is_local_operation(operation))
+    planner_.leave_out_tensor_parallel(str("`", operation, "` of ", sharded_operand_, " in line ", line));
+  return false;
 }
 
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {
@@ -124,21 +159,21 @@ Tensor TracedLayouts::derived(const Tensor& tensor, const Dims& sizes, std::func
                 });
 }
 
-Tensor TracedLayouts::as_noted(const Tensor& tensor) {
+Tensor TracedLayouts::as_noted(const Tensor& tensor, std::function<void()> in_backward) {
   if (!tensor.is_sharded()) return tensor;
-  Tensor made = derived(tensor, tensor.layout()->sizes, {});
+  Tensor made = derived(tensor, tensor.layout()->sizes, std::move(in_backward));
   note(made, {*tensor.layout(), {}});
   return made;
 }
 
-Tensor TracedLayouts::changed(const Tensor& tensor, const plan::Change& change, bool keep_sharded) {
+Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool keep_sharded) {
   const bool is_noted = find(tensor) != nullptr;
   const layout::ShardedLayout to = change.result_layout();
   report_.position();
   planner_.tensor_parallel().forward(change);
-  const bool is_same =
-      is_noted && keep_sharded && change.from == to && !change.result && change.gradient == to.placements;
-  if (is_same) return tensor;
+  if (is_noted && keep_sharded && change.from == to && change.gradient == plan::gradient_placements(to.placements))
+    return tensor;
+  if (keep_sharded) change.result = std::make_shared<plan::OpenGradient>();
   const Dims sizes = keep_sharded ? to.sizes : layout::local_sizes(to, planner_.tensor_parallel().rank());
   Tensor made = derived(tensor, sizes, [this, change] {
     report_.backward_position();
@@ -166,7 +201,7 @@ Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& ch
 Tensor TracedLayouts::redistribute(const Tensor& tensor, const Placements& placements) {
   const plan::Value value = value_of(tensor);
   if (!value.layout) return lockstep::redistribute(tensor, placements);  // throws: the tensor is plain
-  layout::with_placements(*value.layout, placements);  // throws for placements that do not fit
+  layout::with_placements(*value.layout, placements);                    // throws for placements that do not fit
   const plan::Change change = plan::TensorParallelPlan::by_step(owner_, *value.layout, placements, value.dtype);
   return tensor.is_sharded() ? redistributed(tensor, change) : changed(tensor, change, true);
 }
@@ -179,6 +214,8 @@ Tensor TracedLayouts::full_tensor(const Tensor& tensor) {
 }
 
 Tensor TracedLayouts::local(const Tensor& tensor) {
+  if (tensor.is_sharded() && !recording({tensor})) return local_tensor(tensor);
+  if (tensor.is_sharded()) return derived(tensor, tensor.sizes(), {});
   const Note* note = find(tensor);
   if (!note || !note->layout) return tensor;
   return changed(tensor,

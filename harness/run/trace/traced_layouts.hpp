@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/autograd/watch.hpp"
@@ -38,6 +39,7 @@ class TracedLayouts {
     std::optional<layout::ShardedLayout> layout;  // empty: unknown
     std::string unknown_because;
     plan::OpenGradientPtr open{};
+    std::weak_ptr<TensorImpl> origin{};  // the result of the operation that made the value
   };
   // Aliases have the note of their tensor. The pointer is valid until the next note.
   const Note* find(const Tensor& tensor) const;
@@ -45,8 +47,10 @@ class TracedLayouts {
   // The value that a module gets: with the layout of the note or of the sharded tensor. The collectives are left out of
   // the plan if the layout is unknown.
   plan::Value value_of(const Tensor& tensor);
-  // The value of a sharded tensor: full sizes, and a note. A plain or noted tensor is returned as it is.
-  Tensor as_noted(const Tensor& tensor);
+  plan::Value input_value(const Tensor& tensor);
+  // The value of a sharded tensor: full sizes, and a note. A plain or noted tensor is returned as it is. `in_backward`
+  // runs when the gradient of the value is complete.
+  Tensor as_noted(const Tensor& tensor, std::function<void()> in_backward = {});
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
@@ -54,7 +58,7 @@ class TracedLayouts {
   // ---- changes of layouts ----
   // The result of a change: of full sizes with a note, or the local shard as a plain tensor. Forward and backward are
   // reported to the planner.
-  Tensor changed(const Tensor& tensor, const plan::Change& change, bool keep_sharded);
+  Tensor changed(const Tensor& tensor, plan::Change change, bool keep_sharded);
   // The functions of the language. A sharded tensor stays one.
   Tensor redistribute(const Tensor& tensor, const Placements& placements);
   Tensor full_tensor(const Tensor& tensor);
@@ -69,6 +73,7 @@ class TracedLayouts {
     Note note;
   };
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
@@ -79,6 +84,7 @@ class TracedLayouts {
   Report report_;
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
+  std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
   TracedLayouts* previous_ = nullptr;
   OperationWatch watch_;
 };

@@ -109,13 +109,15 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
   const bool casts = group.policy.param && is_floating(shard.dtype());
   const DType dtype = casts ? *group.policy.param : shard.dtype();
   if (!parameter.full.defined() || parameter.full.dtype() != dtype) {
+    const bool keeps_layout = parameter.inner && !events_.is_distributed(parameter.id);
     const Dims sizes =
-        parameter.inner ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : global_sizes(shard);
+        keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : global_sizes(shard);
     parameter.full = empty(sizes, dtype, group.policy.compute_device);
-    if (parameter.inner) parameter.full = make_sharded(parameter.full, parameter.inner);
+    if (keeps_layout) parameter.full = make_sharded(parameter.full, parameter.inner);
     parameter.full.set_name(shard.name());
     set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { events_.gradient(id); });
     events_.replaced(parameter.id, parameter.full);
+    events_.made_full(parameter.id, parameter.full);
   }
   if (requires_grad(parameter.full) != requires_grad(shard)) set_requires_grad(parameter.full, requires_grad(shard));
   return parameter.full;

@@ -36,6 +36,9 @@ class TracedShards {
   struct Events {
     std::function<void(plan::TensorId, const Tensor&)> replaced;  // the parameter is another tensor from now on
     std::function<void(plan::TensorId)> gradient;                 // the full parameter got a gradient
+    // Whether tensor_parallel has distributed the parameter: then it is shown in full sizes, with a note of its layout.
+    std::function<bool(plan::TensorId)> is_distributed;
+    std::function<void(plan::TensorId, const Tensor&)> made_full;
   };
   TracedShards(plan::Planner& planner, Events events) : planner_(planner), events_(std::move(events)) {}
 

@@ -26,6 +26,7 @@ std::vector<std::string> texts_of(const Placements& placements) {
 // An attribute of a value whose layout a dry run has noted. Empty for other values and attributes.
 std::optional<Value> noted_attribute(const Tensor& tensor, const std::string& name) {
   TracedLayouts* traced = TracedLayouts::active();
+  if (traced && tensor.is_sharded() && name == "local") return Value(traced->local(tensor));
   const TracedLayouts::Note* note = traced ? traced->find(tensor) : nullptr;
   if (!note) return {};
   if (name == "sharded") return Value(true);

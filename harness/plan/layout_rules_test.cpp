@@ -1,0 +1,74 @@
+#include "harness/plan/layout_rules.hpp"
+
+#include <gtest/gtest.h>
+
+namespace lockstep::plan {
+namespace {
+
+using layout::partial;
+using layout::Placement;
+using layout::replicate;
+using layout::shard;
+using layout::ShardedLayout;
+
+const layout::MeshShape two({2}, {"tp"});
+
+Operand operand(const Placement& placement, const Dims& sizes) {
+  return {sizes, ShardedLayout{two, {placement}, sizes}};
+}
+Operand plain(const Dims& sizes) { return {sizes, {}}; }
+// The placement after an operation; empty: unknown.
+std::optional<Placement> after(const char* operation, const std::vector<Operand>& operands, const Dims& sizes) {
+  const std::optional<ShardedLayout> result = layout_after(operation, operands, sizes);
+  if (!result) return {};
+  EXPECT_EQ(result->sizes, sizes);
+  return result->placements[0];
+}
+
+TEST(LayoutRules, ElementWiseOperationsKeepAShardAndNeedASumReduced) {
+  for (const char* operation : {"relu", "gelu", "dropout", "cast", "pow"}) {
+    EXPECT_EQ(after(operation, {operand(shard(1), {4, 6})}, {4, 6}), shard(1));
+    EXPECT_EQ(after(operation, {operand(replicate(), {4, 6})}, {4, 6}), replicate());
+    EXPECT_FALSE(after(operation, {operand(partial(), {4, 6})}, {4, 6}));
+  }
+  EXPECT_EQ(after("neg", {operand(partial(), {4, 6})}, {4, 6}), partial());
+}
+
+TEST(LayoutRules, TwoOperandsNeedOneLayout) {
+  EXPECT_EQ(after("add", {operand(shard(1), {4, 6}), operand(shard(1), {4, 6})}, {4, 6}), shard(1));
+  EXPECT_FALSE(after("add", {operand(shard(1), {4, 6}), operand(shard(0), {4, 6})}, {4, 6}));
+  EXPECT_FALSE(after("add", {operand(shard(1), {4, 6}), plain({4, 6})}, {4, 6}));
+  EXPECT_FALSE(after("mul", {operand(shard(1), {4, 6}), operand(shard(1), {1, 6})}, {4, 6}));
+  EXPECT_EQ(after("mul", {operand(shard(1), {4, 6}), plain({})}, {4, 6}), shard(1));
+  EXPECT_EQ(after("add", {operand(partial(), {4}), operand(partial(), {4})}, {4}), partial());
+  EXPECT_FALSE(after("mul", {operand(partial(), {4}), operand(partial(), {4})}, {4}));
+  EXPECT_EQ(after("div", {operand(partial(), {4}), plain({})}, {4}), partial());
+  EXPECT_FALSE(after("add", {operand(partial(), {4}), plain({})}, {4}));
+}
+
+TEST(LayoutRules, ReductionsOfAShardedDimArePartial) {
+  EXPECT_EQ(after("sum", {operand(shard(1), {4, 6})}, {}), partial());
+  EXPECT_EQ(after("mean", {operand(shard(1), {4, 6})}, {4, 1}), partial());
+  EXPECT_EQ(after("mean", {operand(shard(0), {4, 6})}, {4, 1}), shard(0));
+  EXPECT_EQ(after("sum", {operand(replicate(), {4, 6})}, {}), replicate());
+  EXPECT_FALSE(after("sum", {operand(shard(0), {4, 4})}, {4}));  // which dim is summed is unknown
+}
+
+TEST(LayoutRules, ReshapesKeepADimThatStays) {
+  EXPECT_EQ(after("flatten", {operand(shard(2), {3, 4, 8})}, {12, 8}), shard(1));
+  EXPECT_EQ(after("view", {operand(shard(0), {3, 4, 8})}, {3, 32}), shard(0));
+  EXPECT_FALSE(after("reshape", {operand(shard(1), {3, 4, 8})}, {12, 8}));
+  EXPECT_FALSE(after("transpose", {operand(shard(0), {4, 4})}, {4, 4}));
+  EXPECT_EQ(after("transpose", {operand(replicate(), {4, 5})}, {5, 4}), replicate());
+}
+
+TEST(LayoutRules, CrossEntropyExchangesThreeNumbersPerRow) {
+  const ShardedLayout logits{two, {shard(1)}, {12, 9}};
+  EXPECT_EQ(cross_entropy_movements(logits, 0), (std::vector<Movement>(3, {"all_reduce", 0, 12})));
+  EXPECT_EQ(after("cross_entropy", {operand(shard(1), {12, 9})}, {}), replicate());
+  EXPECT_EQ(after("cross_entropy", {operand(shard(0), {12, 9})}, {}), partial());
+  EXPECT_TRUE(cross_entropy_movements({two, {shard(0)}, {12, 9}}, 0).empty());
+}
+
+}  // namespace
+}  // namespace lockstep::plan
