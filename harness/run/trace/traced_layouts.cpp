@@ -37,7 +37,10 @@ TracedLayouts::TracedLayouts(plan::Planner& planner, Report report)
 
 TracedLayouts::~TracedLayouts() { RankContext::current().service<Active>().layouts = previous_; }
 
-TracedLayouts* TracedLayouts::active() { return RankContext::current().service<Active>().layouts; }
+TracedLayouts* TracedLayouts::active() {
+  RankContext* rank = RankContext::current_or_null();
+  return rank && rank->has_service<Active>() ? rank->service<Active>().layouts : nullptr;
+}
 
 // ---- notes ----
 const TracedLayouts::Note* TracedLayouts::find(const Tensor& tensor) const {
@@ -107,15 +110,18 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
     operands.push_back({input.sizes(), note ? note->layout : std::nullopt});
   }
   if (!is_noted) return;
-  const std::optional<std::string> why = unknown ? std::optional<std::string>(unknown->unknown_because) : std::nullopt;
-  if (!why && std::string_view(operation) == "cross_entropy") see_cross_entropy(inputs[0]);
+  std::string why;
+  if (unknown) why = unknown->unknown_because;
+  if (!unknown && std::string_view(operation) == "cross_entropy") see_cross_entropy(inputs[0]);
+  const auto first = std::find_if(operands.begin(), operands.end(), [](const auto& one) { return one.layout; });
   for (const Tensor& result : results) {
     if (!result.defined()) continue;
     Note note;
-    if (!why) note.layout = plan::layout_after(operation, operands, result.sizes());
+    if (why.empty()) note.layout = plan::layout_after(operation, operands, result.sizes());
     if (!note.layout)
-      note.unknown_because = why.value_or(str("the layout after `", operation, "` of ", operands[0].layout->text(),
-                                              " in line ", RankContext::current().scenario_line, " is unknown"));
+      note.unknown_because = !why.empty() ? why
+                                          : str("the layout after `", operation, "` of ", first->layout->text(),
+                                                " in line ", RankContext::current().scenario_line, " is unknown");
     note.origin = result.impl_ptr();
     this->note(result, std::move(note));
   }

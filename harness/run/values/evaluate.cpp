@@ -159,8 +159,10 @@ Value binary(const Expr& expr, const Scope& scope) {
     if (left == (expr.op == Op::or_)) return Value(left);
     return Value(evaluate_condition(*expr.children[1], scope));
   }
-  const Value left = evaluate(*expr.children[0], scope);
-  return apply_binary(expr.op, left, evaluate(*expr.children[1], scope));
+  const Value left = evaluate(*expr.children[0], scope), right = evaluate(*expr.children[1], scope);
+  if (!left.is(Value::Kind::tensor) || !right.is(Value::Kind::tensor)) return apply_binary(expr.op, left, right);
+  if (const auto noted = noted_operands({left, right})) return apply_binary(expr.op, (*noted)[0], (*noted)[1]);
+  return apply_binary(expr.op, left, right);
 }
 
 Value slice(const Expr& expr, const Scope& scope) {

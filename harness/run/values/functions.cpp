@@ -47,32 +47,28 @@ Dims sizes_of(const List& values, std::string_view subject) {
   return sizes;
 }
 
-namespace {
-
-// In a dry run, an operation on a value with a noted layout and a sharded tensor gets two noted values.
-std::optional<std::vector<Value>> noted_arguments(const CallArguments& call) {
+std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& operands) {
   TracedLayouts* traced = TracedLayouts::active();
   if (!traced) return {};
   bool has_note = false, has_sharded = false;
-  for (const Value& value : call.positional)
+  for (const Value& value : operands)
     if (const Tensor* tensor = value.get_if<Tensor>()) {
       has_note = has_note || traced->find(*tensor);
       has_sharded = has_sharded || tensor->is_sharded();
     }
   if (!has_note || !has_sharded) return {};
-  std::vector<Value> arguments = call.positional;
-  for (Value& value : arguments)
+  std::vector<Value> noted = operands;
+  for (Value& value : noted)
     if (const Tensor* tensor = value.get_if<Tensor>()) value = Value(traced->as_noted(*tensor));
-  return arguments;
+  return noted;
 }
-
-}  // namespace
 
 Value call_function(const CallArguments& call) {
   LOCKSTEP_CHECK(call.function != scenario::Function::none);
   try {
     const auto function = implementations[static_cast<std::size_t>(call.function) - 1];
-    if (const auto noted = noted_arguments(call)) return function({call.scope, call.function, *noted, call.named});
+    if (const auto noted = noted_operands(call.positional))
+      return function({call.scope, call.function, *noted, call.named});
     return function(call);
   } catch (const UnboundName&) {
     throw;

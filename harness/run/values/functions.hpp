@@ -2,6 +2,7 @@
 // is a link error.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,10 @@ struct CallArguments {
 
 // Throws Error with the name of the function in front.
 Value call_function(const CallArguments& call);
+
+// In a dry run, the operands of an operation on a value with a noted layout and a sharded tensor: all as values with
+// notes (trace/traced_layouts.hpp). Empty: the operands stay as they are.
+std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& operands);
 
 // Integers as sizes. Throws Error for other kinds.
 Dims sizes_of(const List& values, std::string_view subject);
