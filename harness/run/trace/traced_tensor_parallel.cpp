@@ -32,10 +32,6 @@ plan::ModuleKind kind_of(const nn::Module& module) {
   return module.type() == "Embedding" ? plan::ModuleKind::embedding : plan::ModuleKind::other;
 }
 
-bool prepares(const StyleArgument& style) {
-  return style.kind == StyleKind::prepare_input || style.kind == StyleKind::prepare_output;
-}
-
 plan::StyleChoice choice_of(const StyleArgument& style) {
   return {kind_of(style.kind), style.input, style.output, style.dim, style.keep_sharded};
 }
