@@ -98,15 +98,22 @@ bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
   return false;
 }
 
+// Reports an operation to the watch of this rank, if there is one.
+void notify(const char* name, const std::vector<Tensor>& inputs, std::span<const Tensor> results) {
+  if (const auto* seen = autograd_rank().seen) [[unlikely]]
+    (*seen)(name, inputs, {results.begin(), results.end()});
+}
+
 }  // namespace
 
 // Callers build the lists for the call, so references would save no copy.
 // NOLINTBEGIN(performance-unnecessary-value-param)
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function) {
-  if (const auto* seen = autograd_rank().seen) [[unlikely]]
-    (*seen)(name, inputs, results);
-  if (!recording(inputs)) return results;
+  if (!recording(inputs)) {
+    notify(name, inputs, results);
+    return results;
+  }
   NodePtr node = make_node(name, inputs, std::move(function));
   save(*node, saved);
   for (std::size_t i = 0; i < results.size(); ++i) {
@@ -119,14 +126,16 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
     attach(result, node, static_cast<int>(i));
     grad_state(result)->is_view = view;
   }
+  notify(name, inputs, results);
   return results;
 }
 
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction function, std::span<const int> order) {
-  if (const auto* seen = autograd_rank().seen) [[unlikely]]
-    (*seen)(name, inputs, {result});
-  if (!recording(inputs)) return result;
+  if (!recording(inputs)) {
+    notify(name, inputs, {&result, 1});
+    return result;
+  }
   LOCKSTEP_CHECK(is_floating(result.dtype()), name, " records a result of type ", name_of(result.dtype()));
   NodePtr node = make_node(name, inputs, std::move(function));
   node->order = order;
@@ -136,13 +145,12 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
   const bool view = shares_storage(result, inputs);
   attach(result, node, 0);
   grad_state(result)->is_view = view;
+  notify(name, inputs, {&result, 1});
   return result;
 }
 
 void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
                      BackwardFunction function) {
-  if (const auto* seen = autograd_rank().seen) [[unlikely]]
-    (*seen)(name, inputs, {tensor});
   const bool records = recording(inputs);
   if (records) {
     const GradState* state = grad_state(tensor);
@@ -155,11 +163,12 @@ void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor>
                   "use the operation that gives a new tensor");
   }
   tensor.bump_version();
-  if (!records) return;
+  if (!records) return notify(name, inputs, {&tensor, 1});
   NodePtr node = make_node(name, inputs, std::move(function));  // the edges lead to the previous history of `tensor`
   save(*node, saved);
   node->outputs.push_back(info_of(tensor));
   attach(tensor, node, 0);
+  notify(name, inputs, {&tensor, 1});
 }
 // NOLINTEND(performance-unnecessary-value-param)
 

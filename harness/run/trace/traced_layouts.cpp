@@ -83,17 +83,22 @@ plan::Value TracedLayouts::value_of(const Tensor& tensor) {
 plan::Value TracedLayouts::input_value(const Tensor& tensor) {
   plan::Value value = value_of(tensor);
   if (!value.layout || value.open || !find(tensor)) return value;
-  value.open = std::make_shared<plan::OpenGradient>();
-  const std::shared_ptr<TensorImpl> impl = find(tensor)->origin.lock();
-  const Tensor origin = impl ? Tensor(impl) : tensor;
-  note(tensor, {value.layout, {}, value.open, impl});
-  if (requires_grad(origin))
-    add_hook(origin, [this, value](const Tensor&) {
-      report_.backward_position();
-      planner_.tensor_parallel().backward(value);
-      return Tensor();
-    });
+  value.open = collect_gradient(tensor, *value.layout);
+  note(tensor, {value.layout, {}, value.open});
   return value;
+}
+
+// The plan reduces the partial gradients of a tensor when they are complete, before the operation that made it.
+plan::OpenGradientPtr TracedLayouts::collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout) {
+  auto open = std::make_shared<plan::OpenGradient>();
+  if (!requires_grad(tensor)) return open;
+  add_hook(tensor, [this, value = plan::Value{tensor.sizes(), tensor.dtype(), layout, open}](const Tensor&) {
+    if (!value.open->is_partial) return Tensor();
+    report_.backward_position();
+    planner_.tensor_parallel().backward(value);
+    return Tensor();
+  });
+  return open;
 }
 
 // ---- operations ----
@@ -122,7 +127,7 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
       note.unknown_because = !why.empty() ? why
                                           : str("the layout after `", operation, "` of ", first->layout->text(),
                                                 " in line ", RankContext::current().scenario_line, " is unknown");
-    note.origin = result.impl_ptr();
+    if (note.layout) note.open = collect_gradient(result, *note.layout);
     this->note(result, std::move(note));
   }
 }

@@ -39,7 +39,6 @@ class TracedLayouts {
     std::optional<layout::ShardedLayout> layout;  // empty: unknown
     std::string unknown_because;
     plan::OpenGradientPtr open{};
-    std::weak_ptr<TensorImpl> origin{};  // the result of the operation that made the value
   };
   // Aliases have the note of their tensor. The pointer is valid until the next note.
   const Note* find(const Tensor& tensor) const;
@@ -72,6 +71,7 @@ class TracedLayouts {
     std::int64_t offset = 0;
     Note note;
   };
+  plan::OpenGradientPtr collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout);
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
   void see_cross_entropy(const Tensor& logits);
