@@ -66,25 +66,28 @@ Value DryRun::load_state_dict(StepCall& call) {
 
 namespace {
 
-// A save or load reshards the groups of the modules in its state.
-void settle_modules(const Value& value) {
+// A save or load reshards the groups of the modules in its state. A load also gives each optimizer the state that a
+// step would create; a checkpoint that was saved before the first step has none, which the dry run does not follow.
+void settle_modules(const Value& value, bool creates_optimizer_state) {
   if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) nn::settle(*module);
+  if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>(); optimizer && creates_optimizer_state)
+    (*optimizer)->init_state();
   if (value.is(Value::Kind::map))
-    for (const auto& [key, item] : value.as_map("state")) settle_modules(item);
+    for (const auto& [key, item] : value.as_map("state")) settle_modules(item, creates_optimizer_state);
   if (value.is(Value::Kind::list))
-    for (const Value& item : value.as_list("state")) settle_modules(item);
+    for (const Value& item : value.as_list("state")) settle_modules(item, creates_optimizer_state);
 }
 
 }  // namespace
 
 Value DryRun::save_checkpoint(StepCall& call) {
-  settle_modules(call.value("state"));
+  settle_modules(call.value("state"), false);
   return Value();
 }
 
 // Shapes, types and devices stay. The plain values of the checkpoint are unknown.
 Value DryRun::load_checkpoint(StepCall& call) {
-  settle_modules(call.value("state"));
+  settle_modules(call.value("state"), true);
   if (!call.step.as.empty()) throw Error("the values of a checkpoint are known in a run only");
   return Value();
 }

@@ -128,8 +128,10 @@ const layout::ShardedLayout* TracedTensorParallel::layout_of(plan::TensorId id) 
 }
 
 void TracedTensorParallel::install(const nn::ModulePtr& module, const StyledPtr& styled) {
-  module->add_pre_forward([this, styled](nn::Module&, nn::Inputs&) { show(*styled); });
-  module->add_post_forward([styled](nn::Module&, const nn::Inputs&, nn::Structure&) { hide(*styled); });
+  // Inside an activation checkpoint of the module, which recomputes with the same slots.
+  module->add_pre_forward([this, styled](nn::Module&, nn::Inputs&) { show(*styled); }, nn::Module::Place::user, true);
+  module->add_post_forward([styled](nn::Module&, const nn::Inputs&, nn::Structure&) { hide(*styled); },
+                           nn::Module::Place::user);
   module->set_wrapper(
       nn::Module::WrapperPosition::conversion,
       [this, styled](const nn::Inputs& inputs, const std::function<nn::Structure(const nn::Inputs&)>& compute) {
