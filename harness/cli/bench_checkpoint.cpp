@@ -99,7 +99,8 @@ void bench_checkpoint(const BenchOptions& options, const EmitRow& emit) {
     const verdict::RankOutcome& first = result.outcomes.front();
     if (first.status != verdict::RankStatus::finished || first.records.empty())
       throw Error(verdict::describe_end(first));
-    for (const auto& [name, timings] : nlohmann::json::parse(first.records.front().second).items()) {
+    const nlohmann::json measured = nlohmann::json::parse(first.records.front().second);
+    for (const auto& [name, timings] : measured.items()) {
       BenchRow row = summarize("checkpoint", name, "ms", timings.get<std::vector<double>>());
       row.params = {{"world_size", str(world_size)}, {"bytes", str(num_tensors * num_rows * num_columns * 4)}};
       emit(row);
