@@ -1,6 +1,7 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "engine/optim/optimizer.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
+#include "engine/parallel/tensor_parallel.hpp"
 #include "harness/cli/bench.hpp"
 #include "harness/launch/launcher.hpp"
 
@@ -46,25 +48,71 @@ nn::ModulePtr build_model(const StepModel& size) {
 
 // A model that is trained in one way on all ranks of a launch.
 struct Trainee {
-  std::string name;  // alone, replicate, fully_shard, hsdp
+  std::string name;  // one of `ways`
   nn::ModulePtr model;
   std::unique_ptr<optim::Optimizer> optimizer;
   std::vector<double> plain, checked;  // ms, without and with the order check
 };
 
+// The ways to train, and the world sizes at which each is measured.
+struct Way {
+  const char* name;
+  bool (*fits)(int world_size);
+};
+constexpr Way ways[] = {
+    {"alone", [](int world_size) { return world_size == 1; }},
+    {"replicate", [](int world_size) { return world_size > 1; }},
+    {"fully_shard", [](int world_size) { return world_size > 1; }},
+    {"hsdp", [](int world_size) { return world_size >= 4 && world_size % 2 == 0; }},
+    {"tensor_parallel", [](int world_size) { return world_size == 2 || world_size == 4; }},  // the heads are divided
+    {"fully_shard_tensor_parallel", [](int world_size) { return world_size >= 4 && world_size % 2 == 0; }},
+};
+
+void shard(const nn::ModulePtr& model, const std::optional<DeviceMesh>& mesh) {
+  parallel::FullyShardOptions options;
+  options.mesh = mesh;
+  for (const nn::ChildSlot& layer : model->child("layers")->children) {
+    options.name = "layers." + layer.name;
+    parallel::fully_shard({layer.module}, options);
+  }
+  options.name = "root";
+  parallel::fully_shard({model}, options);
+}
+
+// The plan of scenarios/lib/parallelize_transformer.yaml without sequence parallelism.
+void make_tensor_parallel(const nn::ModulePtr& model, const DeviceMesh& mesh) {
+  std::vector<parallel::PlannedModule> plan;
+  const auto add = [&](const std::string& path, const nn::ModulePtr& module, const parallel::Style& style) {
+    plan.push_back({path, module, style});
+  };
+  const parallel::Rowwise from_indices{.input = layout::replicate()};
+  add("tok_embeddings", model->child("tok_embeddings"), from_indices);
+  add("pos_embeddings", model->child("pos_embeddings"), from_indices);
+  add("output", model->child("output"), parallel::Colwise{.output = layout::replicate()});
+  for (const nn::ChildSlot& layer : model->child("layers")->children) {
+    const std::string path = "layers." + layer.name;
+    const nn::ModulePtr attention = layer.module->child("attention"), network = layer.module->child("feed_forward");
+    for (const char* name : {"wq", "wk", "wv"})
+      add(str(path, ".attention.", name), attention->child(name), parallel::Colwise{});
+    add(path + ".attention.wo", attention->child("wo"), parallel::Rowwise{});
+    add(path + ".feed_forward.w1", network->child("w1"), parallel::Colwise{});
+    add(path + ".feed_forward.w2", network->child("w2"), parallel::Rowwise{});
+  }
+  parallel::tensor_parallel(model, mesh, plan);
+}
+
 Trainee make_trainee(const StepModel& size, const std::string& name) {
   RankContext::current().generator().seed(42);
   Trainee trainee{name, build_model(size), nullptr, {}, {}};
   if (name == "replicate") parallel::replicate(trainee.model, {});
-  if (name == "fully_shard" || name == "hsdp") {
-    parallel::FullyShardOptions options;
-    if (name == "hsdp") options.mesh = DeviceMesh({2, RankContext::current().world_size() / 2}, {"replicate", "shard"});
-    for (const nn::ChildSlot& layer : trainee.model->child("layers")->children) {
-      options.name = "layers." + layer.name;
-      parallel::fully_shard({layer.module}, options);
-    }
-    options.name = "root";
-    parallel::fully_shard({trainee.model}, options);
+  const int world_size = RankContext::current().world_size();
+  if (name == "fully_shard") shard(trainee.model, {});
+  if (name == "hsdp") shard(trainee.model, DeviceMesh({2, world_size / 2}, {"replicate", "shard"}));
+  if (name == "tensor_parallel") make_tensor_parallel(trainee.model, DeviceMesh::world("tp"));
+  if (name == "fully_shard_tensor_parallel") {
+    const DeviceMesh mesh({world_size / 2, 2}, {"dp", "tp"});
+    make_tensor_parallel(trainee.model, mesh.slice({"tp"}));
+    shard(trainee.model, mesh.slice({"dp"}));
   }
   optim::Options adam;
   adam.lr = 1e-4;
@@ -138,12 +186,9 @@ void bench_steps(const BenchOptions& options, const EmitRow& emit) {
     const int rounds = options.rounds > 0 ? options.rounds : (model.dim < 100 ? 400 : model.dim < 500 ? 60 : 12);
     for (const int world_size : world_sizes) {
       std::vector<std::string> names;
-      for (const char* name : {"alone", "replicate", "fully_shard", "hsdp"}) {
-        const bool is_alone = std::string(name) == "alone";
-        const bool fits = is_alone ? world_size == 1 : world_size > 1;
-        const bool has_mesh = std::string(name) != "hsdp" || (world_size >= 4 && world_size % 2 == 0);
-        if (fits && has_mesh && (is_wanted(options, name) || is_wanted(options, model.name))) names.emplace_back(name);
-      }
+      for (const Way& way : ways)
+        if (way.fits(world_size) && (is_wanted(options, way.name) || is_wanted(options, model.name)))
+          names.emplace_back(way.name);
       if (!names.empty()) bench_launch(model, names, world_size, rounds, emit);
     }
   }
