@@ -47,7 +47,7 @@ def rows(file: Path) -> list[dict]:
 def test_version_and_help():
     version = lockstep("--version")
     assert version.returncode == 0 and version.stdout.strip()
-    for command in "run list explain validate schema report compare bench defects kill-matrix explain-hang doctor".split():
+    for command in "run list explain validate schema report compare bench defects kill-matrix explain-hang doctor checkpoint".split():
         shown = lockstep(command, "--help")
         assert shown.returncode == 0, command
         assert f"lockstep {command}" in shown.stdout, command
@@ -133,6 +133,53 @@ def test_nothing_executed_exits_with_4(tmp_path):
     assert lockstep("run", file, "--results", results).returncode == 4
     case = next(row for row in rows(results) if row["kind"] == "case")
     assert case["status"] == "SKIP" and case["reason"] == "needs three"
+
+
+CHECKPOINTS = """scenario: saved
+summary: A checkpoint is saved after each of two steps.
+ranks: {world_size: [2]}
+steps:
+  - seed: 42
+  - model: Linear(3, 2)
+    as: model
+  - copy: model
+    as: before
+  - fully_shard: model
+  - optimizer: {type: SGD, model: model, lr: 0.1}
+    as: optimizer
+  - repeat: {times: 2, index: i}
+    steps:
+      - forward: {loss: "sum(model(ones(4, 3)))"}
+      - backward: loss
+      - step: optimizer
+      - save_checkpoint: {folder: "step_${i}", state: {model: model, optimizer: optimizer, step: i}}
+  - expect_different: [model.bias, before.bias]
+"""
+
+
+def test_files_of_a_case_are_kept_and_its_checkpoints_can_be_read(tmp_path):
+    scenario, kept = tmp_path / "saved.yaml", tmp_path / "kept"
+    scenario.write_text(CHECKPOINTS)
+    assert lockstep("run", scenario, "--files", kept).returncode == 0
+    first, second = kept / "case-1" / "step_0", kept / "case-1" / "step_1"
+    shown = lockstep("checkpoint", "show", first)
+    assert shown.returncode == 0 and "model.weight" in shown.stdout
+    assert lockstep("checkpoint", "verify", second).returncode == 0
+    assert lockstep("checkpoint", "diff", first, first).returncode == 0
+    different = lockstep("checkpoint", "diff", first, second)
+    assert different.returncode == 1 and "model.bias" in different.stdout
+    assert lockstep("checkpoint", "export", second, "-o", tmp_path / "full.safetensors").returncode == 0
+    assert (tmp_path / "full.safetensors").read_bytes().count(b"model.weight") >= 1
+    for file in second.glob("*.safetensors"):
+        with file.open("r+b") as opened:
+            opened.seek(-1, 2)
+            last = opened.read(1)
+            opened.seek(-1, 2)
+            opened.write(bytes([last[0] ^ 1]))
+    damaged = lockstep("checkpoint", "verify", second)
+    assert damaged.returncode == 1 and "model." in damaged.stdout + damaged.stderr
+    again = lockstep("run", scenario, "--files", kept)
+    assert again.returncode == 2 and "not an empty folder" in again.stderr
 
 
 def test_list_and_schema_give_json():

@@ -175,6 +175,8 @@ void define_run(CLI::App& app, Choices& choices) {
          "--trace-bits", settings.trace_bits,
          "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
       ->type_name("FOLDER");
+  run.add_option("--files", settings.files,
+                 "keep the files that each case writes, checkpoints for example, in case-N in this new folder");
   run.add_option("--timeline", settings.timeline,
                  "keep a timeline of every case in this folder, as a trace for Perfetto; the page draws it too")
       ->type_name("FOLDER");

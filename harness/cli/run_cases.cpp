@@ -179,6 +179,7 @@ class Runner {
       one.stories.clear();  // they only show that ranks are missing
     }
     keep_evidence(one);
+    keep_files(one, finished.ticket);
     finish_ticket(finished.ticket);
   }
 
@@ -202,6 +203,18 @@ class Runner {
     } catch (const Error& error) {
       complain(error.what());
     }
+  }
+
+  // Copies the case's folder before it is removed. A case without files gives no folder.
+  void keep_files(const Running& one, int ticket) {
+    namespace fs = std::filesystem;
+    std::error_code error;
+    if (options_.files_folder.empty() || fs::is_empty(one.folder->path(), error)) return;
+    const fs::path kept = fs::path(options_.files_folder) / str("case-", ticket + 1);
+    if (!error) fs::create_directories(kept, error);
+    if (!error) fs::copy(one.folder->path(), kept, fs::copy_options::recursive, error);
+    if (error)
+      stop_for(ResourceError(str("the files of a case cannot be kept in `", kept.string(), "`: ", error.message())));
   }
 
   void finish_ticket(int ticket) {

@@ -23,6 +23,7 @@ struct RunCasesOptions {
   std::string repro_suffix{};     // appended to `repro` of each row: " --defect NAME"
   std::string trace_folder{};     // for the hashes of outputs and gradients of every case; empty: not kept
   std::string timeline_folder{};  // for the timelines of the cases; empty: not kept
+  std::string files_folder{};     // for the files that the cases write; empty: not kept
   std::string results_folder{};   // rows name timelines relative to it; empty: by absolute paths
   std::string dump_folder{};      // for flight recorder dumps of unexpected results; empty: not kept
 };

@@ -61,9 +61,18 @@ RunCasesOptions options_of(const RunSettings& settings, const RunOutputs& output
   options.dump_folder = outputs.dump_folder();
   options.trace_folder = settings.trace_bits;
   options.timeline_folder = settings.timeline;
+  options.files_folder = settings.files;
   if (!outputs.results_path().empty())
     options.results_folder = std::filesystem::absolute(outputs.results_path()).parent_path().string();
   return options;
+}
+
+// No file of another run is overwritten or mixed with those of this one.
+void check_files_folder(const std::string& folder) {
+  std::error_code error;
+  if (folder.empty() || !std::filesystem::exists(folder, error)) return;
+  if (!std::filesystem::is_directory(folder, error) || !std::filesystem::is_empty(folder, error))
+    throw Error(str("--files: `", folder, "` is not an empty folder"), "name a new folder, or an empty one");
 }
 
 }  // namespace
@@ -73,6 +82,7 @@ int run_command(const RunSettings& settings) {
   const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_of(library, settings);
+  check_files_folder(settings.files);
   catch_interrupts();
   RunOutputs outputs(settings, info_of(settings));
   if (!settings.trace_bits.empty()) report::clear_traces(settings.trace_bits);

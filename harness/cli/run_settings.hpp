@@ -22,6 +22,7 @@ struct RunSettings {
   std::string defect{};
   std::string trace_bits{};  // folder for hashes of outputs and gradients; empty: none
   std::string timeline{};    // folder for timelines; empty: none
+  std::string files{};       // folder for the files that cases write; empty: they are removed
   bool fail_fast = false;
   bool order_check = true;
   std::string color = "auto";
