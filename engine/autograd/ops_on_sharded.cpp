@@ -56,6 +56,7 @@ Tensor local_for(const Tensor& a, const sharding::ShardedLayout& where, const sh
 
 std::vector<std::vector<layout::Chunk>> held_by_rank(const sharding::ShardedLayout& layout) {
   std::vector<std::vector<layout::Chunk>> held;
+  held.reserve(static_cast<std::size_t>(layout.sizes.size()));
   for (int dim = 0; dim < layout.sizes.size(); ++dim)
     held.push_back(layout::global_ranges(layout, RankContext::current().rank(), dim));
   return held;

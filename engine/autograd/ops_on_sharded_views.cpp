@@ -68,6 +68,7 @@ std::vector<Tensor> split_on_sharded(const char* name, const Tensor& a, std::int
 Tensor join_on_sharded(const char* name, const std::vector<Tensor>& tensors, int dim, bool stacks) {
   require_unmixed(name, tensors);
   std::vector<sharding::ShardedLayout> layouts;
+  layouts.reserve(tensors.size());
   for (const Tensor& tensor : tensors) layouts.push_back(layout_of(tensor));
   const sharding::Many rule = sharding::join(name, layouts, dim, stacks);
   std::vector<Tensor> locals;

@@ -102,7 +102,7 @@ void write_file(FileSystem& files, const std::string& path, const std::string& t
 
 void remove_folder_of_files(FileSystem& files, const std::string& path) {
   if (!exists(path)) return;
-  for (const std::string& name : names_in(path)) files.remove_file(path + "/" + name);
+  for (const std::string& name : names_in(path)) files.remove_file(str(path, "/", name));
   files.remove_folder(path);
 }
 

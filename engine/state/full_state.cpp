@@ -146,7 +146,7 @@ optim::Optimizer::StateDict shard_state_dict(optim::Optimizer& optimizer, const 
   const FindTarget find = targets_of(optimizer);
   std::vector<TreeTensor> tensors;
   for (const auto& [name, of_parameter] : full.state)
-    for (const auto& [key, tensor] : of_parameter) tensors.push_back({name + "/" + key, tensor});
+    for (const auto& [key, tensor] : of_parameter) tensors.push_back({str(name, "/", key), tensor});
   optim::Optimizer::StateDict dict;
   dict.groups = full.groups;
   if (from_rank_0) {

@@ -112,14 +112,17 @@ Verification verify_checkpoint(const std::string& folder) {
     }
   };
   std::set<std::string> unusable;
-  for (const auto& [name, bytes] : reader.index().files) {
+  for (const auto& file : reader.index().files) {
+    const std::string& name = file.first;
     if (!note([&] { reader.check_file(name); }))
       unusable.insert(name);
     else
       note([&] { check_header(reader, folder, name); });
   }
   std::set<std::pair<std::string, std::uint64_t>> seen;  // tied tensors share chunks
-  for (const auto& [key, tensor] : reader.index().tensors) {
+  for (const auto& entry : reader.index().tensors) {
+    const std::string& key = entry.first;
+    const SavedTensor& tensor = entry.second;
     result.num_tensors += 1;
     for (const SavedChunk& chunk : tensor.chunks) {
       if (unusable.contains(chunk.file) || !seen.insert({chunk.file, chunk.offset}).second) continue;

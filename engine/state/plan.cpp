@@ -67,7 +67,9 @@ std::vector<SharedBox> shared_boxes(const std::string& key, const std::vector<Ho
       at->ranks.push_back(holder.rank);
     }
   std::vector<Box> boxes;
+  boxes.reserve(shared.size());
   std::vector<int> ranks;
+  ranks.reserve(holders.size());
   for (const SharedBox& one : shared) boxes.push_back(one.box);
   for (const Holder& holder : holders) ranks.push_back(holder.rank);
   const Dims& sizes = holders.front().tensor->sizes;

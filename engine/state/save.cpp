@@ -63,6 +63,7 @@ std::vector<Tensor> views_of_chunks(const Tree& tree, const std::vector<PlannedC
   std::map<std::string, const Tensor*> tensors;
   for (const TreeTensor& entry : tree.tensors) tensors[entry.key] = &entry.tensor;
   std::vector<Tensor> views;
+  views.reserve(chunks.size());
   for (const PlannedChunk& chunk : chunks) views.push_back(view_of_chunk(*tensors.at(chunk.key), chunk));
   return views;
 }
@@ -148,6 +149,7 @@ std::vector<Description> begin(const Work& work, const State& state, bool overwr
     if (work.rank == 0) prepare_folder(*work.files, work.paths, overwrite);
     return text;
   });
+  descriptions.reserve(texts.size());
   for (const std::string& text : texts) descriptions.push_back(description_from_text(text));
   return descriptions;
 }
@@ -155,6 +157,7 @@ std::vector<Description> begin(const Work& work, const State& state, bool overwr
 void make_plan(Work& work, const std::vector<Description>& descriptions, const Tree& tree) {
   try {
     std::vector<std::vector<HeldTensor>> held;
+    held.reserve(descriptions.size());
     for (const Description& description : descriptions) held.push_back(description.tensors);
     work.values = merge_values(descriptions);
     work.plan = plan_writes(held);

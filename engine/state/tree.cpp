@@ -17,7 +17,7 @@ namespace {
 using Json = nlohmann::json;
 
 void add(Tree& tree, const std::string& name, const nn::ModulePtr& module) {
-  for (auto& [path, tensor] : nn::state_dict(module)) tree.tensors.push_back({name + "." + path, tensor});
+  for (auto& [path, tensor] : nn::state_dict(module)) tree.tensors.push_back({str(name, ".", path), tensor});
 }
 
 void add(Tree& tree, const std::string& name, const optim::Optimizer* optimizer) {

@@ -66,6 +66,7 @@ std::string file_of_rank(std::size_t rank) {
 
 std::string header_of_file(const std::vector<PlannedChunk>& chunks) {
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(chunks.size());
   for (const PlannedChunk& chunk : chunks)
     entries.push_back({chunk.name, chunk.dtype, chunk.box.sizes, chunk.begin, chunk.begin + chunk.bytes()});
   return safetensors_header(entries);

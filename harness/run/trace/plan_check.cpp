@@ -57,6 +57,7 @@ std::vector<std::string> never_planned(const std::vector<comm::LogEntry>& log, c
       counts[std::string(name_of(log[i].family))] += 1;
   }
   std::vector<std::string> texts;
+  texts.reserve(counts.size());
   for (const auto& [kind, count] : counts)
     texts.push_back(kind == "steps that must fail" ? str(kind, ": ", count, " collectives of them are in no plan")
                                                    : str(kind, ": ", count, " collectives that steps ask for"));

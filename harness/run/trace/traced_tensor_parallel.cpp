@@ -68,6 +68,7 @@ void TracedTensorParallel::apply(const TensorParallelArguments& arguments) {
     at->second += plan::bytes_of(tensor.sizes(), tensor.dtype());
   }
   std::vector<std::int64_t> bytes_per_device;
+  bytes_per_device.reserve(bytes.size());
   for (const auto& [device, num_bytes] : bytes) bytes_per_device.push_back(num_bytes);
   planner_.tensor_parallel().start(arguments.model.path, mesh, bytes_per_device, !full.empty(), one_type);
   for (std::size_t i = 0; i < added.size(); ++i) {
@@ -233,7 +234,7 @@ nn::Structure TracedTensorParallel::convert_outputs(const Styled& styled, const 
       items[i] = prepared(styled, items[i], styled.style.conversions[i]);
     return nn::Structure::list(std::move(items));
   }
-  const Tensor y = outputs.tensor();
+  const Tensor& y = outputs.tensor();
   const plan::Change change = planner_.tensor_parallel().output(styled.id, y.sizes(), y.dtype());
   layouts_.note(y, {change.from, {}});
   return layouts_.changed(y, change, plan::keeps_sharded(choice_of(styled.style)));
