@@ -43,8 +43,8 @@ HOT = {
     "engine/kernels/reduce.cpp": ["RowSum<float", "ColumnSum<float"],
     "engine/kernels/softmax.cpp": [
         "Softmax<float>", "SoftmaxBackward<float>", "Probabilities<float>", "ProbabilitiesBackward<float>",
-        "ClassLosses<float>", "ClassLossesBackward<float>",
     ],
+    "engine/kernels/class_losses.cpp": ["ClassLosses<float>", "ClassSums<float>", "ClassLossesBackward<float>"],
     "engine/kernels/narrow_product.cpp": ["add_up<4"],
     "engine/comm/reduce.cpp": ["Sum, float, float>", "Sum, float, lockstep::BFloat16>"],
 }
