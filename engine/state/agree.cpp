@@ -12,7 +12,7 @@ namespace lockstep::state {
 
 namespace {
 
-// What a rank tells its peers: '+' and its text, or '-', the message, a zero byte and the remedy.
+// The message of a rank to its peers: '+' and its text, or '-', the error, a zero byte and the remedy.
 std::string outcome_of(const std::function<std::string()>& stage) {
   try {
     return str("+", stage());

@@ -81,7 +81,7 @@ State state_of(double start) {
           {"step", PlainValue{str(start)}}};
 }
 
-// "old", "new" or what is wrong: values of two saves, a damaged or missing checkpoint.
+// "old", "new", or a description of the error: values of two saves, a damaged or missing checkpoint.
 std::string content(const std::string& path) {
   if (!std::filesystem::exists(path)) return "none";
   std::string found = "no rank ran";
@@ -153,7 +153,7 @@ TEST_P(CrashTest, AProcessThatEndsAtAnyOperationLeavesOldOrNew) {
       const std::string found = content(path);
       ASSERT_TRUE(found == before() || found == "new") << found << " at operation " << at;
       ++(found == "new" ? num_new : num_old);
-      // The next save removes what is left.
+      // The next save removes the unfinished folder.
       if (!kind().overwrite && found == "new") continue;
       ASSERT_EQ(run(num_ranks, [&](int) { save_new(path, real_files(), kind()); }), "") << "operation " << at;
       ASSERT_EQ(content(path), "new");

@@ -113,7 +113,7 @@ class Mutator {
   }
 
   // Changes a digit outside texts of the index and makes the hash of the index fit, as someone who edits it on purpose.
-  // What is left to see it are types, ranges, tiling and the hashes of the chunks.
+  // Only types, ranges, tiling and the hashes of the chunks can show it.
   std::string edit_with_new_hash(std::string& index) {
     const std::size_t content = index.find("\"content\":") + 10, tensors = index.find("\"tensors\":"),
                       values = index.find("\"values\":");

@@ -72,7 +72,7 @@ std::vector<std::int64_t> owned(const Dims& sizes, const LayoutPtr& layout, int 
   return elements;
 }
 
-// What a load gives: simulates files, in which each element is its own global index.
+// The result of a load from simulated files, in which each element is its own global index.
 std::vector<std::int64_t> loaded(const WritePlan& plan, const Dims& sizes, const LayoutPtr& layout, int rank) {
   std::vector<Box> chunks;
   std::vector<std::vector<std::int64_t>> data;
