@@ -34,7 +34,7 @@ struct Saves {
 
 Saves& saves() { return RankContext::current().service<Saves>(); }
 
-// What this rank writes: the chunks of the plan and views of the tensors that hold them.
+// The part of this rank: its chunks of the plan, and views of the tensors that hold them.
 struct Work {
   std::string operation;
   SavePaths paths;
@@ -97,7 +97,7 @@ std::string write_from_snapshot(const Work& work, const std::byte* snapshot) {
   });
 }
 
-// ---- an asynchronous save tells its hashes by files, because its threads issue no collectives ----
+// ---- the ranks of an asynchronous save exchange hashes as files, because its threads issue no collectives ----
 std::string report_of_rank(const SavePaths& paths, std::size_t rank) {
   return paths.file(file_of_rank(rank) + ".hashes");
 }

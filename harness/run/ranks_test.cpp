@@ -13,16 +13,9 @@ using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using testing_support::all_failures;
 using testing_support::Ran;
+using testing_support::ranks;
 using testing_support::run_steps;
-using testing_support::TextOptions;
 using verdict::Status;
-
-TextOptions ranks(int world_size, const std::string& launch = "thread") {
-  TextOptions options;
-  options.world_size = world_size;
-  options.launch = launch;
-  return options;
-}
 
 class Launches : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Launch, Launches, ::testing::Values("thread", "process"),

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <unistd.h>
@@ -86,6 +87,21 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   ran.result = verdict::judge(std::move(blank), expectation_of(spec), {{"", ran.outcomes}});
   std::filesystem::remove_all(folder);
   return ran;
+}
+
+inline TextOptions ranks(int world_size, const std::string& launch = "thread") {
+  TextOptions options;
+  options.world_size = world_size;
+  options.launch = launch;
+  return options;
+}
+
+// The failures of rank 0 whose text starts so: "plan " for the check `plan`, "plan" for `plan_order` too.
+inline std::vector<std::string> failures_starting_with(const Ran& ran, std::string_view start) {
+  std::vector<std::string> found;
+  for (const std::string& text : ran.failures())
+    if (text.starts_with(start)) found.push_back(text);
+  return found;
 }
 
 // Arms a seeded defect for the lifetime of this object.

@@ -12,31 +12,17 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing_support::ArmedDefect;
+using testing_support::failures_starting_with;
 using testing_support::Ran;
+using testing_support::ranks;
 using testing_support::run_steps;
 using testing_support::TextOptions;
 
-TextOptions ranks(int world_size) {
-  TextOptions options;
-  options.world_size = world_size;
-  return options;
-}
-
 // The failures of the check `plan` on rank 0.
-std::vector<std::string> plan_failures(const Ran& ran) {
-  std::vector<std::string> found;
-  for (const std::string& text : ran.failures())
-    if (text.starts_with("plan ")) found.push_back(text);
-  return found;
-}
+std::vector<std::string> plan_failures(const Ran& ran) { return failures_starting_with(ran, "plan "); }
 
 // The failures of `plan` and `plan_order` on rank 0.
-std::vector<std::string> all_plan_failures(const Ran& ran) {
-  std::vector<std::string> found;
-  for (const std::string& text : ran.failures())
-    if (text.starts_with("plan")) found.push_back(text);
-  return found;
-}
+std::vector<std::string> all_plan_failures(const Ran& ran) { return failures_starting_with(ran, "plan"); }
 
 constexpr const char* replicated_steps = R"yaml(
   - seed: 1

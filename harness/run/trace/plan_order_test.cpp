@@ -19,10 +19,7 @@ using testing_support::run_steps;
 using testing_support::TextOptions;
 
 std::vector<std::string> failures_of(const Ran& ran, const std::string& check) {
-  std::vector<std::string> found;
-  for (const std::string& text : ran.failures())
-    if (text.starts_with(check + " ")) found.push_back(text);
-  return found;
+  return testing_support::failures_starting_with(ran, check + " ");
 }
 
 Ran run_on_two(const std::string& steps, const std::string& device = "cpu") {

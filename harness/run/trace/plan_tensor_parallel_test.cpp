@@ -17,22 +17,12 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing_support::ArmedDefect;
+using testing_support::failures_starting_with;
 using testing_support::Ran;
+using testing_support::ranks;
 using testing_support::run_steps;
-using testing_support::TextOptions;
 
-TextOptions ranks(int world_size) {
-  TextOptions options;
-  options.world_size = world_size;
-  return options;
-}
-
-std::vector<std::string> plan_failures(const Ran& ran) {
-  std::vector<std::string> found;
-  for (const std::string& text : ran.failures())
-    if (text.starts_with("plan")) found.push_back(text);
-  return found;
-}
+std::vector<std::string> plan_failures(const Ran& ran) { return failures_starting_with(ran, "plan"); }
 
 // "backward tensor_parallel/all_reduce tp": the number of planned collectives.
 std::map<std::string, std::int64_t> planned(const Ran& ran, const std::string& family = "tensor_parallel") {
