@@ -121,6 +121,7 @@ class DryRun final : public StepRunner {
   TracedTensorParallel tensor_parallel_;
   std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
   std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
+  std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
   std::vector<std::string> unknown_values_;
   bool is_attempt_ = false;  // within a step that must raise
   int num_attempts_ = 0;

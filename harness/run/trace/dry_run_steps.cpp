@@ -66,28 +66,51 @@ Value DryRun::load_state_dict(StepCall& call) {
 
 namespace {
 
-// A save or load reshards the groups of the modules in its state. A load also gives each optimizer the state that a
-// step would create; a checkpoint that was saved before the first step has none, which the dry run does not follow.
-void settle_modules(const Value& value, bool creates_optimizer_state) {
-  if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) nn::settle(*module);
-  if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>(); optimizer && creates_optimizer_state)
-    (*optimizer)->init_state();
+// Calls `visit` for each value of the state of a checkpoint.
+template <class Visit>
+void visit_state(const Value& value, const Visit& visit) {
+  visit(value);
   if (value.is(Value::Kind::map))
-    for (const auto& [key, item] : value.as_map("state")) settle_modules(item, creates_optimizer_state);
+    for (const auto& [key, item] : value.as_map("state")) visit_state(item, visit);
   if (value.is(Value::Kind::list))
-    for (const Value& item : value.as_list("state")) settle_modules(item, creates_optimizer_state);
+    for (const Value& item : value.as_list("state")) visit_state(item, visit);
+}
+
+// A save or load reshards the groups of the modules in its state.
+void settle_modules(const Value& state) {
+  visit_state(state, [](const Value& value) {
+    if (const nn::ModulePtr* module = value.get_if<nn::ModulePtr>()) nn::settle(*module);
+  });
+}
+
+bool has_optimizer_state(const Value& state) {
+  bool has_state = false;
+  visit_state(state, [&](const Value& value) {
+    if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>())
+      has_state = has_state || !(*optimizer)->state_tensors().empty();
+  });
+  return has_state;
 }
 
 }  // namespace
 
 Value DryRun::save_checkpoint(StepCall& call) {
-  settle_modules(call.value("state"), false);
+  const Value state = call.value("state");
+  settle_modules(state);
+  saved_optimizer_state_[call.text("folder")] = has_optimizer_state(state);
   return Value();
 }
 
-// Shapes, types and devices stay. The plain values of the checkpoint are unknown.
+// Shapes, types and devices stay, and optimizers get the state that the checkpoint has. A checkpoint of an earlier
+// stage is taken to have one. The plain values of the checkpoint are unknown.
 Value DryRun::load_checkpoint(StepCall& call) {
-  settle_modules(call.value("state"), true);
+  const Value state = call.value("state");
+  settle_modules(state);
+  const auto saved = saved_optimizer_state_.find(call.text("folder"));
+  if (saved == saved_optimizer_state_.end() || saved->second)
+    visit_state(state, [](const Value& value) {
+      if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>()) (*optimizer)->init_state();
+    });
   if (!call.step.as.empty()) throw Error("the values of a checkpoint are known in a run only");
   return Value();
 }

@@ -308,6 +308,32 @@ TEST(PlanCheck, IgnoresUnknownValuesThatNoStepNeeds) {
   EXPECT_THAT(all_plan_failures(ran), IsEmpty());
 }
 
+// The full state dict of an optimizer gathers the state that the checkpoint has given it.
+TEST(PlanCheck, FollowsTheOptimizerStateOfACheckpoint) {
+  for (const bool trained : {false, true}) {
+    const Ran ran = run_steps(str(R"yaml(
+  - model: Net()
+    as: net
+  - fully_shard: net
+  - optimizer: {type: Adam, model: net, lr: 0.1}
+    as: optimizer
+  - optimizer: {type: Adam, model: net, lr: 0.1}
+    as: other
+  - init_optimizer_state: optimizer
+    when: )yaml",
+                                  trained ? "rank >= 0" : "rank < 0", R"yaml(
+  - save_checkpoint: {folder: saved, state: {net: net, optimizer: optimizer}}
+  - load_checkpoint: {folder: saved, state: {net: net, optimizer: other}}
+  - state_dict: {of: other, full: true}
+    as: state
+  - expect: len(tensors(other)) == )yaml",
+                                  trained ? 12 : 0, "\n"),
+                              ranks(2));
+    EXPECT_THAT(ran.failures(), IsEmpty()) << trained;
+    EXPECT_EQ(ran.outcomes[0].plan.empty(), !trained);
+  }
+}
+
 TEST(PlanCheck, ExcludesStepsThatMustFail) {
   const Ran ran = run_steps(R"yaml(
   - model: Net()
