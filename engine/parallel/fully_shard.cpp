@@ -8,6 +8,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
+#include "engine/parallel/parameter_shards.hpp"
 #include "engine/parallel/shard_collect.hpp"
 #include "engine/parallel/shard_state.hpp"
 #include "engine/tensor/ops.hpp"
@@ -124,13 +125,14 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
                             options.offload == Offload::cpu_pinned);
     claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name));
   }
-  auto group = std::make_shared<ShardGroup>(std::move(settings), std::move(parameters));
-  register_group(group);
+  const auto shards = std::make_shared<PerParameterShards>(std::move(settings), std::move(parameters));
+  register_shards(shards);
+  auto group = std::make_shared<ShardGroup>(shards);
   std::set<nn::Module*> settled;
   for (const ModulePtr& module : modules)
     if (settled.insert(module.get()).second) add_settling(module, group);
-  for (const ShardParameter& parameter : group->parameters())
-    for (const ParameterSlotRef& slot : parameter.slots())
+  for (const ShardParameter& parameter : shards->parameters())
+    for (const ParameterSlotRef& slot : parameter.slots)
       if (const auto owner = slot.owner.lock(); owner && settled.insert(owner.get()).second) add_settling(owner, group);
   return group;
 }

@@ -3,19 +3,11 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/comm/attribution.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
-#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
-
-nn::ParameterSlot& ParameterSlotRef::get() const {
-  const auto module = owner.lock();
-  LOCKSTEP_CHECK(module != nullptr && slot < module->parameters.size(), "the module of a sharded parameter is gone");
-  return module->parameters[slot];
-}
 
 namespace {
 
@@ -30,33 +22,13 @@ layout::Chunk rows_of(const layout::ShardedParameter& cut, int rank) {
 
 }  // namespace
 
-layout::ShardedLayout ShardMesh::layout_of(const std::string& name, const Tensor& parameter, int dim) const {
-  if (!parameter.is_sharded()) return layout::data_parallel_layout(axes(), parameter.sizes(), dim);
-  layout::ShardedLayout made = layout::compose(name, axes(), *parameter.layout(), dim, RankContext::current().rank());
-  if (defect_armed(Defect::shard_layout_not_strided)) [[unlikely]]
-    for (layout::Placement& placement : made.placements)
-      if (placement.is_shard()) placement = layout::shard(placement.dim);
-  if (defect_armed(Defect::shard_layout_axes_swapped)) [[unlikely]]
-    std::swap(made.placements[static_cast<std::size_t>(shard_axis)], made.placements.back());
-  return made;
-}
-
-FullGradient reduced_over_inner_axes(const FullGradient& gradient, const std::string& owner) {
-  if (!gradient.layout || !layout::has_partial(*gradient.layout)) return gradient;
-  if (defect_armed(Defect::shard_inner_partial_kept)) [[unlikely]]
-    return gradient;
-  const comm::AttributionScope scope({comm::Family::tensor_parallel, owner});
-  const LayoutPtr wanted = layout::gradient_layout(gradient.layout);
-  return {local_tensor(redistribute(make_sharded(gradient.local, gradient.layout), wanted)), wanted};
-}
-
-ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh,
+ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlotRef> of, int dim, const ShardMesh& mesh,
                                bool offload, bool pinned)
-    : name_(std::move(name)), slots_(std::move(slots)) {
-  const Tensor full = slots_.front().get().tensor;
+    : UnshardedParameter(std::move(name_below), std::move(of)) {
+  const Tensor full = slots.front().get().tensor;
   cut_ = {full.sizes(), dim, mesh.num_shards()};
-  inner_layout_ = full.layout();
-  layout_ = std::make_shared<const layout::ShardedLayout>(mesh.layout_of(name_, full, dim));
+  inner_layout = full.layout();
+  layout_ = std::make_shared<const layout::ShardedLayout>(mesh.layout_of(name, full, dim));
 
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::parameter);
@@ -69,7 +41,7 @@ ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> s
   } else {
     local = raw::clone(source);
   }
-  local.storage()->owner = name_;
+  local.storage()->owner = name;
   sharded_ = make_sharded(local, layout_);
   sharded_.set_name(full.name());
   if (lockstep::requires_grad(full)) set_requires_grad(sharded_, true);
@@ -79,10 +51,10 @@ ShardParameter::ShardParameter(std::string name, std::vector<ParameterSlotRef> s
 bool ShardParameter::requires_grad() const { return lockstep::requires_grad(sharded_); }
 
 void ShardParameter::adopt_slots() {
-  const Tensor& now = slots_.front().get().tensor;
+  const Tensor& now = slots.front().get().tensor;
   if (now.same_as(sharded_) || now.same_as(seen_by_optimizers())) return;
   if (!now.defined() || !now.is_sharded() || !(*now.layout() == *layout_))
-    throw Error(str("fully_shard: `", name_, "` was replaced by ", now.defined() ? describe_sharded(now) : "nothing",
+    throw Error(str("fully_shard: `", name, "` was replaced by ", now.defined() ? describe_sharded(now) : "nothing",
                     ", which is not sharded as ", layout_->text()),
                 "assign a tensor of that sharding, such as one of a state dict of the sharded module");
   sharded_ = now;
@@ -90,7 +62,7 @@ void ShardParameter::adopt_slots() {
 }
 
 void ShardParameter::put_in_slots(const Tensor& tensor) const {
-  for (const ParameterSlotRef& ref : slots_) {
+  for (const ParameterSlotRef& ref : slots) {
     nn::ParameterSlot& slot = ref.get();
     slot.tensor = tensor;
     slot.sharded = seen_by_optimizers();
@@ -98,17 +70,17 @@ void ShardParameter::put_in_slots(const Tensor& tensor) const {
 }
 
 const Tensor& ShardParameter::seen_by_optimizers() const {
-  if (defect_armed(Defect::shard_optimizer_sees_whole) && unsharded_.defined()) [[unlikely]]
-    return unsharded_;
+  if (defect_armed(Defect::shard_optimizer_sees_whole) && leaf.defined()) [[unlikely]]
+    return leaf;
   return sharded_;
 }
 
 void ShardParameter::put_sharded() { put_in_slots(sharded_); }
-void ShardParameter::put_unsharded() { put_in_slots(unsharded_); }
+void ShardParameter::put_unsharded() { put_in_slots(leaf); }
 void ShardParameter::put(const Tensor& kept) { put_in_slots(kept); }
 
 bool ShardParameter::keeps_inner_layout() const {
-  return inner_layout_ && !defect_armed(Defect::shard_unsharded_without_layout);
+  return inner_layout && !defect_armed(Defect::shard_unsharded_without_layout);
 }
 
 bool ShardParameter::is_stale() const {
@@ -120,39 +92,40 @@ Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
   const bool changed = is_stale();
   gathered_from_ = sharded_.storage().get();
   gathered_version_ = sharded_.storage()->version();
-  if (!unsharded_.defined() || unsharded_.dtype() != dtype || !(unsharded_.device() == device)) {
+  if (!leaf.defined() || leaf.dtype() != dtype || !(leaf.device() == device)) {
     auto impl = std::make_shared<TensorImpl>();
     impl->sizes = cut_.sizes;
     impl->strides = contiguous_strides(cut_.sizes);
     impl->dtype = dtype;
     const std::size_t bytes = checked_bytes(cut_.sizes, size_of(dtype), "unshard");
     impl->storage = std::make_shared<Storage>(device, bytes, nullptr);
-    impl->storage->owner = name_;
+    impl->storage->owner = name;
     const Tensor local(std::move(impl));
-    unsharded_ = keeps_inner_layout() ? make_sharded(local, inner_layout_) : local;
-    unsharded_.set_name(sharded_.name());
+    leaf = keeps_inner_layout() ? make_sharded(local, inner_layout) : local;
+    leaf.set_name(sharded_.name());
+    is_new_leaf = true;
   } else if (changed) {
-    unsharded_.bump_version();  // a backward through a graph that saved the old values is an error
+    leaf.bump_version();  // a backward through a graph that saved the old values is an error
   }
-  if (lockstep::requires_grad(unsharded_) != requires_grad()) set_requires_grad(unsharded_, requires_grad());
+  if (lockstep::requires_grad(leaf) != requires_grad()) set_requires_grad(leaf, requires_grad());
 
-  Storage& storage = *unsharded_.storage();
+  Storage& storage = *leaf.storage();
   auto memory = device::allocate(device, storage.bytes(), device::Purpose::gathered);
   storage.attach(memory);
   storage.state = "gathered";
   // Copy-out writes through a second storage, so that the version of the parameter stays the same.
   auto impl = std::make_shared<TensorImpl>();
-  impl->sizes = unsharded_.sizes();
-  impl->strides = unsharded_.strides();
+  impl->sizes = leaf.sizes();
+  impl->strides = leaf.strides();
   impl->dtype = dtype;
   impl->storage = std::make_shared<Storage>(device, storage.bytes(), std::move(memory));
   return Tensor(std::move(impl));
 }
 
 void ShardParameter::free_unsharded(const char* why) {
-  if (!unsharded_.defined()) return;
-  unsharded_.storage()->release();
-  unsharded_.storage()->state = why;
+  if (!leaf.defined()) return;
+  leaf.storage()->release();
+  leaf.storage()->state = why;
 }
 
 }  // namespace lockstep::parallel

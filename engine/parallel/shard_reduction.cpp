@@ -7,12 +7,10 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/fnv.hpp"
 #include "engine/parallel/events.hpp"
-#include "engine/parallel/shard_copies.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/parallel/waits.hpp"
 #include "engine/tensor/ops.hpp"
@@ -21,7 +19,7 @@ namespace lockstep::parallel {
 
 // ---- gradients of a backward ----
 void ShardGroup::on_gradient(std::size_t index, const Tensor& gradient) {
-  ShardParameter& parameter = parameters_[index];
+  UnshardedParameter& parameter = shards_->parameter(index);
   FullGradient given{local_tensor(gradient), gradient.layout()};
   parameter.fresh = parameter.fresh.defined() ? sum_of(parameter.fresh, std::move(given)) : std::move(given);
 }
@@ -34,45 +32,32 @@ FullGradient ShardGroup::sum_of(FullGradient a, FullGradient b) const {
 
 void ShardGroup::make_addable(FullGradient& a, FullGradient& b) const {
   if (a.layout == b.layout || (a.layout && b.layout && *a.layout == *b.layout)) return;
-  a = reduced_over_inner_axes(a, settings_.owner);
-  b = reduced_over_inner_axes(b, settings_.owner);
+  a = reduced_over_inner_axes(a, owner());
+  b = reduced_over_inner_axes(b, owner());
 }
 
 bool ShardGroup::synchronizes_gradients() const {
   return requires_gradient_sync || defect_armed(Defect::shard_sync_flag_ignored);
 }
 
-DType ShardGroup::accumulation_type() const {
-  if (defect_armed(Defect::shard_accumulates_in_compute_type)) [[unlikely]]
-    return compute_type();
-  return reduce_type();
-}
-
-// Whether a reduction includes the parameter.
-bool ShardGroup::takes_part(const ShardParameter& parameter) const {
-  if (defect_armed(Defect::shard_frozen_reduced) && !parameter.requires_grad()) [[unlikely]]
-    return true;
-  return parameter.accumulated.defined() || (requires_all_reduce && parameter.partial_sum.defined());
-}
-
 void ShardGroup::take_gradients(bool at_end) {
   const NoGrad no_grad;
-  std::vector<std::size_t> members;
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    ShardParameter& parameter = parameters_[i];
+  std::vector<bool> complete;
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
+    UnshardedParameter& parameter = shards_->parameter(i);
     // If this backward will reach the parameter again, its gradient is not complete.
-    const bool complete = at_end || parameter.fresh.defined() || !parameter.unsharded().defined() ||
-                          !backward_reaches(parameter.unsharded());
+    complete.push_back(at_end || parameter.fresh.defined() || !parameter.leaf.defined() ||
+                       !backward_reaches(parameter.leaf));
     if (parameter.fresh.defined()) accumulate_fresh(parameter);
-    if (complete && takes_part(parameter)) members.push_back(i);
   }
   if (!synchronizes_gradients()) return;
-  num_reduced_ += members.size();
-  for (const std::size_t i : members) {
-    FullGradient& gradient = parameters_[i].accumulated;
-    if (gradient.defined()) gradient = reduced_over_inner_axes(gradient, settings_.owner);
+  ReductionPlan plan = shards_->plan_reduction(complete, requires_all_reduce);
+  num_reduced_ += plan.members.size();
+  for (const std::size_t i : plan.members) {
+    FullGradient& gradient = shards_->parameter(i).accumulated;
+    if (gradient.defined()) gradient = reduced_over_inner_axes(gradient, owner());
   }
-  if (!members.empty()) reduce(members);
+  if (!plan.members.empty()) reduce(std::move(plan));
 }
 
 namespace {
@@ -86,8 +71,8 @@ void add_gradient(Tensor& accumulated, const Tensor& fresh, DType type) {
 
 }  // namespace
 
-void ShardGroup::accumulate_fresh(ShardParameter& parameter) {
-  const DType type = accumulation_type();
+void ShardGroup::accumulate_fresh(UnshardedParameter& parameter) {
+  const DType type = shards_->accumulation_type();
   FullGradient fresh = std::exchange(parameter.fresh, FullGradient());
   if (parameter.accumulated.defined()) {
     make_addable(parameter.accumulated, fresh);
@@ -102,71 +87,62 @@ void ShardGroup::accumulate_fresh(ShardParameter& parameter) {
 }
 
 bool ShardGroup::has_gradients() const {
-  return std::any_of(parameters_.begin(), parameters_.end(), [this](const ShardParameter& parameter) {
-    return parameter.fresh.defined() || (requires_gradient_sync && parameter.accumulated.defined()) ||
-           (requires_gradient_sync && requires_all_reduce && parameter.partial_sum.defined());
-  });
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
+    const UnshardedParameter& parameter = shards_->parameter(i);
+    if (parameter.fresh.defined() || (requires_gradient_sync && parameter.accumulated.defined())) return true;
+  }
+  if (!requires_gradient_sync || !requires_all_reduce) return false;
+  for (std::size_t i = 0; i < shards_->num_trained(); ++i)
+    if (shards_->partial_sum(i).defined()) return true;
+  return false;
 }
 
 bool ShardGroup::end_backward() {
-  const auto num_trained = static_cast<std::size_t>(
-      std::count_if(parameters_.begin(), parameters_.end(),
-                    [](const ShardParameter& parameter) { return parameter.requires_grad(); }));
+  std::size_t num_trained = 0;
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i)
+    if (shards_->parameter(i).requires_grad()) ++num_trained;
   return std::exchange(num_reduced_, 0) < num_trained && requires_gradient_sync;
 }
 
 void ShardGroup::forget_backward() {
   num_reduced_ = 0;
-  for (ShardParameter& parameter : parameters_) parameter.fresh = FullGradient();
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i) shards_->parameter(i).fresh = FullGradient();
 }
 
 // ---- the reduction ----
 struct ShardGroup::Reduction {
-  std::vector<std::size_t> members;  // indices of the parameters; the scattered ones come first
-  std::size_t num_scattered = 0;     // those with full gradients; the others only have partial sums
-  std::vector<layout::ShardedParameter> cuts;
-  layout::FlatShards flat;       // of all members: the output
-  layout::FlatShards scattered;  // of the scattered ones: the input. They have the same offsets in both.
+  ReductionPlan plan;
   Division division;
   comm::Call call;  // of its collectives
   Tensor output;
-  // Per member: its shard of the output, the same in the original type, and the new gradient (undefined where there is
+  // Per piece: its part of the output, the same in the original type, and the new gradient (undefined where there is
   // one to add to).
   std::vector<Tensor> shards, casts, targets;
 };
 
 namespace {
 
-// The shard of member `i`, a view of the output without the padding.
-Tensor shard_of(const Tensor& output, const layout::FlatShards& flat, const layout::ShardedParameter& cut,
-                std::size_t i, const Dims& local_sizes) {
-  return as_strided(output, local_sizes, contiguous_strides(layout::padded_shard_sizes(cut)), flat.offsets[i]);
-}
-
-// The gradient that a parameter adds to the reduction: once, however many slots the parameter has.
-Tensor contribution(const ShardParameter& parameter) {
-  if (defect_armed(Defect::shard_shared_reduced_twice) && parameter.slots().size() > 1) [[unlikely]]
-    return raw::mul(parameter.accumulated.local, 2.0);
-  return parameter.accumulated.local;
+// A piece of the output, with or without its padding.
+Tensor part_of(const Tensor& output, const ReducedPiece& piece, const Dims& sizes) {
+  return as_strided(output, sizes, contiguous_strides(piece.padded_sizes), output.offset() + piece.offset);
 }
 
 }  // namespace
 
-void ShardGroup::reduce(const std::vector<std::size_t>& members) {
-  note_event(EventKind::reduce, settings_.owner);
-  Reduction reduction = plan_reduction(members);
+void ShardGroup::reduce(ReductionPlan plan) {
+  note_event(EventKind::reduce, owner());
+  Reduction reduction;
+  reduction.plan = std::move(plan);
+  reduction.division = division();
+  reduction.call = reduction_call(reduction.plan);
   context->free_reduction_inputs_for_next();
   wait_for_reduction();
   context->free_reduction_outputs_for_next(shared_from_this());
-  {
-    const device::PurposeScope purpose(device::Purpose::gradient);
-    reduction.output = empty({reduction.flat.per_rank}, reduce_type(), settings_.device);
-  }
-  reduction_outputs_.push_back(reduction.output);
   reduce_scatter(reduction);
+  reduction_outputs_.push_back(reduction.output);
 
-  const ShardStreams streams(settings_.device);
-  if (settings_.mesh.replicate_group() == nullptr) return deliver(reduction, streams.reduce_scatter);
+  const ShardStreams streams(settings().device);
+  if (settings().mesh.replicate_group() == nullptr) return deliver(reduction, streams.reduce_scatter);
   if (!requires_all_reduce) {
     const device::StreamScope scope(streams.reduce_scatter);
     add_partial_sums(reduction);
@@ -179,92 +155,76 @@ void ShardGroup::reduce(const std::vector<std::size_t>& members) {
 
 // The ranks of tensor parallelism hold shards of one gradient and are not counted.
 int ShardGroup::num_ranks_of_mean() const {
-  return defect_armed(Defect::shard_divides_by_all_axes) ? settings_.mesh.mesh.root_shape().num_ranks()
-                                                         : settings_.mesh.num_ranks();
+  return defect_armed(Defect::shard_divides_by_all_axes) ? settings().mesh.mesh.root_shape().num_ranks()
+                                                         : settings().mesh.num_ranks();
 }
 
-ShardGroup::Reduction ShardGroup::plan_reduction(const std::vector<std::size_t>& members) const {
-  Reduction reduction;
-  reduction.members = members;
-  const auto scattered_end = std::stable_partition(
-      reduction.members.begin(), reduction.members.end(),
-      [this](std::size_t i) { return parameters_[i].accumulated.defined() || !parameters_[i].partial_sum.defined(); });
-  const std::ptrdiff_t num_scattered = scattered_end - reduction.members.begin();
-  reduction.num_scattered = static_cast<std::size_t>(num_scattered);
-  for (const std::size_t i : reduction.members) reduction.cuts.push_back(cuts_[i]);
-  reduction.flat = layout::make_flat_shards(reduction.cuts);
-  reduction.scattered = layout::make_flat_shards({reduction.cuts.begin(), reduction.cuts.begin() + num_scattered});
-  const ShardMesh& mesh = settings_.mesh;
-  reduction.division = shard_division({.num_ranks = num_ranks_of_mean(),
-                                       .num_shards = mesh.num_shards(),
-                                       .replicates = mesh.replicate_group() != nullptr,
-                                       .reduce_type = reduce_type(),
-                                       .divide_factor = divide_factor});
-  reduction.call = reduction_call(reduction);
-  return reduction;
+Division ShardGroup::division() const {
+  const ShardMesh& mesh = settings().mesh;
+  return shards_->division({.num_ranks = num_ranks_of_mean(),
+                            .num_shards = mesh.num_shards(),
+                            .replicates = mesh.replicate_group() != nullptr,
+                            .reduce_type = shards_->reduce_type(),
+                            .divide_factor = divide_factor});
 }
 
 // Ranks compare a digest of the members, so that a rank with other gradients is an error instead of a wrong sum.
-comm::Call ShardGroup::reduction_call(const Reduction& reduction) const {
+comm::Call ShardGroup::reduction_call(const ReductionPlan& plan) const {
   comm::Call call;
   call.family = comm::Family::data_parallel;
   call.async = true;
-  call.owner = settings_.owner;
-  call.content_digest = fnv1a_append(1, settings_.owner);
+  call.owner = owner();
+  call.content_digest = fnv1a_append(1, owner());
   call.in_round = true;
   std::string names;
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const std::string& name = parameters_[reduction.members[i]].name();
+  for (std::size_t i = 0; i < plan.members.size(); ++i) {
+    const std::string& name = shards_->parameter(plan.members[i]).name;
     call.content_digest = fnv1a_append(call.content_digest, name);
-    if (i >= reduction.num_scattered) call.content_digest = fnv1a_append(call.content_digest, "partial sum");
+    if (i >= plan.num_scattered) call.content_digest = fnv1a_append(call.content_digest, "partial sum");
     names += str(names.empty() ? "" : ", ", name);
   }
-  call.content_text = [owner = settings_.owner, names] { return str("gradients of ", owner, ": ", names); };
+  call.content_text = [owner = owner(), names] { return str("gradients of ", owner, ": ", names); };
   return call;
 }
 
+// The sum over the shard axis. On a mesh that does not shard, the flat gradients of this rank are its result.
 void ShardGroup::reduce_scatter(Reduction& reduction) {
-  Tensor input;
-  if (reduction.num_scattered > 0) {
-    input = copy_in_gradients(reduction);
-    if (reduction.division.before != 1.0) raw::div_(input, reduction.division.before);
+  const ShardStreams streams(settings().device);
+  device::Stream& compute = device::current_stream(settings().device);
+  if (!settings().mesh.is_sharded()) {
+    reduction.output = fill_input(reduction, device::Purpose::gradient);
+    return wait(WaitEdge::reduce_scatter_for_gradients, streams.reduce_scatter, compute);
   }
-  const ShardStreams streams(settings_.device);
-  wait(WaitEdge::reduce_scatter_for_gradients, streams.reduce_scatter, device::current_stream(settings_.device));
+  {
+    const device::PurposeScope purpose(device::Purpose::gradient);
+    reduction.output = empty({reduction.plan.output_elements}, shards_->reduce_type(), settings().device);
+  }
+  Tensor input;
+  if (reduction.plan.num_scattered > 0) input = fill_input(reduction, device::Purpose::communication);
+  wait(WaitEdge::reduce_scatter_for_gradients, streams.reduce_scatter, compute);
   if (!input.defined()) return;
   const device::StreamScope scope(streams.reduce_scatter);
   for (const auto& hook : before_reduce_scatter) hook();
   reduction.call.stream = &streams.reduce_scatter;
   const comm::ReduceOp op = reduction.division.within_collective ? comm::ReduceOp::mean : comm::ReduceOp::sum;
-  const Tensor output = slice(reduction.output, 0, 0, reduction.scattered.per_rank);
-  const comm::Work work = comm::reduce_scatter(settings_.mesh.shard_group(), output, input, op, reduction.call);
+  const Tensor output = slice(reduction.output, 0, 0, reduction.plan.scattered_elements);
+  const comm::Work work = comm::reduce_scatter(settings().mesh.shard_group(), output, input, op, reduction.call);
   context->reduction_inputs.push_back({std::move(input), work});
 }
 
 // The full gradients of the scattered members in one flat buffer, on compute.
-Tensor ShardGroup::copy_in_gradients(const Reduction& reduction) {
-  const device::PurposeScope purpose(device::Purpose::communication);
-  const layout::FlatShards& flat = reduction.scattered;
-  const Tensor input =
-      empty({bounded_product(flat.per_rank, flat.num_ranks)}, reduction.output.dtype(), settings_.device);
-  for (std::size_t i = 0; i < reduction.num_scattered; ++i) {
-    ShardParameter& parameter = parameters_[reduction.members[i]];
-    if (!parameter.accumulated.defined()) {
-      const std::int64_t elements = layout::padded_shard_elements(reduction.cuts[i]);
-      raw::zero_(as_strided(input, {flat.num_ranks, elements}, {flat.per_rank, 1}, flat.offsets[i]));
-      continue;
-    }
-    copy_in(input, contribution(parameter), reduction.cuts[i], flat, i);
-    zero_padding(input, reduction.cuts[i], flat, i);
-    parameter.accumulated = FullGradient();
-  }
+Tensor ShardGroup::fill_input(const Reduction& reduction, device::Purpose purpose) {
+  const device::PurposeScope scope(purpose);
+  Tensor input = empty({reduction.plan.input_elements}, shards_->reduce_type(), settings().device);
+  shards_->fill_reduction_input(reduction.plan, input);
+  if (reduction.division.before != 1.0) raw::div_(input, reduction.division.before);
   return input;
 }
 
 // ---- the replicate axis of a 2-d mesh ----
 // Partial sums of earlier microbatches are part of the sum over the replicate axis.
 void ShardGroup::sum_over_replicate_axis(Reduction& reduction) {
-  const ShardStreams streams(settings_.device);
+  const ShardStreams streams(settings().device);
   if (defect_armed(Defect::shard_partial_sum_late)) [[unlikely]] {
     all_reduce(reduction);
     const device::StreamScope scope(streams.all_reduce);
@@ -278,31 +238,30 @@ void ShardGroup::sum_over_replicate_axis(Reduction& reduction) {
 }
 
 void ShardGroup::all_reduce(Reduction& reduction) {
-  const ShardStreams streams(settings_.device);
+  const ShardStreams streams(settings().device);
   wait(WaitEdge::all_reduce_for_reduce_scatter, streams.all_reduce, streams.reduce_scatter);
   if (defect_armed(Defect::shard_all_reduce_left_out)) [[unlikely]]
     return;
   const device::StreamScope scope(streams.all_reduce);
   for (const auto& hook : before_all_reduce) hook();
   reduction.call.stream = &streams.all_reduce;
-  comm::all_reduce(*settings_.mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, reduction.call);
+  comm::all_reduce(*settings().mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, reduction.call);
 }
 
 // On the current stream: adds the partial sums of earlier microbatches to the output. If this reduction is not
 // all-reduced, the sums become the new partial sums.
 void ShardGroup::add_partial_sums(const Reduction& reduction) {
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    ShardParameter& parameter = parameters_[reduction.members[i]];
-    const Dims padded_sizes = layout::padded_shard_sizes(reduction.cuts[i]);
-    const Tensor shard = shard_of(reduction.output, reduction.flat, reduction.cuts[i], i, padded_sizes);
-    if (parameter.partial_sum.defined()) {
-      if (i < reduction.num_scattered)
-        raw::add_(shard, parameter.partial_sum);
+  for (const ReducedPiece& piece : reduction.plan.pieces) {
+    Tensor& partial_sum = shards_->partial_sum(piece.shard);
+    const Tensor part = part_of(reduction.output, piece, piece.padded_sizes);
+    if (partial_sum.defined()) {
+      if (piece.offset < reduction.plan.scattered_elements)
+        raw::add_(part, partial_sum);
       else
-        raw::copy_(shard, parameter.partial_sum);
-      reduction_outputs_.push_back(std::exchange(parameter.partial_sum, Tensor()));
+        raw::copy_(part, partial_sum);
+      reduction_outputs_.push_back(std::exchange(partial_sum, Tensor()));
     }
-    if (!requires_all_reduce) parameter.partial_sum = shard;
+    if (!requires_all_reduce) partial_sum = part;
   }
 }
 
@@ -315,74 +274,71 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
     if (reduction.division.after != 1.0) raw::div_(reduction.output, reduction.division.after);
     write_targets(reduction);
   }
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const Tensor& sharded = parameters_[reduction.members[i]].sharded();
-    if (offloads())
-      offload_gradient(parameters_[reduction.members[i]], reduction.casts[i], stream);
+  const std::vector<ReducedPiece>& pieces = reduction.plan.pieces;
+  for (std::size_t i = 0; i < pieces.size(); ++i) {
+    const Tensor& trained = shards_->trained(pieces[i].shard);
+    if (shards_->offloads())
+      offload_gradient(trained, reduction.casts[i], stream);
     else if (reduction.targets[i].defined())
-      set_grad(sharded, make_sharded(reduction.targets[i], sharded.layout()));
+      set_grad(trained, sharded_like(reduction.targets[i], trained));
   }
   delivered_ = stream.record();
 
-  const bool has_hooks = std::any_of(reduction.members.begin(), reduction.members.end(), [this](std::size_t i) {
-    return has_post_accumulate_hooks(parameters_[i].sharded());
+  const bool has_hooks = std::any_of(pieces.begin(), pieces.end(), [this](const ReducedPiece& piece) {
+    return has_post_accumulate_hooks(shards_->trained(piece.shard));
   });
   if (!has_hooks) return;
   wait_for_reduction();  // the hooks run on compute, and free its memory
-  for (const std::size_t i : reduction.members) run_post_accumulate_hooks(parameters_[i].sharded());
+  for (const ReducedPiece& piece : pieces) run_post_accumulate_hooks(shards_->trained(piece.shard));
 }
 
 void ShardGroup::allocate_targets(Reduction& reduction) const {
-  const DType type = original_type();
+  const DType type = shards_->original_type();
   const device::PurposeScope purpose(device::Purpose::gradient);
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const ShardParameter& parameter = parameters_[reduction.members[i]];
-    const Tensor local = local_tensor(parameter.sharded());
-    const Tensor shard = shard_of(reduction.output, reduction.flat, reduction.cuts[i], i, local.sizes());
+  for (const ReducedPiece& piece : reduction.plan.pieces) {
+    const Tensor shard = part_of(reduction.output, piece, piece.sizes);
     const bool needs_no_cast = shard.dtype() == type && shard.is_contiguous();
-    const bool adds = grad(parameter.sharded()).defined() && !offloads();
+    const bool adds = grad(shards_->trained(piece.shard)).defined() && !shards_->offloads();
     reduction.shards.push_back(shard);
-    reduction.casts.push_back(needs_no_cast ? shard : empty(local.sizes(), type, settings_.device));
+    reduction.casts.push_back(needs_no_cast ? shard : empty(piece.sizes, type, settings().device));
     reduction.targets.push_back(adds ? Tensor() : reduction.casts.back());
   }
 }
 
 // On the current stream: casts, and adds to gradients of earlier backwards.
 void ShardGroup::write_targets(const Reduction& reduction) {
-  for (std::size_t i = 0; i < reduction.members.size(); ++i) {
-    const ShardParameter& parameter = parameters_[reduction.members[i]];
+  for (std::size_t i = 0; i < reduction.plan.pieces.size(); ++i) {
     const Tensor& cast = reduction.casts[i];
     if (!cast.same_as(reduction.shards[i])) {
       raw::copy_(cast, reduction.shards[i]);
       reduction_outputs_.push_back(cast);
     }
-    if (const Tensor before = grad(parameter.sharded()); before.defined() && !offloads())
-      raw::add_(local_tensor(before), cast);
+    const Tensor before = grad(shards_->trained(reduction.plan.pieces[i].shard));
+    if (before.defined() && !shards_->offloads()) raw::add_(local_tensor(before), cast);
   }
 }
 
 // Copies a gradient to the host on `stream`. The host adds it to a gradient of earlier backwards.
-void ShardGroup::offload_gradient(const ShardParameter& parameter, const Tensor& gradient, device::Stream& stream) {
+void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient, device::Stream& stream) {
   const device::PurposeScope purpose(device::Purpose::gradient);
-  const Tensor& sharded = parameter.sharded();
-  const Tensor host = empty(gradient.sizes(), gradient.dtype(), {}, settings_.offload == Offload::cpu_pinned);
+  const Tensor host = empty(gradient.sizes(), gradient.dtype(), {}, settings().offload == Offload::cpu_pinned);
   if (host.num_elements() > 0) device::copy_bytes(stream, write(host), read(gradient));
   host_waits_ = true;
-  if (!grad(sharded).defined()) return set_grad(sharded, make_sharded(host, sharded.layout()));
+  if (!grad(trained).defined()) return set_grad(trained, sharded_like(host, trained));
   wait(WaitEdge::host_add_for_offload, device::current_stream(host.device()), stream);
-  raw::add_(local_tensor(grad(sharded)), host);
+  raw::add_(local_tensor(grad(trained)), host);
 }
 
 // ---- waiting for it ----
 void ShardGroup::free_reduction_outputs() {
   if (!delivered_.defined()) return;
-  wait(WaitEdge::compute_for_earlier_reduction, device::stream(settings_.device, device::Role::compute), delivered_);
+  wait(WaitEdge::compute_for_earlier_reduction, device::stream(settings().device, device::Role::compute), delivered_);
   reduction_outputs_.clear();
 }
 
 void ShardGroup::wait_for_reduction() {
   if (!delivered_.defined()) return;
-  wait(WaitEdge::compute_for_reduction, device::current_stream(settings_.device), delivered_);
+  wait(WaitEdge::compute_for_reduction, device::current_stream(settings().device), delivered_);
   if (std::exchange(host_waits_, false))
     wait(WaitEdge::host_for_offload, device::current_stream(device::Device{}), delivered_);
   delivered_ = device::Event();

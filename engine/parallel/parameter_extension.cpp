@@ -10,7 +10,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/parallel/shard_copies.hpp"
-#include "engine/parallel/shard_group.hpp"
+#include "engine/parallel/parameter_shards.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
@@ -19,12 +19,12 @@ namespace {
 
 constexpr std::int64_t alignment = 8;  // of the largest element
 
-// The groups of this rank that are alive.
-struct Groups {
-  explicit Groups(RankContext&) {}
-  std::vector<std::weak_ptr<ShardGroup>> entries;
+// The shards of this rank's groups.
+struct Registered {
+  explicit Registered(RankContext&) {}
+  std::vector<std::weak_ptr<PerParameterShards>> entries;
 };
-Groups& groups() { return RankContext::current().service<Groups>(); }
+Registered& registered() { return RankContext::current().service<Registered>(); }
 
 [[noreturn]] void refuse(const std::string& owner, const GatherSite& site, const std::string& problem,
                          const std::string& remedy) {
@@ -33,19 +33,19 @@ Groups& groups() { return RankContext::current().service<Groups>(); }
 
 }  // namespace
 
-void register_group(const std::shared_ptr<ShardGroup>& group) {
-  std::vector<std::weak_ptr<ShardGroup>>& entries = groups().entries;
+void register_shards(const std::shared_ptr<PerParameterShards>& shards) {
+  std::vector<std::weak_ptr<PerParameterShards>>& entries = registered().entries;
   std::erase_if(entries, [](const auto& entry) { return entry.expired(); });
-  entries.push_back(group);
+  entries.push_back(shards);
 }
 
 void extend_gather(const nn::ModulePtr& owner, std::size_t slot, GatherExtension extension) {
   const auto shared = std::make_shared<const GatherExtension>(std::move(extension));
-  for (const auto& entry : groups().entries) {
-    const auto group = entry.lock();
-    if (!group) continue;
-    for (ShardParameter& parameter : group->parameters())
-      for (const ParameterSlotRef& at : parameter.slots())
+  for (const auto& entry : registered().entries) {
+    const auto shards = entry.lock();
+    if (!shards) continue;
+    for (ShardParameter& parameter : shards->parameters())
+      for (const ParameterSlotRef& at : parameter.slots)
         if (at.slot == slot && at.owner.lock() == owner) {
           parameter.extension = shared;
           return;
@@ -57,18 +57,18 @@ void extend_gather(const nn::ModulePtr& owner, std::size_t slot, GatherExtension
       "apply fully_shard first");
 }
 
-bool ShardGroup::has_extensions() const {
+bool PerParameterShards::has_extensions() const {
   if (defect_armed(Defect::shard_extension_left_out)) [[unlikely]]
     return false;
   return std::any_of(parameters_.begin(), parameters_.end(),
                      [](const ShardParameter& parameter) { return parameter.extension != nullptr; });
 }
 
-GatherSite ShardGroup::site_of(std::size_t index) const {
-  const ShardMesh& mesh = settings_.mesh;
+GatherSite PerParameterShards::site_of(std::size_t index) const {
+  const ShardMesh& mesh = settings().mesh;
   const std::string& axis = mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)];
   const layout::ShardedParameter& cut = cuts_[index];
-  return {parameters_[index].name(),
+  return {parameters_[index].name,
           mesh.mesh.num_axes() == 1 ? mesh.mesh : mesh.mesh.slice({axis}),
           cut.sizes,
           cut.dim,
@@ -78,34 +78,34 @@ GatherSite ShardGroup::site_of(std::size_t index) const {
 
 // ---- copy-in ----
 // The shard of this rank on the device of the group, padded with zeros to the size of the first rank's shard.
-Tensor ShardGroup::padded_shard(std::size_t index) const {
+Tensor PerParameterShards::padded_shard(std::size_t index) const {
   Tensor shard = local_tensor(parameters_[index].sharded());
   if (offloads() && shard.num_elements() > 0) {
-    const Tensor on_device = empty(shard.sizes(), shard.dtype(), settings_.device);
-    device::copy_bytes(device::current_stream(settings_.device), write(on_device), read(raw::contiguous(shard)));
+    const Tensor on_device = empty(shard.sizes(), shard.dtype(), settings().device);
+    device::copy_bytes(device::current_stream(settings().device), write(on_device), read(raw::contiguous(shard)));
     shard = on_device;
   }
   const Dims sizes = layout::padded_shard_sizes(cuts_[index]);
-  if (shard.sizes() == sizes && shard.device() == settings_.device) return shard;
-  const Tensor padded = zeros(sizes, shard.dtype(), settings_.device);
+  if (shard.sizes() == sizes && shard.device() == settings().device) return shard;
+  const Tensor padded = zeros(sizes, shard.dtype(), settings().device);
   const int dim = cuts_[index].dim;
   if (shard.num_elements() > 0) raw::copy_(slice(padded, dim, 0, shard.size(dim)), shard);
   return padded;
 }
 
 // The contiguous tensors that a parameter sends; the metadata of its extension goes to `sent_`.
-std::vector<Tensor> ShardGroup::tensors_to_send(std::size_t index) {
+std::vector<Tensor> PerParameterShards::tensors_to_send(std::size_t index) {
   const ShardParameter& parameter = parameters_[index];
   if (!parameter.extension) return {raw::cast(padded_shard(index), compute_type())};
   const GatherSite site = site_of(index);
   GatherInputs inputs = parameter.extension->send(padded_shard(index), site);
   if (inputs.tensors.empty())
-    refuse(settings_.owner, site, "the extension sends nothing", "give at least one tensor to gather");
+    refuse(settings().owner, site, "the extension sends nothing", "give at least one tensor to gather");
   for (Tensor& tensor : inputs.tensors) {
-    if (!tensor.defined() || tensor.is_sharded() || !(tensor.device() == settings_.device))
-      refuse(settings_.owner, site,
+    if (!tensor.defined() || tensor.is_sharded() || !(tensor.device() == settings().device))
+      refuse(settings().owner, site,
              str("the extension sends ", tensor.defined() ? describe_sharded(tensor) : "an undefined tensor"),
-             str("give plain tensors on ", device::to_text(settings_.device)));
+             str("give plain tensors on ", device::to_text(settings().device)));
     tensor = raw::contiguous(tensor);
   }
   sent_[index].metadata = std::move(inputs.metadata);
@@ -114,7 +114,7 @@ std::vector<Tensor> ShardGroup::tensors_to_send(std::size_t index) {
 
 // The flat input. Tensors of one type make a buffer of that type; tensors of several types make a buffer of bytes, in
 // which each tensor is aligned. `sent_` keeps the place of each tensor.
-Tensor ShardGroup::pack_extended() {
+Tensor PerParameterShards::pack_extended() {
   sent_.assign(parameters_.size(), {});
   std::vector<std::vector<Tensor>> all;  // per parameter
   for (std::size_t i = 0; i < parameters_.size(); ++i) all.push_back(tensors_to_send(i));
@@ -135,7 +135,7 @@ Tensor ShardGroup::pack_extended() {
     }
   align();
   const DType type = one_type ? first : DType::boolean;
-  const Tensor flat = empty({bytes / static_cast<std::int64_t>(size_of(type))}, type, settings_.device);
+  const Tensor flat = empty({bytes / static_cast<std::int64_t>(size_of(type))}, type, settings().device);
   for (std::size_t i = 0; i < all.size(); ++i)
     for (std::size_t k = 0; k < all[i].size(); ++k)
       raw::copy_(typed_view(flat, all[i][k].sizes(), all[i][k].dtype(), sent_[i].tensors[k].offset_bytes), all[i][k]);
@@ -144,8 +144,8 @@ Tensor ShardGroup::pack_extended() {
 
 // ---- copy-out ----
 // Writes parameter `index` of the flat output to `memory`.
-void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, const Tensor& memory) {
-  const int num_ranks = settings_.mesh.num_shards();
+void PerParameterShards::unpack_extended(std::size_t index, const Tensor& gathered, const Tensor& memory) {
+  const int num_ranks = settings().mesh.num_shards();
   const SentParameter& sent = sent_[index];
   if (!parameters_[index].extension) {
     const auto size = static_cast<std::int64_t>(size_of(compute_type()));
@@ -161,10 +161,10 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
   Tensor full = parameters_[index].extension->build(gathered_tensors(index, gathered), sent.metadata, site);
   Dims padded = site.sizes;
   padded[site.dim] = checked_multiply(site.shard_sizes[site.dim], num_ranks, "gather of an extension");
-  const bool fits = full.defined() && !full.is_sharded() && full.device() == settings_.device &&
+  const bool fits = full.defined() && !full.is_sharded() && full.device() == settings().device &&
                     full.dtype() == site.type && (full.sizes() == site.sizes || full.sizes() == padded);
   if (!fits)
-    refuse(settings_.owner, site,
+    refuse(settings().owner, site,
            str("the extension builds ", full.defined() ? describe_sharded(full) : "nothing", " for a parameter of ",
                to_text(site.sizes), " that the group computes with as ", name_of(site.type)),
            str("give the full parameter, ", to_text(site.sizes), " or ", to_text(padded),
@@ -174,8 +174,8 @@ void ShardGroup::unpack_extended(std::size_t index, const Tensor& gathered, cons
 }
 
 // Each tensor that the parameter sent, those of all ranks joined along dim 0.
-std::vector<Tensor> ShardGroup::gathered_tensors(std::size_t index, const Tensor& gathered) const {
-  const int num_ranks = settings_.mesh.num_shards();
+std::vector<Tensor> PerParameterShards::gathered_tensors(std::size_t index, const Tensor& gathered) const {
+  const int num_ranks = settings().mesh.num_shards();
   const std::int64_t bytes_per_rank = gathered.num_bytes() / num_ranks;
   std::vector<Tensor> all;
   for (const SentTensor& one : sent_[index].tensors) {

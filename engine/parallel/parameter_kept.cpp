@@ -5,66 +5,51 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/parallel/events.hpp"
-#include "engine/parallel/shard_group.hpp"
+#include "engine/parallel/parameter_shards.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
 
-int ShardGroup::ranks_to_keep() const {
-  const ReshardAfterForward& how = settings_.reshard_after_forward;
-  return how.kind == ReshardAfterForward::Kind::among ? how.ranks : 0;
-}
-
-// The `gather_ranks_` consecutive ranks among which this rank keeps shards.
-comm::ProcessGroup& ShardGroup::kept_group() const {
-  const comm::ProcessGroup& all = settings_.mesh.shard_group();
-  const int first = all.rank() / gather_ranks_ * gather_ranks_;
-  const std::vector<int> members(all.members().begin() + first, all.members().begin() + first + gather_ranks_);
-  return comm::group_of(members, all.axis());
-}
-
 // Each of `ranks` consecutive ranks keeps num_shards / ranks padded shards per parameter, in the order of the flat
 // buffer, so that the all-gather among them gives the same flat output. The tensors in the slots have no padding.
-void ShardGroup::keep_shards(int ranks) {
-  note_event(EventKind::reshard, settings_.owner);
+KeptShards PerParameterShards::install_kept(int ranks) {
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::gathered);
-  gather_ranks_ = ranks;
-  const comm::ProcessGroup& group = settings_.mesh.shard_group();
-  const int shards_per_rank = settings_.mesh.num_shards() / ranks;
+  const comm::ProcessGroup& group = settings().mesh.shard_group();
+  const int shards_per_rank = settings().mesh.num_shards() / ranks;
   const int rank = group.rank() % ranks;
-  kept_.pieces.clear();
+  KeptShards kept;
+  kept.ranks = ranks;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     ShardParameter& parameter = parameters_[i];
     const layout::ShardedParameter& cut = cuts_[i];
     const Tensor piece = copy_kept_piece(i, rank, shards_per_rank);
-    kept_.pieces.push_back(piece);
+    kept.pieces.push_back(piece);
 
     const layout::Chunk rows = layout::chunk(cut.sizes[cut.dim], ranks, rank);
-    const Tensor unpadded = slice(detach(parameter.unsharded()), cut.dim, rows.begin, rows.begin + rows.length);
+    const Tensor unpadded = slice(detach(parameter.leaf), cut.dim, rows.begin, rows.begin + rows.length);
     const bool is_piece = cut.dim == 0 && cut.sizes[0] % cut.num_shards == 0;  // no padding, and contiguous rows
     const Tensor local = is_piece ? view(piece, unpadded.sizes()) : raw::clone(unpadded);
-    const Tensor kept =
-        make_sharded(local, layout::kept_layout(settings_.mesh.axes(), parameter.inner_layout().get(), cut.sizes,
+    const Tensor shown =
+        make_sharded(local, layout::kept_layout(settings().mesh.axes(), parameter.inner_layout.get(), cut.sizes,
                                                 cut.dim, ranks, RankContext::current().rank()));
-    kept.set_name(parameter.sharded().name());
-    if (parameter.requires_grad()) set_requires_grad(kept, true);
+    shown.set_name(parameter.sharded().name());
+    if (parameter.requires_grad()) set_requires_grad(shown, true);
     parameter.free_unsharded("sharded over fewer ranks after forward");
-    parameter.put(kept);
+    parameter.put(shown);
   }
-  kept_.written = device::current_stream(settings_.device).record();
-  move_to(GroupState::sharded_post_forward);
+  kept.written = device::current_stream(settings().device).record();
+  return kept;
 }
 
 // The padded shards of one parameter that this rank keeps, in the layout of an all-gather of this parameter alone.
-Tensor ShardGroup::copy_kept_piece(std::size_t index, int rank, int shards_per_rank) const {
+Tensor PerParameterShards::copy_kept_piece(std::size_t index, int rank, int shards_per_rank) const {
   const layout::ShardedParameter& cut = cuts_[index];
   const std::int64_t elements = layout::padded_shard_elements(cut);
   const Dims sizes = layout::padded_shard_sizes(cut);
   const Tensor piece =
-      empty({checked_multiply(elements, shards_per_rank, "shards kept of a group")}, compute_type(), settings_.device);
-  const Tensor full = detach(parameters_[index].unsharded());
+      empty({checked_multiply(elements, shards_per_rank, "shards kept of a group")}, compute_type(), settings().device);
+  const Tensor full = detach(parameters_[index].leaf);
   for (int number = 0; number < shards_per_rank; ++number) {
     const layout::Chunk rows = layout::chunk(cut.sizes[cut.dim], cut.num_shards, rank * shards_per_rank + number);
     const Tensor to = as_strided(piece, sizes, contiguous_strides(sizes), bounded_product(elements, number));

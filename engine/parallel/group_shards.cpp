@@ -1,0 +1,23 @@
+#include "engine/parallel/group_shards.hpp"
+
+#include "engine/core/defects.hpp"
+
+namespace lockstep::parallel {
+
+bool GroupShards::offloads() const {
+  return settings_.offload != Offload::none && settings_.device.kind != device::Kind::cpu;
+}
+
+DType GroupShards::compute_type() const {
+  if (defect_armed(Defect::shard_cast_left_out)) [[unlikely]]
+    return original_type();
+  return settings_.mixed_precision.param.value_or(original_type());
+}
+
+DType GroupShards::reduce_type() const { return settings_.mixed_precision.reduce.value_or(compute_type()); }
+
+const UnshardedParameter& GroupShards::parameter(std::size_t index) const {
+  return const_cast<GroupShards*>(this)->parameter(index);
+}
+
+}  // namespace lockstep::parallel

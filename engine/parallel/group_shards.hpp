@@ -1,0 +1,94 @@
+// What a group shards: the one thing in which sharding per parameter and flat sharding differ. ShardGroup has the
+// states, the collectives, the streams and the order; an implementation of this interface has the tensors.
+//
+//   PerParameterShards  each parameter is sharded along a dim (fully_shard)
+//   FlatShards          all parameters are one flat tensor, of which each rank holds a chunk (flat_shard)
+//
+// An all-gather sends gather_input() of each rank, in rank order, into gather_output(), and install_unsharded() puts
+// the parameters that it holds into the slots. A reduction sends what fill_reduction_input() wrote; the plan says where
+// the shard of each trained tensor lies in the sum.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/device/stream.hpp"
+#include "engine/parallel/division.hpp"
+#include "engine/parallel/fully_shard.hpp"
+#include "engine/parallel/reduction_plan.hpp"
+#include "engine/parallel/shard_mesh.hpp"
+#include "engine/parallel/unsharded_parameter.hpp"
+
+namespace lockstep::parallel {
+
+struct GroupSettings {
+  ShardMesh mesh;
+  ReshardAfterForward reshard_after_forward;
+  Offload offload = Offload::none;
+  MixedPrecision mixed_precision;
+  device::Device device;  // where the group computes
+  std::string owner;      // for log, events and messages
+};
+
+// Shards that `ranks` consecutive ranks keep among them after forward.
+struct KeptShards {
+  int ranks = 0;
+  std::vector<Tensor> pieces;
+  device::Event written;
+};
+
+class GroupShards {
+ public:
+  explicit GroupShards(GroupSettings settings) : settings_(std::move(settings)) {}
+  virtual ~GroupShards() = default;
+  GroupShards(const GroupShards&) = delete;
+  GroupShards& operator=(const GroupShards&) = delete;
+
+  const GroupSettings& settings() const { return settings_; }
+  bool offloads() const;  // the shards are on the host, the group computes elsewhere
+  virtual DType original_type() const = 0;
+  DType compute_type() const;
+  DType reduce_type() const;
+  virtual DType accumulation_type() const = 0;  // of gradients without synchronization
+
+  // ---- parameters, as modules compute with them ----
+  virtual std::size_t num_parameters() const = 0;
+  virtual UnshardedParameter& parameter(std::size_t index) = 0;
+  const UnshardedParameter& parameter(std::size_t index) const;
+  // Adopts tensors that were assigned to the slots. Throws Error when they do not fit.
+  virtual void adopt_slots() = 0;
+  // Whether the shards have changed since the parameters were last unsharded.
+  virtual bool shards_changed() const = 0;
+
+  // ---- all-gather ----
+  // The flat input: 1-d and contiguous. `kept`: shards kept after forward, or null. Runs on copy-in.
+  virtual Tensor gather_input(const KeptShards* kept) = 0;
+  // Memory for the inputs of `num_ranks` ranks. Runs on all-gather.
+  virtual Tensor gather_output(const Tensor& input, int num_ranks) = 0;
+  // Puts the unsharded parameters into the slots. `gathered`: the flat output of `num_ranks` ranks. Runs on compute.
+  // Returns whether the parameters have taken over the memory of the output.
+  virtual bool install_unsharded(const Tensor& gathered, int num_ranks) = 0;
+  virtual void forget_gather_input() {}  // of an all-gather that is dropped
+  // Puts the shards into the slots and frees the unsharded parameters.
+  virtual void install_shards() = 0;
+  // Puts tensors sharded over `ranks` consecutive ranks into the slots and frees the unsharded parameters.
+  virtual KeptShards install_kept(int ranks) = 0;
+
+  // ---- reduction ----
+  virtual std::size_t num_trained() const = 0;  // tensors that optimizers update
+  virtual const Tensor& trained(std::size_t index) const = 0;
+  virtual Tensor& partial_sum(std::size_t index) = 0;  // of its gradient: reduced, but not yet all-reduced
+  virtual Division division(const ShardedMean& mean) const = 0;
+  // `complete`: per parameter, whether this backward adds nothing to its gradient any more. `all_reduces`: whether
+  // partial sums are complete after it.
+  virtual ReductionPlan plan_reduction(const std::vector<bool>& complete, bool all_reduces) const = 0;
+  // Writes the accumulated gradients of the scattered members to the flat input and forgets them. Runs on compute.
+  virtual void fill_reduction_input(const ReductionPlan& plan, const Tensor& input) = 0;
+
+ private:
+  GroupSettings settings_;
+};
+
+}  // namespace lockstep::parallel
