@@ -84,6 +84,8 @@ constexpr std::array table = {
                "the input of an all-gather is freed without a wait for the all-gather"},
     DefectInfo{shard_output_freed_early, "shard_output_freed_early", DefectKind::order, "engine/parallel",
                "the output of an all-gather is freed without a wait for copy-out"},
+    DefectInfo{flat_memory_freed_early, "flat_memory_freed_early", DefectKind::order, "engine/parallel",
+               "the memory of a flat parameter is freed without a wait for compute"},
     DefectInfo{shard_reduction_ignores_compute, "shard_reduction_ignores_compute", DefectKind::order, "engine/parallel",
                "the reduce-scatter does not wait for the gradients"},
     DefectInfo{shard_reduction_input_freed_early, "shard_reduction_input_freed_early", DefectKind::order,

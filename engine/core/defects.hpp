@@ -50,6 +50,7 @@ enum class Defect {
   shard_compute_ignores_gather,             // compute does not wait for the all-gather
   shard_input_freed_early,                  // the input of an all-gather is freed without a wait for the all-gather
   shard_output_freed_early,                 // the output of an all-gather is freed without a wait for copy-out
+  flat_memory_freed_early,                  // the memory of a flat parameter is freed without a wait for compute
   shard_reduction_ignores_compute,          // the reduce-scatter does not wait for the gradients
   shard_reduction_input_freed_early,        // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter

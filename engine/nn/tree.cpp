@@ -43,8 +43,8 @@ std::vector<NamedParameter> named_parameters(const ModulePtr& root, bool once) {
   std::set<const TensorImpl*> seen;
   for (const auto& [path, module] : once ? named_modules(root) : all_paths(root))
     for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
-      const auto& [name, tensor, sharded, num_draws] = module->parameters[slot];
-      if (!tensor.defined()) continue;
+      const auto& [name, tensor, sharded, num_draws, listed] = module->parameters[slot];
+      if (!tensor.defined() || !listed) continue;
       if (once && !seen.insert(&tensor.impl()).second) continue;
       found.push_back({joined(path, name), module, slot});
     }

@@ -27,6 +27,10 @@ void append_outline(std::string& text, const nn::Module& module, const std::stri
 
 }  // namespace
 
+bool is_sharded(const nn::Module& module) {
+  return is_applied(module, fully_shard_name) || is_applied(module, flat_shard_name);
+}
+
 bool is_applied(const nn::Module& module, std::string_view api) {
   return module.applied.find(api) != module.applied.end();
 }
@@ -46,8 +50,8 @@ Application::Application(nn::ModulePtr module, std::string_view api) : module_(s
 }
 
 void Application::complete(std::map<std::string, nn::Structure> settings, std::vector<std::string> parameter_names,
-                           std::any state) const {
-  LOCKSTEP_CHECK(names_of(module_) == names_before_,
+                           std::any state, Names names) const {
+  LOCKSTEP_CHECK(names == Names::replaced || names_of(module_) == names_before_,
                  "Composable distributed API implementations cannot modify FQNs: ", api_,
                  " changed names or order of the parameters of ", module_->type());
   module_->applied[api_] = {std::move(settings), std::move(parameter_names), std::move(state)};

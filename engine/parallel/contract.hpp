@@ -18,16 +18,20 @@ namespace lockstep::parallel {
 
 inline constexpr std::string_view replicate_name = "replicate";
 inline constexpr std::string_view fully_shard_name = "fully_shard";
+inline constexpr std::string_view flat_shard_name = "flat_shard";
 
 bool is_applied(const nn::Module& module, std::string_view api);
+bool is_sharded(const nn::Module& module);  // by fully_shard or flat_shard
 
 class Application {
  public:
   // Throws Error when `api` was applied to the module already.
   Application(nn::ModulePtr module, std::string_view api);
-  // Registers the API. Throws InternalError when the name or the order of a parameter has changed.
-  void complete(std::map<std::string, nn::Structure> settings, std::vector<std::string> parameter_names,
-                std::any state) const;
+  enum class Names { kept, replaced };  // of parameters, by the API
+  // Registers the API. Throws InternalError when the name or the order of a parameter has changed, unless the API
+  // replaces them.
+  void complete(std::map<std::string, nn::Structure> settings, std::vector<std::string> parameter_names, std::any state,
+                Names names = Names::kept) const;
 
  private:
   nn::ModulePtr module_;

@@ -31,6 +31,11 @@ Division correct_division(const ShardedMean& mean) {
 
 }  // namespace
 
+Division flat_division(int num_ranks) {
+  const layout::DivideFactors factors = layout::float16_factors(num_ranks);
+  return {.before = factors.before, .after = factors.after};
+}
+
 Division shard_division(const ShardedMean& mean) {
   if (defect_armed(Defect::shard_no_division)) [[unlikely]]
     return {};

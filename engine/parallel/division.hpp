@@ -31,4 +31,7 @@ struct ShardedMean {
 };
 Division shard_division(const ShardedMean& mean);
 
+// Of a unit of `flat_shard`: sums divide before and after, whatever their type.
+Division flat_division(int num_ranks);
+
 }  // namespace lockstep::parallel

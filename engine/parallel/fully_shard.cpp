@@ -2,16 +2,13 @@
 #include "engine/parallel/fully_shard.hpp"
 
 #include <map>
-#include <set>
 #include <utility>
 
-#include "engine/autograd/autograd.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/parameter_shards.hpp"
-#include "engine/parallel/shard_collect.hpp"
+#include "engine/parallel/shard_apply.hpp"
 #include "engine/parallel/shard_state.hpp"
-#include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
 
@@ -60,41 +57,18 @@ std::map<std::string, Structure> settings_of(const FullyShardOptions& options, c
                                               {"cast_forward_inputs", precision.cast_forward_inputs}})}};
 }
 
-// Moves parameters and buffers to the device where the group computes.
-void move_to_device(const ParameterCollector& collector, device::Device device) {
-  const NoGrad no_grad;
-  const auto move = [device](const Tensor& tensor, device::Purpose purpose) {
-    if (!tensor.defined() || tensor.is_meta() || tensor.device() == device) return;
-    const device::PurposeScope scope(purpose);
-    nn::swap_data(tensor, raw::to_device(detach(tensor), device));
-  };
-  for (const CollectedParameter& parameter : collector.parameters()) move(parameter.tensor, device::Purpose::parameter);
-  for (const ModulePtr& module : collector.modules())
-    for (const nn::BufferSlot& buffer : module->buffers) move(buffer.tensor, device::Purpose::other);
-}
-
 std::string default_name(const std::vector<ModulePtr>& modules) {
   std::string name;
   for (const ModulePtr& module : modules) name += str(name.empty() ? "" : "+", module->type());
   return name;
 }
 
-void add_hooks(const ModulePtr& module, const ShardStatePtr& state) {
-  module->add_pre_forward([weak = std::weak_ptr(state)](nn::Module&, nn::Inputs& inputs) {
-    if (const auto alive = weak.lock()) alive->pre_forward(inputs);
-  });
-  module->add_post_forward([weak = std::weak_ptr(state)](nn::Module& of, const nn::Inputs&, Structure& outputs) {
-    if (const auto alive = weak.lock()) alive->post_forward(of, outputs);
-  });
-}
-
-// Code that reads or replaces the state of a module calls `settle` first. It reshards the group, so that the slots hold
-// sharded tensors.
-void add_settling(const ModulePtr& module, const std::shared_ptr<ShardGroup>& group) {
-  module->settle = [before = std::move(module->settle), weak = std::weak_ptr(group)] {
-    if (before) before();
-    if (const auto alive = weak.lock()) alive->reshard();
-  };
+StateSettings settings_of_state(const FullyShardOptions& options, device::Device device) {
+  StateSettings settings;
+  settings.precision = options.mixed_precision;
+  settings.device = device;
+  settings.owner = options.name;
+  return settings;
 }
 
 // Throws Error when fully_shard cannot be applied to one of the modules.
@@ -102,9 +76,7 @@ std::vector<Application> applications_to(const std::vector<ModulePtr>& modules) 
   std::vector<Application> applications;
   for (const ModulePtr& module : modules) {
     applications.emplace_back(module, fully_shard_name);
-    if (is_applied(*module, replicate_name))
-      throw Error("Cannot apply `fully_shard()` on a Module already managed by `replicate`",
-                  "shard it over a mesh with a replicate axis instead");
+    check_unmanaged(*module, fully_shard_name);
     if (module->methods().empty())
       throw Error(str("fully_shard does not support containers that do not implement forward: ", outline(*module)),
                   "shard its children, or a module that calls them");
@@ -128,12 +100,7 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
   const auto shards = std::make_shared<PerParameterShards>(std::move(settings), std::move(parameters));
   register_shards(shards);
   auto group = std::make_shared<ShardGroup>(shards);
-  std::set<nn::Module*> settled;
-  for (const ModulePtr& module : modules)
-    if (settled.insert(module.get()).second) add_settling(module, group);
-  for (const ShardParameter& parameter : shards->parameters())
-    for (const ParameterSlotRef& slot : parameter.slots)
-      if (const auto owner = slot.owner.lock(); owner && settled.insert(owner.get()).second) add_settling(owner, group);
+  add_settling(modules, group);
   return group;
 }
 
@@ -149,13 +116,14 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   const ShardMesh shard_mesh(mesh);
   const ReshardAfterForward reshard = normalized(options.reshard_after_forward, shard_mesh.num_shards());
 
-  ParameterCollector collector(options);
+  ParameterCollector collector(options.ignored, options.ignored_parameters,
+                               ParameterCollector::Order::children_first);
   for (std::size_t i = 0; i < modules.size(); ++i)
     collector.collect(modules[i], modules.size() == 1 ? "" : str(i, "."));
   std::vector<int> dims;
   std::vector<std::string> names;
   for (const CollectedParameter& parameter : collector.parameters()) {
-    check_parameter(parameter, options.name);
+    check_parameter(parameter, options.name, fully_shard_name);
     dims.push_back(shard_dim_of(parameter, options));
     sharded_layout_of(parameter, options, shard_mesh);
     names.push_back(parameter.name);
@@ -163,13 +131,13 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   const device::Device device = options.device                   ? *options.device
                                 : collector.parameters().empty() ? device::Device{}
                                                                  : collector.parameters()[0].tensor.device();
-  if (options.device) move_to_device(collector, device);
+  if (options.device) move_to_device(collector.parameters(), collector.modules(), device);
 
   // ---- no check fails from here on ----
   const std::shared_ptr<ShardGroup> group =
       make_group(modules, collector, dims, options,
                  {shard_mesh, reshard, options.offload, options.mixed_precision, device, options.name});
-  const auto state = std::make_shared<ShardState>(modules, options, device, group);
+  const auto state = std::make_shared<ShardState>(modules, settings_of_state(options, device), group);
   for (std::size_t i = 0; i < modules.size(); ++i) {
     applications[i].complete(settings_of(options, mesh, reshard), names, state);
     modules[i]->copy_refusal = "FSDP does not support deepcopy. Please use state dict for serialization.";

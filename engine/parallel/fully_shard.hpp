@@ -41,6 +41,7 @@ struct MixedPrecision {
 };
 
 enum class Offload { none, cpu, cpu_pinned };
+enum class BackwardPrefetch { before, after, none };  // of the next group: before or after this one's backward
 
 // Whether a group is resharded after its forward: yes, no, or partly (`among`): then every `ranks` consecutive ranks
 // keep all shards among them.

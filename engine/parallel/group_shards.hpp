@@ -1,8 +1,8 @@
 // What a group shards: the one thing in which sharding per parameter and flat sharding differ. ShardGroup has the
 // states, the collectives, the streams and the order; an implementation of this interface has the tensors.
 //
-//   PerParameterShards  each parameter is sharded along a dim (fully_shard)
-//   FlatShards          all parameters are one flat tensor, of which each rank holds a chunk (flat_shard)
+//   PerParameterShards   each parameter is sharded along a dim (fully_shard)
+//   FlatParameterShards  all parameters are one flat tensor, of which each rank holds a chunk (flat_shard)
 //
 // An all-gather sends gather_input() of each rank, in rank order, into gather_output(), and install_unsharded() puts
 // the parameters that it holds into the slots. A reduction sends what fill_reduction_input() wrote; the plan says where
@@ -30,6 +30,8 @@ struct GroupSettings {
   MixedPrecision mixed_precision;
   device::Device device;  // where the group computes
   std::string owner;      // for log, events and messages
+  // A backward without gradient synchronization leaves the group unsharded for the next microbatch.
+  bool stays_unsharded_without_sync = false;
 };
 
 // Shards that `ranks` consecutive ranks keep among them after forward.
@@ -52,6 +54,7 @@ class GroupShards {
   DType compute_type() const;
   DType reduce_type() const;
   virtual DType accumulation_type() const = 0;  // of gradients without synchronization
+  virtual DType gradient_type() const { return original_type(); }  // of the gradients that optimizers see
 
   // ---- parameters, as modules compute with them ----
   virtual std::size_t num_parameters() const = 0;
@@ -65,7 +68,7 @@ class GroupShards {
   // ---- all-gather ----
   // The flat input: 1-d and contiguous. `kept`: shards kept after forward, or null. Runs on copy-in.
   virtual Tensor gather_input(const KeptShards* kept) = 0;
-  // Memory for the inputs of `num_ranks` ranks. Runs on all-gather.
+  // Memory for the inputs of `num_ranks` ranks; on a mesh that does not shard the output itself. Runs on all-gather.
   virtual Tensor gather_output(const Tensor& input, int num_ranks) = 0;
   // Puts the unsharded parameters into the slots. `gathered`: the flat output of `num_ranks` ranks. Runs on compute.
   // Returns whether the parameters have taken over the memory of the output.

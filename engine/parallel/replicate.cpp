@@ -24,9 +24,10 @@ ReplicateStatePtr replicate_state_of(const nn::Module& module) {
 
 void replicate(const ModulePtr& module, const ReplicateOptions& options) {
   const Application application(module, replicate_name);
-  if (is_applied(*module, fully_shard_name))
-    throw Error("Cannot apply `replicate()` on a Module already managed by `fully_shard`",
-                "shard it over a mesh with a replicate axis instead");
+  for (const std::string_view other : {fully_shard_name, flat_shard_name})
+    if (is_applied(*module, other))
+      throw Error(str("Cannot apply `replicate()` on a Module already managed by `", other, "`"),
+                  "shard it over a mesh with a replicate axis instead");
   const auto state = std::make_shared<ReplicateState>(module, options);
   application.complete(state->settings(), state->parameter_names(), state);
   module->add_pre_forward([weak = std::weak_ptr(state)](nn::Module&, nn::Inputs& inputs) {

@@ -44,10 +44,10 @@ class Collector {
  private:
   void visit(const ModulePtr& module, const std::string& prefix, bool is_root) {
     if (!seen_.insert(module.get()).second) return;
-    if (is_applied(*module, fully_shard_name)) return;
+    if (is_sharded(*module)) return;
     if (!is_root && is_applied(*module, replicate_name)) return;
     for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
-      const auto& [name, tensor, sharded, num_draws] = module->parameters[slot];
+      const auto& [name, tensor, sharded, num_draws, listed] = module->parameters[slot];
       if (tensor.defined() && tensors_.insert(&tensor.impl()).second)
         covered_.parameters.push_back({prefix + name, module, slot});
     }

@@ -30,15 +30,21 @@ Claims& claims() { return RankContext::current().service<Claims>(); }
 
 }  // namespace
 
-ParameterCollector::ParameterCollector(const FullyShardOptions& options) {
-  for (const nn::ModulePtr& module : options.ignored) seen_.insert(module.get());
-  for (const Tensor& tensor : options.ignored_parameters) ignored_.insert(&tensor.impl());
+ParameterCollector::ParameterCollector(const std::vector<nn::ModulePtr>& ignored,
+                                       const std::vector<Tensor>& ignored_parameters, Order order)
+    : order_(order) {
+  for (const nn::ModulePtr& module : ignored) seen_.insert(module.get());
+  for (const Tensor& tensor : ignored_parameters) ignored_.insert(&tensor.impl());
+}
+
+void ParameterCollector::visit_children(const nn::ModulePtr& module, const std::string& prefix) {
+  for (const nn::ChildSlot& child : module->children) visit(child.module, prefix + child.name + ".", false);
 }
 
 void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root) {
   if (!seen_.insert(module.get()).second) return;
-  if (!is_root && (is_applied(*module, fully_shard_name) || is_applied(*module, replicate_name))) return;
-  for (const nn::ChildSlot& child : module->children) visit(child.module, prefix + child.name + ".", false);
+  if (!is_root && (is_sharded(*module) || is_applied(*module, replicate_name))) return;
+  if (order_ == Order::children_first) visit_children(module, prefix);
   modules_.push_back(module);
   for (std::size_t slot = 0; slot < module->parameters.size(); ++slot) {
     const nn::ParameterSlot& at = module->parameters[slot];
@@ -51,20 +57,21 @@ void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& p
     indices_[&at.tensor.impl()] = parameters_.size();
     parameters_.push_back({prefix + at.name, at.tensor, {{module, slot}}});
   }
+  if (order_ == Order::module_first) visit_children(module, prefix);
 }
 
-void check_parameter(const CollectedParameter& parameter, const std::string& owner) {
+void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api) {
   const Claim* other = claims().find(parameter.tensor);
   if (other && other->is_shard)
-    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is sharded already: fully_shard has made it `",
-                    other->name, "`, ", parameter.tensor.layout()->text()),
+    throw Error(str(api, ": `", parameter.name, "` of ", owner, " is sharded already: it is `", other->name, "`, ",
+                    describe_sharded(parameter.tensor)),
                 "a parameter belongs to one group");
   if (other)
-    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " is the same parameter as `", other->name,
+    throw Error(str(api, ": `", parameter.name, "` of ", owner, " is the same parameter as `", other->name,
                     "`, which another group has sharded"),
                 "shard the modules that share it together, in one group");
   if (parameter.tensor.num_dims() == 0)
-    throw Error(str("fully_shard doesn't support scalar parameters. Change ", parameter.name,
+    throw Error(str(api, " doesn't support scalar parameters. Change ", parameter.name,
                     " to a 1D tensor with numel equal to 1."),
                 "give it one dim");
   if (!parameter.tensor.is_contiguous())
@@ -72,7 +79,7 @@ void check_parameter(const CollectedParameter& parameter, const std::string& own
                     to_text(parameter.tensor.sizes()), " and strides ", to_text(parameter.tensor.strides())),
                 "register a contiguous copy of it");
   if (grad(parameter.tensor).defined())
-    throw Error(str("fully_shard: `", parameter.name, "` of ", owner, " has a gradient, which would be lost"),
+    throw Error(str(api, ": `", parameter.name, "` of ", owner, " has a gradient, which would be lost"),
                 "clear the gradients before sharding");
 }
 

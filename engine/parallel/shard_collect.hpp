@@ -1,4 +1,4 @@
-// The parameters that a call of fully_shard makes a group of, and the checks that a parameter must pass.
+// The parameters that a call of fully_shard or flat_shard makes a group of, and the checks that a parameter must pass.
 #pragma once
 
 #include <map>
@@ -17,18 +17,21 @@ struct CollectedParameter {
   std::vector<ParameterSlotRef> slots;
 };
 
-// Collects the parameters below modules, except those of ignored modules and of modules that fully_shard or replicate
-// has been applied to. Children come before the parameters of the module itself; each parameter is collected once, with
-// all its slots.
+// Collects the parameters below modules, except those of ignored modules and of modules that fully_shard, flat_shard or
+// replicate has been applied to. Each parameter is collected once, with all its slots.
 class ParameterCollector {
  public:
-  explicit ParameterCollector(const FullyShardOptions& options);
+  enum class Order { children_first, module_first };
+  ParameterCollector(const std::vector<nn::ModulePtr>& ignored, const std::vector<Tensor>& ignored_parameters,
+                     Order order);
   void collect(const nn::ModulePtr& root, const std::string& prefix) { visit(root, prefix, true); }
   const std::vector<CollectedParameter>& parameters() const { return parameters_; }
   const std::vector<nn::ModulePtr>& modules() const { return modules_; }  // all visited modules
 
  private:
   void visit(const nn::ModulePtr& module, const std::string& prefix, bool is_root);
+  void visit_children(const nn::ModulePtr& module, const std::string& prefix);
+  Order order_;
   std::vector<CollectedParameter> parameters_;
   std::vector<nn::ModulePtr> modules_;
   std::set<const nn::Module*> seen_;
@@ -37,8 +40,8 @@ class ParameterCollector {
 };
 
 // Throws Error for a parameter that another group has sharded, is a scalar, is not contiguous or has a gradient.
-// `owner`: the name of the group.
-void check_parameter(const CollectedParameter& parameter, const std::string& owner);
+// `owner`: the name of the group. `api`: the caller, for messages.
+void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api);
 // The dim that the options ask for, from 0. Throws Error when the parameter has no such dim.
 int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& options);
 // The layout that the parameter will have. Throws Error as shard_dim_of() does, and for a parameter that is distributed

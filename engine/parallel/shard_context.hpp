@@ -48,6 +48,8 @@ struct ShardContext {
   std::vector<std::weak_ptr<ShardState>> states;         // below the root, in pre-order
   const ShardState* forward_root = nullptr;              // of the running forward
   std::vector<std::weak_ptr<ShardGroup>> forward_order;  // of the forwards since the last backward
+  std::vector<std::weak_ptr<ShardGroup>> first_forward;  // groups in the order in which its forwards began
+  bool first_forward_is_complete = false;
   std::optional<device::Event> post_optim_event;
   bool is_last_backward = true;
   std::uint64_t callback_in = 0;  // the backward that will call the callback of its end; 0: none

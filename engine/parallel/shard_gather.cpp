@@ -4,7 +4,7 @@
 //   all-gather            | flat input to flat output
 //   compute                                          | flat output into the unsharded parameters
 //
-// A group on a mesh that does not shard makes no collective: its flat input is its flat output.
+// A group on a mesh that does not shard makes no collective.
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
@@ -43,13 +43,13 @@ void ShardGroup::begin_unshard(bool after_compute) {
     buffers.input = shards_->gather_input(kept);
   }
   wait(WaitEdge::all_gather_for_copy_in, streams.all_gather, streams.copy_in);
-  if (!settings().mesh.is_sharded()) {
-    buffers.output = buffers.input;
-  } else {
+  {
     const device::StreamScope scope(streams.all_gather);
-    for (const auto& hook : before_all_gather) hook();
+    const bool gathers = settings().mesh.is_sharded();
+    if (gathers)
+      for (const auto& hook : before_all_gather) hook();
     buffers.output = shards_->gather_output(buffers.input, next.num_ranks);
-    buffers.work = all_gather(buffers, kept);
+    if (gathers) buffers.work = all_gather(buffers, kept);
   }
   move_to(std::move(next));
 }

@@ -293,7 +293,7 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
 }
 
 void ShardGroup::allocate_targets(Reduction& reduction) const {
-  const DType type = shards_->original_type();
+  const DType type = shards_->gradient_type();
   const device::PurposeScope purpose(device::Purpose::gradient);
   for (const ReducedPiece& piece : reduction.plan.pieces) {
     const Tensor shard = part_of(reduction.output, piece, piece.sizes);

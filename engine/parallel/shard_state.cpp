@@ -12,21 +12,21 @@
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
 #include "engine/parallel/waits.hpp"
+#include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
 
 ShardStatePtr shard_state_of(const nn::Module& module) {
-  const auto found = module.applied.find(fully_shard_name);
-  return found == module.applied.end() ? nullptr : std::any_cast<ShardStatePtr>(found->second.state);
+  for (const std::string_view api : {fully_shard_name, flat_shard_name})
+    if (const auto found = module.applied.find(api); found != module.applied.end())
+      return std::any_cast<ShardStatePtr>(found->second.state);
+  return nullptr;
 }
 
-ShardState::ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptions& options, device::Device device,
-                       std::shared_ptr<ShardGroup> group)
+ShardState::ShardState(std::vector<nn::ModulePtr> modules, StateSettings settings, std::shared_ptr<ShardGroup> group)
     : context(group ? group->context : std::make_shared<ShardContext>()),
       modules_(modules.begin(), modules.end()),
-      precision_(options.mixed_precision),
-      device_(device),
-      owner_(options.name),
+      settings_(std::move(settings)),
       group_(std::move(group)) {}
 
 namespace {
@@ -42,7 +42,7 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 // All checks come before the first change, so a root that was refused may try again.
 void ShardState::make_root() {
   if (modules_.size() > 1)
-    throw Error(str("FSDP requires a single root module but got ", owner_, ", a group of several"),
+    throw Error(str("FSDP requires a single root module but got ", settings_.owner, ", a group of several"),
                 "shard a module around them, and run that");
   const nn::ModulePtr root = modules_.front().lock();
   std::vector<std::string> on_meta;
@@ -51,9 +51,13 @@ void ShardState::make_root() {
     const ShardStatePtr state = shard_state_of(*entry.module);
     if (!state || std::find(states.begin(), states.end(), state) != states.end()) continue;
     if (state.get() != this && state->is_initialized_)
-      throw Error(str("FSDP state has already been lazily initialized for `", entry.path, "` of ", owner_,
+      throw Error(str("FSDP state has already been lazily initialized for `", entry.path, "` of ", settings_.owner,
                       ", which ran before this root did: FSDP requires running forward through the root module first"),
                   "run a forward of the root before those of its children");
+    if (state->settings_.api != settings_.api)
+      throw Error(str("`", entry.path, "` of ", settings_.owner, " is managed by ", state->settings_.api,
+                      ", and the root by ", settings_.api),
+                  "shard a model with one of the two");
     states.push_back(state);
     if (state->group_)
       for (std::string& name : state->group_->names_on_meta()) on_meta.push_back(std::move(name));
@@ -75,10 +79,28 @@ void ShardState::make_root() {
     state->is_initialized_ = true;
     state->context = context;
     if (state->group_) state->group_->context = context;
+    state->cast_own_buffers();
   }
   if (!group_) return;
   group_->is_root = true;
   group_->set_reshard_after_forward(ReshardAfterForward::of(false));  // backward would unshard it at once
+}
+
+// Buffers keep the type of the computation; state dicts give the original one.
+void ShardState::cast_own_buffers() {
+  if (!settings_.buffer_type) return;
+  const NoGrad no_grad;
+  const device::PurposeScope purpose(device::Purpose::other);
+  for (const auto& weak : settings_.buffer_modules) {
+    const nn::ModulePtr module = weak.lock();
+    if (!module) continue;
+    for (std::size_t slot = 0; slot < module->buffers.size(); ++slot) {
+      const Tensor& tensor = module->buffers[slot].tensor;
+      if (!tensor.defined() || !is_floating(tensor.dtype()) || tensor.dtype() == *settings_.buffer_type) continue;
+      cast_buffers_.push_back({module, slot, tensor.dtype()});
+      nn::swap_data(tensor, raw::cast(detach(tensor), *settings_.buffer_type));
+    }
+  }
 }
 
 // A forward or backward that threw leaves states in the middle of a phase. The next forward of the root resets them.
@@ -103,14 +125,14 @@ void ShardState::enter_as_root() {
   for (const ShardStatePtr& state : context->living_states()) state->leave_unfinished_forward();
   phase_ = Phase::forward;
   // Every all-gather waits for its copy-in, so one wait of the copy-in stream orders all of them after the optimizer.
-  device::Stream& copy_in = device::stream(device_, device::Role::copy_in);
+  device::Stream& copy_in = device::stream(settings_.device, device::Role::copy_in);
   if (context->post_optim_event) {
-    note_event(EventKind::wait_event, owner_);
+    note_event(EventKind::wait_event, settings_.owner);
     wait(WaitEdge::copy_in_for_optimizer, copy_in, *context->post_optim_event);
     context->post_optim_event.reset();
   } else {
-    note_event(EventKind::wait_stream, owner_);
-    wait(WaitEdge::copy_in_for_optimizer, copy_in, device::current_stream(device_));
+    note_event(EventKind::wait_stream, settings_.owner);
+    wait(WaitEdge::copy_in_for_optimizer, copy_in, device::current_stream(settings_.device));
   }
 }
 
@@ -124,23 +146,24 @@ void ShardState::leave_unfinished_forward() {
 
 // A recomputation moves and casts its inputs as the forward did.
 void ShardState::move_inputs(nn::Inputs& inputs) const {
-  if (device_.kind != device::Kind::sim && device_.kind != device::Kind::cuda) return;
+  if (settings_.device.kind != device::Kind::sim && settings_.device.kind != device::Kind::cuda) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
-    return tensor.device() == device_ ? tensor : ops::to_device(tensor, device_);
+    return tensor.device() == settings_.device ? tensor : ops::to_device(tensor, settings_.device);
   });
 }
 
 void ShardState::cast_inputs(nn::Inputs& inputs) const {
-  if (!precision_.cast_forward_inputs || !precision_.param) return;
+  const bool casts = settings_.precision.cast_forward_inputs || (is_root_ && settings_.casts_root_inputs);
+  if (!casts || !settings_.precision.param) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
-    return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.param) : tensor;
+    return is_floating(tensor.dtype()) ? ops::cast(tensor, *settings_.precision.param) : tensor;
   });
 }
 
 void ShardState::cast_outputs(nn::Structure& outputs) const {
-  if (!precision_.output) return;
+  if (!settings_.precision.output) return;
   outputs = nn::map_tensors(outputs, [this](const Tensor& tensor) {
-    return is_floating(tensor.dtype()) ? ops::cast(tensor, *precision_.output) : tensor;
+    return is_floating(tensor.dtype()) ? ops::cast(tensor, *settings_.precision.output) : tensor;
   });
 }
 
@@ -167,7 +190,7 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
     }
     return;
   }
-  note_event(EventKind::pre_forward, owner_);
+  note_event(EventKind::pre_forward, settings_.owner);
   if (group_) {
     group_->begin_unshard();
     group_->finish_unshard(!in_backward());
@@ -175,6 +198,16 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
   }
   for (const auto& next : forward_prefetch)
     if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
+  if (settings_.forward_prefetch && group_ && !in_backward()) prefetch_next();
+}
+
+// The first forward records the order of the groups.
+void ShardState::prefetch_next() {
+  std::vector<std::weak_ptr<ShardGroup>>& order = context->first_forward;
+  if (!context->first_forward_is_complete) return order.push_back(group_);
+  const auto at = std::find_if(order.begin(), order.end(), [this](const auto& one) { return one.lock() == group_; });
+  if (at == order.end() || std::next(at) == order.end()) return;
+  if (const auto next = std::next(at)->lock()) next->begin_unshard();
 }
 
 void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) {
@@ -191,12 +224,13 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
     group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);
   }
-  note_event(EventKind::post_forward, owner_);
+  note_event(EventKind::post_forward, settings_.owner);
   watch_outputs(outputs);
   phase_ = Phase::idle;
   if (context->forward_root == this) {
-    context->free_gather_buffers(ShardStreams(device_));
+    context->free_gather_buffers(ShardStreams(settings_.device));
     context->forward_root = nullptr;
+    context->first_forward_is_complete = true;
   }
   cast_outputs(outputs);
 }
@@ -237,7 +271,7 @@ void ShardState::queue_end_of_backward() {
     if (!is_last) return;
     at->forward_order.clear();
     at->free_reductions();
-    if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->device_));
+    if (!states.empty()) at->free_gather_buffers(ShardStreams(states.front()->settings_.device));
   });
 }
 
@@ -245,11 +279,11 @@ void ShardState::pre_backward() {
   queue_end_of_backward();
   if (phase_ == Phase::backward && modules_.size() > 1) return;  // backward has reached another of its modules before
   phase_ = Phase::backward;
-  note_event(EventKind::pre_backward, owner_);
+  note_event(EventKind::pre_backward, settings_.owner);
   if (group_) {
     group_->begin_unshard();
     group_->finish_unshard();
-    if (backward_prefetch.empty()) prefetch_previous();
+    if (backward_prefetch.empty() && settings_.backward_prefetch == BackwardPrefetch::before) prefetch_previous();
   }
   for (const auto& next : backward_prefetch)
     if (const auto state = next.lock(); state && state->group_) state->group_->begin_unshard();
@@ -280,16 +314,17 @@ void ShardState::post_backward() {
   phase_ = Phase::idle;
   if (group_) {
     // Frees the unsharded parameters before the reduction allocates memory.
-    if (group_->reshard_after_backward && group_->state() == GroupState::unsharded) group_->reshard();
+    if (group_->reshards_after_backward() && group_->state() == GroupState::unsharded) group_->reshard();
+    if (settings_.backward_prefetch == BackwardPrefetch::after) prefetch_previous();
     group_->take_gradients(false);
   }
-  note_event(EventKind::post_backward, owner_);
+  note_event(EventKind::post_backward, settings_.owner);
 }
 
 void ShardState::finish_backward() {
   if (phase_ == Phase::backward) post_backward();
   if (group_) {
-    if (group_->state() == GroupState::unsharded && group_->reshard_after_backward) group_->reshard();
+    if (group_->state() == GroupState::unsharded && group_->reshards_after_backward()) group_->reshard();
     if (group_->has_gradients()) group_->take_gradients(true);
   }
   phase_ = Phase::idle;
@@ -316,7 +351,7 @@ void ShardContext::agree_on_end() const {
     if (!state->group()) continue;
     left_out = state->group()->end_backward() || left_out;
     const ShardMesh& mesh = state->group()->settings().mesh;
-    for (comm::ProcessGroup* one : {&mesh.shard_group(), mesh.replicate_group()})
+    for (comm::ProcessGroup* one : {mesh.is_sharded() ? &mesh.shard_group() : nullptr, mesh.replicate_group()})
       if (one && std::find(process_groups.begin(), process_groups.end(), one) == process_groups.end())
         process_groups.push_back(one);
   }

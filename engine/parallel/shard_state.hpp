@@ -1,4 +1,4 @@
-// The hooks that a call of fully_shard leaves on its modules. They drive the group through forwards and backwards.
+// The hooks that a call of fully_shard or flat_shard leaves on its modules. They drive the group through forwards and backwards.
 //
 //   phase       begins when                                ends when
 //   idle        at first, and after each use               a forward or backward begins
@@ -11,22 +11,45 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "engine/parallel/contract.hpp"
 #include "engine/parallel/shard_group.hpp"
 
 namespace lockstep::parallel {
 
+// A buffer that computes in another type than it was made with.
+struct CastBuffer {
+  std::weak_ptr<nn::Module> owner;
+  std::size_t slot = 0;
+  DType original;
+};
+
+struct StateSettings {
+  MixedPrecision precision;
+  bool casts_root_inputs = false;  // if this state is the root, to the compute type
+  std::optional<DType> buffer_type;  // of the buffers of these modules, from the first forward on
+  std::vector<std::weak_ptr<nn::Module>> buffer_modules;
+  BackwardPrefetch backward_prefetch = BackwardPrefetch::before;
+  bool forward_prefetch = false;  // of the group that followed in the first forward
+  device::Device device;
+  std::string owner;
+  std::string_view api = fully_shard_name;
+};
+
 class ShardState : public std::enable_shared_from_this<ShardState> {
  public:
-  ShardState(std::vector<nn::ModulePtr> modules, const FullyShardOptions& options, device::Device device,
-             std::shared_ptr<ShardGroup> group);
+  ShardState(std::vector<nn::ModulePtr> modules, StateSettings settings, std::shared_ptr<ShardGroup> group);
 
   // Null when the modules have no parameters of their own.
   const std::shared_ptr<ShardGroup>& group() const { return group_; }
-  const std::string& owner() const { return owner_; }
+  const std::string& owner() const { return settings_.owner; }
+  const StateSettings& settings() const { return settings_; }
+  bool is_root() const { return is_root_; }
+  const std::vector<CastBuffer>& cast_buffers() const { return cast_buffers_; }
   std::shared_ptr<ShardContext> context;
 
   void pre_forward(nn::Inputs& inputs);
@@ -49,25 +72,27 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void cast_inputs(nn::Inputs& inputs) const;
   void cast_outputs(nn::Structure& outputs) const;
   void recover();
+  void cast_own_buffers();
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Structure& outputs);
   void pre_backward();
   void post_backward();
   void queue_end_of_backward();
   void prefetch_previous();
+  void prefetch_next();
 
   std::vector<std::weak_ptr<nn::Module>> modules_;
-  MixedPrecision precision_;
-  device::Device device_;
-  std::string owner_;
+  StateSettings settings_;
   std::shared_ptr<ShardGroup> group_;
   Phase phase_ = Phase::idle;
   bool is_initialized_ = false;
   bool is_root_ = false;
   std::set<const nn::Module*> modules_to_run_;
+  std::vector<CastBuffer> cast_buffers_;
 };
 
 using ShardStatePtr = std::shared_ptr<ShardState>;
-ShardStatePtr shard_state_of(const nn::Module& module);  // null when fully_shard was not applied to it
+// Null when neither fully_shard nor flat_shard was applied to it.
+ShardStatePtr shard_state_of(const nn::Module& module);
 
 }  // namespace lockstep::parallel

@@ -33,6 +33,7 @@ enum class WaitEdge : std::uint8_t {
   compute_for_unused_all_gather,
   copy_in_for_copy_out,
   all_gather_for_copy_out,
+  all_gather_for_unsharded_use,
   // ---- fully_shard: reduction ----
   reduce_scatter_for_gradients,
   compute_for_previous_reduce_scatter,

@@ -98,6 +98,7 @@ class DryRun final : public StepRunner {
   // ---- dry_run_parallel.cpp ----
   Value replicate(StepCall& call);
   Value fully_shard(StepCall& call);
+  Value flat_shard(StepCall& call);
   Value tensor_parallel(StepCall& call);
   Value unshard(StepCall& call);
   Value reshard(StepCall& call);

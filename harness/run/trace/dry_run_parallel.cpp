@@ -105,6 +105,8 @@ Value DryRun::fully_shard(StepCall& call) {
   return Value();
 }
 
+Value DryRun::flat_shard(StepCall&) { throw Error("the collectives of flat_shard are not planned"); }
+
 void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArguments& arguments,
                          plan::ShardChoices choices, const ShardPolicy& policy) {
   std::vector<plan::ModuleId> ids;

@@ -1,6 +1,8 @@
 #include "harness/run/verbs/parallel_arguments.hpp"
 
 #include <algorithm>
+#include <initializer_list>
+#include <map>
 
 #include "engine/core/checked.hpp"
 #include "harness/scenario/diagnostics.hpp"
@@ -47,7 +49,8 @@ OffloadArgument offload_argument(const std::string& word) {
 }
 
 // A path of `ignored` names modules or, if it matches none, parameters.
-void read_ignored(const StepCall& call, FullyShardArguments& arguments) {
+template <class Arguments>
+void read_ignored(const StepCall& call, Arguments& arguments) {
   for (const std::string& path : call.words("ignored")) {
     std::vector<ModuleMatch> modules;
     try {
@@ -116,6 +119,56 @@ FullyShardArguments fully_shard_arguments(const StepCall& call) {
     arguments.groups.push_back(std::move(modules));
   else
     for (ModuleMatch& module : modules) arguments.groups.push_back({std::move(module)});
+  return arguments;
+}
+
+namespace {
+
+FlatPrecisionArgument flat_precision_argument(const Value& value) {
+  FlatPrecisionArgument precision;
+  if (value.is_none()) return precision;
+  const std::map<std::string, std::optional<DType>*> types = {
+      {"param", &precision.param}, {"reduce", &precision.reduce}, {"buffer", &precision.buffer}};
+  const std::map<std::string, bool*> flags = {
+      {"cast_forward_inputs", &precision.cast_forward_inputs},
+      {"cast_root_forward_inputs", &precision.cast_root_forward_inputs},
+      {"keep_low_precision_gradients", &precision.keep_low_precision_gradients}};
+  for (const auto& [key, item] : value.as_map("mixed_precision")) {
+    if (const auto type = types.find(key.text); type != types.end()) {
+      if (!item.is_none()) *type->second = item.as_dtype(str("`", key.text, "` of mixed_precision"));
+    } else if (const auto flag = flags.find(key.text); flag != flags.end()) {
+      *flag->second = item.as_bool(key.text);
+    } else {
+      throw Error(str("mixed_precision has no `", key.text, "`",
+                      scenario::suggestion(key.text, {"param", "reduce", "buffer", "cast_forward_inputs",
+                                                      "cast_root_forward_inputs", "keep_low_precision_gradients"})));
+    }
+  }
+  return precision;
+}
+
+// The position of a word among the choices of its argument.
+template <class Choice>
+Choice choice_of(const std::string& word, std::initializer_list<std::string_view> words) {
+  return static_cast<Choice>(std::find(words.begin(), words.end(), word) - words.begin());
+}
+
+}  // namespace
+
+FlatShardArguments flat_shard_arguments(const StepCall& call) {
+  FlatShardArguments arguments;
+  arguments.mesh = call.mesh();
+  arguments.strategy = choice_of<FlatStrategyArgument>(
+      call.text("strategy"), {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_grad_op"});
+  arguments.unit_types = call.words("unit_types");
+  arguments.offload = call.text("offload") != "none";
+  arguments.mixed_precision = flat_precision_argument(call.value("mixed_precision"));
+  arguments.original_parameters = call.boolean("use_orig_params");
+  arguments.sync_module_states = call.boolean("sync_module_states");
+  arguments.backward_prefetch = choice_of<PrefetchArgument>(call.text("backward_prefetch"), {"before", "after", "none"});
+  arguments.forward_prefetch = call.boolean("forward_prefetch");
+  read_ignored(call, arguments);
+  arguments.modules = call.modules("modules");
   return arguments;
 }
 

@@ -71,6 +71,32 @@ struct FullyShardArguments {
 };
 FullyShardArguments fully_shard_arguments(const StepCall& call);
 
+enum class FlatStrategyArgument { full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_grad_op };
+enum class PrefetchArgument { before, after, none };
+
+struct FlatPrecisionArgument {
+  std::optional<DType> param, reduce, buffer;
+  bool cast_forward_inputs = false;
+  bool cast_root_forward_inputs = true;
+  bool keep_low_precision_gradients = false;
+};
+
+struct FlatShardArguments {
+  std::vector<ModuleMatch> modules;
+  MeshPtr mesh;
+  FlatStrategyArgument strategy = FlatStrategyArgument::full_shard;
+  std::vector<std::string> unit_types;
+  bool offload = false;
+  FlatPrecisionArgument mixed_precision;
+  bool original_parameters = true;
+  bool sync_module_states = false;
+  std::vector<ModuleMatch> ignored_modules;
+  std::vector<TensorMatch> ignored_parameters;
+  PrefetchArgument backward_prefetch = PrefetchArgument::before;
+  bool forward_prefetch = false;
+};
+FlatShardArguments flat_shard_arguments(const StepCall& call);
+
 struct FlagArguments {
   std::vector<ModuleMatch> modules;
   bool recurse = true;

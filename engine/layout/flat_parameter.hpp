@@ -1,0 +1,51 @@
+// The layout of a flat parameter, as pure values: several parameters one after the other in one 1-d tensor, which is
+// padded to a multiple of the ranks and cut into one equal chunk per rank.
+//
+//   w (2, 3) and b (5) on 2 ranks, aligned to 4 elements:
+//
+//     w w w w | w w . . | b b b b | b .        . is padding
+//     [---------- rank 0 ---][- rank 1 -----------]
+//
+// A parameter may straddle ranks. The stretch of a parameter on a rank is the range of its elements, in row-major
+// order, that the chunk of the rank holds.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "engine/core/shape.hpp"
+
+namespace lockstep::layout {
+
+struct FlatEntry {
+  Dims sizes;                // of the parameter
+  std::int64_t offset = 0;   // in the flat parameter
+  std::int64_t length = 0;   // number of its elements
+};
+
+struct FlatParameter {
+  std::vector<FlatEntry> entries;
+  std::int64_t total = 0;     // elements with the padding between parameters, without that at the end
+  std::int64_t per_rank = 0;  // elements of a chunk
+  int num_ranks = 1;
+  std::int64_t padded() const { return per_rank * num_ranks; }
+};
+// `alignment`: each parameter but the last is padded to a multiple of that many elements; 1: no padding between them.
+// Throws Error when the number of elements does not fit in 64 bits.
+FlatParameter make_flat_parameter(const std::vector<Dims>& sizes, int num_ranks, std::int64_t alignment = 1);
+
+// The elements [begin, begin + length) of a parameter, at `offset` in the chunk of a rank. Length 0: none, at offset 0.
+struct Stretch {
+  std::int64_t begin = 0, length = 0, offset = 0;
+  bool operator==(const Stretch&) const = default;
+};
+Stretch stretch_of(const FlatParameter& flat, std::size_t index, int rank);
+
+// The ranges of the flat parameter that hold no parameter, in order: between parameters and at the end.
+struct FlatGap {
+  std::int64_t begin = 0, length = 0;
+};
+std::vector<FlatGap> gaps_of(const FlatParameter& flat);
+
+}  // namespace lockstep::layout
