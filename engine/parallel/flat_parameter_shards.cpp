@@ -138,6 +138,9 @@ void FlatParameterShards::check_written(const Parameter& parameter, const Tensor
 }
 
 void FlatParameterShards::adopt_slots() {
+  if (shows_full_)
+    throw Error(str("flat_shard: the full parameters of ", settings().owner, " are summoned"),
+                "leave summon_full_parameters before forward, and before a state dict is loaded");
   if (!options_.original_parameters) {
     const Tensor now = flat_slot_.get().tensor;
     check_written(parameters_.front(), parameters_.front().view);

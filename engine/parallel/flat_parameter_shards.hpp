@@ -8,7 +8,8 @@
 // An all-gather writes that memory in place: there is no copy-out. Without `original_parameters` optimizers see the
 // shard itself, in a slot named `_flat_param` of the unit's module, and the slots of the parameters are not listed.
 //
-// Sources: flat_parameter_shards.cpp (shard, slots, all-gather), flat_reduction.cpp (gradients).
+// Sources: flat_parameter_shards.cpp (shard, slots, all-gather), flat_reduction.cpp (gradients), flat_full.cpp (full
+// values outside forward and backward).
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,24 @@ class FlatParameterShards final : public GroupShards {
   const layout::FlatParameter& flat() const { return flat_; }
   bool has_original_parameters() const { return options_.original_parameters; }
   const Tensor& shard() const { return shard_; }
+  const std::string& parameter_name(std::size_t index) const { return parameters_[index].name; }
+
+  // ---- full values (flat_full.cpp) ----
+  // The flat tensor of the chunks of all ranks, on the device of the unit: one all-gather on compute. `chunk`: of any
+  // type, laid out as the shard (a shard, its gradient, a state of an optimizer).
+  Tensor gather_flat(const Tensor& chunk) const;
+  // A parameter in a flat tensor: a view of its full sizes, with the layout of tensor parallelism.
+  Tensor part_of(const Tensor& flat, std::size_t index) const;
+  // The stretch of this rank in a full parameter, 1-d; on a mesh that does not shard all of it.
+  Tensor stretch_of_full(const Tensor& full, std::size_t index) const;
+  // The gradients that optimizers see as one chunk: zeros where there is none.
+  Tensor gradient_chunk() const;
+  // Puts full parameters into the slots, one each or none (undefined), until hide_full(). Throws Error when the unit
+  // shows some already.
+  void show_full(const std::vector<Tensor>& full);
+  void hide_full();
+  bool shows_full() const { return shows_full_; }
+
   // The stretch of a parameter on this rank.
   layout::Stretch stretch(std::size_t index) const {
     return layout::stretch_of(flat_, index, settings().mesh.shard_rank());
@@ -45,6 +64,7 @@ class FlatParameterShards final : public GroupShards {
   DType accumulation_type() const override { return compute_type(); }
   DType gradient_type() const override;
   std::size_t num_parameters() const override { return parameters_.size(); }
+  using GroupShards::parameter;
   UnshardedParameter& parameter(std::size_t index) override { return parameters_[index]; }
   // A tensor in the place of a view is copied into the shard, and the view comes back.
   void adopt_slots() override;
@@ -90,6 +110,7 @@ class FlatParameterShards final : public GroupShards {
   Tensor unsharded_;    // the flat parameter whose storage the leaves share
   Tensor partial_sum_;  // always undefined: every reduction is complete
   ParameterSlotRef flat_slot_;
+  bool shows_full_ = false;
   std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather
   const Storage* gathered_from_ = nullptr;
 };

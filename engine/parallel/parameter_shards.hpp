@@ -21,6 +21,7 @@ class PerParameterShards final : public GroupShards {
   DType accumulation_type() const override;
   std::vector<ShardParameter>& parameters() { return parameters_; }
   std::size_t num_parameters() const override { return parameters_.size(); }
+  using GroupShards::parameter;
   UnshardedParameter& parameter(std::size_t index) override { return parameters_[index]; }
   void adopt_slots() override;
   bool shards_changed() const override;

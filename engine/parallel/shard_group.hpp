@@ -43,6 +43,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   std::shared_ptr<ShardContext> context;
   const GroupSettings& settings() const { return shards_->settings(); }
   GroupShards& shards() const { return *shards_; }
+  const std::shared_ptr<GroupShards>& shared_shards() const { return shards_; }
   GroupState state() const { return static_cast<GroupState>(buffers_.index()); }
   const std::string& owner() const { return settings().owner; }
 

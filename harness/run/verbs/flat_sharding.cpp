@@ -1,5 +1,6 @@
-// flat_shard.
+// flat_shard, summon_full_parameters.
 #include "engine/parallel/flat_shard.hpp"
+#include "engine/parallel/flat_summon.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/parallel_arguments.hpp"
 
@@ -68,6 +69,18 @@ Value flat_shard(StepCall& call) {
     for (const parallel::FlatUnit& unit : parallel::flat_shard(found.module, options))
       note_owner(unit.name, {unit.module});
   }
+  return Value();
+}
+
+Value summon_full_parameters(StepCall& call) {
+  parallel::SummonOptions options;
+  options.writeback = call.boolean("writeback");
+  options.gradients = call.boolean("gradients");
+  options.rank0_only = call.boolean("rank0_only");
+  options.offload = call.text("offload") != "none";
+  parallel::SummonedParameters summoned(call.module("model").module, options);
+  call.in.run_steps(call.step.steps, call.scope);
+  summoned.finish();
   return Value();
 }
 

@@ -1,0 +1,144 @@
+#include "engine/parallel/flat_summon.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/parallel/flat_parameter_shards.hpp"
+#include "engine/parallel/host_tensors.hpp"
+#include "engine/parallel/shard_state.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+
+using Units = std::vector<std::shared_ptr<FlatParameterShards>>;
+
+Units units_below(const nn::ModulePtr& module) {
+  Units units;
+  for (const nn::NamedModule& entry : nn::named_modules(module)) {
+    const ShardStatePtr state = shard_state_of(*entry.module);
+    if (!state || state->settings().api != flat_shard_name || !state->group()) continue;
+    if (state->context->forward_root || in_backward())
+      throw Error("Cannot manually unshard parameters during forward/backward",
+                  str("summon the parameters of ", state->owner(), " before or after it"));
+    state->group()->reshard();
+    state->group()->adopt_slots();
+    units.push_back(std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards()));
+  }
+  return units;
+}
+
+// Per trained tensor, whether any rank has a gradient of it.
+std::vector<bool> agreed_gradients(const FlatParameterShards& unit) {
+  std::vector<std::int64_t> mine;
+  for (std::size_t i = 0; i < unit.num_trained(); ++i) mine.push_back(grad(unit.trained(i)).defined());
+  if (unit.settings().mesh.is_sharded()) {
+    comm::Call call;
+    call.family = comm::Family::data_parallel;
+    call.owner = unit.settings().owner;
+    mine = sum_numbers(unit.settings().mesh.shard_group(), mine, call);
+  }
+  std::vector<bool> found;
+  for (std::size_t i = 0; i < unit.num_parameters(); ++i)
+    found.push_back(mine[unit.has_original_parameters() ? i : 0] != 0);
+  return found;
+}
+
+bool is_filled(const FlatParameterShards& unit, const SummonOptions& options) {
+  return !options.rank0_only || unit.settings().mesh.shard_rank() == 0;
+}
+
+Tensor placed(const Tensor& tensor, bool offload) {
+  return offload ? sharded_like(raw::to_device(local_tensor(tensor), device::Device{}), tensor) : tensor;
+}
+
+void show(FlatParameterShards& unit, const SummonOptions& options) {
+  const NoGrad no_grad;
+  const Tensor values = unit.gather_flat(unit.shard());
+  Tensor gradients;
+  std::vector<bool> has_gradient(unit.num_parameters());
+  if (options.gradients) {
+    has_gradient = agreed_gradients(unit);
+    gradients = unit.gather_flat(unit.gradient_chunk());
+  }
+  std::vector<Tensor> full(unit.num_parameters());
+  for (std::size_t i = 0; i < full.size() && is_filled(unit, options); ++i) {
+    full[i] = placed(unit.part_of(values, i), options.offload);
+    const UnshardedParameter& parameter = unit.parameter(i);
+    full[i].set_name(parameter.slots.front().get().tensor.name());
+    if (parameter.requires_grad()) set_requires_grad(full[i], true);
+    if (has_gradient[i]) set_grad(full[i], placed(unit.part_of(gradients, i), options.offload));
+  }
+  unit.show_full(full);
+}
+
+void write_back(FlatParameterShards& unit, bool with_gradients) {
+  const NoGrad no_grad;
+  Tensor gradients = with_gradients ? unit.gradient_chunk() : Tensor();
+  bool has_gradient = false;
+  for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
+    const UnshardedParameter& parameter = unit.parameter(i);
+    const Tensor now = parameter.slots.front().get().tensor;
+    if (!now.defined() || local_tensor(now).sizes() != unit.flat().entries[i].sizes)
+      throw Error(str("Cannot writeback when the parameter shape changes: `", parameter.name, "` of ",
+                      unit.settings().owner, " is expected to have sizes ", to_text(unit.flat().entries[i].sizes),
+                      " but got ", now.defined() ? describe_sharded(now) : "nothing"),
+                  "assign a tensor of the same sizes");
+    const layout::Stretch at = unit.stretch(i);
+    const auto copy = [&unit, &at, i](const Tensor& chunk, const Tensor& full) {
+      const Tensor part = unit.stretch_of_full(full, i);
+      raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length),
+                 part.device() == chunk.device() ? part : raw::to_device(part, chunk.device()));
+    };
+    if (at.length > 0) copy(unit.shard(), now);
+    if (!with_gradients) continue;
+    const Tensor gradient = grad(now);
+    has_gradient = has_gradient || gradient.defined();
+    if (at.length > 0 && gradient.defined()) copy(gradients, gradient);
+    if (!unit.has_original_parameters()) continue;
+    const Tensor& trained = unit.trained(i);
+    if (at.length == 0 || !gradient.defined())
+      set_grad(trained, Tensor());
+    else
+      set_grad(trained, sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length),
+                                          local_tensor(trained).sizes()),
+                                     trained));
+  }
+  if (with_gradients && !unit.has_original_parameters())
+    set_grad(unit.trained(0), has_gradient ? gradients : Tensor());
+}
+
+}  // namespace
+
+SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const SummonOptions& options) : options_(options) {
+  if (options.rank0_only && options.writeback)
+    throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
+                "give `writeback: false`");
+  const Units units = units_below(module);
+  for (const auto& unit : units)
+    if (unit->shows_full())
+      throw Error("Cannot manually unshard parameters when already unsharding parameters",
+                  str("leave the summon_full_parameters that holds ", unit->settings().owner, " first"));
+  for (const auto& unit : units) {
+    show(*unit, options_);
+    units_.push_back(unit);
+  }
+}
+
+SummonedParameters::~SummonedParameters() { restore(); }
+
+void SummonedParameters::finish() {
+  if (options_.writeback)
+    for (const auto& unit : units_) write_back(*unit, options_.gradients);
+  restore();
+}
+
+void SummonedParameters::restore() {
+  for (const auto& unit : std::exchange(units_, {})) unit->hide_full();
+}
+
+}  // namespace lockstep::parallel
