@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
@@ -94,8 +95,8 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
       raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length),
                  part.device() == chunk.device() ? part : raw::to_device(part, chunk.device()));
     };
-    if (at.length > 0) copy(unit.shard(), now);
-    if (!with_gradients) continue;
+    if (at.length > 0 && !defect_armed(Defect::flat_summon_not_written_back)) copy(unit.shard(), now);
+    if (!with_gradients || defect_armed(Defect::flat_summoned_gradients_lost)) continue;
     const Tensor gradient = grad(now);
     has_gradient = has_gradient || gradient.defined();
     if (at.length > 0 && gradient.defined()) copy(gradients, gradient);

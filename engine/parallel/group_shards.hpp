@@ -32,6 +32,8 @@ struct GroupSettings {
   std::string owner;      // for log, events and messages
   // A backward without gradient synchronization leaves the group unsharded for the next microbatch.
   bool stays_unsharded_without_sync = false;
+  // The host runs ahead of compute by at most so many unsharded groups; 0: without limit.
+  int max_gathers_in_flight = 0;
 };
 
 // Shards that `ranks` consecutive ranks keep among them after forward.
