@@ -1,4 +1,5 @@
 // Embedding, index_select, norms, attention and dropout on sharded operands.
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
@@ -24,8 +25,14 @@ std::vector<layout::Chunk> held_rows(const sharding::ShardedLayout& a, int dim) 
 // Slices of a local shard along its sharded dim, in the order of `index`; zeros for slices of other ranks.
 Tensor select_own(const char* name, const Tensor& a, int dim, const Tensor& index, std::int64_t size,
                   const std::vector<layout::Chunk>& held) {
-  const Tensor positions = raw::positions_in(name, index, size, held);
-  return record(name, raw::select_held(a, dim, positions), {a}, {positions}, [dim](const Backward& at) -> Gradients {
+  struct Selected {
+    Tensor result, positions;
+  };
+  const Selected selected = computed(name, [&] {
+    const Tensor positions = raw::positions_in(name, index, size, held);
+    return Selected{raw::select_held(a, dim, positions), positions};
+  });
+  return record(name, selected.result, {a}, {selected.positions}, [dim](const Backward& at) -> Gradients {
     const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
     raw::add_held_(grad, dim, at.saved(0), at.grad());
     return {grad};
@@ -78,7 +85,8 @@ Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Te
 
 Tensor dropout_on_sharded(const Tensor& a, double p, const OnMasked& f) {
   const sharding::ShardedLayout where = sharding::reduced(layout_of(a), Keeps::sums);
-  return by_rule(a, {where, where}, [&](const Tensor& x) { return f(x, keep_mask_of(where, p, x.device())); });
+  return by_rule(a, {where, where},
+                 [&](const Tensor& x) { return f(x, [&] { return keep_mask_of(where, p, x.device()); }); });
 }
 
 Tensor keep_mask_of(const sharding::ShardedLayout& layout, double p, device::Device device) {

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/node.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
@@ -103,7 +104,8 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
     if (factor == 1.0) return {grad};
     return {sharded_like(raw::mul(grad, factor), grad)};
   };
-  return taking_unreduced(record("redistribute", lockstep::redistribute(a, to), {a}, {}, derivative));
+  return taking_unreduced(record(
+      "redistribute", computed("redistribute", [&] { return lockstep::redistribute(a, to); }), {a}, {}, derivative));
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {

@@ -1,4 +1,7 @@
 // Recording: makes nodes of the tape from the results, inputs and saved tensors of operations.
+#include <algorithm>
+
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -247,6 +250,46 @@ std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::funct
   return tensors;
 }
 
+// ---- computations ----
+ComputationLayer::ComputationLayer(Position position) {
+  auto& layers = autograd_rank().computation_layers;
+  layers.insert(position == Position::outermost ? layers.begin() : layers.end(), this);
+}
+
+ComputationLayer::~ComputationLayer() { std::erase(autograd_rank().computation_layers, this); }
+
+namespace {
+
+std::vector<Tensor> through(std::span<ComputationLayer* const> layers, const char* operation,
+                            const ComputationLayer::Compute& compute) {
+  if (layers.empty()) return compute();
+  return layers.back()->results(operation,
+                                [&] { return through(layers.first(layers.size() - 1), operation, compute); });
+}
+
+}  // namespace
+
+bool has_computation_layers() { return !autograd_rank().computation_layers.empty(); }
+
+std::vector<Tensor> through_layers(const char* operation, const ComputationLayer::Compute& compute) {
+  return through(autograd_rank().computation_layers, operation, compute);
+}
+
+class ComputationCount::Layer : public ComputationLayer {
+ public:
+  Layer() : ComputationLayer(Position::outermost) {}
+  std::vector<Tensor> results(const char* operation, const Compute& compute) override {
+    ++counts[operation];
+    return compute();
+  }
+  std::map<std::string, std::int64_t> counts;
+};
+
+ComputationCount::ComputationCount() : layer_(std::make_unique<Layer>()) {}
+ComputationCount::~ComputationCount() = default;
+const std::map<std::string, std::int64_t>& ComputationCount::counts() const { return layer_->counts; }
+
+// ---- operations ----
 OperationWatch::OperationWatch(SeenOperation seen)
     : seen_(std::move(seen)), previous_(std::exchange(autograd_rank().seen, &seen_)) {}
 

@@ -1,11 +1,15 @@
-// Observing the progress of backward without changing the order in which gradients are summed, and the operations of a
-// rank.
+// Observing the progress of backward without changing the order in which gradients are summed, and the operations and
+// computations of a rank.
 //
 //   tensors = watch_passing(tensors, [] { /* their gradients are complete */ });
 //   const OperationWatch watch([](const char* name, auto& inputs, auto& results) { ... });
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/tensor/tensor.hpp"
@@ -33,6 +37,22 @@ class OperationWatch {
  private:
   SeenOperation seen_;
   const SeenOperation* previous_;
+};
+
+// Counts, within the scope, how often this rank computes the results of each operation that has a derivative, views and
+// in-place operations excepted: one count per call, and none where a selective checkpoint returns kept results. An
+// operation on sharded operands counts as the operations on local shards that it consists of.
+class ComputationCount {
+ public:
+  ComputationCount();
+  ~ComputationCount();
+  ComputationCount(const ComputationCount&) = delete;
+  ComputationCount& operator=(const ComputationCount&) = delete;
+  const std::map<std::string, std::int64_t>& counts() const;  // by operation
+
+ private:
+  class Layer;
+  std::unique_ptr<Layer> layer_;
 };
 
 }  // namespace lockstep

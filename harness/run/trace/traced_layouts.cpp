@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/computed.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/plan/layout_rules.hpp"
@@ -180,8 +181,7 @@ Tensor TracedLayouts::as_noted(const Tensor& tensor, std::function<void()> in_ba
 Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool keep_sharded) {
   const bool is_noted = find(tensor) != nullptr;
   const layout::ShardedLayout to = change.result_layout();
-  report_.position();
-  planner_.tensor_parallel().forward(change);
+  issue_forward(tensor, change);
   if (is_noted && keep_sharded && change.from == to && change.gradient == plan::gradient_placements(to.placements))
     return tensor;
   if (keep_sharded) change.result = std::make_shared<plan::OpenGradient>();
@@ -194,9 +194,18 @@ Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool ke
   return made;
 }
 
+// A selective checkpoint that saves redistributions does not repeat them in a recomputation.
+void TracedLayouts::issue_forward(const Tensor& tensor, const plan::Change& change) {
+  if (change.from.placements == change.to) return;
+  (void)computed("redistribute", [&] {
+    report_.position();
+    planner_.tensor_parallel().forward(change);
+    return tensor;
+  });
+}
+
 Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& change) {
-  report_.position();
-  planner_.tensor_parallel().forward(change);
+  issue_forward(tensor, change);
   const LayoutPtr to = shared(change.result_layout());
   const Tensor local =
       empty(layout::local_sizes(*to, planner_.tensor_parallel().rank()), tensor.dtype(), tensor.device());

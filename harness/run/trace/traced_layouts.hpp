@@ -78,6 +78,7 @@ class TracedLayouts {
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
   Tensor derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const;
+  void issue_forward(const Tensor& tensor, const plan::Change& change);
   Tensor redistributed(const Tensor& tensor, const plan::Change& change);
 
   plan::Planner& planner_;
