@@ -3,9 +3,11 @@
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/comm/statements.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/mesh/device_mesh.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_network.hpp"
 #include "engine/tensor/ops_shards.hpp"
@@ -89,7 +91,26 @@ Tensor dropout_on_sharded(const Tensor& a, double p, const OnMasked& f) {
                  [&](const Tensor& x) { return f(x, [&] { return keep_mask_of(where, p, x.device()); }); });
 }
 
+namespace {
+
+// The ranks of the mesh compare the states of their generators, from which all draw one mask.
+void state_generator(const sharding::ShardedLayout& layout, device::Device device) {
+  if (device.kind == device::Kind::meta) return;
+  Generator ahead = RankContext::current().generator();
+  const auto next = static_cast<std::int64_t>(ahead.next64() >> 1U);
+  const DeviceMesh mesh(layout.mesh);
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    if (mesh.shape().size(axis) > 1)
+      comm::add_statement(mesh.group(axis), {&next, 1}, [next, layout] {
+        return str("the dropout of ", layout.text(), " draws from a generator whose next number is ", next,
+                   " (seed the ranks of the mesh alike, and let them draw the same numbers)");
+      });
+}
+
+}  // namespace
+
 Tensor keep_mask_of(const sharding::ShardedLayout& layout, double p, device::Device device) {
+  state_generator(layout, device);
   if (defect_armed(Defect::sharded_dropout_draws_shard)) [[unlikely]]
     return raw::keep_mask(layout::local_sizes(layout, RankContext::current().rank()), p, device);
   return raw::keep_mask_of_shard(layout.sizes, held_by_rank(layout), p, device);
