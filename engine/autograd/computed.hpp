@@ -37,7 +37,7 @@ template <class Compute>
 std::invoke_result_t<const Compute&> computed(const char* operation, const Compute& compute) {
   using Result = std::invoke_result_t<const Compute&>;
   constexpr std::size_t count = sizeof(Result) / sizeof(Tensor);
-  static_assert(count >= 1 && count <= 3 && sizeof(Result) == count * sizeof(Tensor));
+  static_assert(count >= 1 && count <= 3 && sizeof(Result) % sizeof(Tensor) == 0);
   if (!has_computation_layers()) [[likely]]
     return compute();
   const std::vector<Tensor> results = through_layers(operation, [&compute]() -> std::vector<Tensor> {
