@@ -138,6 +138,7 @@ class RunningBackward {
 };
 
 class ComputationLayer;
+struct WatchedOperations;
 
 // The autograd state of a rank.
 struct AutogradRank {
@@ -146,7 +147,7 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
-  const std::function<void(const char*, const std::vector<Tensor>&, const std::vector<Tensor>&)>* seen = nullptr;
+  const WatchedOperations* watched = nullptr;         // by the innermost OperationWatch
   const char* saving = "";                            // the operation whose tensors the hooks are packing
   int recomputations = 0;                             // nesting depth of recomputations
   std::vector<ComputationLayer*> computation_layers;  // innermost last (computed.hpp)

@@ -155,6 +155,19 @@ TEST_F(Operations, OfBackwardAreNotSeen) {
   EXPECT_THAT(to_doubles(grad(x)), ElementsAre(6.0));
 }
 
+TEST_F(Operations, AreReportedAsComputedBeforeTheirTensorsAreSaved) {
+  const Tensor x = leaf(3.0);
+  const OperationWatch watch([this](const char* name, const auto&, const auto&) { seen += str(name, " "); },
+                             [this](const char* name, const std::vector<Tensor>& inputs) {
+                               seen += str("computed ", name, texts_of(inputs), " ");
+                             });
+  struct Stop {};
+  const SavedTensorHooksScope hooks({[](const Tensor&) -> PackedTensor { throw Stop(); }, {}});
+  (void)ops::neg(x);
+  EXPECT_THROW((void)ops::mul(x, x), Stop);
+  EXPECT_EQ(seen, "computed neg(1,) neg computed mul(1,)(1,) ");
+}
+
 TEST_F(Operations, AreSeenByTheInnermostWatch) {
   const Tensor x = leaf(3.0);
   const OperationWatch outer(note());
