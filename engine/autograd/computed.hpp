@@ -31,34 +31,35 @@ bool has_computation_layers();
 // The results through all layers.
 std::vector<Tensor> through_layers(const char* operation, const ComputationLayer::Compute& compute);
 
-// compute(), or the results that a layer returns instead. The result is a Tensor or an aggregate of two or three. The
-// function must not call differentiable operations.
+// The tensors of a result: a Tensor, or an aggregate of two or three.
+inline std::vector<Tensor> tensors_of_result(const Tensor& result) { return {result}; }
+template <class Result>
+std::vector<Tensor> tensors_of_result(const Result& result) {
+  if constexpr (requires { Result{Tensor(), Tensor(), Tensor()}; }) {
+    const auto& [a, b, c] = result;
+    return {a, b, c};
+  } else {
+    const auto& [a, b] = result;
+    return {a, b};
+  }
+}
+template <class Result>
+Result result_of_tensors(const std::vector<Tensor>& tensors) {
+  if constexpr (std::is_same_v<Result, Tensor>)
+    return tensors.at(0);
+  else if constexpr (requires { Result{Tensor(), Tensor(), Tensor()}; })
+    return {tensors.at(0), tensors.at(1), tensors.at(2)};
+  else
+    return {tensors.at(0), tensors.at(1)};
+}
+
+// compute(), or the results that a layer returns instead. The function must not call differentiable operations.
 template <class Compute>
 std::invoke_result_t<const Compute&> computed(const char* operation, const Compute& compute) {
   using Result = std::invoke_result_t<const Compute&>;
-  constexpr std::size_t count = sizeof(Result) / sizeof(Tensor);
-  static_assert(count >= 1 && count <= 3 && sizeof(Result) % sizeof(Tensor) == 0);
   if (!has_computation_layers()) [[likely]]
     return compute();
-  const std::vector<Tensor> results = through_layers(operation, [&compute]() -> std::vector<Tensor> {
-    const Result made = compute();
-    if constexpr (std::is_same_v<Result, Tensor>) {
-      return {made};
-    } else if constexpr (count == 2) {
-      const auto& [a, b] = made;
-      return {a, b};
-    } else {
-      const auto& [a, b, c] = made;
-      return {a, b, c};
-    }
-  });
-  if constexpr (std::is_same_v<Result, Tensor>) {
-    return results[0];
-  } else if constexpr (count == 2) {
-    return {results[0], results[1]};
-  } else {
-    return {results[0], results[1], results[2]};
-  }
+  return result_of_tensors<Result>(through_layers(operation, [&compute] { return tensors_of_result(compute()); }));
 }
 
 }  // namespace lockstep
