@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/layout/flat_parameter.hpp"
+#include "engine/parallel/flat_state_dict_settings.hpp"
 #include "engine/parallel/group_shards.hpp"
 #include "engine/parallel/shard_collect.hpp"
 
@@ -38,6 +39,8 @@ class FlatParameterShards final : public GroupShards {
   bool has_original_parameters() const { return options_.original_parameters; }
   const Tensor& shard() const { return shard_; }
   const std::string& parameter_name(std::size_t index) const { return parameters_[index].name; }
+
+  StateDictSettings state_dict;  // the form of its entries (flat_state_dict.hpp)
 
   // ---- full values (flat_full.cpp) ----
   // The flat tensor of the chunks of all ranks, on the device of the unit: one all-gather on compute. `chunk`: of any
@@ -87,8 +90,8 @@ class FlatParameterShards final : public GroupShards {
   struct Parameter final : UnshardedParameter {
     Parameter(const CollectedParameter& from);
     bool requires_grad() const override;
-    Tensor view;       // what optimizers see of it, or would see
-    Tensor decisive;   // requires a gradient if the parameter does
+    Tensor view;      // what optimizers see of it, or would see
+    Tensor decisive;  // requires a gradient if the parameter does
   };
 
   Tensor empty_shard(DType dtype, device::Device device) const;

@@ -9,6 +9,7 @@
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "engine/parallel/host_tensors.hpp"
 #include "engine/parallel/shard_apply.hpp"
 #include "engine/tensor/ops.hpp"
@@ -93,7 +94,8 @@ class UnitFinder {
   void visit(const ModulePtr& module, const std::string& path) {
     if (contains(outside_, module) || (!path.empty() && (is_sharded(*module) || is_applied(*module, replicate_name))))
       return;
-    for (const nn::ChildSlot& child : module->children) visit(child.module, path.empty() ? child.name : path + "." + child.name);
+    for (const nn::ChildSlot& child : module->children)
+      visit(child.module, path.empty() ? child.name : path + "." + child.name);
     const auto& types = options_.unit_types;
     if (!path.empty() && std::find(types.begin(), types.end(), module->type()) == types.end()) return;
     if (contains(outside_, module)) return;
@@ -136,9 +138,8 @@ void check_unit(const Unit& unit, const FlatShardOptions& options, const ShardMe
 // ---- values before sharding ----
 void materialize_unit(const Unit& unit, device::Device device) {
   for (const ModulePtr& module : unit.modules) {
-    const bool on_meta = std::any_of(module->parameters.begin(), module->parameters.end(), [](const auto& slot) {
-      return slot.tensor.defined() && slot.tensor.is_meta();
-    });
+    const bool on_meta = std::any_of(module->parameters.begin(), module->parameters.end(),
+                                     [](const auto& slot) { return slot.tensor.defined() && slot.tensor.is_meta(); });
     if (!on_meta) continue;
     const NoGrad no_grad;
     for (const nn::ParameterSlot& slot : module->parameters)
@@ -155,7 +156,8 @@ void materialize_unit(const Unit& unit, device::Device device) {
 void sync_states(const std::vector<Unit>& units, const ShardMesh& mesh, const std::string& owner) {
   std::vector<Tensor> values;
   for (const Unit& unit : units) {
-    for (const CollectedParameter& parameter : unit.parameters) values.push_back(local_tensor(detach(parameter.tensor)));
+    for (const CollectedParameter& parameter : unit.parameters)
+      values.push_back(local_tensor(detach(parameter.tensor)));
     for (const ModulePtr& module : unit.modules)
       for (const nn::BufferSlot& buffer : module->buffers)
         if (buffer.tensor.defined() && !buffer.tensor.is_meta()) values.push_back(local_tensor(detach(buffer.tensor)));
@@ -207,6 +209,7 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
     const FlatSettings flat{options.original_parameters, options.mixed_precision.keep_low_precision_gradients};
     const auto shards = std::make_shared<FlatParameterShards>(group_settings(unit, options, mesh, device), flat,
                                                               unit.module, unit.parameters);
+    register_flat_unit(shards);
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const CollectedParameter& one = unit.parameters[i];
       names.push_back(one.name);
@@ -215,8 +218,8 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
     group = std::make_shared<ShardGroup>(shards);
     add_settling({unit.module}, group);
   }
-  const auto state = std::make_shared<ShardState>(std::vector<ModulePtr>{unit.module},
-                                                  state_settings(unit, options, device), group);
+  const auto state =
+      std::make_shared<ShardState>(std::vector<ModulePtr>{unit.module}, state_settings(unit, options, device), group);
   application.complete(settings_of(options, mesh), names, state,
                        options.original_parameters ? Application::Names::kept : Application::Names::replaced);
   unit.module->copy_refusal = "FSDP does not support deepcopy. Please use state dict for serialization.";

@@ -27,11 +27,11 @@
 namespace lockstep::parallel {
 
 enum class FlatStrategy {
-  full_shard,             // resharded after forward and after backward
-  shard_grad_op,          // unsharded between forward and backward
-  no_shard,               // every rank holds all parameters; gradients are all-reduced
-  hybrid_shard,           // full_shard within the second mesh axis, replicated over the first
-  hybrid_shard_grad_op,   // shard_grad_op within the second mesh axis, replicated over the first
+  full_shard,            // resharded after forward and after backward
+  shard_grad_op,         // unsharded between forward and backward
+  no_shard,              // every rank holds all parameters; gradients are all-reduced
+  hybrid_shard,          // full_shard within the second mesh axis, replicated over the first
+  hybrid_shard_grad_op,  // shard_grad_op within the second mesh axis, replicated over the first
 };
 std::string_view name_of(FlatStrategy strategy);
 
@@ -64,14 +64,17 @@ struct FlatUnit {
   std::string name;
   nn::ModulePtr module;
 };
-// Returns the units, the outermost last. Parameters on meta get storage and their initial values first. Throws Error for a module that is sharded or
-// replicated already, a mesh that does not fit the strategy, parameters of several types, parameters that are not
-// contiguous or have a gradient, and a unit without `original_parameters` of which some parameters are frozen.
+// Returns the units, the outermost last. Parameters on meta get storage and their initial values first. Throws Error
+// for a module that is sharded or replicated already, a mesh that does not fit the strategy, parameters of several
+// types, parameters that are not contiguous or have a gradient, and a unit without `original_parameters` of which some
+// parameters are frozen.
 std::vector<FlatUnit> flat_shard(const nn::ModulePtr& module, const FlatShardOptions& options = {});
 bool is_flat_sharded(const nn::ModulePtr& module);
 
-// Clips the gradients of all units below the root by their global norm, and returns that norm, of the original type.
-// `kind`: 1, 2, 3, ... or infinity. One all-reduce if a unit is sharded. Throws Error for a module that is not the
+// Clips the gradients of all parameters below the root by their global norm, and returns the norm before clipping, in
+// the widest type of the gradients (float32 at least while it is computed). `kind`: 1, 2, 3, ... or infinity. All ranks
+// call together: one all_reduce over the shard axis if a unit is sharded, also on ranks without a gradient, and one
+// more per axis of tensor parallelism that shards. No gradients at all: 0. Throws Error for a module that is not the
 // outermost sharded one.
 Tensor clip_flat_grad_norm(const nn::ModulePtr& root, double max_norm, double kind = 2.0);
 

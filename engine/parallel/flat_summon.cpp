@@ -7,30 +7,13 @@
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "engine/parallel/host_tensors.hpp"
-#include "engine/parallel/shard_state.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
 
 namespace {
-
-using Units = std::vector<std::shared_ptr<FlatParameterShards>>;
-
-Units units_below(const nn::ModulePtr& module) {
-  Units units;
-  for (const nn::NamedModule& entry : nn::named_modules(module)) {
-    const ShardStatePtr state = shard_state_of(*entry.module);
-    if (!state || state->settings().api != flat_shard_name || !state->group()) continue;
-    if (state->context->forward_root || in_backward())
-      throw Error("Cannot manually unshard parameters during forward/backward",
-                  str("summon the parameters of ", state->owner(), " before or after it"));
-    state->group()->reshard();
-    state->group()->adopt_slots();
-    units.push_back(std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards()));
-  }
-  return units;
-}
 
 // Per trained tensor, whether any rank has a gradient of it.
 std::vector<bool> agreed_gradients(const FlatParameterShards& unit) {
@@ -104,12 +87,11 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
     if (at.length == 0 || !gradient.defined())
       set_grad(trained, Tensor());
     else
-      set_grad(trained, sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length),
-                                          local_tensor(trained).sizes()),
-                                     trained));
+      set_grad(trained,
+               sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length), local_tensor(trained).sizes()),
+                            trained));
   }
-  if (with_gradients && !unit.has_original_parameters())
-    set_grad(unit.trained(0), has_gradient ? gradients : Tensor());
+  if (with_gradients && !unit.has_original_parameters()) set_grad(unit.trained(0), has_gradient ? gradients : Tensor());
 }
 
 }  // namespace
@@ -118,14 +100,10 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
   if (options.rank0_only && options.writeback)
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
-  const Units units = units_below(module);
-  for (const auto& unit : units)
-    if (unit->shows_full())
-      throw Error("Cannot manually unshard parameters when already unsharding parameters",
-                  str("leave the summon_full_parameters that holds ", unit->settings().owner, " first"));
-  for (const auto& unit : units) {
-    show(*unit, options_);
-    units_.push_back(unit);
+  const std::vector<FlatUnitShards> units = settled_flat_units_below(module);
+  for (const FlatUnitShards& unit : units) {
+    show(*unit.shards, options_);
+    units_.push_back(unit.shards);
   }
 }
 
