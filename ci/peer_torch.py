@@ -112,7 +112,7 @@ def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Cal
 
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all"]
-STEPS = ["alone", "replicate", "fully_shard", "tensor_parallel", "fully_shard_tensor_parallel"]
+STEPS = ["alone", "replicate", "fully_shard", "flat_shard", "tensor_parallel", "fully_shard_tensor_parallel"]
 
 
 def shard(model: nn.Module, mesh) -> None:
@@ -153,6 +153,12 @@ def parallelize(model: nn.Module, name: str, world_size: int) -> nn.Module:
         return nn.parallel.DistributedDataParallel(model)
     if name == "fully_shard":
         shard(model, init_device_mesh("cpu", (world_size,)))
+    elif name == "flat_shard":
+        from torch.distributed.fsdp import FullyShardedDataParallel
+        from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+
+        policy = ModuleWrapPolicy({type(model.layers[0])})
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
     elif name == "tensor_parallel":
         make_tensor_parallel(model, init_device_mesh("cpu", (world_size,)))
     elif name == "fully_shard_tensor_parallel":

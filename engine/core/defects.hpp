@@ -50,6 +50,27 @@ enum class Defect {
   shard_compute_ignores_gather,             // compute does not wait for the all-gather
   shard_input_freed_early,                  // the input of an all-gather is freed without a wait for the all-gather
   shard_output_freed_early,                 // the output of an all-gather is freed without a wait for copy-out
+  flat_gather_limit_ignored,                // the host runs ahead of compute by any number of units
+  flat_wrong_stretch,                       // a parameter that straddles ranks is cut one element early
+  flat_padding_not_zeroed,                  // the padding of flat gradients keeps what the memory held
+  flat_missing_gradient_not_zeroed,         // the place of a missing gradient keeps what the memory held
+  flat_predivision_left_out,                // gradients are divided after the sum only
+  flat_divides_by_shard_axis,               // a hybrid unit divides by the ranks of its shard axis
+  flat_states_not_synced,                   // sync_module_states sends no parameters
+  flat_buffers_not_synced,                  // sync_module_states sends no buffers
+  flat_root_inputs_not_cast,                // the inputs of the root keep their type
+  flat_unit_types_ignored,                  // submodules of the given types are not units of their own
+  flat_grad_op_resharded,                   // shard_grad_op reshards after forward
+  flat_empty_view_has_gradient,             // a parameter without elements on this rank gets a gradient
+  flat_writeback_lost,                      // a tensor assigned to a slot is not copied into the shard
+  flat_summon_not_written_back,             // changes to summoned parameters are lost
+  flat_summoned_gradients_lost,             // changes to summoned gradients are lost
+  flat_prefetch_left_out,                   // backward gathers no unit ahead
+  flat_low_precision_gradient_kept,         // gradients keep the compute type although they should not
+  flat_reshards_without_sync,               // a backward without synchronization reshards shard_grad_op
+  flat_buffers_not_cast,                    // buffers keep their type
+  flat_ignored_sharded,                     // ignored parameters are sharded
+  flat_stale_leaves,                        // a changed shard does not raise the version of the unsharded parameters
   flat_memory_freed_early,                  // the memory of a flat parameter is freed without a wait for compute
   shard_reduction_ignores_compute,          // the reduce-scatter does not wait for the gradients
   shard_reduction_input_freed_early,        // the input of a reduce-scatter is freed without a wait for it

@@ -6,6 +6,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/waits.hpp"
@@ -73,6 +74,13 @@ Tensor FlatParameterShards::empty_shard(DType dtype, device::Device device) cons
   return pinned;
 }
 
+layout::Stretch FlatParameterShards::stretch(std::size_t index) const {
+  layout::Stretch at = layout::stretch_of(flat_, index, settings().mesh.shard_rank());
+  if (defect_armed(Defect::flat_wrong_stretch) && at.begin > 0) [[unlikely]]
+    --at.begin;
+  return at;
+}
+
 Tensor FlatParameterShards::view_of_shard(std::size_t index) const {
   const Tensor shard = detach(shard_);
   const layout::FlatEntry& entry = flat_.entries[index];
@@ -130,11 +138,11 @@ void FlatParameterShards::check_written(const Parameter& parameter, const Tensor
                     to_text(parameter.view.sizes()), " but got ", now.defined() ? describe_sharded(now) : "nothing"),
                 "write to the local stretch, or to the full parameter within summon_full_parameters");
   if (!(now.device() == home()))
-    throw Error(str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: " : "",
-                    where, " is on ", device::to_text(now.device()), ", the unit keeps its shard on ",
-                    device::to_text(home())),
-                offloads() ? "with offload, parameters and loaded values stay on the cpu"
-                           : "move the module there before the first forward");
+    throw Error(
+        str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: " : "", where,
+            " is on ", device::to_text(now.device()), ", the unit keeps its shard on ", device::to_text(home())),
+        offloads() ? "with offload, parameters and loaded values stay on the cpu"
+                   : "move the module there before the first forward");
 }
 
 void FlatParameterShards::adopt_slots() {
@@ -189,7 +197,7 @@ void FlatParameterShards::write_back(const std::vector<std::size_t>& changed) {
     const Tensor now = parameter.slots.front().get().tensor;
     if (is_in_place(parameter, now)) continue;
     const Tensor to = view_of_shard(i);
-    raw::copy_(local_tensor(to), local_tensor(detach(now)));
+    if (!defect_armed(Defect::flat_writeback_lost)) raw::copy_(local_tensor(to), local_tensor(detach(now)));
     nn::swap_data(parameter.view, to);
   }
   put_views();
@@ -250,7 +258,7 @@ bool FlatParameterShards::install_unsharded(const Tensor& gathered, int) {
   gathered_version_ = shard_.storage()->version();
   if (!unsharded_.defined() || unsharded_.dtype() != gathered.dtype() || !(unsharded_.device() == gathered.device()))
     make_leaves(gathered);
-  else if (changed)
+  else if (changed && !defect_armed(Defect::flat_stale_leaves))
     unsharded_.bump_version();  // a backward through a graph that saved the old values is an error
   for (const Parameter& parameter : parameters_)
     if (lockstep::requires_grad(parameter.leaf) != parameter.requires_grad())

@@ -59,9 +59,7 @@ class FlatParameterShards final : public GroupShards {
   bool shows_full() const { return shows_full_; }
 
   // The stretch of a parameter on this rank.
-  layout::Stretch stretch(std::size_t index) const {
-    return layout::stretch_of(flat_, index, settings().mesh.shard_rank());
-  }
+  layout::Stretch stretch(std::size_t index) const;
 
   DType original_type() const override { return shard_.dtype(); }
   DType accumulation_type() const override { return compute_type(); }

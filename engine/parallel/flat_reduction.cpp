@@ -7,11 +7,19 @@
 namespace lockstep::parallel {
 
 DType FlatParameterShards::gradient_type() const {
+  if (defect_armed(Defect::flat_low_precision_gradient_kept)) [[unlikely]]
+    return compute_type();
   return options_.keep_low_precision_gradients ? compute_type() : original_type();
 }
 
 // Sums divide before and after, whatever their type.
-Division FlatParameterShards::division(const ShardedMean& mean) const { return flat_division(mean.num_ranks); }
+Division FlatParameterShards::division(const ShardedMean& mean) const {
+  Division division =
+      flat_division(defect_armed(Defect::flat_divides_by_shard_axis) ? mean.num_shards : mean.num_ranks);
+  if (defect_armed(Defect::flat_predivision_left_out)) [[unlikely]]
+    division.before = 1.0;
+  return division;
+}
 
 // The unit is reduced as a whole, when no parameter of it waits for more gradients.
 ReductionPlan FlatParameterShards::plan_reduction(const std::vector<bool>& complete, bool) const {
@@ -34,7 +42,8 @@ ReductionPlan FlatParameterShards::plan_reduction(const std::vector<bool>& compl
   for (const std::size_t i : plan.members) {
     const layout::Stretch at = stretch(i);
     const Dims sizes = local_tensor(parameters_[i].view).sizes();
-    if (at.length > 0) plan.pieces.push_back({i, at.offset, sizes, sizes});
+    if (at.length > 0 || defect_armed(Defect::flat_empty_view_has_gradient))
+      plan.pieces.push_back({i, at.offset, sizes, sizes});
   }
   return plan;
 }
@@ -47,11 +56,14 @@ void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tenso
     const Tensor to = as_strided(input, entry.sizes, contiguous_strides(entry.sizes), input.offset() + entry.offset);
     if (gradient.defined())
       raw::copy_(to, gradient.local);
-    else
+    else if (!defect_armed(Defect::flat_missing_gradient_not_zeroed))
       raw::zero_(to);
     gradient = FullGradient();
   }
-  for (const layout::FlatGap& gap : layout::gaps_of(flat_)) raw::zero_(slice(input, 0, gap.begin, gap.begin + gap.length));
+  if (defect_armed(Defect::flat_padding_not_zeroed)) [[unlikely]]
+    return;
+  for (const layout::FlatGap& gap : layout::gaps_of(flat_))
+    raw::zero_(slice(input, 0, gap.begin, gap.begin + gap.length));
 }
 
 }  // namespace lockstep::parallel

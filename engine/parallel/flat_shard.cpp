@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
@@ -33,7 +34,8 @@ bool is_hybrid(FlatStrategy strategy) {
   return strategy == FlatStrategy::hybrid_shard || strategy == FlatStrategy::hybrid_shard_grad_op;
 }
 bool frees_after_forward(FlatStrategy strategy) {
-  return strategy == FlatStrategy::full_shard || strategy == FlatStrategy::hybrid_shard;
+  return strategy == FlatStrategy::full_shard || strategy == FlatStrategy::hybrid_shard ||
+         defect_armed(Defect::flat_grad_op_resharded);
 }
 
 // An axis of one rank does not shard: its gradients are reduced over the other axis alone.
@@ -97,9 +99,13 @@ class UnitFinder {
     for (const nn::ChildSlot& child : module->children)
       visit(child.module, path.empty() ? child.name : path + "." + child.name);
     const auto& types = options_.unit_types;
-    if (!path.empty() && std::find(types.begin(), types.end(), module->type()) == types.end()) return;
+    const bool is_unit = std::find(types.begin(), types.end(), module->type()) != types.end() &&
+                         !defect_armed(Defect::flat_unit_types_ignored);
+    if (!path.empty() && !is_unit) return;
     if (contains(outside_, module)) return;
-    ParameterCollector collector(outside_, options_.ignored_parameters, ParameterCollector::Order::module_first);
+    const bool ignores = !defect_armed(Defect::flat_ignored_sharded);
+    ParameterCollector collector(outside_, ignores ? options_.ignored_parameters : std::vector<Tensor>(),
+                                 ParameterCollector::Order::module_first);
     collector.collect(module, "");
     units_.push_back({module, path.empty() ? options_.name : str(options_.name, ".", path), collector.parameters(),
                       collector.modules()});
@@ -135,6 +141,20 @@ void check_unit(const Unit& unit, const FlatShardOptions& options, const ShardMe
   }
 }
 
+// A parameter is part of one flat parameter only.
+void check_shared(const std::vector<Unit>& units) {
+  std::map<const TensorImpl*, std::string> owners;
+  for (const Unit& unit : units)
+    for (const CollectedParameter& parameter : unit.parameters) {
+      const std::string name = str("`", parameter.name, "` of ", unit.name);
+      const auto [known, is_new] = owners.emplace(&parameter.tensor.impl(), name);
+      if (!is_new)
+        throw Error(
+            str("flat_shard: ", name, " is the same parameter as ", known->second, ", which is in another unit"),
+            "make one unit of the modules that share it");
+    }
+}
+
 // ---- values before sharding ----
 void materialize_unit(const Unit& unit, device::Device device) {
   for (const ModulePtr& module : unit.modules) {
@@ -156,11 +176,13 @@ void materialize_unit(const Unit& unit, device::Device device) {
 void sync_states(const std::vector<Unit>& units, const ShardMesh& mesh, const std::string& owner) {
   std::vector<Tensor> values;
   for (const Unit& unit : units) {
-    for (const CollectedParameter& parameter : unit.parameters)
-      values.push_back(local_tensor(detach(parameter.tensor)));
+    if (!defect_armed(Defect::flat_states_not_synced))
+      for (const CollectedParameter& parameter : unit.parameters)
+        values.push_back(local_tensor(detach(parameter.tensor)));
     for (const ModulePtr& module : unit.modules)
       for (const nn::BufferSlot& buffer : module->buffers)
-        if (buffer.tensor.defined() && !buffer.tensor.is_meta()) values.push_back(local_tensor(detach(buffer.tensor)));
+        if (!defect_armed(Defect::flat_buffers_not_synced) && buffer.tensor.defined() && !buffer.tensor.is_meta())
+          values.push_back(local_tensor(detach(buffer.tensor)));
   }
   if (values.empty()) return;
   const NoGrad no_grad;
@@ -180,7 +202,8 @@ GroupSettings group_settings(const Unit& unit, const FlatShardOptions& options, 
                              device::Device device) {
   const bool frees = mesh.is_sharded() && frees_after_forward(options.strategy);
   const FlatPrecision& precision = options.mixed_precision;
-  GroupSettings settings{mesh, ReshardAfterForward::of(frees), options.offload, {}, device, unit.name, !frees};
+  GroupSettings settings{mesh,   ReshardAfterForward::of(frees),           options.offload, {}, device, unit.name,
+                         !frees, frees ? options.max_gathers_in_flight : 0};
   settings.mixed_precision.param = precision.param;
   settings.mixed_precision.reduce = precision.reduce;
   return settings;
@@ -241,6 +264,8 @@ std::vector<FlatUnit> flat_shard(const ModulePtr& module, const FlatShardOptions
     check_unit(unit, options, mesh);
     applications.emplace_back(unit.module, flat_shard_name);
   }
+
+  check_shared(units);
 
   // ---- no check fails from here on ----
   device::Device device = options.device.value_or(device::Device{});

@@ -55,6 +55,7 @@ struct FlatShardOptions {
   std::vector<nn::ModulePtr> ignored{};
   std::vector<Tensor> ignored_parameters{};
   BackwardPrefetch backward_prefetch = BackwardPrefetch::before;
+  int max_gathers_in_flight = 2;  // the host runs ahead of compute by at most so many units; 0: without limit
   bool forward_prefetch = false;  // gathers the unit that followed in the first forward
   std::optional<device::Device> device{};
   std::string name{};  // for log, events and messages; empty: the type of the module

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
@@ -54,7 +55,8 @@ void show(FlatParameterShards& unit, const SummonOptions& options) {
     const UnshardedParameter& parameter = unit.parameter(i);
     full[i].set_name(parameter.slots.front().get().tensor.name());
     if (parameter.requires_grad()) set_requires_grad(full[i], true);
-    if (has_gradient[i]) set_grad(full[i], placed(unit.part_of(gradients, i), options.offload));
+    if (has_gradient[i])
+      set_grad(full[i], placed(unit.part_of(gradients, i), options.offload), GradientType::any_floating);
   }
   unit.show_full(full);
 }
@@ -77,8 +79,8 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
       raw::copy_(slice(detach(chunk), 0, at.offset, at.offset + at.length),
                  part.device() == chunk.device() ? part : raw::to_device(part, chunk.device()));
     };
-    if (at.length > 0) copy(unit.shard(), now);
-    if (!with_gradients) continue;
+    if (at.length > 0 && !defect_armed(Defect::flat_summon_not_written_back)) copy(unit.shard(), now);
+    if (!with_gradients || defect_armed(Defect::flat_summoned_gradients_lost)) continue;
     const Tensor gradient = grad(now);
     has_gradient = has_gradient || gradient.defined();
     if (at.length > 0 && gradient.defined()) copy(gradients, gradient);
@@ -89,9 +91,11 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
     else
       set_grad(trained,
                sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length), local_tensor(trained).sizes()),
-                            trained));
+                            trained),
+               GradientType::any_floating);
   }
-  if (with_gradients && !unit.has_original_parameters()) set_grad(unit.trained(0), has_gradient ? gradients : Tensor());
+  if (with_gradients && !unit.has_original_parameters())
+    set_grad(unit.trained(0), has_gradient ? gradients : Tensor(), GradientType::any_floating);
 }
 
 }  // namespace

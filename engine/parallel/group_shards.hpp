@@ -32,6 +32,8 @@ struct GroupSettings {
   std::string owner;      // for log, events and messages
   // A backward without gradient synchronization leaves the group unsharded for the next microbatch.
   bool stays_unsharded_without_sync = false;
+  // The host runs ahead of compute by at most so many unsharded groups; 0: without limit.
+  int max_gathers_in_flight = 0;
 };
 
 // Shards that `ranks` consecutive ranks keep among them after forward.
@@ -53,7 +55,7 @@ class GroupShards {
   virtual DType original_type() const = 0;
   DType compute_type() const;
   DType reduce_type() const;
-  virtual DType accumulation_type() const = 0;  // of gradients without synchronization
+  virtual DType accumulation_type() const = 0;                     // of gradients without synchronization
   virtual DType gradient_type() const { return original_type(); }  // of the gradients that optimizers see
 
   // ---- parameters, as modules compute with them ----

@@ -49,6 +49,14 @@ void ShardContext::free_gather_buffers(const ShardStreams& streams) {
   gathered.reset();
 }
 
+void ShardContext::wait_for_freed(int limit) {
+  if (limit <= 0 || defect_armed(Defect::flat_gather_limit_ignored)) return;
+  while (freed.size() >= static_cast<std::size_t>(limit)) {
+    freed.front().synchronize();
+    freed.erase(freed.begin());
+  }
+}
+
 void ShardContext::free_reduction_inputs_for_next() { free_inputs(reduction_inputs, num_kept_inputs()); }
 
 void ShardContext::free_reduction_outputs_for_next(const std::shared_ptr<ShardGroup>& next) {

@@ -50,6 +50,7 @@ struct ShardContext {
   std::vector<std::weak_ptr<ShardGroup>> forward_order;  // of the forwards since the last backward
   std::vector<std::weak_ptr<ShardGroup>> first_forward;  // groups in the order in which its forwards began
   bool first_forward_is_complete = false;
+  std::vector<device::Event> freed;  // after the last use of each group that was resharded, oldest first
   std::optional<device::Event> post_optim_event;
   bool is_last_backward = true;
   std::uint64_t callback_in = 0;  // the backward that will call the callback of its end; 0: none
@@ -62,6 +63,8 @@ struct ShardContext {
   // gradient.
   void agree_on_end() const;
   void free_gather_buffers(const ShardStreams& streams);
+  // Before an all-gather: the host waits until fewer than `limit` of the resharded groups are still in use.
+  void wait_for_freed(int limit);
   // Before a new reduction: compute waits for earlier ones and frees the memory that they no longer need.
   void free_reduction_inputs_for_next();
   void free_reduction_outputs_for_next(const std::shared_ptr<ShardGroup>& next);

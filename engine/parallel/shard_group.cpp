@@ -65,7 +65,14 @@ void ShardGroup::reshard() {
   if (state() == GroupState::unsharding) return drop_unused_gather();
   note_event(EventKind::reshard, owner());
   shards_->install_shards();
+  if (settings().max_gathers_in_flight > 0)
+    context->freed.push_back(device::current_stream(settings().device).record());
   move_to(Sharded{});
+}
+
+bool ShardGroup::reshards_after_backward() const {
+  const bool stays = settings().stays_unsharded_without_sync && !defect_armed(Defect::flat_reshards_without_sync);
+  return reshard_after_backward && (requires_gradient_sync || !stays);
 }
 
 bool ShardGroup::reshards_after_forward() const {

@@ -72,9 +72,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   void wait_for_reduction();      // compute waits, and the host for offloaded gradients
   void free_reduction_outputs();  // compute waits and frees the outputs
   // Whether a backward that has left the group reshards it.
-  bool reshards_after_backward() const {
-    return reshard_after_backward && (requires_gradient_sync || !settings().stays_unsharded_without_sync);
-  }
+  bool reshards_after_backward() const;
   // Returns whether a parameter that requires a gradient got none in the ending backward, although gradients are
   // synchronized.
   bool end_backward();
@@ -97,7 +95,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   using PostForward = KeptShards;
   struct Unsharding {
     GatherBuffers buffers;
-    int num_ranks = 1;                // of the all-gather
+    int num_ranks = 1;                 // of the all-gather
     std::optional<KeptShards> source;  // the slots still hold these
   };
   struct Unsharded {};

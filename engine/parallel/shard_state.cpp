@@ -88,7 +88,7 @@ void ShardState::make_root() {
 
 // Buffers keep the type of the computation; state dicts give the original one.
 void ShardState::cast_own_buffers() {
-  if (!settings_.buffer_type) return;
+  if (!settings_.buffer_type || defect_armed(Defect::flat_buffers_not_cast)) return;
   const NoGrad no_grad;
   const device::PurposeScope purpose(device::Purpose::other);
   for (const auto& weak : settings_.buffer_modules) {
@@ -153,7 +153,8 @@ void ShardState::move_inputs(nn::Inputs& inputs) const {
 }
 
 void ShardState::cast_inputs(nn::Inputs& inputs) const {
-  const bool casts = settings_.precision.cast_forward_inputs || (is_root_ && settings_.casts_root_inputs);
+  const bool casts = settings_.precision.cast_forward_inputs ||
+                     (is_root_ && settings_.casts_root_inputs && !defect_armed(Defect::flat_root_inputs_not_cast));
   if (!casts || !settings_.precision.param) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
     return is_floating(tensor.dtype()) ? ops::cast(tensor, *settings_.precision.param) : tensor;
@@ -301,6 +302,8 @@ std::size_t next_in_backward(std::size_t position, std::size_t num_positions) {
 }  // namespace
 
 void ShardState::prefetch_previous() {
+  if (settings_.api == flat_shard_name && defect_armed(Defect::flat_prefetch_left_out)) [[unlikely]]
+    return;
   if (group_->positions.empty()) return;  // a second backward through a retained graph
   const std::size_t num_positions = context->forward_order.size();
   const std::size_t next = next_in_backward(group_->positions.back(), num_positions);

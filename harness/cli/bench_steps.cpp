@@ -15,6 +15,7 @@
 #include "engine/device/order.hpp"
 #include "engine/nn/build.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_shard.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
 #include "engine/parallel/tensor_parallel.hpp"
@@ -63,6 +64,7 @@ constexpr Way ways[] = {
     {"alone", [](int world_size) { return world_size == 1; }},
     {"replicate", [](int world_size) { return world_size > 1; }},
     {"fully_shard", [](int world_size) { return world_size > 1; }},
+    {"flat_shard", [](int world_size) { return world_size > 1; }},
     {"hsdp", [](int world_size) { return world_size >= 4 && world_size % 2 == 0; }},
     {"tensor_parallel", [](int world_size) { return world_size == 2 || world_size == 4; }},  // the heads are divided
     {"fully_shard_tensor_parallel", [](int world_size) { return world_size >= 4 && world_size % 2 == 0; }},
@@ -107,6 +109,8 @@ Trainee make_trainee(const StepModel& size, const std::string& name) {
   if (name == "replicate") parallel::replicate(trainee.model, {});
   const int world_size = RankContext::current().world_size();
   if (name == "fully_shard") shard(trainee.model, {});
+  if (name == "flat_shard")
+    parallel::flat_shard(trainee.model, parallel::FlatShardOptions{.unit_types = {"TransformerBlock"}});
   if (name == "hsdp") shard(trainee.model, DeviceMesh({2, world_size / 2}, {"replicate", "shard"}));
   if (name == "tensor_parallel") make_tensor_parallel(trainee.model, DeviceMesh::world("tp"));
   if (name == "fully_shard_tensor_parallel") {

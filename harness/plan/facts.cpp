@@ -1,7 +1,5 @@
 #include "harness/plan/facts.hpp"
 
-#include <set>
-
 #include "engine/core/error.hpp"
 
 namespace lockstep::plan {
@@ -15,8 +13,7 @@ void walk(const Facts& facts, ModuleId id, bool parents_first, std::set<ModuleId
   if (!parents_first) order.push_back(id);
 }
 
-std::vector<ModuleId> walked(const Facts& facts, ModuleId root, bool parents_first) {
-  std::set<ModuleId> seen;
+std::vector<ModuleId> walked(const Facts& facts, ModuleId root, bool parents_first, std::set<ModuleId> seen = {}) {
   std::vector<ModuleId> order;
   walk(facts, root, parents_first, seen, order);
   return order;
@@ -41,7 +38,9 @@ void Facts::update(const Facts& newer) {
   for (const auto& [id, tensor] : newer.tensors) tensors[id] = tensor;
 }
 
-std::vector<ModuleId> Facts::pre_order(ModuleId root) const { return walked(*this, root, true); }
+std::vector<ModuleId> Facts::pre_order(ModuleId root, const std::set<ModuleId>& without) const {
+  return walked(*this, root, true, without);
+}
 std::vector<ModuleId> Facts::post_order(ModuleId root) const { return walked(*this, root, false); }
 
 std::int64_t bytes_of(const Dims& sizes, DType dtype) {

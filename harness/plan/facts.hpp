@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,8 +43,9 @@ struct Facts {
   const TensorFacts& tensor(TensorId id) const;
   void update(const Facts& newer);  // adds the entries of `newer`, or replaces those of the same ids
 
-  // The module and its descendants, each once: parents before their children, or after them.
-  std::vector<ModuleId> pre_order(ModuleId root) const;
+  // The module and its descendants, each once: parents before their children, or after them. `without`: modules that
+  // are left out with their descendants.
+  std::vector<ModuleId> pre_order(ModuleId root, const std::set<ModuleId>& without = {}) const;
   std::vector<ModuleId> post_order(ModuleId root) const;
 };
 

@@ -57,6 +57,7 @@ Planner::Managed Planner::managed_by(const std::vector<ModuleId>& modules, const
 }
 
 void Planner::replicate(ModuleId module, const ReplicateChoices& choices) {
+  shards_.note_replicated(module);
   replicated_.try_emplace(
       module, choices, [this, module, ignored = choices.ignored] { return covered_by(module, ignored); }, facts_,
       awaited_, issue());

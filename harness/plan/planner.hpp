@@ -58,6 +58,16 @@ class Planner {
     std::vector<ModuleId> modules;
   };
   Managed managed_by(const std::vector<ModuleId>& modules, const Ignored& ignored = {}) const;
+  // flat_shard of a module: a unit of each module in `of_types` below it, and one of the rest.
+  struct FlatUnit {
+    ModuleId module = 0;
+    std::vector<TensorId> parameters;  // in the order of the flat parameter
+    std::vector<ModuleId> modules;     // that hold them, and the other modules whose buffers belong to the unit
+  };
+  std::vector<FlatUnit> flat_units(ModuleId root, const std::set<ModuleId>& of_types, const Ignored& ignored) const;
+  void flat_shard(const FlatUnit& unit, ShardChoices choices);
+  // The start-up of sync_module_states: along the replicate axis first, then along the shard axis.
+  void broadcast_states(const std::vector<FlatUnit>& units, const std::vector<Axis>& axes, const std::string& owner);
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
   const ShardPlan& shards() const { return shards_; }

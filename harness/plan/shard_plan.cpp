@@ -17,6 +17,12 @@ void ShardPlan::add_group(const std::vector<ModuleId>& modules, const std::vecto
   added.choices = std::move(choices);
   for (const ModuleId module : modules) group_of_[module] = number;
   for (const TensorId parameter : parameters) owner_of_[parameter] = number;
+  if (!added.choices.flat || parameters.empty()) return;
+  std::vector<Dims> sizes;
+  for (const TensorId parameter : parameters) sizes.push_back(facts_.tensor(parameter).sizes);
+  const FlatChoices& flat = *added.choices.flat;
+  added.flat = FlatLayout(sizes, flat.shards ? added.choices.shard.size : 1,
+                          flat.aligned ? flat_step(compute_type(parameters.front())) : 1);
 }
 
 void ShardPlan::change(ModuleId module, const FlagChange& flags) {
@@ -94,6 +100,7 @@ DType ShardPlan::reduced_type(const Group& group, TensorId parameter) const {
 
 // With several dtypes, each tensor starts at a multiple of eight bytes.
 std::int64_t ShardPlan::gathered_bytes(const Group& group) const {
+  if (group.choices.flat) return bytes_of({group.flat.padded()}, compute_type(group.parameters.front()));
   constexpr std::int64_t alignment = 8;
   std::vector<GatherInput> all;
   for (const TensorId id : group.parameters) {
@@ -136,7 +143,7 @@ void ShardPlan::all_gather(std::size_t number, bool prefetch) {
   } else {
     bytes = gathered_bytes(group);
   }
-  issue(group, "all_gather", axis, bytes);
+  if (!group.choices.flat || group.choices.flat->shards) issue(group, "all_gather", axis, bytes);
   for (const TensorId id : group.parameters) group.gathered[id] = facts_.tensor(id).version;
   group.state = prefetch ? State::prefetched : State::unsharded;
 }
@@ -155,6 +162,21 @@ void ShardPlan::unshard(ModuleId module, bool async) {
 
 void ShardPlan::reshard(ModuleId module) {
   if (has(module)) groups_[number(module)].state = State::sharded;
+}
+
+void ShardPlan::summon(ModuleId module, const std::optional<SummonedGradients>& gradients) {
+  if (!is_flat(module)) return;
+  Group& group = groups_[number(module)];
+  group.state = State::sharded;
+  if (group.parameters.empty() || !group.choices.flat->shards) return;
+  const TensorId first = group.parameters.front();
+  const DType stored = facts_.tensor(first).dtype;
+  issue(group, "all_gather", group.choices.shard, bytes_of({group.flat.padded()}, stored));
+  if (!gradients) return;
+  const std::size_t num_trained = gradients->original_parameters ? group.parameters.size() : 1;
+  issue(group, "all_reduce", group.choices.shard, bytes_of({static_cast<std::int64_t>(num_trained)}, DType::int32));
+  const DType type = gradients->compute_type ? compute_type(first) : stored;
+  issue(group, "all_gather", group.choices.shard, bytes_of({group.flat.padded()}, type));
 }
 
 void ShardPlan::wait_for_unshard(ModuleId module) {
@@ -186,6 +208,7 @@ void ShardPlan::swap(ShardPlan& other) {
   group_of_.swap(other.group_of_);
   owner_of_.swap(other.owner_of_);
   reduced_.swap(other.reduced_);
+  replicated_.swap(other.replicated_);
 }
 
 // ---- forward ----
@@ -200,12 +223,21 @@ void ShardPlan::make_context(std::size_t root) {
   context.root = root;
   groups_[root].is_root = true;
   groups_[root].choices.reshard_after_forward = {Reshard::Kind::no};  // until a flag changes it: backward follows
-  for (const ModuleId top : groups_[root].modules)
-    for (const ModuleId module : facts_.pre_order(top)) {
-      if (!has(module) || groups_[number(module)].context == index) continue;
-      groups_[number(module)].context = index;
-      context.groups.push_back(number(module));
-    }
+  for (const ModuleId module : modules_below(groups_[root])) {
+    if (!has(module) || groups_[number(module)].context == index) continue;
+    groups_[number(module)].context = index;
+    context.groups.push_back(number(module));
+  }
+}
+
+// Of a group and its descendants, parents first. Those of units end at replicated modules.
+std::vector<ModuleId> ShardPlan::modules_below(const Group& root) const {
+  std::vector<ModuleId> modules;
+  const std::set<ModuleId> none;
+  for (const ModuleId top : root.modules)
+    for (const ModuleId module : facts_.pre_order(top, root.choices.flat ? replicated_ : none))
+      modules.push_back(module);
+  return modules;
 }
 
 // Resets the forward state for a call from outside of all groups. An earlier outermost call that is still running has
@@ -214,6 +246,7 @@ void ShardPlan::begin_outermost(std::size_t group) {
   Context& context = context_of(group);
   const bool is_new = !context.outermost || group == context.root || group == *context.outermost;
   if (!is_new) return;
+  context.ran.clear();
   for (const std::size_t at : context.groups) {
     groups_[at].entered.clear();
     groups_[at].left.clear();
@@ -238,7 +271,23 @@ bool ShardPlan::enter(ModuleId module, bool recomputing) {
   all_gather(at);
   if (!first) return false;
   for (const std::size_t next : groups_[at].forward_prefetch) all_gather(next, true);
+  if (!recomputing) prefetch_next(at);
   return !recomputing;
+}
+
+void ShardPlan::prefetch_next(std::size_t number) {
+  const Group& group = groups_[number];
+  if (!group.choices.flat || group.parameters.empty()) return;
+  Context& context = context_of(number);
+  context.ran.insert(number);
+  std::vector<std::size_t>& order = context.first_forward;
+  const auto at = std::find(order.begin(), order.end(), number);
+  if (!context.first_forward_ended) {
+    if (at == order.end()) order.push_back(number);
+    return;
+  }
+  if (!group.choices.flat->forward_prefetch || at == order.end() || at + 1 == order.end()) return;
+  if (!context.ran.contains(*(at + 1))) all_gather(*(at + 1), true);
 }
 
 bool ShardPlan::leave(ModuleId module, bool recomputing) {
@@ -247,7 +296,10 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   if (recomputing && group.in_backward) return false;
   group.left.insert(module);
   if (group.left.size() < group.modules.size()) return !recomputing;
-  if (!recomputing && context_of(at).outermost == at) context_of(at).outermost.reset();
+  if (!recomputing && context_of(at).outermost == at) {
+    context_of(at).outermost.reset();
+    context_of(at).first_forward_ended = true;
+  }
   group.entered.clear();
   group.left.clear();
   if (recomputing) return false;  // the group stays unsharded for its own backward, which follows
@@ -258,95 +310,6 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
     context.forward_order.push_back(at);
   }
   return true;
-}
-
-// ---- backward ----
-void ShardPlan::backward_reaches(ModuleId module) {
-  const std::size_t at = number(module);
-  if (groups_[at].context < 0) return;
-  if (groups_[at].in_backward && groups_[at].modules.size() > 1) return;  // by another of its modules
-  groups_[at].in_backward = true;
-  all_gather(at);
-  Group& group = groups_[at];
-  if (group.backward_prefetch) {
-    for (const std::size_t next : *group.backward_prefetch) all_gather(next, true);
-  } else if (!group.positions.empty()) {
-    const std::size_t position = group.positions.back();
-    group.positions.pop_back();
-    if (position > 0) all_gather(context_of(at).forward_order[position - 1], true);
-  }
-}
-
-void ShardPlan::backward_leaves(ModuleId module) {
-  Group& group = groups_[number(module)];
-  if (group.in_backward) leave_backward(group);
-}
-
-void ShardPlan::leave_backward(Group& group) {
-  group.in_backward = false;
-  if (group.state == State::unsharded && group.reshard_after_backward) group.state = State::sharded;
-  reduce(group, false);
-}
-
-void ShardPlan::gradient(TensorId parameter) { groups_[owner_of_.at(parameter)].fresh.insert(parameter); }
-
-void ShardPlan::reduce_over_tensor_parallelism(const Group& group, const std::set<TensorId>& scattered) {
-  for (const TensorId id : group.parameters)
-    if (const auto at = group.choices.partial_gradients.find(id);
-        at != group.choices.partial_gradients.end() && scattered.contains(id))
-      issue(group, "all_reduce", at->second, bytes_of(facts_.tensor(id).sizes, reduced_type(group, id)),
-            "tensor_parallel");
-}
-
-// Reduces the gradients of a group. Unless `at_end`, a parameter that this backward will reach again waits.
-void ShardPlan::reduce(Group& group, bool at_end) {
-  if (!group.sync) {
-    group.unreduced.merge(group.fresh);
-    group.fresh.clear();
-    return;
-  }
-  std::set<TensorId> scattered, summed;  // to reduce-scatter, to all-reduce
-  for (const TensorId id : group.parameters) {
-    const bool is_fresh = group.fresh.contains(id);
-    if (!at_end && !is_fresh && awaited_.contains(id)) continue;
-    if (is_fresh || group.unreduced.contains(id)) scattered.insert(id);
-    if (group.choices.replicate && (scattered.contains(id) || group.partial.contains(id))) summed.insert(id);
-  }
-  group.fresh.clear();
-  for (const TensorId id : scattered) group.unreduced.erase(id);
-  reduce_over_tensor_parallelism(group, scattered);
-  if (!scattered.empty()) issue(group, "reduce_scatter", group.choices.shard, padded_bytes(group, scattered, true));
-  if (!group.choices.replicate) reduced_.insert(reduced_.end(), scattered.begin(), scattered.end());
-  if (!group.all_reduce) {
-    group.partial.merge(summed);
-    return;
-  }
-  if (summed.empty()) return;
-  issue(group, "all_reduce", *group.choices.replicate, padded_bytes(group, summed, true) / group.choices.shard.size);
-  for (const TensorId id : summed) group.partial.erase(id);
-  reduced_.insert(reduced_.end(), summed.begin(), summed.end());
-}
-
-// Reduces the groups that backward did not leave (inputs without gradient), and gradients that waited.
-void ShardPlan::end_backward(int root) {
-  Context& context = contexts_[static_cast<std::size_t>(root)];
-  const bool last = groups_[context.root].last_backward;
-  for (const std::size_t at : context.groups) {
-    Group& group = groups_[at];
-    if (group.in_backward) leave_backward(group);
-    if (group.state == State::unsharded && group.reshard_after_backward) group.state = State::sharded;
-    reduce(group, true);
-    group.entered.clear();
-    group.left.clear();
-  }
-  if (!last) return;
-  for (const std::size_t at : context.groups) {
-    Group& group = groups_[at];
-    // An unused prefetch, or post-forward shards that no backward used.
-    if (group.state == State::prefetched || group.state == State::sharded_post_forward) group.state = State::sharded;
-    group.positions.clear();
-  }
-  context.forward_order.clear();
 }
 
 }  // namespace lockstep::plan

@@ -1,5 +1,5 @@
-// The collectives of all groups that fully_shard made, computed from events and independently of the engine. Each group
-// is a small state machine:
+// The collectives of all groups that fully_shard and flat_shard made, computed from events and independently of the
+// engine. Each group is a small state machine:
 //
 //   state                 holds                                    a forward or backward that needs the group
 //   sharded               its shard of each parameter              all-gathers over the shard axis
@@ -20,6 +20,16 @@
 //   then over the replicate axis. Parameters that this backward will reach again wait.
 // - The end of a backward reduces the rest: the root, then the groups below in the order of their modules.
 //
+// A group of flat_shard is a unit (flat_plan.hpp has its differences). It is gathered and reduced as one flat
+// parameter.
+// - A unit that is not sharded makes no all-gather and no reduce-scatter.
+// - A unit is reduced as a whole when no gradient of it is awaited and it has one. It is not reduced in parts.
+// - The prefetch of a backward comes before its computation, or after its reshard, or not at all. The end of a backward
+//   prefetches nothing.
+// - With forward_prefetch, a forward gathers the unit that followed its own in the first forward, unless that unit has
+//   run in this forward.
+// - The root of units has no groups below a replicated module. They have roots of their own.
+//
 // After a forward that failed, the groups that it unsharded stay unsharded. The next forward of the root resets
 // everything else.
 #pragma once
@@ -33,6 +43,7 @@
 
 #include "harness/plan/collectives.hpp"
 #include "harness/plan/facts.hpp"
+#include "harness/plan/flat_plan.hpp"
 #include "harness/plan/replicate_plan.hpp"
 
 namespace lockstep::plan {
@@ -53,6 +64,7 @@ struct ShardChoices {
   // Parameters whose gradient is a partial sum over an axis of tensor parallelism. Each is reduced by one all_reduce
   // before the group reduces it.
   std::map<TensorId, Axis> partial_gradients{};
+  std::optional<FlatChoices> flat{};  // of a unit of flat_shard
 };
 
 // Flags to set; empty members stay as they are.
@@ -70,6 +82,8 @@ class ShardPlan {
   // Adds one group of these modules and parameters.
   void add_group(const std::vector<ModuleId>& modules, const std::vector<TensorId>& parameters, ShardChoices choices);
   bool has(ModuleId module) const { return group_of_.contains(module); }
+  bool is_flat(ModuleId module) const { return has(module) && groups_[number(module)].choices.flat.has_value(); }
+  void note_replicated(ModuleId module) { replicated_.insert(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
@@ -93,6 +107,7 @@ class ShardPlan {
   // Whether a forward of this module moves its inputs to the device of the group: the root does, and the group whose
   // forward was called from outside of all groups.
   bool moves_inputs(ModuleId module) const;
+  bool is_root(ModuleId module) const { return groups_[number(module)].is_root; }
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
@@ -115,6 +130,14 @@ class ShardPlan {
   void unshard(ModuleId module, bool async);
   void wait_for_unshard(ModuleId module);
   void reshard(ModuleId module);
+  // The full parameters of the units below a module, for a while. Each unit reshards. Then each one that is sharded
+  // makes an all-gather in the type of its shard and, with gradients, an all_reduce that agrees on which parameters
+  // have one and an all-gather of these.
+  struct SummonedGradients {
+    bool compute_type = false;        // of the gradients, instead of the type of the shard
+    bool original_parameters = true;  // a gradient per parameter, not one per unit
+  };
+  void summon(ModuleId module, const std::optional<SummonedGradients>& gradients);
   void swap(ShardPlan& other);
   bool empty() const { return groups_.empty(); }
 
@@ -124,6 +147,7 @@ class ShardPlan {
     std::vector<ModuleId> modules;
     std::vector<TensorId> parameters;
     ShardChoices choices;
+    FlatLayout flat;  // of a unit
     State state = State::sharded;
     std::map<TensorId, std::vector<GatherInput>> sent;  // of parameters with an extension
     std::map<TensorId, std::uint64_t> gathered;         // versions of the shards at the last all-gather
@@ -149,17 +173,25 @@ class ShardPlan {
     std::vector<std::size_t> groups;         // in the order of their modules, parents first
     std::vector<std::size_t> forward_order;  // groups in the order in which their forwards ended
     std::optional<std::size_t> outermost;    // the group whose forward was called from outside, while it runs
+    std::vector<std::size_t> first_forward;  // groups in the order in which the first forward entered them
+    bool first_forward_ended = false;
+    std::set<std::size_t> ran;  // groups that the current forward has entered
   };
 
   std::size_t number(ModuleId module) const { return group_of_.at(module); }
   Context& context_of(std::size_t group);
   void make_context(std::size_t root);
+  std::vector<ModuleId> modules_below(const Group& root) const;
   void begin_outermost(std::size_t group);
   bool is_stale(const Group& group) const;
   void all_gather(std::size_t number, bool prefetch = false);
   void reshard_after_forward(Group& group);
-  void leave_backward(Group& group);
+  void leave_backward(Group& group, bool at_end);
+  bool reshards_after_backward(const Group& group) const;
+  void prefetch_previous(std::size_t number);
+  void prefetch_next(std::size_t number);
   void reduce(Group& group, bool at_end);
+  void reduce_unit(Group& group, bool at_end);
   std::int64_t padded_bytes(const Group& group, const std::set<TensorId>& tensors, bool reduced) const;
   std::int64_t gathered_bytes(const Group& group) const;
   void issue(const Group& group, const char* operation, const Axis& axis, std::int64_t bytes,
@@ -175,6 +207,7 @@ class ShardPlan {
   std::map<ModuleId, std::size_t> group_of_;
   std::map<TensorId, std::size_t> owner_of_;
   std::vector<TensorId> reduced_;
+  std::set<ModuleId> replicated_;  // modules that replicate was applied to
 };
 
 }  // namespace lockstep::plan

@@ -113,9 +113,10 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::replicate, OnError::ends_plan};
     case Verb::fully_shard:
       return {&DryRun::fully_shard, OnError::ends_plan};
-    case Verb::summon_full_parameters:
     case Verb::flat_shard:
       return {&DryRun::flat_shard, OnError::ends_plan};
+    case Verb::summon_full_parameters:
+      return {&DryRun::summon_full_parameters, OnError::ends_plan};
     case Verb::tensor_parallel:
       return {&DryRun::tensor_parallel, OnError::ends_plan};
     case Verb::unshard:

@@ -98,7 +98,6 @@ class DryRun final : public StepRunner {
   // ---- dry_run_parallel.cpp ----
   Value replicate(StepCall& call);
   Value fully_shard(StepCall& call);
-  Value flat_shard(StepCall& call);
   Value tensor_parallel(StepCall& call);
   Value unshard(StepCall& call);
   Value reshard(StepCall& call);
@@ -106,6 +105,10 @@ class DryRun final : public StepRunner {
   Value prefetch(StepCall& call);
   Value register_forward_method(StepCall& call);
   Value extend_gather(StepCall& call);
+  static std::vector<plan::Axis> axes_of(const DeviceMesh& mesh);
+  std::vector<TracedShards::Parameter> traced(const std::vector<plan::TensorId>& ids,
+                                              const std::vector<plan::ModuleId>& modules);
+  void place_buffers(const std::vector<plan::ModuleId>& modules, device::Device device) const;
   void shard_group(const std::vector<ModuleMatch>& found, FullyShardArguments& arguments, plan::ShardChoices choices,
                    const ShardPolicy& policy);
   std::map<plan::TensorId, int> shard_dims_of(const std::vector<ModuleMatch>& found, ShardDimArgument& stated);
@@ -113,6 +116,14 @@ class DryRun final : public StepRunner {
                         const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
                         const MeshPtr& mesh, const ShardPolicy& policy);
   std::vector<plan::ModuleId> refreshed_ids(const std::vector<ModuleMatch>& found);
+
+  // ---- dry_run_flat.cpp ----
+  Value flat_shard(StepCall& call);
+  Value summon_full_parameters(StepCall& call);
+  void make_units(const ModuleMatch& root, const FlatShardArguments& arguments, const plan::ShardChoices& choices,
+                  const ShardPolicy& policy);
+  void give_storage(const std::vector<plan::Planner::FlatUnit>& units, device::Device device) const;
+  void refuse_for_units(plan::ModuleId root, const char* flag) const;  // throws Unforeseeable if units are below it
 
   plan::Planner planner_;
   TracedModel model_;

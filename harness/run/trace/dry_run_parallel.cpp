@@ -18,14 +18,6 @@ plan::Reshard reshard_of(const ReshardArgument& argument) {
   return {Kind::among, std::get<int>(argument)};
 }
 
-std::vector<plan::Axis> axes_of(const DeviceMesh& mesh) {
-  std::vector<plan::Axis> axes;
-  axes.reserve(static_cast<std::size_t>(mesh.num_axes()));
-  for (int axis = 0; axis < mesh.num_axes(); ++axis)
-    axes.push_back({mesh.shape().names()[static_cast<std::size_t>(axis)], mesh.shape().size(axis)});
-  return axes;
-}
-
 // The accelerator of a `device_id`: a device's name, or the index of a device of the kind that holds the parameters.
 // Empty for a device that is no accelerator.
 std::optional<device::Device> accelerator_of(const Value& device_id, const nn::ModulePtr& module,
@@ -46,6 +38,14 @@ std::optional<device::Device> accelerator_of(const Value& device_id, const nn::M
 }
 
 }  // namespace
+
+std::vector<plan::Axis> DryRun::axes_of(const DeviceMesh& mesh) {
+  std::vector<plan::Axis> axes;
+  axes.reserve(static_cast<std::size_t>(mesh.num_axes()));
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    axes.push_back({mesh.shape().names()[static_cast<std::size_t>(axis)], mesh.shape().size(axis)});
+  return axes;
+}
 
 std::vector<plan::ModuleId> DryRun::refreshed_ids(const std::vector<ModuleMatch>& found) {
   std::vector<plan::ModuleId> ids;
@@ -105,8 +105,6 @@ Value DryRun::fully_shard(StepCall& call) {
   return Value();
 }
 
-Value DryRun::flat_shard(StepCall&) { throw Error("the collectives of flat_shard are not planned"); }
-
 void DryRun::shard_group(const std::vector<ModuleMatch>& found, FullyShardArguments& arguments,
                          plan::ShardChoices choices, const ShardPolicy& policy) {
   std::vector<plan::ModuleId> ids;
@@ -149,28 +147,37 @@ std::map<plan::TensorId, int> DryRun::shard_dims_of(const std::vector<ModuleMatc
 void DryRun::shard_parameters(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
                               const plan::Planner::Managed& managed, const std::map<plan::TensorId, int>& dims,
                               const MeshPtr& mesh, const ShardPolicy& policy) {
+  std::vector<TracedShards::Parameter> parameters = traced(managed.parameters, managed.modules);
+  for (TracedShards::Parameter& parameter : parameters)
+    if (const auto dim = dims.find(parameter.id); dim != dims.end()) parameter.dim = dim->second;
+  place_buffers(managed.modules, policy.compute_device);
+  shards_.add_group(modules, ids, std::move(parameters), mesh, policy);
+}
+
+// The parameters, with all slots of these modules that hold them.
+std::vector<TracedShards::Parameter> DryRun::traced(const std::vector<plan::TensorId>& ids,
+                                                    const std::vector<plan::ModuleId>& modules) {
   std::vector<TracedShards::Parameter> parameters;
-  for (const plan::TensorId id : managed.parameters) {
-    TracedShards::Parameter& parameter = parameters.emplace_back();
-    parameter.id = id;
-    if (const auto dim = dims.find(id); dim != dims.end()) parameter.dim = dim->second;
-  }
-  const NoGrad no_grad;
-  for (const plan::ModuleId id : managed.modules) {
+  for (const plan::TensorId id : ids) parameters.emplace_back().id = id;
+  for (const plan::ModuleId id : modules) {
     const nn::ModulePtr& module = model_.module(id);
     for (std::size_t index = 0; index < module->parameters.size(); ++index) {
       const Tensor& tensor = module->parameters[index].tensor;
       if (!tensor.defined()) continue;
-      const auto at = std::find(managed.parameters.begin(), managed.parameters.end(), model_.id_of(tensor));
-      if (at != managed.parameters.end())
-        parameters[static_cast<std::size_t>(at - managed.parameters.begin())].slots.push_back({module, index});
+      const auto at = std::find(ids.begin(), ids.end(), model_.id_of(tensor));
+      if (at != ids.end()) parameters[static_cast<std::size_t>(at - ids.begin())].slots.push_back({module, index});
     }
-    // Buffers move to the device on which the group computes.
-    for (const nn::BufferSlot& buffer : module->buffers)
-      if (buffer.tensor.defined() && is_stand_in(buffer.tensor.device()))
-        nn::swap_data(buffer.tensor, raw::to_device(detach(buffer.tensor), policy.compute_device));
   }
-  shards_.add_group(modules, ids, std::move(parameters), mesh, policy);
+  return parameters;
+}
+
+// Buffers move to the device on which the group computes.
+void DryRun::place_buffers(const std::vector<plan::ModuleId>& modules, device::Device device) const {
+  const NoGrad no_grad;
+  for (const plan::ModuleId id : modules)
+    for (const nn::BufferSlot& buffer : model_.module(id)->buffers)
+      if (buffer.tensor.defined() && is_stand_in(buffer.tensor.device()))
+        nn::swap_data(buffer.tensor, raw::to_device(detach(buffer.tensor), device));
 }
 
 Value DryRun::tensor_parallel(StepCall& call) {
@@ -211,7 +218,11 @@ Value DryRun::set_flags(StepCall& call) {
   flags.is_last_backward = arguments.is_last_backward;
   flags.reshard_after_backward = arguments.reshard_after_backward;
   if (arguments.reshard_after_forward) flags.reshard_after_forward = reshard_of(*arguments.reshard_after_forward);
-  for (const plan::ModuleId id : refreshed_ids(arguments.modules)) planner_.set_flags(id, flags, arguments.recurse);
+  for (const plan::ModuleId id : refreshed_ids(arguments.modules)) {
+    if (arguments.requires_all_reduce || arguments.reshard_after_forward)
+      refuse_for_units(id, arguments.requires_all_reduce ? "requires_all_reduce" : "reshard_after_forward");
+    planner_.set_flags(id, flags, arguments.recurse);
+  }
   return Value();
 }
 

@@ -163,7 +163,12 @@ Value DryRun::unscale(StepCall& call) {
 Value DryRun::step(StepCall& call) {
   if (call.has("scaler"))
     plan_unscale(call.value("scaler").as_scaler("scaler"), call.value("optimizer").as_optimizer("optimizer"));
-  return run_verb(call);
+  Value done = run_verb(call);
+  std::vector<Tensor> stepped;
+  for (const optim::Group& group : call.value("optimizer").as_optimizer("optimizer")->groups())
+    for (const optim::ParameterRef& parameter : group.parameters) stepped.push_back(parameter.get());
+  shards_.note_step(stepped);
+  return done;
 }
 
 Value DryRun::update_scale(StepCall& call) {

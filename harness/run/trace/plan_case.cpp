@@ -17,7 +17,7 @@ namespace lockstep::run {
 bool has_plan(const scenario::Steps& steps) {
   return any_step(steps, [](const scenario::Step& step) {
     return step.verb == scenario::Verb::replicate || step.verb == scenario::Verb::fully_shard ||
-           step.verb == scenario::Verb::tensor_parallel;
+           step.verb == scenario::Verb::flat_shard || step.verb == scenario::Verb::tensor_parallel;
   });
 }
 

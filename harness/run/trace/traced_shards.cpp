@@ -57,6 +57,7 @@ layout::DataParallelAxes axes_of(const DeviceMesh& mesh) {
 void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
   parameter.inner = full.layout();
+  parameter.sizes = global_sizes(full);
   const layout::ShardedLayout layout =
       parameter.inner ? layout::compose(full.name(), axes_of(*group.mesh), *parameter.inner, parameter.dim,
                                         RankContext::current().rank())
@@ -84,16 +85,22 @@ void TracedShards::reshard_before_reading(const std::vector<nn::ModulePtr>& modu
 
 // ---- parameter slots ----
 bool TracedShards::holds(const Tensor& tensor) const {
-  for (const Group& group : groups_)
+  for (const Group& group : groups_) {
+    if (group.flat && group.flat->chunk.defined() && tensor.same_as(group.flat->chunk)) return true;
     for (const Parameter& parameter : group.parameters)
       if ((parameter.shard.defined() && tensor.same_as(parameter.shard)) ||
           (parameter.post_forward_shard.defined() && tensor.same_as(parameter.post_forward_shard)))
         return true;
+  }
   return false;
 }
 
 void TracedShards::adopt_replaced() {
-  for (Group& group : groups_)
+  for (Group& group : groups_) {
+    if (group.flat) {
+      adopt_replaced_in_unit(group);
+      continue;
+    }
     for (Parameter& parameter : group.parameters) {
       const Tensor now = parameter.slots.front().get().tensor;
       const auto is = [&now](const Tensor& known) { return known.defined() && now.same_as(known); };
@@ -102,6 +109,7 @@ void TracedShards::adopt_replaced() {
       events_.replaced(parameter.id, now);
       for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = now;
     }
+  }
 }
 
 const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
@@ -111,7 +119,7 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
   if (!parameter.full.defined() || parameter.full.dtype() != dtype) {
     const bool keeps_layout = parameter.inner && !events_.is_distributed(parameter.id);
     const Dims sizes =
-        keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : global_sizes(shard);
+        keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
     parameter.full = empty(sizes, dtype, group.policy.compute_device);
     if (keeps_layout) parameter.full = make_sharded(parameter.full, parameter.inner);
     parameter.full.set_name(shard.name());
@@ -119,7 +127,8 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
     events_.replaced(parameter.id, parameter.full);
     events_.made_full(parameter.id, parameter.full);
   }
-  if (requires_grad(parameter.full) != requires_grad(shard)) set_requires_grad(parameter.full, requires_grad(shard));
+  const bool trains = requires_grad(trained(group, parameter));
+  if (requires_grad(parameter.full) != trains) set_requires_grad(parameter.full, trains);
   return parameter.full;
 }
 
@@ -142,7 +151,10 @@ const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter&
 void TracedShards::follow() {
   adopt_replaced();
   using SlotTensor = plan::ShardPlan::SlotTensor;
-  for (Group& group : groups_)
+  for (Group& group : groups_) {
+    if (group.flat && group.flat->casts_buffers && planner_.shards().root_of(group.flat->id) >= 0)
+      cast_buffers(*group.flat);
+    if (group.flat && group.flat->shows_full) continue;
     for (Parameter& parameter : group.parameters) {
       const SlotTensor shown = planner_.shards().slot_tensor(parameter.id);
       const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
@@ -150,6 +162,7 @@ void TracedShards::follow() {
                                                                        : parameter.shard;
       for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
     }
+  }
   deliver_gradients();
 }
 
@@ -157,15 +170,23 @@ void TracedShards::follow() {
 // A reduced gradient has the layout and the type of the shard. Hooks on shards run after all gradients are set.
 void TracedShards::deliver_gradients() {
   const NoGrad no_grad;
-  std::vector<Tensor> shards;
+  std::vector<Tensor> given;
+  std::set<const Group*> units;
   for (const plan::TensorId id : planner_.shards().take_reduced())
-    for (const Group& group : groups_)
-      for (const Parameter& parameter : group.parameters)
-        if (parameter.id == id) shards.push_back(parameter.shard);
-  for (const Tensor& shard : shards)
+    for (Group& group : groups_)
+      for (const Parameter& parameter : group.parameters) {
+        if (parameter.id != id || (group.flat && !units.insert(&group).second)) continue;
+        if (!group.flat) {
+          given.push_back(parameter.shard);
+          continue;
+        }
+        const std::vector<Tensor> all = give_gradients(group);
+        given.insert(given.end(), all.begin(), all.end());
+      }
+  for (const Tensor& shard : given)
     if (!grad(shard).defined())
       set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));
-  for (const Tensor& shard : shards)
+  for (const Tensor& shard : given)
     if (has_post_accumulate_hooks(shard)) run_post_accumulate_hooks(shard);
 }
 
@@ -178,7 +199,8 @@ void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) con
     replace_tensors(inputs, [&](const Tensor& tensor) {
       return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });
-  if (policy.casts_inputs && policy.param) replace_tensors(inputs, cast_to(*policy.param));
+  const bool casts = policy.casts_inputs || (policy.casts_inputs_of_root && planner_.shards().is_root(module));
+  if (casts && policy.param) replace_tensors(inputs, cast_to(*policy.param));
 }
 
 void TracedShards::finish_outputs(plan::ModuleId module, nn::Structure& outputs) const {

@@ -1,11 +1,16 @@
-// The parameters of fully_shard in a dry run: tensors without values, with the types, layouts and devices that the
-// policies give them. All of it comes from engine/layout and the states of the planner, none from engine/parallel.
+// The parameters of fully_shard and flat_shard in a dry run: tensors without values, with the types, layouts and
+// devices that the policies give them. All of it comes from engine/layout and the states of the planner, none from
+// engine/parallel.
 //
 //   shard               the tensor in the parameter slots between calls, which optimizers see: sharded, of the
 //                       parameter's type
 //   post_forward_shard  the shard while `reshard_after_forward` keeps the parameter sharded among fewer ranks
 //   full                the full parameter that a module computes with: a leaf of the type that the policy computes
 //                       in. If the parameter was sharded over other axes before, it has that layout.
+//
+// The shard of a parameter of a unit of flat_shard is a plain view of the chunk of this rank: 1-d and possibly empty.
+// If the unit is not sharded, it has the sizes of the parameter. Without the original parameters, a slot of its own
+// holds the chunk.
 //
 // follow() puts one of the three into the parameter slots, as the state of the planner says, and gives the shards their
 // reduced gradients.
@@ -19,6 +24,7 @@
 
 #include "engine/mesh/sharded.hpp"
 #include "engine/nn/module.hpp"
+#include "harness/plan/flat_layout.hpp"
 #include "harness/plan/planner.hpp"
 #include "harness/run/values/value.hpp"
 
@@ -27,6 +33,7 @@ namespace lockstep::run {
 struct ShardPolicy {
   std::optional<DType> param, output;
   bool casts_inputs = true;
+  bool casts_inputs_of_root = false;
   device::Device compute_device;  // a stand-in, as the next
   device::Device shard_device;
 };
@@ -52,11 +59,34 @@ class TracedShards {
     std::vector<Slot> slots;
     int dim = 0;
     LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
+    Dims sizes{};               // of the full parameter
     Tensor shard, post_forward_shard, full;
   };
   // Shards the parameters of one group, which the planner knows already.
   void add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
                  std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy);
+  struct UnitSettings {
+    plan::FlatChoices choices;
+    bool original_parameters = true;
+    bool keeps_compute_type = false;  // gradients of optimizers have the type of the computation
+    std::optional<DType> buffer{};
+  };
+  // The same for a unit of flat_shard. `parameters` in the order of the flat parameter, `modules`: those of the unit,
+  // its own first.
+  void add_unit(plan::ModuleId id, const std::vector<nn::ModulePtr>& modules, std::vector<Parameter> parameters,
+                const MeshPtr& mesh, const ShardPolicy& policy, const UnitSettings& settings);
+  // The full parameters of the units below a module, until hide_full(). `on_host`: they are on the host.
+  struct Summon {
+    bool gradients = false, only_first_rank = false, on_host = false;
+  };
+  void show_full(const std::vector<plan::ModuleId>& ids, const Summon& summon);
+  void hide_full(const std::vector<plan::ModuleId>& ids, bool writes_values, bool writes_gradients);
+  bool gives_compute_type(plan::ModuleId unit) const {  // gradients of optimizers have that type
+    return groups_[group_of_.at(unit)].flat->settings.keeps_compute_type;
+  }
+  bool has_original_parameters(plan::ModuleId unit) const { return !groups_[group_of_.at(unit)].flat->slot; }
+  // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
+  void note_step(const std::vector<Tensor>& stepped);
   // A tensor that a load or a cast put into the slots is the shard from now on.
   void adopt_replaced();
   void follow();
@@ -67,16 +97,40 @@ class TracedShards {
   void finish_outputs(plan::ModuleId module, nn::Structure& outputs) const;
 
  private:
+  struct FlatUnit {
+    UnitSettings settings;
+    plan::ModuleId id = 0;
+    std::vector<nn::ModulePtr> modules;
+    plan::FlatLayout layout{};
+    int rank = 0;                // on the shard axis
+    Tensor chunk{};              // of this rank, which the shards are views of
+    StoragePtr storage{};        // of the chunk when the views were made
+    std::optional<Slot> slot{};  // of the chunk, without the original parameters
+    bool casts_buffers = false;  // until the first forward of the root
+    bool has_reduced = false;    // so that some rank has gradients
+    bool shows_full = false;     // the slots hold full parameters, outside forward and backward
+  };
   struct Group {
     ShardPolicy policy;
     MeshPtr mesh;
     std::vector<Parameter> parameters;
+    std::optional<FlatUnit> flat{};
   };
   void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
   void deliver_gradients();
+  // The tensors that optimizers update.
+  static const Tensor& trained(const Group& group, const Parameter& parameter);
+  // ---- units of flat_shard: traced_flat_units.cpp, traced_flat_full.cpp ----
+  static void make_chunk(Group& group, DType dtype, device::Device device);
+  static Tensor part_of_chunk(const FlatUnit& unit, const Parameter& parameter, std::size_t index);
+  void adopt_replaced_in_unit(Group& group);
+  static void cast_buffers(FlatUnit& unit);
+  static std::vector<Tensor> give_gradients(Group& group);
+  static void give_gradient(const Group& group, const Tensor& shard, bool has);
+  static bool has_gradient(const Group& group, const Parameter& parameter);
 
   plan::Planner& planner_;
   Events events_;

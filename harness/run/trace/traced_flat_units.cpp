@@ -1,0 +1,138 @@
+// The units of flat_shard in a dry run: the chunk of this rank, and the views of it that optimizers see.
+#include <algorithm>
+#include <utility>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/tensor/ops.hpp"
+#include "harness/run/trace/stand_in.hpp"
+#include "harness/run/trace/traced_shards.hpp"
+
+namespace lockstep::run {
+
+const Tensor& TracedShards::trained(const Group& group, const Parameter& parameter) {
+  return group.flat && group.flat->slot ? group.flat->chunk : parameter.shard;
+}
+
+// ---- making a unit ----
+void TracedShards::make_chunk(Group& group, DType dtype, device::Device device) {
+  FlatUnit& unit = *group.flat;
+  unit.chunk = empty({unit.layout.chunk()}, dtype, device);
+  unit.storage = unit.chunk.storage();
+}
+
+Tensor TracedShards::part_of_chunk(const FlatUnit& unit, const Parameter& parameter, std::size_t index) {
+  const Tensor chunk = detach(unit.chunk);
+  if (unit.settings.choices.shards) {
+    const plan::FlatLayout::Part part = unit.layout.part(index, unit.rank);
+    return slice(chunk, 0, part.begin, part.begin + part.length);
+  }
+  const Dims sizes =
+      parameter.inner ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
+  const Tensor whole = as_strided(chunk, sizes, contiguous_strides(sizes), unit.layout.begin(index));
+  return parameter.inner ? make_sharded(whole, parameter.inner) : whole;
+}
+
+void TracedShards::add_unit(plan::ModuleId id, const std::vector<nn::ModulePtr>& modules,
+                            std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy,
+                            const UnitSettings& settings) {
+  const NoGrad no_grad;
+  group_of_[id] = groups_.size();
+  Group& group = groups_.emplace_back(Group{policy, mesh, std::move(parameters), FlatUnit{settings, id, modules}});
+  FlatUnit& unit = *group.flat;
+  unit.casts_buffers = settings.buffer.has_value();
+  if (group.parameters.empty()) return;
+  std::vector<Dims> sizes;
+  for (Parameter& parameter : group.parameters) {
+    const Tensor full = parameter.slots.front().get().tensor;
+    parameter.inner = full.layout();
+    parameter.sizes = global_sizes(full);
+    sizes.push_back(full.sizes());
+  }
+  const Tensor first = group.parameters.front().slots.front().get().tensor;
+  const DType dtype = first.dtype(), computed = policy.param.value_or(dtype);
+  const int num_chunks = settings.choices.shards ? mesh->shape().size(mesh->num_axes() - 1) : 1;
+  if (settings.choices.shards) unit.rank = mesh->coordinates().back();
+  unit.layout = plan::FlatLayout(sizes, num_chunks, settings.choices.aligned ? plan::flat_step(computed) : 1);
+  make_chunk(group, dtype, policy.shard_device);
+  const bool owner_trains = requires_grad(first);
+  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+    Parameter& parameter = group.parameters[i];
+    const Tensor full = parameter.slots.front().get().tensor;
+    parameter.shard = part_of_chunk(unit, parameter, i);
+    parameter.shard.set_name(full.name());
+    if (settings.original_parameters && requires_grad(full)) set_requires_grad(parameter.shard, true);
+    events_.replaced(parameter.id, parameter.shard);
+    for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = parameter.shard;
+  }
+  if (!settings.original_parameters) {
+    if (owner_trains) set_requires_grad(unit.chunk, true);
+    events_.replaced(group.parameters.front().id, unit.chunk);
+    const nn::ModulePtr& owner = modules.front();
+    unit.slot = Slot{owner, owner->parameters.size()};
+    owner->parameters.push_back({"_flat_param", unit.chunk, unit.chunk});
+    for (const Parameter& parameter : group.parameters)
+      for (const Slot& slot : parameter.slots) slot.get().listed = false;
+  }
+  reshard_before_reading({modules.front()}, id, group);
+}
+
+// ---- replaced tensors ----
+// A tensor in the place of a view is copied into the chunk, and the view comes back. If the type has changed, so has
+// that of the chunk.
+void TracedShards::adopt_replaced_in_unit(Group& group) {
+  FlatUnit& unit = *group.flat;
+  if (!unit.chunk.defined() || unit.shows_full) return;
+  const NoGrad no_grad;
+  std::optional<DType> written;
+  if (unit.chunk.storage() != unit.storage) written = unit.chunk.dtype();  // cast or moved in place
+  for (const Parameter& parameter : group.parameters) {
+    const Tensor now = parameter.slots.front().get().tensor;
+    if (!now.defined() || (parameter.full.defined() && now.same_as(parameter.full))) continue;
+    if (!now.same_as(parameter.shard) || (!unit.slot && now.storage() != unit.storage)) written = now.dtype();
+  }
+  if (!written) return;
+  if (*written != unit.chunk.dtype())
+    nn::swap_data(unit.chunk, empty(unit.chunk.sizes(), *written, unit.chunk.device()));
+  unit.storage = unit.chunk.storage();
+  unit.storage->bump_version();
+  for (std::size_t i = 0; i < group.parameters.size(); ++i) {
+    Parameter& parameter = group.parameters[i];
+    nn::swap_data(parameter.shard, part_of_chunk(unit, parameter, i));
+    for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = parameter.shard;
+  }
+}
+
+void TracedShards::cast_buffers(FlatUnit& unit) {
+  unit.casts_buffers = false;
+  const NoGrad no_grad;
+  for (const nn::ModulePtr& module : unit.modules)
+    for (const nn::BufferSlot& buffer : module->buffers)
+      if (buffer.tensor.defined() && is_floating(buffer.tensor.dtype()))
+        nn::swap_data(buffer.tensor, raw::cast(detach(buffer.tensor), *unit.settings.buffer));
+}
+
+// ---- gradients ----
+void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool has) {
+  if (!has) return set_grad(shard, Tensor());
+  if (grad(shard).defined()) return;
+  const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
+  const Tensor made = empty(shard.sizes(), computes ? *group.policy.param : shard.dtype(), shard.device());
+  set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made);
+}
+
+// A parameter without elements on this rank gets none.
+std::vector<Tensor> TracedShards::give_gradients(Group& group) {
+  FlatUnit& unit = *group.flat;
+  unit.has_reduced = true;
+  std::vector<Tensor> given;
+  if (unit.slot)
+    given.push_back(unit.chunk);
+  else
+    for (const Parameter& parameter : group.parameters)
+      if (requires_grad(parameter.shard) && parameter.shard.num_elements() > 0) given.push_back(parameter.shard);
+  for (const Tensor& shard : given) give_gradient(group, shard, true);
+  return given;
+}
+
+}  // namespace lockstep::run
