@@ -1,5 +1,6 @@
 // Functions of modules, optimizers, memory and observations.
 #include "engine/device/device.hpp"
+#include "engine/parallel/flat_state_dict.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/values/functions.hpp"
 
@@ -71,6 +72,11 @@ Value applied(const CallArguments& call) {
     apis.emplace_back(api, Value::map(std::move(settings)));
   }
   return Value::map(std::move(apis));
+}
+
+Value state_dict_type(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("state_dict_type()");
+  return Value(std::string(name_of(parallel::state_dict_settings(module_of(call)).type)));
 }
 
 Value tensors(const CallArguments& call) {
