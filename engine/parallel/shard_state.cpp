@@ -153,7 +153,8 @@ void ShardState::move_inputs(nn::Inputs& inputs) const {
 }
 
 void ShardState::cast_inputs(nn::Inputs& inputs) const {
-  const bool casts = settings_.precision.cast_forward_inputs || (is_root_ && settings_.casts_root_inputs && !defect_armed(Defect::flat_root_inputs_not_cast));
+  const bool casts = settings_.precision.cast_forward_inputs ||
+                     (is_root_ && settings_.casts_root_inputs && !defect_armed(Defect::flat_root_inputs_not_cast));
   if (!casts || !settings_.precision.param) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
     return is_floating(tensor.dtype()) ? ops::cast(tensor, *settings_.precision.param) : tensor;
