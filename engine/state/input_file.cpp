@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 #ifndef MADV_POPULATE_READ
@@ -80,8 +81,8 @@ void InputFile::fetch(std::size_t first, std::size_t last) {
     }
     std::size_t end = first;
     while (end <= last && !is_present_[end] && end - first < most_parts_per_call) ++end;
-    const std::size_t begin = first * part_bytes;
-    const std::size_t size = std::min(end * part_bytes, static_cast<std::size_t>(bytes_)) - begin;
+    const std::size_t begin = bounded_product(first, part_bytes);
+    const std::size_t size = std::min(bounded_product(end, part_bytes), static_cast<std::size_t>(bytes_)) - begin;
     // Kernels before 5.14 do not know the call: there, the pages are fetched when they are used.
     if (::madvise(mapped_ + begin, size, MADV_POPULATE_READ) != 0 && errno != EINVAL)
       throw Error(str("cannot read `", path_, "`, bytes ", begin, " to ", begin + size,

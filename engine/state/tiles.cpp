@@ -59,7 +59,7 @@ namespace {
 
 // The largest number with many divisors that is not above `most`.
 std::int64_t round_down(std::int64_t most) {
-  constexpr std::int64_t counts[] = {240, 96, 48, 24, 12, 8, 6, 4, 3, 2};
+  constexpr std::int64_t counts[] = {240, 144, 96, 72, 48, 24, 12, 8, 6, 4, 3, 2};
   for (const std::int64_t count : counts)
     if (count <= most) return count;
   return 1;
@@ -68,8 +68,8 @@ std::int64_t round_down(std::int64_t most) {
 }  // namespace
 
 TileGrid grid_of(const Dims& sizes, std::size_t element) {
-  constexpr std::int64_t least_chunk = 16 << 10, tile_bytes = 2 << 10, run_bytes = 32;
-  constexpr std::int64_t most_tiles = 4096, most_parts_of_first = 12;
+  constexpr std::int64_t least_chunk = 16 << 10, tile_bytes = 1 << 10, run_bytes = 24;
+  constexpr std::int64_t most_tiles = 8192, most_parts_of_first = 24;
   const auto bytes = static_cast<std::int64_t>(bounded_bytes(num_elements(sizes), element));
   TileGrid grid{sizes, element, {}};
   int first = 0;  // its parts are consecutive

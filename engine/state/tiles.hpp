@@ -42,7 +42,8 @@ struct TileGrid {
   std::uint64_t line_bytes() const;
 };
 // The grid of a new chunk. None for a chunk below 16 KiB, and for one whose parts along every dim but the first are
-// consecutive. Runs have at least 32 bytes, and tiles 2 KiB on average.
+// consecutive. Runs have at least 24 bytes, tiles 1 KiB on average, and there
+// are at most 8192.
 TileGrid grid_of(const Dims& sizes, std::size_t element);
 
 // A range of parts per dim.
