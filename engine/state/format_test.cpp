@@ -132,12 +132,30 @@ TEST(Format, GridsThatDoNotFitAreRefused) {
     write_index(folder / "a", changed);
     EXPECT_THAT(load_columns(folder / "a"), HasSubstr("is no index of a checkpoint")) << field << value;
   }
-  // A grid with as many tiles in other places has other hashes.
+  // A grid with as many tiles of other elements has other hashes.
   Json changed = index;
-  Json& parts = changed["content"]["tensors"]["w"]["chunks"][0]["tile_parts"];
-  std::swap(parts[0], parts[1]);
+  ASSERT_EQ(chunk["tile_parts"], Json({1, 24}));
+  changed["content"]["tensors"]["w"]["chunks"][0]["tile_parts"] = {2, 12};
   write_index(folder / "a", changed);
-  EXPECT_NE(load_columns(folder / "a"), "");
+  EXPECT_THAT(load_columns(folder / "a"), HasSubstr("do not have the hash of the index"));
+}
+
+// A chunk of another tensor at the same place does not count as verified.
+TEST(Format, ChunksAtOnePlaceAreEachVerified) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "a";
+  ASSERT_EQ(run(1, [&](int) { save({{"a", counting({4}, 1.0)}, {"b", counting({4}, 5.0)}}, path); }), "");
+  Json index = Json::parse(read_text(path + "/index.json"));
+  Json& tensors = index["content"]["tensors"];
+  tensors["b"]["chunks"][0]["byte_offset"] = tensors["a"]["chunks"][0]["byte_offset"];
+  write_index(path, index);
+  EXPECT_EQ(run(1,
+                [&](int) {
+                  const Tensor a = counting({4}, 9), b = counting({4}, 9);
+                  testing::require_error([&] { load({{"a", a}, {"b", b}}, path); }, "of `b`, do not have the hash");
+                  require_equal(b, counting({4}, 9), "b");
+                }),
+            "");
 }
 
 }  // namespace

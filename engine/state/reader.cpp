@@ -80,6 +80,19 @@ void Reader::verify(const std::string& key, const SavedTensor& tensor, const Sav
   verify_blocks(key, tensor, chunk, blocks);
 }
 
+Reader::Verified& Reader::verified(const SavedTensor& tensor, const SavedChunk& chunk) {
+  std::vector<Verified>& here = verified_[{chunk.file, chunk.offset}];
+  for (Verified& one : here) {
+    const SavedChunk& other = *one.chunk;
+    if (one.tensor->dtype == tensor.dtype && other.box == chunk.box && other.hash_block == chunk.hash_block &&
+        other.tile_parts == chunk.tile_parts && other.hashes == chunk.hashes && other.tile_hashes == chunk.tile_hashes)
+      return one;
+  }
+  here.push_back(
+      {&tensor, &chunk, std::vector<bool>(chunk.hashes.size()), std::vector<bool>(chunk.tile_hashes.size())});
+  return here.back();
+}
+
 void Reader::verify_all(const std::string& key, const SavedTensor& tensor, const SavedChunk& chunk) {
   verify_blocks(key, tensor, chunk, {{0, tensor.chunk_bytes(chunk)}});
   if (chunk.tile_parts.empty()) return;
@@ -90,8 +103,7 @@ void Reader::verify_blocks(const std::string& key, const SavedTensor& tensor, co
                            const std::vector<ByteRange>& blocks) {
   constexpr std::uint64_t fetch_bytes = 2 << 20;  // fetched from the file by one call
   const std::uint64_t end = tensor.chunk_bytes(chunk);
-  std::vector<bool>& done = verified_[{chunk.file, chunk.offset}].blocks;
-  done.resize(chunk.hashes.size());
+  std::vector<bool>& done = verified(tensor, chunk).blocks;
   for (const ByteRange& range : blocks) {
     std::uint64_t fetched = range.begin;
     for (std::uint64_t begin = range.begin; begin < range.begin + range.length; begin += chunk.hash_block) {
@@ -113,8 +125,7 @@ void Reader::verify_blocks(const std::string& key, const SavedTensor& tensor, co
 void Reader::verify_tiles(const std::string& key, const SavedTensor& tensor, const SavedChunk& chunk,
                           const TileRange& range) {
   const TileGrid grid = tensor.grid(chunk);
-  std::vector<bool>& done = verified_[{chunk.file, chunk.offset}].tiles;
-  done.resize(chunk.tile_hashes.size());
+  std::vector<bool>& done = verified(tensor, chunk).tiles;
   std::vector<std::uint64_t> hashes(chunk.tile_hashes.size(), 0);
   std::vector<std::size_t> tiles;
   std::size_t last_tile = hashes.size();

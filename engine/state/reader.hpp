@@ -41,10 +41,13 @@ class Reader {
   std::uint64_t bytes_verified() const { return bytes_verified_; }  // of chunks
 
  private:
-  // What was compared of a chunk.
+  // What was compared of a chunk, and of those of tied tensors, which are equal.
   struct Verified {
+    const SavedTensor* tensor;
+    const SavedChunk* chunk;
     std::vector<bool> blocks, tiles;
   };
+  Verified& verified(const SavedTensor& tensor, const SavedChunk& chunk);
   InputFile& file(const std::string& name);
   std::string path_of(const std::string& name) const { return folder_ + "/" + name; }
   void verify_blocks(const std::string& key, const SavedTensor& tensor, const SavedChunk& chunk,
@@ -57,7 +60,7 @@ class Reader {
   FileSystem& file_system_;
   Index index_;
   std::map<std::string, std::unique_ptr<InputFile>> files_;
-  std::map<std::pair<std::string, std::uint64_t>, Verified> verified_;  // by file and offset
+  std::map<std::pair<std::string, std::uint64_t>, std::vector<Verified>> verified_;  // by file and offset
   std::uint64_t bytes_verified_ = 0;
 };
 
