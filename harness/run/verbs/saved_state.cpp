@@ -63,8 +63,8 @@ state::State state_of(StepCall& call) {
   return parts;
 }
 
-// A disk that fails at one kind of operation. A thread of an asynchronous save uses it after the step, so that one object
-// per kind lives as long as the program.
+// A disk that fails at one kind of operation. A thread of an asynchronous save uses it after the step, so that one
+// object per kind lives as long as the program.
 class FailingDisk : public state::FileSystem {
  public:
   explicit FailingDisk(std::string operation) : operation_(std::move(operation)) {}
