@@ -107,7 +107,6 @@ nlohmann::json measure(const Shape& shape, const std::string& folder, int rounds
 }  // namespace
 
 void bench_checkpoint(const BenchOptions& options, const EmitRow& emit) {
-  if (!is_wanted(options, "save load")) return;
   std::string folder = (std::filesystem::temp_directory_path() / "lockstep-bench-XXXXXX").string();
   if (!::mkdtemp(folder.data())) throw Error("cannot make a temporary folder", "set TMPDIR");
   const std::unique_ptr<const std::string, void (*)(const std::string*)> removed(
@@ -115,6 +114,7 @@ void bench_checkpoint(const BenchOptions& options, const EmitRow& emit) {
   const int rounds = options.rounds > 0 ? options.rounds : 5;
   for (const int world_size : options.world_sizes.empty() ? std::vector<int>{2} : options.world_sizes)
     for (const Shape& shape : shapes) {
+      if (!is_wanted(options, str("plain write, plain read, save async, load columns, cold", shape.name))) continue;
       launch::LaunchOptions how;
       how.world_size = world_size;
       how.timeout_seconds = 600.0;
