@@ -129,12 +129,13 @@ void Reader::verify_tiles(const std::string& key, const SavedTensor& tensor, con
   std::vector<std::uint64_t> hashes(chunk.tile_hashes.size(), 0);
   std::vector<std::size_t> tiles;
   std::size_t last_tile = hashes.size();
+  InputFile& input = file(chunk.file);
   TileRuns runs(grid, range);
   const std::uint64_t pitch = runs.pitch();
   while (runs.next()) {
     const TileRun &first = runs.line().front(), &last = runs.line().back();
     const std::byte* const line =
-        bytes(chunk, first.begin, static_cast<std::size_t>(last.begin + last.length - first.begin));
+        input.view(chunk.offset + first.begin, static_cast<std::size_t>(last.begin + last.length - first.begin));
     hash_runs(line - first.begin, runs.line(), pitch, hashes);
     if (first.tile == last_tile) continue;
     last_tile = first.tile;
@@ -160,6 +161,7 @@ void Reader::copy_piece(const SavedTensor& saved, const Piece& piece, const Box&
   const std::size_t element = size_of(saved.dtype);
   const std::vector<ByteRange> from_ranges = byte_ranges(chunk.box, piece.box, element);
   const std::vector<ByteRange> to_ranges = byte_ranges(local, {piece.at, piece.box.sizes}, element);
+  InputFile& input = file(chunk.file);
   ByteRange source, target;  // what is left of the current ranges
   auto next_source = from_ranges.begin();
   auto next_target = to_ranges.begin();
@@ -167,7 +169,7 @@ void Reader::copy_piece(const SavedTensor& saved, const Piece& piece, const Box&
     if (source.length == 0) source = *next_source++;
     if (target.length == 0) target = *next_target++;
     const auto size = static_cast<std::size_t>(std::min(source.length, target.length));
-    const std::byte* const from = bytes(chunk, begin_of_copy(source.begin), size);
+    const std::byte* const from = input.view(chunk.offset + begin_of_copy(source.begin), size);
     if (size >= least_streamed)
       copy_nontemporal(to + target.begin, from, size);
     else
