@@ -79,8 +79,10 @@ void InputFile::fetch(std::size_t first, std::size_t last) {
       ++first;
       continue;
     }
+    const bool follows = first > 0 && is_present_[first - 1];  // bytes in order: more will be needed
+    const std::size_t most = std::min(first + most_parts_per_call, follows ? is_present_.size() : last + 1);
     std::size_t end = first;
-    while (end <= last && !is_present_[end] && end - first < most_parts_per_call) ++end;
+    while (end < most && !is_present_[end]) ++end;
     const std::size_t begin = bounded_product(first, part_bytes);
     const std::size_t size = std::min(bounded_product(end, part_bytes), static_cast<std::size_t>(bytes_)) - begin;
     // Kernels before 5.14 do not know the call: there, the pages are fetched when they are used.

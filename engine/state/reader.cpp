@@ -101,18 +101,12 @@ void Reader::verify_all(const std::string& key, const SavedTensor& tensor, const
 
 void Reader::verify_blocks(const std::string& key, const SavedTensor& tensor, const SavedChunk& chunk,
                            const std::vector<ByteRange>& blocks) {
-  constexpr std::uint64_t fetch_bytes = 2 << 20;  // fetched from the file by one call
   const std::uint64_t end = tensor.chunk_bytes(chunk);
   std::vector<bool>& done = verified(tensor, chunk).blocks;
   for (const ByteRange& range : blocks) {
-    std::uint64_t fetched = range.begin;
     for (std::uint64_t begin = range.begin; begin < range.begin + range.length; begin += chunk.hash_block) {
       const auto block = static_cast<std::size_t>(begin / chunk.hash_block);
       if (done[block]) continue;
-      if (begin >= fetched) {
-        fetched = std::min(begin + fetch_bytes, range.begin + range.length);
-        bytes(chunk, begin, static_cast<std::size_t>(fetched - begin));
-      }
       const auto size = static_cast<std::size_t>(std::min(chunk.hash_block, end - begin));
       if (hash_of(bytes(chunk, begin, size), size) != chunk.hashes[block] && hashes_are_compared())
         refuse(key, chunk, str("bytes ", chunk.offset + begin, " to ", chunk.offset + begin + size));
