@@ -140,10 +140,11 @@ void add_gradient(std::vector<plan::Planner::Gradient>& gradients, const Tensor&
 Value DryRun::clip_grad_norm(StepCall& call) {
   std::vector<plan::Planner::Gradient> gradients;
   const nn::ModulePtr model = call.module("model").module;
-  for (const nn::NamedParameter& entry : nn::named_parameters(model)) add_gradient(gradients, entry.tensor());
   for (const nn::NamedModule& below : nn::named_modules(model))
     if (const plan::ModuleId id = model_.id_of(below.module); planner_.shards().is_flat(id))
-      if (const auto gradient = shards_.gradient_of_chunk(id)) gradients.push_back(*gradient);
+      for (const plan::Planner::Gradient& gradient : shards_.gradients_of(id)) gradients.push_back(gradient);
+  for (const nn::NamedParameter& entry : nn::named_parameters(model))
+    if (!shards_.holds_in_unit(entry.tensor())) add_gradient(gradients, entry.tensor());
   watch_.report_position();
   planner_.clip_gradients(gradients);
   return Value(empty({}, DType::float32, call.in.session().device));
