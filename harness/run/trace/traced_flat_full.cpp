@@ -42,7 +42,8 @@ void TracedShards::show_full(const std::vector<plan::ModuleId>& ids, const Summo
       events_.replaced(parameter.id, full);
       if (requires_grad(trained(group, parameter))) set_requires_grad(full, true);
       if (summon.gradients && has_gradient(group, parameter))
-        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, dtype, device));
+        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, gradient_type(group), device),
+                 GradientType::any_floating);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = full;
         slot.get().listed = true;

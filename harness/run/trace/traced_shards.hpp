@@ -134,6 +134,7 @@ class TracedShards {
   void adopt_replaced_in_unit(Group& group);
   static void cast_buffers(FlatUnit& unit);
   static std::vector<Tensor> give_gradients(Group& group);
+  static DType gradient_type(const Group& group);
   static void give_gradient(const Group& group, const Tensor& shard, bool has);
   static bool has_gradient(const Group& group, const Parameter& parameter);
 
