@@ -79,26 +79,6 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
   }
 }
 
-std::vector<plan::Planner::Gradient> TracedShards::gradients_of(plan::ModuleId id) const {
-  const Group& group = groups_[group_of_.at(id)];
-  const FlatUnit& unit = *group.flat;
-  std::vector<plan::Planner::Gradient> gradients;
-  if (group.parameters.empty()) return gradients;
-  const DType stored = unit.chunk.dtype(), norm_type = size_of(stored) == 2 ? DType::float32 : stored;
-  for (const Parameter& parameter : group.parameters)
-    if (unit.settings.choices.shards)
-      gradients.push_back({sharded_layout(group, parameter), norm_type});
-    else if (parameter.inner)
-      gradients.push_back({*parameter.inner, norm_type});
-  return gradients;
-}
-
-bool TracedShards::holds_in_unit(const Tensor& tensor) const {
-  return std::any_of(groups_.begin(), groups_.end(), [&tensor](const Group& group) {
-    return group.flat && group.flat->chunk.defined() && tensor.storage() == group.flat->storage;
-  });
-}
-
 // Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   for (Group& group : groups_) {

@@ -54,17 +54,14 @@ layout::DataParallelAxes axes_of(const DeviceMesh& mesh) {
 
 }  // namespace
 
-layout::ShardedLayout TracedShards::sharded_layout(const Group& group, const Parameter& parameter) {
-  if (!parameter.inner) return layout::data_parallel_layout(axes_of(*group.mesh), parameter.sizes, parameter.dim);
-  const std::string& name = parameter.slots.front().get().name;
-  return layout::compose(name, axes_of(*group.mesh), *parameter.inner, parameter.dim, RankContext::current().rank());
-}
-
 void TracedShards::shard_parameter(const Group& group, Parameter& parameter) const {
   const Tensor full = parameter.slots.front().get().tensor;
   parameter.inner = full.layout();
   parameter.sizes = global_sizes(full);
-  const layout::ShardedLayout layout = sharded_layout(group, parameter);
+  const layout::ShardedLayout layout =
+      parameter.inner ? layout::compose(full.name(), axes_of(*group.mesh), *parameter.inner, parameter.dim,
+                                        RankContext::current().rank())
+                      : layout::data_parallel_layout(axes_of(*group.mesh), full.sizes(), parameter.dim);
   const bool is_meta = full.device().kind == device::Kind::meta && !is_stand_in(full.device());
   parameter.shard = local_shard(layout, full.dtype(), is_meta ? full.device() : group.policy.shard_device, full);
   events_.replaced(parameter.id, parameter.shard);

@@ -85,9 +85,6 @@ class TracedShards {
     return groups_[group_of_.at(unit)].flat->settings.keeps_compute_type;
   }
   bool has_original_parameters(plan::ModuleId unit) const { return !groups_[group_of_.at(unit)].flat->slot; }
-  bool holds_in_unit(const Tensor& tensor) const;  // as a trained tensor of a unit
-  // The gradients of a unit as clipping reads them: of every parameter, over the axes whose ranks hold the rest of it.
-  std::vector<plan::Planner::Gradient> gradients_of(plan::ModuleId unit) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
   // A tensor that a load or a cast put into the slots is the shard from now on.
@@ -120,8 +117,6 @@ class TracedShards {
     std::optional<FlatUnit> flat{};
   };
   void shard_parameter(const Group& group, Parameter& parameter) const;
-  // Of the parameter after it is sharded over the mesh of the group.
-  static layout::ShardedLayout sharded_layout(const Group& group, const Parameter& parameter);
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
