@@ -267,34 +267,6 @@ TEST(FlatPlanRun, AllRanksPlanTheSameAfterAnEvaluation) {
   }
 }
 
-// Clipping adds one norm over the shard axis, whatever the number of units.
-TEST(FlatPlanRun, ClippingReducesOneNormOfAllUnits) {
-  for (const auto& [strategy, count] : {std::pair{"full_shard", 1}, {"no_shard", 0}}) {
-    const std::vector<PlanOutcome> plans = plans_of(str(R"yaml(
-  - model: Sequential(Linear(4, 5), Linear(5, 5))
-    as: net
-  - flat_shard: {modules: net, unit_types: [Linear], strategy: )yaml",
-                                                        strategy, R"yaml(}
-  - forward: {loss: "sum(net(randn(2, 4)))"}
-  - backward: loss
-  - clip_grad_norm: {model: net, max_norm: 1.0}
-)yaml"),
-                                                    2);
-    for (const PlanOutcome& plan : plans) {
-      int found = 0;
-      for (const plan::Collective& one : plan.planned) {
-        if (one.owner != "clip_grad_norm") continue;
-        found += 1;
-        EXPECT_EQ(one.operation, "all_reduce");
-        EXPECT_EQ(one.family, "tensor_parallel");
-        EXPECT_EQ(one.axis, "dp");
-        EXPECT_EQ(one.bytes, 4);
-      }
-      EXPECT_EQ(found, count) << strategy;
-    }
-  }
-}
-
 TEST(FlatPlanRun, DefectsOfTheEngineAreDifferences) {
   constexpr const char* steps = R"yaml(
   - seed: rank

@@ -42,7 +42,8 @@ void TracedShards::show_full(const std::vector<plan::ModuleId>& ids, const Summo
       events_.replaced(parameter.id, full);
       if (requires_grad(trained(group, parameter))) set_requires_grad(full, true);
       if (summon.gradients && has_gradient(group, parameter))
-        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, dtype, device));
+        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, gradient_type(group), device),
+                 GradientType::any_floating);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = full;
         slot.get().listed = true;
@@ -76,16 +77,6 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     if (writes_values) unit.chunk.bump_version();
     unit.shows_full = false;
   }
-}
-
-std::optional<plan::Planner::Gradient> TracedShards::gradient_of_chunk(plan::ModuleId id) const {
-  const Group& group = groups_[group_of_.at(id)];
-  const FlatUnit& unit = *group.flat;
-  if (group.parameters.empty() || !unit.settings.choices.shards) return std::nullopt;
-  const DeviceMesh axis = group.mesh->slice({group.mesh->shape().names().back()});
-  const DType dtype = unit.chunk.dtype();
-  return plan::Planner::Gradient{{axis.shape(), {layout::shard(0)}, {unit.layout.padded()}},
-                                 size_of(dtype) == 2 ? DType::float32 : dtype};
 }
 
 // Where this rank holds elements that the step changes, the step itself has changed the chunk.

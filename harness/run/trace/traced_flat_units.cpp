@@ -113,12 +113,16 @@ void TracedShards::cast_buffers(FlatUnit& unit) {
 }
 
 // ---- gradients ----
+DType TracedShards::gradient_type(const Group& group) {
+  const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
+  return computes ? *group.policy.param : group.flat->chunk.dtype();
+}
+
 void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool has) {
   if (!has) return set_grad(shard, Tensor());
   if (grad(shard).defined()) return;
-  const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
-  const Tensor made = empty(shard.sizes(), computes ? *group.policy.param : shard.dtype(), shard.device());
-  set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made);
+  const Tensor made = empty(shard.sizes(), gradient_type(group), shard.device());
+  set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made, GradientType::any_floating);
 }
 
 // A parameter without elements on this rank gets none.

@@ -85,8 +85,6 @@ class TracedShards {
     return groups_[group_of_.at(unit)].flat->settings.keeps_compute_type;
   }
   bool has_original_parameters(plan::ModuleId unit) const { return !groups_[group_of_.at(unit)].flat->slot; }
-  // The gradient of the chunk of a unit, as clipping reads it. Nothing for a unit that is not sharded.
-  std::optional<plan::Planner::Gradient> gradient_of_chunk(plan::ModuleId unit) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
   // A tensor that a load or a cast put into the slots is the shard from now on.
@@ -131,6 +129,7 @@ class TracedShards {
   void adopt_replaced_in_unit(Group& group);
   static void cast_buffers(FlatUnit& unit);
   static std::vector<Tensor> give_gradients(Group& group);
+  static DType gradient_type(const Group& group);
   static void give_gradient(const Group& group, const Tensor& shard, bool has);
   static bool has_gradient(const Group& group, const Parameter& parameter);
 
