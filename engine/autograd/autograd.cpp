@@ -43,12 +43,15 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
   return sharded_like(made, grad);
 }
 
-void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation) {
+enum class Types { same, floating };
+
+void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation, Types types = Types::same) {
   if (!same_layout(grad.layout(), layout::gradient_layout(leaf.layout())))
     throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", name_or_sizes(leaf),
                     ", which is ", describe_sharded(leaf)),
                 "give a gradient in the layout of the tensor: distribute or redistribute it");
-  if (grad.sizes() != leaf.sizes() || grad.dtype() != leaf.dtype())
+  const bool fits = grad.dtype() == leaf.dtype() || (types == Types::floating && is_floating(grad.dtype()));
+  if (grad.sizes() != leaf.sizes() || !fits)
     throw Error(
         str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()), " for ",
             name_or_sizes(leaf), " of type ", name_of(leaf.dtype()), " and sizes ", to_text(leaf.sizes())),
@@ -83,7 +86,7 @@ void set_grad(const Tensor& tensor, const Tensor& value) {
     if (GradState* state = grad_state(tensor)) state->grad = Tensor();
     return;
   }
-  check_gradient(tensor, value, "set_grad");
+  check_gradient(tensor, value, "set_grad", Types::floating);  // sharding may keep gradients in the compute type
   make_grad_state(tensor).grad = value;
 }
 

@@ -26,9 +26,12 @@ Units units_below(const nn::ModulePtr& module) {
     if (state->context->forward_root || in_backward())
       throw Error("Cannot manually unshard parameters during forward/backward",
                   str("summon the parameters of ", state->owner(), " before or after it"));
+    units.push_back(std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards()));
+    if (units.back()->shows_full())
+      throw Error("Cannot manually unshard parameters when already unsharding parameters",
+                  str("leave the summon_full_parameters that holds ", state->owner(), " first"));
     state->group()->reshard();
     state->group()->adopt_slots();
-    units.push_back(std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards()));
   }
   return units;
 }
@@ -120,10 +123,6 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
   const Units units = units_below(module);
-  for (const auto& unit : units)
-    if (unit->shows_full())
-      throw Error("Cannot manually unshard parameters when already unsharding parameters",
-                  str("leave the summon_full_parameters that holds ", unit->settings().owner, " first"));
   for (const auto& unit : units) {
     show(*unit, options_);
     units_.push_back(unit);

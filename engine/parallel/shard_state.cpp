@@ -153,7 +153,8 @@ void ShardState::move_inputs(nn::Inputs& inputs) const {
 }
 
 void ShardState::cast_inputs(nn::Inputs& inputs) const {
-  const bool casts = settings_.precision.cast_forward_inputs || (is_root_ && settings_.casts_root_inputs && !defect_armed(Defect::flat_root_inputs_not_cast));
+  const bool casts = settings_.precision.cast_forward_inputs ||
+                     (is_root_ && settings_.casts_root_inputs && !defect_armed(Defect::flat_root_inputs_not_cast));
   if (!casts || !settings_.precision.param) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
     return is_floating(tensor.dtype()) ? ops::cast(tensor, *settings_.precision.param) : tensor;
@@ -210,6 +211,14 @@ void ShardState::prefetch_next() {
   if (const auto next = std::next(at)->lock()) next->begin_unshard();
 }
 
+// A flat-sharded unit whose outputs require no gradient is not gathered ahead.
+bool ShardState::may_run_backward(const nn::Structure& outputs) const {
+  if (settings_.api != flat_shard_name) return true;
+  const std::vector<Tensor> tensors = nn::tensors_of(outputs);
+  return grad_enabled() &&
+         std::any_of(tensors.begin(), tensors.end(), [](const Tensor& one) { return requires_grad(one); });
+}
+
 void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) {
   if (phase_ == Phase::backward) return cast_outputs(outputs);
   modules_to_run_.erase(&module);
@@ -221,7 +230,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
     queue_end_of_backward();  // reshards the group if this backward never reaches it
   } else if (group_) {
     group_->reshard_after_forward();
-    group_->positions.push_back(context->forward_order.size());
+    if (may_run_backward(outputs)) group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);
   }
   note_event(EventKind::post_forward, settings_.owner);
@@ -308,7 +317,9 @@ void ShardState::prefetch_previous() {
   const std::size_t next = next_in_backward(group_->positions.back(), num_positions);
   group_->positions.pop_back();
   if (next == num_positions) return;
-  if (const auto group = context->forward_order[next].lock()) group->begin_unshard();
+  const auto group = context->forward_order[next].lock();
+  if (!group || (settings_.api == flat_shard_name && group->positions.empty())) return;  // backward has passed it
+  group->begin_unshard();
 }
 
 void ShardState::post_backward() {

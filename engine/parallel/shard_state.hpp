@@ -71,6 +71,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void move_inputs(nn::Inputs& inputs) const;
   void cast_inputs(nn::Inputs& inputs) const;
   void cast_outputs(nn::Structure& outputs) const;
+  bool may_run_backward(const nn::Structure& outputs) const;
   void recover();
   void cast_own_buffers();
   void watch_inputs(nn::Inputs& inputs);
