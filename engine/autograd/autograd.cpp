@@ -43,14 +43,13 @@ Tensor empty_grad(const Tensor& leaf, const Tensor& grad) {
   return sharded_like(made, grad);
 }
 
-enum class Types { same, floating };
-
-void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation, Types types = Types::same) {
+void check_gradient(const Tensor& leaf, const Tensor& grad, const char* operation,
+                    GradientType type = GradientType::same) {
   if (!same_layout(grad.layout(), layout::gradient_layout(leaf.layout())))
     throw Error(str(operation, ": a gradient that is ", describe_sharded(grad), " for ", name_or_sizes(leaf),
                     ", which is ", describe_sharded(leaf)),
                 "give a gradient in the layout of the tensor: distribute or redistribute it");
-  const bool fits = grad.dtype() == leaf.dtype() || (types == Types::floating && is_floating(grad.dtype()));
+  const bool fits = grad.dtype() == leaf.dtype() || (type == GradientType::any_floating && is_floating(grad.dtype()));
   if (grad.sizes() != leaf.sizes() || !fits)
     throw Error(
         str(operation, ": a gradient of type ", name_of(grad.dtype()), " and sizes ", to_text(grad.sizes()), " for ",
@@ -81,12 +80,12 @@ Tensor grad(const Tensor& tensor) {
   return state ? state->grad : Tensor();
 }
 
-void set_grad(const Tensor& tensor, const Tensor& value) {
+void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
   if (!value.defined()) {
     if (GradState* state = grad_state(tensor)) state->grad = Tensor();
     return;
   }
-  check_gradient(tensor, value, "set_grad", Types::floating);  // sharding may keep gradients in the compute type
+  check_gradient(tensor, value, "set_grad", type);
   make_grad_state(tensor).grad = value;
 }
 

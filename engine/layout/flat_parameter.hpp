@@ -19,9 +19,9 @@
 namespace lockstep::layout {
 
 struct FlatEntry {
-  Dims sizes;                // of the parameter
-  std::int64_t offset = 0;   // in the flat parameter
-  std::int64_t length = 0;   // number of its elements
+  Dims sizes;               // of the parameter
+  std::int64_t offset = 0;  // in the flat parameter
+  std::int64_t length = 0;  // number of its elements
 };
 
 struct FlatParameter {

@@ -29,7 +29,8 @@ TEST(FlatParameter, HasTheSizesOfPyTorch) {
 }
 
 TEST(FlatParameter, PutsEveryElementOnOneRank) {
-  const std::vector<std::vector<Dims>> models = {{{7, 3}, {5, 7}, {5, 5}}, {{1}}, {{5}}, {{0, 3}, {2}}, {}, {{9, 2}, {1}}};
+  const std::vector<std::vector<Dims>> models = {
+      {{7, 3}, {5, 7}, {5, 5}}, {{1}}, {{5}}, {{0, 3}, {2}}, {}, {{9, 2}, {1}}};
   for (const auto& sizes : models)
     for (const int num_ranks : {1, 2, 3, 4, 8})
       for (const std::int64_t alignment : {1, 4, 8}) {

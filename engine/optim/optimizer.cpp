@@ -52,6 +52,8 @@ void Optimizer::step() {
       Tensor tensor = parameter.get();
       Tensor gradient = grad(tensor);
       if (!gradient.defined()) continue;
+      if (gradient.dtype() != tensor.dtype())
+        gradient = sharded_like(raw::cast(local_tensor(gradient), tensor.dtype()), gradient);
       if (tensor.is_sharded() && layout::has_partial(*tensor.layout()))
         throw Error(str(type(), ": `", parameter.name, "` is ", describe_sharded(tensor),
                         ": every rank would apply the step to its partial sum"),

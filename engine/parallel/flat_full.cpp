@@ -26,8 +26,7 @@ Tensor FlatParameterShards::gather_flat(const Tensor& chunk) const {
 
 Tensor FlatParameterShards::part_of(const Tensor& flat, std::size_t index) const {
   const layout::FlatEntry& entry = flat_.entries[index];
-  const Tensor local =
-      as_strided(flat, entry.sizes, contiguous_strides(entry.sizes), flat.offset() + entry.offset);
+  const Tensor local = as_strided(flat, entry.sizes, contiguous_strides(entry.sizes), flat.offset() + entry.offset);
   const LayoutPtr& inner = parameters_[index].inner_layout;
   return inner ? make_sharded(local, inner) : local;
 }
@@ -51,7 +50,8 @@ Tensor FlatParameterShards::gradient_chunk() const {
     const Tensor gradient = grad(parameters_[i].view);
     const layout::Stretch at = stretch(i);
     if (gradient.defined() && at.length > 0)
-      raw::copy_(slice(chunk, 0, at.offset, at.offset + at.length), view(raw::contiguous(local_tensor(gradient)), {-1}));
+      raw::copy_(slice(chunk, 0, at.offset, at.offset + at.length),
+                 view(raw::contiguous(local_tensor(gradient)), {-1}));
   }
   return chunk;
 }

@@ -138,11 +138,11 @@ void FlatParameterShards::check_written(const Parameter& parameter, const Tensor
                     to_text(parameter.view.sizes()), " but got ", now.defined() ? describe_sharded(now) : "nothing"),
                 "write to the local stretch, or to the full parameter within summon_full_parameters");
   if (!(now.device() == home()))
-    throw Error(str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: " : "",
-                    where, " is on ", device::to_text(now.device()), ", the unit keeps its shard on ",
-                    device::to_text(home())),
-                offloads() ? "with offload, parameters and loaded values stay on the cpu"
-                           : "move the module there before the first forward");
+    throw Error(
+        str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: " : "", where,
+            " is on ", device::to_text(now.device()), ", the unit keeps its shard on ", device::to_text(home())),
+        offloads() ? "with offload, parameters and loaded values stay on the cpu"
+                   : "move the module there before the first forward");
 }
 
 void FlatParameterShards::adopt_slots() {

@@ -85,8 +85,8 @@ class FlatParameterShards final : public GroupShards {
   struct Parameter final : UnshardedParameter {
     Parameter(const CollectedParameter& from);
     bool requires_grad() const override;
-    Tensor view;       // what optimizers see of it, or would see
-    Tensor decisive;   // requires a gradient if the parameter does
+    Tensor view;      // what optimizers see of it, or would see
+    Tensor decisive;  // requires a gradient if the parameter does
   };
 
   Tensor empty_shard(DType dtype, device::Device device) const;

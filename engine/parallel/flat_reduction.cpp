@@ -62,7 +62,8 @@ void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tenso
   }
   if (defect_armed(Defect::flat_padding_not_zeroed)) [[unlikely]]
     return;
-  for (const layout::FlatGap& gap : layout::gaps_of(flat_)) raw::zero_(slice(input, 0, gap.begin, gap.begin + gap.length));
+  for (const layout::FlatGap& gap : layout::gaps_of(flat_))
+    raw::zero_(slice(input, 0, gap.begin, gap.begin + gap.length));
 }
 
 }  // namespace lockstep::parallel

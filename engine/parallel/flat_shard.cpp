@@ -95,14 +95,16 @@ class UnitFinder {
   void visit(const ModulePtr& module, const std::string& path) {
     if (contains(outside_, module) || (!path.empty() && (is_sharded(*module) || is_applied(*module, replicate_name))))
       return;
-    for (const nn::ChildSlot& child : module->children) visit(child.module, path.empty() ? child.name : path + "." + child.name);
+    for (const nn::ChildSlot& child : module->children)
+      visit(child.module, path.empty() ? child.name : path + "." + child.name);
     const auto& types = options_.unit_types;
     const bool is_unit = std::find(types.begin(), types.end(), module->type()) != types.end() &&
                          !defect_armed(Defect::flat_unit_types_ignored);
     if (!path.empty() && !is_unit) return;
     if (contains(outside_, module)) return;
     const bool ignores = !defect_armed(Defect::flat_ignored_sharded);
-    ParameterCollector collector(outside_, ignores ? options_.ignored_parameters : std::vector<Tensor>(), ParameterCollector::Order::module_first);
+    ParameterCollector collector(outside_, ignores ? options_.ignored_parameters : std::vector<Tensor>(),
+                                 ParameterCollector::Order::module_first);
     collector.collect(module, "");
     units_.push_back({module, path.empty() ? options_.name : str(options_.name, ".", path), collector.parameters(),
                       collector.modules()});
@@ -146,17 +148,17 @@ void check_shared(const std::vector<Unit>& units) {
       const std::string name = str("`", parameter.name, "` of ", unit.name);
       const auto [known, is_new] = owners.emplace(&parameter.tensor.impl(), name);
       if (!is_new)
-        throw Error(str("flat_shard: ", name, " is the same parameter as ", known->second, ", which is in another unit"),
-                    "make one unit of the modules that share it");
+        throw Error(
+            str("flat_shard: ", name, " is the same parameter as ", known->second, ", which is in another unit"),
+            "make one unit of the modules that share it");
     }
 }
 
 // ---- values before sharding ----
 void materialize_unit(const Unit& unit, device::Device device) {
   for (const ModulePtr& module : unit.modules) {
-    const bool on_meta = std::any_of(module->parameters.begin(), module->parameters.end(), [](const auto& slot) {
-      return slot.tensor.defined() && slot.tensor.is_meta();
-    });
+    const bool on_meta = std::any_of(module->parameters.begin(), module->parameters.end(),
+                                     [](const auto& slot) { return slot.tensor.defined() && slot.tensor.is_meta(); });
     if (!on_meta) continue;
     const NoGrad no_grad;
     for (const nn::ParameterSlot& slot : module->parameters)
@@ -178,7 +180,8 @@ void sync_states(const std::vector<Unit>& units, const ShardMesh& mesh, const st
         values.push_back(local_tensor(detach(parameter.tensor)));
     for (const ModulePtr& module : unit.modules)
       for (const nn::BufferSlot& buffer : module->buffers)
-        if (!defect_armed(Defect::flat_buffers_not_synced) && buffer.tensor.defined() && !buffer.tensor.is_meta()) values.push_back(local_tensor(detach(buffer.tensor)));
+        if (!defect_armed(Defect::flat_buffers_not_synced) && buffer.tensor.defined() && !buffer.tensor.is_meta())
+          values.push_back(local_tensor(detach(buffer.tensor)));
   }
   if (values.empty()) return;
   const NoGrad no_grad;
@@ -198,8 +201,8 @@ GroupSettings group_settings(const Unit& unit, const FlatShardOptions& options, 
                              device::Device device) {
   const bool frees = mesh.is_sharded() && frees_after_forward(options.strategy);
   const FlatPrecision& precision = options.mixed_precision;
-  GroupSettings settings{mesh,      ReshardAfterForward::of(frees), options.offload, {}, device, unit.name, !frees,
-                         frees ? options.max_gathers_in_flight : 0};
+  GroupSettings settings{mesh,   ReshardAfterForward::of(frees),           options.offload, {}, device, unit.name,
+                         !frees, frees ? options.max_gathers_in_flight : 0};
   settings.mixed_precision.param = precision.param;
   settings.mixed_precision.reduce = precision.reduce;
   return settings;
@@ -236,8 +239,8 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
     group = std::make_shared<ShardGroup>(shards);
     add_settling({unit.module}, group);
   }
-  const auto state = std::make_shared<ShardState>(std::vector<ModulePtr>{unit.module},
-                                                  state_settings(unit, options, device), group);
+  const auto state =
+      std::make_shared<ShardState>(std::vector<ModulePtr>{unit.module}, state_settings(unit, options, device), group);
   application.complete(settings_of(options, mesh), names, state,
                        options.original_parameters ? Application::Names::kept : Application::Names::replaced);
   unit.module->copy_refusal = "FSDP does not support deepcopy. Please use state dict for serialization.";

@@ -27,11 +27,11 @@
 namespace lockstep::parallel {
 
 enum class FlatStrategy {
-  full_shard,             // resharded after forward and after backward
-  shard_grad_op,          // unsharded between forward and backward
-  no_shard,               // every rank holds all parameters; gradients are all-reduced
-  hybrid_shard,           // full_shard within the second mesh axis, replicated over the first
-  hybrid_shard_grad_op,   // shard_grad_op within the second mesh axis, replicated over the first
+  full_shard,            // resharded after forward and after backward
+  shard_grad_op,         // unsharded between forward and backward
+  no_shard,              // every rank holds all parameters; gradients are all-reduced
+  hybrid_shard,          // full_shard within the second mesh axis, replicated over the first
+  hybrid_shard_grad_op,  // shard_grad_op within the second mesh axis, replicated over the first
 };
 std::string_view name_of(FlatStrategy strategy);
 
@@ -65,9 +65,10 @@ struct FlatUnit {
   std::string name;
   nn::ModulePtr module;
 };
-// Returns the units, the outermost last. Parameters on meta get storage and their initial values first. Throws Error for a module that is sharded or
-// replicated already, a mesh that does not fit the strategy, parameters of several types, parameters that are not
-// contiguous or have a gradient, and a unit without `original_parameters` of which some parameters are frozen.
+// Returns the units, the outermost last. Parameters on meta get storage and their initial values first. Throws Error
+// for a module that is sharded or replicated already, a mesh that does not fit the strategy, parameters of several
+// types, parameters that are not contiguous or have a gradient, and a unit without `original_parameters` of which some
+// parameters are frozen.
 std::vector<FlatUnit> flat_shard(const nn::ModulePtr& module, const FlatShardOptions& options = {});
 bool is_flat_sharded(const nn::ModulePtr& module);
 

@@ -45,7 +45,9 @@ std::vector<Way> ways() {
   all.push_back({"grad op", {.strategy = FlatStrategy::shard_grad_op, .unit_types = {"UnitModule"}}});
   all.push_back({"no shard", {.strategy = FlatStrategy::no_shard, .unit_types = {"UnitModule"}}});
   all.push_back({"flat", {.unit_types = {"UnitModule"}, .original_parameters = false}});
-  all.push_back({"after", {.unit_types = {"UnitModule"}, .backward_prefetch = BackwardPrefetch::after, .forward_prefetch = true}});
+  all.push_back(
+      {"after",
+       {.unit_types = {"UnitModule"}, .backward_prefetch = BackwardPrefetch::after, .forward_prefetch = true}});
   return all;
 }
 

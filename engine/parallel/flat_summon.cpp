@@ -26,12 +26,13 @@ Units units_below(const nn::ModulePtr& module) {
     if (state->context->forward_root || in_backward())
       throw Error("Cannot manually unshard parameters during forward/backward",
                   str("summon the parameters of ", state->owner(), " before or after it"));
-    units.push_back(std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards()));
-    if (units.back()->shows_full())
+    auto unit = std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards());
+    if (unit->shows_full())
       throw Error("Cannot manually unshard parameters when already unsharding parameters",
                   str("leave the summon_full_parameters that holds ", state->owner(), " first"));
     state->group()->reshard();
-    state->group()->adopt_slots();
+    unit->adopt_slots();
+    units.push_back(std::move(unit));
   }
   return units;
 }
@@ -75,7 +76,8 @@ void show(FlatParameterShards& unit, const SummonOptions& options) {
     const UnshardedParameter& parameter = unit.parameter(i);
     full[i].set_name(parameter.slots.front().get().tensor.name());
     if (parameter.requires_grad()) set_requires_grad(full[i], true);
-    if (has_gradient[i]) set_grad(full[i], placed(unit.part_of(gradients, i), options.offload));
+    if (has_gradient[i])
+      set_grad(full[i], placed(unit.part_of(gradients, i), options.offload), GradientType::any_floating);
   }
   unit.show_full(full);
 }
@@ -108,12 +110,13 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
     if (at.length == 0 || !gradient.defined())
       set_grad(trained, Tensor());
     else
-      set_grad(trained, sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length),
-                                          local_tensor(trained).sizes()),
-                                     trained));
+      set_grad(trained,
+               sharded_like(view(slice(gradients, 0, at.offset, at.offset + at.length), local_tensor(trained).sizes()),
+                            trained),
+               GradientType::any_floating);
   }
   if (with_gradients && !unit.has_original_parameters())
-    set_grad(unit.trained(0), has_gradient ? gradients : Tensor());
+    set_grad(unit.trained(0), has_gradient ? gradients : Tensor(), GradientType::any_floating);
 }
 
 }  // namespace
@@ -122,8 +125,7 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
   if (options.rank0_only && options.writeback)
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
-  const Units units = units_below(module);
-  for (const auto& unit : units) {
+  for (const auto& unit : units_below(module)) {
     show(*unit, options_);
     units_.push_back(unit);
   }

@@ -4,8 +4,8 @@
 //   ... named_parameters(model) lists full parameters, with full gradients ...
 //   summoned.finish();   // writes changes back to the shards
 //
-// After PyTorch's FullyShardedDataParallel.summon_full_params. Departure: without `writeback` changes are lost on a mesh
-// that does not shard, too.
+// After PyTorch's FullyShardedDataParallel.summon_full_params. Departure: without `writeback` changes are lost on a
+// mesh that does not shard, too.
 #pragma once
 
 #include <memory>

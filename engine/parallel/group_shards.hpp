@@ -55,7 +55,7 @@ class GroupShards {
   virtual DType original_type() const = 0;
   DType compute_type() const;
   DType reduce_type() const;
-  virtual DType accumulation_type() const = 0;  // of gradients without synchronization
+  virtual DType accumulation_type() const = 0;                     // of gradients without synchronization
   virtual DType gradient_type() const { return original_type(); }  // of the gradients that optimizers see
 
   // ---- parameters, as modules compute with them ----

@@ -9,8 +9,8 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
-#include "engine/parallel/shard_copies.hpp"
 #include "engine/parallel/parameter_shards.hpp"
+#include "engine/parallel/shard_copies.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {

@@ -28,19 +28,17 @@ void PerParameterShards::adopt_slots() {
   const device::Device at = offloads() ? device::Device{} : settings().device;
   for (const ShardParameter& parameter : parameters_) {
     if (parameter.sharded().dtype() != original_type())
-      throw Error(
-          str("FSDP expects uniform original parameter dtype: the parameters of ", owner, " have the types ",
-              name_of(original_type()), " (", parameters_.front().name, ") and ", name_of(parameter.sharded().dtype()),
-              " (", parameter.name, ")"),
-          "a group has one type: cast them, or shard the modules apart");
+      throw Error(str("FSDP expects uniform original parameter dtype: the parameters of ", owner, " have the types ",
+                      name_of(original_type()), " (", parameters_.front().name, ") and ",
+                      name_of(parameter.sharded().dtype()), " (", parameter.name, ")"),
+                  "a group has one type: cast them, or shard the modules apart");
     if (!(parameter.sharded().device() == at))
-      throw Error(
-          str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: `"
-                         : "fully_shard: `",
-              parameter.name, "` of ", owner, " is on ", device::to_text(parameter.sharded().device()),
-              ", the group keeps its shards on ", device::to_text(at)),
-          offloads() ? "with offload, parameters and loaded values stay on the cpu"
-                     : "move the module there before the first forward");
+      throw Error(str(offloads() ? "FSDP parameters should be materialized on CPU when enabling CPU offloading: `"
+                                 : "fully_shard: `",
+                      parameter.name, "` of ", owner, " is on ", device::to_text(parameter.sharded().device()),
+                      ", the group keeps its shards on ", device::to_text(at)),
+                  offloads() ? "with offload, parameters and loaded values stay on the cpu"
+                             : "move the module there before the first forward");
   }
 }
 

@@ -95,7 +95,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   using PostForward = KeptShards;
   struct Unsharding {
     GatherBuffers buffers;
-    int num_ranks = 1;                // of the all-gather
+    int num_ranks = 1;                 // of the all-gather
     std::optional<KeptShards> source;  // the slots still hold these
   };
   struct Unsharded {};

@@ -280,7 +280,7 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
     if (shards_->offloads())
       offload_gradient(trained, reduction.casts[i], stream);
     else if (reduction.targets[i].defined())
-      set_grad(trained, sharded_like(reduction.targets[i], trained));
+      set_grad(trained, sharded_like(reduction.targets[i], trained), GradientType::any_floating);
   }
   delivered_ = stream.record();
 
@@ -324,7 +324,7 @@ void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient,
   const Tensor host = empty(gradient.sizes(), gradient.dtype(), {}, settings().offload == Offload::cpu_pinned);
   if (host.num_elements() > 0) device::copy_bytes(stream, write(host), read(gradient));
   host_waits_ = true;
-  if (!grad(trained).defined()) return set_grad(trained, sharded_like(host, trained));
+  if (!grad(trained).defined()) return set_grad(trained, sharded_like(host, trained), GradientType::any_floating);
   wait(WaitEdge::host_add_for_offload, device::current_stream(host.device()), stream);
   raw::add_(local_tensor(grad(trained)), host);
 }

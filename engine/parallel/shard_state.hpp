@@ -1,4 +1,5 @@
-// The hooks that a call of fully_shard or flat_shard leaves on its modules. They drive the group through forwards and backwards.
+// The hooks that a call of fully_shard or flat_shard leaves on its modules. They drive the group through forwards and
+// backwards.
 //
 //   phase       begins when                                ends when
 //   idle        at first, and after each use               a forward or backward begins
@@ -30,7 +31,7 @@ struct CastBuffer {
 
 struct StateSettings {
   MixedPrecision precision;
-  bool casts_root_inputs = false;  // if this state is the root, to the compute type
+  bool casts_root_inputs = false;    // if this state is the root, to the compute type
   std::optional<DType> buffer_type;  // of the buffers of these modules, from the first forward on
   std::vector<std::weak_ptr<nn::Module>> buffer_modules;
   BackwardPrefetch backward_prefetch = BackwardPrefetch::before;

@@ -84,7 +84,6 @@ TEST(FlatPlanRun, AgreesOnEveryStrategyWithAccumulation) {
     }
 }
 
-// A pass of the two microbatches that synchronize is 8 collectives per unit that is sharded over two axes of two ranks.
 TEST(FlatPlanRun, AgreesOnHybridMeshes) {
   const std::string matrix = "{strategy: [hybrid_shard, hybrid_shard_grad_op], shape: [[2, 2], [4, 1]]}";
   for (std::size_t index = 0; index < 4; ++index) {
@@ -121,7 +120,7 @@ TEST(FlatPlanRun, AgreesOnHybridMeshes) {
 }
 
 TEST(FlatPlanRun, AgreesBelowAndAboveOtherApis) {
-  // u1 is replicated and has a unit below it, which is a root of its own; u2 is checkpointed around its unit.
+  // u1 is replicated; u2 is checkpointed around its unit.
   const Ran ran = run_on(2, R"yaml(
   - seed: 1
   - model: CompositeParamModel()
@@ -137,8 +136,8 @@ TEST(FlatPlanRun, AgreesBelowAndAboveOtherApis) {
 )yaml");
   EXPECT_PASS(ran);
   const Counts counts = planned(ran);
-  EXPECT_EQ(counts.at("forward all_gather dp").first, 2 + 2);  // u2 and the root
-  EXPECT_EQ(counts.at("backward all_gather dp").first, 2);     // u2, also for its recomputation
+  EXPECT_EQ(counts.at("forward all_gather dp").first, 2 + 2 + 1);  // u2, the root, and the start-up of replicate
+  EXPECT_EQ(counts.at("backward all_gather dp").first, 2);         // u2, also for its recomputation
   EXPECT_EQ(counts.at("backward reduce_scatter dp").first, 4);
 }
 
@@ -174,7 +173,7 @@ TEST(FlatPlanRun, TensorsOfTheDryRunAreThoseOfTheRun) {
     as: net
   - flat_shard: {modules: net, mixed_precision: {param: bfloat16, reduce: float32}, )yaml",
                          options, R"yaml(}
-  - forward: {y: net(randn(2, 3))}
+  - forward: {y: "net(randn(2, 3))"}
   - backward: sum(y)
   - let: {as_expected: 0}
   - let: {as_expected: as_expected + 1}
@@ -224,6 +223,43 @@ TEST(FlatPlanRun, SummonedParametersAreGatheredPerUnit) {
     const std::int64_t bytes = index == 0 ? (22 + 24) * 4 : (20 + 24) * 4;
     EXPECT_EQ(counts.at("other all_gather dp"), std::make_pair(std::int64_t{4}, 2 * bytes));
     EXPECT_EQ(counts.at("other all_reduce dp"), std::make_pair(std::int64_t{2}, std::int64_t{index == 0 ? 16 : 8}));
+  }
+}
+
+// The optimizer changes the chunks of some ranks only: in `net.0`, rank 0 holds frozen elements, and in `net.1` the
+// last rank holds padding. All ranks gather them anew.
+TEST(FlatPlanRun, AllRanksPlanTheSameAfterAnEvaluation) {
+  scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto scenario = library.load_text(R"yaml(
+scenario: test/text
+summary: A test.
+ranks: {world_size: [4]}
+steps:
+  - seed: 1
+  - model: Sequential(Linear(4, 5), RMSNorm(5))
+    as: net
+  - set_requires_grad: {parameters: net.0.weight, to: false}
+  - flat_shard: {modules: net, strategy: shard_grad_op, unit_types: [Linear, RMSNorm]}
+  - optimizer: {type: SGD, model: net, lr: 1e-2}
+    as: sgd
+  - forward: {loss: "sum(net(randn(2, 4)))"}
+  - backward: loss
+  - let: {before: "net(randn(2, 4))"}
+  - step: sgd
+  - let: {after: "net(randn(2, 4))"}
+)yaml",
+                                          "text.yaml");
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+  CaseSpec spec;
+  spec.scenario = scenario.get();
+  spec.library = &library;
+  spec.test_case = &cases.at(0);
+  for (int rank = 0; rank < 4; ++rank) {
+    const PlanOutcome outcome = plan_case(spec, rank, 4, 0);
+    EXPECT_EQ(outcome.unforeseen, "");
+    std::map<int, int> gathers;  // per line
+    for (const plan::Collective& one : outcome.planned) gathers[one.line] += one.operation == "all_gather" ? 1 : 0;
+    EXPECT_EQ(gathers, (std::map<int, int>{{13, 2}, {14, 0}, {15, 2}, {17, 2}})) << "rank " << rank;
   }
 }
 

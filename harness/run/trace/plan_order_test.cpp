@@ -133,7 +133,8 @@ std::string text_of(const PlanOutcome& outcome) {
 
 TEST(PlanIndependence, NoDefectChangesThePlan) {
   scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
-  for (const char* name : {"replicate/single_module", "training/gradient_accumulation", "golden/hsdp_uneven_ac_w4"}) {
+  for (const char* name : {"replicate/single_module", "training/gradient_accumulation", "golden/hsdp_uneven_ac_w4",
+                           "golden/flat_hybrid_w4", "compose/replicate_with_flat_shard"}) {
     const auto scenario = library.load(library.find({name}).front());
     const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
     CaseSpec spec;

@@ -165,7 +165,8 @@ FlatShardArguments flat_shard_arguments(const StepCall& call) {
   arguments.mixed_precision = flat_precision_argument(call.value("mixed_precision"));
   arguments.original_parameters = call.boolean("use_orig_params");
   arguments.sync_module_states = call.boolean("sync_module_states");
-  arguments.backward_prefetch = choice_of<PrefetchArgument>(call.text("backward_prefetch"), {"before", "after", "none"});
+  arguments.backward_prefetch =
+      choice_of<PrefetchArgument>(call.text("backward_prefetch"), {"before", "after", "none"});
   arguments.forward_prefetch = call.boolean("forward_prefetch");
   read_ignored(call, arguments);
   arguments.modules = call.modules("modules");
