@@ -322,20 +322,20 @@ void ShardState::prefetch_previous() {
   group->begin_unshard();
 }
 
-void ShardState::post_backward() {
+void ShardState::post_backward(bool at_end) {
   if (phase_ != Phase::backward) return;
   phase_ = Phase::idle;
   if (group_) {
     // Frees the unsharded parameters before the reduction allocates memory.
     if (group_->reshards_after_backward() && group_->state() == GroupState::unsharded) group_->reshard();
-    if (settings_.backward_prefetch == BackwardPrefetch::after) prefetch_previous();
+    if (settings_.backward_prefetch == BackwardPrefetch::after && !at_end) prefetch_previous();
     group_->take_gradients(false);
   }
   note_event(EventKind::post_backward, settings_.owner);
 }
 
 void ShardState::finish_backward() {
-  if (phase_ == Phase::backward) post_backward();
+  if (phase_ == Phase::backward) post_backward(true);
   if (group_) {
     if (group_->state() == GroupState::unsharded && group_->reshards_after_backward()) group_->reshard();
     if (group_->has_gradients()) group_->take_gradients(true);

@@ -78,7 +78,7 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Structure& outputs);
   void pre_backward();
-  void post_backward();
+  void post_backward(bool at_end = false);
   void queue_end_of_backward();
   void prefetch_previous();
   void prefetch_next();
