@@ -4,25 +4,21 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/layout/placement.hpp"
-#include "engine/nn/module.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/nn/state_slots.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::nn {
 
 namespace {
 
-// A slot of the tree that a state dict has an entry for.
-struct Entry {
-  std::string path;
-  Tensor* slot;
-  ParameterSlot* parameter;  // null for a buffer
-};
-
-void collect(const ModulePtr& module, const std::string& prefix, std::vector<Entry>& found) {
-  for (ParameterSlot& slot : module->parameters)
-    if (slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, &slot});
-  for (BufferSlot& slot : module->buffers)
-    if (slot.persistent && slot.tensor.defined()) found.push_back({prefix + slot.name, &slot.tensor, nullptr});
+void collect(const ModulePtr& module, const std::string& prefix, std::vector<StateSlot>& found) {
+  for (std::size_t i = 0; i < module->parameters.size(); ++i)
+    if (module->parameters[i].tensor.defined())
+      found.push_back({prefix + module->parameters[i].name, module, i, false});
+  for (std::size_t i = 0; i < module->buffers.size(); ++i)
+    if (const BufferSlot& slot = module->buffers[i]; slot.persistent && slot.tensor.defined())
+      found.push_back({prefix + slot.name, module, i, true});
   for (const ChildSlot& child : module->children) collect(child.module, prefix + child.name + ".", found);
 }
 
@@ -32,57 +28,59 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// The sizes of a sharded tensor are those of its local shard, so the layouts are compared, too.
-bool have_same_layout(const Tensor& a, const Tensor& b) {
-  const auto &left = a.layout(), &right = b.layout();
-  return left && right ? *left == *right : left == right;
-}
-std::string layout_text(const Tensor& tensor) {
-  return tensor.is_sharded() ? tensor.layout()->text() : str("plain ", to_text(tensor.sizes()));
+bool are_same(const LayoutPtr& a, const LayoutPtr& b) { return a && b ? *a == *b : a == b; }
+std::string layout_text(const Dims& sizes, const LayoutPtr& layout) {
+  return layout ? layout->text() : str("plain ", to_text(sizes));
 }
 
 // Puts a detached alias of `value` into the slot. It requires a gradient if the old tensor did.
-void assign_to(const Entry& entry, const Tensor& value) {
-  const Tensor& old = *entry.slot;
+void assign_to(const StateSlot& slot, const Tensor& value) {
+  const Tensor& old = slot.tensor();
   Tensor made = detach(value);
   made.set_name(old.name());
-  if (entry.parameter && requires_grad(old)) set_requires_grad(made, true);
-  *entry.slot = made;
-  if (entry.parameter && entry.parameter->sharded.defined()) entry.parameter->sharded = made;
+  if (!slot.is_buffer && requires_grad(old)) set_requires_grad(made, true);
+  slot.tensor() = made;
+  if (slot.is_buffer) return;
+  if (ParameterSlot& parameter = slot.owner->parameters[slot.index]; parameter.sharded.defined())
+    parameter.sharded = made;
 }
 
 }  // namespace
 
+std::vector<StateSlot> state_slots(const ModulePtr& root) {
+  std::vector<StateSlot> slots;
+  collect(root, "", slots);
+  return slots;
+}
+
 StateDict state_dict(const ModulePtr& root) {
   settle(root);
-  std::vector<Entry> entries;
-  collect(root, "", entries);
   StateDict state;
-  for (const Entry& entry : entries) state.emplace_back(entry.path, detach(*entry.slot));
+  for (const StateSlot& slot : state_slots(root)) state.emplace_back(slot.path, detach(slot.tensor()));
   return state;
 }
 
-LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict, bool assign) {
-  settle(root);
-  std::vector<Entry> entries;
-  collect(root, "", entries);
+LoadReport check_state_dict(const std::string& into, const std::vector<StateTarget>& targets, const StateDict& state,
+                            bool strict) {
   std::map<std::string, const Tensor*> given;
   for (const auto& [name, tensor] : state) given[name] = &tensor;
 
   LoadReport report;
   std::vector<std::string> wrong_sizes, wrong_layouts;
   std::set<std::string> known;
-  for (const Entry& entry : entries) {
-    known.insert(entry.path);
-    const auto found = given.find(entry.path);
-    if (found == given.end())
-      report.missing.push_back(entry.path);
-    else if (!have_same_layout(*found->second, *entry.slot))
-      wrong_layouts.push_back(
-          str(entry.path, " (", layout_text(*found->second), " into ", layout_text(*entry.slot), ")"));
-    else if (found->second->sizes() != entry.slot->sizes())
-      wrong_sizes.push_back(
-          str(entry.path, " (", to_text(found->second->sizes()), " into ", to_text(entry.slot->sizes()), ")"));
+  for (const StateTarget& target : targets) {
+    known.insert(target.path);
+    const auto found = given.find(target.path);
+    if (found == given.end()) {
+      report.missing.push_back(target.path);
+      continue;
+    }
+    const Dims& sizes = global_sizes(*found->second);
+    if (!are_same(found->second->layout(), target.layout))
+      wrong_layouts.push_back(str(target.path, " (", layout_text(sizes, found->second->layout()), " into ",
+                                  layout_text(target.sizes, target.layout), ")"));
+    else if (sizes != target.sizes)
+      wrong_sizes.push_back(str(target.path, " (", to_text(sizes), " into ", to_text(target.sizes), ")"));
   }
   for (const auto& [name, tensor] : state)
     if (!known.contains(name)) report.unexpected.push_back(name);
@@ -94,17 +92,29 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   if (!wrong_sizes.empty()) problems += str("; size mismatch for ", listed(wrong_sizes));
   if (!wrong_layouts.empty()) problems += str("; layouts differ: ", listed(wrong_layouts));
   if (!problems.empty())
-    throw Error(str("load_state_dict into ", root->type(), problems),
+    throw Error(str("load_state_dict into ", into, problems),
                 "load the state dict of the same module, or load with strict = false");
+  return report;
+}
 
+LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool strict, bool assign) {
+  settle(root);
+  const std::vector<StateSlot> slots = state_slots(root);
+  std::vector<StateTarget> targets;
+  for (const StateSlot& slot : slots)
+    targets.push_back({slot.path, global_sizes(slot.tensor()), slot.tensor().layout()});
+  LoadReport report = check_state_dict(root->type(), targets, state, strict);
+
+  std::map<std::string, const Tensor*> given;
+  for (const auto& [name, tensor] : state) given[name] = &tensor;
   const NoGrad no_grad;
-  for (const Entry& entry : entries) {
-    const auto found = given.find(entry.path);
+  for (const StateSlot& slot : slots) {
+    const auto found = given.find(slot.path);
     if (found == given.end()) continue;
     if (assign)
-      assign_to(entry, *found->second);
+      assign_to(slot, *found->second);
     else
-      raw::copy_(*entry.slot, *found->second);
+      raw::copy_(slot.tensor(), *found->second);
   }
   return report;
 }

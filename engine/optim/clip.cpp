@@ -38,33 +38,13 @@ Tensor norm_term(const Tensor& gradient, double kind) {
   return raw::sum(kind == 2.0 ? raw::mul(wide, wide) : raw::pow(raw::abs(wide), kind));
 }
 
-// A shard axis of some gradients.
-struct Axis {
-  std::string name;
-  std::vector<int> members;  // the ranks along the axis, including this one
-  friend bool operator==(const Axis&, const Axis&) = default;
-};
+using Axis = NormAxis;
 
 // The sum of the terms of all gradients with the same shard axes.
 struct Total {
   std::vector<Axis> axes;  // axes that the total is not reduced over yet, the innermost last
   Tensor value;
 };
-
-std::vector<Axis> shard_axes_of(const Tensor& parameter, const Tensor& gradient) {
-  std::vector<Axis> axes;
-  if (!gradient.is_sharded()) return axes;
-  const layout::ShardedLayout& layout = *gradient.layout();
-  if (layout::has_partial(layout))
-    throw Error(str("clip_grad_norm: the gradient of ", parameter.name().empty() ? "a parameter" : parameter.name(),
-                    " is ", describe_sharded(gradient)),
-                "redistribute it first: the norm of a sum does not follow from partial sums");
-  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
-    if (layout.placements[axis].is_shard())
-      axes.push_back(
-          {layout.mesh.names()[axis], layout.mesh.axis_members(static_cast<int>(axis), RankContext::current().rank())});
-  return axes;
-}
 
 Tensor combine(const Tensor& a, const Tensor& b, double kind) {
   return std::isinf(kind) ? raw::maximum(a, b) : raw::add(a, b);
@@ -151,28 +131,54 @@ class Totals {
 
 }  // namespace
 
-Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind) {
+std::vector<NormAxis> norm_axes_of(const LayoutPtr& layout) {
+  std::vector<NormAxis> axes;
+  if (!layout) return axes;
+  for (std::size_t axis = 0; axis < layout->placements.size(); ++axis)
+    if (layout->placements[axis].is_shard())
+      axes.push_back({layout->mesh.names()[axis],
+                      layout->mesh.axis_members(static_cast<int>(axis), RankContext::current().rank())});
+  return axes;
+}
+
+GradientPart gradient_part(const Tensor& parameter) {
+  const Tensor gradient = grad(parameter);
+  if (!gradient.defined() || (gradient.num_elements() == 0 && !gradient.is_sharded())) return {};
+  if (gradient.is_sharded() && layout::has_partial(*gradient.layout()))
+    throw Error(str("clip_grad_norm: the gradient of ", parameter.name().empty() ? "a parameter" : parameter.name(),
+                    " is ", describe_sharded(gradient)),
+                "redistribute it first: the norm of a sum does not follow from partial sums");
+  return {local_tensor(gradient), norm_axes_of(gradient.layout())};
+}
+
+Tensor clip_parts(const std::vector<GradientPart>& parts, double max_norm, double kind, device::Device device) {
   if (!(max_norm >= 0.0)) throw Error(str("clip_grad_norm: max_norm is ", max_norm), "give 0 or more");
   if (!(kind > 0.0))
     throw Error(str("clip_grad_norm: the type of the norm is ", kind), "give a number above 0, such as 2");
   const NoGrad no_grad;
-  std::vector<Tensor> gradients;
+  if (parts.empty()) return zeros({}, DType::float32, device);
   Totals totals(kind);
-  for (const Tensor& parameter : parameters) {
-    const Tensor gradient = grad(parameter);
-    if (!gradient.defined() || (gradient.num_elements() == 0 && !gradient.is_sharded())) continue;
-    const Tensor local = local_tensor(gradient);
-    totals.add(shard_axes_of(parameter, gradient), norm_term(local, kind));
-    gradients.push_back(local);
+  for (const GradientPart& part : parts) {
+    const Tensor term = part.local.defined() ? norm_term(part.local, kind) : zeros({}, DType::float32, device);
+    totals.add(part.axes, term.device() == device ? term : raw::to_device(term, device));
   }
-  if (gradients.empty())
-    return zeros({}, DType::float32, parameters.empty() ? device::Device{} : parameters.front().device());
-
   Tensor norm = totals.reduce();
   if (!std::isinf(kind)) norm = root(norm, kind);
   const Tensor factor = raw::minimum(raw::rdiv(max_norm, raw::add(norm, 1e-6)), ones({}, norm.dtype(), norm.device()));
-  for (const Tensor& gradient : gradients) raw::mul_(gradient, raw::cast(factor, gradient.dtype()));
+  for (const GradientPart& part : parts) {
+    if (!part.local.defined()) continue;
+    const Tensor scale = raw::cast(factor, part.local.dtype());
+    raw::mul_(part.local, scale.device() == part.local.device() ? scale : raw::to_device(scale, part.local.device()));
+  }
   return norm;
+}
+
+Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind) {
+  std::vector<GradientPart> parts;
+  for (const Tensor& parameter : parameters)
+    if (GradientPart part = gradient_part(parameter); part.local.defined()) parts.push_back(std::move(part));
+  const Tensor first = parts.empty() ? (parameters.empty() ? Tensor() : parameters.front()) : parts.front().local;
+  return clip_parts(parts, max_norm, kind, first.defined() ? first.device() : device::Device{});
 }
 
 }  // namespace lockstep::optim

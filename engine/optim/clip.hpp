@@ -3,8 +3,10 @@
 //   const Tensor norm = clip_grad_norm(parameters, 1.0);   // before the step
 #pragma once
 
+#include <string>
 #include <vector>
 
+#include "engine/layout/placement.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::optim {
@@ -19,5 +21,25 @@ namespace lockstep::optim {
 // innermost axis first); replicate axes need none. Plain gradients, which are full on each rank, may be among them. All
 // ranks call together. Throws Error for max_norm < 0, kind <= 0 and partial gradients.
 Tensor clip_grad_norm(const std::vector<Tensor>& parameters, double max_norm, double kind = 2.0);
+
+// ---- for APIs whose gradients have no layout that says which ranks hold the rest ----
+// An axis whose ranks hold different elements of a gradient.
+struct NormAxis {
+  std::string name;
+  std::vector<int> members;  // the ranks along the axis, including this one
+  friend bool operator==(const NormAxis&, const NormAxis&) = default;
+};
+std::vector<NormAxis> norm_axes_of(const LayoutPtr& layout);  // none for null
+
+struct GradientPart {
+  Tensor local;                // plain; undefined: this rank has none, but takes part in the reductions
+  std::vector<NormAxis> axes;  // the innermost last
+};
+// The local gradient of a parameter and the axes of its layout; undefined if it has no elements. Throws Error if it is
+// partial.
+GradientPart gradient_part(const Tensor& parameter);
+// clip_grad_norm of the gradients of which these are the parts. All ranks of an axis give a part with it. `device`: of
+// the sums, their reductions and the result; the parts may be on others.
+Tensor clip_parts(const std::vector<GradientPart>& parts, double max_norm, double kind, device::Device device);
 
 }  // namespace lockstep::optim

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "engine/layout/flat_parameter.hpp"
+#include "engine/parallel/flat_state_dict_settings.hpp"
 #include "engine/parallel/group_shards.hpp"
 #include "engine/parallel/shard_collect.hpp"
 
@@ -38,6 +39,8 @@ class FlatParameterShards final : public GroupShards {
   bool has_original_parameters() const { return options_.original_parameters; }
   const Tensor& shard() const { return shard_; }
   const std::string& parameter_name(std::size_t index) const { return parameters_[index].name; }
+
+  StateDictSettings state_dict;  // the form of its entries (flat_state_dict.hpp)
 
   // ---- full values (flat_full.cpp) ----
   // The flat tensor of the chunks of all ranks, on the device of the unit: one all-gather on compute. `chunk`: of any

@@ -72,8 +72,10 @@ struct FlatUnit {
 std::vector<FlatUnit> flat_shard(const nn::ModulePtr& module, const FlatShardOptions& options = {});
 bool is_flat_sharded(const nn::ModulePtr& module);
 
-// Clips the gradients of all units below the root by their global norm, and returns that norm, of the original type.
-// `kind`: 1, 2, 3, ... or infinity. One all-reduce if a unit is sharded. Throws Error for a module that is not the
+// Clips the gradients of all parameters below the root by their global norm, and returns the norm before clipping, in
+// the widest type of the gradients (float32 at least while it is computed). `kind`: 1, 2, 3, ... or infinity. All ranks
+// call together: one all_reduce over the shard axis if a unit is sharded, also on ranks without a gradient, and one
+// more per axis of tensor parallelism that shards. No gradients at all: 0. Throws Error for a module that is not the
 // outermost sharded one.
 Tensor clip_flat_grad_norm(const nn::ModulePtr& root, double max_norm, double kind = 2.0);
 

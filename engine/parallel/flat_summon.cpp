@@ -8,34 +8,13 @@
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "engine/parallel/host_tensors.hpp"
-#include "engine/parallel/shard_state.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
 
 namespace {
-
-using Units = std::vector<std::shared_ptr<FlatParameterShards>>;
-
-Units units_below(const nn::ModulePtr& module) {
-  Units units;
-  for (const nn::NamedModule& entry : nn::named_modules(module)) {
-    const ShardStatePtr state = shard_state_of(*entry.module);
-    if (!state || state->settings().api != flat_shard_name || !state->group()) continue;
-    if (state->context->forward_root || in_backward())
-      throw Error("Cannot manually unshard parameters during forward/backward",
-                  str("summon the parameters of ", state->owner(), " before or after it"));
-    auto unit = std::static_pointer_cast<FlatParameterShards>(state->group()->shared_shards());
-    if (unit->shows_full())
-      throw Error("Cannot manually unshard parameters when already unsharding parameters",
-                  str("leave the summon_full_parameters that holds ", state->owner(), " first"));
-    state->group()->reshard();
-    unit->adopt_slots();
-    units.push_back(std::move(unit));
-  }
-  return units;
-}
 
 // Per trained tensor, whether any rank has a gradient of it.
 std::vector<bool> agreed_gradients(const FlatParameterShards& unit) {
@@ -125,9 +104,10 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
   if (options.rank0_only && options.writeback)
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
-  for (const auto& unit : units_below(module)) {
-    show(*unit, options_);
-    units_.push_back(unit);
+  const std::vector<FlatUnitShards> units = settled_flat_units_below(module);
+  for (const FlatUnitShards& unit : units) {
+    show(*unit.shards, options_);
+    units_.push_back(unit.shards);
   }
 }
 

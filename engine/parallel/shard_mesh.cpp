@@ -6,8 +6,13 @@
 namespace lockstep::parallel {
 
 layout::ShardedLayout ShardMesh::layout_of(const std::string& name, const Tensor& parameter, int dim) const {
-  if (!parameter.is_sharded()) return layout::data_parallel_layout(axes(), parameter.sizes(), dim);
-  layout::ShardedLayout made = layout::compose(name, axes(), *parameter.layout(), dim, RankContext::current().rank());
+  return layout_of(name, parameter.sizes(), parameter.layout(), dim);
+}
+
+layout::ShardedLayout ShardMesh::layout_of(const std::string& name, const Dims& sizes, const LayoutPtr& inner,
+                                           int dim) const {
+  if (!inner) return layout::data_parallel_layout(axes(), sizes, dim);
+  layout::ShardedLayout made = layout::compose(name, axes(), *inner, dim, RankContext::current().rank());
   if (defect_armed(Defect::shard_layout_not_strided)) [[unlikely]]
     for (layout::Placement& placement : made.placements)
       if (placement.is_shard()) placement = layout::shard(placement.dim);

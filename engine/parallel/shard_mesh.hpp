@@ -38,6 +38,8 @@ struct ShardMesh {
   // The layout of a parameter after the group has sharded it along `dim`. `name`: for messages. Throws Error as
   // layout::compose() does for a parameter that is sharded already.
   layout::ShardedLayout layout_of(const std::string& name, const Tensor& parameter, int dim) const;
+  // The same of a parameter with the layout `inner`, or of a plain one of `sizes`.
+  layout::ShardedLayout layout_of(const std::string& name, const Dims& sizes, const LayoutPtr& inner, int dim) const;
 };
 
 }  // namespace lockstep::parallel

@@ -11,6 +11,8 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/parallel/flat_optimizer_state.hpp"
+#include "engine/parallel/flat_state_dict.hpp"
 #include "engine/state/optimizer_values.hpp"
 #include "engine/state/tree.hpp"
 #include "engine/tensor/ops.hpp"
@@ -55,7 +57,7 @@ void check_sizes(const std::string& key, const Dims& sizes, const Target& target
               "give the full state dict of the same module or optimizer");
 }
 
-// Rank 0's tensors on every rank, and its `text`. Keys without a target get undefined tensors.
+// This rank's shards of rank 0's tensors, and rank 0's `text`. Keys without a target get undefined tensors.
 std::string broadcast_from_rank_0(std::vector<TreeTensor>& tensors, const std::string& text, const FindTarget& find) {
   comm::ProcessGroup& world = comm::world_group();
   Json mine = {{"text", text}, {"tensors", Json::array()}};
@@ -83,7 +85,8 @@ std::string broadcast_from_rank_0(std::vector<TreeTensor>& tensors, const std::s
     call.family = comm::Family::checkpoint;
     call.owner = key;
     comm::broadcast(world, value, 0, call);
-    received.push_back({key, value});
+    // The full tensor is freed before the next one arrives.
+    received.push_back({key, shard_for(*target, value)});
   }
   tensors = std::move(received);
   return first.at("text").get<std::string>();
@@ -107,29 +110,28 @@ std::string groups_text(const optim::Optimizer::StateDict& dict) {
 }
 
 FindTarget targets_of(optim::Optimizer& optimizer) {
-  std::map<std::string, Tensor> parameters;
-  for (const optim::Group& group : optimizer.groups())
-    for (const optim::ParameterRef& parameter : group.parameters) parameters[parameter.name] = parameter.get();
+  std::map<std::string, parallel::StateDictTarget> parameters;
+  for (auto& [name, target] : parallel::optimizer_state_targets(optimizer)) parameters.emplace(name, target);
   return [parameters](const std::string& key) -> std::optional<Target> {
     const std::size_t slash = key.rfind('/');
     const auto at = parameters.find(key.substr(0, slash));
     if (at == parameters.end()) return std::nullopt;
     if (key.substr(slash + 1) == "step") return Target{{}, nullptr, {}, std::nullopt, device::Purpose::optimizer};
-    return Target{global_sizes(at->second), at->second.layout(), at->second.device(), std::nullopt,
-                  device::Purpose::optimizer};
+    const parallel::StateDictTarget& target = at->second;
+    return Target{target.form.sizes, target.form.layout, target.device, std::nullopt, device::Purpose::optimizer};
   };
 }
 
 }  // namespace
 
 nn::StateDict shard_state_dict(const nn::ModulePtr& root, const nn::StateDict& full, bool from_rank_0) {
-  std::map<std::string, Tensor> own;
-  for (const auto& [name, tensor] : nn::state_dict(root)) own[name] = tensor;
+  std::map<std::string, Target> own;
+  for (const parallel::StateDictTarget& target : parallel::state_dict_targets(root))
+    own[target.form.path] = {target.form.sizes, target.form.layout, target.device, target.dtype,
+                             device::Purpose::parameter};
   const FindTarget find = [&own](const std::string& name) -> std::optional<Target> {
     const auto at = own.find(name);
-    if (at == own.end()) return std::nullopt;
-    const Tensor& to = at->second;
-    return Target{global_sizes(to), to.layout(), to.device(), to.dtype(), device::Purpose::parameter};
+    return at == own.end() ? std::nullopt : std::optional(at->second);
   };
   std::vector<TreeTensor> tensors;
   for (const auto& [name, tensor] : full) tensors.push_back({name, tensor});

@@ -35,6 +35,7 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
   const Tensor& tensor = wanted.tensor;
   if (tensor.is_meta())
     throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
+  check_not_partial(wanted);
   if (saved.dtype == tensor.dtype() && saved.sizes == global_sizes(tensor)) return;
   throw Error(str(saved.sizes == global_sizes(tensor) ? "Type" : "Size", " mismatch for `", wanted.key,
                   "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
@@ -51,7 +52,7 @@ class Load {
   // Checks everything and reads the plain values. Returns the unexpected keys, a line each.
   std::string prepare();
   void read_tensors();
-  // Sets the plain values of the objects.
+  // Sets the plain values of the objects, and marks empty shards as changed.
   void commit();
   LoadReport report;
 
@@ -187,6 +188,9 @@ void Load::read_tensors() {
 void Load::commit() {
   for (const auto& optimizer : optimizers_) optimizer->commit();
   for (const auto& [scaler, saved] : scalers_) scaler->load_state_dict(saved);
+  // Shards without an element are loaded like the others, so that all ranks see the same versions.
+  for (const TensorLoad& load : tensors_)
+    if (load.pieces.empty()) load.local.bump_version();
   for (const Generator::State& generator : generators_) RankContext::current().generator().set_state(generator);
 }
 

@@ -8,6 +8,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/layout/placement.hpp"
 #include "engine/state/optimizer_values.hpp"
 
 namespace lockstep::state {
@@ -65,6 +66,13 @@ Tree tree_of(const State& state) {
   for (const TreeTensor& entry : tree.tensors) check(entry.key);
   for (const TreeValue& entry : tree.values) check(entry.key);
   return tree;
+}
+
+void check_not_partial(const TreeTensor& entry) {
+  const LayoutPtr layout = entry.tensor.layout();
+  if (!layout || !layout::has_partial(*layout)) return;
+  throw Error(str("`", entry.key, "` is ", layout->text(), ": each rank holds a summand of its values"),
+              "redistribute it to a replicated or sharded placement first");
 }
 
 std::string random_state_text(const Generator::State& state) {

@@ -66,6 +66,7 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Left out: they check, record, synchronize or inject faults.
     case Verb::write:
     case Verb::set_post_optim_event:
+    case Verb::set_state_dict_type:
     case Verb::barrier:
     case Verb::record_event:
     case Verb::record:

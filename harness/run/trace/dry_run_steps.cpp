@@ -136,10 +136,14 @@ void add_gradient(std::vector<plan::Planner::Gradient>& gradients, const Tensor&
 
 }  // namespace
 
+// The chunks of units are plain tensors, and have gradients on some ranks only.
 Value DryRun::clip_grad_norm(StepCall& call) {
   std::vector<plan::Planner::Gradient> gradients;
-  for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
-    add_gradient(gradients, entry.tensor());
+  const nn::ModulePtr model = call.module("model").module;
+  for (const nn::NamedParameter& entry : nn::named_parameters(model)) add_gradient(gradients, entry.tensor());
+  for (const nn::NamedModule& below : nn::named_modules(model))
+    if (const plan::ModuleId id = model_.id_of(below.module); planner_.shards().is_flat(id))
+      if (const auto gradient = shards_.gradient_of_chunk(id)) gradients.push_back(*gradient);
   watch_.report_position();
   planner_.clip_gradients(gradients);
   return Value(empty({}, DType::float32, call.in.session().device));

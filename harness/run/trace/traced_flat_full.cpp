@@ -78,12 +78,27 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
   }
 }
 
+std::optional<plan::Planner::Gradient> TracedShards::gradient_of_chunk(plan::ModuleId id) const {
+  const Group& group = groups_[group_of_.at(id)];
+  const FlatUnit& unit = *group.flat;
+  if (group.parameters.empty() || !unit.settings.choices.shards) return std::nullopt;
+  const DeviceMesh axis = group.mesh->slice({group.mesh->shape().names().back()});
+  const DType dtype = unit.chunk.dtype();
+  return plan::Planner::Gradient{{axis.shape(), {layout::shard(0)}, {unit.layout.padded()}},
+                                 size_of(dtype) == 2 ? DType::float32 : dtype};
+}
+
+// Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   for (Group& group : groups_) {
     if (!group.flat || !group.flat->has_reduced) continue;
-    const bool holds_one = std::any_of(stepped.begin(), stepped.end(),
-                                       [&](const Tensor& tensor) { return tensor.storage() == group.flat->storage; });
-    if (holds_one) group.flat->chunk.bump_version();
+    bool holds_parameter = false, holds_elements = false;
+    for (const Tensor& tensor : stepped) {
+      if (tensor.storage() != group.flat->storage || !requires_grad(tensor)) continue;
+      holds_parameter = true;
+      holds_elements = holds_elements || tensor.num_elements() > 0;
+    }
+    if (holds_parameter && !holds_elements) group.flat->chunk.bump_version();
   }
 }
 

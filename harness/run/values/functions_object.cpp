@@ -1,5 +1,6 @@
 // Functions of modules, optimizers, memory and observations.
 #include "engine/device/device.hpp"
+#include "engine/parallel/flat_state_dict.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/values/functions.hpp"
 
@@ -73,6 +74,11 @@ Value applied(const CallArguments& call) {
   return Value::map(std::move(apis));
 }
 
+Value state_dict_type(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("state_dict_type()");
+  return Value(std::string(name_of(parallel::state_dict_settings(module_of(call)).type)));
+}
+
 Value tensors(const CallArguments& call) {
   List items;
   for (const auto& [name, tensor] : call.at(0, "optimizer").as_optimizer("optimizer")->state_tensors())
@@ -101,6 +107,15 @@ Value counts(const CallArguments& call) {
     throw UnknownBeforeRun("counts() of a window with a step that has `raises`");
   for (const auto& [key, count] : seen.planned ? seen.planned->counts : count_collectives(select(seen, all), false))
     map.emplace_back(str(key.first, "/", key.second), Value(count));
+  return Value::map(std::move(map));
+}
+
+Value computations(const CallArguments& call) {
+  const Observation& seen = *call.at(0, "observation").as_observation("observation");
+  if (seen.planned) throw UnknownBeforeRun("computations()");
+  if (!seen.worked) note_trivial_reading();
+  Map map;
+  for (const auto& [operation, count] : seen.computations) map.emplace_back(operation, Value(count));
   return Value::map(std::move(map));
 }
 

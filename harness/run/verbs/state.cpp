@@ -1,7 +1,9 @@
-// state_dict, load_state_dict.
+// state_dict, load_state_dict, set_state_dict_type.
 #include "engine/autograd/autograd.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_optimizer_state.hpp"
+#include "engine/parallel/flat_state_dict.hpp"
 #include "engine/state/full_state.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
@@ -48,7 +50,7 @@ Map options_map(const optim::Options& options) {
 
 Value of_module(const nn::ModulePtr& module, const Form& form) {
   Map map;
-  for (const auto& [name, tensor] : nn::state_dict(module)) {
+  for (const auto& [name, tensor] : parallel::model_state_dict(module)) {
     Tensor formed = form(tensor);
     if (form.keep) map.emplace_back(name, Value(std::move(formed)));
   }
@@ -56,8 +58,7 @@ Value of_module(const nn::ModulePtr& module, const Form& form) {
 }
 
 // {state: {parameter: {key: tensor}}, groups: [{parameters: [name], lr: ..., ...}]}
-Value of_optimizer(const optim::Optimizer& optimizer, const Form& form) {
-  const optim::Optimizer::StateDict dict = optimizer.state_dict();
+Value of_optimizer(const optim::Optimizer::StateDict& dict, const Form& form) {
   Map state;
   for (const auto& [name, tensors] : dict.state) {
     Map entries;
@@ -150,7 +151,12 @@ Value state_dict(StepCall& call) {
   form.host = device_named(call.in.session(), "cpu");
   form.keep = !call.boolean("rank0_only") || call.in.session().rank == 0;
   form.full = call.boolean("full");
-  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) return of_optimizer(**optimizer, form);
+  const bool by_position = call.text("keyed_by") == "position";
+  if (by_position && !of.is(Value::Kind::optimizer)) throw Error("`keyed_by` applies to optimizers");
+  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) {
+    const optim::Optimizer::StateDict dict = parallel::optimizer_state_dict(**optimizer);
+    return of_optimizer(by_position ? parallel::keyed_by_position(dict) : dict, form);
+  }
   if (const ScalerPtr* scaler = of.get_if<ScalerPtr>()) return of_scaler(**scaler);
   return of_module(of.as_module("`of` of state_dict"), form);
 }
@@ -161,13 +167,16 @@ Value load_state_dict(StepCall& call) {
   const Value state = call.value("state");
   const bool strict = call.boolean("strict"), assign = call.boolean("assign");
   const bool full = call.boolean("full"), from_first = call.boolean("broadcast_from_rank0");
+  const bool by_position = call.text("keyed_by") == "position";
+  if (by_position && !into.is(Value::Kind::optimizer)) throw Error("`keyed_by` applies to optimizers");
   if (from_first && !full) throw Error("`broadcast_from_rank0` goes with `full`", "give `full: true` too");
   if (const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>()) {
     if (assign) throw Error("`assign` applies to modules, not to optimizers");
     const bool receives = from_first && call.in.session().rank != 0;
     optim::Optimizer::StateDict dict = receives ? optim::Optimizer::StateDict() : optimizer_state_of(state);
+    if (by_position) dict = parallel::keyed_by_name(dict, parallel::original_names(**optimizer));
     if (full) dict = state::shard_state_dict(**optimizer, dict, from_first);
-    (*optimizer)->load_state_dict(dict);
+    parallel::load_optimizer_state_dict(**optimizer, dict);
     return Value();
   }
   if (const ScalerPtr* scaler = into.get_if<ScalerPtr>()) {
@@ -180,7 +189,19 @@ Value load_state_dict(StepCall& call) {
     dict.emplace_back(name.text, tensor.as_tensor(str("`", name.text, "` of the state")));
   const nn::ModulePtr& module = into.as_module("`into` of load_state_dict");
   if (full) dict = state::shard_state_dict(module, dict, from_first);
-  nn::load_state_dict(module, dict, strict, assign);
+  parallel::load_model_state_dict(module, dict, strict, assign);
+  return Value();
+}
+
+Value set_state_dict_type(StepCall& call) {
+  parallel::StateDictSettings settings;
+  const std::string type = call.text("type");
+  settings.type = type == "full"      ? parallel::StateDictType::full
+                  : type == "sharded" ? parallel::StateDictType::sharded
+                                      : parallel::StateDictType::local;
+  settings.cpu = call.boolean("cpu");
+  settings.rank0_only = call.boolean("rank0_only");
+  parallel::set_state_dict_type(call.module("model").module, settings);
   return Value();
 }
 

@@ -3,6 +3,8 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/optim/clip.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_shard.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "harness/run/verbs/verbs.hpp"
 
 namespace lockstep::run::verbs {
@@ -168,9 +170,11 @@ Value zero_grad(StepCall& call) {
 }
 
 Value clip_grad_norm(StepCall& call) {
+  const nn::ModulePtr model = call.module("model").module;
+  if (parallel::holds_flat_units(model))
+    return Value(parallel::clip_flat_grad_norm(model, call.number("max_norm"), call.number("norm")));
   std::vector<Tensor> parameters;
-  for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
-    parameters.push_back(entry.tensor());
+  for (const nn::NamedParameter& entry : nn::named_parameters(model)) parameters.push_back(entry.tensor());
   return Value(optim::clip_grad_norm(parameters, call.number("max_norm"), call.number("norm")));
 }
 

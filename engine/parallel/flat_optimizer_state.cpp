@@ -1,0 +1,438 @@
+#include "engine/parallel/flat_optimizer_state.hpp"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
+#include "engine/parallel/flat_pieces.hpp"
+#include "engine/tensor/ops.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+
+using Json = nlohmann::json;
+using StateTensors = std::map<std::string, Tensor>;
+
+// A parameter of the optimizer.
+struct Trained {
+  std::string name;                           // in the optimizer
+  std::shared_ptr<FlatParameterShards> unit;  // null: not of a flat parameter
+  std::size_t index = 0;                      // of the parameter in the unit
+  bool is_chunk = false;                      // the flat parameter itself
+};
+// An original parameter of a unit.
+struct Original {
+  std::string name;
+  std::size_t index = 0;
+};
+
+std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer) {
+  const std::map<const TensorImpl*, FlatMember> members = flat_members();
+  std::vector<std::vector<Trained>> groups;
+  for (const optim::Group& group : optimizer.groups()) {
+    auto& trained = groups.emplace_back();
+    for (const optim::ParameterRef& parameter : group.parameters) {
+      const auto at = members.find(&parameter.get().impl());
+      const FlatMember member = at == members.end() ? FlatMember() : at->second;
+      trained.push_back(
+          {parameter.name, member.unit, member.index, member.unit && !member.unit->has_original_parameters()});
+    }
+  }
+  return groups;
+}
+
+StateDictSettings settings_of(const std::vector<std::vector<Trained>>& groups) {
+  const FlatParameterShards* first = nullptr;
+  for (const auto& group : groups)
+    for (const Trained& one : group) {
+      if (!one.unit) continue;
+      if (!first) first = one.unit.get();
+      if (!(one.unit->state_dict == first->state_dict))
+        throw Error(str("All FSDP modules must have the same state dict settings: ", first->settings().owner, " has ",
+                        name_of(first->state_dict.type), ", ", one.unit->settings().owner, " has ",
+                        name_of(one.unit->state_dict.type)),
+                    "set the type of the outermost module");
+    }
+  return first ? first->state_dict : StateDictSettings{StateDictType::local};
+}
+
+// The original parameters that a parameter of the optimizer stands for. "u1._flat_param" stands for "u1.l1.weight", ...
+std::vector<Original> originals_of(const Trained& trained) {
+  if (!trained.is_chunk) return {{trained.name, trained.index}};
+  const std::size_t dot = trained.name.rfind('.');
+  const std::string prefix = dot == std::string::npos ? "" : trained.name.substr(0, dot + 1);
+  std::vector<Original> originals;
+  for (std::size_t i = 0; i < trained.unit->num_parameters(); ++i)
+    originals.push_back({prefix + trained.unit->parameter_name(i), i});
+  return originals;
+}
+
+bool stays(const Trained& trained, const StateDictSettings& settings) {
+  return !trained.unit || settings.type == StateDictType::local;
+}
+
+// ---- saving ----
+// The state that any rank has of the parameters of a unit: types of the tensors by key, and the step count.
+struct Known {
+  std::map<std::string, DType> keys;
+  std::int64_t step = 0;
+  bool has_step = false;
+};
+
+Json described(const StateTensors& tensors) {
+  Json keys = Json::object();
+  for (const auto& [key, tensor] : tensors)
+    if (key != "step") keys[key] = std::string(name_of(tensor.dtype()));
+  const auto step = tensors.find("step");
+  return {{"keys", std::move(keys)},
+          {"step", step == tensors.end() ? -1 : static_cast<std::int64_t>(item(step->second))}};
+}
+
+// Collective over the shard axis: ranks with an empty stretch of a parameter have no state of it.
+std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const std::vector<Trained>& members,
+                                          const std::map<std::string, const StateTensors*>& held) {
+  Json mine = Json::object();
+  for (const Trained& one : members)
+    if (const auto at = held.find(one.name);
+        at != held.end() && (one.is_chunk || unit.stretch(one.index).length > 0 || !unit.settings().mesh.is_sharded()))
+      mine[one.name] = described(*at->second);
+  std::vector<std::string> texts{mine.dump()};
+  if (unit.settings().mesh.is_sharded())
+    texts = comm::exchange(unit.settings().mesh.shard_group(), texts.front(), "state of an optimizer");
+  std::map<std::string, Known> known;
+  for (const std::string& text : texts)
+    for (const auto& [name, state] : Json::parse(text).items()) {
+      Known& one = known[name];
+      for (const auto& [key, type] : state.at("keys").items()) one.keys[key] = dtype_from_name(type.get<std::string>());
+      const auto step = state.at("step").get<std::int64_t>();
+      if (one.has_step && one.step != step)
+        throw Error(str("state_dict: ranks have taken ", one.step, " and ", step, " steps of `", name, "` of ",
+                        unit.settings().owner),
+                    "step the optimizer on all ranks");
+      one.step = step;
+      one.has_step = true;
+    }
+  return known;
+}
+
+// One state tensor of all parameters of the unit, as a chunk.
+Tensor chunk_of_state(const FlatParameterShards& unit, const std::string& key, DType dtype,
+                      const std::vector<Trained>& members, const std::map<std::string, const StateTensors*>& held) {
+  const device::PurposeScope purpose(device::Purpose::optimizer);
+  const Tensor chunk = zeros({unit.flat().per_rank}, dtype, unit.shard().device());
+  for (const Trained& one : members) {
+    const auto at = held.find(one.name);
+    if (at == held.end()) continue;
+    const auto found = at->second->find(key);
+    if (found == at->second->end()) continue;
+    if (one.is_chunk) return found->second;
+    const layout::Stretch to = unit.stretch(one.index);
+    if (to.length > 0)
+      raw::copy_(slice(chunk, 0, to.offset, to.offset + to.length),
+                 view(raw::contiguous(local_tensor(found->second)), {-1}));
+  }
+  return chunk;
+}
+
+// The state of the parameters of a unit by original name.
+std::map<std::string, StateTensors> state_of_unit(const FlatParameterShards& unit, const std::vector<Trained>& members,
+                                                  const std::map<std::string, const StateTensors*>& held,
+                                                  const StateDictSettings& settings) {
+  const std::map<std::string, Known> known = known_to_all(unit, members, held);
+  const bool shards = unit.settings().mesh.is_sharded();
+  const bool keeps = !settings.rank0_only || !shards || unit.settings().mesh.shard_rank() == 0;
+  std::map<std::string, DType> keys;
+  for (const auto& [name, one] : known) keys.insert(one.keys.begin(), one.keys.end());
+  std::map<std::string, StateTensors> state;
+  for (const Trained& one : members) {
+    const auto at = known.find(one.name);
+    if (at == known.end() || !keeps) continue;
+    for (const Original& original : originals_of(one))
+      state[original.name]["step"] = full({}, static_cast<double>(at->second.step), DType::float32, device::Device{});
+  }
+  for (const auto& [key, dtype] : keys) {
+    const Tensor flat = unit.gather_flat(chunk_of_state(unit, key, dtype, members, held));
+    for (const Trained& one : members) {
+      const auto at = known.find(one.name);
+      if (at == known.end() || !at->second.keys.contains(key)) continue;
+      for (const Original& original : originals_of(one)) {
+        const Tensor part = unit.part_of(flat, original.index);
+        const Tensor made =
+            shards && settings.type == StateDictType::sharded ? piece_of(unit, original.index, part) : full_of(part);
+        if (keeps) state[original.name][key] = settings.cpu ? on_host(made) : made;
+      }
+    }
+  }
+  return state;
+}
+
+}  // namespace
+
+OptimizerState optimizer_state_dict(optim::Optimizer& optimizer, const std::optional<StateDictSettings>& given) {
+  const NoGrad no_grad;
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  const StateDictSettings settings = given ? *given : settings_of(groups);
+  OptimizerState as_held = optimizer.state_dict();
+  if (settings.type == StateDictType::local) return as_held;
+  std::map<std::string, const StateTensors*> held;
+  for (const auto& [name, tensors] : as_held.state) held[name] = &tensors;
+
+  std::vector<FlatParameterShards*> units;  // in order of their first parameter
+  std::map<const FlatParameterShards*, std::vector<Trained>> members;
+  for (const auto& group : groups)
+    for (const Trained& one : group) {
+      if (!one.unit) continue;
+      if (!members.contains(one.unit.get())) units.push_back(one.unit.get());
+      members[one.unit.get()].push_back(one);
+    }
+  std::map<std::string, StateTensors> made;
+  for (const FlatParameterShards* unit : units) made.merge(state_of_unit(*unit, members.at(unit), held, settings));
+
+  OptimizerState state;
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    auto& [names, options] = state.groups.emplace_back();
+    options = as_held.groups[i].second;
+    for (const Trained& one : groups[i]) {
+      if (!one.unit) {
+        names.push_back(one.name);
+        if (const auto at = held.find(one.name); at != held.end()) state.state.emplace_back(one.name, *at->second);
+        continue;
+      }
+      for (const Original& original : originals_of(one)) {
+        names.push_back(original.name);
+        if (const auto at = made.find(original.name); at != made.end()) state.state.emplace_back(*at);
+      }
+    }
+  }
+  return state;
+}
+
+// ---- loading ----
+namespace {
+
+LayoutPtr expected_layout(const FlatParameterShards& unit, std::size_t index, const StateDictSettings& settings) {
+  const bool sharded = settings.type == StateDictType::sharded && unit.settings().mesh.is_sharded();
+  return sharded ? piece_layout(unit, index) : nullptr;
+}
+
+bool is_scalar_of_host(const std::string& key) { return key == "step"; }
+
+void check_form(const std::string& name, const Tensor& given, const Dims& sizes, const LayoutPtr& layout) {
+  const auto text = [](const Dims& of, const LayoutPtr& as) { return as ? as->text() : str("plain ", to_text(of)); };
+  const bool same_layout = given.layout() && layout ? *given.layout() == *layout : given.layout() == layout;
+  if (same_layout && global_sizes(given) == sizes) return;
+  throw Error(str("load_state_dict: `", name, "` is ", text(global_sizes(given), given.layout()), ", its place in the ",
+                  "state is ", text(sizes, layout)),
+              "load the state of the same model, of the type that set_state_dict_type names");
+}
+
+using GivenState = std::map<std::string, const StateTensors*>;
+
+// The state of an optimizer in the form that it holds.
+class HeldState {
+ public:
+  HeldState(const GivenState& given, const StateDictSettings& settings) : given_(given), settings_(settings) {}
+
+  void check(const Trained& trained) const {
+    const FlatParameterShards& unit = *trained.unit;
+    const Original* first = nullptr;
+    const std::vector<Original> originals = originals_of(trained);
+    for (const Original& original : originals) {
+      const StateTensors* tensors = find(original.name);
+      if (!first) first = &original;
+      check_alike(unit, *first, original);
+      if (!tensors) continue;
+      for (const auto& [key, tensor] : *tensors)
+        if (!is_scalar_of_host(key))
+          check_form(str(original.name, "/", key), tensor, full_sizes(unit, original.index),
+                     expected_layout(unit, original.index, settings_));
+    }
+  }
+
+  // Collective under `sharded`. Nullopt when the parameter has no state on this rank.
+  std::optional<StateTensors> of(const Trained& trained) const {
+    const FlatParameterShards& unit = *trained.unit;
+    StateTensors held;
+    for (const Original& original : originals_of(trained)) {
+      const StateTensors* tensors = find(original.name);
+      if (!tensors) return std::nullopt;
+      for (const auto& [key, tensor] : *tensors) {
+        if (is_scalar_of_host(key)) {
+          held[key] = tensor;
+          continue;
+        }
+        const Tensor local = local_part(unit, original.index, tensor);
+        if (trained.is_chunk) {
+          Tensor& chunk = held[key];
+          if (!chunk.defined()) chunk = zeros({unit.flat().per_rank}, tensor.dtype(), unit.shard().device());
+          write_stretch(unit, original.index, chunk, local);
+        } else {
+          held[key] = stretch_like(unit, original.index, local);
+        }
+      }
+    }
+    const bool is_empty =
+        !trained.is_chunk && unit.settings().mesh.is_sharded() && unit.stretch(trained.index).length == 0;
+    if (is_empty) return std::nullopt;  // the optimizer never steps it here
+    return held;
+  }
+
+ private:
+  const StateTensors* find(const std::string& name) const {
+    const auto at = given_.find(name);
+    return at == given_.end() ? nullptr : at->second;
+  }
+  // The parameters of one flat parameter have the same keys and the same step count.
+  void check_alike(const FlatParameterShards& unit, const Original& a, const Original& b) const {
+    const StateTensors *left = find(a.name), *right = find(b.name);
+    const auto text = [](const StateTensors* tensors) {
+      std::string keys;
+      if (tensors)
+        for (const auto& [key, tensor] : *tensors)
+          keys += str(keys.empty() ? "" : ", ", key, key == "step" ? str(" ", item(tensor)) : "");
+      return keys.empty() ? "no state" : keys;
+    };
+    if (text(left) == text(right)) return;
+    throw Error(str("load_state_dict: `", a.name, "` has ", text(left), " and `", b.name, "` has ", text(right),
+                    ", but the ", "flat parameter of ", unit.settings().owner, " has one state"),
+                "use the original parameters, or load state of all parameters of the unit");
+  }
+  Tensor local_part(const FlatParameterShards& unit, std::size_t index, const Tensor& tensor) const {
+    return tensor.is_sharded() ? full_of_piece(unit, index, tensor) : local_of_full(unit, index, tensor);
+  }
+  static Tensor stretch_like(const FlatParameterShards& unit, std::size_t index, const Tensor& local) {
+    const Tensor& trained = unit.trained(index);
+    return sharded_like(view(raw::clone(unit.stretch_of_full(local, index)), local_tensor(trained).sizes()), trained);
+  }
+
+  const GivenState& given_;
+  const StateDictSettings settings_;
+};
+
+// The groups of the state with the names of the optimizer's parameters in the place of the original ones.
+void rename_groups(OptimizerState& state, const std::vector<std::vector<Trained>>& groups) {
+  for (std::size_t i = 0; i < groups.size() && i < state.groups.size(); ++i) {
+    std::vector<std::string>& names = state.groups[i].first;
+    for (const Trained& one : groups[i]) {
+      if (!one.is_chunk) continue;
+      const std::set<std::string> known(names.begin(), names.end());
+      const std::vector<Original> originals = originals_of(one);
+      const auto is_known = [&known](const Original& original) { return known.contains(original.name); };
+      if (std::all_of(originals.begin(), originals.end(), is_known)) names.push_back(one.name);
+    }
+  }
+}
+
+}  // namespace
+
+void load_optimizer_state_dict(optim::Optimizer& optimizer, const OptimizerState& state,
+                               const std::optional<StateDictSettings>& given_settings) {
+  const NoGrad no_grad;
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  const StateDictSettings settings = given_settings ? *given_settings : settings_of(groups);
+  if (settings.type == StateDictType::local) return optimizer.load_state_dict(state);
+  GivenState given;
+  for (const auto& [name, tensors] : state.state) given[name] = &tensors;
+  const HeldState held(given, settings);
+  for (const auto& group : groups)
+    for (const Trained& one : group)
+      if (!stays(one, settings)) held.check(one);
+  OptimizerState made;
+  made.groups = state.groups;
+  rename_groups(made, groups);
+  for (const auto& group : groups)
+    for (const Trained& one : group) {
+      if (stays(one, settings)) {
+        if (const auto at = given.find(one.name); at != given.end()) made.state.emplace_back(one.name, *at->second);
+      } else if (std::optional<StateTensors> tensors = held.of(one)) {
+        made.state.emplace_back(one.name, std::move(*tensors));
+      }
+    }
+  optimizer.load_state_dict(made);
+}
+
+std::vector<std::pair<std::string, StateDictTarget>> optimizer_state_targets(optim::Optimizer& optimizer) {
+  const std::vector<std::vector<Trained>> groups = trained_by(optimizer);
+  const StateDictSettings settings = settings_of(groups);
+  std::vector<std::pair<std::string, StateDictTarget>> targets;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (std::size_t k = 0; k < groups[i].size(); ++k) {
+      const Trained& one = groups[i][k];
+      if (stays(one, settings)) {
+        const Tensor tensor = optimizer.groups()[i].parameters[k].get();
+        targets.push_back(
+            {one.name, {{one.name, global_sizes(tensor), tensor.layout()}, tensor.dtype(), tensor.device()}});
+        continue;
+      }
+      for (const Original& original : originals_of(one))
+        targets.push_back({original.name,
+                           {{original.name, full_sizes(*one.unit, original.index),
+                             expected_layout(*one.unit, original.index, settings)},
+                            one.unit->shard().dtype(),
+                            one.unit->shard().device()}});
+    }
+  return targets;
+}
+
+// ---- names and positions ----
+namespace {
+
+OptimizerState renamed(const OptimizerState& state, const std::map<std::string, std::string>& names) {
+  OptimizerState made;
+  for (const auto& [name, tensors] : state.state) made.state.emplace_back(names.at(name), tensors);
+  for (const auto& [of_group, options] : state.groups) {
+    auto& group = made.groups.emplace_back();
+    for (const std::string& name : of_group) group.first.push_back(names.at(name));
+    group.second = options;
+  }
+  return made;
+}
+
+}  // namespace
+
+OptimizerState keyed_by_position(const OptimizerState& state) {
+  std::map<std::string, std::string> names;
+  for (const auto& [of_group, options] : state.groups)
+    for (const std::string& name : of_group) names.emplace(name, std::to_string(names.size()));
+  for (const auto& [name, tensors] : state.state)
+    if (!names.contains(name))
+      throw Error(str("the state of `", name, "` belongs to no group of the state dict"), "give a complete state dict");
+  return renamed(state, names);
+}
+
+OptimizerState keyed_by_name(const OptimizerState& state, const std::vector<std::string>& known) {
+  std::map<std::string, std::string> names;
+  for (std::size_t i = 0; i < known.size(); ++i) names.emplace(std::to_string(i), known[i]);
+  const auto check = [&](const std::string& position) {
+    if (!names.contains(position))
+      throw Error(str("the state dict has the parameter `", position, "`, the optimizer positions 0 to ",
+                      known.empty() ? 0 : known.size() - 1),
+                  "give the state of an optimizer over the same parameters, by position");
+  };
+  for (const auto& [name, tensors] : state.state) check(name);
+  for (const auto& [of_group, options] : state.groups)
+    for (const std::string& name : of_group) check(name);
+  return renamed(state, names);
+}
+
+std::vector<std::string> original_names(optim::Optimizer& optimizer) {
+  std::vector<std::string> names;
+  const auto groups = trained_by(optimizer);
+  const bool is_local = settings_of(groups).type == StateDictType::local;
+  for (const auto& group : groups)
+    for (const Trained& one : group) {
+      if (is_local || !one.unit) names.push_back(one.name);
+      if (is_local || !one.unit) continue;
+      for (const Original& original : originals_of(one)) names.push_back(original.name);
+    }
+  return names;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,76 @@
+#include "engine/parallel/flat_units.hpp"
+
+#include "engine/autograd/autograd.hpp"
+#include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
+#include "engine/parallel/flat_parameter_shards.hpp"
+#include "engine/parallel/shard_state.hpp"
+
+namespace lockstep::parallel {
+
+namespace {
+
+template <class Visit>
+void visit_units(const nn::ModulePtr& module, const Visit& visit) {
+  for (const nn::NamedModule& entry : nn::named_modules(module)) {
+    const ShardStatePtr state = shard_state_of(*entry.module);
+    if (!state || state->settings().api != flat_shard_name || !state->group()) continue;
+    visit(entry.path, *state);
+  }
+}
+
+FlatUnitShards unit_of(const std::string& path, const ShardState& state) {
+  return {path, std::static_pointer_cast<FlatParameterShards>(state.group()->shared_shards())};
+}
+
+}  // namespace
+
+std::vector<FlatUnitShards> flat_units_below(const nn::ModulePtr& module) {
+  std::vector<FlatUnitShards> units;
+  visit_units(module, [&](const std::string& path, const ShardState& state) { units.push_back(unit_of(path, state)); });
+  return units;
+}
+
+bool holds_flat_units(const nn::ModulePtr& module) { return !flat_units_below(module).empty(); }
+
+std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module) {
+  std::vector<FlatUnitShards> units;
+  visit_units(module, [&](const std::string& path, const ShardState& state) {
+    if (state.context->forward_root || in_backward())
+      throw Error("Cannot manually unshard parameters during forward/backward",
+                  str("summon or save the parameters of ", state.owner(), " before or after it"));
+    units.push_back(unit_of(path, state));
+    if (units.back().shards->shows_full())
+      throw Error("Cannot manually unshard parameters when already unsharding parameters",
+                  str("leave the summon_full_parameters that holds ", state.owner(), " first"));
+    state.group()->reshard();
+    state.group()->adopt_slots();
+  });
+  return units;
+}
+
+namespace {
+
+struct LivingUnits {
+  explicit LivingUnits(RankContext&) {}
+  std::vector<std::weak_ptr<FlatParameterShards>> units;
+};
+
+}  // namespace
+
+void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit) {
+  auto& units = RankContext::current().service<LivingUnits>().units;
+  std::erase_if(units, [](const auto& weak) { return weak.expired(); });
+  units.push_back(unit);
+}
+
+std::map<const TensorImpl*, FlatMember> flat_members() {
+  std::map<const TensorImpl*, FlatMember> members;
+  if (!RankContext::current().has_service<LivingUnits>()) return members;
+  for (const auto& weak : RankContext::current().service<LivingUnits>().units)
+    if (const auto unit = weak.lock())
+      for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
+  return members;
+}
+
+}  // namespace lockstep::parallel

@@ -1,0 +1,36 @@
+// The flat-sharded units of a module tree.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/nn/module.hpp"
+
+namespace lockstep::parallel {
+
+class FlatParameterShards;
+
+struct FlatUnitShards {
+  std::string path;  // of the module of the unit, "" for the root itself
+  std::shared_ptr<FlatParameterShards> shards;
+};
+// The units with parameters at and below the module, in module pre-order.
+std::vector<FlatUnitShards> flat_units_below(const nn::ModulePtr& module);
+bool holds_flat_units(const nn::ModulePtr& module);
+// flat_units_below(), with the shards in the slots. Throws Error during forward and backward, and for a unit whose full
+// parameters are summoned.
+std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module);
+
+// ---- from a trained tensor to its unit ----
+struct FlatMember {
+  std::shared_ptr<FlatParameterShards> unit;  // null: none
+  std::size_t index = 0;                      // among GroupShards::trained()
+};
+void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit);  // of the current rank
+// The tensors that the units of the current rank train.
+std::map<const TensorImpl*, FlatMember> flat_members();
+
+}  // namespace lockstep::parallel
