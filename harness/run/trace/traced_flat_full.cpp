@@ -36,13 +36,16 @@ void TracedShards::show_full(const std::vector<plan::ModuleId>& ids, const Summo
     if (summon.only_first_rank && unit.rank != 0) continue;
     const device::Device device = summon.on_host ? stand_in(device::Device{}) : group.policy.compute_device;
     const DType dtype = unit.chunk.dtype();
+    const bool keeps = unit.settings.keeps_compute_type && group.policy.param;
+    const DType gradient_type = keeps ? *group.policy.param : dtype;
     for (Parameter& parameter : group.parameters) {
       const Tensor full = full_tensor_of(parameter.sizes, parameter.inner, dtype, device);
       full.set_name(parameter.shard.name());
       events_.replaced(parameter.id, full);
       if (requires_grad(trained(group, parameter))) set_requires_grad(full, true);
       if (summon.gradients && has_gradient(group, parameter))
-        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, dtype, device));
+        set_grad(full, full_tensor_of(parameter.sizes, parameter.inner, gradient_type, device),
+                 GradientType::any_floating);
       for (const Slot& slot : parameter.slots) {
         slot.get().tensor = slot.get().sharded = full;
         slot.get().listed = true;

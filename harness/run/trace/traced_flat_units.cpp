@@ -118,7 +118,7 @@ void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool h
   if (grad(shard).defined()) return;
   const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
   const Tensor made = empty(shard.sizes(), computes ? *group.policy.param : shard.dtype(), shard.device());
-  set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made);
+  set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made, GradientType::any_floating);
 }
 
 // A parameter without elements on this rank gets none.
