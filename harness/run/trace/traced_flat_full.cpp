@@ -91,6 +91,19 @@ std::optional<plan::Planner::Gradient> TracedShards::gradient_of_chunk(plan::Mod
                                  size_of(dtype) == 2 ? DType::float32 : dtype};
 }
 
+std::vector<plan::Planner::Gradient> TracedShards::gradients_of_part(const Tensor& trained) const {
+  std::vector<plan::Planner::Gradient> gradients;
+  for (const Group& group : groups_) {
+    if (!group.flat || trained.storage() != group.flat->storage) continue;
+    const auto chunk = gradient_of_chunk(group.flat->id);
+    if (!chunk) continue;
+    gradients.push_back(*chunk);
+    for (const Parameter& parameter : group.parameters)
+      if (parameter.inner) gradients.push_back({*parameter.inner, chunk->norm_type});
+  }
+  return gradients;
+}
+
 // Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   for (Group& group : groups_) {
