@@ -217,6 +217,8 @@ constexpr std::array table = {
                "the last chunk of a rank's file is never written"},
     DefectInfo{saved_stale_snapshot, "saved_stale_snapshot", DefectKind::value, "engine/state/save.cpp",
                "an asynchronous save writes the snapshot of the save before it"},
+    DefectInfo{saved_index_before_data, "saved_index_before_data", DefectKind::value, "engine/state/save.cpp",
+               "the checkpoint gets its name before the files of the ranks are flushed"},
     DefectInfo{saved_over_old, "saved_over_old", DefectKind::message, "engine/state/writer.cpp",
                "the old checkpoint is removed before the new one is complete"},
     DefectInfo{saved_failure_of_one_rank, "saved_failure_of_one_rank", DefectKind::message, "engine/state/agree.cpp",

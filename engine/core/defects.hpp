@@ -112,6 +112,7 @@ enum class Defect {
   saved_replicas_twice,             // two ranks write the values that several ranks hold
   saved_chunk_of_zeros,             // the last chunk of a rank's file is never written
   saved_stale_snapshot,             // an asynchronous save writes the snapshot of the save before it
+  saved_index_before_data,          // the checkpoint gets its name before the files of the ranks are flushed
   saved_over_old,                   // the old checkpoint is removed before the new one is complete
   saved_failure_of_one_rank,        // the failure of a rank in a save or load is raised on that rank only
   loaded_from_wrong_offset,         // the pieces of a chunk are read from its begin
