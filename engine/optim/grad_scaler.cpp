@@ -58,8 +58,14 @@ bool finite_on_all_ranks(bool finite, const layout::MeshShape& mesh) {
   return item(found_inf) == 0.0;
 }
 
+std::vector<layout::MeshShape> meshes_of_parts(Optimizer& optimizer) {
+  if (!RankContext::current().has_service<MeshesOfParts>()) return {};
+  const auto& find = RankContext::current().service<MeshesOfParts>().find;
+  return find ? find(optimizer) : std::vector<layout::MeshShape>{};
+}
+
 // Whether all gradients of all ranks are finite.
-bool all_finite(const std::vector<Tensor>& gradients) {
+bool all_finite(const std::vector<Tensor>& gradients, const std::vector<layout::MeshShape>& of_parts) {
   bool finite = locally_finite(gradients);
   if (!gradients.empty() && local_tensor(gradients.front()).is_meta()) return true;
   std::vector<layout::MeshShape> meshes;
@@ -68,6 +74,8 @@ bool all_finite(const std::vector<Tensor>& gradients) {
     const layout::MeshShape& mesh = gradient.layout()->mesh;
     if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
   }
+  for (const layout::MeshShape& mesh : of_parts)
+    if (std::find(meshes.begin(), meshes.end(), mesh) == meshes.end()) meshes.push_back(mesh);
   for (const layout::MeshShape& mesh : meshes) finite = finite_on_all_ranks(finite, mesh);
   return finite;
 }
@@ -113,10 +121,11 @@ void GradScaler::unscale(Optimizer& optimizer) {
                     "keep parameters in float32 and compute in float16, by mixed precision");
       gradients.push_back(gradient);
     }
-  if (gradients.empty())
+  const std::vector<layout::MeshShape> of_parts = meshes_of_parts(optimizer);
+  if (gradients.empty() && of_parts.empty())
     throw Error("GradScaler: No inf checks were recorded for this optimizer: none of its parameters has a gradient",
                 "call backward before");
-  state.found_inf = !all_finite(gradients);
+  state.found_inf = !all_finite(gradients, of_parts);
   state.stage = Stage::unscaled;
   multiply(gradients, static_cast<float>(1.0 / scale_));
 }

@@ -3,8 +3,9 @@
 // scale. A number of good steps in a row increases it.
 //
 // With sharded gradients, one all_reduce per mesh (family tensor_parallel, as in clipping) makes all ranks take the
-// step or none. All ranks call together. Plain gradients are assumed to be the same on all ranks. One scaler can serve
-// several optimizers: each takes or skips its step by its own gradients, and the scale falls if one of them skips.
+// step or none. All ranks call together. Plain gradients are assumed to be the same on all ranks, unless MeshesOfParts
+// names a mesh for them. One scaler can serve several optimizers: each takes or skips its step by its own gradients,
+// and the scale falls if one of them skips.
 //
 //   GradScaler scaler({.init_scale = 1024});
 //   backward({ops::mul(loss, scaler.scale())});
@@ -16,13 +17,23 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "engine/core/rank_context.hpp"
+#include "engine/layout/mesh_shape.hpp"
 #include "engine/optim/optimizer.hpp"
 
 namespace lockstep::optim {
+
+// A service of the rank. `find` gives the meshes over whose ranks the plain parameters of an optimizer are parts of a
+// larger tensor, as those of a flat parameter are: in the same order on all ranks, whether a rank has gradients or not.
+struct MeshesOfParts {
+  explicit MeshesOfParts(RankContext&) {}
+  std::function<std::vector<layout::MeshShape>(Optimizer&)> find{};
+};
 
 struct GradScalerOptions {
   double init_scale = 65536.0;

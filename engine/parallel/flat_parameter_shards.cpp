@@ -200,6 +200,9 @@ void FlatParameterShards::write_back(const std::vector<std::size_t>& changed) {
     if (!defect_armed(Defect::flat_writeback_lost)) raw::copy_(local_tensor(to), local_tensor(detach(now)));
     nn::swap_data(parameter.view, to);
   }
+  // This may be within a forward, whose root has waited for the optimizer before.
+  wait(WaitEdge::copy_in_for_shard_writes, device::stream(settings().device, device::Role::copy_in),
+       device::current_stream(home()));
   put_views();
 }
 

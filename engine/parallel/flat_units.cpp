@@ -3,6 +3,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/optim/grad_scaler.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
 #include "engine/parallel/shard_state.hpp"
 
@@ -56,12 +57,31 @@ struct LivingUnits {
   std::vector<std::weak_ptr<FlatParameterShards>> units;
 };
 
+// The shard axis of the units, and the axes of tensor parallelism below them.
+std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) {
+  std::vector<layout::MeshShape> meshes;
+  const std::map<const TensorImpl*, FlatMember> members = flat_members();
+  for (const optim::Group& group : optimizer.groups())
+    for (const optim::ParameterRef& parameter : group.parameters) {
+      const auto at = members.find(&parameter.get().impl());
+      if (at == members.end() || !at->second.unit->settings().mesh.is_sharded()) continue;
+      const FlatParameterShards& unit = *at->second.unit;
+      const ShardMesh& mesh = unit.settings().mesh;
+      const std::string axis = mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)];
+      meshes.push_back(mesh.mesh.slice({axis}).shape());
+      for (std::size_t i = 0; i < unit.num_parameters(); ++i)
+        if (const LayoutPtr& inner = unit.parameter(i).inner_layout) meshes.push_back(inner->mesh);
+    }
+  return meshes;
+}
+
 }  // namespace
 
 void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit) {
   auto& units = RankContext::current().service<LivingUnits>().units;
   std::erase_if(units, [](const auto& weak) { return weak.expired(); });
   units.push_back(unit);
+  RankContext::current().service<optim::MeshesOfParts>().find = meshes_of_stretches;
 }
 
 std::map<const TensorImpl*, FlatMember> flat_members() {

@@ -230,6 +230,14 @@ void ShardState::prefetch_next() {
   if (const auto next = std::next(at)->lock()) next->begin_unshard();
 }
 
+// A flat-sharded unit whose outputs require no gradient is not gathered ahead.
+bool ShardState::may_run_backward(const nn::Structure& outputs) const {
+  if (settings_.api != flat_shard_name) return true;
+  const std::vector<Tensor> tensors = nn::tensors_of(outputs);
+  return grad_enabled() &&
+         std::any_of(tensors.begin(), tensors.end(), [](const Tensor& one) { return requires_grad(one); });
+}
+
 void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) {
   if (phase_ == Phase::backward) return cast_outputs(outputs);
   modules_to_run_.erase(&module);
@@ -241,7 +249,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
     queue_end_of_backward();  // reshards the group if this backward never reaches it
   } else if (group_) {
     group_->reshard_after_forward();
-    group_->positions.push_back(context->forward_order.size());
+    if (may_run_backward(outputs)) group_->positions.push_back(context->forward_order.size());
     context->forward_order.push_back(group_);
   }
   note_event(EventKind::post_forward, settings_.owner);
@@ -328,23 +336,25 @@ void ShardState::prefetch_previous() {
   const std::size_t next = next_in_backward(group_->positions.back(), num_positions);
   group_->positions.pop_back();
   if (next == num_positions) return;
-  if (const auto group = context->forward_order[next].lock()) group->begin_unshard();
+  const auto group = context->forward_order[next].lock();
+  if (!group || (settings_.api == flat_shard_name && group->positions.empty())) return;  // backward has passed it
+  group->begin_unshard();
 }
 
-void ShardState::post_backward() {
+void ShardState::post_backward(bool at_end) {
   if (phase_ != Phase::backward) return;
   phase_ = Phase::idle;
   if (group_) {
     // Frees the unsharded parameters before the reduction allocates memory.
     if (group_->reshards_after_backward() && group_->state() == GroupState::unsharded) group_->reshard();
-    if (settings_.backward_prefetch == BackwardPrefetch::after) prefetch_previous();
+    if (settings_.backward_prefetch == BackwardPrefetch::after && !at_end) prefetch_previous();
     group_->take_gradients(false);
   }
   note_event(EventKind::post_backward, settings_.owner);
 }
 
 void ShardState::finish_backward() {
-  if (phase_ == Phase::backward) post_backward();
+  if (phase_ == Phase::backward) post_backward(true);
   if (group_) {
     if (group_->state() == GroupState::unsharded && group_->reshards_after_backward()) group_->reshard();
     if (group_->has_gradients()) group_->take_gradients(true);

@@ -72,12 +72,13 @@ class ShardState : public std::enable_shared_from_this<ShardState> {
   void move_inputs(nn::Inputs& inputs) const;
   void cast_inputs(nn::Inputs& inputs) const;
   void cast_outputs(nn::Structure& outputs) const;
+  bool may_run_backward(const nn::Structure& outputs) const;
   void recover();
   void cast_own_buffers();
   void watch_inputs(nn::Inputs& inputs);
   void watch_outputs(nn::Structure& outputs);
   void pre_backward();
-  void post_backward();
+  void post_backward(bool at_end = false);
   void queue_end_of_backward();
   void prefetch_previous();
   void prefetch_next();

@@ -19,7 +19,9 @@ constexpr std::array table = {
     WaitEdgeInfo{copy_in_for_optimizer, "copy-in, at the forward of the root",
                  "compute, or the post-optimizer event if one is set", "the optimizer writes the shards",
                  shard_gather_ignores_optimizer},
-    WaitEdgeInfo{copy_in_for_shard_writes, "copy-in, in `unshard()`, and in backward if the shards have changed",
+    WaitEdgeInfo{copy_in_for_shard_writes,
+                 "copy-in, in `unshard()`, after a tensor was put in a slot of flat_shard, and in backward if the "
+                 "shards have changed",
                  "compute", "a load or an optimizer step may have written the shards since the forward began",
                  shard_unshard_ignores_compute},
     WaitEdgeInfo{copy_in_for_kept_shards, "copy-in, in backward, with `reshard_after_forward: n`",

@@ -89,7 +89,7 @@ bool Planner::enter(ModuleId module, Call call) {
 }
 
 bool Planner::leave(ModuleId module, Call call) {
-  const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing);
+  const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing, call.recording);
   if (!call.recording || call.recomputing) return false;
   return of_group || replicated_.contains(module);
 }

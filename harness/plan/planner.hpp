@@ -88,7 +88,7 @@ class Planner {
 
   // ---- events; those of modules and parameters without an applied API have no effect ----
   struct Call {
-    bool recording = true;     // on the tape
+    bool recording = true;     // on the tape; leave: an output requires a gradient
     bool recomputing = false;  // by an activation checkpoint, during backward
   };
   // Return whether the dry run must report backward at the inputs of this call (enter) or at its outputs (leave).

@@ -291,7 +291,7 @@ void ShardPlan::prefetch_next(std::size_t number) {
   if (!context.ran.contains(*(at + 1))) all_gather(*(at + 1), true);
 }
 
-bool ShardPlan::leave(ModuleId module, bool recomputing) {
+bool ShardPlan::leave(ModuleId module, bool recomputing, bool recording) {
   const std::size_t at = number(module);
   Group& group = groups_[at];
   if (recomputing && group.in_backward) return false;
@@ -307,7 +307,7 @@ bool ShardPlan::leave(ModuleId module, bool recomputing) {
   reshard_after_forward(group);
   if (!group.parameters.empty()) {  // an empty group neither prefetches nor is prefetched
     Context& context = context_of(at);
-    group.positions.push_back(context.forward_order.size());
+    if (recording || !group.choices.flat) group.positions.push_back(context.forward_order.size());
     context.forward_order.push_back(at);
   }
   return true;

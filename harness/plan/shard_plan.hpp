@@ -24,8 +24,8 @@
 // parameter.
 // - A unit that is not sharded makes no all-gather and no reduce-scatter.
 // - A unit is reduced as a whole when no gradient of it is awaited and it has one. It is not reduced in parts.
-// - The prefetch of a backward comes before its computation, or after its reshard, or not at all. The end of a backward
-//   prefetches nothing.
+// - The prefetch of a backward comes before its computation, or after its reshard, or not at all. It leaves out a unit
+//   whose outputs required no gradient, and one that backward has passed. The end of a backward prefetches nothing.
 // - With forward_prefetch, a forward gathers the unit that followed its own in the first forward, unless that unit has
 //   run in this forward.
 // - The root of units has no groups below a replicated module. They have roots of their own.
@@ -116,7 +116,7 @@ class ShardPlan {
   // (enter) or outputs (leave) of the call. A group of several modules needs the inputs of the first one entered and
   // the outputs of all.
   bool enter(ModuleId module, bool recomputing);
-  bool leave(ModuleId module, bool recomputing);
+  bool leave(ModuleId module, bool recomputing, bool recording);
   void backward_reaches(ModuleId module);
   void backward_leaves(ModuleId module);
   void gradient(TensorId parameter);

@@ -26,7 +26,10 @@ void ShardPlan::prefetch_previous(std::size_t number) {
   if (group.positions.empty()) return;
   const std::size_t position = group.positions.back();
   group.positions.pop_back();
-  if (position > 0) all_gather(context_of(number).forward_order[position - 1], true);
+  if (position == 0) return;
+  const std::size_t next = context_of(number).forward_order[position - 1];
+  const bool is_passed = groups_[next].choices.flat && groups_[next].positions.empty();
+  if (!is_passed) all_gather(next, true);
 }
 
 void ShardPlan::backward_leaves(ModuleId module) {

@@ -151,6 +151,9 @@ void DryRun::plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer
   std::vector<plan::Planner::Gradient> gradients;
   for (const optim::Group& group : optimizer->groups())
     for (const optim::ParameterRef& parameter : group.parameters) add_gradient(gradients, parameter.get());
+  for (const optim::Group& group : optimizer->groups())
+    for (const optim::ParameterRef& parameter : group.parameters)
+      for (const plan::Planner::Gradient& part : shards_.gradients_of_part(parameter.get())) gradients.push_back(part);
   watch_.report_position("optimizer");
   planner_.unscale_gradients(gradients);
 }

@@ -63,7 +63,10 @@ void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inpu
 void ModuleWatch::after_forward(plan::ModuleId id, nn::Structure& outputs) {
   depth_ = std::max(0, depth_ - 1);
   report_position();
-  const bool watches_backward = planner_.leave(id, {grad_enabled(), in_backward()});
+  const std::vector<Tensor> tensors = nn::tensors_of(outputs);
+  const bool recording = grad_enabled() && std::any_of(tensors.begin(), tensors.end(),
+                                                       [](const Tensor& one) { return requires_grad(one); });
+  const bool watches_backward = planner_.leave(id, {recording, in_backward()});
   shards_.follow();
   if (watches_backward)
     outputs = nn::with_tensors(outputs, watch_first_gradient(nn::tensors_of(outputs), [this, id] {

@@ -79,6 +79,29 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
   }
 }
 
+std::optional<plan::Planner::Gradient> TracedShards::gradient_of_chunk(plan::ModuleId id) const {
+  const Group& group = groups_[group_of_.at(id)];
+  const FlatUnit& unit = *group.flat;
+  if (group.parameters.empty() || !unit.settings.choices.shards) return std::nullopt;
+  const DeviceMesh axis = group.mesh->slice({group.mesh->shape().names().back()});
+  const DType dtype = unit.chunk.dtype();
+  return plan::Planner::Gradient{{axis.shape(), {layout::shard(0)}, {unit.layout.padded()}},
+                                 size_of(dtype) == 2 ? DType::float32 : dtype};
+}
+
+std::vector<plan::Planner::Gradient> TracedShards::gradients_of_part(const Tensor& trained) const {
+  std::vector<plan::Planner::Gradient> gradients;
+  for (const Group& group : groups_) {
+    if (!group.flat || trained.storage() != group.flat->storage) continue;
+    const auto chunk = gradient_of_chunk(group.flat->id);
+    if (!chunk) continue;
+    gradients.push_back(*chunk);
+    for (const Parameter& parameter : group.parameters)
+      if (parameter.inner) gradients.push_back({*parameter.inner, chunk->norm_type});
+  }
+  return gradients;
+}
+
 // Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   for (Group& group : groups_) {

@@ -85,6 +85,10 @@ class TracedShards {
     return groups_[group_of_.at(unit)].flat->settings.keeps_compute_type;
   }
   bool has_original_parameters(plan::ModuleId unit) const { return !groups_[group_of_.at(unit)].flat->slot; }
+  // The gradient of the chunk of a unit, as clipping reads it. Nothing for a unit that is not sharded.
+  std::optional<plan::Planner::Gradient> gradient_of_chunk(plan::ModuleId unit) const;
+  // The gradients that a scaler agrees on for a trained stretch or chunk of a unit that is sharded.
+  std::vector<plan::Planner::Gradient> gradients_of_part(const Tensor& trained) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
   // A tensor that a load or a cast put into the slots is the shard from now on.
