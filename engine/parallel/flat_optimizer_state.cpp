@@ -107,8 +107,9 @@ std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const
   if (unit.settings().mesh.is_sharded())
     texts = comm::exchange(unit.settings().mesh.shard_group(), texts.front(), "state of an optimizer");
   std::map<std::string, Known> known;
-  for (const std::string& text : texts)
-    for (const auto& [name, state] : Json::parse(text).items()) {
+  for (const std::string& text : texts) {
+    const Json of_rank = Json::parse(text);
+    for (const auto& [name, state] : of_rank.items()) {
       Known& one = known[name];
       for (const auto& [key, type] : state.at("keys").items()) one.keys[key] = dtype_from_name(type.get<std::string>());
       const auto step = state.at("step").get<std::int64_t>();
@@ -119,6 +120,7 @@ std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const
       one.step = step;
       one.has_step = true;
     }
+  }
   return known;
 }
 
