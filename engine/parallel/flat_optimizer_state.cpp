@@ -11,6 +11,7 @@
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/flat_trained.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
@@ -19,34 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 using StateTensors = std::map<std::string, Tensor>;
-
-// A parameter of the optimizer.
-struct Trained {
-  std::string name;                           // in the optimizer
-  std::shared_ptr<FlatParameterShards> unit;  // null: not of a flat parameter
-  std::size_t index = 0;                      // of the parameter in the unit
-  bool is_chunk = false;                      // the flat parameter itself
-};
-// An original parameter of a unit.
-struct Original {
-  std::string name;
-  std::size_t index = 0;
-};
-
-std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer) {
-  const std::map<const TensorImpl*, FlatMember> members = flat_members();
-  std::vector<std::vector<Trained>> groups;
-  for (const optim::Group& group : optimizer.groups()) {
-    auto& trained = groups.emplace_back();
-    for (const optim::ParameterRef& parameter : group.parameters) {
-      const auto at = members.find(&parameter.get().impl());
-      const FlatMember member = at == members.end() ? FlatMember() : at->second;
-      trained.push_back(
-          {parameter.name, member.unit, member.index, member.unit && !member.unit->has_original_parameters()});
-    }
-  }
-  return groups;
-}
 
 StateDictSettings settings_of(const std::vector<std::vector<Trained>>& groups) {
   const FlatParameterShards* first = nullptr;
@@ -61,17 +34,6 @@ StateDictSettings settings_of(const std::vector<std::vector<Trained>>& groups) {
                     "set the type of the outermost module");
     }
   return first ? first->state_dict : StateDictSettings{StateDictType::local};
-}
-
-// The original parameters that a parameter of the optimizer stands for. "u1._flat_param" stands for "u1.l1.weight", ...
-std::vector<Original> originals_of(const Trained& trained) {
-  if (!trained.is_chunk) return {{trained.name, trained.index}};
-  const std::size_t dot = trained.name.rfind('.');
-  const std::string prefix = dot == std::string::npos ? "" : trained.name.substr(0, dot + 1);
-  std::vector<Original> originals;
-  for (std::size_t i = 0; i < trained.unit->num_parameters(); ++i)
-    originals.push_back({prefix + trained.unit->parameter_name(i), i});
-  return originals;
 }
 
 bool stays(const Trained& trained, const StateDictSettings& settings) {

@@ -1,0 +1,32 @@
+// What the parameters of an optimizer over a flat-sharded model stand for.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_parameter_shards.hpp"
+
+namespace lockstep::parallel {
+
+// A parameter of the optimizer.
+struct Trained {
+  std::string name;                           // in the optimizer
+  std::shared_ptr<FlatParameterShards> unit;  // null: not of a flat parameter
+  std::size_t index = 0;                      // of the parameter in the unit
+  bool is_chunk = false;                      // the flat parameter itself
+};
+// An original parameter of a unit.
+struct Original {
+  std::string name;
+  std::size_t index = 0;
+};
+
+// The parameters of each group.
+std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer);
+// The original parameters that a parameter of the optimizer stands for. "u1._flat_param" stands for "u1.l1.weight", ...
+std::vector<Original> originals_of(const Trained& trained);
+
+}  // namespace lockstep::parallel
