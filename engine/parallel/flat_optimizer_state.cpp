@@ -160,18 +160,17 @@ OptimizerState optimizer_state_dict(optim::Optimizer& optimizer, const std::opti
   for (const FlatParameterShards* unit : units) made.merge(state_of_unit(*unit, members.at(unit), held, settings));
 
   OptimizerState state;
+  const auto originals = originals_in_order(optimizer, groups);
   for (std::size_t i = 0; i < groups.size(); ++i) {
     auto& [names, options] = state.groups.emplace_back();
     options = as_held.groups[i].second;
-    for (const Trained& one : groups[i]) {
-      if (!one.unit) {
-        names.push_back(one.name);
-        if (const auto at = held.find(one.name); at != held.end()) state.state.emplace_back(one.name, *at->second);
-        continue;
-      }
-      for (const Original& original : originals_of(one)) {
-        names.push_back(original.name);
-        if (const auto at = made.find(original.name); at != made.end()) state.state.emplace_back(*at);
+    for (const auto& [trained, original] : originals[i]) {
+      names.push_back(original.name);
+      if (!trained->unit) {
+        if (const auto at = held.find(original.name); at != held.end())
+          state.state.emplace_back(original.name, *at->second);
+      } else if (const auto at = made.find(original.name); at != made.end()) {
+        state.state.emplace_back(*at);
       }
     }
   }
@@ -389,13 +388,13 @@ OptimizerState keyed_by_name(const OptimizerState& state, const std::vector<std:
 std::vector<std::string> original_names(optim::Optimizer& optimizer) {
   std::vector<std::string> names;
   const auto groups = trained_by(optimizer);
-  const bool is_local = settings_of(groups).type == StateDictType::local;
-  for (const auto& group : groups)
-    for (const Trained& one : group) {
-      if (is_local || !one.unit) names.push_back(one.name);
-      if (is_local || !one.unit) continue;
-      for (const Original& original : originals_of(one)) names.push_back(original.name);
-    }
+  if (settings_of(groups).type == StateDictType::local) {
+    for (const auto& group : groups)
+      for (const Trained& one : group) names.push_back(one.name);
+    return names;
+  }
+  for (const auto& group : originals_in_order(optimizer, groups))
+    for (const TrainedOriginal& one : group) names.push_back(one.original.name);
   return names;
 }
 

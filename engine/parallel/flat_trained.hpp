@@ -26,6 +26,15 @@ struct Original {
 
 // The parameters of each group.
 std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer);
+// The original parameters of the groups, each with the parameter of the optimizer that stands for it. In a group with a
+// flat parameter they have the order of the model before sharding, which `_flat_param` does not keep; in others that of
+// the optimizer.
+struct TrainedOriginal {
+  const Trained* trained;
+  Original original;
+};
+std::vector<std::vector<TrainedOriginal>> originals_in_order(optim::Optimizer& optimizer,
+                                                             const std::vector<std::vector<Trained>>& groups);
 // The original parameters that a parameter of the optimizer stands for. "u1._flat_param" stands for "u1.l1.weight", ...
 std::vector<Original> originals_of(const Trained& trained);
 

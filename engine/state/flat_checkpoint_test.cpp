@@ -182,7 +182,8 @@ TEST(FlatCheckpoint, EveryValueIsWrittenOnce) {
               "")
         << form.name;
     std::uint64_t written = 0;
-    for (const auto& [key, tensor] : Reader(path, path).index().tensors)
+    const Reader reader(path, path);
+    for (const auto& [key, tensor] : reader.index().tensors)
       for (const SavedChunk& chunk : tensor.chunks) written += static_cast<std::uint64_t>(chunk.box.num_elements());
     EXPECT_EQ(written, values) << form.name;
   }
