@@ -4,6 +4,7 @@
     peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
     peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
     peer_torch.py steps --world-size 4 --only fully_shard_tensor_parallel
+    peer_torch.py checkpoint [--rounds N] [--only save,load]
     peer_torch.py steps --like FILE         only the measurements in a file of `lockstep bench --json` lines
 
 World size 2 (--world-size), one process with one thread per rank, CPU, float32. A measurement lasts from the moment the last rank enters to the
@@ -35,6 +36,9 @@ MODELS = {
     "small": dict(dim=256, layers=4, heads=8, vocab=1024, length=128, batch=4),
     "medium": dict(dim=768, layers=4, heads=12, vocab=8192, length=256, batch=2),
 }
+
+# Suffix of the names, tensors, rows, columns: those of `lockstep bench checkpoint`.
+CHECKPOINTS = [("", 8, 4096, 4096), (", small tensors", 2048, 64, 256)]
 
 
 class Attention(nn.Module):
@@ -240,6 +244,34 @@ def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]
             say(line("steps", name, {"model": model_name, "world_size": world_size}, "ms", seconds))
 
 
+def checkpoint_state(mesh, dim: int, count: int, rows: int, columns: int) -> dict[str, torch.Tensor]:
+    from torch.distributed.tensor import DTensor, Shard
+
+    local = (rows // mesh.size(), columns) if dim == 0 else (rows, columns // mesh.size())
+    return {f"tensor_{i}": DTensor.from_local(torch.rand(*local), mesh, [Shard(dim)]) for i in range(count)}
+
+
+def run_checkpoint(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
+    import torch.distributed.checkpoint as checkpoint
+    from torch.distributed.device_mesh import init_device_mesh
+
+    mesh = init_device_mesh("cpu", (options.world_size,))
+    folder = os.path.join(options.folder, "saved")
+    for suffix, count, rows, columns in CHECKPOINTS:
+        by_rows, by_columns = (checkpoint_state(mesh, dim, count, rows, columns) for dim in (0, 1))
+        calls = {
+            "save": lambda i: checkpoint.save(by_rows, checkpoint_id=folder),
+            "load": lambda i: checkpoint.load(by_rows, checkpoint_id=folder),
+            "load columns": lambda i: checkpoint.load(by_columns, checkpoint_id=folder),
+        }
+        for name, call in calls.items():
+            if options.only and name not in options.only:
+                continue
+            seconds = time_calls(call, lambda i: None, options.rounds or 5, 1, together=True)
+            params = {"world_size": options.world_size, "bytes": count * rows * columns * 4}
+            say(line("checkpoint", name + suffix, params, "ms", seconds))
+
+
 def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
@@ -249,7 +281,7 @@ def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
         if rank == 0:
             print(text, flush=True)
 
-    {"collectives": run_collectives, "steps": run_steps}[options.what](rank, options, say)
+    {"collectives": run_collectives, "steps": run_steps, "checkpoint": run_checkpoint}[options.what](rank, options, say)
     dist.destroy_process_group()
 
 
@@ -257,7 +289,7 @@ def take_from(options: argparse.Namespace) -> None:
     """Sets names, sizes and models to those of the lines of --like that PyTorch can measure too."""
     with open(options.like, encoding="utf-8") as file:
         rows = [row for row in map(json.loads, filter(str.strip, file)) if row.get("group") == options.what]
-    known = COLLECTIVES if options.what == "collectives" else STEPS
+    known = {"collectives": COLLECTIVES, "steps": STEPS, "checkpoint": ["save", "load", "load columns"]}[options.what]
     distinct = lambda values: list(dict.fromkeys(values))  # noqa: E731
     options.only = distinct(row["name"] for row in rows if row["name"] in known)
     options.bytes = distinct(row["params"]["bytes"] for row in rows if "bytes" in row["params"])
@@ -268,7 +300,7 @@ def take_from(options: argparse.Namespace) -> None:
 def main(arguments: list[str]) -> int:
     words = lambda text: text.split(",")  # noqa: E731
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["collectives", "steps"])
+    parser.add_argument("what", choices=["collectives", "steps", "checkpoint"])
     parser.add_argument("--rounds", type=int, default=0, help="calls measured (default: by size)")
     parser.add_argument("--bytes", type=lambda text: [int(size) for size in text.split(",")], default=SIZES)
     parser.add_argument("--models", type=words, default=list(MODELS))
@@ -284,6 +316,7 @@ def main(arguments: list[str]) -> int:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as folder:
+        options.folder = folder
         multiprocessing.spawn(rank_main, args=(options, os.path.join(folder, "store")), nprocs=options.world_size)
     return 0
 

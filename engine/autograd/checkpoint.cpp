@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "engine/autograd/node.hpp"
+#include "engine/autograd/selective.hpp"
 #include "engine/core/defects.hpp"
 
 namespace lockstep {
@@ -38,8 +39,10 @@ class Region : public std::enable_shared_from_this<Region> {
       needs_gradient_.push_back(needs_gradient(input));
     }
     if (options_.preserve_random_state) random_ = RankContext::current().generator().state();
+    if (options_.policy) kept_.emplace(options_.policy, options_.preserve_random_state, title());
   }
 
+  KeptResults* kept() { return kept_ ? &*kept_ : nullptr; }
   // The hooks for the nodes of the first forward.
   SavedTensorHooks forward_hooks() {
     return {
@@ -87,6 +90,7 @@ class Region : public std::enable_shared_from_this<Region> {
   std::vector<SavedTensor> inputs_;
   std::vector<bool> needs_gradient_;
   std::optional<Generator::State> random_;
+  std::optional<KeptResults> kept_;  // of a selective checkpoint
   std::vector<std::weak_ptr<Slot>> slots_;
   std::vector<TensorInfo> recomputed_infos_;  // tensors saved by the recomputation, in the order of saving
   std::uint64_t filled_in_ = 0;               // the backward for which the slots are filled
@@ -159,6 +163,8 @@ void Region::recompute_once(std::size_t num_wanted) {
   const RandomStateScope random(random_);
   if (options_.before_recomputing) options_.before_recomputing();
   const GradMode recording(true);
+  if (kept_) kept_->begin_recomputation();
+  const KeptResults::Scope keeping(kept(), true);
   const SavedTensorHooksScope hooks(
       {[this, num_wanted](const Tensor& tensor) -> PackedTensor {
          const std::size_t number = recomputed_infos_.size();
@@ -219,6 +225,8 @@ void run_checkpointed(const std::function<void()>& first, std::function<void(con
   }
   const auto region = std::make_shared<Region>(std::move(again), inputs, options);
   const SavedTensorHooksScope hooks(region->forward_hooks());
+  std::optional<KeptResults::Scope> keeping;
+  if (region->kept()) keeping.emplace(region->kept(), false);
   first();
 }
 

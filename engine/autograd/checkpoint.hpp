@@ -11,15 +11,20 @@
 // did not read are dropped at its end, also after an exception. Side effects happen twice: the running statistics of a
 // batch norm are updated twice, as with PyTorch's checkpoint, whose semantics this follows.
 //
+// A selective checkpoint keeps the results of operations that its policy names, and does not compute them again. After
+// torch.utils.checkpoint.create_selective_checkpoint_contexts; the policy is asked in the first forward only.
+//
 //   Tensor h = checkpoint([block](const std::vector<Tensor>& in) { return block->call(in[0]).tensor(); }, {x});
 //
 // The function, with everything it captures by value, lives as long as the graph. Like the tape, regions belong to one
 // rank.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -33,11 +38,25 @@ enum class DeterminismCheck {
   none       // compares only their number
 };
 
+enum class SavePolicy { must_save, prefer_recompute };
+// For one call of an operation within the region; `call` counts the calls of that operation from 0.
+using SavePolicyFunction = std::function<SavePolicy(std::string_view operation, std::int64_t call)>;
+struct SavedOperation {
+  std::string name;
+  std::int64_t every = 1;  // the first of every so many calls is saved
+};
+// The policy that saves these operations. Throws Error for a name that is not among saveable_operations().
+SavePolicyFunction save_operations(std::vector<SavedOperation> operations);
+// The differentiable operations without views and in-place operations, and `redistribute`: the collectives that change
+// the placements of sharded tensors. An operation that is composed of others (batch_norm) is saved by their names.
+std::vector<std::string> saveable_operations();
+
 struct CheckpointOptions {
   bool preserve_random_state = true;  // the recomputation draws the random numbers of the forward
   DeterminismCheck determinism = DeterminismCheck::metadata;
   std::string name{};                          // for messages
   std::function<void()> before_recomputing{};  // runs at the start of each recomputation
+  SavePolicyFunction policy{};                 // of a selective checkpoint; empty: everything is recomputed
 };
 
 // Runs `first` without keeping saved tensors. Backward calls `again` when it needs them, with the inputs of the region:

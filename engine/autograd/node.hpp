@@ -137,6 +137,9 @@ class RunningBackward {
   std::vector<std::function<void()>> at_end;  // run last, also after an exception; must not throw
 };
 
+class ComputationLayer;
+struct WatchedOperations;
+
 // The autograd state of a rank.
 struct AutogradRank {
   explicit AutogradRank(RankContext&) {}
@@ -144,9 +147,10 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
-  const std::function<void(const char*, const std::vector<Tensor>&, const std::vector<Tensor>&)>* seen = nullptr;
-  const char* saving = "";  // the operation whose tensors the hooks are packing
-  int recomputations = 0;   // nesting depth of recomputations
+  const WatchedOperations* watched = nullptr;         // by the innermost OperationWatch
+  const char* saving = "";                            // the operation whose tensors the hooks are packing
+  int recomputations = 0;                             // nesting depth of recomputations
+  std::vector<ComputationLayer*> computation_layers;  // innermost last (computed.hpp)
   std::uint64_t next_backward = 1;
   std::vector<RunningBackward*> running;  // innermost last
 };

@@ -11,7 +11,7 @@ Tensor softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
     return by_rule(a, sharding::along("softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return softmax(x, dim); });
-  const Tensor result = raw::softmax(a, dim);
+  const Tensor result = computed("softmax", [&] { return raw::softmax(a, dim); });
   return record("softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
     return {raw::softmax_backward(at.grad(), at.saved(0), dim)};
   });
@@ -20,7 +20,7 @@ Tensor log_softmax(const Tensor& a, int dim) {
   if (is_sharded(a)) [[unlikely]]
     return by_rule(a, sharding::along("log_softmax", *a.layout(), dim, sharding::Dim::unchanged),
                    [=](const Tensor& x) { return log_softmax(x, dim); });
-  const Tensor result = raw::log_softmax(a, dim);
+  const Tensor result = computed("log_softmax", [&] { return raw::log_softmax(a, dim); });
   return record("log_softmax", result, {a}, {result}, [dim](const Backward& at) -> Gradients {
     return {raw::log_softmax_backward(at.grad(), at.saved(0), dim)};
   });
@@ -29,7 +29,7 @@ Tensor log_softmax(const Tensor& a, int dim) {
 Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
   if (any_sharded(logits, targets)) [[unlikely]]
     return cross_entropy_on_sharded(logits, targets);
-  const raw::CrossEntropyResult loss = raw::cross_entropy(logits, targets);
+  const raw::CrossEntropyResult loss = computed("cross_entropy", [&] { return raw::cross_entropy(logits, targets); });
   return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
                 [](const Backward& at) -> Gradients {
                   return {raw::cross_entropy_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2))};
@@ -38,9 +38,17 @@ Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
 
 namespace {
 
-Tensor drop(const Tensor& a, const Tensor& keep, double p) {
+struct Dropped {
+  Tensor result, keep;
+};
+
+Tensor drop(const Tensor& a, const raw::DrawMask& draw, double p) {
   const double factor = p < 1.0 ? 1.0 / (1.0 - p) : 0.0;
-  return record("dropout", raw::keep_scaled(a, keep, factor), {a}, {keep}, [factor](const Backward& at) -> Gradients {
+  const Dropped dropped = computed("dropout", [&] {
+    const Tensor keep = draw();
+    return Dropped{raw::keep_scaled(a, keep, factor), keep};
+  });
+  return record("dropout", dropped.result, {a}, {dropped.keep}, [factor](const Backward& at) -> Gradients {
     return {raw::keep_scaled(at.grad(), at.saved(0), factor)};
   });
 }
@@ -48,7 +56,8 @@ Tensor drop(const Tensor& a, const Tensor& keep, double p) {
 // `draw`: draws the dropout mask of a sharded operand; empty for plain operands.
 Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask,
               const raw::DrawMask& draw) {
-  const raw::AttentionResult attended = raw::attention(q, k, v, causal, dropout_p, mask, draw);
+  const raw::AttentionResult attended =
+      computed("attention", [&] { return raw::attention(q, k, v, causal, dropout_p, mask, draw); });
   // PyTorch records attention as one node. With dropout, or without heads, it records one node per product, the product
   // with v last.
   static constexpr std::array v_first{2, 1, 0};
@@ -70,8 +79,9 @@ Tensor dropout(const Tensor& a, double p, bool training) {
     throw Error(str("dropout: a probability of ", p, " to drop an element"), "give a probability from 0 to 1");
   if (!training || p == 0.0) return a;
   if (is_sharded(a)) [[unlikely]]
-    return dropout_on_sharded(a, p, [p](const Tensor& x, const Tensor& keep) { return drop(x, keep, p); });
-  return drop(a, raw::keep_mask(a.sizes(), p, a.device()), p);
+    return dropout_on_sharded(a, p, [p](const Tensor& x, const raw::DrawMask& draw) { return drop(x, draw, p); });
+  return drop(
+      a, [&] { return raw::keep_mask(a.sizes(), p, a.device()); }, p);
 }
 
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, double dropout_p, const Tensor* mask) {

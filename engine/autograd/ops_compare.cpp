@@ -61,13 +61,14 @@ Tensor argmax(const Tensor& a, int dim, bool keep_dim) {
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   if (any_sharded(condition, a, b)) [[unlikely]]
     return where_on_sharded(condition, a, b);
-  return record("where", raw::where(condition, a, b), {a, b}, {condition}, [](const Backward& at) -> Gradients {
-    const Tensor nothing = zeros({}, at.grad().dtype(), at.grad().device());
-    Gradients grads(2);
-    if (at.needs(0)) grads[0] = fit(at, 0, raw::where(at.saved(0), at.grad(), nothing));
-    if (at.needs(1)) grads[1] = fit(at, 1, raw::where(at.saved(0), nothing, at.grad()));
-    return grads;
-  });
+  return record("where", computed("where", [&] { return raw::where(condition, a, b); }), {a, b}, {condition},
+                [](const Backward& at) -> Gradients {
+                  const Tensor nothing = zeros({}, at.grad().dtype(), at.grad().device());
+                  Gradients grads(2);
+                  if (at.needs(0)) grads[0] = fit(at, 0, raw::where(at.saved(0), at.grad(), nothing));
+                  if (at.needs(1)) grads[1] = fit(at, 1, raw::where(at.saved(0), nothing, at.grad()));
+                  return grads;
+                });
 }
 
 }  // namespace lockstep::ops

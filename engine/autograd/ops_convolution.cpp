@@ -41,8 +41,8 @@ Tensor conv2d(const Tensor& x, const Tensor& weight, const Tensor* bias, const D
                              });
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
-  return record("conv2d", raw::conv2d(x, weight, bias, stride, padding), inputs, {x, weight},
-                [stride, padding, has_bias = bias != nullptr](const Backward& at) -> Gradients {
+  return record("conv2d", computed("conv2d", [&] { return raw::conv2d(x, weight, bias, stride, padding); }), inputs,
+                {x, weight}, [stride, padding, has_bias = bias != nullptr](const Backward& at) -> Gradients {
                   raw::ConvolutionGradients grads =
                       raw::conv2d_backward(at.grad(), at.saved(0), at.saved(1), stride, padding, at.needs(0),
                                            at.needs(1), has_bias && at.needs(2));

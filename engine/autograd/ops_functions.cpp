@@ -6,14 +6,15 @@ namespace lockstep::ops {
 Tensor neg(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("neg", a, Keeps::sums, [](const Tensor& x) { return neg(x); });
-  return record("neg", raw::neg(a), {a}, {}, [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
+  return record("neg", computed("neg", [&] { return raw::neg(a); }), {a}, {},
+                [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
 }
 
 // If the derivative is a function of the result, the result is saved instead of the input.
 Tensor sqrt(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("sqrt", a, Keeps::nothing, [](const Tensor& x) { return sqrt(x); });
-  const Tensor result = raw::sqrt(a);
+  const Tensor result = computed("sqrt", [&] { return raw::sqrt(a); });
   return record("sqrt", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::div(at.grad(), raw::mul(at.saved(0), 2.0))}; });
 }
@@ -21,7 +22,7 @@ Tensor sqrt(const Tensor& a) {
 Tensor rsqrt(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("rsqrt", a, Keeps::nothing, [](const Tensor& x) { return rsqrt(x); });
-  const Tensor result = raw::rsqrt(a);
+  const Tensor result = computed("rsqrt", [&] { return raw::rsqrt(a); });
   return record("rsqrt", result, {a}, {result}, [](const Backward& at) -> Gradients {
     return {raw::mul(raw::mul(at.grad(), raw::pow(at.saved(0), 3.0)), -0.5)};
   });
@@ -30,7 +31,7 @@ Tensor rsqrt(const Tensor& a) {
 Tensor exp(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("exp", a, Keeps::nothing, [](const Tensor& x) { return exp(x); });
-  const Tensor result = raw::exp(a);
+  const Tensor result = computed("exp", [&] { return raw::exp(a); });
   return record("exp", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::mul(at.grad(), at.saved(0))}; });
 }
@@ -38,21 +39,21 @@ Tensor exp(const Tensor& a) {
 Tensor log(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("log", a, Keeps::nothing, [](const Tensor& x) { return log(x); });
-  return record("log", raw::log(a), {a}, {a},
+  return record("log", computed("log", [&] { return raw::log(a); }), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::div(at.grad(), at.saved(0))}; });
 }
 
 Tensor abs(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("abs", a, Keeps::nothing, [](const Tensor& x) { return abs(x); });
-  return record("abs", raw::abs(a), {a}, {a},
+  return record("abs", computed("abs", [&] { return raw::abs(a); }), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::mul(at.grad(), raw::sign(at.saved(0)))}; });
 }
 
 Tensor relu(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("relu", a, Keeps::nothing, [](const Tensor& x) { return relu(x); });
-  const Tensor result = raw::relu(a);
+  const Tensor result = computed("relu", [&] { return raw::relu(a); });
   return record("relu", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::relu_backward(at.grad(), at.saved(0))}; });
 }
@@ -60,10 +61,12 @@ Tensor relu(const Tensor& a) {
 Tensor pow(const Tensor& a, double exponent) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("pow", a, Keeps::nothing, [=](const Tensor& x) { return pow(x, exponent); });
-  return record("pow", raw::pow(a, exponent), {a}, {a}, [exponent](const Backward& at) -> Gradients {
-    if (exponent == 0.0) return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also for elements that are 0
-    return {raw::mul(at.grad(), raw::mul(raw::pow(at.saved(0), exponent - 1.0), exponent))};
-  });
+  return record("pow", computed("pow", [&] { return raw::pow(a, exponent); }), {a}, {a},
+                [exponent](const Backward& at) -> Gradients {
+                  if (exponent == 0.0)
+                    return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also for elements that are 0
+                  return {raw::mul(at.grad(), raw::mul(raw::pow(at.saved(0), exponent - 1.0), exponent))};
+                });
 }
 
 }  // namespace lockstep::ops

@@ -1,6 +1,7 @@
 // Shared by the derivatives in the ops_*.cpp of this folder.
 #pragma once
 
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/tensor/ops.hpp"
 

@@ -10,20 +10,20 @@ namespace lockstep::ops {
 Tensor gelu(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("gelu", a, Keeps::nothing, [](const Tensor& x) { return gelu(x); });
-  return record("gelu", raw::gelu(a), {a}, {a},
+  return record("gelu", computed("gelu", [&] { return raw::gelu(a); }), {a}, {a},
                 [](const Backward& at) -> Gradients { return {raw::gelu_backward(at.grad(), at.saved(0))}; });
 }
 Tensor tanh(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("tanh", a, Keeps::nothing, [](const Tensor& x) { return tanh(x); });
-  const Tensor result = raw::tanh(a);
+  const Tensor result = computed("tanh", [&] { return raw::tanh(a); });
   return record("tanh", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::tanh_backward(at.grad(), at.saved(0))}; });
 }
 Tensor sigmoid(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("sigmoid", a, Keeps::nothing, [](const Tensor& x) { return sigmoid(x); });
-  const Tensor result = raw::sigmoid(a);
+  const Tensor result = computed("sigmoid", [&] { return raw::sigmoid(a); });
   return record("sigmoid", result, {a}, {result},
                 [](const Backward& at) -> Gradients { return {raw::sigmoid_backward(at.grad(), at.saved(0))}; });
 }
@@ -31,9 +31,9 @@ Tensor sigmoid(const Tensor& a) {
 Tensor embedding(const Tensor& weight, const Tensor& indices) {
   if (any_sharded(weight, indices)) [[unlikely]]
     return embedding_on_sharded(weight, indices);
-  return record("embedding", raw::embedding(weight, indices), {weight}, {indices}, [](const Backward& at) -> Gradients {
-    return {raw::embedding_backward(at.grad(), at.saved(0), at.sizes(0))};
-  });
+  return record(
+      "embedding", computed("embedding", [&] { return raw::embedding(weight, indices); }), {weight}, {indices},
+      [](const Backward& at) -> Gradients { return {raw::embedding_backward(at.grad(), at.saved(0), at.sizes(0))}; });
 }
 
 Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Tensor* bias, double eps) {
@@ -41,7 +41,8 @@ Tensor layer_norm(const Tensor& x, int num_dims, const Tensor* weight, const Ten
     return norm_on_sharded(
         "layer_norm", x, num_dims, weight, bias,
         [=](const Tensor& local, const Tensor* w, const Tensor* b) { return layer_norm(local, num_dims, w, b, eps); });
-  const raw::NormResult normed = raw::layer_norm(x, num_dims, weight, bias, eps);
+  const raw::NormResult normed =
+      computed("layer_norm", [&] { return raw::layer_norm(x, num_dims, weight, bias, eps); });
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
   if (bias) inputs.push_back(*bias);
@@ -64,7 +65,7 @@ Tensor rms_norm(const Tensor& x, int num_dims, const Tensor* weight, double eps)
     return norm_on_sharded(
         "rms_norm", x, num_dims, weight, nullptr,
         [=](const Tensor& local, const Tensor* w, const Tensor*) { return rms_norm(local, num_dims, w, eps); });
-  const raw::NormResult normed = raw::rms_norm(x, num_dims, weight, eps);
+  const raw::NormResult normed = computed("rms_norm", [&] { return raw::rms_norm(x, num_dims, weight, eps); });
   std::vector<Tensor> inputs = {x};
   if (weight) inputs.push_back(*weight);
   static constexpr std::array weight_first{1, 0};  // PyTorch multiplies by the weight last, in a separate node

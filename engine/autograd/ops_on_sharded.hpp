@@ -43,8 +43,8 @@ Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices);
 Tensor index_select_on_sharded(const Tensor& a, int dim, const Tensor& index);
 Tensor cross_entropy_on_sharded(const Tensor& logits, const Tensor& targets);
 // dropout. The mask is the shard of the mask that the full tensor would get; the generators of all ranks of the mesh
-// must have the same state. `f` takes the local shard and the mask.
-using OnMasked = std::function<Tensor(const Tensor& x, const Tensor& keep)>;
+// must have the same state. `f` takes the local shard and a function that draws the mask.
+using OnMasked = std::function<Tensor(const Tensor& x, const std::function<Tensor()>& draw)>;
 Tensor dropout_on_sharded(const Tensor& a, double p, const OnMasked& f);
 // The local shard of the dropout mask of a tensor with this layout.
 Tensor keep_mask_of(const sharding::ShardedLayout& layout, double p, device::Device device);

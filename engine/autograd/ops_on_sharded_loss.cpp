@@ -7,6 +7,7 @@
 //   loss  = log(sum) - (picked - top)
 #include <limits>
 
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
@@ -49,8 +50,12 @@ std::int64_t num_rows_of_mean(const sharding::ShardedLayout& logits, const Tenso
   return logits.sizes[0];
 }
 
+struct LossOfRows {
+  Tensor mean, log_sums, positions;
+};
+
 // This rank's part of the mean over all rows: that of its rows.
-Tensor loss_of_rows(const Tensor& logits, const Tensor& targets, const sharding::ShardedLayout& layout) {
+LossOfRows loss_of_rows(const Tensor& logits, const Tensor& targets, const sharding::ShardedLayout& layout) {
   const DType wide = size_of(logits.dtype()) == 2 ? DType::float32 : logits.dtype();
   const Tensor positions = raw::positions_in("cross_entropy", targets, layout.sizes[1], held_classes(layout));
   const Tensor own_tops = largest_of_rows(logits, wide);
@@ -61,12 +66,8 @@ Tensor loss_of_rows(const Tensor& logits, const Tensor& targets, const sharding:
   const Tensor sums = over_classes(own.sums, layout, PartialOp::sum);
   const Tensor picked = over_classes(own.picked, layout, PartialOp::sum);
   const Tensor logs = raw::log(sums), losses = raw::sub(logs, raw::sub(picked, tops));
-  const std::int64_t rows = num_rows_of_mean(layout, logits);
-  const Tensor mean = raw::cast(raw::div(raw::sum(losses), static_cast<double>(rows)), logits.dtype());
-  return record("cross_entropy", mean, {logits}, {logits, raw::add(logs, tops), positions},
-                [rows](const Backward& at) -> Gradients {
-                  return {raw::class_losses_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2), rows)};
-                });
+  const double rows = static_cast<double>(num_rows_of_mean(layout, logits));
+  return {raw::cast(raw::div(raw::sum(losses), rows), logits.dtype()), raw::add(logs, tops), positions};
 }
 
 // A seeded defect: the rule for whole classes on every rank.
@@ -85,7 +86,13 @@ Tensor cross_entropy_on_sharded(const Tensor& logits, const Tensor& targets) {
   if (defect_armed(Defect::sharded_loss_gathers_logits)) [[unlikely]]
     rule = gathered(rule);
   const Tensor local = local_for(logits, rule.a, rule.a_grad), classes = local_for(targets, rule.b, rule.b_grad);
-  return from_local(loss_of_rows(local, classes, rule.a), make_layout(rule.result));
+  const LossOfRows loss = computed("cross_entropy", [&] { return loss_of_rows(local, classes, rule.a); });
+  const Tensor mean =
+      record("cross_entropy", loss.mean, {local}, {local, loss.log_sums, loss.positions},
+             [rows = num_rows_of_mean(rule.a, local)](const Backward& at) -> Gradients {
+               return {raw::class_losses_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2), rows)};
+             });
+  return from_local(mean, make_layout(rule.result));
 }
 
 }  // namespace lockstep::ops

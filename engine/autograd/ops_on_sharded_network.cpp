@@ -1,10 +1,13 @@
 // Embedding, index_select, norms, attention and dropout on sharded operands.
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/autograd/ops_on_sharded_internal.hpp"
 #include "engine/autograd/ops_sharded.hpp"
+#include "engine/comm/statements.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/mesh/device_mesh.hpp"
 #include "engine/tensor/ops.hpp"
 #include "engine/tensor/ops_network.hpp"
 #include "engine/tensor/ops_shards.hpp"
@@ -24,8 +27,14 @@ std::vector<layout::Chunk> held_rows(const sharding::ShardedLayout& a, int dim) 
 // Slices of a local shard along its sharded dim, in the order of `index`; zeros for slices of other ranks.
 Tensor select_own(const char* name, const Tensor& a, int dim, const Tensor& index, std::int64_t size,
                   const std::vector<layout::Chunk>& held) {
-  const Tensor positions = raw::positions_in(name, index, size, held);
-  return record(name, raw::select_held(a, dim, positions), {a}, {positions}, [dim](const Backward& at) -> Gradients {
+  struct Selected {
+    Tensor result, positions;
+  };
+  const Selected selected = computed(name, [&] {
+    const Tensor positions = raw::positions_in(name, index, size, held);
+    return Selected{raw::select_held(a, dim, positions), positions};
+  });
+  return record(name, selected.result, {a}, {selected.positions}, [dim](const Backward& at) -> Gradients {
     const Tensor grad = zeros(at.sizes(0), at.dtype(0), at.device(0));
     raw::add_held_(grad, dim, at.saved(0), at.grad());
     return {grad};
@@ -78,10 +87,30 @@ Tensor norm_on_sharded(const char* name, const Tensor& x, int num_dims, const Te
 
 Tensor dropout_on_sharded(const Tensor& a, double p, const OnMasked& f) {
   const sharding::ShardedLayout where = sharding::reduced(layout_of(a), Keeps::sums);
-  return by_rule(a, {where, where}, [&](const Tensor& x) { return f(x, keep_mask_of(where, p, x.device())); });
+  return by_rule(a, {where, where},
+                 [&](const Tensor& x) { return f(x, [&] { return keep_mask_of(where, p, x.device()); }); });
 }
 
+namespace {
+
+// The ranks of the mesh compare the states of their generators, from which all draw one mask.
+void state_generator(const sharding::ShardedLayout& layout, device::Device device) {
+  if (device.kind == device::Kind::meta) return;
+  Generator ahead = RankContext::current().generator();
+  const auto next = static_cast<std::int64_t>(ahead.next64() >> 1U);
+  const DeviceMesh mesh(layout.mesh);
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    if (mesh.shape().size(axis) > 1)
+      comm::add_statement(mesh.group(axis), {&next, 1}, [next, layout] {
+        return str("the dropout of ", layout.text(), " draws from a generator whose next number is ", next,
+                   " (seed the ranks of the mesh alike, and let them draw the same numbers)");
+      });
+}
+
+}  // namespace
+
 Tensor keep_mask_of(const sharding::ShardedLayout& layout, double p, device::Device device) {
+  state_generator(layout, device);
   if (defect_armed(Defect::sharded_dropout_draws_shard)) [[unlikely]]
     return raw::keep_mask(layout::local_sizes(layout, RankContext::current().rank()), p, device);
   return raw::keep_mask_of_shard(layout.sizes, held_by_rank(layout), p, device);

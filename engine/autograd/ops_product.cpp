@@ -39,7 +39,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   if (any_sharded(a, b)) [[unlikely]]
     return matmul_on_sharded(a, b);
   return record(
-      "matmul", raw::matmul(a, b), {a, b}, {kept_for(b, a), kept_for(a, b)},
+      "matmul", computed("matmul", [&] { return raw::matmul(a, b); }), {a, b}, {kept_for(b, a), kept_for(a, b)},
       [](const Backward& at) -> Gradients {
         // A vector is a matrix of one row or one column.
         const bool row = at.sizes(0).size() == 1, column = at.sizes(1).size() == 1;
@@ -74,7 +74,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   std::vector<Tensor> inputs = {x, weight};
   if (bias) inputs.push_back(*bias);
   return record(
-      "linear", raw::linear(x, weight, bias), inputs, {kept_for(weight, x), kept_for(x, weight)},
+      "linear", computed("linear", [&] { return raw::linear(x, weight, bias); }), inputs,
+      {kept_for(weight, x), kept_for(x, weight)},
       [num_inputs = inputs.size()](const Backward& at) -> Gradients {
         Gradients grads(num_inputs);
         const Tensor grad =

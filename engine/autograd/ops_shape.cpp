@@ -146,19 +146,20 @@ std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {
   if (has_sharded(tensors)) [[unlikely]]
     return join_on_sharded("cat", tensors, dim, false);
-  return record(
-      "cat", raw::cat(tensors, dim), tensors, {}, [dim, count = static_cast<int>(tensors.size())](const Backward& at) {
-        Gradients grads(static_cast<std::size_t>(count));
-        const int on = normalize_dim(dim, at.sizes(0).size(), "cat");
-        std::int64_t begin = 0;
-        for (int i = 0; i < count; ++i) {
-          const std::int64_t end = begin + at.sizes(i)[on];
-          if (at.needs(i))
-            grads[static_cast<std::size_t>(i)] = raw::cast(lockstep::slice(at.grad(), on, begin, end), at.dtype(i));
-          begin = end;
-        }
-        return grads;
-      });
+  return record("cat", computed("cat", [&] { return raw::cat(tensors, dim); }), tensors, {},
+                [dim, count = static_cast<int>(tensors.size())](const Backward& at) {
+                  Gradients grads(static_cast<std::size_t>(count));
+                  const int on = normalize_dim(dim, at.sizes(0).size(), "cat");
+                  std::int64_t begin = 0;
+                  for (int i = 0; i < count; ++i) {
+                    const std::int64_t end = begin + at.sizes(i)[on];
+                    if (at.needs(i))
+                      grads[static_cast<std::size_t>(i)] =
+                          raw::cast(lockstep::slice(at.grad(), on, begin, end), at.dtype(i));
+                    begin = end;
+                  }
+                  return grads;
+                });
 }
 
 Tensor stack(const std::vector<Tensor>& tensors, int dim) {
@@ -174,21 +175,23 @@ Tensor stack(const std::vector<Tensor>& tensors, int dim) {
                   "give tensors of the same sizes");
     rows.push_back(lockstep::unsqueeze(tensor, on));
   }
-  return record("stack", raw::cat(rows, on), tensors, {}, [on, count = tensors.size()](const Backward& at) {
-    Gradients grads(count);
-    for (std::size_t i = 0; i < count; ++i) {
-      const int input = static_cast<int>(i);
-      if (at.needs(input)) grads[i] = raw::cast(lockstep::select(at.grad(), on, input), at.dtype(input));
-    }
-    return grads;
-  });
+  return record("stack", computed("stack", [&] { return raw::cat(rows, on); }), tensors, {},
+                [on, count = tensors.size()](const Backward& at) {
+                  Gradients grads(count);
+                  for (std::size_t i = 0; i < count; ++i) {
+                    const int input = static_cast<int>(i);
+                    if (at.needs(input)) grads[i] = raw::cast(lockstep::select(at.grad(), on, input), at.dtype(input));
+                  }
+                  return grads;
+                });
 }
 
 Tensor cast(const Tensor& a, DType dtype) {
   if (is_sharded(a) && a.dtype() != dtype) [[unlikely]]
     return on_sharded("cast", a, Keeps::sums, [=](const Tensor& x) { return cast(x, dtype); });
-  Tensor result = raw::cast(a, dtype);
-  if (!is_floating(dtype) || result.same_as(a)) return result;
+  if (a.defined() && a.dtype() == dtype) return a;
+  const Tensor result = computed("cast", [&] { return raw::cast(a, dtype); });
+  if (!is_floating(dtype)) return result;
   return record("cast", result, {a}, {},
                 [](const Backward& at) -> Gradients { return {raw::cast(at.grad(), at.dtype(0))}; });
 }
@@ -196,16 +199,16 @@ Tensor cast(const Tensor& a, DType dtype) {
 Tensor clone(const Tensor& a) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("clone", a, Keeps::all, [](const Tensor& x) { return clone(x); });
-  return record("clone", raw::clone(a), {a}, {}, [](const Backward& at) -> Gradients { return {at.grad()}; });
+  return record("clone", computed("clone", [&] { return raw::clone(a); }), {a}, {},
+                [](const Backward& at) -> Gradients { return {at.grad()}; });
 }
 Tensor contiguous(const Tensor& a) { return a.is_contiguous() ? a : clone(a); }
 
 Tensor to_device(const Tensor& a, device::Device device) {
   if (is_sharded(a) && !(a.device() == device)) [[unlikely]]
     return on_sharded("to_device", a, Keeps::all, [=](const Tensor& x) { return to_device(x, device); });
-  Tensor result = raw::to_device(a, device);
-  if (result.same_as(a)) return result;
-  return record("to_device", result, {a}, {},
+  if (a.defined() && a.device() == device) return a;
+  return record("to_device", computed("to_device", [&] { return raw::to_device(a, device); }), {a}, {},
                 [](const Backward& at) -> Gradients { return {raw::to_device(at.grad(), at.device(0))}; });
 }
 

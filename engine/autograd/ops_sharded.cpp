@@ -2,7 +2,9 @@
 
 #include <memory>
 
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/node.hpp"
+#include "engine/comm/statements.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/tensor/ops.hpp"
@@ -62,9 +64,28 @@ Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
                 [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
 }
 
+namespace {
+
+// Without sizes every rank takes its shard to be as large as all others. The ranks compare the global sizes that
+// follow.
+void state_global_sizes(const Tensor& local, const DeviceMesh& mesh, const LayoutPtr& layout) {
+  if (local.is_meta() || !layout::has_shard(*layout)) return;
+  const Dims& agreed = layout->sizes;
+  for (int axis = 0; axis < mesh.num_axes(); ++axis)
+    if (mesh.shape().size(axis) > 1)
+      comm::add_statement(mesh.group(axis), {agreed.begin(), agreed.end()}, [layout, sizes = local.sizes()] {
+        return str("a plain tensor of ", to_text(sizes), " is taken as the local shard of ", layout->text(),
+                   " (all ranks must have shards of one size: give the global sizes, or a sharded tensor instead, such "
+                   "as the result of a style with keep_sharded)");
+      });
+}
+
+}  // namespace
+
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements, const Dims* sizes) {
-  return from_local(local,
-                    std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes)));
+  const auto layout = std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes));
+  if (!sizes) state_global_sizes(local, mesh, layout);
+  return from_local(local, layout);
 }
 
 Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
@@ -103,7 +124,8 @@ Tensor redistribute(const Tensor& a, const LayoutPtr& to) {
     if (factor == 1.0) return {grad};
     return {sharded_like(raw::mul(grad, factor), grad)};
   };
-  return taking_unreduced(record("redistribute", lockstep::redistribute(a, to), {a}, {}, derivative));
+  return taking_unreduced(record(
+      "redistribute", computed("redistribute", [&] { return lockstep::redistribute(a, to); }), {a}, {}, derivative));
 }
 
 Tensor redistribute(const Tensor& a, const Placements& placements) {

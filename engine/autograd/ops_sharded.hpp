@@ -22,7 +22,8 @@ namespace lockstep::ops {
 
 // `full` is a plain tensor that is equal on all ranks; each rank keeps its shard.
 Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements);
-// The sharded tensor whose local shard is `local`, over the same memory. `sizes`: global; see layout_of_local.
+// The sharded tensor whose local shard is `local`, over the same memory. `sizes`: global; see layout_of_local. Without
+// them, ranks whose sizes differ get an error from their next collective of the mesh axis (comm/statements.hpp).
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                   const Dims* sizes = nullptr);
 Tensor from_local(const Tensor& local, const LayoutPtr& layout);

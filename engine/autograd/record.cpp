@@ -1,4 +1,7 @@
 // Recording: makes nodes of the tape from the results, inputs and saved tensors of operations.
+#include <algorithm>
+
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -98,10 +101,16 @@ bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
   return false;
 }
 
+// Reports an operation whose results are computed to the watch of this rank, if there is one.
+void notify_computed(const char* name, const std::vector<Tensor>& inputs) {
+  if (const WatchedOperations* watched = autograd_rank().watched) [[unlikely]]
+    if (watched->computed) watched->computed(name, inputs);
+}
+
 // Reports an operation to the watch of this rank, if there is one.
 void notify(const char* name, const std::vector<Tensor>& inputs, std::span<const Tensor> results) {
-  if (const auto* seen = autograd_rank().seen) [[unlikely]]
-    (*seen)(name, inputs, {results.begin(), results.end()});
+  if (const WatchedOperations* watched = autograd_rank().watched) [[unlikely]]
+    watched->seen(name, inputs, {results.begin(), results.end()});
 }
 
 }  // namespace
@@ -110,6 +119,7 @@ void notify(const char* name, const std::vector<Tensor>& inputs, std::span<const
 // NOLINTBEGIN(performance-unnecessary-value-param)
 std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, std::vector<Tensor> inputs,
                                 std::vector<Tensor> saved, BackwardFunction function) {
+  notify_computed(name, inputs);
   if (!recording(inputs)) {
     notify(name, inputs, results);
     return results;
@@ -132,6 +142,7 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
 
 Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::vector<Tensor> saved,
               BackwardFunction function, std::span<const int> order) {
+  notify_computed(name, inputs);
   if (!recording(inputs)) {
     notify(name, inputs, {&result, 1});
     return result;
@@ -151,6 +162,7 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
 
 void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
                      BackwardFunction function) {
+  notify_computed(name, inputs);
   const bool records = recording(inputs);
   if (records) {
     const GradState* state = grad_state(tensor);
@@ -247,9 +259,50 @@ std::vector<Tensor> watch_first_gradient(std::vector<Tensor> tensors, std::funct
   return tensors;
 }
 
-OperationWatch::OperationWatch(SeenOperation seen)
-    : seen_(std::move(seen)), previous_(std::exchange(autograd_rank().seen, &seen_)) {}
+// ---- computations ----
+ComputationLayer::ComputationLayer(Position position) {
+  auto& layers = autograd_rank().computation_layers;
+  layers.insert(position == Position::outermost ? layers.begin() : layers.end(), this);
+}
 
-OperationWatch::~OperationWatch() { autograd_rank().seen = previous_; }
+ComputationLayer::~ComputationLayer() { std::erase(autograd_rank().computation_layers, this); }
+
+namespace {
+
+std::vector<Tensor> through(std::span<ComputationLayer* const> layers, const char* operation,
+                            const ComputationLayer::Compute& compute) {
+  if (layers.empty()) return compute();
+  return layers.back()->results(operation,
+                                [&] { return through(layers.first(layers.size() - 1), operation, compute); });
+}
+
+}  // namespace
+
+bool has_computation_layers() { return !autograd_rank().computation_layers.empty(); }
+
+std::vector<Tensor> through_layers(const char* operation, const ComputationLayer::Compute& compute) {
+  return through(autograd_rank().computation_layers, operation, compute);
+}
+
+class ComputationCount::Layer : public ComputationLayer {
+ public:
+  Layer() : ComputationLayer(Position::outermost) {}
+  std::vector<Tensor> results(const char* operation, const Compute& compute) override {
+    ++counts[operation];
+    return compute();
+  }
+  std::map<std::string, std::int64_t> counts;
+};
+
+ComputationCount::ComputationCount() : layer_(std::make_unique<Layer>()) {}
+ComputationCount::~ComputationCount() = default;
+const std::map<std::string, std::int64_t>& ComputationCount::counts() const { return layer_->counts; }
+
+// ---- operations ----
+OperationWatch::OperationWatch(SeenOperation seen, ComputedOperation computed)
+    : functions_{std::move(seen), std::move(computed)},
+      previous_(std::exchange(autograd_rank().watched, &functions_)) {}
+
+OperationWatch::~OperationWatch() { autograd_rank().watched = previous_; }
 
 }  // namespace lockstep

@@ -1,11 +1,15 @@
-// Observing the progress of backward without changing the order in which gradients are summed, and the operations of a
-// rank.
+// Observing the progress of backward without changing the order in which gradients are summed, and the operations and
+// computations of a rank.
 //
 //   tensors = watch_passing(tensors, [] { /* their gradients are complete */ });
 //   const OperationWatch watch([](const char* name, auto& inputs, auto& results) { ... });
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "engine/tensor/tensor.hpp"
@@ -21,18 +25,41 @@ std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<voi
 // tensors.
 using SeenOperation =
     std::function<void(const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results)>;
+// Called with the name and the differentiable inputs of an operation whose results have been computed.
+using ComputedOperation = std::function<void(const char* name, const std::vector<Tensor>& inputs)>;
 // Within the scope `seen` is called for every differentiable operation of this rank, recorded or not, backward
-// excepted. It must not perform operations itself. Of nested scopes the innermost applies.
+// excepted. `computed` is called before it, and also for the last operation of a recomputation, which ends when the
+// tensors of that operation are saved. Neither may perform operations. Of nested scopes the innermost applies.
+struct WatchedOperations {
+  SeenOperation seen;
+  ComputedOperation computed;
+};
 class OperationWatch {
  public:
-  explicit OperationWatch(SeenOperation seen);
+  explicit OperationWatch(SeenOperation seen, ComputedOperation computed = {});
   ~OperationWatch();
   OperationWatch(const OperationWatch&) = delete;
   OperationWatch& operator=(const OperationWatch&) = delete;
 
  private:
-  SeenOperation seen_;
-  const SeenOperation* previous_;
+  WatchedOperations functions_;
+  const WatchedOperations* previous_;
+};
+
+// Counts, within the scope, how often this rank computes the results of each operation that has a derivative, views and
+// in-place operations excepted: one count per call, and none where a selective checkpoint returns kept results. An
+// operation on sharded operands counts as the operations on local shards that it consists of.
+class ComputationCount {
+ public:
+  ComputationCount();
+  ~ComputationCount();
+  ComputationCount(const ComputationCount&) = delete;
+  ComputationCount& operator=(const ComputationCount&) = delete;
+  const std::map<std::string, std::int64_t>& counts() const;  // by operation
+
+ private:
+  class Layer;
+  std::unique_ptr<Layer> layer_;
 };
 
 }  // namespace lockstep

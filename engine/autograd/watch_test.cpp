@@ -99,5 +99,101 @@ TEST_F(WatchPassing, CallsAgainInASecondBackward) {
   EXPECT_THAT(to_doubles(grad(x)), ElementsAre(12.0));
 }
 
+// ---- operations ----
+class Operations : public WatchPassing {
+ protected:
+  // "name(inputs)->results", the sizes of defined tensors, - for undefined ones.
+  std::string seen;
+  static std::string texts_of(const std::vector<Tensor>& tensors) {
+    std::string text;
+    for (const Tensor& tensor : tensors) text += tensor.defined() ? to_text(tensor.sizes()) : "-";
+    return text;
+  }
+  SeenOperation note() {
+    return [this](const char* name, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
+      seen += str(name, texts_of(inputs), "->", texts_of(results), " ");
+    };
+  }
+};
+
+TEST_F(Operations, AreSeenWithOperandsAndResultsRecordedOrNot) {
+  const Tensor x = full({2, 3}, 2.0, DType::float32, {}), weight = full({4, 3}, 1.0, DType::float32, {});
+  set_requires_grad(weight, true);
+  {
+    const OperationWatch watch(note());
+    const Tensor y = ops::linear(x, weight, nullptr);
+    (void)ops::split(y, 3, 1);
+    (void)ops::neg(x);
+    {
+      const NoGrad no_grad;
+      (void)ops::relu(y);
+    }
+    const Tensor target = ops::clone(x);
+    ops::mul_(target, 2.0);
+  }
+  EXPECT_EQ(seen,
+            "linear(2, 3)(4, 3)->(2, 4) split(2, 4)->(2, 3)(2, 1) neg(2, 3)->(2, 3) relu(2, 4)->(2, 4) "
+            "clone(2, 3)->(2, 3) mul_(2, 3)->(2, 3) ");
+}
+
+TEST_F(Operations, ResultsAreThoseThatTheModelGets) {
+  const Tensor x = leaf(3.0);
+  Tensor result;
+  const OperationWatch watch(
+      [&result](const char*, const std::vector<Tensor>&, const std::vector<Tensor>& results) { result = results[0]; });
+  const Tensor y = ops::mul(x, 2.0);
+  EXPECT_TRUE(result.same_as(y));
+  EXPECT_STREQ(grad_fn_name(result), "mul");
+}
+
+TEST_F(Operations, OfBackwardAreNotSeen) {
+  const Tensor x = leaf(3.0);
+  const Tensor loss = ops::sum(ops::mul(x, x));
+  const OperationWatch watch(note());
+  backward({loss});
+  EXPECT_EQ(seen, "");
+  EXPECT_THAT(to_doubles(grad(x)), ElementsAre(6.0));
+}
+
+TEST_F(Operations, AreReportedAsComputedBeforeTheirTensorsAreSaved) {
+  const Tensor x = leaf(3.0);
+  const OperationWatch watch([this](const char* name, const auto&, const auto&) { seen += str(name, " "); },
+                             [this](const char* name, const std::vector<Tensor>& inputs) {
+                               seen += str("computed ", name, texts_of(inputs), " ");
+                             });
+  struct Stop {};
+  const SavedTensorHooksScope hooks({[](const Tensor&) -> PackedTensor { throw Stop(); }, {}});
+  (void)ops::neg(x);
+  EXPECT_THROW((void)ops::mul(x, x), Stop);
+  EXPECT_EQ(seen, "computed neg(1,) neg computed mul(1,)(1,) ");
+}
+
+TEST_F(Operations, AreSeenByTheInnermostWatch) {
+  const Tensor x = leaf(3.0);
+  const OperationWatch outer(note());
+  (void)ops::neg(x);
+  {
+    const OperationWatch inner(
+        [this](const char* name, const auto&, const auto&) { seen += str("inner ", name, " "); });
+    (void)ops::exp(x);
+  }
+  (void)ops::abs(x);
+  EXPECT_EQ(seen, "neg(1,)->(1,) inner exp abs(1,)->(1,) ");
+}
+
+TEST_F(Operations, AreCountedPerComputation) {
+  const Tensor x = leaf(3.0);
+  const ComputationCount outer;
+  const Tensor y = ops::neg(x);
+  {
+    const ComputationCount inner;
+    (void)ops::neg(ops::exp(y));
+    (void)ops::view(y, Dims{1, 1});
+    EXPECT_EQ(inner.counts(), (std::map<std::string, std::int64_t>{{"neg", 1}, {"exp", 1}}));
+  }
+  backward({ops::sum(y)});
+  EXPECT_EQ(outer.counts(), (std::map<std::string, std::int64_t>{{"neg", 2}, {"exp", 1}, {"sum", 1}}));
+}
+
 }  // namespace
 }  // namespace lockstep

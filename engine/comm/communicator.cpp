@@ -77,6 +77,11 @@ Endpoint& Communicator::channel(ProcessGroup& group, int from, int to) {
   return channel;
 }
 
+Communicator::Statements Communicator::take_statements(const ProcessGroup& group) {
+  const auto found = statements_.find(&group);
+  return found == statements_.end() ? Statements() : std::exchange(found->second, {});
+}
+
 void Communicator::count_waiter(const device::Stream& stream) {
   if (!stream.runs_inline() && waiters_.insert(stream.id()).second) state_->world->num_waiters.fetch_add(1);
 }

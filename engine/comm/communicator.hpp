@@ -3,6 +3,7 @@
 // workers of streams use.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -53,11 +54,20 @@ class Communicator {
   std::string call_site_name;
   std::vector<LogEntry> log;
 
+  // The statements (statements.hpp) since the last collective that compared those of the group.
+  struct Statements {
+    std::uint64_t digest = 0;  // 0: none
+    std::vector<std::function<std::string()>> texts;
+  };
+  Statements& statements(const ProcessGroup& group) { return statements_[&group]; }
+  Statements take_statements(const ProcessGroup& group);
+
  private:
   RankContext* context_;
   std::shared_ptr<RankState> state_;
   std::map<std::vector<int>, Endpoint> endpoints_;
   std::map<std::pair<std::vector<int>, std::string>, std::unique_ptr<ProcessGroup>> groups_;
+  std::map<const ProcessGroup*, Statements> statements_;
   std::set<int> waiters_;  // ids of counted streams
 };
 

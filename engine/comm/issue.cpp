@@ -141,8 +141,8 @@ void add_to_log(const IssuedCollective& issued, Communicator& communicator, cons
 }
 
 // Takes the sequence number and writes the flight recorder's entry and the log's.
-std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, const Call& call, std::uint8_t kind,
-                                              Extent extent) {
+std::shared_ptr<IssuedCollective> record_complete_call(const CollectiveRequest& request, const Call& call,
+                                                       std::uint8_t kind, Extent extent) {
   Communicator& communicator = Communicator::current();
   auto issued = std::make_shared<IssuedCollective>();
   issued->rank = communicator.state();
@@ -157,6 +157,30 @@ std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, 
   write_record(*issued, communicator, request, call, kind, extent);
   if (issued->counted) add_to_log(*issued, communicator, request, call, extent.bytes);
   return issued;
+}
+
+// The call, whose contents include the statements of the group.
+Call with_statements(Call call, Communicator::Statements statements) {
+  Digest digest;
+  digest.add(call.content_digest);
+  digest.add(statements.digest);
+  call.content_digest = digest.value();
+  call.content_text = [own = std::move(call.content_text), texts = std::move(statements.texts)] {
+    std::string all = own ? own() : "";
+    for (const auto& text : texts) all += str(all.empty() ? "" : ", ", text());
+    return all;
+  };
+  return call;
+}
+
+std::shared_ptr<IssuedCollective> record_call(const CollectiveRequest& request, const Call& call, std::uint8_t kind,
+                                              Extent extent) {
+  if (call.family == Family::tensor_parallel) {
+    Communicator::Statements stated = Communicator::current().take_statements(*request.group);
+    if (stated.digest != 0)
+      return record_complete_call(request, with_statements(call, std::move(stated)), kind, extent);
+  }
+  return record_complete_call(request, call, kind, extent);
 }
 
 std::string call_name(const CollectiveRequest& request, const Call& call) {

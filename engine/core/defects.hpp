@@ -15,65 +15,67 @@ namespace lockstep {
 // A new defect needs a row in defects.cpp, too; the length of that table is checked at compile time.
 enum class Defect {
   none,
-  replicate_no_division,                    // the mean of gradients is not divided by the world size
-  replicate_divides_twice,                  // the mean of gradients is divided by the world size twice
-  replicate_reduces_early,                  // a bucket is reduced before its last gradient is copied in
-  replicate_bucket_not_sent,                // the last bucket of a backward is never reduced
-  replicate_wait_left_out,                  // compute does not wait for the reduction of a bucket
-  sum_leaves_out_rank,                      // a sum over ranks omits the last rank
-  compare_always_equal,                     // a comparison of values always holds
-  compare_ignores_last,                     // a comparison of values ignores the last element
-  checkpoint_random_state_not_restored,     // a recomputation draws other random numbers than its forward
-  checkpoint_keeps_activations,             // a checkpointed region keeps the activations that it recomputes
-  checkpoint_recomputes_twice,              // a checkpointed region is recomputed twice in a backward
-  shard_no_division,                        // the gradients of a sharded group are summed and not divided
-  shard_divides_twice,                      // the gradients of a sharded group are divided twice
-  shard_divides_by_shard_axis,              // on a 2-d mesh, gradients are divided by the size of the shard axis only
-  shard_all_reduce_left_out,                // on a 2-d mesh, the all-reduce over the replicate axis is left out
-  shard_partial_sum_late,                   // partial sums of earlier microbatches are added after the all-reduce
-  shard_reshard_forgotten,                  // a group stays unsharded after its forward
-  shard_reshard_too_often,                  // a group with reshard_after_forward: false is resharded after its forward
-  shard_root_resharded,                     // the root is resharded after its forward
-  shard_wrong_slice,                        // if the rows do not divide evenly, a shard begins one row early
-  shard_padding_leaked,                     // copy-out of a padded shard reads its padding instead of its rows
-  shard_gradient_overwritten,               // the gradient of a second microbatch replaces that of the first
-  shard_sync_flag_ignored,                  // gradients are reduced in every microbatch, regardless of the flag
-  shard_prefetch_wrong_group,               // backward prefetches the next group instead of the previous one
-  shard_shared_reduced_twice,               // the gradient of a shared parameter counts twice
-  shard_frozen_reduced,                     // frozen parameters take part in the reduction
-  shard_cast_left_out,                      // shards are gathered in their own type, regardless of mixed_precision
-  shard_optimizer_sees_whole,               // the slots that optimizers read keep the unsharded parameters
-  shard_stale_after_evaluation,             // parameters that an evaluation left unsharded are used again after a step
-  shard_accumulates_in_compute_type,        // gradients without synchronization accumulate in the type of the forward
-  shard_gather_ignores_optimizer,           // all-gathers do not wait for the optimizer
-  shard_gather_ignores_copy_in,             // the all-gather does not wait for copy-in
-  shard_compute_ignores_gather,             // compute does not wait for the all-gather
-  shard_input_freed_early,                  // the input of an all-gather is freed without a wait for the all-gather
-  shard_output_freed_early,                 // the output of an all-gather is freed without a wait for copy-out
-  flat_gather_limit_ignored,                // the host runs ahead of compute by any number of units
-  flat_wrong_stretch,                       // a parameter that straddles ranks is cut one element early
-  flat_padding_not_zeroed,                  // the padding of flat gradients keeps what the memory held
-  flat_missing_gradient_not_zeroed,         // the place of a missing gradient keeps what the memory held
-  flat_predivision_left_out,                // gradients are divided after the sum only
-  flat_divides_by_shard_axis,               // a hybrid unit divides by the ranks of its shard axis
-  flat_states_not_synced,                   // sync_module_states sends no parameters
-  flat_buffers_not_synced,                  // sync_module_states sends no buffers
-  flat_root_inputs_not_cast,                // the inputs of the root keep their type
-  flat_unit_types_ignored,                  // submodules of the given types are not units of their own
-  flat_grad_op_resharded,                   // shard_grad_op reshards after forward
-  flat_empty_view_has_gradient,             // a parameter without elements on this rank gets a gradient
-  flat_writeback_lost,                      // a tensor assigned to a slot is not copied into the shard
-  flat_summon_not_written_back,             // changes to summoned parameters are lost
-  flat_summoned_gradients_lost,             // changes to summoned gradients are lost
-  flat_prefetch_left_out,                   // backward gathers no unit ahead
-  flat_low_precision_gradient_kept,         // gradients keep the compute type although they should not
-  flat_reshards_without_sync,               // a backward without synchronization reshards shard_grad_op
-  flat_buffers_not_cast,                    // buffers keep their type
-  flat_ignored_sharded,                     // ignored parameters are sharded
-  flat_stale_leaves,                        // a changed shard does not raise the version of the unsharded parameters
-  flat_memory_freed_early,                  // the memory of a flat parameter is freed without a wait for compute
-  shard_reduction_ignores_compute,          // the reduce-scatter does not wait for the gradients
-  shard_reduction_input_freed_early,        // the input of a reduce-scatter is freed without a wait for it
+  replicate_no_division,                 // the mean of gradients is not divided by the world size
+  replicate_divides_twice,               // the mean of gradients is divided by the world size twice
+  replicate_reduces_early,               // a bucket is reduced before its last gradient is copied in
+  replicate_bucket_not_sent,             // the last bucket of a backward is never reduced
+  replicate_wait_left_out,               // compute does not wait for the reduction of a bucket
+  sum_leaves_out_rank,                   // a sum over ranks omits the last rank
+  compare_always_equal,                  // a comparison of values always holds
+  compare_ignores_last,                  // a comparison of values ignores the last element
+  checkpoint_random_state_not_restored,  // a recomputation draws other random numbers than its forward
+  checkpoint_keeps_activations,          // a checkpointed region keeps the activations that it recomputes
+  checkpoint_recomputes_twice,           // a checkpointed region is recomputed twice in a backward
+  checkpoint_saved_computed_again,       // a selective checkpoint computes the operations that it saved again
+  checkpoint_saved_draws_nothing,        // a saved random operation does not advance the generator in a recomputation
+  shard_no_division,                     // the gradients of a sharded group are summed and not divided
+  shard_divides_twice,                   // the gradients of a sharded group are divided twice
+  shard_divides_by_shard_axis,           // on a 2-d mesh, gradients are divided by the size of the shard axis only
+  shard_all_reduce_left_out,             // on a 2-d mesh, the all-reduce over the replicate axis is left out
+  shard_partial_sum_late,                // partial sums of earlier microbatches are added after the all-reduce
+  shard_reshard_forgotten,               // a group stays unsharded after its forward
+  shard_reshard_too_often,               // a group with reshard_after_forward: false is resharded after its forward
+  shard_root_resharded,                  // the root is resharded after its forward
+  shard_wrong_slice,                     // if the rows do not divide evenly, a shard begins one row early
+  shard_padding_leaked,                  // copy-out of a padded shard reads its padding instead of its rows
+  shard_gradient_overwritten,            // the gradient of a second microbatch replaces that of the first
+  shard_sync_flag_ignored,               // gradients are reduced in every microbatch, regardless of the flag
+  shard_prefetch_wrong_group,            // backward prefetches the next group instead of the previous one
+  shard_shared_reduced_twice,            // the gradient of a shared parameter counts twice
+  shard_frozen_reduced,                  // frozen parameters take part in the reduction
+  shard_cast_left_out,                   // shards are gathered in their own type, regardless of mixed_precision
+  shard_optimizer_sees_whole,            // the slots that optimizers read keep the unsharded parameters
+  shard_stale_after_evaluation,          // parameters that an evaluation left unsharded are used again after a step
+  shard_accumulates_in_compute_type,     // gradients without synchronization accumulate in the type of the forward
+  shard_gather_ignores_optimizer,        // all-gathers do not wait for the optimizer
+  shard_gather_ignores_copy_in,          // the all-gather does not wait for copy-in
+  shard_compute_ignores_gather,          // compute does not wait for the all-gather
+  shard_input_freed_early,               // the input of an all-gather is freed without a wait for the all-gather
+  shard_output_freed_early,              // the output of an all-gather is freed without a wait for copy-out
+  flat_gather_limit_ignored,             // the host runs ahead of compute by any number of units
+  flat_wrong_stretch,                    // a parameter that straddles ranks is cut one element early
+  flat_padding_not_zeroed,               // the padding of flat gradients keeps what the memory held
+  flat_missing_gradient_not_zeroed,      // the place of a missing gradient keeps what the memory held
+  flat_predivision_left_out,             // gradients are divided after the sum only
+  flat_divides_by_shard_axis,            // a hybrid unit divides by the ranks of its shard axis
+  flat_states_not_synced,                // sync_module_states sends no parameters
+  flat_buffers_not_synced,               // sync_module_states sends no buffers
+  flat_root_inputs_not_cast,             // the inputs of the root keep their type
+  flat_unit_types_ignored,               // submodules of the given types are not units of their own
+  flat_grad_op_resharded,                // shard_grad_op reshards after forward
+  flat_empty_view_has_gradient,          // a parameter without elements on this rank gets a gradient
+  flat_writeback_lost,                   // a tensor assigned to a slot is not copied into the shard
+  flat_summon_not_written_back,          // changes to summoned parameters are lost
+  flat_summoned_gradients_lost,          // changes to summoned gradients are lost
+  flat_prefetch_left_out,                // backward gathers no unit ahead
+  flat_low_precision_gradient_kept,      // gradients keep the compute type although they should not
+  flat_reshards_without_sync,            // a backward without synchronization reshards shard_grad_op
+  flat_buffers_not_cast,                 // buffers keep their type
+  flat_ignored_sharded,                  // ignored parameters are sharded
+  flat_stale_leaves,                     // a changed shard does not raise the version of the unsharded parameters
+  flat_memory_freed_early,               // the memory of a flat parameter is freed without a wait for compute
+  shard_reduction_ignores_compute,       // the reduce-scatter does not wait for the gradients
+  shard_reduction_input_freed_early,     // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter
   shard_optimizer_ignores_reduction,        // compute does not wait for reductions
   shard_gather_ignores_kept_parts,  // the all-gather for backward does not wait for the shards that forward kept
@@ -110,6 +112,7 @@ enum class Defect {
   saved_replicas_twice,             // two ranks write the values that several ranks hold
   saved_chunk_of_zeros,             // the last chunk of a rank's file is never written
   saved_stale_snapshot,             // an asynchronous save writes the snapshot of the save before it
+  saved_index_before_data,          // the checkpoint gets its name before the files of the ranks are flushed
   saved_over_old,                   // the old checkpoint is removed before the new one is complete
   saved_failure_of_one_rank,        // the failure of a rank in a save or load is raised on that rank only
   loaded_from_wrong_offset,         // the pieces of a chunk are read from its begin

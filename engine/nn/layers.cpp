@@ -43,7 +43,11 @@ Structure Linear::run(std::string_view method, const Inputs& inputs) {
   return ops::linear(x, parameters[0].tensor, bias.defined() ? &bias : nullptr);
 }
 
-ModulePtr Linear::clone_shell() const { return std::make_shared<Linear>(in_, out_, bias_); }
+ModulePtr Linear::clone_shell() const {
+  auto made = std::make_shared<Linear>(in_, out_, bias_);
+  made->num_heads = num_heads;
+  return made;
+}
 
 Structure ReLU::run(std::string_view method, const Inputs& inputs) {
   return ops::relu(only_input(*this, method, inputs));

@@ -21,6 +21,8 @@ class Linear : public Module {
   Linear(std::int64_t in, std::int64_t out, bool bias) : Module("Linear"), in_(in), out_(out), bias_(bias) {}
   void create(const BuildOptions& options);  // creates and draws the parameters
   ModulePtr clone_shell() const override;
+  // The model reads the output features as so many attention heads, each of which stays on one rank; 0: as no heads.
+  std::int64_t num_heads = 0;
 
  protected:
   void draw_parameters() override;

@@ -36,7 +36,11 @@ ModulePtr attention(const Settings& settings, const BuildOptions& options) {
     return m.call_child("resid_dropout", m.call_child("wo", joined));
   };
   auto made = std::make_shared<Composed>("Attention", forward);
-  for (const char* name : {"wq", "wk", "wv", "wo"}) made->add_child(name, created<Linear>(options, dim, dim, false));
+  for (const char* name : {"wq", "wk", "wv", "wo"}) {
+    const auto linear = created<Linear>(options, dim, dim, false);
+    if (std::string_view(name) != "wo") linear->num_heads = settings.num_heads;
+    made->add_child(name, linear);
+  }
   made->add_child("resid_dropout", std::make_shared<Dropout>(settings.dropout));
   return made;
 }

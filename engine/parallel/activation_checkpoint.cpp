@@ -12,6 +12,10 @@ void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpoi
   region.preserve_random_state = options.preserve_random_state;
   region.determinism = options.determinism;
   region.name = options.name.empty() ? module->type() : options.name;
+  nn::Structure::Map saved;
+  for (const SavedOperation& operation : options.save)
+    saved.emplace_back(operation.name, nn::Structure(operation.every));
+  if (!options.save.empty()) region.policy = save_operations(options.save);
   region.before_recomputing = [name = region.name] { note_event(EventKind::recompute, name); };
   const bool composable = options.form == CheckpointForm::composable;
   module->set_wrapper(composable ? nn::Module::WrapperPosition::inside_apis : nn::Module::WrapperPosition::outside_apis,
@@ -20,7 +24,8 @@ void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpoi
                       });
   application.complete({{"form", composable ? "composable" : "wrapper"},
                         {"preserve_random_state", options.preserve_random_state},
-                        {"determinism_check", options.determinism == DeterminismCheck::metadata ? "default" : "none"}},
+                        {"determinism_check", options.determinism == DeterminismCheck::metadata ? "default" : "none"},
+                        {"save", nn::Structure::map(std::move(saved))}},
                        {}, {});
 }
 

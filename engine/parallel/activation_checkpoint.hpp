@@ -15,6 +15,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/autograd/checkpoint.hpp"
 #include "engine/nn/module.hpp"
@@ -30,10 +31,14 @@ struct ActivationCheckpointOptions {
   bool preserve_random_state = true;
   DeterminismCheck determinism = DeterminismCheck::metadata;
   std::string name{};  // for events and messages; empty: the type of the module
+  // The operations whose results a selective checkpoint keeps; empty: none.
+  std::vector<SavedOperation> save{};
 };
 
 // Checkpoints forward and the methods that are registered as forward methods. Throws Error when a checkpoint of either
-// form was applied to the module already.
+// form was applied to the module already, and for operations that cannot be saved (save_operations). The saved
+// operations are those of the model: the all-gathers and casts of fully_shard are none. `redistribute` are the
+// collectives that tensor_parallel issues in forward.
 void activation_checkpoint(const nn::ModulePtr& module, const ActivationCheckpointOptions& options = {});
 
 }  // namespace lockstep::parallel

@@ -1,8 +1,11 @@
 #include "engine/parallel/contract.hpp"
 
+#include <algorithm>
+#include <memory>
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 
 namespace lockstep::parallel {
 
@@ -25,10 +28,50 @@ void append_outline(std::string& text, const nn::Module& module, const std::stri
   text += str("\n", indent, ")");
 }
 
+// The modules of this rank to which an API has been applied. A module does not know which modules contain it.
+struct AppliedModules {
+  explicit AppliedModules(RankContext&) {}
+  std::vector<std::weak_ptr<nn::Module>> modules;
+};
+
+void note_applied(const nn::ModulePtr& module) {
+  auto& modules = RankContext::current().service<AppliedModules>().modules;
+  std::erase_if(modules, [](const std::weak_ptr<nn::Module>& one) { return one.expired(); });
+  modules.push_back(module);
+}
+
+// Whether one of the names is that of a parameter of the module at `path`. The names of a group of several modules
+// begin with the number of the module.
+bool names_one_of(const std::vector<std::string>& names, const nn::ModulePtr& module, const std::string& path) {
+  for (const nn::NamedParameter& parameter : nn::named_parameters(module, false)) {
+    const std::string name = path.empty() ? parameter.path : path + "." + parameter.path;
+    const bool is_named = std::any_of(names.begin(), names.end(),
+                                      [&](const std::string& one) { return one == name || one.ends_with("." + name); });
+    if (is_named) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 bool is_sharded(const nn::Module& module) {
   return is_applied(module, fully_shard_name) || is_applied(module, flat_shard_name);
+}
+
+std::vector<Managing> managing_modules(const nn::ModulePtr& module, std::string_view api) {
+  std::vector<Managing> managing;
+  const bool has_parameters = !nn::named_parameters(module).empty();
+  for (const std::weak_ptr<nn::Module>& weak : RankContext::current().service<AppliedModules>().modules) {
+    const nn::ModulePtr root = weak.lock();
+    if (!root || !is_applied(*root, api)) continue;
+    for (const nn::NamedModule& entry : nn::named_modules(root)) {
+      if (entry.module != module) continue;
+      if (!has_parameters || names_one_of(root->applied.find(api)->second.parameter_names, module, entry.path))
+        managing.push_back({std::string(api), root, entry.path});
+      break;
+    }
+  }
+  return managing;
 }
 
 bool is_applied(const nn::Module& module, std::string_view api) {
@@ -55,6 +98,7 @@ void Application::complete(std::map<std::string, nn::Structure> settings, std::v
                  "Composable distributed API implementations cannot modify FQNs: ", api_,
                  " changed names or order of the parameters of ", module_->type());
   module_->applied[api_] = {std::move(settings), std::move(parameter_names), std::move(state)};
+  note_applied(module_);
 }
 
 }  // namespace lockstep::parallel

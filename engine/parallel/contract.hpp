@@ -23,6 +23,16 @@ inline constexpr std::string_view flat_shard_name = "flat_shard";
 bool is_applied(const nn::Module& module, std::string_view api);
 bool is_sharded(const nn::Module& module);  // by fully_shard or flat_shard
 
+// A module that contains another one, and whose parameters of that module an API manages.
+struct Managing {
+  std::string api;
+  nn::ModulePtr module;
+  std::string path;  // of the contained module below it; "" for the module itself
+};
+// The modules to which the API has been applied on this rank and which contain `module`, the module itself included: of
+// these, the ones that manage a parameter of it. All of them if it has no parameters.
+std::vector<Managing> managing_modules(const nn::ModulePtr& module, std::string_view api);
+
 class Application {
  public:
   // Throws Error when `api` was applied to the module already.

@@ -41,5 +41,27 @@ TEST(Contract, KeepsNamesAndOrderOfParameters) {
   EXPECT_FALSE(is_applied(*net, "something"));
 }
 
+TEST(Contract, FindsTheModulesThatManageAParameter) {
+  RankContext context(0, 1);
+  const RankScope scope(context);
+  const nn::ModulePtr stack = nn::build("MLPStack", {{4}, {}}, {});
+  const nn::ModulePtr first = stack->child("0"), second = stack->child("1"), proj = second->child("in_proj");
+  Application(stack, "replicate").complete({}, {"1.in_proj.weight", "1.in_proj.bias", "2.in_proj.weight"}, {});
+  Application(second, "fully_shard").complete({}, {"in_proj.weight"}, {});
+  Application(first, "something").complete({}, {"in_proj.weight"}, {});
+  const auto found = [](const nn::ModulePtr& module, const char* api) {
+    std::string text;
+    for (const Managing& one : managing_modules(module, api)) text += one.module->type() + "/" + one.path + " ";
+    return text;
+  };
+  EXPECT_EQ(found(proj, "replicate"), "MLPStack/1.in_proj ");
+  EXPECT_EQ(found(second, "replicate"), "MLPStack/1 ");
+  EXPECT_EQ(found(second, "fully_shard"), "MLP/ ");
+  EXPECT_EQ(found(proj, "fully_shard"), "MLP/in_proj ");
+  EXPECT_EQ(found(second->child("out_proj"), "fully_shard"), "") << "a module that it ignores";
+  EXPECT_EQ(found(first->child("in_proj"), "replicate"), "");
+  EXPECT_EQ(found(first->child("in_proj"), "fully_shard"), "");
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

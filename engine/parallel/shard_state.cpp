@@ -38,6 +38,25 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 
 }  // namespace
 
+namespace {
+
+// The modules whose states the root gets. A replicated module below a flat-sharded one keeps its units to itself: they
+// have roots of their own.
+std::vector<nn::NamedModule> modules_of_root(const nn::ModulePtr& root, std::string_view api) {
+  std::vector<nn::NamedModule> modules;
+  std::string outside;  // the prefix of the paths below the last replicated module
+  for (nn::NamedModule& entry : nn::named_modules(root)) {
+    if (!outside.empty() && entry.path.starts_with(outside)) continue;
+    outside.clear();
+    if (api == flat_shard_name && !entry.path.empty() && is_applied(*entry.module, replicate_name))
+      outside = entry.path + ".";
+    modules.push_back(std::move(entry));
+  }
+  return modules;
+}
+
+}  // namespace
+
 // ---- the root ----
 // All checks come before the first change, so a root that was refused may try again.
 void ShardState::make_root() {
@@ -47,7 +66,7 @@ void ShardState::make_root() {
   const nn::ModulePtr root = modules_.front().lock();
   std::vector<std::string> on_meta;
   std::vector<ShardStatePtr> states;
-  for (const nn::NamedModule& entry : nn::named_modules(root)) {
+  for (const nn::NamedModule& entry : modules_of_root(root, settings_.api)) {
     const ShardStatePtr state = shard_state_of(*entry.module);
     if (!state || std::find(states.begin(), states.end(), state) != states.end()) continue;
     if (state.get() != this && state->is_initialized_)

@@ -9,6 +9,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/nn/layers.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/start_up.hpp"
 #include "engine/parallel/tensor_parallel_calls.hpp"
@@ -32,12 +33,39 @@ void require_unmanaged(const ModulePtr& model, const std::string& path, const st
     const bool above = entry.path.empty() || path == entry.path || path.starts_with(entry.path + ".");
     const bool below = path.empty() || entry.path.starts_with(path + ".");
     if (!above && !below) continue;
-    for (const std::string_view api : {fully_shard_name, replicate_name})
+    for (const std::string_view api : {fully_shard_name, flat_shard_name, replicate_name})
       if (is_applied(*entry.module, api))
         throw Error(str("Cannot apply `tensor_parallel()` to ", joined(name, path), ": `", api,
                         "` has been applied to ", joined(name, entry.path)),
                     "apply tensor_parallel first");
   }
+}
+
+// The same for a module that contains the whole model. It is named by its type if the name of the model does not tell.
+void require_unmanaged_outside(const PlannedModule& one, const std::string& name) {
+  const std::string own = joined(name, one.path);
+  for (const std::string_view api : {fully_shard_name, flat_shard_name, replicate_name})
+    for (const Managing& outer : managing_modules(one.module, api)) {
+      const bool is_told = own.ends_with("." + outer.path);
+      throw Error(str("Cannot apply `tensor_parallel()` to ", own, ": `", api, "` has been applied to ",
+                      is_told ? own.substr(0, own.size() - outer.path.size() - 1) : str("the ", outer.module->type()),
+                      is_told ? "" : str(" that contains it as `", outer.path, "`")),
+                  "apply tensor_parallel first");
+    }
+}
+
+// Throws Error for the shards of a Linear whose output features are attention heads, if the ranks would hold parts of
+// heads.
+void require_whole_heads(const PlannedModule& one, const DeviceMesh& mesh, const std::string& name) {
+  const auto* colwise = std::get_if<Colwise>(&one.style);
+  const auto* linear = dynamic_cast<const nn::Linear*>(one.module.get());
+  if (!colwise || !colwise->output.is_shard() || !linear || linear->num_heads % mesh.shape().size(0) == 0) return;
+  const std::int64_t features = global_sizes(one.module->parameter_slot("weight")->tensor)[0];
+  throw Error(str("tensor_parallel: the ", features, " output features of ", joined(name, one.path), " are ",
+                  linear->num_heads, " attention heads, which the ", mesh.shape().size(0), " ranks of ",
+                  mesh.shape().text(), " cannot divide evenly"),
+              str("distribute over a number of ranks that divides ", linear->num_heads,
+                  ", or give the module the style colwise with output Replicate, which gathers the heads"));
 }
 
 // A parameter to distribute, with all its slots in the model.
@@ -50,7 +78,8 @@ struct Distributed {
 
 class PlanReader {
  public:
-  PlanReader(const ModulePtr& model, const std::string& name) : model_(model), name_(name) {}
+  PlanReader(const ModulePtr& model, const DeviceMesh& mesh, const std::string& name)
+      : model_(model), mesh_(mesh), name_(name) {}
 
   // The applications of the plan, in its order. Collects the parameters that it distributes.
   std::vector<Application> read(const std::vector<PlannedModule>& plan) {
@@ -64,6 +93,8 @@ class PlanReader {
                     "give a module one style");
       applications.emplace_back(one.module, tensor_parallel_name);
       require_unmanaged(model_, one.path, name_);
+      require_unmanaged_outside(one, name_);
+      require_whole_heads(one, mesh_, name_);
       collect(one);
     }
     require_tied();
@@ -129,6 +160,7 @@ class PlanReader {
   }
 
   const ModulePtr& model_;
+  const DeviceMesh& mesh_;
   const std::string& name_;
   std::vector<Distributed> distributed_;
   std::map<const TensorImpl*, std::size_t> by_tensor_;
@@ -194,7 +226,7 @@ void tensor_parallel(const ModulePtr& model, const DeviceMesh& mesh, const std::
   if (mesh.num_axes() != 1)
     throw Error(str("tensor_parallel of ", owner, " expects a mesh of one axis, but got ", mesh.shape().text()),
                 "slice the axis to distribute over");
-  PlanReader reader(model, owner);
+  PlanReader reader(model, mesh, owner);
   const std::vector<Application> applications = reader.read(plan);
   agree_on_values(mesh, reader.distributed(), owner);
   for (Distributed& parameter : reader.distributed()) distribute_in_slots(mesh, parameter);

@@ -36,7 +36,7 @@ struct PlannedModule {
 // `name`: of the model, for log and messages; empty: its type. Changes nothing if it throws before the ranks compare
 // their parameters. Throws Error for a mesh of several axes, a module that is planned twice or styled already, a style
 // that does not support the module, a module that replicate or fully_shard manages, and a parameter that is sharded
-// already, has a gradient, or would be untied.
+// already, has a gradient, or would be untied. Throws Error also for attention heads that the mesh would divide.
 void tensor_parallel(const nn::ModulePtr& model, const DeviceMesh& mesh, const std::vector<PlannedModule>& plan,
                      const std::string& name = {});
 

@@ -2,12 +2,16 @@
 // new one, complete, and the next save works.
 #include <atomic>
 #include <cerrno>
+#include <map>
+#include <mutex>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/core/defects.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/state/inspect.hpp"
 #include "engine/state/load.hpp"
@@ -37,7 +41,7 @@ class FaultyFiles : public FileSystem {
   int create(const std::string& path) override { return enter(path), FileSystem::create(path); }
   void write(int file, const std::string& path, const void* bytes, std::size_t size) override {
     const bool is_here = ++count_ == at_;
-    if (is_here && fault_ == Fault::end) ::_exit(9);
+    if (is_here && fault_ == Fault::end) end();
     if (is_here && fault_ != Fault::none) {
       FileSystem::write(file, path, bytes, size / 2);
       if (fault_ == Fault::end_in_write) ::_exit(9);
@@ -56,10 +60,13 @@ class FaultyFiles : public FileSystem {
   void remove_file(const std::string& path) override { enter(path), FileSystem::remove_file(path); }
   void remove_folder(const std::string& path) override { enter(path), FileSystem::remove_folder(path); }
 
+ protected:
+  virtual void end() { ::_exit(9); }
+
  private:
   void enter(const std::string& path) {
     if (++count_ != at_ || fault_ == Fault::none) return;
-    if (fault_ == Fault::end || fault_ == Fault::end_in_write) ::_exit(9);
+    if (fault_ == Fault::end || fault_ == Fault::end_in_write) end();
     refuse(path);
   }
   [[noreturn]] void refuse(const std::string& path) const {
@@ -70,6 +77,41 @@ class FaultyFiles : public FileSystem {
   const Fault fault_;
   const int at_;
   std::atomic<int> count_{0};
+};
+
+// Ends the process at operation `at`, as if the power failed: of each file that was not flushed, the second half is
+// lost. Renames are kept, because the disk may write them at any time.
+class PowerCut : public FaultyFiles {
+ public:
+  explicit PowerCut(int at) : FaultyFiles(Fault::end, at) {}
+
+  int create(const std::string& path) override {
+    const int file = FaultyFiles::create(path);
+    const std::lock_guard lock(mutex_);
+    unflushed_[file] = ::dup(file);  // the save closes its own
+    return file;
+  }
+  void sync(int file, const std::string& path) override {
+    FaultyFiles::sync(file, path);
+    const std::lock_guard lock(mutex_);
+    const auto found = unflushed_.find(file);
+    ::close(found->second);
+    unflushed_.erase(found);
+  }
+
+ private:
+  void end() override {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [file, copy] : unflushed_) {
+      struct stat status = {};
+      ::fstat(copy, &status);
+      if (::ftruncate(copy, status.st_size / 2) != 0) ::_exit(8);
+    }
+    ::_exit(9);
+  }
+
+  std::mutex mutex_;
+  std::map<int, int> unflushed_;  // a second descriptor by the descriptor of the save
 };
 
 constexpr int num_ranks = 2;
@@ -106,10 +148,9 @@ void save_new(const std::string& path, FileSystem& files, const Kind& kind) {
 }
 
 // Saves in another process that the fault may end. Returns whether the process ended by itself, without an error.
-bool save_in_child(const std::string& path, Fault fault, int at, const Kind& kind) {
+bool save_in_child(const std::string& path, FileSystem& files, const Kind& kind) {
   const pid_t child = ::fork();
   if (child == 0) {
-    FaultyFiles files(fault, at);
     const std::string failure = run(num_ranks, [&](int) { save_new(path, files, kind); });
     ::_exit(failure.empty() ? 0 : 1);
   }
@@ -149,7 +190,8 @@ TEST_P(CrashTest, AProcessThatEndsAtAnyOperationLeavesOldOrNew) {
       const TemporaryFolder folder;
       const std::string path = folder / "a";
       save_old(path, kind());
-      EXPECT_FALSE(save_in_child(path, fault, at, kind())) << "nothing happened at operation " << at;
+      FaultyFiles files(fault, at);
+      EXPECT_FALSE(save_in_child(path, files, kind())) << "nothing happened at operation " << at;
       const std::string found = content(path);
       ASSERT_TRUE(found == before() || found == "new") << found << " at operation " << at;
       ++(found == "new" ? num_new : num_old);
@@ -161,6 +203,21 @@ TEST_P(CrashTest, AProcessThatEndsAtAnyOperationLeavesOldOrNew) {
     }
   EXPECT_GE(num_old, 15);
   EXPECT_GE(num_new, 2);
+}
+
+TEST_P(CrashTest, APowerCutAtAnyOperationLeavesOldOrNew) {
+  const int num_operations = count_operations(kind());
+  int num_new = 0;
+  for (int at = 1; at <= num_operations; ++at) {
+    const TemporaryFolder folder;
+    save_old(folder / "a", kind());
+    PowerCut files(at);
+    EXPECT_FALSE(save_in_child(folder / "a", files, kind())) << "nothing happened at operation " << at;
+    const std::string found = content(folder / "a");
+    ASSERT_TRUE(found == before() || found == "new") << found << " at operation " << at;
+    num_new += found == "new";
+  }
+  EXPECT_GE(num_new, 1);
 }
 
 TEST_P(CrashTest, AnErrorAtAnyOperationLeavesOldOrNewAndIsRaisedOnEveryRank) {
@@ -191,6 +248,25 @@ TEST_P(CrashTest, AnErrorAtAnyOperationLeavesOldOrNewAndIsRaisedOnEveryRank) {
       ASSERT_EQ(content(path), "new");
       ASSERT_EQ(names_beside(folder), std::vector<std::string>{"a"});
     }
+}
+
+TEST(PowerCut, ShowsAnIndexThatComesBeforeTheData) {
+  for (const bool overwrite : {false, true}) {
+    const Kind kind{overwrite, false};
+    const int num_operations = count_operations(kind);
+    int num_damaged = 0;
+    for (int at = 1; at <= num_operations; ++at) {
+      const TemporaryFolder folder;
+      save_old(folder / "a", kind);
+      PowerCut files(at);
+      arm_defect(Defect::saved_index_before_data);
+      save_in_child(folder / "a", files, kind);
+      arm_defect(Defect::none);
+      const std::string found = content(folder / "a");
+      num_damaged += found != (overwrite ? "old" : "none") && found != "new";
+    }
+    EXPECT_GE(num_damaged, 2);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, CrashTest, ::testing::Combine(::testing::Bool(), ::testing::Bool()),

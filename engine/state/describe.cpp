@@ -49,6 +49,7 @@ Description describe(const Tree& tree) {
     const Tensor& tensor = entry.tensor;
     if (tensor.is_meta())
       throw Error(str("`", entry.key, "` is on the meta device and has no values"), "materialize the model first");
+    check_not_partial(entry);
     HeldTensor held;
     held.key = entry.key;
     held.dtype = tensor.dtype();

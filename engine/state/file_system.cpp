@@ -55,6 +55,10 @@ void FileSystem::write(int file, const std::string& path, const void* bytes, std
 
 void FileSystem::sync(int file, const std::string& path) { require(::fsync(file) == 0, "flush", path); }
 
+void FileSystem::begin_sync(int file, std::uint64_t offset, std::uint64_t size) {
+  ::sync_file_range(file, static_cast<off64_t>(offset), static_cast<off64_t>(size), SYNC_FILE_RANGE_WRITE);
+}
+
 void FileSystem::close(int file, const std::string& path) { require(::close(file) == 0, "close", path); }
 
 void FileSystem::sync_folder(const std::string& path) {
@@ -82,6 +86,8 @@ void FileSystem::remove_file(const std::string& path) { require(::unlink(path.c_
 void FileSystem::remove_folder(const std::string& path) {
   require(::rmdir(path.c_str()) == 0, "remove the folder", path);
 }
+
+std::unique_ptr<InputFile> FileSystem::open(const std::string& path) { return std::make_unique<InputFile>(path); }
 
 FileSystem& real_files() {
   static FileSystem files;
@@ -128,34 +134,6 @@ std::string read_text(const std::string& path) {
   std::string text(static_cast<std::size_t>(file.bytes()), '\0');
   file.read(0, text.data(), text.size());
   return text;
-}
-
-InputFile::InputFile(const std::string& path) : path_(path) {
-  file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  require(file_ >= 0, "read", path);
-  struct stat status = {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(file_);
-    throw Error(str("cannot read `", path, "`: it is not a regular file"), "restore the checkpoint from a copy");
-  }
-  bytes_ = static_cast<std::uint64_t>(status.st_size);
-}
-
-InputFile::~InputFile() { ::close(file_); }
-
-void InputFile::read(std::uint64_t offset, void* to, std::size_t size) const {
-  char* next = static_cast<char*>(to);
-  while (size > 0) {
-    const ssize_t count = ::pread(file_, next, size, static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    require(count >= 0, "read", path_);
-    if (count == 0)
-      throw Error(str("`", path_, "` ends at byte ", offset, ", and ", size, " more are needed"),
-                  "restore the checkpoint from a copy");
-    next += count;
-    offset += static_cast<std::uint64_t>(count);
-    size -= static_cast<std::size_t>(count);
-  }
 }
 
 }  // namespace lockstep::state

@@ -1,13 +1,17 @@
 // Every change that a save makes to the file system goes through this interface: each function is one operation. A test
-// can count the operations, and end the process or fail at any of them.
+// can count the operations, and end the process or fail at any of them. A load opens its files here, so that a test can
+// count the bytes that it reads.
 //
 // All functions throw Error naming the operation, the path and the reason.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
+
+#include "engine/state/input_file.hpp"
 
 namespace lockstep::state {
 
@@ -18,12 +22,17 @@ class FileSystem {
   virtual int create(const std::string& path);  // a new file for writing; a descriptor; Error if the path exists
   virtual void write(int file, const std::string& path, const void* bytes, std::size_t size);
   virtual void sync(int file, const std::string& path);  // returns when the bytes are on the disk
+  // The disk may begin to write these bytes. A hint, which cannot fail, and no operation.
+  virtual void begin_sync(int file, std::uint64_t offset, std::uint64_t size);
   virtual void close(int file, const std::string& path);
   virtual void sync_folder(const std::string& path);  // returns when names in the folder are on the disk
   virtual void rename(const std::string& from, const std::string& to);
   virtual void exchange(const std::string& a, const std::string& b);  // swaps two folders at once
   virtual void remove_file(const std::string& path);
   virtual void remove_folder(const std::string& path);  // an empty one
+
+  // Opens a file of a checkpoint for a load. It changes nothing, and is no operation of a save.
+  virtual std::unique_ptr<InputFile> open(const std::string& path);
 };
 FileSystem& real_files();
 
@@ -37,22 +46,5 @@ bool exists(const std::string& path);
 std::vector<std::string> names_in(const std::string& folder);  // sorted
 std::uint64_t bytes_of(const std::string& path);               // throws Error for anything but a regular file
 std::string read_text(const std::string& path);
-
-// A file that is open for reading.
-class InputFile {
- public:
-  explicit InputFile(const std::string& path);
-  ~InputFile();
-  InputFile(const InputFile&) = delete;
-  InputFile& operator=(const InputFile&) = delete;
-  std::uint64_t bytes() const { return bytes_; }
-  // Reads exactly `size` bytes at `offset`. Throws Error if the file ends before.
-  void read(std::uint64_t offset, void* to, std::size_t size) const;
-
- private:
-  std::string path_;
-  int file_ = -1;
-  std::uint64_t bytes_ = 0;
-};
 
 }  // namespace lockstep::state

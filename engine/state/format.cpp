@@ -1,6 +1,7 @@
 #include "engine/state/format.hpp"
 
 #include <algorithm>
+#include <cstring>
 
 #include <nlohmann/json.hpp>
 
@@ -19,20 +20,45 @@ constexpr int max_depth = 100;
 
 Json list_of(const Dims& dims) { return std::vector<std::int64_t>(dims.begin(), dims.end()); }
 
-Json json_of(const SavedChunk& chunk) {
-  Json hashes = Json::array();
-  for (const std::uint64_t hash : chunk.hashes) hashes.push_back(hash_text(hash));
+// The hashes of all chunks, 8 bytes each (little-endian).
+class HashTable {
+ public:
+  // The number of hashes before those of the chunk. Chunks of tied tensors are one.
+  std::uint64_t add(const SavedChunk& chunk) {
+    const auto [at, is_new] =
+        first_.emplace(std::pair(chunk.file, chunk.offset), bytes_.size() / sizeof(std::uint64_t));
+    if (is_new) {
+      append(chunk.hashes);
+      append(chunk.tile_hashes);
+    }
+    return at->second;
+  }
+  std::string take() { return std::move(bytes_); }
+
+ private:
+  void append(const std::vector<std::uint64_t>& hashes) {
+    bytes_.append(reinterpret_cast<const char*>(hashes.data()), bounded_bytes<std::uint64_t>(std::ssize(hashes)));
+  }
+
+  std::map<std::pair<std::string, std::uint64_t>, std::uint64_t> first_;  // by file and offset
+  std::string bytes_;
+};
+
+Json json_of(const SavedChunk& chunk, HashTable& table) {
   return {{"file", chunk.file},
           {"byte_offset", chunk.offset},
           {"offsets", list_of(chunk.box.offsets)},
           {"shape", list_of(chunk.box.sizes)},
           {"hash_block", chunk.hash_block},
-          {"hashes", std::move(hashes)}};
+          {"tile_parts", list_of(chunk.tile_parts)},
+          {"first_hash", table.add(chunk)}};
 }
 
 class IndexReader {
  public:
-  explicit IndexReader(const std::string& file) : file_(file) {}
+  // `hashes`: the bytes of hashes.bin.
+  IndexReader(const std::string& folder, std::string_view hashes)
+      : folder_(folder), file_(folder + "/" + index_name), hashes_(hashes) {}
 
   Index read(std::string_view text) const {
     const Json whole = parsed(text);
@@ -42,6 +68,8 @@ class IndexReader {
     if (!hash.is_string() || hash.get<std::string>() != hash_text(hash_of(content.dump())))
       refuse("its content does not have the hash that it states");
     Index index;
+    index.version = whole.at("version").get<int>();
+    if (index.version > 1) check_hashes(content);
     for (const auto& [name, bytes] : object(content, "files").items()) index.files[name] = file_bytes(name, bytes);
     for (const auto& [key, tensor] : object(content, "tensors").items())
       index.tensors[key] = tensor_of(key, tensor, index.files);
@@ -54,15 +82,23 @@ class IndexReader {
     throw Error(str("`", file_, "` is no index of a checkpoint: ", why), "restore the checkpoint from a copy");
   }
 
+  // The parser recurses per level, so that the levels are counted first. Its own callback for this purpose would take
+  // time that grows with the square of the number of tensors.
   Json parsed(std::string_view text) const {
-    const auto watch = [this](int depth, Json::parse_event_t event, Json&) {
-      using Event = Json::parse_event_t;
-      if ((event == Event::object_start || event == Event::array_start) && depth >= max_depth)
+    int depth = 0;
+    bool is_text = false;
+    for (std::size_t at = 0; at < text.size(); ++at) {
+      if (is_text && text[at] == '\\')
+        ++at;
+      else if (text[at] == '"')
+        is_text = !is_text;
+      else if (!is_text && (text[at] == '{' || text[at] == '[') && ++depth > max_depth)
         refuse(str("it nests deeper than ", max_depth));
-      return true;
-    };
+      else if (!is_text && (text[at] == '}' || text[at] == ']'))
+        --depth;
+    }
     try {
-      return Json::parse(text, watch);
+      return Json::parse(text);
     } catch (const Json::exception& error) {
       refuse(error.what());
     }
@@ -74,10 +110,10 @@ class IndexReader {
     const Json& format = member(whole, "format", "the index");
     if (format != format_name) refuse(str("its format is ", format.dump(), ", not \"", format_name, "\""));
     const Json& version = member(whole, "version", "the index");
-    if (!version.is_number_integer() || version != format_version)
-      throw Error(
-          str("`", file_, "` has format version ", version.dump(), ", and this program reads version ", format_version),
-          "load it with the program that wrote it");
+    if (!version.is_number_integer() || version < 1 || version > format_version)
+      throw Error(str("`", file_, "` has format version ", version.dump(), ", and this program reads versions up to ",
+                      format_version),
+                  "load it with the program that wrote it");
   }
 
   const Json& member(const Json& map, const char* name, const std::string& subject) const {
@@ -149,15 +185,65 @@ class IndexReader {
       refuse(str(subject, " has a chunk of ", bytes, " bytes at ", chunk.offset, " of `", chunk.file, "`, which has ",
                  known->second));
     chunk.hash_block = natural(member(value, "hash_block", subject), str("the hash block of ", subject));
-    const Json& hashes = member(value, "hashes", subject);
-    if (chunk.hash_block == 0 || !hashes.is_array() ||
-        hashes.size() != bytes / chunk.hash_block + (bytes % chunk.hash_block != 0))
+    if (chunk.hash_block == 0) refuse(str("the hash block of ", subject, " is 0"));
+    const std::uint64_t num_blocks = bytes / chunk.hash_block + (bytes % chunk.hash_block != 0);
+    if (const auto hashes = value.find("hashes"); hashes != value.end())
+      chunk.hashes = hashes_of_version_1(*hashes, subject);
+    else
+      take_hashes(subject, value, num_blocks, tensor, chunk);
+    if (chunk.hashes.size() != num_blocks)
       refuse(str(subject, " has a chunk with another number of hashes than of blocks"));
-    for (const Json& hash : hashes) {
-      if (!hash.is_string()) refuse(str("a hash of ", subject, " is no text"));
-      chunk.hashes.push_back(hash_from_text(hash.get<std::string>(), str("`", file_, "`: a hash of ", subject)));
-    }
     return chunk;
+  }
+
+  std::vector<std::uint64_t> hashes_of_version_1(const Json& value, const std::string& subject) const {
+    const std::string named = str("`", file_, "`: a hash of ", subject);
+    if (!value.is_array()) refuse(str("the hashes of ", subject, " are no list"));
+    std::vector<std::uint64_t> hashes;
+    for (const Json& hash : value) {
+      if (!hash.is_string()) refuse(str("a hash of ", subject, " is no text"));
+      hashes.push_back(hash_from_text(hash.get_ref<const std::string&>(), named));
+    }
+    return hashes;
+  }
+
+  // The hashes of a chunk from hashes.bin: those of its blocks, then those of its tiles.
+  void take_hashes(const std::string& subject, const Json& value, std::uint64_t num_blocks, const SavedTensor& tensor,
+                   SavedChunk& chunk) const {
+    const Dims parts = dims(member(value, "tile_parts", subject), str("the tile parts of a chunk of ", subject));
+    // The bytes of the chunk are within its file, so that the product of the parts cannot wrap around.
+    bool fits = parts.empty() || parts.size() == chunk.box.sizes.size();
+    for (int dim = 0; fits && dim < parts.size(); ++dim) fits = parts[dim] >= 1 && parts[dim] <= chunk.box.sizes[dim];
+    if (!fits)
+      refuse(str(subject, " has a chunk of shape ", to_text(chunk.box.sizes), " with tiles in ", to_text(parts),
+                 " parts"));
+    chunk.tile_parts = parts;
+    const std::uint64_t first = natural(member(value, "first_hash", subject), str("the first hash of ", subject));
+    const auto num_tiles = static_cast<std::uint64_t>(tensor.grid(chunk).num_tiles());
+    const std::uint64_t known = hashes_.size() / sizeof(std::uint64_t);
+    if (first > known || num_blocks > known - first || num_tiles > known - first - num_blocks)
+      refuse(str(subject, " has the hashes from ", first, " to ", first + num_blocks + num_tiles, " of `", hashes_name,
+                 "`, which has ", known));
+    chunk.hashes = hashes_at(first, num_blocks);
+    chunk.tile_hashes = hashes_at(first + num_blocks, num_tiles);
+  }
+
+  std::vector<std::uint64_t> hashes_at(std::uint64_t first, std::uint64_t count) const {
+    std::vector<std::uint64_t> hashes(static_cast<std::size_t>(count));
+    if (count > 0)
+      std::memcpy(hashes.data(), hashes_.data() + bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(first)),
+                  bounded_bytes<std::uint64_t>(static_cast<std::int64_t>(count)));
+    return hashes;
+  }
+
+  void check_hashes(const Json& content) const {
+    const Json& stated = object(content, "hashes");
+    const std::uint64_t bytes = natural(member(stated, "bytes", "`hashes`"), "the bytes of `hashes`");
+    const Json& hash = member(stated, "hash", "`hashes`");
+    if (bytes == hashes_.size() && hash.is_string() && hash.get<std::string>() == hash_text(hash_of(hashes_))) return;
+    throw Error(str("the file `", hashes_name, "` of the checkpoint `", folder_, "` is damaged: it has ",
+                    hashes_.size(), " bytes, and not the ", bytes, " bytes or the hash that the index says"),
+                "restore the checkpoint from a copy");
   }
 
   void check_box(const std::string& subject, const Box& box, const Dims& sizes) const {
@@ -169,27 +255,37 @@ class IndexReader {
                  to_text(box.sizes)));
   }
 
-  const std::string& file_;
+  const std::string& folder_;
+  const std::string file_;
+  const std::string_view hashes_;
 };
 
 }  // namespace
 
-std::string index_text(const Index& index) {
+IndexFiles index_files(const Index& index) {
   Json files = Json::object(), tensors = Json::object(), values = Json::object();
+  HashTable table;
   for (const auto& [name, bytes] : index.files) files[name] = bytes;
   for (const auto& [key, tensor] : index.tensors) {
     Json chunks = Json::array();
-    for (const SavedChunk& chunk : tensor.chunks) chunks.push_back(json_of(chunk));
+    for (const SavedChunk& chunk : tensor.chunks) chunks.push_back(json_of(chunk, table));
     tensors[key] = {
         {"dtype", safetensors_type(tensor.dtype)}, {"shape", list_of(tensor.sizes)}, {"chunks", std::move(chunks)}};
   }
   for (const auto& [key, value] : index.values) values[key] = Json::parse(value);
-  const Json content = {{"files", std::move(files)}, {"tensors", std::move(tensors)}, {"values", std::move(values)}};
+  const std::string hashes = table.take();
+  const Json content = {{"files", std::move(files)},
+                        {"tensors", std::move(tensors)},
+                        {"values", std::move(values)},
+                        {"hashes", {{"bytes", hashes.size()}, {"hash", hash_text(hash_of(hashes))}}}};
   const std::string text = content.dump();
-  return str("{\"format\":\"", format_name, "\",\"version\":", format_version, ",\"hash\":\"", hash_text(hash_of(text)),
-             "\",\n\"content\":", text, "}\n");
+  return {str("{\"format\":\"", format_name, "\",\"version\":", format_version, ",\"hash\":\"",
+              hash_text(hash_of(text)), "\",\n\"content\":", text, "}\n"),
+          hashes};
 }
 
-Index index_from_text(std::string_view text, const std::string& file) { return IndexReader(file).read(text); }
+Index index_from_files(const IndexFiles& files, const std::string& folder) {
+  return IndexReader(folder, files.hashes).read(files.text);
+}
 
 }  // namespace lockstep::state

@@ -57,7 +57,7 @@ void check_sizes(const std::string& key, const Dims& sizes, const Target& target
               "give the full state dict of the same module or optimizer");
 }
 
-// Rank 0's tensors on every rank, and its `text`. Keys without a target get undefined tensors.
+// This rank's shards of rank 0's tensors, and rank 0's `text`. Keys without a target get undefined tensors.
 std::string broadcast_from_rank_0(std::vector<TreeTensor>& tensors, const std::string& text, const FindTarget& find) {
   comm::ProcessGroup& world = comm::world_group();
   Json mine = {{"text", text}, {"tensors", Json::array()}};
@@ -85,7 +85,8 @@ std::string broadcast_from_rank_0(std::vector<TreeTensor>& tensors, const std::s
     call.family = comm::Family::checkpoint;
     call.owner = key;
     comm::broadcast(world, value, 0, call);
-    received.push_back({key, value});
+    // The full tensor is freed before the next one arrives.
+    received.push_back({key, shard_for(*target, value)});
   }
   tensors = std::move(received);
   return first.at("text").get<std::string>();

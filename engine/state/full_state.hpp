@@ -14,7 +14,7 @@ namespace lockstep::state {
 // module does not have, stay unchanged. With `from_rank_0`, all ranks of the world call it together: rank 0's state
 // dict is broadcast, with one broadcast per tensor (family checkpoint) on the device of the module's tensor; names that
 // the module does not have get undefined tensors. Throws Error if a tensor does not have the full sizes of the module's
-// tensor, with `from_rank_0` on every rank.
+// tensor, with `from_rank_0` on every rank. A rank then holds one full tensor at a time beside the shards.
 nn::StateDict shard_state_dict(const nn::ModulePtr& root, const nn::StateDict& full, bool from_rank_0 = false);
 
 // Replaces each state tensor with the full sizes of its parameter by this rank's shard, with the layout and on the

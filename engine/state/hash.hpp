@@ -1,18 +1,26 @@
-// The hashes of a checkpoint: XXH3 with 64 bits, of blocks of a chunk. A reader that needs some of a chunk verifies the
-// blocks that it reads, and not the full chunk.
+// The hash of checkpoints: XXH3 with 64 bits. tiles.hpp describes which bytes of a chunk are hashed together.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace lockstep::state {
 
 std::uint64_t hash_of(const void* bytes, std::size_t size);
+// A run of consecutive bytes of a tile (tiles.hpp).
+struct TileRun {
+  std::size_t tile = 0;
+  std::uint64_t begin = 0, length = 0;  // bytes
+};
+// hashes[run.tile] becomes the hash of the run, with its value before as the seed. The runs count from `bytes`.
+// `pitch`: the bytes to the runs of the next call, which are fetched into the cache; processors do not foresee such
+// steps.
+void hash_runs(const std::byte* bytes, const std::vector<TileRun>& runs, std::uint64_t pitch,
+               std::vector<std::uint64_t>& hashes);
 inline std::uint64_t hash_of(std::string_view text) { return hash_of(text.data(), text.size()); }
-// The bytes of a block of a chunk: a power of two from 512 B to 256 KiB, about a 64th of the chunk.
-std::uint64_t hash_block_of(std::uint64_t chunk_bytes);
 
 std::string hash_text(std::uint64_t hash);  // 16 hexadecimal digits
 // Throws Error naming `subject` unless the text has 16 lower-case hexadecimal digits.

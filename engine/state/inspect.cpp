@@ -20,10 +20,6 @@ std::uint64_t bytes_of(const SavedTensor& tensor) {
   return bounded_bytes(num_elements(tensor.sizes), size_of(tensor.dtype));
 }
 
-void verify_chunk(Reader& reader, const std::string& key, const SavedTensor& tensor, const SavedChunk& chunk) {
-  reader.verify(key, tensor, chunk, {{0, tensor.chunk_bytes(chunk)}});
-}
-
 // The bytes of a full tensor, verified.
 std::vector<std::byte> full_bytes(Reader& reader, const std::string& key) {
   const SavedTensor& tensor = reader.index().tensors.at(key);
@@ -31,10 +27,11 @@ std::vector<std::byte> full_bytes(Reader& reader, const std::string& key) {
   const Box whole{Dims(tensor.sizes.size(), 0), tensor.sizes};
   for (const SavedChunk& chunk : tensor.chunks) {
     reader.check_file(chunk.file);
-    verify_chunk(reader, key, tensor, chunk);
+    reader.verify(key, tensor, chunk, chunk.box);
     std::uint64_t at = 0;
     for (const ByteRange& range : byte_ranges(whole, chunk.box, size_of(tensor.dtype))) {
-      reader.read(chunk, at, bytes.data() + range.begin, static_cast<std::size_t>(range.length));
+      const auto size = static_cast<std::size_t>(range.length);
+      std::memcpy(bytes.data() + range.begin, reader.bytes(chunk, at, size), size);
       at += range.length;
     }
   }
@@ -96,7 +93,7 @@ std::string show_checkpoint(const std::string& folder) {
   }
   for (const auto& [name, bytes] : index.files) text += str(name, ": ", bytes, " bytes\n");
   return text + str(index.tensors.size(), " tensors of ", total, " bytes, ", index.values.size(), " values, ",
-                    index.files.size(), " files, format version ", format_version, "\n");
+                    index.files.size(), " files, format version ", index.version, "\n");
 }
 
 Verification verify_checkpoint(const std::string& folder) {
@@ -128,7 +125,7 @@ Verification verify_checkpoint(const std::string& folder) {
       if (unusable.contains(chunk.file) || !seen.insert({chunk.file, chunk.offset}).second) continue;
       result.num_chunks += 1;
       result.bytes += tensor.chunk_bytes(chunk);
-      note([&] { verify_chunk(reader, key, tensor, chunk); });
+      note([&] { reader.verify_all(key, tensor, chunk); });
     }
   }
   return result;

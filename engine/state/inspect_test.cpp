@@ -44,7 +44,7 @@ TEST(Inspect, ShowsTensorsValuesAndFiles) {
   const std::string text = show_checkpoint(folder / "a");
   EXPECT_THAT(text, HasSubstr("w       F32   2       96            (4, 6)\n"));
   EXPECT_THAT(text, HasSubstr("step = 5\n"));
-  EXPECT_THAT(text, HasSubstr("2 tensors of 120 bytes, 1 values, 2 files, format version 1\n"));
+  EXPECT_THAT(text, HasSubstr("2 tensors of 120 bytes, 1 values, 2 files, format version 2\n"));
 }
 
 TEST(Inspect, DiffComparesValuesAndNotShards) {

@@ -36,6 +36,7 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
   const Tensor& tensor = wanted.tensor;
   if (tensor.is_meta())
     throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
+  check_not_partial(wanted);
   if (saved.dtype == tensor.dtype() && saved.sizes == full_sizes(wanted)) return;
   throw Error(str(saved.sizes == full_sizes(wanted) ? "Type" : "Size", " mismatch for `", wanted.key,
                   "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
@@ -46,13 +47,15 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
 // ---- one load on one rank ----
 class Load {
  public:
-  Load(const State& state, const std::string& folder, const std::string& shown, bool partial)
-      : state_(state), partial_(partial), reader_(folder, shown) {}
+  Load(const State& state, const std::string& folder, const std::string& shown, const LoadOptions& options)
+      : state_(state),
+        partial_(options.partial),
+        reader_(folder, shown, options.files ? *options.files : real_files()) {}
 
   // Checks everything and reads the plain values. Returns the unexpected keys, a line each.
   std::string prepare();
-  void read_tensors();
-  // Sets the plain values of the objects.
+  void copy_tensors();
+  // Sets the plain values of the objects, and marks empty shards as changed.
   void commit();
   LoadReport report;
 
@@ -134,8 +137,7 @@ void Load::plan_tensors(const Tree& tree) {
     for (const HeldPart& part : held_parts(wanted)) {
       TensorLoad load{wanted.key, part.local, &saved, plan_reads(chunks, part.boxes)};
       for (const Piece& piece : load.pieces) {
-        const std::vector<ByteRange> ranges = byte_ranges(chunks[piece.chunk], piece.box, size_of(saved.dtype));
-        reader_.verify(wanted.key, saved, saved.chunks[piece.chunk], ranges);
+        reader_.verify(wanted.key, saved, saved.chunks[piece.chunk], piece.box);
         report.bytes_needed += bounded_bytes(piece.box.num_elements(), size_of(saved.dtype));
       }
       tensors_.push_back(std::move(load));
@@ -180,17 +182,19 @@ std::string Load::unexpected_keys(const Tree& tree) const {
   return unexpected;
 }
 
-void Load::read_tensors() {
+void Load::copy_tensors() {
   for (const TensorLoad& load : tensors_)
-    if (!load.pieces.empty()) reader_.read_pieces(*load.saved, load.pieces, load.local);
-  report.bytes_read = reader_.bytes_read();
-  report.bytes_verified = reader_.bytes_verified();
+    if (!load.pieces.empty()) reader_.copy_pieces(*load.saved, load.pieces, load.local);
+  report.bytes_read = reader_.bytes_verified();
 }
 
 void Load::commit() {
   for (const auto& [buffer, copy] : copies_) raw::copy_(buffer, copy);
   for (const auto& optimizer : optimizers_) optimizer->commit();
   for (const auto& [scaler, saved] : scalers_) scaler->load_state_dict(saved);
+  // Shards without an element are loaded like the others, so that all ranks see the same versions.
+  for (const TensorLoad& load : tensors_)
+    if (load.pieces.empty()) load.local.bump_version();
   for (const Generator::State& generator : generators_) RankContext::current().generator().set_state(generator);
 }
 
@@ -226,7 +230,7 @@ LoadReport load(const State& state, const std::string& folder, const LoadOptions
   const std::string operation = str("load_checkpoint `", shown, "`");
   std::unique_ptr<Load> load;
   const std::vector<std::string> unexpected = common_lines(agree(operation, [&] {
-    load = std::make_unique<Load>(state, folder, shown, options.partial);
+    load = std::make_unique<Load>(state, folder, shown, options);
     return load->prepare();
   }));
   if (!unexpected.empty() && !options.partial)  // on every rank
@@ -235,7 +239,7 @@ LoadReport load(const State& state, const std::string& folder, const LoadOptions
                 "load it into the state that was saved, or set `partial`");
   load->report.unexpected = unexpected;
   agree(operation, [&]() -> std::string {
-    load->read_tensors();
+    load->copy_tensors();
     load->commit();
     return "";
   });

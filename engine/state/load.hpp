@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/state/file_system.hpp"
 #include "engine/state/tree.hpp"
 
 namespace lockstep::state {
@@ -22,15 +23,15 @@ struct LoadOptions {
   // Loads the keys that both sides have. Otherwise a key of the state that the checkpoint lacks is an error, and so is
   // a key of the checkpoint below a part of the state that no rank's state has.
   bool partial = false;
-  std::string shown = {};  // the name of the folder in messages; empty: the folder
+  std::string shown = {};       // the name of the folder in messages; empty: the folder
+  FileSystem* files = nullptr;  // null: the real file system
 };
 struct LoadReport {
   std::map<std::string, std::string> values;  // of the plain values of the state, as JSON
   std::vector<std::string> missing;           // keys of this rank's state that the checkpoint lacks
   std::vector<std::string> unexpected;        // keys of the checkpoint below a part of the state; no rank wants them
   std::uint64_t bytes_needed = 0;             // of this rank's tensors
-  std::uint64_t bytes_read = 0;               // from chunks into tensors
-  std::uint64_t bytes_verified = 0;           // read before to compare hashes: whole blocks
+  std::uint64_t bytes_read = 0;               // of the files of ranks: whole blocks or tiles, each once
 };
 
 // Optimizers get the state of those parameters that the checkpoint has: it is created or removed as needed. Waits for

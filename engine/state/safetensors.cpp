@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <cstring>
 #include <set>
+#include <unordered_set>
 
 #include <nlohmann/json.hpp>
 
@@ -214,14 +215,17 @@ std::vector<SafetensorsEntry> read_safetensors_header(std::string_view first_byt
 
 std::string safetensors_header(const std::vector<SafetensorsEntry>& entries) {
   Json header = Json::object();
+  auto& members = header.get_ref<Json::object_t&>();  // an assignment by name would search all names before it
+  std::unordered_set<std::string_view> names;
   for (const SafetensorsEntry& entry : entries) {
-    if (entry.name == "__metadata__" || header.contains(entry.name))
+    if (entry.name == "__metadata__" || !names.insert(entry.name).second)
       throw Error(str("a safetensors file cannot hold the name `", entry.name, "`",
                       entry.name == "__metadata__" ? "" : " twice"),
                   "give each tensor its own name");
     const std::vector<std::int64_t> shape(entry.sizes.begin(), entry.sizes.end());
-    header[entry.name] = {
-        {"dtype", type_name(entry.dtype)}, {"shape", shape}, {"data_offsets", {entry.begin, entry.end}}};
+    members.emplace_back(
+        entry.name,
+        Json{{"dtype", type_name(entry.dtype)}, {"shape", shape}, {"data_offsets", {entry.begin, entry.end}}});
   }
   std::string text = header.dump();
   text.append((8 - text.size() % 8) % 8, ' ');

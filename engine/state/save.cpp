@@ -69,9 +69,9 @@ std::vector<Tensor> views_of_chunks(const Tree& tree, const std::vector<PlannedC
   return views;
 }
 
-std::string write_from_tensors(const Work& work) {
-  return write_chunks(*work.files, work.path(), work.chunks(),
-                      [&](std::size_t i, const auto& consume) { with_host_bytes(work.views[i], consume); });
+std::string write_from_tensors(const Work& work, RankFile& file) {
+  return file.write(work.chunks(),
+                    [&](std::size_t i, const auto& consume) { with_host_bytes(work.views[i], consume); });
 }
 
 // Whether the values must be copied into the snapshot.
@@ -92,10 +92,13 @@ void take_snapshot(const Work& work, Snapshot& snapshot) {
 }
 
 std::string write_from_snapshot(const Work& work, const std::byte* snapshot) {
-  return write_chunks(*work.files, work.path(), work.chunks(), [&](std::size_t i, const auto& consume) {
+  RankFile file(*work.files, work.path());
+  std::string hashes = file.write(work.chunks(), [&](std::size_t i, const auto& consume) {
     const PlannedChunk& chunk = work.chunks()[i];
     consume(snapshot + chunk.begin, static_cast<std::size_t>(chunk.bytes()));
   });
+  file.finish();
+  return hashes;
 }
 
 // ---- the ranks of an asynchronous save exchange hashes as files, because its threads issue no collectives ----
@@ -183,14 +186,26 @@ std::shared_ptr<PendingSave> perform(Work& work, const State& state, const SaveO
     });
     return start(std::move(work));
   }
+  RankFile file(*work.files, work.path());
   const std::vector<std::string> hashes = agree(work.operation, [&] {
     announce();
-    return write_from_tensors(work);
+    return write_from_tensors(work, file);
   });
-  agree(work.operation, [&]() -> std::string {
+  const auto finish = [&]() -> std::string {
+    file.finish();
+    return "";
+  };
+  const auto publish_index = [&]() -> std::string {
     if (work.rank == 0) publish(*work.files, work.paths, index_of(work.plan, hashes, work.values));
     return "";
-  });
+  };
+  if (defect_armed(Defect::saved_index_before_data)) [[unlikely]] {
+    agree(work.operation, publish_index);
+    agree(work.operation, finish);
+    return nullptr;
+  }
+  agree(work.operation, finish);
+  agree(work.operation, publish_index);
   return nullptr;
 }
 

@@ -9,6 +9,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/layout/flat_parameter.hpp"
+#include "engine/layout/placement.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/state/optimizer_values.hpp"
 #include "engine/tensor/ops.hpp"
@@ -103,6 +104,13 @@ std::vector<HeldPart> held_parts(const TreeTensor& entry) {
   const int rank = RankContext::current().rank();
   if (entry.stretch) return parts_of_stretch(entry.tensor, *entry.stretch, rank);
   return {{local_tensor(entry.tensor), held_boxes(global_sizes(entry.tensor), entry.tensor.layout(), rank)}};
+}
+
+void check_not_partial(const TreeTensor& entry) {
+  const LayoutPtr layout = entry.tensor.layout();
+  if (!layout || !layout::has_partial(*layout)) return;
+  throw Error(str("`", entry.key, "` is ", layout->text(), ": each rank holds a summand of its values"),
+              "redistribute it to a replicated or sharded placement first");
 }
 
 std::string random_state_text(const Generator::State& state) {

@@ -75,6 +75,9 @@ std::vector<HeldPart> held_parts(const TreeTensor& entry);
 // twice.
 Tree tree_of(const State& state);
 
+// Throws Error with the key if each rank holds a summand of the tensor's values: they have no place in a checkpoint.
+void check_not_partial(const TreeTensor& entry);
+
 // The keys of an optimizer's tensors and step counts: "PREFIX.state.PARAMETER.KEY".
 std::string optimizer_key(const std::string& prefix, const std::string& parameter, const std::string& key);
 // The state of a random generator as a JSON text, and back. Throws Error for any other text.

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <utility>
 
 #include <unistd.h>
 
@@ -78,25 +79,11 @@ std::uint64_t bytes_of_file(const std::vector<PlannedChunk>& chunks) {
 
 namespace {
 
-// Appends the hashes of the blocks of `bytes`.
-void append_hashes(std::string& hashes, const std::byte* bytes, std::size_t size, std::size_t block) {
-  for (std::size_t at = 0; at < size; at += block) {
-    const std::uint64_t hash = hash_of(bytes + at, std::min(block, size - at));
-    hashes.append(reinterpret_cast<const char*>(&hash), sizeof hash);
-  }
+void append_hash(std::string& hashes, std::uint64_t hash) {
+  hashes.append(reinterpret_cast<const char*>(&hash), sizeof hash);
 }
 
-// Writes and hashes the bytes of a chunk, so that each is read from memory once.
-void write_chunk(FileSystem& files, int file, const std::string& path, const std::byte* bytes, std::size_t size,
-                 std::string& hashes) {
-  const auto block = static_cast<std::size_t>(hash_block_of(size));
-  const std::size_t step = std::max<std::size_t>(block, 1 << 20);  // a multiple of the block
-  for (std::size_t at = 0; at < size; at += step) {
-    const std::size_t count = std::min(step, size - at);
-    append_hashes(hashes, bytes + at, count, block);
-    files.write(file, path, bytes + at, count);
-  }
-}
+TileGrid grid_of_chunk(const PlannedChunk& chunk) { return grid_of(chunk.box.sizes, size_of(chunk.dtype)); }
 
 bool is_left_out(std::size_t chunk, std::size_t num_chunks) {
   return chunk + 1 == num_chunks && defect_armed(Defect::saved_chunk_of_zeros);
@@ -104,26 +91,54 @@ bool is_left_out(std::size_t chunk, std::size_t num_chunks) {
 
 }  // namespace
 
-std::string write_chunks(FileSystem& files, const std::string& path, const std::vector<PlannedChunk>& chunks,
-                         const ChunkBytes& bytes_of_chunk) {
+RankFile::~RankFile() {
+  if (file_ >= 0) ::close(file_);
+}
+
+// The disk writes while the rank goes on, so that less is left for the flush at the end.
+void RankFile::append(const void* bytes, std::size_t size) {
+  constexpr std::uint64_t begun_together = 8 << 20;
+  files_.write(file_, path_, bytes, size);
+  written_ += size;
+  if (written_ - begun_ < begun_together) return;
+  files_.begin_sync(file_, begun_, written_ - begun_);
+  begun_ = written_;
+}
+
+// Writes and hashes in steps, so that each byte is read from memory once.
+void RankFile::write_chunk(const PlannedChunk& chunk, const std::byte* bytes, std::string& hashes) {
+  const auto size = static_cast<std::size_t>(chunk.bytes()), block = static_cast<std::size_t>(hash_block_of(size));
+  const std::size_t step = std::max<std::size_t>(block, 1 << 20);  // a multiple of the block
+  const TileGrid grid = grid_of_chunk(chunk);
+  TileHashes tiles(grid);
+  for (std::size_t at = 0; at < size; at += step) {
+    const std::size_t end = std::min(at + step, size);
+    for (std::size_t begin = at; begin < end; begin += block)
+      append_hash(hashes, hash_of(bytes + begin, std::min(block, end - begin)));
+    if (!grid.is_empty()) tiles.add_lines(bytes, static_cast<std::int64_t>(end / grid.line_bytes()));
+    append(bytes + at, end - at);
+  }
+  for (const std::uint64_t hash : tiles.values()) append_hash(hashes, hash);
+}
+
+std::string RankFile::write(const std::vector<PlannedChunk>& chunks, const ChunkBytes& bytes_of_chunk) {
   std::string hashes;
   if (chunks.empty()) return hashes;
   const std::string header = header_of_file(chunks);
-  const int file = files.create(path);
-  try {
-    files.write(file, path, header.data(), header.size());
-    for (std::size_t i = 0; i < chunks.size(); ++i)
-      bytes_of_chunk(i, [&](const std::byte* bytes, std::size_t size) {
-        const std::vector<std::byte> zeros(is_left_out(i, chunks.size()) ? size : 0);
-        write_chunk(files, file, path, zeros.empty() ? bytes : zeros.data(), size, hashes);
-      });
-    files.sync(file, path);
-  } catch (...) {
-    ::close(file);
-    throw;
-  }
-  files.close(file, path);
+  file_ = files_.create(path_);
+  append(header.data(), header.size());
+  for (std::size_t i = 0; i < chunks.size(); ++i)
+    bytes_of_chunk(i, [&](const std::byte* bytes, std::size_t size) {
+      const std::vector<std::byte> zeros(is_left_out(i, chunks.size()) ? size : 0);
+      write_chunk(chunks[i], zeros.empty() ? bytes : zeros.data(), hashes);
+    });
   return hashes;
+}
+
+void RankFile::finish() {
+  if (file_ < 0) return;
+  files_.sync(file_, path_);
+  files_.close(std::exchange(file_, -1), path_);
 }
 
 Index index_of(const WritePlan& plan, const std::vector<std::string>& hashes,
@@ -137,16 +152,20 @@ Index index_of(const WritePlan& plan, const std::vector<std::string>& hashes,
     const std::uint64_t header = header_of_file(chunks).size();
     index.files[file_of_rank(rank)] = bytes_of_file(chunks);
     std::size_t at = 0;
+    const auto next = [&] {
+      std::uint64_t hash = 0;
+      if (hashes[rank].size() < at + sizeof hash)
+        throw Error(str("rank ", rank, " reports too few hashes"), "save again");
+      std::memcpy(&hash, hashes[rank].data() + at, sizeof hash);
+      at += sizeof hash;
+      return hash;
+    };
     for (const PlannedChunk& chunk : chunks) {
-      SavedChunk saved{file_of_rank(rank), header + chunk.begin, chunk.box, hash_block_of(chunk.bytes()), {}};
-      for (std::uint64_t begin = 0; begin < chunk.bytes(); begin += saved.hash_block) {
-        std::uint64_t hash = 0;
-        if (hashes[rank].size() < at + sizeof hash)
-          throw Error(str("rank ", rank, " reports too few hashes"), "save again");
-        std::memcpy(&hash, hashes[rank].data() + at, sizeof hash);
-        at += sizeof hash;
-        saved.hashes.push_back(hash);
-      }
+      const TileGrid grid = grid_of_chunk(chunk);
+      SavedChunk saved{
+          file_of_rank(rank), header + chunk.begin, chunk.box, hash_block_of(chunk.bytes()), {}, grid.parts, {}};
+      for (std::uint64_t begin = 0; begin < chunk.bytes(); begin += saved.hash_block) saved.hashes.push_back(next());
+      for (std::int64_t tile = 0; tile < grid.num_tiles(); ++tile) saved.tile_hashes.push_back(next());
       index.tensors[chunk.key].chunks.push_back(std::move(saved));
     }
     if (at != hashes[rank].size()) throw Error(str("rank ", rank, " reports too many hashes"), "save again");
@@ -157,7 +176,9 @@ Index index_of(const WritePlan& plan, const std::vector<std::string>& hashes,
 }
 
 void publish(FileSystem& files, const SavePaths& paths, const Index& index) {
-  write_file(files, paths.file(index_name), index_text(index));
+  const IndexFiles contents = index_files(index);
+  write_file(files, paths.file(hashes_name), contents.hashes);
+  write_file(files, paths.file(index_name), contents.text);
   files.sync_folder(paths.temporary);
   const bool replaces = exists(paths.folder);
   if (replaces)

@@ -37,11 +37,30 @@ std::uint64_t bytes_of_file(const std::vector<PlannedChunk>& chunks);
 // Calls consume(bytes, size) once with the bytes of a chunk.
 using ChunkBytes = std::function<void(std::size_t chunk,
                                       const std::function<void(const std::byte* bytes, std::size_t size)>& consume)>;
-// Writes and flushes the file of a rank. Returns the hashes of its chunks, 8 bytes each, in order.
-std::string write_chunks(FileSystem& files, const std::string& path, const std::vector<PlannedChunk>& chunks,
-                         const ChunkBytes& bytes_of_chunk);
+// The file of a rank while it is written. The object closes the file if finish() is not called.
+class RankFile {
+ public:
+  RankFile(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {}
+  ~RankFile();
+  RankFile(const RankFile&) = delete;
+  RankFile& operator=(const RankFile&) = delete;
+  // Creates the file and writes header and chunks; nothing if there are no chunks. Returns the hashes of each chunk, 8
+  // bytes each, in order: those of its blocks, then those of its tiles.
+  std::string write(const std::vector<PlannedChunk>& chunks, const ChunkBytes& bytes_of_chunk);
+  // Flushes and closes the file.
+  void finish();
 
-// The index of a plan. `hashes`: the result of write_chunks on each rank. Throws Error if a rank gave another number
+ private:
+  void append(const void* bytes, std::size_t size);
+  void write_chunk(const PlannedChunk& chunk, const std::byte* bytes, std::string& hashes);
+
+  FileSystem& files_;
+  const std::string path_;
+  int file_ = -1;
+  std::uint64_t written_ = 0, begun_ = 0;  // bytes written; bytes that the disk was given
+};
+
+// The index of a plan. `hashes`: the result of RankFile::write on each rank. Throws Error if a rank gave another number
 // of hashes.
 Index index_of(const WritePlan& plan, const std::vector<std::string>& hashes,
                const std::map<std::string, std::string>& values);

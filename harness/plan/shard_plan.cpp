@@ -19,6 +19,7 @@ void ShardPlan::add_group(const std::vector<ModuleId>& modules, const std::vecto
   for (const TensorId parameter : parameters) owner_of_[parameter] = number;
   if (!added.choices.flat || parameters.empty()) return;
   std::vector<Dims> sizes;
+  sizes.reserve(parameters.size());
   for (const TensorId parameter : parameters) sizes.push_back(facts_.tensor(parameter).sizes);
   const FlatChoices& flat = *added.choices.flat;
   added.flat = FlatLayout(sizes, flat.shards ? added.choices.shard.size : 1,

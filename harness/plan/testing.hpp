@@ -73,10 +73,10 @@ class Model {
     planner_.at({"backward", 2, 0});
     planner_.backward_reaches(root);
     for (auto module = chain.rbegin(); module != chain.rend(); ++module) {
-      if (*module != root && watched_outputs_.count(*module) > 0) planner_.backward_reaches(*module);
+      if (*module != root && watched_outputs_.contains(*module)) planner_.backward_reaches(*module);
       report_gradients(*module);
       const bool first = module + 1 == chain.rend();
-      if (*module != root && watched_inputs_.count(*module) > 0 && (!first || first_needs_gradient))
+      if (*module != root && watched_inputs_.contains(*module) && (!first || first_needs_gradient))
         planner_.backward_leaves(*module);
     }
     for (const NamedTensor& parameter : facts_.module(root).parameters) report_gradient(parameter.id);

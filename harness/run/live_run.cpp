@@ -228,6 +228,10 @@ void LiveRun::record(const std::string& name, verdict::JsonText json) {
   outcome_.records.emplace_back(name, std::move(json));
 }
 
+void LiveRun::note_last_backward(const nn::ModulePtr& module, bool is_last) {
+  if (trace_bits_) trace_bits_->note_last_backward(module, is_last);
+}
+
 void LiveRun::add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook) {
   std::shared_ptr<std::vector<std::function<void()>>>& hooks = before_all_reduce_[module.get()];
   if (hooks) {

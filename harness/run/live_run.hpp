@@ -54,6 +54,8 @@ class LiveRun final : public StepRunner {
   // Runs the hook before each all_reduce of a replicated module, on the stream that does the work. Several hooks of one
   // module run in the order they were added.
   void add_before_all_reduce(const nn::ModulePtr& module, std::function<void()> hook);
+  // `set_flags` has set is_last_backward at these modules.
+  void note_last_backward(const nn::ModulePtr& module, bool is_last);
   // Hands in the outcome collected so far, then ends the process by a signal.
   [[noreturn]] void end_by_kill();
 

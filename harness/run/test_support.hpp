@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,6 +26,7 @@ struct TextOptions {
   std::string routines;   // "name\n---\ntext of the routine", or empty
   std::size_t index = 0;  // of the case to run
   RankLimits limits{};
+  std::string* trace = nullptr;  // gets the trace of bits of the first rank
 };
 
 struct Ran {
@@ -67,6 +70,7 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   spec.case_folder = (folder / "case").string();
   spec.collective_deadline_seconds = 5;
   spec.limits = options.limits;
+  if (options.trace) spec.trace_bits = (folder / "trace").string();
   Ran ran;
   if (options.world_size == 1 && options.launch == "thread") {
     RankContext context(0, 1);
@@ -85,6 +89,10 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   blank.scenario = scenario->name;
   blank.case_id = spec.test_case->id;
   ran.result = verdict::judge(std::move(blank), expectation_of(spec), {{"", ran.outcomes}});
+  if (options.trace) {
+    std::ifstream file(spec.trace_bits + ".stage-0.rank-0.jsonl");
+    options.trace->assign(std::istreambuf_iterator<char>(file), {});
+  }
   std::filesystem::remove_all(folder);
   return ran;
 }

@@ -291,7 +291,7 @@ class Checker {
       check_expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
     }
-    for (const std::vector<NamedExpr>* list : {&model.parameters, &model.buffers}) {
+    for (const std::vector<NamedExpr>* list : {&model.parameters, &model.buffers, &model.non_persistent_buffers}) {
       for (const NamedExpr& entry : *list) {
         check_expression(*entry.value, scope, file);
         scope.known.insert(entry.name);

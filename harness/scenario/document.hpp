@@ -91,7 +91,8 @@ struct ModelDefinition {
   std::vector<NamedExpr> children;  // in registration order, like parameters and buffers
   std::vector<NamedExpr> parameters;
   std::vector<NamedExpr> buffers;
-  std::vector<MethodDefinition> methods;  // including forward, whether under `forward` or under `methods`
+  std::vector<NamedExpr> non_persistent_buffers;  // state dicts and checkpoints leave them out
+  std::vector<MethodDefinition> methods;          // including forward, whether under `forward` or under `methods`
 
   const MethodDefinition* method(std::string_view name) const;
 };

@@ -156,6 +156,7 @@ TEST(Document, ReadsModels) {
     children: {inner: "Linear(dim, dim)", 1: Part()}
     parameters: {p: "randn(dim, dim)"}
     buffers: {b: zeros(dim)}
+    non_persistent_buffers: {n: ones(2)}
     methods:
       part(x, y, factor=scale * 1): inner(x) @ p + b
       forward(x):
@@ -170,6 +171,8 @@ TEST(Document, ReadsModels) {
   EXPECT_EQ(model->arguments[1].default_value->value.as_double(), 1.5);
   EXPECT_EQ(model->children[1].name, "1");
   EXPECT_EQ(model->buffers[0].name, "b");
+  ASSERT_EQ(model->non_persistent_buffers.size(), 1u);
+  EXPECT_EQ(model->non_persistent_buffers[0].name, "n");
   const MethodDefinition* part = model->method("part");
   ASSERT_NE(part, nullptr);
   EXPECT_EQ(part->inputs, (std::vector<std::string>{"x", "y"}));

@@ -50,6 +50,8 @@ ModelDefinition Reader::read_model(const std::string& name, const YamlNode& key,
   if (const YamlNode* values = find(node, "parameters"))
     model.parameters = named_expressions(*values, "`parameters`", false);
   if (const YamlNode* values = find(node, "buffers")) model.buffers = named_expressions(*values, "`buffers`", false);
+  if (const YamlNode* values = find(node, "non_persistent_buffers"))
+    model.non_persistent_buffers = named_expressions(*values, "`non_persistent_buffers`", false);
 
   if (const YamlNode* methods = find(node, "methods"); methods != nullptr && require_map(*methods, "`methods`")) {
     for (const auto& [method, value] : methods->entries) read_method(model, *method, *value);
@@ -76,7 +78,8 @@ ModelDefinition Reader::read_model(const std::string& name, const YamlNode& key,
 void Reader::check_distinct_names(const ModelDefinition& model) {
   std::vector<std::pair<std::string, Place>> names;
   for (const ArgumentDefinition& argument : model.arguments) names.emplace_back(argument.name, argument.place);
-  for (const std::vector<NamedExpr>* list : {&model.children, &model.parameters, &model.buffers}) {
+  for (const std::vector<NamedExpr>* list :
+       {&model.children, &model.parameters, &model.buffers, &model.non_persistent_buffers}) {
     for (const NamedExpr& entry : *list) names.emplace_back(entry.name, entry.place);
   }
   for (const MethodDefinition& method : model.methods) names.emplace_back(method.name, method.place);

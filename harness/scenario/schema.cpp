@@ -162,6 +162,7 @@ Json model_schema() {
   properties["children"] = map_of({{"type", "string"}}, "^([a-z][a-z0-9_]*|[0-9]+)$");
   properties["parameters"] = map_of({{"type", "string"}}, name_pattern);
   properties["buffers"] = map_of({{"type", "string"}}, name_pattern);
+  properties["non_persistent_buffers"] = map_of({{"type", "string"}}, name_pattern);
   const Json body = {{"anyOf", Json::array({Json{{"type", Json::array({"string", "number"})}},
                                             Json{{"type", "object"}, {"required", {"return"}}}})}};
   properties["forward"] = body;

@@ -67,6 +67,8 @@ const std::vector<KeySpec>& model_keys() {
       {"children", false, "modules by name, built in this order"},
       {"parameters", false, "tensors by name, drawn in this order after the children are built"},
       {"buffers", false, "tensors by name, drawn in this order after the parameters"},
+      {"non_persistent_buffers", false,
+       "buffers that state dicts and checkpoints leave out, drawn in this order after the others"},
       {"forward", false, "the output, as an expression of one input named `x`"},
       {"methods", false,
        "`name(input, option=default): expression`; instead of the expression a map of names and expressions whose last "

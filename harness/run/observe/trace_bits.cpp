@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <utility>
 
 #include <xxhash.h>
 
@@ -61,6 +62,11 @@ struct Record {
   }
 };
 
+bool is_among(const std::vector<nn::NamedModule>& modules, const nn::ModulePtr& module) {
+  return std::any_of(modules.begin(), modules.end(),
+                     [&](const nn::NamedModule& entry) { return entry.module == module; });
+}
+
 }  // namespace
 
 struct TraceBits::Records {
@@ -87,19 +93,21 @@ void TraceBits::after_step(scenario::Verb verb, const std::string& name, const V
 }
 
 void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
-  std::erase_if(roots_, [](const auto& entry) { return entry.second.expired(); });
-  roots_.emplace_back(name, root);
+  std::erase_if(roots_, [](const Root& entry) { return entry.module.expired(); });
+  const auto reached = std::make_shared<bool>(false);
+  roots_.push_back({name, root, reached});
   for (const nn::NamedModule& entry : nn::named_modules(root)) {
     const std::string path = full_path(name, entry.path);
     entry.module->add_post_forward(
-        [records = records_, path](nn::Module&, const nn::Inputs&, nn::Structure& outputs) {
+        [records = records_, path, reached](nn::Module&, const nn::Inputs&, nn::Structure& outputs) {
           const bool is_recomputation = recomputing();
           int index = 0;
           for (const Tensor& output : nn::tensors_of(outputs)) {
             Records::add(records, is_recomputation ? "recompute" : "forward", path, index, output);
             // A leaf was not computed by this module; the gradients of parameters are hashed after backward.
             if (grad_enabled() && requires_grad(output) && !is_leaf(output))
-              add_hook(output, [records, path, index](const Tensor& gradient) {
+              add_hook(output, [records, path, index, reached](const Tensor& gradient) {
+                *reached = true;
                 Records::add(records, "backward", path, index, gradient);
                 return Tensor();
               });
@@ -110,12 +118,29 @@ void TraceBits::add_hooks(const std::string& name, const nn::ModulePtr& root) {
   }
 }
 
+void TraceBits::note_last_backward(const nn::ModulePtr& module, bool is_last) {
+  const std::vector<nn::NamedModule> below = nn::named_modules(module);
+  std::erase_if(not_last_, [&](const std::weak_ptr<nn::Module>& weak) {
+    const nn::ModulePtr known = weak.lock();
+    return !known || (is_last && is_among(below, known));
+  });
+  if (!is_last) not_last_.push_back(module);
+}
+
+bool TraceBits::is_last(const nn::ModulePtr& root) const {
+  const std::vector<nn::NamedModule> modules = nn::named_modules(root);
+  return std::none_of(not_last_.begin(), not_last_.end(),
+                      [&](const std::weak_ptr<nn::Module>& known) { return is_among(modules, known.lock()); });
+}
+
 void TraceBits::hash_gradients() {
-  for (const auto& [name, weak] : roots_) {
-    const nn::ModulePtr root = weak.lock();
+  for (Root& entry : roots_) {
+    const nn::ModulePtr root = entry.module.lock();
     if (!root) continue;
-    for (const nn::NamedParameter& entry : nn::named_parameters(root))
-      Records::add(records_, "gradient", full_path(name, entry.path), 0, grad(entry.trained()));
+    if (std::exchange(*entry.reached, false)) entry.waits = !is_last(root);
+    if (entry.waits) continue;
+    for (const nn::NamedParameter& parameter : nn::named_parameters(root))
+      Records::add(records_, "gradient", full_path(entry.name, parameter.path), 0, grad(parameter.trained()));
   }
 }
 

@@ -34,6 +34,11 @@ class TraceBits {
   // Hooks a model that a step bound to `name`. After a backward, hashes the gradients of the parameters of all models.
   void after_step(scenario::Verb verb, const std::string& name, const Value& result);
 
+  // `set_flags` has set is_last_backward at a module. A backward that is not the last does not wait for the reductions,
+  // and a launch on the current stream must not read the gradients: those of the model are not hashed until a backward
+  // of it has waited.
+  void note_last_backward(const nn::ModulePtr& module, bool is_last);
+
   // Writes lines of JSON: the header, one line per record, and the number of records. Creates the folder. Throws Error
   // if writing fails. All streams must have been synchronized, or have failed.
   void write(const std::string& path, const RecordingHeader& header) const;
@@ -44,7 +49,15 @@ class TraceBits {
   void hash_gradients();
 
   std::shared_ptr<Records> records_;  // shared with queued launches
-  std::vector<std::pair<std::string, std::weak_ptr<nn::Module>>> roots_;
+  struct Root {
+    std::string name;
+    std::weak_ptr<nn::Module> module;
+    std::shared_ptr<bool> reached;  // by the current backward
+    bool waits = false;             // its reductions since the last backward that waited for them are in progress
+  };
+  bool is_last(const nn::ModulePtr& root) const;
+  std::vector<Root> roots_;
+  std::vector<std::weak_ptr<nn::Module>> not_last_;  // with is_last_backward: false
 };
 
 }  // namespace lockstep::run

@@ -141,6 +141,7 @@ void add_gradient(std::vector<plan::Planner::Gradient>& gradients, const Tensor&
 
 }  // namespace
 
+// The chunks of units are plain tensors, and have gradients on some ranks only.
 Value DryRun::clip_grad_norm(StepCall& call) {
   std::vector<plan::Planner::Gradient> gradients;
   for (const plan::ModuleId unit : shards_.units_below(call.module("model").module))

@@ -47,9 +47,14 @@ std::size_t erase_tensor_parallel(std::vector<plan::Collective>& collectives) {
   return std::erase_if(collectives, [](const plan::Collective& one) { return one.family == tensor_parallel; });
 }
 
+// "1 collective", "3 other collectives".
+std::string counted(std::size_t count, const char* kind = "") {
+  return str(count, " ", kind, count == 1 ? "collective" : "collectives");
+}
+
 // The collectives that no plan contains: those of steps that must fail, and those of families that are not planned.
 std::vector<std::string> never_planned(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
-  std::map<std::string, int> counts;
+  std::map<std::string, std::size_t> counts;
   for (std::size_t i = 0; i < log.size(); ++i) {
     if (is_within(left_out, i))
       counts["steps that must fail"] += 1;
@@ -59,8 +64,10 @@ std::vector<std::string> never_planned(const std::vector<comm::LogEntry>& log, c
   std::vector<std::string> texts;
   texts.reserve(counts.size());
   for (const auto& [kind, count] : counts)
-    texts.push_back(kind == "steps that must fail" ? str(kind, ": ", count, " collectives of them are in no plan")
-                                                   : str(kind, ": ", count, " collectives that steps ask for"));
+    texts.push_back(
+        kind == "steps that must fail"
+            ? str(kind, ": ", counted(count), count == 1 ? " of them is in no plan" : " of them are in no plan")
+            : str(kind, ": ", counted(count), count == 1 ? " that a step asks for" : " that steps ask for"));
   return texts;
 }
 
@@ -127,7 +134,7 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     erase_tensor_parallel(planned);
     const std::size_t count = erase_tensor_parallel(observed);
     for (const std::string& reason : outcome.left_out)
-      judgement.left_out.push_back(str(tensor_parallel, ": ", count, " collectives: ", reason));
+      judgement.left_out.push_back(str(tensor_parallel, ": ", counted(count), ": ", reason));
   }
   judgement.rows = side_by_side(planned, observed);
   for (const plan::Difference& found : plan::differences(plan::tally(planned), plan::tally(observed)))
@@ -142,7 +149,7 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
   std::vector<std::string> texts = never_planned(log, left_out);
   const std::size_t count = observed_in(log, left_out).size();
-  if (count > 0) texts.push_back(str(count, " other collectives: the plan was not judged"));
+  if (count > 0) texts.push_back(str(counted(count, "other "), ": the plan was not judged"));
   return texts;
 }
 

@@ -13,7 +13,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using testing_support::ArmedDefect;
 using testing_support::failures_starting_with;
 using testing_support::Ran;
@@ -173,8 +172,8 @@ TEST(FlatPlanRun, TensorsOfTheDryRunAreThoseOfTheRun) {
     as: net
   - flat_shard: {modules: net, mixed_precision: {param: bfloat16, reduce: float32}, )yaml",
                          options, R"yaml(}
-  - forward: {y: "net(randn(2, 3))"}
-  - backward: sum(y)
+  - forward: {y: "net(randn(2, 3))", loss: sum(y)}
+  - backward: loss
   - let: {as_expected: 0}
   - let: {as_expected: as_expected + 1}
     when: "[p.shape for p in parameters(net)] == )yaml",
@@ -226,16 +225,27 @@ TEST(FlatPlanRun, SummonedParametersAreGatheredPerUnit) {
   }
 }
 
-// The optimizer changes the chunks of some ranks only: in `net.0`, rank 0 holds frozen elements, and in `net.1` the
-// last rank holds padding. All ranks gather them anew.
-TEST(FlatPlanRun, AllRanksPlanTheSameAfterAnEvaluation) {
+// The plans of all ranks, without a run.
+std::vector<PlanOutcome> plans_of(const std::string& steps, int world_size) {
   scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
-  const auto scenario = library.load_text(R"yaml(
-scenario: test/text
-summary: A test.
-ranks: {world_size: [4]}
-steps:
-  - seed: 1
+  const std::string text =
+      str("steps:\n", steps, "\nscenario: test/text\nsummary: A test.\nranks: {world_size: [", world_size, "]}\n");
+  const auto scenario = library.load_text(text, "text.yaml");
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+  CaseSpec spec;
+  spec.scenario = scenario.get();
+  spec.library = &library;
+  spec.test_case = &cases.at(0);
+  std::vector<PlanOutcome> plans;
+  plans.reserve(static_cast<std::size_t>(world_size));
+  for (int rank = 0; rank < world_size; ++rank) plans.push_back(plan_case(spec, rank, world_size, 0));
+  return plans;
+}
+
+// The optimizer changes the chunks of some ranks only: ranks 0 and 1 hold frozen elements of net.0, and rank 3 holds
+// padding of net.1. All ranks gather them anew.
+TEST(FlatPlanRun, AllRanksPlanTheSameAfterAnEvaluation) {
+  const std::vector<PlanOutcome> plans = plans_of(R"yaml(
   - model: Sequential(Linear(4, 5), RMSNorm(5))
     as: net
   - set_requires_grad: {parameters: net.0.weight, to: false}
@@ -248,18 +258,78 @@ steps:
   - step: sgd
   - let: {after: "net(randn(2, 4))"}
 )yaml",
-                                          "text.yaml");
-  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
-  CaseSpec spec;
-  spec.scenario = scenario.get();
-  spec.library = &library;
-  spec.test_case = &cases.at(0);
-  for (int rank = 0; rank < 4; ++rank) {
-    const PlanOutcome outcome = plan_case(spec, rank, 4, 0);
-    EXPECT_EQ(outcome.unforeseen, "");
+                                                  4);
+  for (const PlanOutcome& plan : plans) {
+    EXPECT_EQ(plan.unforeseen, "");
     std::map<int, int> gathers;  // per line
-    for (const plan::Collective& one : outcome.planned) gathers[one.line] += one.operation == "all_gather" ? 1 : 0;
-    EXPECT_EQ(gathers, (std::map<int, int>{{13, 2}, {14, 0}, {15, 2}, {17, 2}})) << "rank " << rank;
+    for (const plan::Collective& one : plan.planned) gathers[one.line] += one.operation == "all_gather" ? 1 : 0;
+    EXPECT_EQ(gathers, (std::map<int, int>{{9, 2}, {10, 0}, {11, 2}, {13, 2}}));
+  }
+}
+
+// Clipping adds one norm over the shard axis, whatever the number of units.
+TEST(FlatPlanRun, ClippingReducesOneNormOfAllUnits) {
+  for (const auto& [strategy, count] : {std::pair{"full_shard", 1}, {"no_shard", 0}}) {
+    const std::vector<PlanOutcome> plans = plans_of(str(R"yaml(
+  - model: Sequential(Linear(4, 5), Linear(5, 5))
+    as: net
+  - flat_shard: {modules: net, unit_types: [Linear], strategy: )yaml",
+                                                        strategy, R"yaml(}
+  - forward: {loss: "sum(net(randn(2, 4)))"}
+  - backward: loss
+  - clip_grad_norm: {model: net, max_norm: 1.0}
+)yaml"),
+                                                    2);
+    for (const PlanOutcome& plan : plans) {
+      int found = 0;
+      for (const plan::Collective& one : plan.planned) {
+        if (one.owner != "clip_grad_norm") continue;
+        found += 1;
+        EXPECT_EQ(one.operation, "all_reduce");
+        EXPECT_EQ(one.family, "tensor_parallel");
+        EXPECT_EQ(one.axis, "dp");
+        EXPECT_EQ(one.bytes, 4);
+      }
+      EXPECT_EQ(found, count) << strategy;
+    }
+  }
+}
+
+TEST(FlatPlanRun, DefectsOfTheEngineAreDifferences) {
+  constexpr const char* steps = R"yaml(
+  - seed: rank
+  - model: CompositeParamModel()
+    as: net
+  - flat_shard:
+      modules: net
+      unit_types: [UnitModule]
+      strategy: "${strategy}"
+      sync_module_states: true
+      ignored: [net.p]
+  - repeat: {times: 2, index: i}
+    steps:
+      - set_flags: {modules: net, requires_gradient_sync: i == 1}
+      - forward: {loss: "sum(net(randn(2, 100)))"}
+      - backward: loss
+  - expect: any([p.grad != none for p in parameters(net.u1)])
+)yaml";
+  const std::string matrix = "{strategy: [full_shard, shard_grad_op]}";
+  for (const std::size_t strategy : {0u, 1u}) {
+    const Ran ran = run_on(2, steps, matrix, strategy);
+    EXPECT_EQ(failures_starting_with(ran, "plan"), std::vector<std::string>{});
+    EXPECT_PASS(ran);
+  }
+  using enum Defect;
+  for (const auto& [defect, strategy] : {std::pair{flat_unit_types_ignored, 0},
+                                         {flat_grad_op_resharded, 1},
+                                         {flat_reshards_without_sync, 1},
+                                         {flat_ignored_sharded, 0},
+                                         {flat_states_not_synced, 0},
+                                         {flat_buffers_not_synced, 0},
+                                         {flat_prefetch_left_out, 0}}) {
+    const ArmedDefect armed(defect);
+    const Ran ran = run_on(2, steps, matrix, static_cast<std::size_t>(strategy));
+    EXPECT_FALSE(failures_starting_with(ran, "plan").empty()) << static_cast<int>(defect);
   }
 }
 

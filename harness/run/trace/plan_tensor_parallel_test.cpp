@@ -181,8 +181,8 @@ TEST(PlanTensorParallel, NamesCollectivesThatAreNotPlanned) {
   EXPECT_THAT(plan_failures(ran), IsEmpty());
   const verdict::PlanVerdict verdict = ran.result.plan_verdict.value();
   EXPECT_TRUE(verdict.is_judged);
-  EXPECT_THAT(verdict.left_out,
-              ElementsAre(HasSubstr("user: 1 collectives"), HasSubstr("`transpose` of (4, 15) as (Shard(1))")));
+  EXPECT_THAT(verdict.left_out, ElementsAre(HasSubstr("user: 1 collective that a step asks for"),
+                                            HasSubstr("`transpose` of (4, 15) as (Shard(1))")));
 }
 
 TEST(PlanTensorParallel, NamesEverythingOfACaseWithoutAPlan) {
@@ -193,7 +193,7 @@ TEST(PlanTensorParallel, NamesEverythingOfACaseWithoutAPlan) {
                             ranks(2));
   const verdict::PlanVerdict verdict = ran.result.plan_verdict.value();
   EXPECT_EQ(verdict.kind(), "nothing to plan");
-  EXPECT_THAT(verdict.left_out, ElementsAre(HasSubstr("1 other collectives")));
+  EXPECT_THAT(verdict.left_out, ElementsAre(HasSubstr("1 other collective: ")));
 }
 
 }  // namespace

@@ -78,12 +78,17 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
   }
 }
 
+// Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
   for (Group& group : groups_) {
     if (!group.flat || !group.flat->has_reduced) continue;
-    const bool holds_one = std::any_of(stepped.begin(), stepped.end(),
-                                       [&](const Tensor& tensor) { return tensor.storage() == group.flat->storage; });
-    if (holds_one) group.flat->chunk.bump_version();
+    bool holds_parameter = false, holds_elements = false;
+    for (const Tensor& tensor : stepped) {
+      if (tensor.storage() != group.flat->storage || !requires_grad(tensor)) continue;
+      holds_parameter = true;
+      holds_elements = holds_elements || tensor.num_elements() > 0;
+    }
+    if (holds_parameter && !holds_elements) group.flat->chunk.bump_version();
   }
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/autograd/computed.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/plan/layout_rules.hpp"
@@ -15,6 +16,7 @@ namespace {
 
 // The operation by which the dry run changes layouts itself.
 constexpr std::string_view change_name = "planned_change";
+constexpr std::string_view loss_name = "cross_entropy";
 
 struct Active {
   explicit Active(RankContext&) {}
@@ -31,9 +33,9 @@ TracedLayouts::TracedLayouts(plan::Planner& planner, Report report)
     : planner_(planner),
       report_(std::move(report)),
       previous_(std::exchange(RankContext::current().service<Active>().layouts, this)),
-      watch_([this](const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
-        see(operation, inputs, results);
-      }) {}
+      watch_([this](const char* operation, const std::vector<Tensor>& inputs,
+                    const std::vector<Tensor>& results) { see(operation, inputs, results); },
+             [this](const char* operation, const std::vector<Tensor>& inputs) { see_computed(operation, inputs); }) {}
 
 TracedLayouts::~TracedLayouts() { RankContext::current().service<Active>().layouts = previous_; }
 
@@ -102,6 +104,17 @@ plan::OpenGradientPtr TracedLayouts::collect_gradient(const Tensor& tensor, cons
 }
 
 // ---- operations ----
+std::vector<Tensor> TracedLayouts::ComputedLosses::results(const char* operation, const Compute& compute) {
+  is_computed = is_computed || operation == loss_name;
+  return compute();
+}
+
+// A recomputation may end before it sees the results of its last operation.
+void TracedLayouts::see_computed(std::string_view operation, const std::vector<Tensor>& inputs) {
+  if (operation != loss_name || !std::exchange(losses_.is_computed, false)) return;
+  if (const Note* note = find(inputs[0]); note && note->layout) see_cross_entropy(inputs[0]);
+}
+
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
   if (operation == change_name || see_sharded(operation, inputs)) return;
   const Note* unknown = nullptr;
@@ -117,7 +130,6 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
   if (!is_noted) return;
   std::string why;
   if (unknown) why = unknown->unknown_because;
-  if (!unknown && std::string_view(operation) == "cross_entropy") see_cross_entropy(inputs[0]);
   const auto first = std::find_if(operands.begin(), operands.end(), [](const auto& one) { return one.layout; });
   for (const Tensor& result : results) {
     if (!result.defined()) continue;
@@ -180,8 +192,7 @@ Tensor TracedLayouts::as_noted(const Tensor& tensor, std::function<void()> in_ba
 Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool keep_sharded) {
   const bool is_noted = find(tensor) != nullptr;
   const layout::ShardedLayout to = change.result_layout();
-  report_.position();
-  planner_.tensor_parallel().forward(change);
+  issue_forward(tensor, change);
   if (is_noted && keep_sharded && change.from == to && change.gradient == plan::gradient_placements(to.placements))
     return tensor;
   if (keep_sharded) change.result = std::make_shared<plan::OpenGradient>();
@@ -194,9 +205,18 @@ Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool ke
   return made;
 }
 
+// A selective checkpoint that saves redistributions does not repeat them in a recomputation.
+void TracedLayouts::issue_forward(const Tensor& tensor, const plan::Change& change) {
+  if (change.from.placements == change.to) return;
+  (void)computed("redistribute", [&] {
+    report_.position();
+    planner_.tensor_parallel().forward(change);
+    return tensor;
+  });
+}
+
 Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& change) {
-  report_.position();
-  planner_.tensor_parallel().forward(change);
+  issue_forward(tensor, change);
   const LayoutPtr to = shared(change.result_layout());
   const Tensor local =
       empty(layout::local_sizes(*to, planner_.tensor_parallel().rank()), tensor.dtype(), tensor.device());

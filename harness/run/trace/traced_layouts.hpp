@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/autograd/computed.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "harness/plan/planner.hpp"
@@ -73,12 +74,22 @@ class TracedLayouts {
   };
   plan::OpenGradientPtr collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout);
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  void see_computed(std::string_view operation, const std::vector<Tensor>& inputs);
   bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
   Tensor derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const;
+  void issue_forward(const Tensor& tensor, const plan::Change& change);
   Tensor redistributed(const Tensor& tensor, const plan::Change& change);
+
+  // Notes whether the results of a loss were computed. A selective checkpoint that has saved them
+  // repeats none of its collectives.
+  struct ComputedLosses : ComputationLayer {
+    ComputedLosses() : ComputationLayer(Position::outermost) {}
+    std::vector<Tensor> results(const char* operation, const Compute& compute) override;
+    bool is_computed = false;
+  };
 
   plan::Planner& planner_;
   Report report_;
@@ -86,6 +97,7 @@ class TracedLayouts {
   std::string owner_;
   std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
   TracedLayouts* previous_ = nullptr;
+  ComputedLosses losses_;
   OperationWatch watch_;
 };
 

@@ -110,4 +110,13 @@ Value counts(const CallArguments& call) {
   return Value::map(std::move(map));
 }
 
+Value computations(const CallArguments& call) {
+  const Observation& seen = *call.at(0, "observation").as_observation("observation");
+  if (seen.planned) throw UnknownBeforeRun("computations()");
+  if (!seen.worked) note_trivial_reading();
+  Map map;
+  for (const auto& [operation, count] : seen.computations) map.emplace_back(operation, Value(count));
+  return Value::map(std::move(map));
+}
+
 }  // namespace lockstep::run::functions

@@ -73,6 +73,8 @@ void ScenarioModule::build(const nn::BuildOptions& options) {
   }
   for (const scenario::NamedExpr& entry : description_.buffers)
     add_buffer(entry.name, as_parameter(evaluate(*entry.value, scope), str("buffer `", entry.name, "`")));
+  for (const scenario::NamedExpr& entry : description_.non_persistent_buffers)
+    add_buffer(entry.name, as_parameter(evaluate(*entry.value, scope), str("buffer `", entry.name, "`")), false);
 }
 
 void ScenarioModule::draw_parameters() {
@@ -87,8 +89,10 @@ void ScenarioModule::draw_parameters() {
   for (const scenario::NamedExpr& entry : description_.parameters)
     if (const nn::ParameterSlot* slot = parameter_slot(entry.name); slot && slot->tensor.defined())
       draw(entry, slot->tensor);
-  for (const scenario::NamedExpr& entry : description_.buffers)
-    if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined()) draw(entry, slot->tensor);
+  for (const std::vector<scenario::NamedExpr>* list : {&description_.buffers, &description_.non_persistent_buffers})
+    for (const scenario::NamedExpr& entry : *list)
+      if (const nn::BufferSlot* slot = buffer_slot(entry.name); slot && slot->tensor.defined())
+        draw(entry, slot->tensor);
 }
 
 Locals ScenarioModule::bind_inputs(const scenario::MethodDefinition& method, const nn::Inputs& inputs,

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/autograd/checkpoint.hpp"
+#include "engine/autograd/watch.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/parallel/fully_shard.hpp"
 #include "harness/run/live_run.hpp"
@@ -91,10 +92,12 @@ Value observe(StepCall& call) {
   const device::MemoryWindow window(mask);
   const std::int64_t allocations = device::num_allocations(mask), work = call.live().num_working_steps();
   const std::size_t first = comm::log().size(), first_event = parallel::events().size();
+  const ComputationCount computations;
   const auto start = std::chrono::steady_clock::now();
   call.in.run_steps(call.step.steps, call.scope);
   auto seen = std::make_shared<Observation>();
   seen->seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  seen->computations = computations.counts();
   seen->peak_bytes = window.peak_bytes();
   seen->allocated = device::num_allocations(mask) > allocations;
   seen->worked = call.live().num_working_steps() > work;

@@ -1,6 +1,7 @@
 // replicate, fully_shard, unshard, reshard, wait, set_flags, prefetch, register_forward_method, set_post_optim_event.
 #include "engine/parallel/fully_shard.hpp"
 #include "engine/parallel/replicate.hpp"
+#include "harness/run/live_run.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/verbs/parallel_arguments.hpp"
 
@@ -130,6 +131,7 @@ Value set_flags(StepCall& call) {
   int sharded = 0, replicated = 0;
   for (const ModuleMatch& found : arguments.modules) {
     sharded += parallel::set_flags(found.module, flags, arguments.recurse);
+    if (flags.is_last_backward) call.live().note_last_backward(found.module, *flags.is_last_backward);
     if (sync) replicated += parallel::set_requires_gradient_sync(found.module, *sync, arguments.recurse);
   }
   const std::string where = str("`", arguments.modules.front().path, "`", arguments.recurse ? " or below" : "");

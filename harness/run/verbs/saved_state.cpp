@@ -63,6 +63,38 @@ state::State state_of(StepCall& call) {
   return parts;
 }
 
+// A disk that fails at one kind of operation. A thread of an asynchronous save uses it after the step, so that one
+// object per kind lives as long as the program.
+class FailingDisk : public state::FileSystem {
+ public:
+  explicit FailingDisk(std::string operation) : operation_(std::move(operation)) {}
+  static FailingDisk& at(const std::string& operation) {
+    static FailingDisk create("create"), write("write"), flush("flush");
+    return operation == "create" ? create : operation == "write" ? write : flush;
+  }
+
+  int create(const std::string& path) override {
+    fail("create", path);
+    return FileSystem::create(path);
+  }
+  void write(int file, const std::string& path, const void* bytes, std::size_t size) override {
+    fail("write", path);
+    FileSystem::write(file, path, bytes, size);
+  }
+  void sync(int file, const std::string& path) override {
+    fail("flush", path);
+    FileSystem::sync(file, path);
+  }
+
+ private:
+  void fail(const char* operation, const std::string& path) const {
+    if (operation_ == operation)
+      throw Error(str("cannot ", operation, " `", path, "`: `fail_at` of this step lets the disk fail"),
+                  "leave out `fail_at`");
+  }
+  const std::string operation_;
+};
+
 }  // namespace
 
 namespace verbs {
@@ -73,6 +105,8 @@ Value save_checkpoint(StepCall& call) {
   options.overwrite = call.boolean("overwrite");
   options.async = call.boolean("async");
   options.shown = shown;
+  if (call.has("fail_at") && call.in.session().rank == call.integer("fail_on"))
+    options.files = &FailingDisk::at(call.text("fail_at"));
   options.before_write = [&](const std::string& path, std::uint64_t bytes) {
     call.live().budget().write(path, shown, static_cast<std::size_t>(bytes));
   };
