@@ -42,6 +42,14 @@ struct Stretch {
 };
 Stretch stretch_of(const FlatParameter& flat, std::size_t index, int rank);
 
+// Some consecutive elements of a parameter, in row-major order, as boxes of the parameter.
+struct StretchBox {
+  Dims offsets, sizes;
+  std::int64_t at = 0;  // of its first element, counted from the begin of the stretch; its elements are consecutive
+};
+// At most 2n - 1 boxes of a parameter of n dims: partial rows at both ends, full rows between them. None for length 0.
+std::vector<StretchBox> boxes_of_stretch(const Dims& sizes, std::int64_t begin, std::int64_t length);
+
 // The ranges of the flat parameter that hold no parameter, in order: between parameters and at the end.
 struct FlatGap {
   std::int64_t begin = 0, length = 0;

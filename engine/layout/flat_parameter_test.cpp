@@ -56,5 +56,32 @@ TEST(FlatParameter, RefusesMoreElementsThan64BitsCount) {
   EXPECT_ANY_THROW(make_flat_parameter({{much}, {much}, {1}}, 2));
 }
 
+// Every stretch of some shapes: each of its elements is in exactly one box, at its place in the stretch.
+TEST(FlatParameter, BoxesOfAStretchTileIt) {
+  for (const Dims& sizes : {Dims{7}, Dims{3, 4}, Dims{2, 3, 4}, Dims{1, 5, 1}, Dims{2, 1, 3, 2}, Dims{4, 1}}) {
+    const std::int64_t total = num_elements(sizes);
+    for (std::int64_t begin = 0; begin <= total; ++begin)
+      for (std::int64_t length = 0; begin + length <= total; ++length) {
+        std::vector<int> covered(static_cast<std::size_t>(length), 0);
+        const std::vector<StretchBox> boxes = boxes_of_stretch(sizes, begin, length);
+        EXPECT_LE(boxes.size(), static_cast<std::size_t>(length == 0 ? 0 : 2 * sizes.size() - 1));
+        for (const StretchBox& box : boxes) {
+          std::int64_t at = box.at;
+          for (std::int64_t k = 0; k < num_elements(box.sizes); ++k, ++at) {
+            std::int64_t rest = k, element = 0, stride = 1;  // the k-th element of the box, in row-major order
+            for (int dim = sizes.size() - 1; dim >= 0; --dim) {
+              element += (box.offsets[dim] + rest % box.sizes[dim]) * stride;
+              rest /= box.sizes[dim];
+              stride *= sizes[dim];
+            }
+            EXPECT_EQ(element - begin, at) << to_text(sizes) << " from " << begin << ", " << length;
+            if (at >= 0 && at < length) ++covered[static_cast<std::size_t>(at)];
+          }
+        }
+        EXPECT_EQ(covered, std::vector<int>(static_cast<std::size_t>(length), 1));
+      }
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::layout

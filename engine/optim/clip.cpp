@@ -148,7 +148,7 @@ GradientPart gradient_part(const Tensor& parameter) {
     throw Error(str("clip_grad_norm: the gradient of ", parameter.name().empty() ? "a parameter" : parameter.name(),
                     " is ", describe_sharded(gradient)),
                 "redistribute it first: the norm of a sum does not follow from partial sums");
-  return {local_tensor(gradient), norm_axes_of(gradient.layout())};
+  return {local_tensor(gradient), norm_axes_of(gradient.layout()), gradient.dtype()};
 }
 
 Tensor clip_parts(const std::vector<GradientPart>& parts, double max_norm, double kind, device::Device device) {
@@ -159,7 +159,8 @@ Tensor clip_parts(const std::vector<GradientPart>& parts, double max_norm, doubl
   if (parts.empty()) return zeros({}, DType::float32, device);
   Totals totals(kind);
   for (const GradientPart& part : parts) {
-    const Tensor term = part.local.defined() ? norm_term(part.local, kind) : zeros({}, DType::float32, device);
+    const DType type = size_of(part.type) == 2 ? DType::float32 : part.type;
+    const Tensor term = part.local.defined() ? norm_term(part.local, kind) : zeros({}, type, device);
     totals.add(part.axes, term.device() == device ? term : raw::to_device(term, device));
   }
   Tensor norm = totals.reduce();

@@ -32,8 +32,9 @@ struct NormAxis {
 std::vector<NormAxis> norm_axes_of(const LayoutPtr& layout);  // none for null
 
 struct GradientPart {
-  Tensor local;                // plain; undefined: this rank has none, but takes part in the reductions
-  std::vector<NormAxis> axes;  // the innermost last
+  Tensor local;                 // plain; undefined: this rank has none, but takes part in the reductions
+  std::vector<NormAxis> axes;   // the innermost last
+  DType type = DType::float32;  // of the gradient on the other ranks if it is undefined
 };
 // The local gradient of a parameter and the axes of its layout; undefined if it has no elements. Throws Error if it is
 // partial.

@@ -55,7 +55,7 @@ Tensor clip_flat_grad_norm(const nn::ModulePtr& root, double max_norm, double ki
   for (const FlatUnitShards& unit : flat_units_below(root)) {
     for (std::size_t i = 0; i < unit.shards->num_trained(); ++i) managed.insert(&unit.shards->trained(i).impl());
     for (std::size_t i = 0; i < unit.shards->num_parameters(); ++i)
-      parts.push_back({gradient_of(*unit.shards, i), axes_of(*unit.shards, i)});
+      parts.push_back({gradient_of(*unit.shards, i), axes_of(*unit.shards, i), unit.shards->gradient_type()});
   }
   for (const nn::NamedParameter& entry : nn::named_parameters(root)) {
     if (managed.contains(&entry.trained().impl())) continue;

@@ -11,6 +11,7 @@
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/flat_trained.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::parallel {
@@ -19,34 +20,6 @@ namespace {
 
 using Json = nlohmann::json;
 using StateTensors = std::map<std::string, Tensor>;
-
-// A parameter of the optimizer.
-struct Trained {
-  std::string name;                           // in the optimizer
-  std::shared_ptr<FlatParameterShards> unit;  // null: not of a flat parameter
-  std::size_t index = 0;                      // of the parameter in the unit
-  bool is_chunk = false;                      // the flat parameter itself
-};
-// An original parameter of a unit.
-struct Original {
-  std::string name;
-  std::size_t index = 0;
-};
-
-std::vector<std::vector<Trained>> trained_by(optim::Optimizer& optimizer) {
-  const std::map<const TensorImpl*, FlatMember> members = flat_members();
-  std::vector<std::vector<Trained>> groups;
-  for (const optim::Group& group : optimizer.groups()) {
-    auto& trained = groups.emplace_back();
-    for (const optim::ParameterRef& parameter : group.parameters) {
-      const auto at = members.find(&parameter.get().impl());
-      const FlatMember member = at == members.end() ? FlatMember() : at->second;
-      trained.push_back(
-          {parameter.name, member.unit, member.index, member.unit && !member.unit->has_original_parameters()});
-    }
-  }
-  return groups;
-}
 
 StateDictSettings settings_of(const std::vector<std::vector<Trained>>& groups) {
   const FlatParameterShards* first = nullptr;
@@ -61,17 +34,6 @@ StateDictSettings settings_of(const std::vector<std::vector<Trained>>& groups) {
                     "set the type of the outermost module");
     }
   return first ? first->state_dict : StateDictSettings{StateDictType::local};
-}
-
-// The original parameters that a parameter of the optimizer stands for. "u1._flat_param" stands for "u1.l1.weight", ...
-std::vector<Original> originals_of(const Trained& trained) {
-  if (!trained.is_chunk) return {{trained.name, trained.index}};
-  const std::size_t dot = trained.name.rfind('.');
-  const std::string prefix = dot == std::string::npos ? "" : trained.name.substr(0, dot + 1);
-  std::vector<Original> originals;
-  for (std::size_t i = 0; i < trained.unit->num_parameters(); ++i)
-    originals.push_back({prefix + trained.unit->parameter_name(i), i});
-  return originals;
 }
 
 bool stays(const Trained& trained, const StateDictSettings& settings) {
@@ -107,8 +69,9 @@ std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const
   if (unit.settings().mesh.is_sharded())
     texts = comm::exchange(unit.settings().mesh.shard_group(), texts.front(), "state of an optimizer");
   std::map<std::string, Known> known;
-  for (const std::string& text : texts)
-    for (const auto& [name, state] : Json::parse(text).items()) {
+  for (const std::string& text : texts) {
+    const Json of_rank = Json::parse(text);
+    for (const auto& [name, state] : of_rank.items()) {
       Known& one = known[name];
       for (const auto& [key, type] : state.at("keys").items()) one.keys[key] = dtype_from_name(type.get<std::string>());
       const auto step = state.at("step").get<std::int64_t>();
@@ -119,6 +82,7 @@ std::map<std::string, Known> known_to_all(const FlatParameterShards& unit, const
       one.step = step;
       one.has_step = true;
     }
+  }
   return known;
 }
 
@@ -196,18 +160,17 @@ OptimizerState optimizer_state_dict(optim::Optimizer& optimizer, const std::opti
   for (const FlatParameterShards* unit : units) made.merge(state_of_unit(*unit, members.at(unit), held, settings));
 
   OptimizerState state;
+  const auto originals = originals_in_order(optimizer, groups);
   for (std::size_t i = 0; i < groups.size(); ++i) {
     auto& [names, options] = state.groups.emplace_back();
     options = as_held.groups[i].second;
-    for (const Trained& one : groups[i]) {
-      if (!one.unit) {
-        names.push_back(one.name);
-        if (const auto at = held.find(one.name); at != held.end()) state.state.emplace_back(one.name, *at->second);
-        continue;
-      }
-      for (const Original& original : originals_of(one)) {
-        names.push_back(original.name);
-        if (const auto at = made.find(original.name); at != made.end()) state.state.emplace_back(*at);
+    for (const auto& [trained, original] : originals[i]) {
+      names.push_back(original.name);
+      if (!trained->unit) {
+        if (const auto at = held.find(original.name); at != held.end())
+          state.state.emplace_back(original.name, *at->second);
+      } else if (const auto at = made.find(original.name); at != made.end()) {
+        state.state.emplace_back(*at);
       }
     }
   }
@@ -381,57 +344,16 @@ std::vector<std::pair<std::string, StateDictTarget>> optimizer_state_targets(opt
   return targets;
 }
 
-// ---- names and positions ----
-namespace {
-
-OptimizerState renamed(const OptimizerState& state, const std::map<std::string, std::string>& names) {
-  OptimizerState made;
-  for (const auto& [name, tensors] : state.state) made.state.emplace_back(names.at(name), tensors);
-  for (const auto& [of_group, options] : state.groups) {
-    auto& group = made.groups.emplace_back();
-    for (const std::string& name : of_group) group.first.push_back(names.at(name));
-    group.second = options;
-  }
-  return made;
-}
-
-}  // namespace
-
-OptimizerState keyed_by_position(const OptimizerState& state) {
-  std::map<std::string, std::string> names;
-  for (const auto& [of_group, options] : state.groups)
-    for (const std::string& name : of_group) names.emplace(name, std::to_string(names.size()));
-  for (const auto& [name, tensors] : state.state)
-    if (!names.contains(name))
-      throw Error(str("the state of `", name, "` belongs to no group of the state dict"), "give a complete state dict");
-  return renamed(state, names);
-}
-
-OptimizerState keyed_by_name(const OptimizerState& state, const std::vector<std::string>& known) {
-  std::map<std::string, std::string> names;
-  for (std::size_t i = 0; i < known.size(); ++i) names.emplace(std::to_string(i), known[i]);
-  const auto check = [&](const std::string& position) {
-    if (!names.contains(position))
-      throw Error(str("the state dict has the parameter `", position, "`, the optimizer positions 0 to ",
-                      known.empty() ? 0 : known.size() - 1),
-                  "give the state of an optimizer over the same parameters, by position");
-  };
-  for (const auto& [name, tensors] : state.state) check(name);
-  for (const auto& [of_group, options] : state.groups)
-    for (const std::string& name : of_group) check(name);
-  return renamed(state, names);
-}
-
 std::vector<std::string> original_names(optim::Optimizer& optimizer) {
   std::vector<std::string> names;
   const auto groups = trained_by(optimizer);
-  const bool is_local = settings_of(groups).type == StateDictType::local;
-  for (const auto& group : groups)
-    for (const Trained& one : group) {
-      if (is_local || !one.unit) names.push_back(one.name);
-      if (is_local || !one.unit) continue;
-      for (const Original& original : originals_of(one)) names.push_back(original.name);
-    }
+  if (settings_of(groups).type == StateDictType::local) {
+    for (const auto& group : groups)
+      for (const Trained& one : group) names.push_back(one.name);
+    return names;
+  }
+  for (const auto& group : originals_in_order(optimizer, groups))
+    for (const TrainedOriginal& one : group) names.push_back(one.original.name);
   return names;
 }
 

@@ -232,7 +232,7 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
     const FlatSettings flat{options.original_parameters, options.mixed_precision.keep_low_precision_gradients};
     const auto shards = std::make_shared<FlatParameterShards>(group_settings(unit, options, mesh, device), flat,
                                                               unit.module, unit.parameters);
-    register_flat_unit(shards);
+    register_flat_unit(shards, unit.module);
     for (std::size_t i = 0; i < unit.parameters.size(); ++i) {
       const CollectedParameter& one = unit.parameters[i];
       names.push_back(one.name);

@@ -10,6 +10,7 @@
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
 #include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/flat_state_entries.hpp"
 #include "engine/parallel/flat_units.hpp"
 #include "engine/parallel/shard_state.hpp"
 #include "engine/tensor/ops.hpp"
@@ -46,78 +47,8 @@ StateDictSettings state_dict_settings(const nn::ModulePtr& root) {
 
 namespace {
 
-struct Entry {
-  std::string path;
-  Tensor held;                                // in the slot; undefined for a chunk
-  std::shared_ptr<FlatParameterShards> unit;  // null: not of a flat parameter
-  std::size_t index = 0;                      // of the parameter in the unit
-  bool is_chunk = false;                      // the flat parameter itself
-  bool is_managed = false;                    // a buffer of a unit
-  std::optional<DType> type{};                // of a buffer that computes in another one: its original type
-};
-
-using SlotKey = std::pair<const nn::Module*, std::size_t>;
-
-// The entries of a state dict in their order, and the units in the order of their all-gathers.
-struct Inventory {
-  std::vector<FlatUnitShards> units;
-  std::vector<Entry> entries;
-  StateDictSettings settings;
-};
-
-bool gives_chunk(const FlatParameterShards& unit, const StateDictSettings& settings) {
-  return settings.type == StateDictType::local && unit.settings().mesh.is_sharded();
-}
-
-// Buffers of units, with the original type of those that compute in another one.
-std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& root) {
-  std::map<SlotKey, std::optional<DType>> found;
-  for (const nn::NamedModule& entry : nn::named_modules(root)) {
-    const ShardStatePtr state = shard_state_of(*entry.module);
-    if (!state || state->settings().api != flat_shard_name) continue;
-    for (const auto& weak : state->settings().buffer_modules)
-      if (const nn::ModulePtr owner = weak.lock())
-        for (std::size_t slot = 0; slot < owner->buffers.size(); ++slot) found.try_emplace({owner.get(), slot});
-    for (const CastBuffer& buffer : state->cast_buffers())
-      if (const nn::ModulePtr owner = buffer.owner.lock()) found[{owner.get(), buffer.slot}] = buffer.original;
-  }
-  return found;
-}
-
-Inventory inventory_of(const nn::ModulePtr& root, const StateDictSettings& settings) {
-  nn::settle(root);
-  Inventory made{settled_flat_units_below(root), {}, settings};
-  std::map<SlotKey, std::pair<const FlatUnitShards*, std::size_t>> parameters;
-  std::set<SlotKey> flat_slots;
-  for (const FlatUnitShards& unit : made.units)
-    for (std::size_t i = 0; i < unit.shards->num_parameters(); ++i)
-      for (const ParameterSlotRef& slot : unit.shards->parameter(i).slots)
-        parameters[{slot.owner.lock().get(), slot.slot}] = {&unit, i};
-  const auto buffers = managed_buffers(root);
-  std::set<const FlatParameterShards*> chunks;
-  for (const nn::StateSlot& slot : nn::state_slots(root)) {
-    const SlotKey key{slot.owner.get(), slot.index};
-    if (slot.is_buffer) {
-      const auto managed = buffers.find(key);
-      made.entries.push_back({slot.path, slot.tensor(), nullptr, 0, false, managed != buffers.end(),
-                              managed != buffers.end() ? managed->second : std::nullopt});
-      continue;
-    }
-    if (is_flat_slot(made.units, slot)) continue;
-    const auto at = parameters.find(key);
-    if (at == parameters.end()) {
-      made.entries.push_back({slot.path, slot.tensor(), nullptr});
-      continue;
-    }
-    const FlatUnitShards& unit = *at->second.first;
-    if (!gives_chunk(*unit.shards, settings))
-      made.entries.push_back({slot.path, slot.tensor(), unit.shards, at->second.second});
-    else if (chunks.insert(unit.shards.get()).second)
-      made.entries.push_back(
-          {unit.path.empty() ? "_flat_param" : unit.path + "._flat_param", {}, unit.shards, 0, true});
-  }
-  return made;
-}
+using Entry = StateEntry;
+using Inventory = StateEntries;
 
 LayoutPtr layout_of(const Entry& entry, const StateDictSettings& settings) {
   if (!entry.unit) return entry.held.layout();
@@ -219,7 +150,7 @@ nn::LoadReport load_into(const nn::ModulePtr& root, const Inventory& inventory, 
 
 nn::StateDict model_state_dict(const nn::ModulePtr& root, const StateDictSettings& settings) {
   const NoGrad no_grad;
-  return state_dict_of(inventory_of(root, settings));
+  return state_dict_of(state_entries_of(root, settings));
 }
 
 nn::StateDict model_state_dict(const nn::ModulePtr& root) {
@@ -231,14 +162,14 @@ std::vector<StateDictTarget> state_dict_targets(const nn::ModulePtr& root) {
   const bool has_units = holds_flat_units(root);
   const StateDictSettings settings = has_units ? state_dict_settings(root) : StateDictSettings{};
   std::vector<StateDictTarget> targets;
-  for (const Entry& entry : inventory_of(root, settings).entries) targets.push_back(target_of(entry, settings));
+  for (const Entry& entry : state_entries_of(root, settings).entries) targets.push_back(target_of(entry, settings));
   return targets;
 }
 
 nn::LoadReport load_model_state_dict(const nn::ModulePtr& root, const nn::StateDict& state, bool strict,
                                      const StateDictSettings& settings) {
   const NoGrad no_grad;
-  return load_into(root, inventory_of(root, settings), state, strict);
+  return load_into(root, state_entries_of(root, settings), state, strict);
 }
 
 nn::LoadReport load_model_state_dict(const nn::ModulePtr& root, const nn::StateDict& state, bool strict, bool assign) {

@@ -54,7 +54,11 @@ namespace {
 
 struct LivingUnits {
   explicit LivingUnits(RankContext&) {}
-  std::vector<std::weak_ptr<FlatParameterShards>> units;
+  struct Unit {
+    std::weak_ptr<FlatParameterShards> shards;
+    std::weak_ptr<nn::Module> module;
+  };
+  std::vector<Unit> units;
 };
 
 // The shard axis of the units, and the axes of tensor parallelism below them.
@@ -77,18 +81,24 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
 
 }  // namespace
 
-void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit) {
+void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const nn::ModulePtr& module) {
   auto& units = RankContext::current().service<LivingUnits>().units;
-  std::erase_if(units, [](const auto& weak) { return weak.expired(); });
-  units.push_back(unit);
+  std::erase_if(units, [](const auto& one) { return one.shards.expired(); });
+  units.push_back({unit, module});
   RankContext::current().service<optim::MeshesOfParts>().find = meshes_of_stretches;
+}
+
+nn::ModulePtr module_of(const FlatParameterShards& unit) {
+  for (const auto& one : RankContext::current().service<LivingUnits>().units)
+    if (one.shards.lock().get() == &unit) return one.module.lock();
+  return nullptr;
 }
 
 std::map<const TensorImpl*, FlatMember> flat_members() {
   std::map<const TensorImpl*, FlatMember> members;
   if (!RankContext::current().has_service<LivingUnits>()) return members;
-  for (const auto& weak : RankContext::current().service<LivingUnits>().units)
-    if (const auto unit = weak.lock())
+  for (const auto& one : RankContext::current().service<LivingUnits>().units)
+    if (const auto unit = one.shards.lock())
       for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
   return members;
 }

@@ -29,7 +29,9 @@ struct FlatMember {
   std::shared_ptr<FlatParameterShards> unit;  // null: none
   std::size_t index = 0;                      // among GroupShards::trained()
 };
-void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit);  // of the current rank
+// Of the current rank. `module`: that of the unit.
+void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const nn::ModulePtr& module);
+nn::ModulePtr module_of(const FlatParameterShards& unit);  // null if it is gone
 // The tensors that the units of the current rank train.
 std::map<const TensorImpl*, FlatMember> flat_members();
 

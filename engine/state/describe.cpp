@@ -15,7 +15,9 @@ namespace {
 using Json = nlohmann::json;
 
 // Whether another rank may hold the same values.
-bool may_have_replicas(const Tensor& tensor) {
+bool may_have_replicas(const TreeTensor& entry) {
+  if (entry.stretch) return entry.stretch->has_replicas;
+  const Tensor& tensor = entry.tensor;
   if (!tensor.is_sharded()) return RankContext::current().world_size() > 1;
   const layout::ShardedLayout& layout = *tensor.layout();
   for (int axis = 0; axis < layout.mesh.num_axes(); ++axis)
@@ -51,15 +53,16 @@ Description describe(const Tree& tree) {
     HeldTensor held;
     held.key = entry.key;
     held.dtype = tensor.dtype();
-    held.sizes = global_sizes(tensor);
-    for (const HeldBox& one : held_boxes(held.sizes, tensor.layout(), RankContext::current().rank()))
-      held.boxes.push_back(one.box);
+    held.sizes = full_sizes(entry);
+    if (!entry.stretch || entry.stretch->speaks)
+      for (const HeldPart& part : held_parts(entry))
+        for (const HeldBox& one : part.boxes) held.boxes.push_back(one.box);
     auto& same_storage = by_storage[tensor.storage().get()];
     for (const TreeTensor* before : same_storage)
       if (held.same_as.empty() && tensor.num_elements() > 0 && are_tied(before->tensor, tensor))
         held.same_as = before->key;
     if (held.same_as.empty()) same_storage.push_back(&entry);
-    if (!held.boxes.empty() && may_have_replicas(tensor)) held.digest = digest_of(tensor);
+    if (!held.boxes.empty() && may_have_replicas(entry)) held.digest = digest_of(tensor);
     description.tensors.push_back(std::move(held));
   }
   for (const TreeValue& value : tree.values) description.values[value.key] = value.json;

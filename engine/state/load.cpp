@@ -13,6 +13,7 @@
 #include "engine/state/optimizer_values.hpp"
 #include "engine/state/reader.hpp"
 #include "engine/state/save.hpp"
+#include "engine/tensor/ops.hpp"
 
 namespace lockstep::state {
 
@@ -36,10 +37,10 @@ void check_fits(const Reader& reader, const TreeTensor& wanted, const SavedTenso
   if (tensor.is_meta())
     throw Error(str("`", wanted.key, "` is on the meta device and has no memory"), "materialize the model first");
   check_not_partial(wanted);
-  if (saved.dtype == tensor.dtype() && saved.sizes == global_sizes(tensor)) return;
-  throw Error(str(saved.sizes == global_sizes(tensor) ? "Type" : "Size", " mismatch for `", wanted.key,
+  if (saved.dtype == tensor.dtype() && saved.sizes == full_sizes(wanted)) return;
+  throw Error(str(saved.sizes == full_sizes(wanted) ? "Type" : "Size", " mismatch for `", wanted.key,
                   "`: ", name_of(saved.dtype), " ", to_text(saved.sizes), " in the checkpoint `", reader.shown(), "`, ",
-                  name_of(tensor.dtype()), " ", to_text(global_sizes(tensor)), " in the state"),
+                  name_of(tensor.dtype()), " ", to_text(full_sizes(wanted)), " in the state"),
               "load it into the model that was saved");
 }
 
@@ -71,6 +72,7 @@ class Load {
   std::vector<std::pair<optim::GradScaler*, optim::GradScaler::State>> scalers_;
   std::vector<Generator::State> generators_;
   std::vector<TensorLoad> tensors_;
+  std::vector<std::pair<Tensor, Tensor>> copies_;
 };
 
 std::string Load::prepare() {
@@ -99,6 +101,7 @@ std::string Load::prepare() {
     scalers_.emplace_back(*scaler, *saved);
   }
   plan_tensors(tree);
+  copies_ = tree.copies;
   check_ties();
   return unexpected_keys(tree);
 }
@@ -120,7 +123,6 @@ void Load::read_value(const TreeValue& wanted) {
 }
 
 void Load::plan_tensors(const Tree& tree) {
-  const int rank = RankContext::current().rank();
   for (const TreeTensor& wanted : tree.tensors) {
     const auto found = reader_.index().tensors.find(wanted.key);
     if (found == reader_.index().tensors.end()) {
@@ -132,13 +134,14 @@ void Load::plan_tensors(const Tree& tree) {
     check_fits(reader_, wanted, saved);
     std::vector<Box> chunks;
     for (const SavedChunk& chunk : saved.chunks) chunks.push_back(chunk.box);
-    TensorLoad load{wanted.key, local_tensor(wanted.tensor), &saved,
-                    plan_reads(chunks, held_boxes(saved.sizes, wanted.tensor.layout(), rank))};
-    for (const Piece& piece : load.pieces) {
-      reader_.verify(wanted.key, saved, saved.chunks[piece.chunk], piece.box);
-      report.bytes_needed += bounded_bytes(piece.box.num_elements(), size_of(saved.dtype));
+    for (const HeldPart& part : held_parts(wanted)) {
+      TensorLoad load{wanted.key, part.local, &saved, plan_reads(chunks, part.boxes)};
+      for (const Piece& piece : load.pieces) {
+        reader_.verify(wanted.key, saved, saved.chunks[piece.chunk], piece.box);
+        report.bytes_needed += bounded_bytes(piece.box.num_elements(), size_of(saved.dtype));
+      }
+      tensors_.push_back(std::move(load));
     }
-    tensors_.push_back(std::move(load));
   }
 }
 
@@ -186,6 +189,7 @@ void Load::copy_tensors() {
 }
 
 void Load::commit() {
+  for (const auto& [buffer, copy] : copies_) raw::copy_(buffer, copy);
   for (const auto& optimizer : optimizers_) optimizer->commit();
   for (const auto& [scaler, saved] : scalers_) scaler->load_state_dict(saved);
   // Shards without an element are loaded like the others, so that all ranks see the same versions.

@@ -4,6 +4,7 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/parallel/flat_held_state.hpp"
 #include "engine/state/optimizer_values.hpp"
 
 namespace lockstep::state {
@@ -27,23 +28,24 @@ Tensor step_tensor(std::int64_t step) { return full({}, static_cast<double>(step
 OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimizer, const Index& index, bool partial)
     : name_(name), optimizer_(optimizer), before_(without_tensors(optimizer.state_dict())), after_(before_) {
   check_groups(index, partial);
+  const auto originals = parallel::original_names_of(optimizer);
   StateDict present = before_;
   after_.state.clear();
   for (const auto& [names, options] : before_.groups)
     for (const std::string& parameter : names) {
       const bool had_state = std::any_of(before_.state.begin(), before_.state.end(),
                                          [&](const auto& entry) { return entry.first == parameter; });
-      const std::string key = optimizer_key(name, parameter, "step");
-      const auto found = index.values.find(key);
-      if (found == index.values.end()) {
+      const std::optional<std::int64_t> step = saved_step(originals.at(parameter), index);
+      if (!step) {
         if (partial && had_state) after_.state.emplace_back(parameter, std::map<std::string, Tensor>());
-        if (!partial && had_state) removed_.push_back(optimizer_key(name, parameter, ""));
+        if (!partial && had_state)
+          for (const std::string& original : originals.at(parameter))
+            removed_.push_back(optimizer_key(name, original, ""));
         continue;
       }
       if (!had_state) present.state.emplace_back(parameter, std::map<std::string, Tensor>());
       std::map<std::string, Tensor> values;
-      if (!defect_armed(Defect::loaded_step_forgotten))
-        values["step"] = step_tensor(integer_from_text(found->second, key));
+      if (!defect_armed(Defect::loaded_step_forgotten)) values["step"] = step_tensor(*step);
       after_.state.emplace_back(parameter, std::move(values));
     }
   present.groups = after_.groups;  // refused here if they are out of range
@@ -55,12 +57,31 @@ OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimize
   }
 }
 
+// The step count of the parameters that a parameter of the optimizer stands for; nullopt: they have no state.
+std::optional<std::int64_t> OptimizerLoad::saved_step(const std::vector<std::string>& originals,
+                                                      const Index& index) const {
+  std::optional<std::int64_t> step;
+  for (const std::string& original : originals) {
+    const std::string key = optimizer_key(name_, original, "step");
+    const auto found = index.values.find(key);
+    std::optional<std::int64_t> own;
+    if (found != index.values.end()) own = integer_from_text(found->second, key);
+    if (&original == &originals.front()) step = own;
+    if (own != step)
+      throw Error(str("`", name_, "` has one state of `", originals.front(), "` and `", original,
+                      "`, and the checkpoint ", "has different step counts of them"),
+                  "use the original parameters");
+  }
+  return step;
+}
+
 bool OptimizerLoad::removes(const std::string& key) const {
   return std::any_of(removed_.begin(), removed_.end(),
                      [&key](const std::string& prefix) { return key.starts_with(prefix); });
 }
 
 void OptimizerLoad::check_groups(const Index& index, bool partial) {
+  const auto originals = parallel::original_names_of(optimizer_);
   const auto value = [&](const std::string& key) -> const std::string* {
     const auto found = index.values.find(key);
     if (found != index.values.end()) return &found->second;
@@ -78,7 +99,9 @@ void OptimizerLoad::check_groups(const Index& index, bool partial) {
     const std::string* text = value(key);
     if (!text) continue;
     auto [names, options] = group_from_text(*text, key);
-    std::vector<std::string> mine = after_.groups[i].first;
+    std::vector<std::string> mine;
+    for (const std::string& parameter : after_.groups[i].first)
+      for (const std::string& original : originals.at(parameter)) mine.push_back(original);
     std::sort(mine.begin(), mine.end());
     std::sort(names.begin(), names.end());
     if (mine != names && !partial)

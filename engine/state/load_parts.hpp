@@ -1,7 +1,9 @@
 // How the plain values of a checkpoint return to the objects of a state.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,7 @@ class OptimizerLoad {
 
  private:
   void check_groups(const Index& index, bool partial);
+  std::optional<std::int64_t> saved_step(const std::vector<std::string>& originals, const Index& index) const;
 
   std::string name_;
   optim::Optimizer& optimizer_;

@@ -48,20 +48,21 @@ struct Work {
   std::uint64_t data_bytes() const { return chunks().empty() ? 0 : chunks().back().begin + chunks().back().bytes(); }
 };
 
-// The view of the tensor's local shard that holds a chunk.
-Tensor view_of_chunk(const Tensor& tensor, const PlannedChunk& chunk) {
-  for (const HeldBox& held : held_boxes(global_sizes(tensor), tensor.layout(), RankContext::current().rank())) {
-    if (!contains(held.box, chunk.box)) continue;
-    Dims at = held.at;
-    for (int dim = 0; dim < at.size(); ++dim) at[dim] += chunk.box.offsets[dim] - held.box.offsets[dim];
-    return view_of_box(local_tensor(tensor), at, chunk.box.sizes);
-  }
+// The view of this rank's values that holds a chunk.
+Tensor view_of_chunk(const TreeTensor& entry, const PlannedChunk& chunk) {
+  for (const HeldPart& part : held_parts(entry))
+    for (const HeldBox& held : part.boxes) {
+      if (!contains(held.box, chunk.box)) continue;
+      Dims at = held.at;
+      for (int dim = 0; dim < at.size(); ++dim) at[dim] += chunk.box.offsets[dim] - held.box.offsets[dim];
+      return view_of_box(part.local, at, chunk.box.sizes);
+    }
   throw InternalError(str("this rank does not hold ", chunk.name));
 }
 
 std::vector<Tensor> views_of_chunks(const Tree& tree, const std::vector<PlannedChunk>& chunks) {
-  std::map<std::string, const Tensor*> tensors;
-  for (const TreeTensor& entry : tree.tensors) tensors[entry.key] = &entry.tensor;
+  std::map<std::string, const TreeTensor*> tensors;
+  for (const TreeTensor& entry : tree.tensors) tensors[entry.key] = &entry;
   std::vector<Tensor> views;
   views.reserve(chunks.size());
   for (const PlannedChunk& chunk : chunks) views.push_back(view_of_chunk(*tensors.at(chunk.key), chunk));

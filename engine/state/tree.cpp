@@ -8,8 +8,11 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/layout/flat_parameter.hpp"
 #include "engine/layout/placement.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/state/optimizer_values.hpp"
+#include "engine/tensor/ops.hpp"
 
 namespace lockstep::state {
 
@@ -18,22 +21,22 @@ namespace {
 using Json = nlohmann::json;
 
 void add(Tree& tree, const std::string& name, const nn::ModulePtr& module) {
-  for (auto& [path, tensor] : nn::state_dict(module)) tree.tensors.push_back({str(name, ".", path), tensor});
+  for (parallel::HeldValue& value : parallel::held_state(module)) {
+    if (value.buffer.defined()) tree.copies.emplace_back(value.buffer, value.tensor);
+    tree.tensors.push_back({str(name, ".", value.path), value.tensor, std::move(value.stretch)});
+  }
 }
 
-void add(Tree& tree, const std::string& name, const optim::Optimizer* optimizer) {
-  const optim::Optimizer::StateDict dict = optimizer->state_dict();
-  for (const auto& [parameter, tensors] : dict.state)
-    for (const auto& [key, tensor] : tensors) {
-      const std::string full_key = optimizer_key(name, parameter, key);
-      if (key == "step")
-        tree.values.push_back({full_key, str(static_cast<std::int64_t>(item(tensor)))});
-      else
-        tree.tensors.push_back({full_key, tensor});
-    }
+void add(Tree& tree, const std::string& name, optim::Optimizer* optimizer) {
+  parallel::HeldOptimizerState held = parallel::held_optimizer_state(*optimizer);
+  for (parallel::HeldParameterState& of : held.state) {
+    for (parallel::HeldValue& value : of.tensors)
+      tree.tensors.push_back({optimizer_key(name, of.name, value.path), value.tensor, std::move(value.stretch)});
+    if (of.step) tree.values.push_back({optimizer_key(name, of.name, "step"), str(*of.step)});
+  }
   tree.values.push_back({name + ".type", Json(std::string(optimizer->type())).dump()});
-  for (std::size_t i = 0; i < dict.groups.size(); ++i)
-    tree.values.push_back({str(name, ".groups.", i), text_of_group(dict.groups[i].first, dict.groups[i].second)});
+  for (std::size_t i = 0; i < held.groups.size(); ++i)
+    tree.values.push_back({str(name, ".groups.", i), text_of_group(held.groups[i].first, held.groups[i].second)});
 }
 
 void add(Tree& tree, const std::string& name, const optim::GradScaler* scaler) {
@@ -66,6 +69,41 @@ Tree tree_of(const State& state) {
   for (const TreeTensor& entry : tree.tensors) check(entry.key);
   for (const TreeValue& entry : tree.values) check(entry.key);
   return tree;
+}
+
+const Dims& full_sizes(const TreeTensor& entry) {
+  return entry.stretch ? entry.stretch->sizes : global_sizes(entry.tensor);
+}
+
+namespace {
+
+// The boxes of a stretch in the full parameter: those of the part, moved to where the part lies.
+std::vector<HeldPart> parts_of_stretch(const Tensor& tensor, const parallel::FlatStretch& stretch, int rank) {
+  const std::vector<HeldBox> places = held_boxes(stretch.sizes, stretch.inner, rank);
+  std::vector<HeldPart> parts;
+  for (const layout::StretchBox& one : layout::boxes_of_stretch(stretch.part, stretch.begin, tensor.num_elements())) {
+    HeldPart part{as_strided(tensor, one.sizes, contiguous_strides(one.sizes), tensor.offset() + one.at), {}};
+    for (const HeldBox& place : places) {
+      const std::optional<Box> common = overlap({one.offsets, one.sizes}, {place.at, place.box.sizes});
+      if (!common) continue;
+      HeldBox held{*common, common->offsets};
+      for (int dim = 0; dim < held.at.size(); ++dim) {
+        held.at[dim] -= one.offsets[dim];
+        held.box.offsets[dim] += place.box.offsets[dim] - place.at[dim];
+      }
+      part.boxes.push_back(held);
+    }
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::vector<HeldPart> held_parts(const TreeTensor& entry) {
+  const int rank = RankContext::current().rank();
+  if (entry.stretch) return parts_of_stretch(entry.tensor, *entry.stretch, rank);
+  return {{local_tensor(entry.tensor), held_boxes(global_sizes(entry.tensor), entry.tensor.layout(), rank)}};
 }
 
 void check_not_partial(const TreeTensor& entry) {

@@ -17,7 +17,9 @@
 //   random state      value NAME.rank-R of each rank R
 #pragma once
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -25,6 +27,8 @@
 #include "engine/nn/module.hpp"
 #include "engine/optim/grad_scaler.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_held_state.hpp"
+#include "engine/state/box.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::state {
@@ -45,6 +49,7 @@ using State = std::vector<Part>;
 struct TreeTensor {
   std::string key;
   Tensor tensor;  // shares its storage with the module or optimizer; sharded if it has a layout
+  std::optional<parallel::FlatStretch> stretch{};  // of a parameter of which the tensor holds consecutive elements
 };
 struct TreeValue {
   std::string key;
@@ -53,7 +58,18 @@ struct TreeValue {
 struct Tree {
   std::vector<TreeTensor> tensors;
   std::vector<TreeValue> values;
+  std::vector<std::pair<Tensor, Tensor>> copies;  // buffers, and the tensors of the tree that are copies of them
 };
+// The sizes of the full tensor.
+const Dims& full_sizes(const TreeTensor& entry);
+
+// The boxes of the full tensor that this rank holds, and the tensors that hold them: a local shard with all its boxes,
+// or one view per box of a stretch.
+struct HeldPart {
+  Tensor local;
+  std::vector<HeldBox> boxes;
+};
+std::vector<HeldPart> held_parts(const TreeTensor& entry);
 
 // The tree of a state, in the order of its parts. Settles modules (nn::settle). Throws Error for a key that occurs
 // twice.

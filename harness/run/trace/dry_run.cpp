@@ -52,7 +52,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::set_gradient:
     case Verb::assign:
     case Verb::init_optimizer_state:
-    case Verb::state_dict:
       return {&DryRun::run_as_is, OnError::is_left_out};
 
     // Control steps: the interpreter walks their steps.
@@ -66,7 +65,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Left out: they check, record, synchronize or inject faults.
     case Verb::write:
     case Verb::set_post_optim_event:
-    case Verb::set_state_dict_type:
     case Verb::barrier:
     case Verb::record_event:
     case Verb::record:
@@ -85,6 +83,10 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::let, OnError::is_left_out};
     case Verb::to_empty:
       return {&DryRun::to_empty, OnError::ends_plan};
+    case Verb::state_dict:
+      return {&DryRun::state_dict, OnError::is_left_out};
+    case Verb::set_state_dict_type:
+      return {&DryRun::set_state_dict_type, OnError::ends_plan};
     case Verb::load_state_dict:
       return {&DryRun::load_state_dict, OnError::is_left_out};
     case Verb::save_checkpoint:

@@ -74,6 +74,8 @@ class DryRun final : public StepRunner {
   Value leave_out(StepCall& call);
   Value let(StepCall& call);
   Value to_empty(StepCall& call);
+  Value state_dict(StepCall& call);
+  Value set_state_dict_type(StepCall& call);
   Value load_state_dict(StepCall& call);
   Value save_checkpoint(StepCall& call);
   Value load_checkpoint(StepCall& call);
@@ -131,8 +133,9 @@ class DryRun final : public StepRunner {
   ModuleWatch watch_;
   TracedLayouts layouts_;
   TracedTensorParallel tensor_parallel_;
-  std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
-  std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
+  std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;    // since the last update of the scaler
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;         // of sharded parameters: the ranks of their all-gathers
+  std::map<plan::ModuleId, std::string> state_dict_types_;  // of units of flat_shard; none: full
   std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
   std::vector<std::string> unknown_values_;
   bool is_attempt_ = false;  // within a step that must raise

@@ -58,6 +58,11 @@ Value DryRun::to_empty(StepCall& call) {
 
 // Values from rank 0 change neither types nor devices, so that the plan needs no load.
 Value DryRun::load_state_dict(StepCall& call) {
+  if (const Value into = call.value("into");
+      into.is(Value::Kind::module) && !shards_.units_below(into.as_module("into")).empty()) {
+    nn::settle(into.as_module("into"));
+    return Value();
+  }
   if (!call.boolean("broadcast_from_rank0")) return run_verb(call);
   const Value into = call.value("into");
   if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>()) nn::settle(*module);
@@ -138,6 +143,8 @@ void add_gradient(std::vector<plan::Planner::Gradient>& gradients, const Tensor&
 
 Value DryRun::clip_grad_norm(StepCall& call) {
   std::vector<plan::Planner::Gradient> gradients;
+  for (const plan::ModuleId unit : shards_.units_below(call.module("model").module))
+    for (plan::Planner::Gradient& norm : shards_.norms_of_unit(unit)) gradients.push_back(std::move(norm));
   for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
     add_gradient(gradients, entry.tensor());
   watch_.report_position();

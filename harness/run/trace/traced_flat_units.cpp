@@ -125,6 +125,37 @@ void TracedShards::give_gradient(const Group& group, const Tensor& shard, bool h
   set_grad(shard, shard.layout() ? make_sharded(made, shard.layout()) : made, GradientType::any_floating);
 }
 
+std::vector<plan::ModuleId> TracedShards::units_below(const nn::ModulePtr& module) const {
+  std::vector<plan::ModuleId> units;
+  for (const nn::NamedModule& entry : nn::named_modules(module))
+    for (const Group& group : groups_)
+      if (group.flat && group.flat->modules.front() == entry.module) units.push_back(group.flat->id);
+  return units;
+}
+
+std::vector<plan::Planner::Gradient> TracedShards::norms_of_unit(plan::ModuleId id) const {
+  const Group& group = groups_[group_of_.at(id)];
+  std::vector<plan::Planner::Gradient> norms;
+  if (group.parameters.empty() || !group.flat->settings.choices.shards) return norms;
+  const layout::MeshShape& mesh = group.mesh->shape();
+  const bool computes = group.flat->settings.keeps_compute_type && group.policy.param;
+  const DType type = computes ? *group.policy.param : group.flat->chunk.dtype();
+  for (const Parameter& parameter : group.parameters) {
+    std::vector<int> sizes{mesh.size(mesh.num_axes() - 1)};
+    std::vector<std::string> names{mesh.names().back()};
+    std::vector<layout::Placement> placements{layout::shard(0)};
+    if (parameter.inner)
+      for (int axis = 0; axis < parameter.inner->mesh.num_axes(); ++axis) {
+        sizes.push_back(parameter.inner->mesh.size(axis));
+        names.push_back(parameter.inner->mesh.names()[static_cast<std::size_t>(axis)]);
+        placements.push_back(parameter.inner->placements[static_cast<std::size_t>(axis)]);
+      }
+    norms.push_back(
+        {{layout::MeshShape(sizes, names), placements, parameter.sizes}, size_of(type) == 2 ? DType::float32 : type});
+  }
+  return norms;
+}
+
 // A parameter without elements on this rank gets none.
 std::vector<Tensor> TracedShards::give_gradients(Group& group) {
   FlatUnit& unit = *group.flat;

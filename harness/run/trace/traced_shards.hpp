@@ -81,6 +81,9 @@ class TracedShards {
   };
   void show_full(const std::vector<plan::ModuleId>& ids, const Summon& summon);
   void hide_full(const std::vector<plan::ModuleId>& ids, bool writes_values, bool writes_gradients);
+  std::vector<plan::ModuleId> units_below(const nn::ModulePtr& module) const;  // in module pre-order
+  // What a norm of the gradients of a unit is reduced over, per parameter; none for a unit that does not shard.
+  std::vector<plan::Planner::Gradient> norms_of_unit(plan::ModuleId id) const;
   bool gives_compute_type(plan::ModuleId unit) const {  // gradients of optimizers have that type
     return groups_[group_of_.at(unit)].flat->settings.keeps_compute_type;
   }

@@ -1,0 +1,73 @@
+#include "engine/parallel/flat_state_entries.hpp"
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "engine/nn/state_slots.hpp"
+#include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/shard_state.hpp"
+
+namespace lockstep::parallel {
+
+bool gives_chunk(const FlatParameterShards& unit, const StateDictSettings& settings) {
+  return settings.type == StateDictType::local && unit.settings().mesh.is_sharded();
+}
+
+namespace {
+
+using SlotKey = std::pair<const nn::Module*, std::size_t>;
+
+// Buffers of units, with the original type of those that compute in another one.
+std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& root) {
+  std::map<SlotKey, std::optional<DType>> found;
+  for (const nn::NamedModule& entry : nn::named_modules(root)) {
+    const ShardStatePtr state = shard_state_of(*entry.module);
+    if (!state || state->settings().api != flat_shard_name) continue;
+    for (const auto& weak : state->settings().buffer_modules)
+      if (const nn::ModulePtr owner = weak.lock())
+        for (std::size_t slot = 0; slot < owner->buffers.size(); ++slot) found.try_emplace({owner.get(), slot});
+    for (const CastBuffer& buffer : state->cast_buffers())
+      if (const nn::ModulePtr owner = buffer.owner.lock()) found[{owner.get(), buffer.slot}] = buffer.original;
+  }
+  return found;
+}
+
+}  // namespace
+
+StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings& settings) {
+  nn::settle(root);
+  StateEntries made{settled_flat_units_below(root), {}, settings};
+  std::map<SlotKey, std::pair<const FlatUnitShards*, std::size_t>> parameters;
+  std::set<SlotKey> flat_slots;
+  for (const FlatUnitShards& unit : made.units)
+    for (std::size_t i = 0; i < unit.shards->num_parameters(); ++i)
+      for (const ParameterSlotRef& slot : unit.shards->parameter(i).slots)
+        parameters[{slot.owner.lock().get(), slot.slot}] = {&unit, i};
+  const auto buffers = managed_buffers(root);
+  std::set<const FlatParameterShards*> chunks;
+  for (const nn::StateSlot& slot : nn::state_slots(root)) {
+    const SlotKey key{slot.owner.get(), slot.index};
+    if (slot.is_buffer) {
+      const auto managed = buffers.find(key);
+      made.entries.push_back({slot.path, slot.tensor(), nullptr, 0, false, managed != buffers.end(),
+                              managed != buffers.end() ? managed->second : std::nullopt});
+      continue;
+    }
+    if (is_flat_slot(made.units, slot)) continue;
+    const auto at = parameters.find(key);
+    if (at == parameters.end()) {
+      made.entries.push_back({slot.path, slot.tensor(), nullptr});
+      continue;
+    }
+    const FlatUnitShards& unit = *at->second.first;
+    if (!gives_chunk(*unit.shards, settings))
+      made.entries.push_back({slot.path, slot.tensor(), unit.shards, at->second.second});
+    else if (chunks.insert(unit.shards.get()).second)
+      made.entries.push_back(
+          {unit.path.empty() ? "_flat_param" : unit.path + "._flat_param", {}, unit.shards, 0, true});
+  }
+  return made;
+}
+
+}  // namespace lockstep::parallel
