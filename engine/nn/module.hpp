@@ -36,7 +36,7 @@ struct ParameterSlot {
   Tensor tensor;     // the tensor the module computes with; undefined if it has none (bias = false)
   Tensor sharded;    // the sharded parameter, defined while an API shards it; `tensor` may then be its unsharded form
   const Tensor& trained() const { return sharded.defined() ? sharded : tensor; }  // the tensor that optimizers update
-  int num_draws = 0;  // number of times the initial values were drawn or set; clones keep the number
+  int num_draws = 0;   // number of times the initial values were drawn or set; clones keep the number
   bool listed = true;  // false while an API trains another tensor in its place: named_parameters leaves it out
 };
 struct BufferSlot {

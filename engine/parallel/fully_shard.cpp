@@ -116,8 +116,7 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
   const ShardMesh shard_mesh(mesh);
   const ReshardAfterForward reshard = normalized(options.reshard_after_forward, shard_mesh.num_shards());
 
-  ParameterCollector collector(options.ignored, options.ignored_parameters,
-                               ParameterCollector::Order::children_first);
+  ParameterCollector collector(options.ignored, options.ignored_parameters, ParameterCollector::Order::children_first);
   for (std::size_t i = 0; i < modules.size(); ++i)
     collector.collect(modules[i], modules.size() == 1 ? "" : str(i, "."));
   std::vector<int> dims;

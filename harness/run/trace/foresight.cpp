@@ -229,7 +229,9 @@ class Walk {
     } catch (const UnboundName&) {
       return;  // known only during a run
     } catch (const Error& error) {
-      if (argument == "ignored" && (verb == Verb::fully_shard || verb == Verb::flat_shard) && matches_parameters(text, scope)) return;
+      if (argument == "ignored" && (verb == Verb::fully_shard || verb == Verb::flat_shard) &&
+          matches_parameters(text, scope))
+        return;
       report(at, error.message(), frame);
     }
   }
