@@ -64,6 +64,8 @@ void Optimizer::step() {
     if (!items.empty()) update(items, group.options);
   }
   for (std::size_t i = 0; i < after_step_.size(); ++i) after_step_[i](*this);
+  if (RankContext& rank = RankContext::current(); rank.has_service<StepObserver>())
+    if (const auto& stepped = rank.service<StepObserver>().stepped) stepped(*this);
 }
 
 void Optimizer::zero_grad(bool set_to_none) {

@@ -17,10 +17,18 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/rank_context.hpp"
 #include "engine/nn/module.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::optim {
+
+class Optimizer;
+// A service of the rank: called after the step of any optimizer.
+struct StepObserver {
+  explicit StepObserver(RankContext&) {}
+  std::function<void(Optimizer&)> stepped{};
+};
 
 struct Options {
   double lr = 1e-3;

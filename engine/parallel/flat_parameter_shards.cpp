@@ -206,6 +206,10 @@ void FlatParameterShards::write_back(const std::vector<std::size_t>& changed) {
   put_views();
 }
 
+void FlatParameterShards::note_step_elsewhere() {
+  if (has_reduced_) detach(shard_).bump_version();
+}
+
 bool FlatParameterShards::shards_changed() const {
   const Storage& shard = *shard_.storage();
   return gathered_from_ != &shard || gathered_version_ != shard.version();

@@ -42,6 +42,11 @@ class FlatParameterShards final : public GroupShards {
 
   StateDictSettings state_dict;  // the form of its entries (flat_state_dict.hpp)
 
+  // An optimizer step that changes the shards of other ranks only: the next forward gathers where theirs do.
+  void note_step_elsewhere();
+  // Whether the ranks have reduced gradients since the parameters had none.
+  void set_has_reduced(bool value) { has_reduced_ = value; }
+
   // ---- full values (flat_full.cpp) ----
   // The flat tensor of the chunks of all ranks, on the device of the unit: one all-gather on compute. `chunk`: of any
   // type, laid out as the shard (a shard, its gradient, a state of an optimizer).
@@ -112,6 +117,7 @@ class FlatParameterShards final : public GroupShards {
   Tensor partial_sum_;  // always undefined: every reduction is complete
   ParameterSlotRef flat_slot_;
   bool shows_full_ = false;
+  bool has_reduced_ = false;
   std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather
   const Storage* gathered_from_ = nullptr;
 };

@@ -49,6 +49,7 @@ ReductionPlan FlatParameterShards::plan_reduction(const std::vector<bool>& compl
 }
 
 void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tensor& input) {
+  has_reduced_ = true;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const layout::FlatEntry& entry = flat_.entries[i];
     if (entry.length == 0) continue;

@@ -94,6 +94,7 @@ void write_back(FlatParameterShards& unit, bool with_gradients) {
                             trained),
                GradientType::any_floating);
   }
+  if (with_gradients) unit.set_has_reduced(has_gradient);
   if (with_gradients && !unit.has_original_parameters())
     set_grad(unit.trained(0), has_gradient ? gradients : Tensor(), GradientType::any_floating);
 }

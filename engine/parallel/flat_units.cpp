@@ -79,6 +79,22 @@ std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) 
   return meshes;
 }
 
+// A step changes the shards of all ranks, also of those that hold no element which the optimizer trains.
+void note_step(optim::Optimizer& optimizer) {
+  const std::map<const TensorImpl*, FlatMember> members = flat_members();
+  std::map<FlatParameterShards*, bool> holds_elements;
+  for (const optim::Group& group : optimizer.groups())
+    for (const optim::ParameterRef& parameter : group.parameters) {
+      const Tensor tensor = parameter.get();
+      const auto at = members.find(&tensor.impl());
+      if (at == members.end() || !requires_grad(tensor)) continue;
+      bool& holds = holds_elements[at->second.unit.get()];
+      holds = holds || tensor.num_elements() > 0;
+    }
+  for (const auto& [unit, holds] : holds_elements)
+    if (!holds) unit->note_step_elsewhere();
+}
+
 }  // namespace
 
 void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const nn::ModulePtr& module) {
@@ -86,6 +102,7 @@ void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const 
   std::erase_if(units, [](const auto& one) { return one.shards.expired(); });
   units.push_back({unit, module});
   RankContext::current().service<optim::MeshesOfParts>().find = meshes_of_stretches;
+  RankContext::current().service<optim::StepObserver>().stepped = note_step;
 }
 
 nn::ModulePtr module_of(const FlatParameterShards& unit) {

@@ -17,7 +17,7 @@ namespace {
 
 ShardStatePtr require_state(const nn::Module& module, const char* what) {
   ShardStatePtr state = shard_state_of(module);
-  if (!state)
+  if (!state || state->settings().api != fully_shard_name)
     throw Error(str(what, ": fully_shard was not applied to ", module.type(), " (Expects FSDPModule but got ",
                     module.type(), ")"),
                 "apply it first, or name its module");
@@ -78,8 +78,21 @@ void set_group_flags(ShardGroup& group, const ShardFlags& flags) {
 
 }  // namespace
 
+namespace {
+
+void check_flags(const ShardState& state, const ShardFlags& flags) {
+  if (state.settings().api == fully_shard_name) return;
+  if (flags.requires_all_reduce || flags.is_last_backward || flags.reshard_after_backward ||
+      flags.reshard_after_forward || flags.reduce_divide_factor)
+    throw Error(str("set_flags: ", state.owner(), " is flat-sharded, and has requires_gradient_sync only"),
+                "choose a strategy of flat_shard, or use fully_shard");
+}
+
+}  // namespace
+
 int set_flags(const ModulePtr& module, const ShardFlags& flags, bool recurse) {
   const std::vector<ShardStatePtr> states = states_of(module, recurse);
+  for (const ShardStatePtr& state : states) check_flags(*state, flags);
   for (const ShardStatePtr& state : states) {
     if (flags.is_last_backward) state->set_is_last_backward(*flags.is_last_backward);
     if (state->group()) set_group_flags(*state->group(), flags);

@@ -141,6 +141,7 @@ void ShardState::enter_as_root() {
   if (context->forward_root && (is_root_ || context->forward_root == this)) recover();
   if (context->forward_root) return;
   context->forward_root = this;
+  context->begun.clear();
   for (const ShardStatePtr& state : context->living_states()) state->leave_unfinished_forward();
   phase_ = Phase::forward;
   // Every all-gather waits for its copy-in, so one wait of the copy-in stream orders all of them after the optimizer.
@@ -221,13 +222,19 @@ void ShardState::pre_forward(nn::Inputs& inputs) {
   if (settings_.forward_prefetch && group_ && !in_backward()) prefetch_next();
 }
 
-// The first forward records the order of the groups.
+// The first forward records the order of the groups. A group that has run in this forward is not gathered again.
 void ShardState::prefetch_next() {
+  context->begun.push_back(group_.get());
   std::vector<std::weak_ptr<ShardGroup>>& order = context->first_forward;
-  if (!context->first_forward_is_complete) return order.push_back(group_);
   const auto at = std::find_if(order.begin(), order.end(), [this](const auto& one) { return one.lock() == group_; });
+  if (!context->first_forward_is_complete) {
+    if (at == order.end()) order.push_back(group_);
+    return;
+  }
   if (at == order.end() || std::next(at) == order.end()) return;
-  if (const auto next = std::next(at)->lock()) next->begin_unshard();
+  const auto next = std::next(at)->lock();
+  const auto& begun = context->begun;
+  if (next && std::find(begun.begin(), begun.end(), next.get()) == begun.end()) next->begin_unshard();
 }
 
 // A flat-sharded unit whose outputs require no gradient is not gathered ahead.
