@@ -95,7 +95,7 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
     const CollectedParameter& one = collector.parameters()[i];
     parameters.emplace_back(one.name, one.slots, dims[i], settings.mesh, offload,
                             options.offload == Offload::cpu_pinned);
-    claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name));
+    claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name), fully_shard_name);
   }
   const auto shards = std::make_shared<PerParameterShards>(std::move(settings), std::move(parameters));
   register_shards(shards);

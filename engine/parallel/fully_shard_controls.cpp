@@ -129,7 +129,8 @@ void set_post_optim_event(const ModulePtr& root, device::Event event) {
 }
 
 void add_shard_hook(const ModulePtr& module, ShardPoint point, std::function<void()> hook) {
-  const auto& group = require_state(*module, "add_shard_hook")->group();
+  const ShardStatePtr state = shard_state_of(*module);  // of either API
+  const auto& group = state ? state->group() : require_state(*module, "add_shard_hook")->group();
   if (!group)
     throw Error(str("add_shard_hook: the group of ", module->type(), " has no parameters, and makes no collectives"),
                 "hook a module whose group has some");

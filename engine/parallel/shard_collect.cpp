@@ -14,7 +14,8 @@ namespace {
 // The tensors that groups of this rank have sharded, and the sharded ones that they have made of them.
 struct Claim {
   std::weak_ptr<TensorImpl> tensor;
-  std::string name;  // of the parameter, with its group
+  std::string name;      // of the parameter, with its group
+  std::string_view api;  // that sharded it
   bool is_shard = false;
 };
 struct Claims {
@@ -63,8 +64,8 @@ void ParameterCollector::visit(const nn::ModulePtr& module, const std::string& p
 void check_parameter(const CollectedParameter& parameter, const std::string& owner, std::string_view api) {
   const Claim* other = claims().find(parameter.tensor);
   if (other && other->is_shard)
-    throw Error(str(api, ": `", parameter.name, "` of ", owner, " is sharded already: it is `", other->name, "`, ",
-                    describe_sharded(parameter.tensor)),
+    throw Error(str(api, ": `", parameter.name, "` of ", owner, " is sharded already: ", other->api, " has made it `",
+                    other->name, "`, ", describe_sharded(parameter.tensor)),
                 "a parameter belongs to one group");
   if (other)
     throw Error(str(api, ": `", parameter.name, "` of ", owner, " is the same parameter as `", other->name,
@@ -99,11 +100,11 @@ layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, con
                         shard_dim_of(parameter, options));
 }
 
-void claim(const Tensor& full, const Tensor& shard, const std::string& name) {
+void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api) {
   std::vector<Claim>& entries = claims().entries;
   std::erase_if(entries, [](const Claim& entry) { return entry.tensor.expired(); });
-  entries.push_back({full.impl_ptr(), name, false});
-  entries.push_back({shard.impl_ptr(), name, true});
+  entries.push_back({full.impl_ptr(), name, api, false});
+  entries.push_back({shard.impl_ptr(), name, api, true});
 }
 
 }  // namespace lockstep::parallel

@@ -49,6 +49,6 @@ int shard_dim_of(const CollectedParameter& parameter, const FullyShardOptions& o
 layout::ShardedLayout sharded_layout_of(const CollectedParameter& parameter, const FullyShardOptions& options,
                                         const ShardMesh& mesh);
 // Notes that a group has sharded the parameter `name`: another group that holds one of the two tensors is an error.
-void claim(const Tensor& full, const Tensor& shard, const std::string& name);
+void claim(const Tensor& full, const Tensor& shard, const std::string& name, std::string_view api);
 
 }  // namespace lockstep::parallel
