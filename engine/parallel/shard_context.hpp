@@ -51,7 +51,7 @@ struct ShardContext {
   std::vector<std::weak_ptr<ShardGroup>> first_forward;  // groups in the order in which its forwards began
   bool first_forward_is_complete = false;
   std::vector<const ShardGroup*> begun;  // groups whose forward has begun in the running forward of the root
-  std::vector<device::Event> freed;  // after the last use of each group that was resharded, oldest first
+  std::vector<device::Event> freed;      // after the last use of each group that was resharded, oldest first
   std::optional<device::Event> post_optim_event;
   bool is_last_backward = true;
   std::uint64_t callback_in = 0;  // the backward that will call the callback of its end; 0: none
