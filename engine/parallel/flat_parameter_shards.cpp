@@ -131,11 +131,11 @@ bool FlatParameterShards::is_in_place(const Parameter& parameter, const Tensor& 
   return now.same_as(parameter.view) && now.storage() == shard_.storage();
 }
 
-void FlatParameterShards::check_written(const Parameter& parameter, const Tensor& now) const {
-  const std::string where = str("flat_shard: `", parameter.name, "` of ", settings().owner);
-  if (!now.defined() || now.sizes() != parameter.view.sizes())
+void FlatParameterShards::check_written(const std::string& name, const Dims& sizes, const Tensor& now) const {
+  const std::string where = str("flat_shard: `", name, "` of ", settings().owner);
+  if (!now.defined() || now.sizes() != sizes)
     throw Error(str("Cannot writeback when the parameter shape changes: ", where, " is expected to have sizes ",
-                    to_text(parameter.view.sizes()), " but got ", now.defined() ? describe_sharded(now) : "nothing"),
+                    to_text(sizes), " but got ", now.defined() ? describe_sharded(now) : "nothing"),
                 "write to the local stretch, or to the full parameter within summon_full_parameters");
   if (!(now.device() == home()))
     throw Error(
@@ -145,31 +145,29 @@ void FlatParameterShards::check_written(const Parameter& parameter, const Tensor
                    : "move the module there before the first forward");
 }
 
+// Without original parameters: the tensor in the slot of the chunk is the shard from now on.
+void FlatParameterShards::adopt_chunk() {
+  const Tensor now = flat_slot_.get().tensor;
+  if (now.same_as(shard_) && parameters_.front().view.storage() == shard_.storage()) return;
+  check_written("_flat_param", {flat_.per_rank}, now);
+  shard_ = now;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].view = view_of_shard(i);
+    parameters_[i].decisive = shard_;
+  }
+  put_views();
+}
+
 void FlatParameterShards::adopt_slots() {
   if (shows_full_)
     throw Error(str("flat_shard: the full parameters of ", settings().owner, " are summoned"),
                 "leave summon_full_parameters before forward, and before a state dict is loaded");
-  if (!options_.original_parameters) {
-    const Tensor now = flat_slot_.get().tensor;
-    check_written(parameters_.front(), parameters_.front().view);
-    if (now.same_as(shard_) && parameters_.front().view.storage() == shard_.storage()) return;
-    if (!now.defined() || now.sizes() != Dims{flat_.per_rank})
-      throw Error(str("Cannot writeback when the parameter shape changes: flat_shard: `_flat_param` of ",
-                      settings().owner, " is expected to have ", flat_.per_rank, " elements but got ",
-                      now.defined() ? describe_sharded(now) : "nothing"),
-                  "assign a tensor of that size");
-    shard_ = now;
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      parameters_[i].view = view_of_shard(i);
-      parameters_[i].decisive = shard_;
-    }
-    return put_views();
-  }
+  if (!options_.original_parameters) return adopt_chunk();
   std::vector<std::size_t> changed;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor& now = parameters_[i].slots.front().get().tensor;
     if (is_in_place(parameters_[i], now)) continue;
-    check_written(parameters_[i], now);
+    check_written(parameters_[i].name, parameters_[i].view.sizes(), now);
     changed.push_back(i);
   }
   if (!changed.empty()) write_back(changed);

@@ -102,7 +102,8 @@ class FlatParameterShards final : public GroupShards {
   Tensor view_of_shard(std::size_t index) const;
   void add_flat_slot(const nn::ModulePtr& module);
   bool is_in_place(const Parameter& parameter, const Tensor& now) const;
-  void check_written(const Parameter& parameter, const Tensor& now) const;
+  void check_written(const std::string& name, const Dims& sizes, const Tensor& now) const;
+  void adopt_chunk();
   void write_back(const std::vector<std::size_t>& changed);
   void make_leaves(const Tensor& gathered);
   void put_views();

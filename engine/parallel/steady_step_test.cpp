@@ -3,6 +3,7 @@
 
 #include "engine/device/device.hpp"
 #include "engine/optim/optimizer.hpp"
+#include "engine/parallel/flat_shard.hpp"
 #include "engine/parallel/test_support.hpp"
 
 namespace lockstep::parallel {
@@ -77,6 +78,41 @@ TEST(SteadyStep, AllocatesNothingAndPeaksNearItsNeeds) {
                       }),
                   "")
             << "world_size " << world_size << ", as_view " << as_view << ", set_to_none " << set_to_none;
+}
+
+// Units of flat_shard and groups of fully_shard: from the third step on no pool may grow.
+void train_sharded(bool flat) {
+  nn::Inputs arguments;
+  arguments.named = {{"n_layers", 3}, {"dim", 64}, {"vocab_size", 256}, {"max_seq_len", 32}, {"dropout_p", 0.0}};
+  const nn::ModulePtr model = built("Transformer", 3, arguments);
+  if (flat) {
+    flat_shard(model, FlatShardOptions{.unit_types = {"TransformerBlock"}});
+  } else {
+    for (const nn::ChildSlot& block : model->child("layers")->children) fully_shard({block.module});
+    fully_shard({model});
+  }
+  const auto adam = optim::make_optimizer("Adam", {optim::group_of(nn::named_parameters(model), {})});
+  MemoryStats before;
+  for (int step = 1; step <= 6; ++step) {
+    const Tensor tokens = randint(0, 256, {4, 32}, DType::int64, {});
+    adam->zero_grad();
+    backward({ops::sum(model->call(tokens).tensor())});
+    adam->step();
+    const MemoryStats now = memory_stats();
+    if (step >= 3) {
+      require(now.num_pool_misses == before.num_pool_misses, str("step ", step, ": the pools grew"));
+      require(now.current == before.current, str("step ", step, ": memory by purpose differs from the step before"));
+      require(current(Purpose::gathered) == 0, "unsharded parameters are left");
+    }
+    before = now;
+  }
+}
+
+TEST(SteadyStep, ShardedTrainingAllocatesNothing) {
+  for (const int world_size : {2, 3})
+    for (const bool flat : {false, true})
+      EXPECT_EQ(run(world_size, [flat](int) { train_sharded(flat); }), "")
+          << world_size << " ranks, " << (flat ? "flat_shard" : "fully_shard");
 }
 
 }  // namespace
