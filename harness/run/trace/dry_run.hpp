@@ -125,7 +125,6 @@ class DryRun final : public StepRunner {
   void make_units(const ModuleMatch& root, const FlatShardArguments& arguments, const plan::ShardChoices& choices,
                   const ShardPolicy& policy);
   void give_storage(const std::vector<plan::Planner::FlatUnit>& units, device::Device device) const;
-  void refuse_for_units(plan::ModuleId root, const char* flag) const;  // throws Unforeseeable if units are below it
 
   plan::Planner planner_;
   TracedModel model_;

@@ -143,10 +143,4 @@ void DryRun::give_storage(const std::vector<plan::Planner::FlatUnit>& units, dev
     }
 }
 
-// These flags have no meaning for a flat parameter.
-void DryRun::refuse_for_units(plan::ModuleId root, const char* flag) const {
-  for (const plan::ModuleId id : planner_.facts().pre_order(root))
-    if (planner_.shards().is_flat(id)) throw Unforeseeable(str(flag, " of units of flat_shard is not planned"));
-}
-
 }  // namespace lockstep::run

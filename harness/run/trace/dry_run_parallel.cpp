@@ -218,11 +218,7 @@ Value DryRun::set_flags(StepCall& call) {
   flags.is_last_backward = arguments.is_last_backward;
   flags.reshard_after_backward = arguments.reshard_after_backward;
   if (arguments.reshard_after_forward) flags.reshard_after_forward = reshard_of(*arguments.reshard_after_forward);
-  for (const plan::ModuleId id : refreshed_ids(arguments.modules)) {
-    if (arguments.requires_all_reduce || arguments.reshard_after_forward)
-      refuse_for_units(id, arguments.requires_all_reduce ? "requires_all_reduce" : "reshard_after_forward");
-    planner_.set_flags(id, flags, arguments.recurse);
-  }
+  for (const plan::ModuleId id : refreshed_ids(arguments.modules)) planner_.set_flags(id, flags, arguments.recurse);
   return Value();
 }
 
