@@ -1,4 +1,4 @@
-// The shard of a flat parameter, what the slots hold, and its all-gather.
+// The shard of a flat parameter, the tensors in the slots, and the all-gather.
 #include "engine/parallel/flat_parameter_shards.hpp"
 
 #include <algorithm>

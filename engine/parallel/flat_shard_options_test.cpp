@@ -1,4 +1,4 @@
-// Options of flat_shard one by one, odd shapes, and what it refuses.
+// Options of flat_shard one by one, odd shapes, and refusals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -75,8 +75,9 @@ struct FullyShardOptions {
 void fully_shard(const std::vector<nn::ModulePtr>& modules, const FullyShardOptions& options = {});
 bool is_fully_sharded(const nn::ModulePtr& module);
 
-// The functions below throw Error for a module that fully_shard was not applied to, except set_flags() and
-// register_forward_method().
+// The functions below throw Error for a module that fully_shard was not applied to, except register_forward_method().
+// Of modules of flat_shard, set_flags() changes requires_gradient_sync and refuses the other flags, and
+// add_shard_hook() adds hooks.
 
 // ---- explicit unshard and reshard ----
 class UnshardHandle {

@@ -1,4 +1,4 @@
-// What a group shards: the one thing in which sharding per parameter and flat sharding differ. ShardGroup has the
+// The tensors that a group shards. Sharding per parameter and flat sharding differ in them only: ShardGroup has the
 // states, the collectives, the streams and the order; an implementation of this interface has the tensors.
 //
 //   PerParameterShards   each parameter is sharded along a dim (fully_shard)

@@ -29,13 +29,13 @@ struct ReductionPlan {
   std::vector<ReducedPiece> pieces;     // of the output
 };
 
-// What a parameter brings to a reduction.
+// The gradients of a parameter before a reduction.
 struct ParameterState {
   bool takes_part = false;
   bool has_full_gradient = false;
   bool has_partial_sum = false;
 };
-// Of parameters that are sharded one by one. `shard_rank`: of this rank.
+// The reduction of parameters that are sharded one by one. `local_sizes`: of each sharded parameter on this rank.
 ReductionPlan plan_reduction(const std::vector<layout::ShardedParameter>& cuts,
                              const std::vector<ParameterState>& states, const std::vector<Dims>& local_sizes);
 
