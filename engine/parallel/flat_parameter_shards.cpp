@@ -42,6 +42,7 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
   const DType type = parameters.front().tensor.dtype();
   const DType computed = this->settings().mixed_precision.param.value_or(type);
   std::vector<Dims> sizes;
+  sizes.reserve(parameters.size());
   for (const CollectedParameter& one : parameters) sizes.push_back(local_tensor(one.tensor).sizes());
   const std::int64_t alignment =
       flat.original_parameters ? alignment_bytes / static_cast<std::int64_t>(size_of(computed)) : 1;
