@@ -285,7 +285,7 @@ OpCase to_device_case() {
   // To another device and back; meta tensors stay.
   const auto run = [](const Tensor& a) {
     if (a.is_meta()) return ops::to_device(a, a.device());
-    const bool on_cpu = a.device().kind == device::Kind::cpu;
+    const bool on_cpu = device::is_host(a.device());
     return ops::to_device(ops::to_device(a, device::device_from_name(on_cpu ? "sim" : "cpu")), a.device());
   };
   op.variants = {one_input("there and back", {3, 5}, run, same), one_input("no element", {0}, run, same)};

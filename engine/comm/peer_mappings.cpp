@@ -14,10 +14,10 @@ void PeerMappings::Unmap::operator()(void* memory) const { ::munmap(memory, byte
 
 PeerMappings::PeerMappings(const device::HostWorld& host) : host_(&host) {
   static_assert(std::is_trivially_destructible_v<Word>);
-  const std::size_t arena = std::max(host.cpu_arena(0).bytes, host.sim_arena(0).bytes);
-  words_per_arena_ = arena / block_bytes / 64 + 1;
-  const std::size_t bytes =
-      bounded_product(2 * words_per_arena_ * static_cast<std::size_t>(host.world_size()), sizeof(Word));
+  std::size_t largest = 0;
+  for (int number = 0; number < host.num_arenas(); ++number) largest = std::max(largest, host.arena(number).bytes);
+  words_per_arena_ = largest / block_bytes / 64 + 1;
+  const std::size_t bytes = bounded_product(element_offset(host.num_arenas(), words_per_arena_), sizeof(Word));
   // Zero-filled, and pages that are never accessed use no memory. Allocators do not promise both.
   void* const words =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -27,10 +27,10 @@ PeerMappings::PeerMappings(const device::HostWorld& host) : host_(&host) {
 
 void PeerMappings::note_use(int rank, const std::byte* begin, std::size_t bytes) {
   if (begin == nullptr || bytes == 0) return;
-  const bool on_cpu = host_->cpu_arena(rank).contains(begin);
-  const device::HostWorld::Region area = on_cpu ? host_->cpu_arena(rank) : host_->sim_arena(rank);
-  if (!area.contains(begin)) return;
-  Word* words = words_.get() + (2 * static_cast<std::size_t>(rank) + (on_cpu ? 0 : 1)) * words_per_arena_;
+  const int number = host_->arena_with(rank, begin);
+  if (number < 0) return;
+  const device::HostWorld::Region area = host_->arena(number);
+  Word* words = words_.get() + element_offset(number, words_per_arena_);
   const std::size_t first = static_cast<std::size_t>(begin - area.base) / block_bytes;
   const std::size_t last = (static_cast<std::size_t>(begin - area.base) + bytes - 1) / block_bytes;
   for (std::size_t at = first; at <= last;) {

@@ -21,7 +21,7 @@ std::unique_ptr<device::HostWorld> small_world(int size) {
 TEST(PeerMappings, MapsABufferAtItsSecondUse) {
   const auto host = small_world(2);
   PeerMappings mappings(*host);
-  const std::byte* base = host->cpu_arena(1).base;
+  const std::byte* base = host->arena(device::Kind::cpu, 1).base;
   mappings.note_use(1, base + 100, 2 * PeerMappings::block_bytes);  // three blocks, the first and last partly
   EXPECT_EQ(mappings.num_mapped_blocks(), 0);
   mappings.note_use(1, base + 100, 2 * PeerMappings::block_bytes);
@@ -41,17 +41,17 @@ TEST(PeerMappings, SeparatesArenasAndIgnoresOtherMemory) {
     mappings.note_use(rank, begin, bytes);
     mappings.note_use(rank, begin, bytes);
   };
-  twice(0, host->cpu_arena(0).base, 1);
+  twice(0, host->arena(device::Kind::cpu, 0).base, 1);
   EXPECT_EQ(mappings.num_mapped_blocks(), 1);
-  twice(0, host->sim_arena(0).base, 1);
+  twice(0, host->arena(device::Kind::sim, 0).base, 1);
   EXPECT_EQ(mappings.num_mapped_blocks(), 2);
-  twice(1, host->sim_arena(1).base, host->sim_arena(1).bytes);
+  twice(1, host->arena(device::Kind::sim, 1).base, host->arena(device::Kind::sim, 1).bytes);
   EXPECT_EQ(mappings.num_mapped_blocks(), 12);
   const int elsewhere = 0;
   twice(0, reinterpret_cast<const std::byte*>(&elsewhere), sizeof elsewhere);
-  twice(0, host->cpu_arena(1).base, 1);  // in the arena of another rank
+  twice(0, host->arena(device::Kind::cpu, 1).base, 1);  // in the arena of another rank
   twice(0, nullptr, 64);
-  twice(0, host->cpu_arena(0).base, 0);
+  twice(0, host->arena(device::Kind::cpu, 0).base, 0);
   EXPECT_EQ(mappings.num_mapped_blocks(), 12);
 }
 

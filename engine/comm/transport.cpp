@@ -268,7 +268,7 @@ bool has_unreachable_buffer(const IssuedCollective& issued) {
   const device::HostWorld& host = *issued.rank->host;
   const int rank = issued.rank->rank;
   const auto is_reachable = [&](const std::byte* pointer) {
-    return pointer == nullptr || host.cpu_arena(rank).contains(pointer) || host.sim_arena(rank).contains(pointer);
+    return pointer == nullptr || host.arena_with(rank, pointer) >= 0;
   };
   return !is_reachable(issued.input) || !is_reachable(issued.output);
 }

@@ -1,6 +1,7 @@
 #include "engine/device/arena.hpp"
 
 #include <cerrno>
+#include <iterator>
 #include <string>
 
 #include <sys/mman.h>
@@ -9,11 +10,14 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/protection.hpp"
 
 namespace lockstep::device {
 
 namespace {
 
+constexpr Kind shared_kinds[] = {Kind::cpu, Kind::sim};
+constexpr int num_shared_kinds = std::size(shared_kinds);
 constexpr std::size_t page_bytes = 4096;
 // The gap between two regions is unmapped, so that an access past the end of a region faults.
 constexpr std::size_t guard_bytes = std::size_t{64} << 10;
@@ -41,7 +45,7 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   }
   const std::size_t arena = round_up(arena_bytes < max_arena_bytes ? arena_bytes : max_arena_bytes, page_bytes);
   const std::size_t control = round_up(control_bytes, page_bytes);
-  const auto num_arenas = 2 * static_cast<std::size_t>(world_size);
+  const auto num_arenas = static_cast<std::size_t>(num_shared_kinds) * static_cast<std::size_t>(world_size);
 
   std::unique_ptr<HostWorld> world(new HostWorld);
   world->sharing_ = sharing;
@@ -83,13 +87,28 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
   const bool shared = sharing == Sharing::processes;
   const auto is_used = [&](int rank) { return only_rank < 0 || rank == only_rank; };
   world->control_ = map_region(control, true, true);
-  for (int rank = 0; rank < world_size; ++rank) world->cpu_.push_back(map_region(arena, shared, is_used(rank)));
-  for (int rank = 0; rank < world_size; ++rank) world->sim_.push_back(map_region(arena, shared, is_used(rank)));
+  world->world_size_ = world_size;
+  for (int kind = 0; kind < num_shared_kinds; ++kind)
+    for (int rank = 0; rank < world_size; ++rank) world->arenas_.push_back(map_region(arena, shared, is_used(rank)));
   return world;
 }
 
+HostWorld::Region HostWorld::arena(Kind kind, int rank) const {
+  for (int i = 0; i < num_shared_kinds; ++i)
+    if (shared_kinds[i] == kind) return arena(i * world_size_ + rank);
+  return {};
+}
+
+int HostWorld::arena_with(int rank, const void* pointer) const {
+  for (int number = rank; number < num_arenas(); number += world_size_)
+    if (arena(number).contains(pointer)) return number;
+  return -1;
+}
+
 HostWorld::~HostWorld() {
-  if (base_ != nullptr) ::munmap(base_, total_);
+  if (base_ == nullptr) return;
+  forget_protected(base_, total_);
+  ::munmap(base_, total_);
 }
 
 }  // namespace lockstep::device

@@ -10,6 +10,8 @@
 #include <memory>
 #include <vector>
 
+#include "engine/device/device.hpp"
+
 namespace lockstep::device {
 
 enum class Sharing { processes, threads };
@@ -35,17 +37,21 @@ class HostWorld {
     std::size_t bytes = 0;
     bool contains(const void* pointer) const { return pointer >= base && pointer < base + bytes; }
   };
-  int world_size() const { return static_cast<int>(cpu_.size()); }
+  int world_size() const { return world_size_; }
   Sharing sharing() const { return sharing_; }
-  Region cpu_arena(int rank) const { return cpu_[static_cast<std::size_t>(rank)]; }
-  Region sim_arena(int rank) const { return sim_[static_cast<std::size_t>(rank)]; }
+  // The memory of a rank on its devices of this kind; empty for kinds whose memory the ranks do not share.
+  Region arena(Kind kind, int rank) const;
+  int num_arenas() const { return static_cast<int>(arenas_.size()); }
+  Region arena(int number) const { return arenas_[static_cast<std::size_t>(number)]; }
+  // The number of the arena of this rank that contains the address, or -1.
+  int arena_with(int rank, const void* pointer) const;
   Region control() const { return control_; }  // zeroed at creation; engine/comm defines its contents
 
  private:
   HostWorld() = default;
   Sharing sharing_ = Sharing::processes;
-  std::vector<Region> cpu_;
-  std::vector<Region> sim_;
+  int world_size_ = 0;
+  std::vector<Region> arenas_;  // per shared kind, of each rank
   Region control_;
   std::byte* base_ = nullptr;  // one address reservation contains all regions
   std::size_t total_ = 0;

@@ -20,8 +20,8 @@ TEST(HostWorld, SeparatesTheRegionsOfRanks) {
   const auto world = HostWorld::create(3, Sharing::threads, 1 << 20, 1 << 16);
   std::vector<HostWorld::Region> areas = {world->control()};
   for (int rank = 0; rank < 3; ++rank) {
-    areas.push_back(world->cpu_arena(rank));
-    areas.push_back(world->sim_arena(rank));
+    areas.push_back(world->arena(Kind::cpu, rank));
+    areas.push_back(world->arena(Kind::sim, rank));
   }
   EXPECT_EQ(world->world_size(), 3);
   EXPECT_EQ(areas[0].bytes, 1u << 16);
@@ -46,14 +46,14 @@ TEST(HostWorld, SharesPagesBetweenProcesses) {
   const pid_t child = ::fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    world->cpu_arena(1).base[12345] = std::byte{77};
+    world->arena(Kind::cpu, 1).base[12345] = std::byte{77};
     world->control().base[5] = std::byte{78};
     ::_exit(0);
   }
   int status = -1;
   ASSERT_EQ(::waitpid(child, &status, 0), child);
   ASSERT_EQ(status, 0);
-  EXPECT_EQ(world->cpu_arena(1).base[12345], std::byte{77});
+  EXPECT_EQ(world->arena(Kind::cpu, 1).base[12345], std::byte{77});
   EXPECT_EQ(world->control().base[5], std::byte{78});
 }
 
@@ -73,9 +73,9 @@ TEST(HostWorld, SharesTheControlRegionOfThreadRanksWithTheLauncher) {
 TEST(HostWorld, Supports128Ranks) {
   const auto world = HostWorld::create(128, Sharing::processes);
   EXPECT_EQ(world->world_size(), 128);
-  world->sim_arena(127).base[world->sim_arena(127).bytes - 1] = std::byte{1};
-  world->cpu_arena(0).base[0] = std::byte{2};
-  EXPECT_EQ(world->sim_arena(127).base[world->sim_arena(127).bytes - 1], std::byte{1});
+  world->arena(Kind::sim, 127).base[world->arena(Kind::sim, 127).bytes - 1] = std::byte{1};
+  world->arena(Kind::cpu, 0).base[0] = std::byte{2};
+  EXPECT_EQ(world->arena(Kind::sim, 127).base[world->arena(Kind::sim, 127).bytes - 1], std::byte{1});
 }
 
 TEST(HostWorld, ReservesOnlyAddressesForAbsentPeers) {
@@ -87,7 +87,7 @@ TEST(HostWorld, ReservesOnlyAddressesForAbsentPeers) {
   const auto is_mapped = [&](const std::byte* place) { return ::write(ends[1], place, 1) == 1; };
   EXPECT_TRUE(is_mapped(world->control().base));
   for (const int rank : {0, 1, 2}) {
-    for (const HostWorld::Region& area : {world->cpu_arena(rank), world->sim_arena(rank)}) {
+    for (const HostWorld::Region& area : {world->arena(Kind::cpu, rank), world->arena(Kind::sim, rank)}) {
       EXPECT_EQ(area.bytes, 1u << 20);
       EXPECT_EQ(is_mapped(area.base), rank == 1);
       EXPECT_EQ(is_mapped(area.base + area.bytes - 1), rank == 1);
@@ -120,11 +120,11 @@ TEST(HostWorld, GivesRanksTheirOwnArenas) {
     const MemoryPtr on_cpu = allocate(cpu, 100);
     const MemoryPtr on_sim = allocate(sim, 100);
     launch(current_stream(cpu), "look", {Access{on_cpu.get(), 0, 100, Mode::write}}, [&](const Pointers& p) {
-      EXPECT_TRUE(world->cpu_arena(rank).contains(p.at(0)));
+      EXPECT_TRUE(world->arena(Kind::cpu, rank).contains(p.at(0)));
       std::memset(p.at(0), rank + 1, 100);
     });
     launch(current_stream(sim), "look", {Access{on_sim.get(), 0, 100, Mode::write}},
-           [&](const Pointers& p) { EXPECT_TRUE(world->sim_arena(rank).contains(p.at(0))); });
+           [&](const Pointers& p) { EXPECT_TRUE(world->arena(Kind::sim, rank).contains(p.at(0))); });
     synchronize_all();
     std::byte first{};
     read_to_host(&first, *on_cpu, 99, 1);

@@ -24,6 +24,7 @@
 namespace lockstep::device {
 
 enum class Kind : std::uint8_t { cpu, sim, meta, cuda };
+inline constexpr int num_kinds = 4;
 
 struct Device {
   Kind kind = Kind::cpu;

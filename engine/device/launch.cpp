@@ -1,5 +1,4 @@
 #include <chrono>
-#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -41,7 +40,7 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
     if (access.offset > memory.bytes() || access.bytes > memory.bytes() - access.offset) [[unlikely]] {
       fail_range(stream, name, access);
     }
-    if (memory.device() != stream.device_ && !(copy && memory.device().kind == Kind::cpu)) [[unlikely]] {
+    if (memory.device() != stream.device_ && !(copy && is_host(memory.device()))) [[unlikely]] {
       fail_device(stream, name, access);
     }
     if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
@@ -51,23 +50,13 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
 }
 
 void LaunchDetail::flush(Stream& stream) {
-  StreamState& state = *stream.state_;
-  if (!state.deferred.empty()) [[unlikely]]
-    state.flush_deferred(state.num_deferred);
+  if (stream.queue_->has_deferred()) [[unlikely]]
+    stream.queue_->flush();
 }
 
 bool LaunchDetail::run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
                                const void* body) {
-  StreamState& state = *stream.state_;
-  if (!state.is_idle()) return false;
-  std::exception_ptr failure;
-  try {
-    call(body, pointers);
-  } catch (...) {
-    failure = std::current_exception();
-  }
-  state.complete_on_host(failure);
-  return true;
+  return stream.queue_->run_if_idle(call, body, pointers);
 }
 
 void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
@@ -89,40 +78,23 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
         record->end();
       };
   }
-  if (stream.inline_) {
-    flush(stream);
-    body(pointers);
-    return;
-  }
-  StreamState::Item item;
-  item.body = std::move(body);
-  item.pointers = std::move(pointers);
-  state.push(std::move(item), may_block);
+  stream.queue_->issue(std::move(body), std::move(pointers), may_block);
 }
 
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish) {
   Pointers pointers = LaunchDetail::prepare(stream, name, accesses, false);
-  if (!stream.runs_inline()) {
-    if (Tracer* tracer = Runtime::current().tracer(); tracer != nullptr) tracer->expect_deferred();
-    LaunchDetail::enqueue(
-        stream, name, accesses, std::move(pointers),
-        [start = std::move(start), finish = std::move(finish)](const Pointers& p) {
-          start(p);
-          finish(p);
-        },
-        true);
-    return;
-  }
-  LaunchDetail::defer(stream, name, accesses, std::move(pointers), start, std::move(finish));
+  LaunchDetail::defer(stream, name, accesses, std::move(pointers), std::move(start), std::move(finish));
 }
 
 void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
-                         const Body& start, Body finish) {
+                         Body start, Body finish) {
   StreamState& state = *stream.state_;
-  flush(stream);
   if (state.runtime->poison()) {
     auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
-    guard->before(pointers);
+    start = [guard, inner = std::move(start)](const Pointers& p) {
+      guard->before(p);
+      inner(p);
+    };
     finish = [guard, inner = std::move(finish)](const Pointers& p) {
       inner(p);
       guard->after(p);
@@ -130,16 +102,18 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
   }
   if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
     if (TraceRecord* record = tracer->add(stream, name, true)) {
-      finish = [record, inner = std::move(finish)](const Pointers& p) {
-        record->resume();
+      start = [record, inner = std::move(start)](const Pointers& p) {
+        record->begin();
+        inner(p);
+      };
+      finish = [record, inner = std::move(finish), pauses = stream.runs_inline()](const Pointers& p) {
+        if (pauses) record->resume();
         inner(p);
         record->end();
       };
-      record->begin();
     }
   }
-  start(pointers);
-  state.deferred.push_back({++state.num_deferred, std::move(finish), std::move(pointers)});
+  stream.queue_->issue_in_halves(start, std::move(finish), std::move(pointers));
 }
 
 void copy_bytes(Stream& stream, const Access& to, const Access& from) {
@@ -150,14 +124,15 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   if (to.bytes == 0) return;
   const Access accesses[] = {{to.memory, to.offset, to.bytes, Mode::write},
                              {from.memory, from.offset, from.bytes, Mode::read}};
-  const auto on_cpu = [](const Access& access) { return access.memory->device().kind == Kind::cpu; };
-  const bool crosses = stream.device().kind != Kind::cpu && (on_cpu(to) || on_cpu(from));
+  const auto on_host = [](const Access& access) { return is_host(access.memory->device()); };
+  const bool crosses = !is_host(stream.device()) && (on_host(to) || on_host(from));
   // The copy runs after the launches that the cpu's current stream has so far.
   if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
-                               [bytes = to.bytes](const Pointers& p) { std::memmove(p.at(0), p.at(1), bytes); });
-  const auto is_pageable = [&](const Access& access) { return on_cpu(access) && !access.memory->pinned(); };
+                               [&backend = Runtime::current().backend_of(stream.device()),
+                                bytes = to.bytes](const Pointers& p) { backend.copy(p.at(0), p.at(1), bytes); });
+  const auto is_pageable = [&](const Access& access) { return on_host(access) && !access.memory->pinned(); };
   if (crosses && (is_pageable(to) || is_pageable(from))) stream.synchronize();
 }
 
@@ -167,7 +142,7 @@ void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes)
   const Access accesses[] = {{&from, offset, bytes, Mode::read}};
   const Pointers pointers = LaunchDetail::prepare(stream, "read_to_host", accesses, false);
   stream.synchronize();
-  std::memcpy(to, pointers.at(0), bytes);
+  Runtime::current().backend_of(from.device()).read(to, pointers.at(0), bytes);
 }
 
 void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes) {
@@ -176,7 +151,7 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
   const Access accesses[] = {{&to, offset, bytes, Mode::write}};
   const Pointers pointers = LaunchDetail::prepare(stream, "write_from_host", accesses, false);
   stream.synchronize();
-  std::memcpy(pointers.at(0), from, bytes);
+  Runtime::current().backend_of(to.device()).write(pointers.at(0), from, bytes);
 }
 
 void delay(Stream& stream, double milliseconds) {

@@ -12,11 +12,11 @@ namespace lockstep::device {
 Memory::~Memory() = default;
 
 MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
-  if (device.kind == Kind::meta) {
+  if (!has_memory(device)) {
     throw Error(str("allocate: ", bytes, " bytes on the meta device, which has shapes only"),
                 "create the tensor on cpu or sim if its values are needed");
   }
-  if (pinned && device.kind != Kind::cpu) {
+  if (pinned && !is_host(device)) {
     throw Error(str("allocate: pinned memory on ", to_text(device)), "allocate pinned memory on cpu");
   }
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
@@ -139,6 +139,12 @@ std::size_t Runtime::bytes_below_limit() const {
   return static_cast<std::size_t>(std::max<std::int64_t>(0, limit_.bytes - stats.current_total - beside));
 }
 
+const Memory* Runtime::block_at(const std::byte* address) const {
+  for (const Memory* memory = live_; memory != nullptr; memory = memory->next_)
+    if (memory->data_ != nullptr && address >= memory->data_ && address < memory->data_ + memory->bytes_) return memory;
+  return nullptr;
+}
+
 // " 96 (parameter), 32 (activation)", or " 0".
 std::string Runtime::in_use_by_purpose(Kind kind) const {
   std::array<std::int64_t, num_purposes> used{};
@@ -157,7 +163,7 @@ std::string Runtime::in_use_by_purpose(Kind kind) const {
 }
 
 void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
-  const Arena& arena = arena_of(device.kind);
+  const Arena& arena = backend_of(device.kind).arena();
   throw Error(
       str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
           " were requested; the pools hold ", arena.used_bytes(), " of ", arena.bytes(), " bytes, the machine has ",

@@ -9,6 +9,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/machine_memory.hpp"
+#include "engine/device/protection.hpp"
 
 namespace lockstep::device {
 
@@ -24,6 +25,7 @@ constexpr std::size_t min_checked_bytes = std::size_t{64} << 20;
 // Requests huge pages for large chunks only, because the kernel clears 2 MiB per huge page. Both calls are advice; on a
 // kernel without them pages are populated at the first access.
 void populate(std::byte* base, std::size_t bytes) {
+  const OpenMemory open;
   ::madvise(base, bytes, bytes >= largest_chunk ? MADV_HUGEPAGE : MADV_NOHUGEPAGE);
 #ifdef MADV_POPULATE_WRITE
   ::madvise(base, bytes, MADV_POPULATE_WRITE);
@@ -44,7 +46,9 @@ Arena Arena::map_private(std::size_t bytes) {
 }
 
 Arena::~Arena() {
-  if (owned_) ::munmap(area_.base, area_.bytes);
+  if (!owned_) return;
+  forget_protected(area_.base, area_.bytes);
+  ::munmap(area_.base, area_.bytes);
 }
 
 Arena::Arena(Arena&& other) noexcept { *this = std::move(other); }

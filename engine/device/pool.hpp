@@ -33,6 +33,7 @@ class Arena {
   std::byte* extend(std::size_t bytes);
   std::size_t used_bytes() const { return used_; }
   std::size_t bytes() const { return area_.bytes; }
+  HostWorld::Region area() const { return area_; }
 
  private:
   HostWorld::Region area_;

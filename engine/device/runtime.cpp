@@ -17,22 +17,9 @@ Runtime::~Runtime() {
       }
     }
   };
-  for_each_stream([](StreamState& state) {
-    std::lock_guard lock(state.mutex);
-    state.stop = true;
-    state.wake.notify();
-    state.progress.notify();
-  });
-  for_each_stream([](StreamState& state) {
-    if (state.worker.joinable()) state.worker.join();
-  });
-  for_each_stream([](StreamState& state) {
-    // Bodies may own blocks, so destroying a body may free one.
-    std::deque<StreamState::Item> queue = std::move(state.queue);
-    state.queue.clear();
-    std::deque<StreamState::Deferred> deferred = std::move(state.deferred);
-    state.deferred.clear();
-  });
+  for_each_stream([](StreamState& state) { state.queue->stop(); });
+  for_each_stream([](StreamState& state) { state.queue->join(); });
+  for_each_stream([](StreamState& state) { state.queue->drop_items(); });
   collect_released();
   // Blocks that outlive the rank keep their sizes and labels but no bytes.
   for (Memory* memory = live_; memory != nullptr; memory = memory->next_) {
@@ -41,37 +28,22 @@ Runtime::~Runtime() {
     memory->block_ = nullptr;
   }
   while (spare_ != nullptr) delete std::exchange(spare_, spare_->next_);
-  for_each_stream([](StreamState& state) {
-    state.runtime = nullptr;
-    state.stream = nullptr;
-  });
+  for_each_stream([](StreamState& state) { state.runtime = nullptr; });
 }
 
-Arena& Runtime::arena_of(Kind kind) {
-  Arena& arena = kind == Kind::cpu ? cpu_arena_ : sim_arena_;
-  if (!arena.defined()) {
-    const auto* world = static_cast<const HostWorld*>(context_->shared());
-    if (world == nullptr) {
-      arena = Arena::map_private(HostWorld::default_arena_bytes);
-    } else {
-      LOCKSTEP_CHECK(context_->rank() < world->world_size(), "rank ", context_->rank(), " of a world of ",
-                     world->world_size());
-      arena = Arena(kind == Kind::cpu ? world->cpu_arena(context_->rank()) : world->sim_arena(context_->rank()));
-    }
-  }
-  return arena;
+Backend& Runtime::backend_of(Kind kind) {
+  std::unique_ptr<Backend>& backend = backends_[static_cast<std::size_t>(kind)];
+  if (!backend) backend = open_backend(kind, *context_);
+  return *backend;
 }
 
 Runtime::DeviceState& Runtime::state_of(Device device) {
   for (auto& state : devices_) {
     if (state->device == device) return *state;
   }
-  require_available(device.kind);
-  if (device.kind == Kind::meta) {
-    throw Error("the meta device has no streams and no memory", "use cpu or sim if values are needed");
-  }
   auto state = std::make_unique<DeviceState>();
   state->device = device;
+  state->backend = &backend_of(device.kind);
   DeviceState& added = *devices_.emplace_back(std::move(state));
   added.current = &stream(device, Role::compute);
   return added;
@@ -84,11 +56,12 @@ Stream& Runtime::stream(Device device, Role role) {
     std::unique_ptr<Stream> made(new Stream);
     made->device_ = device;
     made->role_ = role;
-    made->inline_ = device.kind == Kind::cpu;
+    made->inline_ = capabilities_of(device).runs_inline;
     made->instrumented_ = poison_ || tracer_ != nullptr;
-    made->state_ = std::make_shared<StreamState>(&arena_of(device.kind), activity_);
+    made->state_ =
+        std::make_shared<StreamState>(&state.backend->arena(), state.backend->open_queue(made->name(), activity_));
+    made->queue_ = made->state_->queue.get();
     made->state_->runtime = this;
-    made->state_->stream = made.get();
     made->state_->name = made->name();
     order_.add_stream(made->state_->clock, made->name());
     made->id_ = made->state_->clock.id;
@@ -114,7 +87,7 @@ void Runtime::clear_failures() {
   for (auto& device : devices_) {
     for (auto& stream : device->streams) {
       if (!stream) continue;
-      stream->state_->clear_failure();
+      stream->queue_->clear_failure();
       stream->synchronize();  // the host's clock joins the stream's
     }
   }

@@ -73,6 +73,7 @@ class Pointers {
 };
 
 class Event;
+class Queue;  // what runs a stream's work (queue.hpp)
 struct StreamState;
 
 class Stream {
@@ -97,7 +98,8 @@ class Stream {
   int id_ = 0;
   bool inline_ = true;
   bool instrumented_ = false;
-  std::shared_ptr<StreamState> state_;  // shared with events and with the workers that wait for this stream
+  Queue* queue_ = nullptr;              // of state_
+  std::shared_ptr<StreamState> state_;  // shared with events
 
  public:
   ~Stream();
@@ -166,9 +168,9 @@ struct LaunchDetail {
   // failure. An error of this body is reported at the next launch or wait, like an error on the worker.
   static bool run_if_idle(Stream& stream, const Pointers& pointers, void (*call)(const void*, const Pointers&),
                           const void* body);
-  static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers,
-                    const Body& start, Body finish);  // inline streams
-  static void flush(Stream& stream);                  // finishes the deferred launches of an inline stream
+  static void defer(Stream& stream, const char* name, std::span<const Access> accesses, Pointers pointers, Body start,
+                    Body finish);
+  static void flush(Stream& stream);  // finishes the deferred launches of an inline stream
 };
 
 // Launches a body that must not block. `name` is kept for messages; it is a literal, or text that outlives the rank.

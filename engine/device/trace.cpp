@@ -19,7 +19,6 @@ std::int64_t total(const MemorySample& sample) {
 }  // namespace
 
 TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) {
-  deferred = std::exchange(next_is_deferred_, false) || deferred;
   if (records_.size() >= options_.max_launches) {
     ++num_dropped_;
     return nullptr;

@@ -37,8 +37,6 @@ class Tracer {
 
   // Records a launch that is being issued. Returns null if max_launches is reached.
   TraceRecord* add(const Stream& stream, const char* name, bool deferred);
-  // The next launch contains both halves of a deferred launch.
-  void expect_deferred() { next_is_deferred_ = true; }
   void memory_changed(const MemoryStats& stats);
   Trace snapshot() const;
 
@@ -48,7 +46,6 @@ class Tracer {
   std::deque<TraceRecord> records_;
   std::map<int, std::string> streams_;
   std::int64_t num_dropped_ = 0;
-  bool next_is_deferred_ = false;
   // `width_` consecutive changes: the one with the most bytes, and the last one.
   struct Changes {
     MemorySample peak;

@@ -68,7 +68,7 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
 // Zeros, also in the padding, which no copy writes.
 Tensor FlatParameterShards::empty_shard(DType dtype, device::Device device) const {
   const device::PurposeScope purpose(device::Purpose::parameter);
-  if (device.kind != device::Kind::cpu || settings().offload != Offload::cpu_pinned || !offloads())
+  if (!device::is_host(device) || settings().offload != Offload::cpu_pinned || !offloads())
     return zeros({flat_.per_rank}, dtype, device);
   const Tensor pinned = empty({flat_.per_rank}, dtype, device, true);
   raw::zero_(pinned);

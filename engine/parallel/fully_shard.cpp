@@ -89,7 +89,7 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
                                        const std::vector<int>& dims, const FullyShardOptions& options,
                                        GroupSettings settings) {
   if (collector.parameters().empty()) return nullptr;
-  const bool offload = options.offload != Offload::none && settings.device.kind != device::Kind::cpu;
+  const bool offload = options.offload != Offload::none && !device::is_host(settings.device);
   std::vector<ShardParameter> parameters;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const CollectedParameter& one = collector.parameters()[i];

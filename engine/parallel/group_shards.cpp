@@ -5,7 +5,7 @@
 namespace lockstep::parallel {
 
 bool GroupShards::offloads() const {
-  return settings_.offload != Offload::none && settings_.device.kind != device::Kind::cpu;
+  return settings_.offload != Offload::none && !device::is_host(settings_.device);
 }
 
 DType GroupShards::compute_type() const {

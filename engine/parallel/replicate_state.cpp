@@ -89,9 +89,7 @@ std::optional<device::Device> device_of(const Structure& device_id, const std::v
   return device;
 }
 
-bool is_accelerator(const std::optional<device::Device>& device) {
-  return device && (device->kind == device::Kind::sim || device->kind == device::Kind::cuda);
-}
+bool is_accelerator(const std::optional<device::Device>& device) { return device && device::is_accelerator(*device); }
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "engine/autograd/watch.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/device/capabilities.hpp"
 #include "engine/parallel/contract.hpp"
 #include "engine/parallel/events.hpp"
 
@@ -38,7 +39,7 @@ void replace_tensors(nn::Inputs& inputs, const std::function<Tensor(const Tensor
 
 // A recomputation moves and casts its inputs as the forward did.
 void ShardState::move_inputs(nn::Inputs& inputs) const {
-  if (settings_.device.kind != device::Kind::sim && settings_.device.kind != device::Kind::cuda) return;
+  if (!device::is_accelerator(settings_.device)) return;
   replace_tensors(inputs, [this](const Tensor& tensor) {
     return tensor.device() == settings_.device ? tensor : ops::to_device(tensor, settings_.device);
   });

@@ -11,7 +11,7 @@ namespace lockstep::state {
 namespace {
 
 bool is_on_inline_cpu(const Tensor& tensor) {
-  return tensor.device().kind == device::Kind::cpu && device::current_stream(tensor.device()).runs_inline();
+  return device::is_host(tensor.device()) && device::current_stream(tensor.device()).runs_inline();
 }
 
 // Runs the body as a launch. Its errors are thrown here.

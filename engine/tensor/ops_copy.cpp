@@ -15,8 +15,7 @@ void copy_across(const Tensor& to, const Tensor& from) {
   if (from.is_meta())
     throw Error(str("copy_: ", describe(from), " has no values to copy to ", describe(to)),
                 "give a source on a device that has memory");
-  using device::Kind;
-  const bool to_host = to.device().kind == Kind::cpu;
+  const bool to_host = device::is_host(to.device());
   device::Stream& stream = device::current_stream(to_host ? from.device() : to.device());
   device::Stream& other = device::current_stream(to_host ? to.device() : from.device());
   stream.wait(other.record());
@@ -55,7 +54,7 @@ Tensor to_device(const Tensor& a, device::Device device) {
   require_defined("to_device", a);
   if (a.device() == device) return a;
   const Tensor out = empty(a.sizes(), a.dtype(), device);
-  if (device.kind == device::Kind::meta) return out;
+  if (!device::has_memory(device)) return out;
   copy_across(out, contiguous(a));
   return out;
 }

@@ -20,7 +20,7 @@ inline kernels::View view_of(const Tensor& tensor) {
   return {nullptr, tensor.dtype(), tensor.sizes(), tensor.strides()};
 }
 inline kernels::Space space_of(device::Device device) {
-  return device.kind == device::Kind::cuda ? kernels::Space::cuda : kernels::Space::host;
+  return device::capabilities_of(device).runs_on_host ? kernels::Space::host : kernels::Space::cuda;
 }
 
 template <class Kernel, class... Operands>
@@ -60,7 +60,7 @@ struct Operand {
 template <std::size_t count, class Kernel>
 void run_operands(const char* name, device::Device device, std::int64_t elements, const Operand (&operands)[count],
                   const Kernel& kernel) {
-  if (device.kind == device::Kind::meta || elements == 0) return;
+  if (!device::has_memory(device) || elements == 0) return;
   std::array<device::Access, count> accesses;
   std::array<kernels::View, count> views;
   std::array<int, count> positions;

@@ -1,6 +1,7 @@
 #include "engine/tensor/storage.hpp"
 
 #include "engine/core/error.hpp"
+#include "engine/device/capabilities.hpp"
 
 namespace lockstep {
 
@@ -8,7 +9,7 @@ device::Memory& Storage::memory() const {
   if (memory_) [[likely]]
     return *memory_;
   const std::string what = owner.empty() ? str("a storage of ", bytes_, " bytes") : str("`", owner, "`");
-  if (device_.kind == device::Kind::meta) {
+  if (!device::has_memory(device_)) {
     throw Error(str(what, " is on the meta device: it has a shape and no values"),
                 "make the model on cpu or sim, or give it memory before it is used");
   }

@@ -19,6 +19,7 @@
 
 #include "engine/core/shape.hpp"
 #include "engine/core/types.hpp"
+#include "engine/device/capabilities.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/tensor/storage.hpp"
 
@@ -83,7 +84,7 @@ class Tensor {
   DType dtype() const { return impl_->dtype; }
   device::Device device() const { return impl_->storage->device(); }
   const StoragePtr& storage() const { return impl_->storage; }
-  bool is_meta() const { return device().kind == device::Kind::meta; }
+  bool is_meta() const { return !device::has_memory(device()); }
   bool is_contiguous() const { return lockstep::is_contiguous(impl_->sizes, impl_->strides); }
   const LayoutPtr& layout() const { return impl_->layout; }
   bool is_sharded() const { return layout() != nullptr; }

@@ -24,6 +24,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/fault.hpp"
 #include "engine/kernels/backend.hpp"
 #include "harness/verdict/serialize.hpp"
 
@@ -97,18 +98,28 @@ std::string_view why_of(int signal) {
   }
 }
 
-void note_crash_and_end(int signal) {
-  if (rank_of_thread >= 0) comm::mark_crashed(*world_of_process, rank_of_thread, why_of(signal));
+void note_crash_and_end(int signal, siginfo_t* info, void*) {
+  char why[512];
+  const std::string_view end = why_of(signal);
+  std::snprintf(why, sizeof why, "%.*s", static_cast<int>(end.size()), end.data());
+  char fault[400] = "";
+  if (signal == SIGSEGV) device::describe_fault(info->si_addr, fault, sizeof fault);
+  if (fault[0] != '\0') {
+    std::snprintf(why, sizeof why, "%s; %.*s", fault, static_cast<int>(end.size()), end.data());
+    std::fprintf(stderr, "%s\n", fault);
+  }
+  if (rank_of_thread >= 0) comm::mark_crashed(*world_of_process, rank_of_thread, why);
   ::raise(signal);  // SA_RESETHAND has restored the default handler
 }
 
-// Thread ranks die together. The handler records the rank that crashed first. The sanitizers report crashes themselves.
-void mark_crashes_of_threads(device::HostWorld& world) {
+// The handler records why a rank crashed, and of thread ranks, which die together, the one that crashed first. The
+// sanitizers report crashes themselves.
+void mark_crashes(device::HostWorld& world) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   world_of_process = &world;
   struct sigaction action = {};
-  action.sa_handler = note_crash_and_end;
-  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER | SA_ONSTACK;
+  action.sa_sigaction = note_crash_and_end;
+  action.sa_flags = static_cast<int>(SA_RESETHAND) | SA_NODEFER | SA_ONSTACK | SA_SIGINFO;
   for (int signal : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) ::sigaction(signal, &action, nullptr);
 #else
   world_of_process = &world;
@@ -234,10 +245,14 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
   Outlet outlet;
   outlet.pipe = pipe;
   outlet.threads = options.launch == Launch::thread;
+  mark_crashes(world);
   if (!outlet.threads) {
-    for (int rank : ranks) run_rank(rank, options, world, function, outlet);
+    use_spare_stack();
+    for (int rank : ranks) {
+      rank_of_thread = rank;
+      run_rank(rank, options, world, function, outlet);
+    }
   } else {
-    mark_crashes_of_threads(world);
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     for (int rank : ranks) {

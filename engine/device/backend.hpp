@@ -1,0 +1,41 @@
+// A backend: one kind of device, as everything in engine/device sees it. Pools, statistics, the order check, poison and
+// traces stand above it and exist once.
+//
+// To add a backend: implement Backend and its Queue, give it a row in backends.cpp, and instantiate the conformance
+// tests (backend_conformance_test.cpp) for it.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "engine/core/rank_context.hpp"
+#include "engine/device/activity.hpp"
+#include "engine/device/capabilities.hpp"
+#include "engine/device/pool.hpp"
+#include "engine/device/queue.hpp"
+
+namespace lockstep::device {
+
+class Backend {
+ public:
+  Backend() = default;
+  virtual ~Backend() = default;
+  Backend(const Backend&) = delete;
+  Backend& operator=(const Backend&) = delete;
+
+  // The memory that this rank's pools take their chunks from, of all its devices of this kind.
+  virtual Arena& arena() = 0;
+  // A new queue for a stream of this name. Its threads count in `activity`.
+  virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
+  // Copies bytes within a launch on one of its queues. One of the two blocks may be the host's.
+  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // The host's own copies. No launch that uses the block runs meanwhile.
+  virtual void read(void* to, const std::byte* from, std::size_t bytes) = 0;
+  virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;
+};
+
+// A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks, and Error for meta.
+std::unique_ptr<Backend> open_backend(Kind kind, const RankContext& context);
+
+}  // namespace lockstep::device

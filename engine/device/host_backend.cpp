@@ -1,0 +1,66 @@
+#include "engine/device/host_backend.hpp"
+
+#include <cstring>
+
+#include "engine/core/error.hpp"
+#include "engine/device/inline_queue.hpp"
+#include "engine/device/protection.hpp"
+#include "engine/device/worker_queue.hpp"
+
+namespace lockstep::device {
+
+namespace {
+
+// The arena that the launcher mapped for this rank; a private one for a rank without a launcher.
+Arena open_arena(Kind kind, const RankContext& context) {
+  const auto* world = static_cast<const HostWorld*>(context.shared());
+  if (world == nullptr) return Arena::map_private(HostWorld::default_arena_bytes);
+  LOCKSTEP_CHECK(context.rank() < world->world_size(), "rank ", context.rank(), " of a world of ", world->world_size());
+  return Arena(world->arena(kind, context.rank()));
+}
+
+class HostBackend : public Backend {
+ public:
+  HostBackend(Kind kind, const RankContext& context) : arena_(open_arena(kind, context)) {}
+  Arena& arena() override { return arena_; }
+  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memmove(to, from, bytes); }
+  void read(void* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void write(std::byte* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+
+ private:
+  Arena arena_;
+};
+
+class CpuBackend final : public HostBackend {
+ public:
+  explicit CpuBackend(const RankContext& context) : HostBackend(Kind::cpu, context) {}
+  std::shared_ptr<Queue> open_queue(const std::string&, Activity&) override { return std::make_shared<InlineQueue>(); }
+};
+
+// Host code can touch its memory in launches only (protection.hpp), here as on a device.
+class SimBackend final : public HostBackend {
+ public:
+  explicit SimBackend(const RankContext& context) : HostBackend(Kind::sim, context) {
+    const auto* world = static_cast<const HostWorld*>(context.shared());
+    protect(arena().area());
+    for (int rank = 0; world != nullptr && rank < world->world_size(); ++rank) protect(world->arena(Kind::sim, rank));
+  }
+  void read(void* to, const std::byte* from, std::size_t bytes) override {
+    const OpenMemory open;
+    HostBackend::read(to, from, bytes);
+  }
+  void write(std::byte* to, const void* from, std::size_t bytes) override {
+    const OpenMemory open;
+    HostBackend::write(to, from, bytes);
+  }
+  std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) override {
+    return std::make_shared<WorkerQueue>(name, activity);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> open_cpu(const RankContext& context) { return std::make_unique<CpuBackend>(context); }
+std::unique_ptr<Backend> open_sim(const RankContext& context) { return std::make_unique<SimBackend>(context); }
+
+}  // namespace lockstep::device

@@ -1,0 +1,42 @@
+// Protects the memory of sim from the host: outside launches an access ends the process with a message that says where,
+// as an access of device memory would. Internal to engine/device and engine/comm.
+//
+// The processor's protection keys do it where it has them: a thread opens the memory for itself in two instructions.
+// Elsewhere the environment variable LOCKSTEP_PROTECT_SIM=pages protects the pages by system calls while no thread has
+// them open. That is slow, and meant for debugging. LOCKSTEP_PROTECT_SIM=off turns both off.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+#include "engine/device/arena.hpp"
+
+namespace lockstep::device {
+
+enum class Protection { off, keys, pages };
+
+// What this process uses. The sanitizers read all memory themselves, so their builds use none.
+Protection protection();
+std::string_view name_of(Protection kind);
+
+// Protects the pages of a region from now on. Idempotent.
+void protect(HostWorld::Region region);
+// Forgets the protected regions among these addresses, which are about to be unmapped.
+void forget_protected(const std::byte* base, std::size_t bytes);
+
+// This thread may touch protected memory within the scope. Scopes may nest.
+class OpenMemory {
+ public:
+  OpenMemory();
+  ~OpenMemory();
+  OpenMemory(const OpenMemory&) = delete;
+  OpenMemory& operator=(const OpenMemory&) = delete;
+
+ private:
+  unsigned previous_ = 0;  // the thread's rights, with keys
+};
+
+// The protected region that contains the address; an empty region if none does. May be called by a signal handler.
+HostWorld::Region protected_region_with(const void* address);
+
+}  // namespace lockstep::device

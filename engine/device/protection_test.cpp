@@ -1,0 +1,104 @@
+#include "engine/device/protection.hpp"
+
+#include <thread>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "engine/device/fault.hpp"
+#include "engine/device/test_rank.hpp"
+
+namespace lockstep::device {
+namespace {
+
+using testing::HasSubstr;
+
+// The address that a launch sees. Keeping it is the mistake that the protection finds.
+std::byte* address_in_launch(const MemoryPtr& memory) {
+  std::byte* address = nullptr;
+  launch(current_stream(memory->device()), "leaks its pointer", {full_access(memory, Mode::write)},
+         [&](const Pointers& p) { address = p.at(0); });
+  current_stream(memory->device()).synchronize();
+  return address;
+}
+
+class ProtectionDeathTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    GTEST_FLAG_SET(death_test_style, "threadsafe");
+    if (protection() == Protection::off) GTEST_SKIP() << "this processor has no protection keys";
+  }
+};
+
+TEST_F(ProtectionDeathTest, EndsHostWritesAndReadsOutsideLaunches) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64);
+  std::byte* const address = address_in_launch(memory);
+  EXPECT_DEATH(address[8] = std::byte{1}, "");
+  EXPECT_DEATH(std::exit(static_cast<int>(address[8])), "");
+  EXPECT_DEATH(std::thread([&] { address[8] = std::byte{1}; }).join(), "");
+}
+
+TEST_F(ProtectionDeathTest, LeavesMemoryOfTheCpuAlone) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(cpu, 64);
+  std::byte* const address = address_in_launch(memory);
+  address[8] = std::byte{7};
+  EXPECT_EQ(address[8], std::byte{7});
+}
+
+TEST_F(ProtectionDeathTest, ScopesNestAndEnd) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64);
+  std::byte* const address = address_in_launch(memory);
+  {
+    const OpenMemory outer;
+    { const OpenMemory inner; }
+    address[8] = std::byte{7};
+    EXPECT_EQ(address[8], std::byte{7});
+  }
+  EXPECT_DEATH(address[8] = std::byte{1}, "");
+}
+
+TEST_F(ProtectionDeathTest, CopiesAndHostAccessesStillWork) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64);
+  const int written = 42;
+  write_from_host(*memory, 4, &written, sizeof written);
+  int back = 0;
+  read_to_host(&back, *memory, 4, sizeof back);
+  EXPECT_EQ(back, 42);
+}
+
+TEST_F(ProtectionDeathTest, FaultsNameTheBlockAndTheLine) {
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64, Purpose::parameter);
+  std::byte* const address = address_in_launch(memory);
+  char text[200];
+  describe_fault(address + 8, text, sizeof text);
+  EXPECT_STREQ(text, "host code touched byte 8 of a block (parameter) on sim:0 outside a launch");
+  memory->label = "fc1.weight";
+  RankContext::current().scenario_line = 12;
+  describe_fault(address + 63, text, sizeof text);
+  EXPECT_STREQ(text,
+               "host code touched byte 63 of fc1.weight (parameter) on sim:0 outside a launch, at line 12 of the "
+               "scenario");
+  describe_fault(address + (std::size_t{1} << 21), text, sizeof text);
+  EXPECT_STREQ(text, "host code touched memory of sim outside a launch, at line 12 of the scenario");
+  describe_fault(text, text, sizeof text);
+  EXPECT_STREQ(text, "");
+}
+
+TEST_F(ProtectionDeathTest, ARegionThatIsForgottenIsNoLongerReported) {
+  const std::byte* base = nullptr;
+  {
+    OneRank rank;
+    const MemoryPtr memory = allocate(sim, 64);
+    base = address_in_launch(memory);
+    EXPECT_NE(protected_region_with(base).base, nullptr);
+  }
+  EXPECT_EQ(protected_region_with(base).base, nullptr);
+}
+
+}  // namespace
+}  // namespace lockstep::device

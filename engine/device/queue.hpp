@@ -1,0 +1,55 @@
+// The order in which the work of a stream runs, as a backend provides it (internal to engine/device).
+//
+// A queue numbers its items from 1. An event is a number: the last item that was issued before it. Comments name the
+// threads that may call a function: "host" is the rank's own thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/device/stream.hpp"
+
+namespace lockstep::device {
+
+class Queue {
+ public:
+  using Call = void (*)(const void* body, const Pointers& pointers);
+
+  Queue() = default;
+  virtual ~Queue() = default;
+  Queue(const Queue&) = delete;
+  Queue& operator=(const Queue&) = delete;
+
+  // ---- host: new items. Each rethrows an earlier failure of an item.
+  // An item that runs after all items so far. `may_block`: it waits for something other than the rank's own threads.
+  virtual void issue(Body body, Pointers pointers, bool may_block) = 0;
+  // Runs the body now, as an item, if all items so far have run. An error of the body is kept for the next call.
+  virtual bool run_if_idle(Call call, const void* body, const Pointers& pointers) = 0;
+  // An item in two halves. A queue that runs inline runs the first half now, and the second one before its next item
+  // or when the item is awaited or polled.
+  virtual void issue_in_halves(const Body& start, Body finish, Pointers pointers) = 0;
+  // Items issued from now on run after item `number` of the other queue.
+  virtual void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) = 0;
+  virtual std::uint64_t last_number() const = 0;
+
+  // ---- any thread, but the host alone for queues that run inline
+  // Returns when item `number` has run. Rethrows a failure of an item up to it.
+  virtual void await(std::uint64_t number) = 0;
+  // Whether item `number` has run. If not, it will run without a thread that waits for it.
+  virtual bool poll(std::uint64_t number) = 0;
+
+  // ---- host: the end
+  virtual void clear_failure() = 0;  // runs or drops the items so far, then forgets their failure
+  virtual void stop() {}             // no further item starts, and threads that wait get an error
+  virtual void join() {}             // returns when no thread of the queue runs; after stop() of all queues
+  virtual void drop_items() = 0;     // destroys the items that have not run
+
+  // Host: whether items wait for flush(). Only queues that run inline have such items.
+  bool has_deferred() const { return has_deferred_; }
+  virtual void flush() {}
+
+ protected:
+  bool has_deferred_ = false;
+};
+
+}  // namespace lockstep::device
