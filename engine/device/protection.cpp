@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <mutex>
+#include <string_view>
 
 #include <sys/mman.h>
 
@@ -31,6 +32,7 @@ void set_rights_of_thread(unsigned) {}
 // Per process: the key, and the regions that have it. A signal handler reads the regions, so they are a fixed array.
 struct State {
   Protection kind = Protection::off;
+  bool is_unknown = false;  // the environment names no kind
   int key = -1;
   unsigned denied = 0;  // the bits of the key
   std::mutex mutex;     // of what follows
@@ -51,8 +53,7 @@ State& state() {
       fresh->kind = Protection::pages;
       return fresh;
     }
-    if (!wanted.empty() && wanted != "keys")
-      throw Error(str("LOCKSTEP_PROTECT_SIM is `", wanted, "`"), "use keys, pages or off");
+    fresh->is_unknown = !wanted.empty() && wanted != "keys";
     if (may_have_keys) fresh->key = ::pkey_alloc(0, PKEY_DISABLE_ACCESS);
     if (fresh->key > 0) {
       fresh->kind = Protection::keys;
@@ -73,15 +74,23 @@ void set_pages(const State& of, int rights) {
 
 }  // namespace
 
-std::string_view name_of(Protection kind) {
-  static constexpr std::string_view names[] = {"off", "keys", "pages"};
-  return names[static_cast<std::size_t>(kind)];
+std::string describe(Protection kind) {
+  switch (kind) {
+    case Protection::keys:
+      return "closed to the host outside launches, by protection keys";
+    case Protection::pages:
+      return "closed to the host outside launches, by system calls (slow)";
+    case Protection::off:
+      break;
+  }
+  return "open to the host: no protection keys (LOCKSTEP_PROTECT_SIM=pages closes it)";
 }
 
 Protection protection() { return state().kind; }
 
 void protect(HostWorld::Region region) {
   State& of = state();
+  if (of.is_unknown) throw Error("LOCKSTEP_PROTECT_SIM has an unknown value", "use keys, pages or off, or unset it");
   if (of.kind == Protection::off) return;
   const std::lock_guard lock(of.mutex);
   const int num = of.num_regions.load();

@@ -1,5 +1,5 @@
 // Protects the memory of sim from the host: outside launches an access ends the process with a message that says where,
-// as an access of device memory would. Internal to engine/device and engine/comm.
+// as an access of device memory would. Internal to engine/device, but for protection() and describe().
 //
 // The processor's protection keys do it where it has them: a thread opens the memory for itself in two instructions.
 // Elsewhere the environment variable LOCKSTEP_PROTECT_SIM=pages protects the pages by system calls while no thread has
@@ -7,7 +7,7 @@
 #pragma once
 
 #include <cstddef>
-#include <string_view>
+#include <string>
 
 #include "engine/device/arena.hpp"
 
@@ -17,9 +17,9 @@ enum class Protection { off, keys, pages };
 
 // What this process uses. The sanitizers read all memory themselves, so their builds use none.
 Protection protection();
-std::string_view name_of(Protection kind);
+std::string describe(Protection kind);  // "closed to the host outside launches, by protection keys"
 
-// Protects the pages of a region from now on. Idempotent.
+// Protects the pages of a region from now on. Idempotent. Throws Error if the environment variable has another value.
 void protect(HostWorld::Region region);
 // Forgets the protected regions among these addresses, which are about to be unmapped.
 void forget_protected(const std::byte* base, std::size_t bytes);

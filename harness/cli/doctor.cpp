@@ -11,6 +11,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/protection.hpp"
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/launch/environment.hpp"
@@ -125,6 +126,7 @@ int doctor() {
   }
   if (!python.empty()) findings.check("Python", true, python + ", with matplotlib and jinja2", "");
 
+  findings.fact("memory of sim", describe(device::protection()));
   findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
   findings.fact("launch variables", launch::describe(launch::recognize_environment()));
   if (findings.num_problems() > 0) fmt::print("{} found\n", report::plural(findings.num_problems(), "problem"));
