@@ -4,8 +4,9 @@
     golden_torch.py --seed 1234 --output scenarios/golden/torch-2.15.0-cpu-seed1234.json
     golden_torch.py --seed 42 --against scenarios/golden/torch-2.14.1-cpu.json     distance of this PyTorch from a stored file
     golden_torch.py --seed 42 --only hsdp_w4,accumulate_w4 --against FILE
+    golden_torch.py --flat --seed 42 --against scenarios/golden/torch-2.15.0-cpu-flat.json      the cases of flat sharding
 
-CPU, float32, one process with one thread per rank. A case is one entry of CASES: the seeds, the order of the draws and the
+CPU, float32, one process with one thread per rank. A case is one entry of CASES, with --flat of golden_torch_flat.py: the seeds, the order of the draws and the
 order of the parallel APIs are those of the scenario with the same name. Each entry of the written list has `case`,
 `world_size`, `torch`, `losses_by_rank` (per rank one number per forward), `comm_first` (the c10d operations of the first
 iteration; `replicate` starts up in it), `grads_first` and `params_last` (per parameter the sum, the sum
@@ -464,7 +465,7 @@ def compare(rows: list[dict], path: str) -> int:
     for row in rows:
         theirs = stored[row["case"]]
         case = CASES[row["case"]]
-        model = case.build() if isinstance(case, Case) else Net()
+        model = case.build() if hasattr(case, "build") else Net()
         figures = distances(row, theirs, {name: p.numel() for name, p in model.named_parameters()})
         same = "comm_first" not in theirs or row["comm_first"] == theirs["comm_first"]
         different += not same
@@ -476,10 +477,17 @@ def compare(rows: list[dict], path: str) -> int:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, required=True)
-    parser.add_argument("--only", type=lambda text: text.split(","), default=list(CASES), help="cases, by name")
+    parser.add_argument("--only", type=lambda text: text.split(","), help="cases, by name")
+    parser.add_argument("--flat", action="store_true", help="the cases of flat sharding")
     parser.add_argument("--output", metavar="FILE", help="write the figures there")
     parser.add_argument("--against", metavar="FILE", help="compare with stored figures; exit code 1 where collectives differ")
     options = parser.parse_args(arguments)
+    if options.flat:
+        from golden_torch_flat import FLAT_CASES
+
+        CASES.clear()
+        CASES.update(FLAT_CASES)
+    options.only = options.only or list(CASES)
     for name in options.only:
         if name not in CASES:
             parser.error(f"unknown case '{name}'; known are {', '.join(CASES)}")
@@ -496,4 +504,5 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
+    sys.modules["golden_torch"] = sys.modules["__main__"]  # golden_torch_flat imports the models from here
     sys.exit(main(sys.argv[1:]))

@@ -76,7 +76,7 @@ std::vector<StretchBox> boxes_of_stretch(const Dims& sizes, std::int64_t begin, 
     box.offsets[i] = 0;
     box.sizes[i] = 1;
   }
-  if (sizes.size() == 0 && length == 1) return {box};
+  if (sizes.empty() && length == 1) return {box};
   add_boxes(sizes, 0, box, begin, length, boxes);
   return boxes;
 }

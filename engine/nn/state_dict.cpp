@@ -101,6 +101,7 @@ LoadReport load_state_dict(const ModulePtr& root, const StateDict& state, bool s
   settle(root);
   const std::vector<StateSlot> slots = state_slots(root);
   std::vector<StateTarget> targets;
+  targets.reserve(slots.size());
   for (const StateSlot& slot : slots)
     targets.push_back({slot.path, global_sizes(slot.tensor()), slot.tensor().layout()});
   LoadReport report = check_state_dict(root->type(), targets, state, strict);

@@ -279,6 +279,7 @@ std::vector<FlatUnit> flat_shard(const ModulePtr& module, const FlatShardOptions
   if (options.sync_module_states) sync_states(units, mesh, options.name);
   for (std::size_t i = 0; i < units.size(); ++i) make_unit(units[i], options, mesh, device, applications[i]);
   std::vector<FlatUnit> made;
+  made.reserve(units.size());
   for (const Unit& unit : units) made.push_back({unit.name, unit.module});
   return made;
 }

@@ -92,8 +92,8 @@ std::vector<std::vector<TrainedOriginal>> originals_in_order(optim::Optimizer& o
     for (std::size_t k = 0; k < originals.size(); ++k) {
       const auto place = order.of(*originals[k].trained, originals[k].original.index, tensors.at(originals[k].trained));
       if (place) first.try_emplace(place->first, k);
-      placed.push_back(
-          {place ? std::pair(first.at(place->first), place->second) : std::pair(originals.size(), k), originals[k]});
+      placed.emplace_back(place ? std::pair(first.at(place->first), place->second) : std::pair(originals.size(), k),
+                          originals[k]);
     }
     std::stable_sort(placed.begin(), placed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     for (std::size_t k = 0; k < placed.size(); ++k) originals[k] = placed[k].second;

@@ -68,6 +68,7 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // When a backward has left the group (`at_end` false) and at its end (true): accumulates the new gradients, and
   // reduces those that are complete if gradients are synchronized.
   void take_gradients(bool at_end);
+  bool awaits_gradients() const;  // whether this backward will reach a parameter (again)
   bool has_gradients() const;     // that a reduction would include
   void wait_for_reduction();      // compute waits, and the host for offloaded gradients
   void free_reduction_outputs();  // compute waits and frees the outputs

@@ -40,14 +40,27 @@ bool ShardGroup::synchronizes_gradients() const {
   return requires_gradient_sync || defect_armed(Defect::shard_sync_flag_ignored);
 }
 
+namespace {
+
+// Whether this backward adds nothing to the gradient any more.
+bool is_complete(const UnshardedParameter& parameter) {
+  return parameter.fresh.defined() || !parameter.leaf.defined() || !backward_reaches(parameter.leaf);
+}
+
+}  // namespace
+
+bool ShardGroup::awaits_gradients() const {
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i)
+    if (!is_complete(std::as_const(*shards_).parameter(i))) return true;
+  return false;
+}
+
 void ShardGroup::take_gradients(bool at_end) {
   const NoGrad no_grad;
   std::vector<bool> complete;
   for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
     UnshardedParameter& parameter = shards_->parameter(i);
-    // If this backward will reach the parameter again, its gradient is not complete.
-    complete.push_back(at_end || parameter.fresh.defined() || !parameter.leaf.defined() ||
-                       !backward_reaches(parameter.leaf));
+    complete.push_back(at_end || is_complete(parameter));
     if (parameter.fresh.defined()) accumulate_fresh(parameter);
   }
   if (!synchronizes_gradients()) return;

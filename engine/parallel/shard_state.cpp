@@ -185,7 +185,8 @@ void ShardState::queue_end_of_backward() {
 
 void ShardState::pre_backward() {
   queue_end_of_backward();
-  if (phase_ == Phase::backward && modules_.size() > 1) return;  // backward has reached another of its modules before
+  // Backward has reached another of its modules before, or another call of a flat-sharded one.
+  if (phase_ == Phase::backward && (modules_.size() > 1 || settings_.api == flat_shard_name)) return;
   phase_ = Phase::backward;
   note_event(EventKind::pre_backward, settings_.owner);
   if (group_) {
@@ -223,6 +224,8 @@ void ShardState::prefetch_previous() {
 
 void ShardState::post_backward(bool at_end) {
   if (phase_ != Phase::backward) return;
+  // A flat-sharded unit stays unsharded until backward has left all its calls.
+  if (settings_.api == flat_shard_name && !at_end && group_ && group_->awaits_gradients()) return;
   phase_ = Phase::idle;
   if (group_) {
     // Frees the unsharded parameters before the reduction allocates memory.

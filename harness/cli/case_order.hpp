@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <string>
 #include <vector>
 
 #include "harness/scenario/expand.hpp"
@@ -16,9 +17,11 @@ std::vector<int> spread_order(int num);
 // parameters, ranks and device that a defect needs, an early case has them. Cases that cannot run are left out.
 std::vector<scenario::Case> one_per_scenario_in_turn(const std::vector<scenario::Case>& cases);
 
-// Copies of the cases, those that caught more defects first. A case that caught one defect is likely to catch the next.
-// `num_catches` is keyed by the addresses of `cases`.
-std::vector<scenario::Case> best_catchers_first(const std::vector<scenario::Case>& cases,
-                                                const std::map<const scenario::Case*, int>& num_catches);
+// Copies of the cases in the order of two rankings, in turns: those that caught more defects first, since a case that
+// caught one defect is likely to catch the next; and those whose scenarios have higher scores first. `num_catches` is
+// keyed by the addresses of `cases`, `scores` by the names of scenarios (CaseRelevance).
+std::vector<scenario::Case> likely_catchers_first(const std::vector<scenario::Case>& cases,
+                                                  const std::map<const scenario::Case*, int>& num_catches,
+                                                  const std::map<std::string, double>& scores);
 
 }  // namespace lockstep::cli

@@ -58,12 +58,18 @@ TEST(OnePerScenarioInTurn, LeavesOutCasesThatCannotRun) {
   EXPECT_THAT(names(one_per_scenario_in_turn(cases)), ElementsAre("a3"));
 }
 
-TEST(BestCatchersFirst, SortsByCatchesAndKeepsTheOrderOfEquals) {
+TEST(LikelyCatchersFirst, KeepsTheOrderWhereNothingIsKnown) {
+  const std::vector<Case> cases = {of_scenario("a", "1"), of_scenario("b", "1"), of_scenario("c", "1")};
+  EXPECT_THAT(names(likely_catchers_first(cases, {}, {})), ElementsAre("a1", "b1", "c1"));
+}
+
+TEST(LikelyCatchersFirst, TakesThoseThatCaughtMoreAndThoseWithHigherScoresInTurns) {
   const std::vector<Case> cases = {of_scenario("a", "1"), of_scenario("b", "1"), of_scenario("c", "1"),
-                                   of_scenario("d", "1")};
-  EXPECT_THAT(names(best_catchers_first(cases, {})), ElementsAre("a1", "b1", "c1", "d1"));
-  EXPECT_THAT(names(best_catchers_first(cases, {{&cases[3], 1}, {&cases[2], 4}, {&cases[1], 1}})),
-              ElementsAre("c1", "b1", "d1", "a1"));
+                                   of_scenario("d", "1"), of_scenario("d", "2")};
+  // By catches: c1 b1 d1 a1 d2. By score: d1 d2 b1 a1 c1.
+  EXPECT_THAT(
+      names(likely_catchers_first(cases, {{&cases[3], 1}, {&cases[2], 4}, {&cases[1], 1}}, {{"d", 2.5}, {"b", 1.0}})),
+      ElementsAre("c1", "d1", "b1", "d2", "a1"));
 }
 
 }  // namespace

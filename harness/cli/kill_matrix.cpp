@@ -15,6 +15,7 @@
 #include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 #include "harness/cli/case_order.hpp"
+#include "harness/cli/case_relevance.hpp"
 #include "harness/cli/defect_catch.hpp"
 #include "harness/report/text.hpp"
 
@@ -68,7 +69,11 @@ void print_line(const DefectInfo& info, const DefectTally& tally) {
 class Matrix {
  public:
   Matrix(scenario::Library& library, const std::vector<scenario::Case>& cases, const KillMatrixOptions& options)
-      : library_(library), options_(options), rows_(options.results_file), cases_(one_per_scenario_in_turn(cases)) {
+      : library_(library),
+        options_(options),
+        rows_(options.results_file),
+        cases_(one_per_scenario_in_turn(cases)),
+        relevance_(cases_) {
     for (const scenario::Case& one : cases_) case_of_[{one.scenario->name, one.id}] = &one;
   }
 
@@ -79,7 +84,7 @@ class Matrix {
     run.repro_suffix = str(" --defect ", info.name);
     // run_cases() asks `enough` before it hands over the row, so the row after the first catch ends the run.
     if (!options_.all) run.enough = [&](const verdict::CaseResult&) { return tally.caught(); };
-    const bool ended = run_all(best_catchers_first(cases_, num_catches_), run, [&](const verdict::CaseResult& row) {
+    const bool ended = run_all(ordered_for(info), run, [&](const verdict::CaseResult& row) {
       const scenario::Case* test_case = case_of_.at({row.scenario, row.case_id});
       const bool counts = options_.all || !tally.caught();
       if (tally.add(row, *test_case) && counts) ++num_catches_[test_case];
@@ -115,6 +120,10 @@ class Matrix {
   }
 
  private:
+  std::vector<scenario::Case> ordered_for(const DefectInfo& info) const {
+    return likely_catchers_first(cases_, num_catches_, relevance_.scores(str(info.name, " ", info.effect)));
+  }
+
   bool run_all(const std::vector<scenario::Case>& cases, const RunCasesOptions& run,
                const std::function<void(const verdict::CaseResult&)>& on_result) {
     const RunCasesOutcome outcome = run_cases(library_, cases, run, on_result);
@@ -127,6 +136,7 @@ class Matrix {
   const KillMatrixOptions& options_;
   DefectRows rows_;
   const std::vector<scenario::Case> cases_;
+  const CaseRelevance relevance_;
   std::map<std::pair<std::string, std::string>, const scenario::Case*> case_of_;  // by scenario and case id
   std::map<const scenario::Case*, int> num_catches_;
   int num_asked_ = 0, num_caught_ = 0;

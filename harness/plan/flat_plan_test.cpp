@@ -174,8 +174,9 @@ TEST(FlatPlan, ReducesAWholeUnitWhenOneParameterGotAGradient) {
   EXPECT_EQ(units.planner.shards().take_reduced().size(), 2u);
 }
 
+// A unit that is called twice: backward enters it at the second call and leaves it at the first.
 TEST(FlatPlan, WaitsForTheLastGradientOfAUnit) {
-  Units units(1, choices_of(Strategy::shard_grad_op));
+  Units units(1, choices_of(Strategy::full_shard));
   units.forward();
   units.planner.at({"backward", 2, 0});
   units.planner.begin_backward({units.weight(0), units.bias(0)});
@@ -190,6 +191,7 @@ TEST(FlatPlan, WaitsForTheLastGradientOfAUnit) {
   EXPECT_EQ(count(units.planner, "reduce_scatter"), 1);
   units.planner.end_backward();
   EXPECT_EQ(count(units.planner, "reduce_scatter"), 1);
+  EXPECT_EQ(count(units.planner, "all_gather", "backward"), 1);
 }
 
 TEST(FlatPlan, AFrozenUnitIsGatheredAndNotReduced) {

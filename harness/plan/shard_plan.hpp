@@ -188,6 +188,7 @@ class ShardPlan {
   void reshard_after_forward(Group& group);
   void leave_backward(Group& group, bool at_end);
   bool reshards_after_backward(const Group& group) const;
+  bool awaits_gradients(const Group& group) const;
   void prefetch_previous(std::size_t number);
   void prefetch_next(std::size_t number);
   void reduce(Group& group, bool at_end);

@@ -9,7 +9,8 @@ namespace lockstep::plan {
 void ShardPlan::backward_reaches(ModuleId module) {
   const std::size_t at = number(module);
   if (groups_[at].context < 0) return;
-  if (groups_[at].in_backward && groups_[at].modules.size() > 1) return;  // by another of its modules
+  // By another of its modules, or another call of a flat unit.
+  if (groups_[at].in_backward && (groups_[at].modules.size() > 1 || groups_[at].choices.flat)) return;
   groups_[at].in_backward = true;
   all_gather(at);
   Group& group = groups_[at];
@@ -34,7 +35,14 @@ void ShardPlan::prefetch_previous(std::size_t number) {
 
 void ShardPlan::backward_leaves(ModuleId module) {
   Group& group = groups_[number(module)];
-  if (group.in_backward) leave_backward(group, false);
+  if (!group.in_backward || (group.choices.flat && awaits_gradients(group))) return;
+  leave_backward(group, false);
+}
+
+// Whether this backward will reach a parameter (again).
+bool ShardPlan::awaits_gradients(const Group& group) const {
+  return std::any_of(group.parameters.begin(), group.parameters.end(),
+                     [&](TensorId id) { return awaited_.contains(id) && !group.fresh.contains(id); });
 }
 
 bool ShardPlan::reshards_after_backward(const Group& group) const {
@@ -93,10 +101,7 @@ void ShardPlan::reduce(Group& group, bool at_end) {
 
 // Frozen parameters and those without a gradient take part with zeros.
 void ShardPlan::reduce_unit(Group& group, bool at_end) {
-  const bool waits = !at_end && std::any_of(group.parameters.begin(), group.parameters.end(), [&](TensorId id) {
-    return awaited_.contains(id) && !group.fresh.contains(id);
-  });
-  if (waits) return;
+  if (!at_end && awaits_gradients(group)) return;
   std::set<TensorId> gradients = std::move(group.fresh);
   gradients.merge(group.unreduced);
   group.fresh.clear();
