@@ -178,6 +178,41 @@ TEST(ShardedLosses, SendWeightsOnlyIfNoRankHasAll) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// 16-bit logits and weights: sums in float32, results rounded once.
+TEST(ShardedLosses, AgreeWithTheLossByHandInOtherTypes) {
+  const auto failures = run_ranks(3, Kind::threads, [](int) {
+    const DeviceMesh mesh({3}, {"tp"});
+    const Tensor at = targets_for({2, 3}, 7, true);
+    for (const DType dtype : {DType::float32, DType::bfloat16, DType::float16})
+      for (const bool shards : {false, true})
+        for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none}) {
+          const std::string what = str(name_of(dtype), ", ", name_of(reduction), shards ? ", sharded weights" : "");
+          const Tensor full = raw::cast(values({2, 3, 7}), dtype), weight = raw::cast(values({7}, 0.6), dtype);
+          const Tensor logits = distribute(full, mesh, {shard(2)});
+          set_requires_grad(logits, true);
+          const Tensor loss = ops::cross_entropy(logits, distribute(at, mesh, {replicate()}),
+                                                 {.reduction = reduction,
+                                                  .weight = distribute(weight, mesh, {shards ? shard(0) : replicate()}),
+                                                  .ignore_index = ignored});
+          require(loss.dtype() == dtype, what);
+          const Tensor ones = lockstep::full(loss.sizes(), 1.0, dtype, {});
+          backward({loss}, {distribute(ones, mesh, {replicate()})});
+          const ByHand expected = by_hand(full, at, weight, reduction, 1.0);
+          const double unit = dtype == DType::float32 ? 1e-6 : dtype == DType::bfloat16 ? 0x1p-8 : 0x1p-11;
+          const auto near = [&](const Tensor& tensor, const std::vector<double>& wanted, const char* of) {
+            const std::vector<double> got = to_doubles(full_tensor(tensor));
+            require(got.size() == wanted.size(), str(what, of));
+            for (std::size_t i = 0; i < got.size(); ++i)
+              require(std::fabs(got[i] - wanted[i]) <= unit * (0.01 + std::fabs(wanted[i])),
+                      str(what, of, got[i], " for ", wanted[i]));
+          };
+          near(detach(loss), expected.loss, ": loss ");
+          near(grad(logits), expected.gradient, ": gradient ");
+        }
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 TEST(ShardedLosses, OfOneRankHaveTheBitsOfPlainLosses) {
   const auto failures = run_ranks(1, Kind::threads, [](int) {
     const DeviceMesh mesh({1}, {"tp"});
