@@ -204,10 +204,9 @@ TEST_F(Selective, EveryOperationThatCanBeSaved) {
         Generator generator;
         generator.seed(7);
         Tensors inputs;
-        for (const ops::OpInput& input : variant.inputs) {
+        for (const ops::OpInput& input : variant.inputs)
           inputs.push_back(ops::make_input(input, DType::float32, cpu, generator));
-          if (input.indices.empty()) set_requires_grad(inputs.back(), true);
-        }
+        ops::require_gradients(variant, inputs);
         seed(3);
         // gelu reads its input in backward, so that the operation runs in the recomputation.
         const auto region = [&](const Tensors& in) { return ops::gelu(variant.run(in)); };

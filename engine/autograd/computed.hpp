@@ -31,11 +31,14 @@ bool has_computation_layers();
 // The results through all layers.
 std::vector<Tensor> through_layers(const char* operation, const ComputationLayer::Compute& compute);
 
-// The tensors of a result: a Tensor, or an aggregate of two or three.
+// The tensors of a result: a Tensor, or an aggregate of two, three or five.
 inline std::vector<Tensor> tensors_of_result(const Tensor& result) { return {result}; }
 template <class Result>
 std::vector<Tensor> tensors_of_result(const Result& result) {
-  if constexpr (requires { Result{Tensor(), Tensor(), Tensor()}; }) {
+  if constexpr (requires { Result{Tensor(), Tensor(), Tensor(), Tensor(), Tensor()}; }) {
+    const auto& [a, b, c, d, e] = result;
+    return {a, b, c, d, e};
+  } else if constexpr (requires { Result{Tensor(), Tensor(), Tensor()}; }) {
     const auto& [a, b, c] = result;
     return {a, b, c};
   } else {
@@ -47,6 +50,8 @@ template <class Result>
 Result result_of_tensors(const std::vector<Tensor>& tensors) {
   if constexpr (std::is_same_v<Result, Tensor>)
     return tensors.at(0);
+  else if constexpr (requires { Result{Tensor(), Tensor(), Tensor(), Tensor(), Tensor()}; })
+    return {tensors.at(0), tensors.at(1), tensors.at(2), tensors.at(3), tensors.at(4)};
   else if constexpr (requires { Result{Tensor(), Tensor(), Tensor()}; })
     return {tensors.at(0), tensors.at(1), tensors.at(2)};
   else

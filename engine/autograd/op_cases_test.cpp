@@ -90,9 +90,7 @@ class OpCases : public testing::TestWithParam<std::size_t> {
       if (layout.kind != MemoryLayout::contiguous || layout.offset > 0) input = with_memory_layout(input, layout);
     }
     const bool with_grads = is_floating(dtype) && op().differentiable;
-    if (with_grads)
-      for (const Tensor& input : inputs)
-        if (is_floating(input.dtype())) set_requires_grad(input, true);
+    if (with_grads) require_gradients(variant, inputs);
     const Tensor result = variant.run(inputs);
     Result out{result.sizes(), result.dtype(), to_bytes(result), {}};
     if (with_grads) {
@@ -158,11 +156,9 @@ TEST_P(OpCases, DerivativeAgreesWithCentralDifferences) {
   for (const OpVariant& variant : op().variants) {
     SCOPED_TRACE(variant.name);
     std::vector<Tensor> inputs = inputs_of(variant, DType::float64, cpu);
+    require_gradients(variant, inputs);
     std::int64_t elements = 0;
-    for (const Tensor& input : inputs) {
-      if (is_floating(input.dtype())) set_requires_grad(input, true);
-      elements += input.num_elements();
-    }
+    for (const Tensor& input : inputs) elements += input.num_elements();
     const Tensor result = variant.run(inputs);
     ASSERT_EQ(requires_grad(result), op().differentiable);
     if (!op().differentiable) continue;
@@ -181,7 +177,7 @@ TEST_P(OpCases, DerivativeAgreesWithCentralDifferences) {
     const std::int64_t stride =
         std::max<std::int64_t>(1, elements / 60);  // of large inputs only some elements are checked
     for (std::size_t k = 0; k < inputs.size(); ++k) {
-      if (!is_floating(inputs[k].dtype())) continue;
+      if (!requires_grad(inputs[k])) continue;
       const Tensor got = grad(inputs[k]);
       ASSERT_TRUE(got.defined() || op().name == "zero_" || (op().name == "copy_" && k == 0)) << "input " << k;
       const std::vector<double> values = to_doubles(inputs[k]);
@@ -218,14 +214,14 @@ TEST_P(OpCases, DerivativeInOtherTypesAgreesWithFloat64) {
           continue;
         }
         wide.push_back(raw::cast(input, DType::float64));
-        set_requires_grad(input, true);
-        set_requires_grad(wide.back(), true);
       }
+      require_gradients(variant, inputs);
+      require_gradients(variant, wide);
       const Tensor result = variant.run(inputs), wide_result = variant.run(wide);
       backward({result}, {weights_for(result)});
       backward({wide_result}, {weights_for(wide_result)});
       for (std::size_t k = 0; k < inputs.size(); ++k) {
-        if (!is_floating(inputs[k].dtype())) continue;
+        if (!requires_grad(inputs[k])) continue;
         ASSERT_EQ(grad(inputs[k]).defined(), grad(wide[k]).defined());
         if (!grad(inputs[k]).defined()) continue;
         ASSERT_EQ(grad(inputs[k]).dtype(), dtype);
@@ -313,8 +309,7 @@ TEST_P(OpCases, GivesSizesOnMeta) {
       SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
       const Tensor real = variant.run(inputs_of(variant, dtype, cpu));
       std::vector<Tensor> inputs = inputs_of(variant, dtype, meta);
-      for (const Tensor& input : inputs)
-        if (is_floating(input.dtype())) set_requires_grad(input, true);
+      require_gradients(variant, inputs);
       const Tensor result = variant.run(inputs);
       ASSERT_TRUE(result.is_meta());
       ASSERT_EQ(to_text(result.sizes()), to_text(real.sizes()));

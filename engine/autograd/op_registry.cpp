@@ -176,6 +176,11 @@ Tensor make_input(const OpInput& input, DType dtype, device::Device device, Gene
   return from_values(values, input.sizes, dtype, device);
 }
 
+void require_gradients(const OpVariant& variant, const std::vector<Tensor>& inputs) {
+  for (std::size_t i = 0; i < inputs.size(); ++i)
+    if (is_floating(inputs[i].dtype()) && !variant.inputs[i].constant) set_requires_grad(inputs[i], true);
+}
+
 bool takes(const OpCase& op, DType dtype) {
   if (is_floating(dtype)) return true;
   return op.types == OpTypes::all || (op.types == OpTypes::numbers && dtype != DType::boolean);

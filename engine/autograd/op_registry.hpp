@@ -35,6 +35,7 @@ struct OpInput {
   double low = -1.5;
   double high = 1.5;                    // values are drawn from low to high, but not within 0.1 of zero
   std::vector<std::int64_t> indices{};  // if not empty: an int64 tensor of these values, without gradient
+  bool constant = false;                // the operation refuses to give it a gradient
 };
 
 struct OpVariant {
@@ -63,6 +64,8 @@ const std::vector<OpCase>& op_registry();
 
 // A contiguous input on a device. The values depend on the generator state only; integers and bool get small numbers.
 Tensor make_input(const OpInput& input, DType dtype, device::Device device, Generator& generator);
+// Marks the floating inputs that have a gradient.
+void require_gradients(const OpVariant& variant, const std::vector<Tensor>& inputs);
 // Whether the operation accepts the type.
 bool takes(const OpCase& op, DType dtype);
 // The allowed error of a result of the type: relative to the value plus absolute.

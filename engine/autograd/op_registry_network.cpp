@@ -248,25 +248,82 @@ OpCase rms_norm_case() {
 OpCase softmax_case() { return softmax_like_case("softmax", false); }
 OpCase log_softmax_case() { return softmax_like_case("log_softmax", true); }
 
+// One variant of the loss over classes. `options` are those of the call, without the weight.
+struct LossVariant {
+  std::string name;
+  Dims rows;
+  std::int64_t classes;
+  LossOptions options{};
+  bool weighted = false;
+
+  std::vector<std::int64_t> targets() const {
+    std::vector<std::int64_t> all;
+    for (std::int64_t i = 0; i < num_elements(rows); ++i)
+      all.push_back(options.ignore_index && i % 3 == 1 ? *options.ignore_index : i * 7 % classes);
+    return all;
+  }
+  // The loss of one row times its weight, and the weight.
+  std::pair<double, double> of_row(const Plains& in, std::int64_t row, std::int64_t target) const {
+    if (target == options.ignore_index) return {0.0, 0.0};
+    const Plain flat = resized(in[0], {num_elements(rows), classes});
+    const double weight = weighted ? in[2].at({target}) : 1.0;
+    return {weight * (log_sum_of(flat, {row, 0}, 1) - flat.at({row, target})), weight};
+  }
+  Plain reference(const Plains& in) const {
+    Plain each{rows, {}};
+    double sum = 0.0, total = 0.0;
+    const std::vector<std::int64_t> at = targets();
+    for (std::size_t row = 0; row < at.size(); ++row) {
+      const auto [loss, weight] = of_row(in, static_cast<std::int64_t>(row), at[row]);
+      each.values.push_back(loss);
+      sum += loss;
+      total += weight;
+    }
+    if (options.reduction == Reduction::none) return each;
+    return {{}, {options.reduction == Reduction::sum ? sum : sum / total}};
+  }
+  OpVariant made() const {
+    Dims logits = rows;
+    logits.push_back(classes);
+    std::vector<OpInput> inputs = {{logits, -3.0, 3.0, {}}, index_input(targets(), rows)};
+    if (weighted) {
+      inputs.push_back({{classes}, 0.3, 2.0, {}});
+      inputs.back().constant = true;
+    }
+    return {name, inputs,
+            [*this](const Inputs& in) {
+              LossOptions given = options;
+              if (weighted) given.weight = in[2];
+              return ops::cross_entropy(in[0], in[1], given);
+            },
+            [*this](const Plains& in) { return reference(in); }};
+  }
+};
+
 OpCase cross_entropy_case() {
   OpCase op{.name = "cross_entropy"};
   op.tolerance = 8.0;
-  const auto variant = [](std::string text, std::int64_t rows, std::int64_t classes) {
-    std::vector<std::int64_t> targets;
-    for (std::int64_t i = 0; i < rows; ++i) targets.push_back(i * 7 % classes);
-    return OpVariant{std::move(text),
-                     {{{rows, classes}, -3.0, 3.0, {}}, index_input(targets, {rows})},
-                     [](const Inputs& in) { return ops::cross_entropy(in[0], in[1]); },
-                     [=](const Plains& in) {
-                       double sum = 0.0;
-                       for (std::int64_t i = 0; i < rows; ++i)
-                         sum += log_sum_of(in[0], {i, 0}, 1) - in[0].at({i, targets[static_cast<std::size_t>(i)]});
-                       return Plain{{}, {sum / static_cast<double>(rows)}};
-                     }};
-  };
-  op.variants = {variant("classes", 5, 9), variant("one row", 1, 4), variant("two blocks", 3, 1200),
-                 variant("one class", 2, 1)};
-  op.timed = variant("timed", 2048, 512);
+  constexpr Reduction sum = Reduction::sum, none = Reduction::none;
+  op.variants = {LossVariant{"classes", {5}, 9}.made(),
+                 LossVariant{"one row", {1}, 4}.made(),
+                 LossVariant{"two blocks", {3}, 1200}.made(),
+                 LossVariant{"one class", {2}, 1}.made(),
+                 LossVariant{"row of targets", {}, 6}.made(),
+                 LossVariant{"batch", {2, 3}, 7}.made(),
+                 LossVariant{"sum", {4}, 6, {.reduction = sum}}.made(),
+                 LossVariant{"none", {4}, 6, {.reduction = none}}.made(),
+                 LossVariant{"none of one row", {1}, 6, {.reduction = none}}.made(),
+                 LossVariant{"none of a batch", {2, 3}, 7, {.reduction = none}}.made(),
+                 LossVariant{"weighted", {5}, 7, {}, true}.made(),
+                 LossVariant{"weighted batch", {3, 2}, 7, {}, true}.made(),
+                 LossVariant{"weighted sum", {2, 3}, 5, {.reduction = sum}, true}.made(),
+                 LossVariant{"weighted none", {2, 3}, 5, {.reduction = none}, true}.made(),
+                 LossVariant{"ignored", {7}, 6, {.ignore_index = -100}}.made(),
+                 LossVariant{"ignored class", {7}, 6, {.ignore_index = 3}}.made(),
+                 LossVariant{"ignored sum", {7}, 6, {.reduction = sum, .ignore_index = 700}}.made(),
+                 LossVariant{"ignored none", {2, 3}, 6, {.reduction = none, .ignore_index = -100}, true}.made(),
+                 LossVariant{"ignored weighted", {2, 3}, 6, {.ignore_index = -1}, true}.made()};
+  op.timed = LossVariant{"timed", {2048}, 512}.made();
   return op;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/tensor/loss_options.hpp"
 
 namespace lockstep::ops {
 
@@ -107,9 +108,12 @@ Tensor argmax(const Tensor& a, int dim, bool keep_dim = false);
 // ---- softmax, losses, dropout, attention (ops_attention.cpp): floating ----
 Tensor softmax(const Tensor& a, int dim);  // sizes and type of `a`
 Tensor log_softmax(const Tensor& a, int dim);
-// The mean loss over the rows, a scalar: logits (rows, classes), targets (rows) int64. Error without rows or classes.
-// Logits with sharded classes are not gathered: three all-reduces of one number per row, none in backward.
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets);
+// The loss of each row, log(sum(e^x)) - x[target], times the weight of the class of its target; its sum or mean over
+// the rows, a scalar, or with Reduction::none the losses in the sizes of the targets. logits (..., classes), targets
+// (...) int64. A mean divides by the sum of the weights. Rows whose target is options.ignore_index count as 0, in that
+// sum too; a mean over no row is NaN. The weight has no gradient: Error if it requires one. Error without rows or
+// classes. Logits with sharded classes are not gathered: three all-reduces of one number per row, none in backward.
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const LossOptions& options = {});
 // Keeps each element with probability 1 - p, scaled by 1 / (1 - p), and sets the others to 0; `a` itself when not
 // training or p is 0. Error for p outside 0 to 1. Draws one number per element, in memory order, from the generator of
 // the rank; for a sharded tensor one number per element of the full tensor.

@@ -26,14 +26,22 @@ Tensor log_softmax(const Tensor& a, int dim) {
   });
 }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& targets) {
-  if (any_sharded(logits, targets)) [[unlikely]]
-    return cross_entropy_on_sharded(logits, targets);
-  const raw::CrossEntropyResult loss = computed("cross_entropy", [&] { return raw::cross_entropy(logits, targets); });
-  return record("cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets},
-                [](const Backward& at) -> Gradients {
-                  return {raw::cross_entropy_backward(at.grad(), at.saved(0), at.saved(1), at.saved(2))};
-                });
+Tensor cross_entropy(const Tensor& logits, const Tensor& targets, const LossOptions& options) {
+  if (options.weight.defined() && requires_grad(options.weight))
+    throw Error(
+        str("cross_entropy: the weight ", describe(options.weight), " requires a gradient, and the loss has none"),
+        "detach the weight");
+  if (any_sharded(logits, targets, options.weight)) [[unlikely]]
+    return cross_entropy_on_sharded(logits, targets, options);
+  const raw::CrossEntropyResult loss =
+      computed("cross_entropy", [&] { return raw::cross_entropy(logits, targets, options); });
+  const double divisor = options.reduction == Reduction::mean ? static_cast<double>(targets.num_elements()) : 1.0;
+  return record(
+      "cross_entropy", loss.result, {logits}, {logits, loss.log_sums, targets, loss.weights, loss.total},
+      [divisor, ignored = options.ignore_index](const Backward& at) -> Gradients {
+        return {raw::cross_entropy_backward(
+            at.grad(), at.saved(0), {{}, at.saved(1), at.saved(2), at.saved(3), at.saved(4)}, divisor, ignored)};
+      });
 }
 
 namespace {

@@ -14,6 +14,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/mesh/sharding_rules.hpp"
+#include "engine/tensor/loss_options.hpp"
 
 namespace lockstep::ops {
 
@@ -41,7 +42,7 @@ Tensor matmul_on_sharded(const Tensor& a, const Tensor& b);
 Tensor linear_on_sharded(const Tensor& x, const Tensor& weight, const Tensor* bias);
 Tensor embedding_on_sharded(const Tensor& weight, const Tensor& indices);
 Tensor index_select_on_sharded(const Tensor& a, int dim, const Tensor& index);
-Tensor cross_entropy_on_sharded(const Tensor& logits, const Tensor& targets);
+Tensor cross_entropy_on_sharded(const Tensor& logits, const Tensor& targets, const LossOptions& options);
 // dropout. The mask is the shard of the mask that the full tensor would get; the generators of all ranks of the mesh
 // must have the same state. `f` takes the local shard and a function that draws the mask.
 using OnMasked = std::function<Tensor(const Tensor& x, const std::function<Tensor()>& draw)>;

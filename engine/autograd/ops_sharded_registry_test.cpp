@@ -113,10 +113,9 @@ std::vector<Tensor> make_inputs(const ops::OpVariant& variant) {
   return inputs;
 }
 
-void record_gradients(const ops::OpCase& op, const std::vector<Tensor>& inputs) {
+void record_gradients(const ops::OpCase& op, const ops::OpVariant& variant, const std::vector<Tensor>& inputs) {
   if (!op.differentiable || is_in_place(op.name)) return;
-  for (const Tensor& input : inputs)
-    if (is_floating(input.dtype())) set_requires_grad(input, true);
+  ops::require_gradients(variant, inputs);
 }
 
 // The gradient of the result.
@@ -125,7 +124,7 @@ Tensor weights_for(const Tensor& result) { return ops::cast(values(result.sizes(
 Expected expect(const ops::OpCase& op, const ops::OpVariant& variant) {
   Expected made;
   made.inputs = make_inputs(variant);
-  record_gradients(op, made.inputs);
+  record_gradients(op, variant, made.inputs);
   RankContext::current().generator().seed(5);
   const Tensor result = variant.run(made.inputs);
   if (requires_grad(result)) backward({result}, {weights_for(result)});
@@ -152,7 +151,7 @@ bool accepts(const ops::OpCase& op, const ops::OpVariant& variant, const Expecte
   const std::string what = str(op.name, ", ", variant.name, ", ", short_text(choice), " on ", mesh.shape().text());
   std::vector<Tensor> inputs;
   for (std::size_t i = 0; i < choice.size(); ++i) inputs.push_back(distribute(expected.inputs[i], mesh, choice[i]));
-  record_gradients(op, inputs);
+  record_gradients(op, variant, inputs);
   RankContext::current().generator().seed(5);
   Tensor result;
   try {

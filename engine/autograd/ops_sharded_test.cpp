@@ -286,7 +286,7 @@ TEST(OpsSharded, RefuseMixedOperandsAndOperationsWithoutARule) {
     require_error([&] { ops::matmul(a, ops::transpose(a, 0, 1)); }, "on each axis replicate one");
     require_error([&] { ops::linear(a, a, nullptr); }, "matmul: (4, 2) as (Shard(0)) on tp 2");
     require_error([&] { ops::layer_norm(b, 1, nullptr, nullptr); }, "redistribute it so that no axis shards them");
-    require_error([&] { ops::cross_entropy(a, b); }, "give logits (rows, classes) and targets (rows)");
+    require_error([&] { ops::cross_entropy(a, b); }, "give logits (..., classes) and targets (...)");
     require_error([&] { ops::select(a, 0, 0); }, "select: along dim 0 of (4, 2) as (Shard(0)) on tp 2");
     require_error([&] { ops::cat({plain, a}, 0); }, "cat: a plain operand");
     require_error([&] { ops::cat({a, b}, 0); }, "redistribute them to the same placements");

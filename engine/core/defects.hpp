@@ -93,6 +93,8 @@ enum class Defect {
   sharded_loss_own_maximum,         // each rank subtracts its own maximum from its logits instead of that of all
   sharded_loss_mean_of_parts,       // a mean loss divides by the rows of this rank
   sharded_loss_gathers_logits,      // the logits of a loss over sharded classes are gathered
+  sharded_loss_weight_offset,       // replicated class weights are looked up by the local number of the class
+  loss_weights_counted,             // a weighted mean loss divides by the number of rows
   sharded_bias_added_by_all,        // a linear layer with a partial result adds the whole bias on every rank
   sharded_view_takes_last_dim,      // a split of a sharded dim shards the last of the new dims instead of the first
   sharded_partial_gradient_kept,    // the partial gradient of an operand that ranks share is not reduced

@@ -21,11 +21,12 @@ DimSplit split_at(const View& view, int dim) {
   return result;
 }
 
-void check_indices(const char* operation, const View& index, std::int64_t size, Missing missing = Missing::refused) {
+void check_indices(const char* operation, const View& index, std::int64_t size, Missing missing = Missing::refused,
+                   std::optional<std::int64_t> ignored = {}) {
   const auto* const at = static_cast<const std::int64_t*>(index.data);
   const std::int64_t lowest = missing == Missing::zeros ? -1 : 0;
   for (std::int64_t i = 0; i < num_elements(index); ++i)
-    if (at[i] < lowest || at[i] >= size)
+    if ((at[i] < lowest || at[i] >= size) && at[i] != ignored)
       throw Error(str(operation, ": index ", at[i], " at position ", i, " is out of range for a dim of size ", size),
                   str("give indices from 0 to ", size - 1));
 }
@@ -113,12 +114,13 @@ void index_add(Space space, const View& to, int dim, const View& index, const Vi
 }
 
 void positions_in(Space, const View& out, const View& index, std::int64_t size, const std::vector<layout::Chunk>& held,
-                  const char* operation) {
-  check_indices(operation, index, size);
+                  const char* operation, std::optional<std::int64_t> ignored) {
+  check_indices(operation, index, size, Missing::refused, ignored);
   const auto* const at = static_cast<const std::int64_t*>(index.data);
   auto* const to = static_cast<std::int64_t*>(out.data);
   for (std::int64_t i = 0; i < num_elements(index); ++i) {
-    to[i] = -1;
+    to[i] = at[i] == ignored ? -2 : -1;
+    if (at[i] == ignored) continue;
     std::int64_t passed = 0;  // elements of the ranges before `range`
     for (const layout::Chunk& range : held) {
       if (at[i] >= range.begin && at[i] < range.begin + range.length) to[i] = passed + at[i] - range.begin;

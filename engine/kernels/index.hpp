@@ -4,6 +4,8 @@
 // of range, before anything is written. -1 is out of range unless `missing` allows it.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/kernels/view.hpp"
@@ -21,8 +23,10 @@ void index_select(Space space, const View& out, const View& a, int dim, const Vi
 void index_add(Space space, const View& to, int dim, const View& index, const View& value,
                Missing missing = Missing::refused);
 // out[j] (int64) = the position of index[j], from 0 to size - 1, among the elements that the ranges in `held` list in
-// order; -1 where no range contains it. `operation` names the error for an index out of range.
+// order; -1 where no range contains it; -2 where it is `ignored`, which may be any number. `operation` names the error
+// for an index out of range.
 void positions_in(Space space, const View& out, const View& index, std::int64_t size,
-                  const std::vector<layout::Chunk>& held, const char* operation);
+                  const std::vector<layout::Chunk>& held, const char* operation,
+                  std::optional<std::int64_t> ignored = {});
 
 }  // namespace lockstep::kernels

@@ -5,6 +5,9 @@
 // is rounded once.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "engine/kernels/view.hpp"
 
 namespace lockstep::kernels {
@@ -45,17 +48,34 @@ void attention_probabilities(Space space, const AttentionRows& rows, const View&
 void attention_backward(Space space, const AttentionRows& rows, const View& grad, const View& probabilities,
                         const View& keep);
 
-// Per row of logits (rows, classes) with targets (rows), int64: losses = log(sum(e^x)) - x[target], and log_sums is the
-// first term, for backward. Both have one element per row, of the computation type. Throws Error for a target out of
-// range.
-void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets);
-// Per row of the classes that this rank holds: sums = sum(e^(x - top)), picked = x[target], or 0 where the target is
-// -1, a class of another rank. tops, sums, picked: one element per row, of the computation type.
+// ---- the loss over classes: logits (..., classes), one row per target; targets are contiguous int64 ----
+// `ignored`: the target of rows that do not count. One element per row has the computation type of the logits.
+
+// losses = log(sum(e^x)) - x[target], 0 for ignored rows; log_sums is the first term, for backward. Throws Error for a
+// target out of range.
+void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets,
+                  std::optional<std::int64_t> ignored);
+// Of the classes that this rank holds: sums = sum(e^(x - top)), picked = x[target], or 0 where the target is negative,
+// a class of another rank. tops: one element per row.
 void class_sums(Space space, const View& sums, const View& picked, const View& logits, const View& targets,
                 const View& tops);
-// out = (e^(x - log_sum) - (1 at the target)) * grad / divisor; no element is the target -1. `out` has the sizes of
-// logits; `grad` is one element of the type of the logits.
+// out (one element per row) = weights[target]: one weight per class, of the type of the logits, or no data, which
+// counts each row once. 0 for ignored rows and negative targets.
+void class_weights(Space space, const View& out, const View& targets, const View& weights,
+                   std::optional<std::int64_t> ignored);
+// losses = losses * weights, 0 for ignored rows; one element per row each.
+void weigh_class_losses(Space space, const View& losses, const View& weights, const View& targets,
+                        std::optional<std::int64_t> ignored);
+
+struct ClassLossGradient {
+  View weights{};  // one element per row; no data: 1
+  View total{};    // one element in place of the divisor; no data: none
+  double divisor = 1.0;
+  std::optional<std::int64_t> ignored{};
+};
+// out = (e^(x - log_sum) - (1 at the target)) * grad * weight / divisor; no element is a negative target, and the
+// factor is 0 for ignored rows. `out` has the sizes of logits; `grad`, of their type, has one element, or one per row.
 void class_losses_backward(Space space, const View& out, const View& logits, const View& log_sums, const View& targets,
-                           const View& grad, double divisor);
+                           const View& grad, const ClassLossGradient& by);
 
 }  // namespace lockstep::kernels

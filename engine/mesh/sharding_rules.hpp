@@ -104,9 +104,16 @@ Binary index_select(const ShardedLayout& a, int dim, const ShardedLayout& index)
 // sharded along the same leading dim (batch or heads). A sharded mask has the same dim sharded; a replicated one has
 // size 1 there.
 Many attention(const ShardedLayout& q, const ShardedLayout& k, const ShardedLayout& v, const ShardedLayout* mask);
-// logits (rows, classes), targets (rows). On each axis one of: both replicated; both sharded along the rows, which
-// gives a partial result; the classes sharded and the targets replicated, where ranks reduce one number per row.
-Binary cross_entropy(const ShardedLayout& logits, const ShardedLayout& targets);
+// logits (..., classes), targets (...), one weight per class or null. On each axis one of: both replicated; both
+// sharded along the same dim of rows; the classes sharded and the targets replicated, where ranks reduce one number per
+// row. The weight is replicated, or sharded like the classes. The result is that of each row (`per_row`), or a scalar
+// that is partial over the axes that shard rows.
+struct ClassLoss {
+  ShardedLayout logits, targets, weight, result;  // weight is unspecified without one
+  bool shards_weight = false;
+};
+ClassLoss cross_entropy(const ShardedLayout& logits, const ShardedLayout& targets,
+                        const ShardedLayout* weight = nullptr, bool per_row = false);
 // x (batch, in, height, width), weight (out, in, kernel height, kernel width): as linear, with the batch for the rows.
 // `sizes`: of the result.
 Linear conv2d(const ShardedLayout& x, const ShardedLayout& weight, const ShardedLayout* bias, const Dims& sizes);

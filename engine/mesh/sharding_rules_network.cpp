@@ -55,6 +55,18 @@ Placement per_channel(const Placement& out) {
   return made;
 }
 
+// Whether `rows` are the sizes of the logits without the dim of the classes.
+bool are_rows_of(const Dims& rows, const Dims& logits, int classes) {
+  bool fits = rows.size() + 1 == logits.size();
+  for (int dim = 0; fits && dim < rows.size(); ++dim) fits = rows[dim] == logits[dim < classes ? dim : dim + 1];
+  return fits;
+}
+
+Placement as_dim(Placement placement, int dim) {
+  placement.dim = dim;
+  return placement;
+}
+
 }  // namespace
 
 Linear conv2d(const ShardedLayout& x, const ShardedLayout& weight, const ShardedLayout* bias, const Dims& sizes) {
@@ -131,25 +143,42 @@ Many attention(const ShardedLayout& q, const ShardedLayout& k, const ShardedLayo
   return rule;
 }
 
-Binary cross_entropy(const ShardedLayout& logits, const ShardedLayout& targets) {
+ClassLoss cross_entropy(const ShardedLayout& logits, const ShardedLayout& targets, const ShardedLayout* weight,
+                        bool per_row) {
   const auto refuse = [&](const char* remedy) {
-    throw Error(str("cross_entropy: logits ", logits.text(), ", targets ", targets.text()), remedy);
+    throw Error(str("cross_entropy: logits ", logits.text(), ", targets ", targets.text(),
+                    weight ? ", weight " + weight->text() : ""),
+                remedy);
   };
-  if (!(logits.mesh == targets.mesh)) refuse("distribute both over the same mesh");
-  if (logits.sizes.size() != 2 || targets.sizes.size() != 1 || logits.sizes[0] != targets.sizes[0])
-    refuse("give logits (rows, classes) and targets (rows)");
+  if (!(logits.mesh == targets.mesh) || (weight && !(logits.mesh == weight->mesh)))
+    refuse("distribute all over the same mesh");
+  const int last = logits.sizes.size() - 1;
+  if (last < 0 || !are_rows_of(targets.sizes, logits.sizes, last))
+    refuse(last > 1 && are_rows_of(targets.sizes, logits.sizes, 1)
+               ? "the classes are the last dim of the logits: transpose dim 1 to the end"
+               : "give logits (..., classes) and targets (...)");
+  if (weight && !(weight->sizes == Dims{logits.sizes[last]})) refuse("give one weight per class");
   if (num_elements(logits.sizes) == 0) refuse("give at least one row and one class");
-  Binary rule{
-      reduced(logits, Keeps::nothing), reduced(targets, Keeps::nothing), {logits.mesh, {}, {}}, logits, targets};
+  ClassLoss rule{reduced(logits, Keeps::nothing), reduced(targets, Keeps::nothing), logits, {logits.mesh, {}, {}}};
+  if (weight) rule.weight = reduced(*weight, Keeps::nothing);
+  if (per_row) rule.result.sizes = targets.sizes;
+  bool is_first = true;
   for (std::size_t axis = 0; axis < logits.placements.size(); ++axis) {
-    const Placement &scores = rule.a.placements[axis], &classes = rule.b.placements[axis];
-    const bool by_rows = scores.is_shard(0) && scores == classes;
-    if (!by_rows && (scores.is_shard(0) || !classes.is_replicate()))
-      refuse("on each axis shard both along the rows, or replicate the targets and shard at most the classes");
-    rule.result.placements.push_back(by_rows ? layout::partial() : layout::replicate());
+    const Placement &scores = rule.logits.placements[axis], &of_targets = rule.targets.placements[axis];
+    const bool by_rows = scores.is_shard() && scores.dim < last && scores == of_targets;
+    if (!by_rows && ((scores.is_shard() && scores.dim < last) || !of_targets.is_replicate()))
+      refuse("on each axis shard both along the same rows, or replicate the targets and shard at most the classes");
+    rule.result.placements.push_back(!by_rows ? layout::replicate() : per_row ? scores : layout::partial());
+    if (!weight) continue;
+    const Placement& own = rule.weight.placements[axis];
+    const bool like_classes = own.is_shard() && scores == as_dim(own, last);
+    if (own.is_shard() && !like_classes) refuse("replicate the weight, or shard it like the classes");
+    if (!scores.is_shard(last)) continue;
+    if (!is_first && rule.shards_weight != like_classes)
+      refuse("replicate the weight, or shard it over all axes that shard the classes");
+    rule.shards_weight = like_classes;
+    is_first = false;
   }
-  rule.a_grad = rule.a;
-  rule.b_grad = rule.b;
   return rule;
 }
 

@@ -315,9 +315,9 @@ TEST(ShardingRules, AttentionAndLossesNameTheirRemedies) {
               HasSubstr("batch or head dim"));
 
   const ShardedLayout targets = layout_of({6}, {shard(0), replicate()});
-  const Binary loss = cross_entropy(layout_of({6, 9}, {shard(0), shard(1)}), targets);
+  const ClassLoss loss = cross_entropy(layout_of({6, 9}, {shard(0), shard(1)}), targets);
   EXPECT_EQ(loss.result, layout_of({}, {partial(), replicate()}));
-  EXPECT_EQ(loss.a_grad, layout_of({6, 9}, {shard(0), shard(1)}));
+  EXPECT_EQ(loss.logits, layout_of({6, 9}, {shard(0), shard(1)}));
   EXPECT_THAT(error_of([&] {
                 cross_entropy(layout_of({6, 9}, {replicate(), shard(1)}), targets);
               }),
@@ -325,7 +325,32 @@ TEST(ShardingRules, AttentionAndLossesNameTheirRemedies) {
   EXPECT_THAT(error_of([&] {
                 cross_entropy(layout_of({5, 9}, {shard(0), shard(1)}), targets);
               }),
-              HasSubstr("give logits (rows, classes)"));
+              HasSubstr("give logits (..., classes)"));
+}
+
+TEST(ShardingRules, LossesTakeAnyRowsAndWeightsOfTheClasses) {
+  const ShardedLayout logits = layout_of({2, 6, 9}, {shard(1), shard(2)}),
+                      rows = layout_of({2, 6}, {shard(1), replicate()});
+  const ShardedLayout whole = layout_of({9}, {replicate(), replicate()}), own = layout_of({9}, {replicate(), shard(0)});
+  EXPECT_EQ(cross_entropy(logits, rows, nullptr, true).result, rows);
+  EXPECT_EQ(cross_entropy(logits, rows, &whole).result, layout_of({}, {partial(), replicate()}));
+  EXPECT_FALSE(cross_entropy(logits, rows, &whole).shards_weight);
+  EXPECT_TRUE(cross_entropy(logits, rows, &own).shards_weight);
+  const ShardedLayout summands = layout_of({9}, {partial(), partial()});
+  EXPECT_EQ(cross_entropy(logits, rows, &summands).weight, whole);
+  const ShardedLayout along_rows = layout_of({9}, {shard(0), replicate()}),
+                      short_one = layout_of({8}, {replicate(), replicate()});
+  EXPECT_THAT(error_of([&] { cross_entropy(logits, rows, &along_rows); }), HasSubstr("shard it like the classes"));
+  EXPECT_THAT(error_of([&] { cross_entropy(logits, rows, &short_one); }), HasSubstr("one weight per class"));
+  const ShardedLayout both = layout_of({12, 9}, {shard(1), shard(1)}),
+                      all = layout_of({12}, {replicate(), replicate()});
+  EXPECT_THAT(error_of([&] { cross_entropy(both, all, &own); }), HasSubstr("over all axes that shard the classes"));
+  const ShardedLayout of_both = layout_of({9}, {shard(0), shard(0)});
+  EXPECT_TRUE(cross_entropy(both, all, &of_both).shards_weight);
+  EXPECT_THAT(error_of([&] {
+                cross_entropy(layout_of({2, 9, 6}, {replicate(), shard(1)}), rows);
+              }),
+              HasSubstr("transpose dim 1 to the end"));
 }
 
 }  // namespace

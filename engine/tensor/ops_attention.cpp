@@ -1,4 +1,4 @@
-// Softmax, cross entropy, dropout, attention.
+// Softmax, dropout, attention.
 #include <algorithm>
 #include <cmath>
 #include <memory>
@@ -106,52 +106,6 @@ Tensor softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
 }
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim) {
   return softmax_backward_of("log_softmax_backward", true, grad, result, dim);
-}
-
-CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets) {
-  require_floating("cross_entropy", logits);
-  require_same_device("cross_entropy", logits, targets);
-  if (logits.num_dims() != 2 || targets.num_dims() != 1 || targets.size(0) != logits.size(0) ||
-      targets.dtype() != DType::int64)
-    throw Error(str("cross_entropy: logits ", describe(logits), ", targets ", describe(targets)),
-                "give logits (rows, classes) and int64 targets (rows)");
-  if (logits.num_elements() == 0)
-    throw Error(str("cross_entropy: no rows or no classes: ", describe(logits)), "give at least one row and one class");
-  const DType wide = compute_type(logits.dtype());
-  const Tensor losses = empty(targets.sizes(), wide, logits.device());
-  CrossEntropyResult out{{}, empty(targets.sizes(), wide, logits.device())};
-  run_operands("cross_entropy", logits.device(), logits.num_elements(),
-               {{losses, Mode::write}, {out.log_sums, Mode::write}, {contiguous(logits)}, {contiguous(targets)}},
-               [](kernels::Space space, const auto& at) { kernels::class_losses(space, at[0], at[1], at[2], at[3]); });
-  out.result = cast(mean(losses), logits.dtype());
-  return out;
-}
-
-ClassSums class_sums(const Tensor& logits, const Tensor& targets, const Tensor& tops) {
-  const ClassSums out{zeros(targets.sizes(), tops.dtype(), tops.device()),
-                      zeros(targets.sizes(), tops.dtype(), tops.device())};
-  run_operands(
-      "cross_entropy", logits.device(), logits.num_elements(),
-      {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
-      [](kernels::Space space, const auto& at) { kernels::class_sums(space, at[0], at[1], at[2], at[3], at[4]); });
-  return out;
-}
-
-Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets) {
-  return class_losses_backward(grad, logits, log_sums, targets, targets.num_elements());
-}
-
-Tensor class_losses_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets,
-                             std::int64_t num_rows) {
-  const Tensor out = empty_like(logits);
-  const double divisor = static_cast<double>(num_rows);
-  run_kernel(
-      "cross_entropy_backward",
-      [divisor](kernels::Space space, const kernels::View& to, const kernels::View& x, const kernels::View& sums,
-                const kernels::View& at,
-                const kernels::View& by) { kernels::class_losses_backward(space, to, x, sums, at, by, divisor); },
-      out, contiguous(logits), log_sums, contiguous(targets), grad);
-  return out;
 }
 
 Tensor keep_mask(const Dims& sizes, double p, device::Device device) {

@@ -82,14 +82,14 @@ void add_held_(const Tensor& to, int dim, const Tensor& positions, const Tensor&
 }
 
 Tensor positions_in(const char* operation, const Tensor& indices, std::int64_t size,
-                    const std::vector<layout::Chunk>& held) {
+                    const std::vector<layout::Chunk>& held, std::optional<std::int64_t> ignored) {
   if (indices.dtype() != DType::int64 && indices.dtype() != DType::int32)
     throw Error(str(operation, ": the indices are ", describe(indices)), "give int64");
   const Tensor from = contiguous(cast(indices, DType::int64)), out = empty(from.sizes(), DType::int64, from.device());
   run_kernel(
       operation,
-      [size, held, operation](kernels::Space space, const kernels::View& to, const kernels::View& index) {
-        kernels::positions_in(space, to, index, size, held, operation);
+      [size, held, operation, ignored](kernels::Space space, const kernels::View& to, const kernels::View& index) {
+        kernels::positions_in(space, to, index, size, held, operation, ignored);
       },
       out, from);
   return out;

@@ -6,8 +6,11 @@
 // device.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 
+#include "engine/tensor/loss_options.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::raw {
@@ -45,21 +48,38 @@ struct NormGradients {
 NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& mean, const Tensor& rstd,
                             const Tensor& weight, int num_dims, bool for_x, bool for_weight, bool for_bias);
 
-// ---- softmax and losses ----
+// ---- softmax ----
 // Along one dim (negative: from the end) of a floating tensor; sizes and type of `a`.
 Tensor softmax(const Tensor& a, int dim);
 Tensor log_softmax(const Tensor& a, int dim);
 Tensor softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 Tensor log_softmax_backward(const Tensor& grad, const Tensor& result, int dim);
 
+// ---- the loss over classes (ops_losses.cpp) ----
 struct CrossEntropyResult {
-  Tensor result;    // the mean loss over the rows, a scalar of the type of the logits
-  Tensor log_sums;  // (rows), for backward
+  Tensor result;    // of the type of the logits: a scalar, or the sizes of the targets for Reduction::none
+  Tensor log_sums;  // one per row, for backward
+  Tensor targets;   // positions among the local classes, for backward; undefined: the given targets
+  Tensor weights;   // one per row, 0 for ignored rows; undefined if each row counts once
+  Tensor total;     // the sum of the weights, if a mean divides by it; else undefined
 };
-// logits (rows, classes) floating, targets (rows) int64 from 0 to classes - 1. Throws Error when either count is 0.
-CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets);
-// grad: the scalar gradient of the mean.
-Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Tensor& log_sums, const Tensor& targets);
+// logits (..., classes) floating, targets (...) int64 from 0 to classes - 1, or the index that is ignored. A mean
+// divides by the sum of the weights of the rows that count: NaN if there is none. Throws Error for other sizes and
+// types, and when the logits have no element.
+CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets, const LossOptions& options = {});
+// The weight of the class of each row, 1 if `weight` is undefined; 0 for `ignored` and negative targets. `dtype`: of
+// the result, the computation type of the logits.
+Tensor class_weights(const Tensor& targets, const Tensor& weight, DType dtype,
+                     std::optional<std::int64_t> ignored = {});
+// By which a mean divides: the sum of the weights of the rows.
+Tensor total_of_weights(const Tensor& weights);
+// losses times weights in place, 0 for ignored rows.
+void weigh_class_losses_(const Tensor& losses, const Tensor& weights, const Tensor& targets,
+                         std::optional<std::int64_t> ignored);
+// The gradient of the logits. grad: that of the result. `loss`: what cross_entropy gave. `divisor`: of a mean without
+// `total`, else 1. Negative targets are no local class; `ignored` ones have the gradient 0.
+Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const CrossEntropyResult& loss, double divisor,
+                              std::optional<std::int64_t> ignored);
 
 // ---- dropout ----
 // A bool mask: each element is true with probability 1 - p, for p from 0 to 1. Draws nothing on meta and for p == 1.

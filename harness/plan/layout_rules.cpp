@@ -107,10 +107,13 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   if (is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise)) return *first;
   if (is_one_of(operation, of_shape)) return reshaped(*first, sizes);
   if (operation == "sum" || operation == "mean") return reduced(*first, sizes);
-  if (operation == "cross_entropy") {  // the mean over all rows
+  if (operation == "cross_entropy") {  // of each row, or the sum or mean over all rows
     ShardedLayout result{first->mesh, first->placements, sizes};
     for (Placement& placement : result.placements)
-      placement = placement.is_shard(0) ? layout::partial() : layout::replicate();
+      if (placement.is_shard(first->sizes.size() - 1))
+        placement = layout::replicate();
+      else if (placement.is_shard() && sizes.empty())
+        placement = layout::partial();
     return result;
   }
   return {};
@@ -122,15 +125,30 @@ bool is_local_operation(std::string_view operation) {
          operation == "copy_";
 }
 
-std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, int rank) {
-  ShardedLayout rows{logits.mesh, logits.placements, {logits.sizes[0]}};
-  for (Placement& placement : rows.placements)
-    if (placement.is_shard(1)) placement = layout::partial();
+std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, const Loss& loss, int rank) {
+  const int classes = logits.sizes.size() - 1;
+  ShardedLayout rows{logits.mesh, logits.placements, {1}};  // dim 0: the numbers per row
+  for (int dim = 0; dim < classes; ++dim) rows.sizes.push_back(logits.sizes[dim]);
+  ShardedLayout total{logits.mesh, logits.placements, {}};
+  for (std::size_t axis = 0; axis < logits.placements.size(); ++axis) {
+    Placement& placement = rows.placements[axis];
+    const bool shards_classes = placement.is_shard(classes);
+    total.placements[axis] = placement.is_shard() && !shards_classes ? layout::partial() : layout::replicate();
+    if (shards_classes)
+      placement = layout::partial();
+    else
+      placement.dim += 1;
+  }
   std::vector<Movement> movements;
-  constexpr int num_exchanged = 3;
-  for (int i = 0; i < num_exchanged; ++i)
-    for (const Movement& movement : redistribution(rows, gradient_placements(rows.placements), rank))
+  const auto reduce = [&movements, rank](const ShardedLayout& from) {
+    for (const Movement& movement : redistribution(from, gradient_placements(from.placements), rank))
       movements.push_back(movement);
+  };
+  reduce(rows);  // the maximum
+  reduce(rows);  // the sum of the exponentials
+  rows.sizes[0] = loss.shards_weight ? 2 : 1;
+  reduce(rows);
+  if (loss.divides_by_weights) reduce(total);
   return movements;
 }
 

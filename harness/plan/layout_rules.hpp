@@ -25,8 +25,14 @@ std::optional<layout::ShardedLayout> layout_after(std::string_view operation, co
 // Whether an operation on the local shards of its operands needs no collective, whatever their layout is.
 bool is_local_operation(std::string_view operation);
 
-// The collectives of the cross-entropy of logits (rows, classes). Where an axis shards the classes, the rows exchange
-// their maximum, the sum of their exponentials and the logit of their target. Backward has none.
-std::vector<Movement> cross_entropy_movements(const layout::ShardedLayout& logits, int rank);
+// A cross-entropy of logits (..., classes) as a scenario calls it.
+struct Loss {
+  bool divides_by_weights = false;  // a mean over rows of unequal weight, or of which some are ignored
+  bool shards_weight = false;       // the weights of the classes are sharded as the classes
+};
+// Its collectives. Where an axis shards the classes, the rows exchange their maximum, the sum of their exponentials and
+// the logit of their target, with its weight if no rank has all weights. A mean sums the weights over the axes that
+// shard rows. Backward has none.
+std::vector<Movement> cross_entropy_movements(const layout::ShardedLayout& logits, const Loss& loss, int rank);
 
 }  // namespace lockstep::plan

@@ -64,10 +64,35 @@ TEST(LayoutRules, ReshapesKeepADimThatStays) {
 
 TEST(LayoutRules, CrossEntropyExchangesThreeNumbersPerRow) {
   const ShardedLayout logits{two, {shard(1)}, {12, 9}};
-  EXPECT_EQ(cross_entropy_movements(logits, 0), (std::vector<Movement>(3, {"all_reduce", 0, 12})));
+  EXPECT_EQ(cross_entropy_movements(logits, {}, 0), (std::vector<Movement>(3, {"all_reduce", 0, 12})));
   EXPECT_EQ(after("cross_entropy", {operand(shard(1), {12, 9})}, {}), replicate());
   EXPECT_EQ(after("cross_entropy", {operand(shard(0), {12, 9})}, {}), partial());
-  EXPECT_TRUE(cross_entropy_movements({two, {shard(0)}, {12, 9}}, 0).empty());
+  EXPECT_TRUE(cross_entropy_movements({two, {shard(0)}, {12, 9}}, {}, 0).empty());
+}
+
+TEST(LayoutRules, CrossEntropyOfEachRowKeepsTheRows) {
+  EXPECT_EQ(after("cross_entropy", {operand(shard(1), {12, 9})}, {12}), replicate());
+  EXPECT_EQ(after("cross_entropy", {operand(shard(0), {12, 9})}, {12}), shard(0));
+  EXPECT_EQ(after("cross_entropy", {operand(shard(2), {3, 4, 9})}, {3, 4}), replicate());
+  EXPECT_EQ(after("cross_entropy", {operand(shard(1), {3, 4, 9})}, {3, 4}), shard(1));
+  EXPECT_EQ(after("cross_entropy", {operand(shard(1), {3, 4, 9})}, {}), partial());
+}
+
+TEST(LayoutRules, CrossEntropyExchangesWeightsThatNoRankHas) {
+  const ShardedLayout logits{two, {shard(2)}, {3, 4, 9}};
+  const Movement one = {"all_reduce", 0, 12}, pair = {"all_reduce", 0, 24};
+  EXPECT_EQ(cross_entropy_movements(logits, {.shards_weight = true}, 0), (std::vector<Movement>{one, one, pair}));
+  EXPECT_EQ(cross_entropy_movements(logits, {.divides_by_weights = true}, 0), (std::vector<Movement>{one, one, one}));
+  // Over rows, a weighted mean sums its divisor.
+  const ShardedLayout by_rows{two, {shard(1)}, {3, 4, 9}};
+  EXPECT_EQ(cross_entropy_movements(by_rows, {.divides_by_weights = true}, 0),
+            (std::vector<Movement>{{"all_reduce", 0, 1}}));
+  EXPECT_TRUE(cross_entropy_movements(by_rows, {}, 0).empty());
+  // One axis of each: 5 rows over 2 ranks, so that rank 0 exchanges 3 rows and rank 1 exchanges 2.
+  const ShardedLayout both{layout::MeshShape({2, 2}, {"dp", "tp"}), {shard(0), shard(1)}, {5, 9}};
+  const auto moves = cross_entropy_movements(both, {.divides_by_weights = true}, 3);
+  EXPECT_EQ(moves, (std::vector<Movement>{
+                       {"all_reduce", 1, 2}, {"all_reduce", 1, 2}, {"all_reduce", 1, 2}, {"all_reduce", 0, 1}}));
 }
 
 }  // namespace

@@ -164,12 +164,25 @@ bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Te
   return false;
 }
 
+void TracedLayouts::set_loss(const LossOptions& options) {
+  const Note* weight = find(options.weight);
+  loss_.divides_by_weights = options.reduction == Reduction::mean && (options.weight.defined() || options.ignore_index);
+  loss_.shards_weight = weight && weight->layout && layout::has_shard(*weight->layout);
+  unplanned_loss_.clear();
+  if (weight && !weight->layout) unplanned_loss_ = weight->unknown_because;
+  if (weight && weight->layout && layout::has_partial(*weight->layout))
+    unplanned_loss_ = str("`cross_entropy` with the weight ", weight->layout->text());
+}
+
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {
   report_.position();
   const layout::ShardedLayout& layout = *find(logits)->layout;
+  if (layout::has_partial(layout)) unplanned_loss_ = str("`cross_entropy` of ", layout.text());
+  if (!unplanned_loss_.empty())
+    return planner_.leave_out_tensor_parallel(str(unplanned_loss_, " in line ", RankContext::current().scenario_line));
   const DType wide = size_of(logits.dtype()) == 2 ? DType::float32 : logits.dtype();
   const plan::TensorParallelPlan& plan = planner_.tensor_parallel();
-  plan.issue(owner_, layout.mesh, plan::cross_entropy_movements(layout, plan.rank()), wide);
+  plan.issue(owner_, layout.mesh, plan::cross_entropy_movements(layout, loss_, plan.rank()), wide);
 }
 
 // ---- changes of layouts ----

@@ -18,6 +18,8 @@
 #include "engine/autograd/computed.hpp"
 #include "engine/autograd/watch.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/tensor/loss_options.hpp"
+#include "harness/plan/layout_rules.hpp"
 #include "harness/plan/planner.hpp"
 
 namespace lockstep::run {
@@ -54,6 +56,8 @@ class TracedLayouts {
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
+  // How the scenario calls the next cross-entropy; its weight may have a note.
+  void set_loss(const LossOptions& options);
 
   // ---- changes of layouts ----
   // The result of a change: of full sizes with a note, or the local shard as a plain tensor. Forward and backward are
@@ -95,6 +99,8 @@ class TracedLayouts {
   Report report_;
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
+  plan::Loss loss_;
+  std::string unplanned_loss_;   // why the collectives of the loss are not planned
   std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
   TracedLayouts* previous_ = nullptr;
   ComputedLosses losses_;

@@ -165,6 +165,14 @@ TEST_F(Evaluate, EvaluatesLayersAndLosses) {
   EXPECT_NEAR(number("item(softmax(tensor([[0.0, 1.0], [log(3), 1.0]]), 0)[1][0])"), 0.75, 1e-7);
   EXPECT_NEAR(number("item(cross_entropy(tensor([[0.0, log(3)], [0.0, log(3)]]), tensor([1, 0])))"),
               (std::log(4.0 / 3) + std::log(4.0)) / 2, 1e-6);
+  const std::string rows = "tensor([[0.0, log(3)], [0.0, log(3)], [0.0, 0.0]]), tensor([1, 0, 1])";  // 3/4, 1/4, 1/2
+  const double all = std::log(4.0 / 3) + std::log(4.0) + std::log(2.0);
+  EXPECT_NEAR(number("item(cross_entropy(" + rows + ", reduction='sum'))"), all, 1e-6);
+  EXPECT_NEAR(number("item(cross_entropy(" + rows + ", reduction=none)[2])"), std::log(2.0), 1e-6);
+  EXPECT_NEAR(number("item(cross_entropy(" + rows + ", weight=tensor([2.0, 0.5])))"),
+              (all / 2 + 1.5 * std::log(4.0)) / 3, 1e-6);
+  EXPECT_NEAR(number("item(cross_entropy(" + rows + ", ignore_index=0))"), (all - std::log(4.0)) / 2, 1e-6);
+  EXPECT_THAT(error("cross_entropy(" + rows + ", reduction='max')"), HasSubstr("reduction is 'max'"));
   EXPECT_EQ(number("item(sum(dropout(ones(7), 0)))"), 7.0);
   EXPECT_THAT(error("dropout(ones(7), 2)"), HasSubstr("a probability of 2"));
 }

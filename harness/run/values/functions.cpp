@@ -63,12 +63,29 @@ std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& opera
   return noted;
 }
 
+namespace {
+
+// Calls a function in a dry run, on values with notes where noted_operands() gives them.
+Value call_on_noted(Value (*function)(const CallArguments&), const CallArguments& call) {
+  std::vector<Value> operands = call.positional;
+  for (const auto& [key, value] : call.named) operands.push_back(value);
+  const auto noted = noted_operands(operands);
+  if (!noted) return function(call);
+  const std::size_t num_positional = call.positional.size();
+  std::vector<Value> positional = *noted;
+  positional.resize(num_positional);
+  auto named = call.named;
+  for (std::size_t i = 0; i < named.size(); ++i) named[i].second = (*noted)[num_positional + i];
+  return function({call.scope, call.function, positional, named});
+}
+
+}  // namespace
+
 Value call_function(const CallArguments& call) {
   LOCKSTEP_CHECK(call.function != scenario::Function::none);
   try {
     const auto function = implementations[static_cast<std::size_t>(call.function) - 1];
-    if (const auto noted = noted_operands(call.positional))
-      return function({call.scope, call.function, *noted, call.named});
+    if (TracedLayouts::active()) return call_on_noted(function, call);
     return function(call);
   } catch (const UnboundName&) {
     throw;

@@ -6,6 +6,7 @@
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/functions.hpp"
 
@@ -82,6 +83,14 @@ void flatten_into(const Value& value, int depth, Dims& sizes, std::vector<double
     integers.push_back(0);
     element = Element::number;
   }
+}
+
+Reduction reduction_named(const Value& value) {
+  if (value.is(Value::Kind::none)) return Reduction::none;
+  const std::string& name = value.as_text("reduction");
+  for (const Reduction reduction : {Reduction::mean, Reduction::sum, Reduction::none})
+    if (name == name_of(reduction)) return reduction;
+  throw Error(str("reduction is '", name, "'"), "one of 'mean', 'sum', none");
 }
 
 }  // namespace
@@ -264,7 +273,14 @@ Value softmax(const CallArguments& call) {
   return Value(ops::softmax(x, x.num_dims() == 0 ? 0 : dim_at(call, 1, "dim", x, -1)));
 }
 Value cross_entropy(const CallArguments& call) {
-  return Value(ops::cross_entropy(call.tensor(0, "x"), call.tensor(1, "target")));
+  LossOptions options;
+  if (const Value* reduction = call.keyword("reduction")) options.reduction = reduction_named(*reduction);
+  const Value* weight = call.keyword("weight");
+  if (weight && !weight->is(Value::Kind::none)) options.weight = weight->as_tensor("weight");
+  const Value* ignored = call.keyword("ignore_index");
+  if (ignored && !ignored->is(Value::Kind::none)) options.ignore_index = ignored->as_int("ignore_index");
+  if (TracedLayouts* traced = TracedLayouts::active()) traced->set_loss(options);
+  return Value(ops::cross_entropy(call.tensor(0, "x"), call.tensor(1, "target"), options));
 }
 Value dropout(const CallArguments& call) {
   return Value(ops::dropout(call.tensor(0, "x"), call.at(1, "p").as_number("p")));
