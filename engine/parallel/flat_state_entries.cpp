@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/defects.hpp"
 #include "engine/nn/state_slots.hpp"
 #include "engine/parallel/flat_pieces.hpp"
 #include "engine/parallel/shard_state.hpp"
@@ -28,7 +29,8 @@ std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& roo
       if (const nn::ModulePtr owner = weak.lock())
         for (std::size_t slot = 0; slot < owner->buffers.size(); ++slot) found.try_emplace({owner.get(), slot});
     for (const CastBuffer& buffer : state->cast_buffers())
-      if (const nn::ModulePtr owner = buffer.owner.lock()) found[{owner.get(), buffer.slot}] = buffer.original;
+      if (const nn::ModulePtr owner = buffer.owner.lock())
+        if (!defect_armed(Defect::flat_buffers_saved_as_computed)) found[{owner.get(), buffer.slot}] = buffer.original;
   }
   return found;
 }

@@ -20,9 +20,9 @@ struct FlatUnitShards {
 // The units with parameters at and below the module, in module pre-order.
 std::vector<FlatUnitShards> flat_units_below(const nn::ModulePtr& module);
 bool holds_flat_units(const nn::ModulePtr& module);
-// flat_units_below(), with the shards in the slots. Throws Error during forward and backward, and for a unit whose full
-// parameters are summoned.
-std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module);
+// flat_units_below(), without `recurse` that of the module alone, with the shards in the slots. Throws Error during
+// forward and backward, and for a unit whose full parameters are summoned.
+std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module, bool recurse = true);
 
 // ---- from a trained tensor to its unit ----
 struct FlatMember {

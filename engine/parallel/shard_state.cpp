@@ -216,7 +216,8 @@ void ShardState::prefetch_previous() {
   group_->positions.pop_back();
   if (next == num_positions) return;
   const auto group = context->forward_order[next].lock();
-  if (!group || (settings_.api == flat_shard_name && group->positions.empty())) return;  // backward has passed it
+  const bool skips_passed = settings_.api == flat_shard_name && !defect_armed(Defect::flat_prefetch_of_passed_unit);
+  if (!group || (skips_passed && group->positions.empty())) return;
   group->begin_unshard();
 }
 
