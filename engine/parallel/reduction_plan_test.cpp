@@ -38,22 +38,22 @@ std::string plan_of(const std::vector<ParameterState>& states) {
 
 TEST(ReductionPlan, PutsPaddedShardsOneAfterTheOther) {
   EXPECT_EQ(plan_of({full_gradient, full_gradient, full_gradient}),
-            "0 1 2 (3 scattered), 30 -> 15 of 15; 0 at 0: (2, 3) in (3, 3); 1 at 9: (2) in (2); "
+            "0 1 2 (3 scattered), 30 -> 15 of 15; 0 at 0: (2, 3) in (3, 3); 1 at 9: (2,) in (2,); "
             "2 at 11: (2, 1) in (2, 2)");
 }
 
 TEST(ReductionPlan, LeavesOutWhatTakesNoPart) {
-  EXPECT_EQ(plan_of({outside, full_gradient, outside}), "1 (1 scattered), 4 -> 2 of 2; 1 at 0: (2) in (2)");
+  EXPECT_EQ(plan_of({outside, full_gradient, outside}), "1 (1 scattered), 4 -> 2 of 2; 1 at 0: (2,) in (2,)");
   EXPECT_EQ(plan_of({outside, outside, outside}), " (0 scattered), 0 -> 0 of 0");
 }
 
 // Partial sums of earlier microbatches need no reduce-scatter. They stand behind what is scattered.
 TEST(ReductionPlan, AddsPartialSumsBehindTheScatteredElements) {
   EXPECT_EQ(plan_of({partial_sum, full_gradient, both}),
-            "1 2 0 (2 scattered), 12 -> 6 of 15; 1 at 0: (2) in (2); 2 at 2: (2, 1) in (2, 2); "
+            "1 2 0 (2 scattered), 12 -> 6 of 15; 1 at 0: (2,) in (2,); 2 at 2: (2, 1) in (2, 2); "
             "0 at 6: (2, 3) in (3, 3)");
   EXPECT_EQ(plan_of({outside, partial_sum, partial_sum}),
-            "1 2 (0 scattered), 0 -> 0 of 6; 1 at 0: (2) in (2); 2 at 2: (2, 1) in (2, 2)");
+            "1 2 (0 scattered), 0 -> 0 of 6; 1 at 0: (2,) in (2,); 2 at 2: (2, 1) in (2, 2)");
 }
 
 // ---- a unit of flat_shard ----
@@ -88,8 +88,8 @@ void expect_plans(int world_size, const std::function<Case()>& given, const std:
 // piece.
 TEST(FlatReductionPlan, ReducesTheUnitAsAWhole) {
   expect_plans(2, [] { return Case{}; },
-               {"0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (5) in (5)",
-                "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (1) in (1); 1 at 3: (2) in (2)"});
+               {"0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (5,) in (5,)",
+                "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (1,) in (1,); 1 at 3: (2,) in (2,)"});
 }
 
 TEST(FlatReductionPlan, WaitsForAllParametersAndForAGradient) {
@@ -104,30 +104,30 @@ TEST(FlatReductionPlan, LeavesOutFrozenParametersEvenIfTheyAreNotComplete) {
       [] {
         return Case{.bias_is_frozen = true, .complete = {true, false}};
       },
-      {"0 (1 scattered), 10 -> 5 of 5; 0 at 0: (5) in (5)", "0 (1 scattered), 10 -> 5 of 5; 0 at 0: (1) in (1)"});
+      {"0 (1 scattered), 10 -> 5 of 5; 0 at 0: (5,) in (5,)", "0 (1 scattered), 10 -> 5 of 5; 0 at 0: (1,) in (1,)"});
 }
 
 // 16 bytes are 2 elements of float64, so nothing is padded: weight 0..6, bias 6..8.
 TEST(FlatReductionPlan, AlignsByTheType) {
   expect_plans(2, [] { return Case{.type = DType::float64}; },
-               {"0 1 (2 scattered), 8 -> 4 of 4; 0 at 0: (4) in (4)",
-                "0 1 (2 scattered), 8 -> 4 of 4; 0 at 0: (2) in (2); 1 at 2: (2) in (2)"});
+               {"0 1 (2 scattered), 8 -> 4 of 4; 0 at 0: (4,) in (4,)",
+                "0 1 (2 scattered), 8 -> 4 of 4; 0 at 0: (2,) in (2,); 1 at 2: (2,) in (2,)"});
 }
 
 TEST(FlatReductionPlan, GivesTheWholeChunkWithoutOriginalParameters) {
-  const std::string chunk = "0 1 (2 scattered), 9 -> 3 of 3; 0 at 0: (3) in (3)";
+  const std::string chunk = "0 1 (2 scattered), 9 -> 3 of 3; 0 at 0: (3,) in (3,)";
   expect_plans(3, [] { return Case{.options = {.original_parameters = false}}; }, {chunk, chunk, chunk});
 }
 
 TEST(FlatReductionPlan, KeepsTheSizesOfParametersWithoutShards) {
-  const std::string whole = "0 1 (2 scattered), 10 -> 10 of 10; 0 at 0: (2, 3) in (2, 3); 1 at 8: (2) in (2)";
+  const std::string whole = "0 1 (2 scattered), 10 -> 10 of 10; 0 at 0: (2, 3) in (2, 3); 1 at 8: (2,) in (2,)";
   expect_plans(2, [] { return Case{.options = {.strategy = FlatStrategy::no_shard}}; }, {whole, whole});
 }
 
 // Ranks 0 and 2, and 1 and 3, hold the same chunk. The mean counts all 4 ranks, half of it before the sum.
 TEST(FlatReductionPlan, ShardsAHybridUnitOverTheSecondAxis) {
-  const std::string first = "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (5) in (5)";
-  const std::string second = "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (1) in (1); 1 at 3: (2) in (2)";
+  const std::string first = "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (5,) in (5,)";
+  const std::string second = "0 1 (2 scattered), 10 -> 5 of 5; 0 at 0: (1,) in (1,); 1 at 3: (2,) in (2,)";
   const auto options = [] {
     return FlatShardOptions{.mesh = DeviceMesh({2, 2}, {"replicate", "shard"}), .strategy = FlatStrategy::hybrid_shard};
   };
