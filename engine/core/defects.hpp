@@ -89,6 +89,13 @@ enum class Defect {
   flat_scaler_of_one_rank,               // ranks do not share whether their stretches of the gradients are finite
   flat_hybrid_wrong_axis,                // the second sum of a hybrid unit is over the axis that shards
   flat_summon_recurses,                  // parameters of units below are summoned although they should not be
+  flat_clip_of_whole_chunk,              // the norm takes the whole chunk for each parameter in it
+  flat_gradient_counts_again,            // a reduced gradient stays and counts again in the next backward
+  flat_meta_not_drawn,                   // parameters that were on the meta device are not drawn
+  flat_forward_prefetch_left_out,        // forward gathers no unit ahead
+  flat_summon_on_every_rank,             // rank0_only summons the parameters on every rank
+  flat_summon_not_offloaded,             // summoned parameters stay on the device
+  flat_state_on_every_rank,              // rank0_only gives state dicts on every rank
   shard_reduction_ignores_compute,       // the reduce-scatter does not wait for the gradients
   shard_reduction_input_freed_early,     // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter

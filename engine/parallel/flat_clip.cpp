@@ -52,6 +52,8 @@ Tensor gradient_of(const FlatParameterShards& unit, std::size_t index) {
     return gradient.defined() && gradient.num_elements() > 0 ? local_tensor(gradient) : Tensor();
   }
   const Tensor gradient = grad(unit.shard());
+  if (defect_armed(Defect::flat_clip_of_whole_chunk)) [[unlikely]]
+    return gradient;
   const layout::Stretch at = unit.stretch(index);
   return gradient.defined() && at.length > 0 ? slice(gradient, 0, at.offset, at.offset + at.length) : Tensor();
 }

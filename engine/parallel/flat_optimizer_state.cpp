@@ -12,6 +12,7 @@
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/flat_state_entries.hpp"
 #include "engine/parallel/flat_trained.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -114,7 +115,7 @@ std::map<std::string, StateTensors> state_of_unit(const FlatParameterShards& uni
                                                   const StateDictSettings& settings) {
   const std::map<std::string, Known> known = known_to_all(unit, members, held);
   const bool shards = unit.settings().mesh.is_sharded();
-  const bool keeps = !settings.rank0_only || !shards || unit.settings().mesh.shard_rank() == 0;
+  const bool keeps = keeps_entries(unit, settings);
   std::map<std::string, DType> keys;
   for (const auto& [name, one] : known) keys.insert(one.keys.begin(), one.keys.end());
   std::map<std::string, StateTensors> state;

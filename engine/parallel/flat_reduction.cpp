@@ -59,7 +59,7 @@ void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tenso
       raw::copy_(to, gradient.local);
     else if (!defect_armed(Defect::flat_missing_gradient_not_zeroed))
       raw::zero_(to);
-    gradient = FullGradient();
+    if (!defect_armed(Defect::flat_gradient_counts_again)) gradient = FullGradient();
   }
   if (defect_armed(Defect::flat_padding_not_zeroed)) [[unlikely]]
     return;

@@ -15,6 +15,11 @@ bool gives_chunk(const FlatParameterShards& unit, const StateDictSettings& setti
   return settings.type == StateDictType::local && unit.settings().mesh.is_sharded();
 }
 
+bool keeps_entries(const FlatParameterShards& unit, const StateDictSettings& settings) {
+  if (!settings.rank0_only || defect_armed(Defect::flat_state_on_every_rank)) return true;
+  return unit.settings().mesh.shard_rank() == 0;
+}
+
 namespace {
 
 using SlotKey = std::pair<const nn::Module*, std::size_t>;

@@ -103,7 +103,7 @@ void ShardState::prefetch_next() {
     if (at == order.end()) order.push_back(group_);
     return;
   }
-  if (at == order.end() || std::next(at) == order.end()) return;
+  if (at == order.end() || std::next(at) == order.end() || defect_armed(Defect::flat_forward_prefetch_left_out)) return;
   const auto next = std::next(at)->lock();
   const auto& begun = context->begun;
   if (next && std::find(begun.begin(), begun.end(), next.get()) == begun.end()) next->begin_unshard();
