@@ -96,6 +96,10 @@ enum class Defect {
   flat_summon_on_every_rank,             // rank0_only summons the parameters on every rank
   flat_summon_not_offloaded,             // summoned parameters stay on the device
   flat_state_on_every_rank,              // rank0_only gives state dicts on every rank
+  flat_accumulates_in_original_type,     // gradients without synchronization accumulate in the original type
+  flat_prefetch_without_gradient,        // backward gathers units ahead whose outputs require no gradient
+  flat_root_takes_replicas,              // the root takes the units below a replicated module
+  shard_reduce_type_ignored,             // gradients are reduced in the type of the computation
   shard_reduction_ignores_compute,       // the reduce-scatter does not wait for the gradients
   shard_reduction_input_freed_early,     // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter

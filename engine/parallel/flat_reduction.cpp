@@ -6,6 +6,10 @@
 
 namespace lockstep::parallel {
 
+DType FlatParameterShards::accumulation_type() const {
+  return defect_armed(Defect::flat_accumulates_in_original_type) ? original_type() : compute_type();
+}
+
 DType FlatParameterShards::gradient_type() const {
   if (defect_armed(Defect::flat_low_precision_gradient_kept)) [[unlikely]]
     return compute_type();

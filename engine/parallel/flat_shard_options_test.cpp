@@ -160,6 +160,35 @@ TEST(FlatShardOptions, KeepsLowPrecisionGradientsOnRequest) {
               "");
 }
 
+// When the gather of a unit begins, the host has waited until fewer than `limit` earlier units may still be in use.
+TEST(FlatShardOptions, WaitsForEarlierUnitsBeforeItGathers) {
+  const auto units_in_use = [](int limit) {
+    std::vector<nn::ModulePtr> layers;
+    for (int i = 0; i < 6; ++i) layers.push_back(linear(2, 2, 1));
+    const nn::ModulePtr model = nn::build("Sequential", {}, {}, layers);
+    flat_shard(model, {.unit_types = {"Linear"}, .max_gathers_in_flight = limit});
+    std::vector<std::size_t> seen;
+    for (const nn::ModulePtr& layer : layers) {
+      ShardGroup* group = shard_state_of(*layer)->group().get();
+      group->before_all_gather.push_back([&seen, group] { seen.push_back(group->context->freed.size()); });
+    }
+    const NoGrad no_grad;
+    model->call(rows(1, {2, 2}));
+    return seen;
+  };
+  EXPECT_EQ(run(2,
+                [&](int) {
+                  const auto expect = [&](int limit, const std::vector<std::size_t>& expected) {
+                    require(units_in_use(limit) == expected, str("a limit of ", limit));
+                  };
+                  expect(1, {0, 0, 0, 0, 0, 0});
+                  expect(2, {0, 1, 1, 1, 1, 1});
+                  expect(3, {0, 1, 2, 2, 2, 2});
+                  expect(6, {0, 1, 2, 3, 4, 5});
+                }),
+            "");
+}
+
 TEST(FlatShardOptions, WritesBackWhatWasAssignedToASlot) {
   EXPECT_EQ(run(2,
                 [](int) {

@@ -111,7 +111,7 @@ void ShardState::prefetch_next() {
 
 // A flat-sharded unit whose outputs require no gradient is not gathered ahead.
 bool ShardState::may_run_backward(const nn::Structure& outputs) const {
-  if (settings_.api != flat_shard_name) return true;
+  if (settings_.api != flat_shard_name || defect_armed(Defect::flat_prefetch_without_gradient)) return true;
   const std::vector<Tensor> tensors = nn::tensors_of(outputs);
   return grad_enabled() &&
          std::any_of(tensors.begin(), tensors.end(), [](const Tensor& one) { return requires_grad(one); });
