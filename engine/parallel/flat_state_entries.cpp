@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
 #include "engine/nn/state_slots.hpp"
 #include "engine/parallel/flat_pieces.hpp"
 #include "engine/parallel/shard_state.hpp"
@@ -40,6 +41,18 @@ std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& roo
   return found;
 }
 
+// The owners of the units that shard the parameters of the slots.
+std::map<SlotKey, std::string> owners_of_slots() {
+  std::map<SlotKey, std::string> owners;
+  for (const auto& [unit, module] : living_flat_units()) {
+    if (!unit->settings().mesh.is_sharded()) continue;
+    for (std::size_t i = 0; i < unit->num_parameters(); ++i)
+      for (const ParameterSlotRef& slot : unit->parameter(i).slots)
+        owners[{slot.owner.lock().get(), slot.slot}] = unit->settings().owner;
+  }
+  return owners;
+}
+
 }  // namespace
 
 StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings& settings) {
@@ -52,6 +65,7 @@ StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings
       for (const ParameterSlotRef& slot : unit.shards->parameter(i).slots)
         parameters[{slot.owner.lock().get(), slot.slot}] = {&unit, i};
   const auto buffers = managed_buffers(root);
+  const auto owners = owners_of_slots();
   std::set<const FlatParameterShards*> chunks;
   for (const nn::StateSlot& slot : nn::state_slots(root)) {
     const SlotKey key{slot.owner.get(), slot.index};
@@ -64,6 +78,10 @@ StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings
     if (is_flat_slot(made.units, slot)) continue;
     const auto at = parameters.find(key);
     if (at == parameters.end()) {
+      if (const auto above = owners.find(key); above != owners.end())
+        throw Error(str("the state of ", root->type(), ": `", slot.path, "` is a part of the flat parameter of ",
+                        above->second, ", a unit above it"),
+                    "give the module of that unit, or one above it");
       made.entries.push_back({slot.path, slot.tensor(), nullptr});
       continue;
     }

@@ -109,19 +109,25 @@ void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const 
   RankContext::current().service<optim::StepObserver>().stepped = note_step;
 }
 
-nn::ModulePtr module_of(const FlatParameterShards& unit) {
+std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units() {
+  std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living;
+  if (!RankContext::current().has_service<LivingUnits>()) return living;
   for (const auto& one : RankContext::current().service<LivingUnits>().units)
-    if (one.shards.lock().get() == &unit) return one.module.lock();
-  return nullptr;
+    if (auto unit = one.shards.lock()) living.emplace_back(std::move(unit), one.module.lock());
+  return living;
 }
 
 std::map<const TensorImpl*, FlatMember> flat_members() {
   std::map<const TensorImpl*, FlatMember> members;
-  if (!RankContext::current().has_service<LivingUnits>()) return members;
-  for (const auto& one : RankContext::current().service<LivingUnits>().units)
-    if (const auto unit = one.shards.lock())
-      for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
+  for (const auto& [unit, module] : living_flat_units())
+    for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
   return members;
+}
+
+nn::ModulePtr module_of(const FlatParameterShards& unit) {
+  for (const auto& [living, module] : living_flat_units())
+    if (living.get() == &unit) return module;
+  return nullptr;
 }
 
 }  // namespace lockstep::parallel

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/module.hpp"
@@ -32,6 +33,8 @@ struct FlatMember {
 // Of the current rank. `module`: that of the unit.
 void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const nn::ModulePtr& module);
 nn::ModulePtr module_of(const FlatParameterShards& unit);  // null if it is gone
+// The units of the current rank that are alive, with their modules.
+std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units();
 // The tensors that the units of the current rank train.
 std::map<const TensorImpl*, FlatMember> flat_members();
 
