@@ -74,6 +74,32 @@ enum class Defect {
   flat_ignored_sharded,                  // ignored parameters are sharded
   flat_stale_leaves,                     // a changed shard does not raise the version of the unsharded parameters
   flat_memory_freed_early,               // the memory of a flat parameter is freed without a wait for compute
+  flat_part_ignores_alignment,           // full parameters are read without the padding before them
+  flat_piece_of_first_rank,              // every rank puts the first rows into a sharded state dict
+  flat_load_leaves_out_straddling,       // a parameter that straddles ranks is loaded on its first rank only
+  flat_state_in_order_of_units,          // optimizer state counts parameters in the order of units, not of the model
+  flat_optimizer_state_of_first_part,    // every rank takes the first elements of loaded optimizer state
+  flat_optimizer_state_straddling_lost,  // saved optimizer state has zeros where a parameter continues on a later rank
+  flat_optimizer_step_forgotten,         // loaded optimizer state of flat parameters has no step counts
+  flat_buffers_saved_as_computed,        // buffers have the type of the computation in state dicts and checkpoints
+  flat_clip_counts_replicas,             // clipping counts the gradients of no_shard once per rank
+  flat_clip_wrong_axis,                  // clipping of hybrid units sums over the axis that replicates
+  flat_clip_leaves_out_straddling,       // a parameter that straddles ranks counts with its first rank only in the norm
+  flat_prefetch_of_passed_unit,          // backward gathers a unit ahead that it has passed already
+  flat_scaler_of_one_rank,               // ranks do not share whether their stretches of the gradients are finite
+  flat_hybrid_wrong_axis,                // the second sum of a hybrid unit is over the axis that shards
+  flat_summon_recurses,                  // parameters of units below are summoned although they should not be
+  flat_clip_of_whole_chunk,              // the norm takes the whole chunk for each parameter in it
+  flat_gradient_counts_again,            // a reduced gradient stays and counts again in the next backward
+  flat_meta_not_drawn,                   // parameters that were on the meta device are not drawn
+  flat_forward_prefetch_left_out,        // forward gathers no unit ahead
+  flat_summon_on_every_rank,             // rank0_only summons the parameters on every rank
+  flat_summon_not_offloaded,             // summoned parameters stay on the device
+  flat_state_on_every_rank,              // rank0_only gives state dicts on every rank
+  flat_accumulates_in_original_type,     // gradients without synchronization accumulate in the original type
+  flat_prefetch_without_gradient,        // backward gathers units ahead whose outputs require no gradient
+  flat_root_takes_replicas,              // the root takes the units below a replicated module
+  shard_reduce_type_ignored,             // gradients are reduced in the type of the computation
   shard_reduction_ignores_compute,       // the reduce-scatter does not wait for the gradients
   shard_reduction_input_freed_early,     // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter

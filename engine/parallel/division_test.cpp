@@ -24,5 +24,15 @@ TEST(Division, Float16DividesBeforeAndAfterTheSum) {
   EXPECT_GT(division.before, 1.0);
 }
 
+// Powers of two up to the root of the number of ranks, rounded up, before the sum.
+TEST(Division, FlatShardDividesBeforeAndAfterTheSum) {
+  EXPECT_EQ(flat_division(1), Division{});
+  EXPECT_EQ(flat_division(2), (Division{.before = 2.0, .after = 1.0}));
+  EXPECT_EQ(flat_division(3), (Division{.before = 2.0, .after = 1.5}));
+  EXPECT_EQ(flat_division(4), (Division{.before = 2.0, .after = 2.0}));
+  EXPECT_EQ(flat_division(6), (Division{.before = 4.0, .after = 1.5}));
+  EXPECT_EQ(flat_division(8), (Division{.before = 4.0, .after = 2.0}));
+}
+
 }  // namespace
 }  // namespace lockstep::parallel

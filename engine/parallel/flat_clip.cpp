@@ -2,6 +2,7 @@
 #include <set>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/mesh/sharded.hpp"
@@ -25,22 +26,34 @@ void check_is_root(const nn::ModulePtr& module) {
               "call it with the outermost sharded module");
 }
 
+// The axis of the mesh whose ranks hold different gradients; -1: none.
+int norm_axis_of(const ShardMesh& mesh) {
+  const bool is_wrong =
+      defect_armed(mesh.is_sharded() ? Defect::flat_clip_wrong_axis : Defect::flat_clip_counts_replicas);
+  return is_wrong && mesh.replicate_axis >= 0 ? mesh.replicate_axis : mesh.shard_axis;
+}
+
 std::vector<optim::NormAxis> axes_of(const FlatParameterShards& unit, std::size_t index) {
   std::vector<optim::NormAxis> axes;
-  if (const ShardMesh& mesh = unit.settings().mesh; mesh.is_sharded())
-    axes.push_back({mesh.mesh.shape().names()[static_cast<std::size_t>(mesh.shard_axis)],
-                    mesh.mesh.shape().axis_members(mesh.shard_axis, RankContext::current().rank())});
+  const ShardMesh& mesh = unit.settings().mesh;
+  if (const int axis = norm_axis_of(mesh); axis >= 0)
+    axes.push_back({mesh.mesh.shape().names()[static_cast<std::size_t>(axis)],
+                    mesh.mesh.shape().axis_members(axis, RankContext::current().rank())});
   for (optim::NormAxis& axis : optim::norm_axes_of(unit.parameter(index).inner_layout)) axes.push_back(std::move(axis));
   return axes;
 }
 
 // The gradient of the stretch of a parameter, undefined if there is none: never the padding around it.
 Tensor gradient_of(const FlatParameterShards& unit, std::size_t index) {
+  if (defect_armed(Defect::flat_clip_leaves_out_straddling) && unit.stretch(index).begin > 0) [[unlikely]]
+    return Tensor();
   if (unit.has_original_parameters()) {
     const Tensor gradient = grad(unit.trained(index));
     return gradient.defined() && gradient.num_elements() > 0 ? local_tensor(gradient) : Tensor();
   }
   const Tensor gradient = grad(unit.shard());
+  if (defect_armed(Defect::flat_clip_of_whole_chunk)) [[unlikely]]
+    return gradient;
   const layout::Stretch at = unit.stretch(index);
   return gradient.defined() && at.length > 0 ? slice(gradient, 0, at.offset, at.offset + at.length) : Tensor();
 }

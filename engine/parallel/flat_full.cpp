@@ -2,6 +2,7 @@
 // checkpoints.
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_parameter_shards.hpp"
@@ -24,9 +25,19 @@ Tensor FlatParameterShards::gather_flat(const Tensor& chunk) const {
   return all;
 }
 
+namespace {
+
+std::int64_t offset_of(const layout::FlatParameter& flat, std::size_t index) {
+  if (defect_armed(Defect::flat_part_ignores_alignment) && index > 0) [[unlikely]]
+    return flat.entries[index - 1].offset + flat.entries[index - 1].length;
+  return flat.entries[index].offset;
+}
+
+}  // namespace
+
 Tensor FlatParameterShards::part_of(const Tensor& flat, std::size_t index) const {
-  const layout::FlatEntry& entry = flat_.entries[index];
-  const Tensor local = as_strided(flat, entry.sizes, contiguous_strides(entry.sizes), flat.offset() + entry.offset);
+  const Dims& sizes = flat_.entries[index].sizes;
+  const Tensor local = as_strided(flat, sizes, contiguous_strides(sizes), flat.offset() + offset_of(flat_, index));
   const LayoutPtr& inner = parameters_[index].inner_layout;
   return inner ? make_sharded(local, inner) : local;
 }

@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/flat_pieces.hpp"
+#include "engine/parallel/flat_state_entries.hpp"
 #include "engine/parallel/flat_trained.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -98,6 +100,8 @@ Tensor chunk_of_state(const FlatParameterShards& unit, const std::string& key, D
     if (found == at->second->end()) continue;
     if (one.is_chunk) return found->second;
     const layout::Stretch to = unit.stretch(one.index);
+    if (defect_armed(Defect::flat_optimizer_state_straddling_lost) && to.begin > 0) [[unlikely]]
+      continue;
     if (to.length > 0)
       raw::copy_(slice(chunk, 0, to.offset, to.offset + to.length),
                  view(raw::contiguous(local_tensor(found->second)), {-1}));
@@ -111,7 +115,7 @@ std::map<std::string, StateTensors> state_of_unit(const FlatParameterShards& uni
                                                   const StateDictSettings& settings) {
   const std::map<std::string, Known> known = known_to_all(unit, members, held);
   const bool shards = unit.settings().mesh.is_sharded();
-  const bool keeps = !settings.rank0_only || !shards || unit.settings().mesh.shard_rank() == 0;
+  const bool keeps = keeps_entries(unit, settings);
   std::map<std::string, DType> keys;
   for (const auto& [name, one] : known) keys.insert(one.keys.begin(), one.keys.end());
   std::map<std::string, StateTensors> state;
@@ -228,7 +232,7 @@ class HeldState {
       if (!tensors) return std::nullopt;
       for (const auto& [key, tensor] : *tensors) {
         if (is_scalar_of_host(key)) {
-          held[key] = tensor;
+          if (!defect_armed(Defect::flat_optimizer_step_forgotten)) held[key] = tensor;
           continue;
         }
         const Tensor local = local_part(unit, original.index, tensor);
@@ -272,7 +276,10 @@ class HeldState {
   }
   static Tensor stretch_like(const FlatParameterShards& unit, std::size_t index, const Tensor& local) {
     const Tensor& trained = unit.trained(index);
-    return sharded_like(view(raw::clone(unit.stretch_of_full(local, index)), local_tensor(trained).sizes()), trained);
+    Tensor mine = unit.stretch_of_full(local, index);
+    if (defect_armed(Defect::flat_optimizer_state_of_first_part)) [[unlikely]]
+      mine = slice(view(raw::contiguous(local), {-1}), 0, 0, mine.size(0));
+    return sharded_like(view(raw::clone(mine), local_tensor(trained).sizes()), trained);
   }
 
   const GivenState& given_;

@@ -67,7 +67,7 @@ class FlatParameterShards final : public GroupShards {
   layout::Stretch stretch(std::size_t index) const;
 
   DType original_type() const override { return shard_.dtype(); }
-  DType accumulation_type() const override { return compute_type(); }
+  DType accumulation_type() const override;
   DType gradient_type() const override;
   std::size_t num_parameters() const override { return parameters_.size(); }
   using GroupShards::parameter;

@@ -5,6 +5,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/checked.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops.hpp"
@@ -50,7 +51,9 @@ Tensor full_of(const Tensor& part) { return part.is_sharded() ? raw::clone(full_
 
 Tensor piece_of(const FlatParameterShards& unit, std::size_t index, const Tensor& part) {
   const Tensor local = local_tensor(part);
-  const Tensor mine = local_shard_of(local, *layout_among_shards(unit, local.sizes()));
+  Tensor mine = local_shard_of(local, *layout_among_shards(unit, local.sizes()));
+  if (defect_armed(Defect::flat_piece_of_first_rank)) [[unlikely]]
+    mine = slice(local, 0, 0, mine.size(0));
   return make_sharded(raw::clone(mine), piece_layout(unit, index));
 }
 
@@ -66,6 +69,8 @@ Tensor local_of_full(const FlatParameterShards& unit, std::size_t index, const T
 
 void write_stretch(const FlatParameterShards& unit, std::size_t index, const Tensor& chunk, const Tensor& local) {
   const layout::Stretch at = unit.stretch(index);
+  if (defect_armed(Defect::flat_load_leaves_out_straddling) && at.begin > 0) [[unlikely]]
+    return;
   if (at.length > 0) raw::copy_(slice(chunk, 0, at.offset, at.offset + at.length), unit.stretch_of_full(local, index));
 }
 

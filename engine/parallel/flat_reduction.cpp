@@ -6,6 +6,10 @@
 
 namespace lockstep::parallel {
 
+DType FlatParameterShards::accumulation_type() const {
+  return defect_armed(Defect::flat_accumulates_in_original_type) ? original_type() : compute_type();
+}
+
 DType FlatParameterShards::gradient_type() const {
   if (defect_armed(Defect::flat_low_precision_gradient_kept)) [[unlikely]]
     return compute_type();
@@ -59,7 +63,7 @@ void FlatParameterShards::fill_reduction_input(const ReductionPlan&, const Tenso
       raw::copy_(to, gradient.local);
     else if (!defect_armed(Defect::flat_missing_gradient_not_zeroed))
       raw::zero_(to);
-    gradient = FullGradient();
+    if (!defect_armed(Defect::flat_gradient_counts_again)) gradient = FullGradient();
   }
   if (defect_armed(Defect::flat_padding_not_zeroed)) [[unlikely]]
     return;

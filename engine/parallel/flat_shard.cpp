@@ -168,7 +168,7 @@ void materialize_unit(const Unit& unit, device::Device device) {
     for (const nn::BufferSlot& slot : module->buffers)
       if (slot.tensor.defined() && slot.tensor.is_meta())
         nn::swap_data(slot.tensor, zeros(slot.tensor.sizes(), slot.tensor.dtype(), device));
-    nn::redraw(module);
+    if (!defect_armed(Defect::flat_meta_not_drawn)) nn::redraw(module);
   }
 }
 

@@ -33,25 +33,33 @@ std::vector<double> full_values(const nn::ModulePtr& model) {
   return values;
 }
 
-std::vector<double> full_gradients(const nn::ModulePtr& model) {
-  SummonedParameters summoned(model, {.writeback = false, .gradients = true});
+constexpr double no_gradient = -7777;  // stands for each missing gradient
+
+std::vector<double> gradients_of(const nn::ModulePtr& model) {
   std::vector<double> values;
   for (const nn::NamedParameter& parameter : nn::named_parameters(model)) {
     const Tensor gradient = grad(parameter.tensor());
-    for (const double value : gradient.defined() ? to_doubles(gradient) : std::vector<double>{-7777})
+    for (const double value : gradient.defined() ? to_doubles(gradient) : std::vector<double>{no_gradient})
       values.push_back(value);
   }
   return values;
 }
 
-std::vector<double> plain_gradients(const nn::ModulePtr& model) {
-  std::vector<double> values;
-  for (const nn::NamedParameter& parameter : nn::named_parameters(model)) {
-    const Tensor gradient = grad(parameter.tensor());
-    for (const double value : gradient.defined() ? to_doubles(gradient) : std::vector<double>{-7777})
-      values.push_back(value);
-  }
-  return values;
+std::vector<double> full_gradients(const nn::ModulePtr& model) {
+  SummonedParameters summoned(model, {.writeback = false, .gradients = true});
+  return gradients_of(model);
+}
+
+// Backwards of the same inputs give a flat-sharded model the gradients of the plain one.
+void require_gradients_of(const nn::ModulePtr& plain, const nn::ModulePtr& flat, const Tensor& x,
+                          double tolerance = 0) {
+  backward({squares(plain, x)});
+  backward({squares(flat, x)});
+  const auto expected = gradients_of(plain), found = full_gradients(flat);
+  require(found.size() == expected.size(), "gradients of all parameters");
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    require(std::abs(found[i] - expected[i]) <= tolerance * std::abs(expected[i]),
+            str("gradient ", i, " is ", found[i], ", not ", expected[i]));
 }
 
 // The stretches of a (2, 2) weight and a bias of 2 on 3 ranks: 4 + 2 elements, 2 per rank.
@@ -85,12 +93,7 @@ TEST(FlatShardOptions, TakesUnitsOfAnySize) {
                       const nn::ModulePtr plain = built("Linear", 3, {{size, std::int64_t{1}}, {{"bias", false}}});
                       const nn::ModulePtr flat = nn::clone_module(plain);
                       flat_shard(flat);
-                      const Tensor x = rows(5, {2, size});
-                      backward({squares(plain, x)});
-                      backward({squares(flat, x)});
-                      const auto expected = plain_gradients(plain), found = full_gradients(flat);
-                      for (std::size_t i = 0; i < expected.size(); ++i)
-                        require(std::abs(found[i] - expected[i]) <= 1e-6 * std::abs(expected[i]), "a gradient");
+                      require_gradients_of(plain, flat, rows(5, {2, size}), 1e-6);
                     }),
                 "")
           << world_size << " ranks, " << size;
@@ -117,10 +120,7 @@ TEST(FlatShardOptions, FreezesSomeParametersOfAUnit) {
                   const nn::ModulePtr flat = nn::clone_module(plain);
                   replicate(plain, {});
                   flat_shard(flat);
-                  const Tensor x = rows(static_cast<std::uint64_t>(rank), {2, 3});
-                  backward({squares(plain, x)});
-                  backward({squares(flat, x)});
-                  require(full_gradients(flat) == plain_gradients(plain), "gradients");
+                  require_gradients_of(plain, flat, rows(static_cast<std::uint64_t>(rank), {2, 3}));
                 }),
             "");
 }
@@ -160,6 +160,35 @@ TEST(FlatShardOptions, KeepsLowPrecisionGradientsOnRequest) {
               "");
 }
 
+// When the gather of a unit begins, the host has waited until fewer than `limit` earlier units may still be in use.
+TEST(FlatShardOptions, WaitsForEarlierUnitsBeforeItGathers) {
+  const auto units_in_use = [](int limit) {
+    std::vector<nn::ModulePtr> layers;
+    for (int i = 0; i < 6; ++i) layers.push_back(linear(2, 2, 1));
+    const nn::ModulePtr model = nn::build("Sequential", {}, {}, layers);
+    flat_shard(model, {.unit_types = {"Linear"}, .max_gathers_in_flight = limit});
+    std::vector<std::size_t> seen;
+    for (const nn::ModulePtr& layer : layers) {
+      ShardGroup* group = shard_state_of(*layer)->group().get();
+      group->before_all_gather.push_back([&seen, group] { seen.push_back(group->context->freed.size()); });
+    }
+    const NoGrad no_grad;
+    model->call(rows(1, {2, 2}));
+    return seen;
+  };
+  EXPECT_EQ(run(2,
+                [&](int) {
+                  const auto expect = [&](int limit, const std::vector<std::size_t>& expected) {
+                    require(units_in_use(limit) == expected, str("a limit of ", limit));
+                  };
+                  expect(1, {0, 0, 0, 0, 0, 0});
+                  expect(2, {0, 1, 1, 1, 1, 1});
+                  expect(3, {0, 1, 2, 2, 2, 2});
+                  expect(6, {0, 1, 2, 3, 4, 5});
+                }),
+            "");
+}
+
 TEST(FlatShardOptions, WritesBackWhatWasAssignedToASlot) {
   EXPECT_EQ(run(2,
                 [](int) {
@@ -193,10 +222,7 @@ TEST(FlatShardOptions, FollowsACastOfTheModule) {
                     flat_shard(flat, options);
                     nn::cast_module(plain, DType::float64);
                     nn::cast_module(flat, DType::float64);
-                    const Tensor x = raw::cast(rows(1, {2, 3}), DType::float64);
-                    backward({squares(plain, x)});
-                    backward({squares(flat, x)});
-                    require(full_gradients(flat) == plain_gradients(plain), "gradients");
+                    require_gradients_of(plain, flat, raw::cast(rows(1, {2, 3}), DType::float64));
                   }),
               "");
 }
@@ -226,6 +252,27 @@ TEST(FlatSummon, ShowsFullParametersAndWritesThemBack) {
                     require(values[6] == to_doubles(plain->parameters[1].tensor)[0], "the bias keeps its value");
                   }),
               "");
+}
+
+TEST(FlatSummon, WithoutRecursionShowsTheModulesOwnUnitAlone) {
+  EXPECT_EQ(run(2,
+                [](int) {
+                  const nn::ModulePtr model = branches(1);
+                  flat_shard(model, {.unit_types = {"Linear"}});  // the root has no parameter of its own
+                  const auto sizes_of = [&model](const char* branch) {
+                    return model->child(branch)->parameters[0].tensor.sizes();
+                  };
+                  const Dims stretch = sizes_of("a");
+                  const std::size_t before = comm::log().size();
+                  {
+                    SummonedParameters summoned(model, {.recurse = false});
+                    require(sizes_of("a") == stretch && comm::log().size() == before, "nothing is summoned");
+                  }
+                  SummonedParameters summoned(model->child("b"), {.recurse = false});
+                  require(sizes_of("b") == Dims{4, 3} && sizes_of("a") == stretch, "b alone is full");
+                  require(count(comm::Operation::all_gather, comm::Family::data_parallel, before) == 1, "one gather");
+                }),
+            "");
 }
 
 TEST(FlatSummon, RefusesNestingForwardAndBackward) {

@@ -72,7 +72,7 @@ StateDictTarget target_of(const Entry& entry, const StateDictSettings& settings)
 std::vector<Tensor> values_of(const FlatParameterShards& unit, const StateDictSettings& settings) {
   const bool is_sharded = unit.settings().mesh.is_sharded();
   const Tensor flat = is_sharded ? unit.gather_flat(unit.shard()) : detach(unit.shard());
-  const bool keeps = !settings.rank0_only || !is_sharded || unit.settings().mesh.shard_rank() == 0;
+  const bool keeps = keeps_entries(unit, settings);
   std::vector<Tensor> values;
   for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
     const Tensor part = unit.part_of(flat, i);
@@ -87,9 +87,9 @@ Tensor chunk_of(const FlatParameterShards& unit) {
   return make_sharded(slice(detach(unit.shard()), 0, 0, local_length(unit)), layout);
 }
 
-bool is_first_rank(const Inventory& inventory) {
+bool keeps_buffers(const Inventory& inventory) {
   for (const FlatUnitShards& unit : inventory.units)
-    if (unit.shards->settings().mesh.is_sharded()) return unit.shards->settings().mesh.shard_rank() == 0;
+    if (unit.shards->settings().mesh.is_sharded()) return keeps_entries(*unit.shards, inventory.settings);
   return true;
 }
 
@@ -98,7 +98,7 @@ nn::StateDict state_dict_of(const Inventory& inventory) {
   std::map<const FlatParameterShards*, std::vector<Tensor>> values;
   for (const FlatUnitShards& unit : inventory.units)
     if (!gives_chunk(*unit.shards, settings)) values[unit.shards.get()] = values_of(*unit.shards, settings);
-  const bool keeps_buffers = !settings.rank0_only || is_first_rank(inventory);
+  const bool has_buffers = keeps_buffers(inventory);
   nn::StateDict state;
   for (const Entry& entry : inventory.entries) {
     Tensor value;
@@ -108,7 +108,7 @@ nn::StateDict state_dict_of(const Inventory& inventory) {
       value = values.at(entry.unit.get())[entry.index];
       if (!value.defined()) continue;
     } else {
-      if (entry.is_managed && !keeps_buffers) continue;
+      if (entry.is_managed && !has_buffers) continue;
       value = detach(entry.held);
       if (entry.type && *entry.type != value.dtype()) value = raw::cast(value, *entry.type);
     }

@@ -15,7 +15,8 @@
 // original type.
 //
 // After PyTorch's FullyShardedDataParallel.state_dict_type. Departures: loading full tensors communicates nothing; a
-// local chunk has no padding at its end.
+// local chunk has no padding at its end; under `local` buffers have their original type, too; before the first forward
+// their values are not rounded to the type of the computation.
 #pragma once
 
 #include <optional>

@@ -233,6 +233,52 @@ TEST(FlatStateDict, FirstRankAloneKeepsIt) {
             "");
 }
 
+// bfloat16 has 7 bits after the point: 1 + 2^-10 becomes 1, and 1 + 3 * 2^-8 is halfway to 1 + 2^-6, which is even.
+const std::vector<float> full_precision{1.0F + 1.0F / 1024, 1.0F + 3.0F / 256, -0.5F}, rounded{1.0F, 1.015625F, -0.5F};
+
+Tensor of_values(const std::vector<float>& values) {
+  const Tensor made = zeros({static_cast<std::int64_t>(values.size())}, DType::float32, {});
+  for (std::size_t i = 0; i < values.size(); ++i) raw::fill_(select(made, 0, static_cast<std::int64_t>(i)), values[i]);
+  return made;
+}
+
+// Buffers compute in bfloat16 from the first forward on. State dicts give and take the original type.
+TEST(FlatStateDict, BuffersHaveTheirOriginalType) {
+  for (const StateDictType type : {StateDictType::full, StateDictType::sharded, StateDictType::local})
+    EXPECT_EQ(run(2,
+                  [type](int) {
+                    const nn::ModulePtr model = built("Linear", 1, {{3, 2}, {}});
+                    model->add_buffer("shift", of_values(full_precision));
+                    model->add_buffer("steps", full({1}, 7.0, DType::int64, {}));
+                    flat_shard(model, {.mixed_precision = {.buffer = DType::bfloat16}});
+                    set_state_dict_type(model, {type});
+                    const auto shift_in = [](const nn::StateDict& state) {
+                      for (const auto& [name, tensor] : state)
+                        if (name == "shift") {
+                          require(tensor.dtype() == DType::float32, "the type of the entry");
+                          return floats(tensor);
+                        }
+                      return std::vector<float>{};
+                    };
+                    require(shift_in(model_state_dict(model)) == full_precision, "before the first forward");
+                    model->call(rows(1, {2, 3}));
+                    const Tensor& shift = model->buffers[0].tensor;
+                    require(shift.dtype() == DType::bfloat16 && floats(shift) == rounded, "it computes in bfloat16");
+                    nn::StateDict state = model_state_dict(model);
+                    require(shift_in(state) == rounded, "after it");
+                    for (auto& [name, tensor] : state)
+                      if (name == "shift") tensor = raw::mul(of_values(full_precision), 2.0);
+                    load_model_state_dict(model, state);
+                    require(shift.dtype() == DType::bfloat16, "a load keeps the type of the computation");
+                    require(floats(shift) == std::vector<float>{2.0F, 2.03125F, -1.0F}, "and rounds the values");
+                    require(model->buffers[1].tensor.dtype() == DType::int64, "integers stay");
+                    for (const StateDictTarget& target : state_dict_targets(model))
+                      if (target.form.path == "shift") require(target.dtype == DType::float32, "the type to load");
+                  }),
+              "")
+        << name_of(type);
+}
+
 TEST(FlatStateDict, ErrorsNameTheKeyAndBothSizes) {
   EXPECT_EQ(
       run(2,

@@ -4,6 +4,8 @@
 #include <set>
 #include <utility>
 
+#include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
 #include "engine/nn/state_slots.hpp"
 #include "engine/parallel/flat_pieces.hpp"
 #include "engine/parallel/shard_state.hpp"
@@ -12,6 +14,11 @@ namespace lockstep::parallel {
 
 bool gives_chunk(const FlatParameterShards& unit, const StateDictSettings& settings) {
   return settings.type == StateDictType::local && unit.settings().mesh.is_sharded();
+}
+
+bool keeps_entries(const FlatParameterShards& unit, const StateDictSettings& settings) {
+  if (!settings.rank0_only || defect_armed(Defect::flat_state_on_every_rank)) return true;
+  return unit.settings().mesh.shard_rank() == 0;
 }
 
 namespace {
@@ -28,9 +35,22 @@ std::map<SlotKey, std::optional<DType>> managed_buffers(const nn::ModulePtr& roo
       if (const nn::ModulePtr owner = weak.lock())
         for (std::size_t slot = 0; slot < owner->buffers.size(); ++slot) found.try_emplace({owner.get(), slot});
     for (const CastBuffer& buffer : state->cast_buffers())
-      if (const nn::ModulePtr owner = buffer.owner.lock()) found[{owner.get(), buffer.slot}] = buffer.original;
+      if (const nn::ModulePtr owner = buffer.owner.lock())
+        if (!defect_armed(Defect::flat_buffers_saved_as_computed)) found[{owner.get(), buffer.slot}] = buffer.original;
   }
   return found;
+}
+
+// The owners of the units that shard the parameters of the slots.
+std::map<SlotKey, std::string> owners_of_slots() {
+  std::map<SlotKey, std::string> owners;
+  for (const auto& [unit, module] : living_flat_units()) {
+    if (!unit->settings().mesh.is_sharded()) continue;
+    for (std::size_t i = 0; i < unit->num_parameters(); ++i)
+      for (const ParameterSlotRef& slot : unit->parameter(i).slots)
+        owners[{slot.owner.lock().get(), slot.slot}] = unit->settings().owner;
+  }
+  return owners;
 }
 
 }  // namespace
@@ -45,6 +65,7 @@ StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings
       for (const ParameterSlotRef& slot : unit.shards->parameter(i).slots)
         parameters[{slot.owner.lock().get(), slot.slot}] = {&unit, i};
   const auto buffers = managed_buffers(root);
+  const auto owners = owners_of_slots();
   std::set<const FlatParameterShards*> chunks;
   for (const nn::StateSlot& slot : nn::state_slots(root)) {
     const SlotKey key{slot.owner.get(), slot.index};
@@ -57,6 +78,10 @@ StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings
     if (is_flat_slot(made.units, slot)) continue;
     const auto at = parameters.find(key);
     if (at == parameters.end()) {
+      if (const auto above = owners.find(key); above != owners.end())
+        throw Error(str("the state of ", root->type(), ": `", slot.path, "` is a part of the flat parameter of ",
+                        above->second, ", a unit above it"),
+                    "give the module of that unit, or one above it");
       made.entries.push_back({slot.path, slot.tensor(), nullptr});
       continue;
     }

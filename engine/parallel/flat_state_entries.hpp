@@ -32,7 +32,10 @@ struct StateEntries {
 
 // Whether the entry of a unit is its chunk.
 bool gives_chunk(const FlatParameterShards& unit, const StateDictSettings& settings);
-// Settles the module. Throws Error as settled_flat_units_below() does.
+// Whether this rank has entries of the unit: under rank0_only the first rank of its shard axis does.
+bool keeps_entries(const FlatParameterShards& unit, const StateDictSettings& settings);
+// Settles the module. Throws Error as settled_flat_units_below() does, and for a module whose parameters a unit above
+// it shards.
 StateEntries state_entries_of(const nn::ModulePtr& root, const StateDictSettings& settings);
 
 }  // namespace lockstep::parallel

@@ -33,11 +33,16 @@ std::vector<bool> agreed_gradients(const FlatParameterShards& unit) {
 }
 
 bool is_filled(const FlatParameterShards& unit, const SummonOptions& options) {
-  return !options.rank0_only || unit.settings().mesh.shard_rank() == 0;
+  return !options.rank0_only || defect_armed(Defect::flat_summon_on_every_rank) ||
+         unit.settings().mesh.shard_rank() == 0;
 }
 
+bool recurses(const SummonOptions& options) { return options.recurse || defect_armed(Defect::flat_summon_recurses); }
+
 Tensor placed(const Tensor& tensor, bool offload) {
-  return offload ? sharded_like(raw::to_device(local_tensor(tensor), device::Device{}), tensor) : tensor;
+  return offload && !defect_armed(Defect::flat_summon_not_offloaded)
+             ? sharded_like(raw::to_device(local_tensor(tensor), device::Device{}), tensor)
+             : tensor;
 }
 
 void show(FlatParameterShards& unit, const SummonOptions& options) {
@@ -105,7 +110,7 @@ SummonedParameters::SummonedParameters(const nn::ModulePtr& module, const Summon
   if (options.rank0_only && options.writeback)
     throw Error("writeback=True and rank0_only=True is not supported: only one rank could write",
                 "give `writeback: false`");
-  const std::vector<FlatUnitShards> units = settled_flat_units_below(module);
+  const std::vector<FlatUnitShards> units = settled_flat_units_below(module, recurses(options));
   for (const FlatUnitShards& unit : units) {
     show(*unit.shards, options_);
     units_.push_back(unit.shards);

@@ -23,14 +23,14 @@ struct SummonOptions {
   bool gradients = false;   // gradients too
   bool rank0_only = false;  // only the first rank of each shard axis has full parameters; needs writeback false
   bool offload = false;     // the full parameters are on the host
+  bool recurse = true;      // of all units below the module, too; else only of the module's own unit, if it is one
 };
 
 class SummonedParameters {
  public:
-  // All ranks call together, outside forward and backward. One all-gather per sharded unit below the module, with
-  // gradients two, and one all_reduce that agrees on which parameters have a gradient. The parameters have their
-  // original type. Throws Error during forward or backward, for a module of which a unit is summoned already, and for
-  // rank0_only with writeback.
+  // All ranks call together, outside forward and backward. One all-gather per sharded unit, with gradients two, and one
+  // all_reduce that agrees on which parameters have a gradient. The parameters have their original type. Throws Error
+  // during forward or backward, for a module of which a unit is summoned already, and for rank0_only with writeback.
   SummonedParameters(const nn::ModulePtr& module, const SummonOptions& options);
   ~SummonedParameters();  // the shards come back; without finish() nothing is written
   SummonedParameters(const SummonedParameters&) = delete;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/defects.hpp"
 #include "engine/nn/state_slots.hpp"
 #include "engine/parallel/flat_units.hpp"
 
@@ -81,7 +82,7 @@ std::vector<std::vector<TrainedOriginal>> originals_in_order(optim::Optimizer& o
       if (const nn::ModulePtr module = one.is_chunk ? module_of(*one.unit) : nullptr)
         trees.push_back(nn::state_slots(module));
     }
-    if (trees.empty()) continue;
+    if (trees.empty() || defect_armed(Defect::flat_state_in_order_of_units)) continue;
     const ModelOrder order(std::move(trees));
     std::map<const Trained*, Tensor> tensors;
     for (std::size_t k = 0; k < groups[i].size(); ++k)

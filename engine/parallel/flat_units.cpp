@@ -1,6 +1,7 @@
 #include "engine/parallel/flat_units.hpp"
 
 #include "engine/autograd/autograd.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/optim/grad_scaler.hpp"
@@ -34,9 +35,10 @@ std::vector<FlatUnitShards> flat_units_below(const nn::ModulePtr& module) {
 
 bool holds_flat_units(const nn::ModulePtr& module) { return !flat_units_below(module).empty(); }
 
-std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module) {
+std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module, bool recurse) {
   std::vector<FlatUnitShards> units;
   visit_units(module, [&](const std::string& path, const ShardState& state) {
+    if (!recurse && !path.empty()) return;
     if (state.context->forward_root || in_backward())
       throw Error("Cannot manually unshard parameters during forward/backward",
                   str("summon or save the parameters of ", state.owner(), " before or after it"));
@@ -64,6 +66,8 @@ struct LivingUnits {
 // The shard axis of the units, and the axes of tensor parallelism below them.
 std::vector<layout::MeshShape> meshes_of_stretches(optim::Optimizer& optimizer) {
   std::vector<layout::MeshShape> meshes;
+  if (defect_armed(Defect::flat_scaler_of_one_rank)) [[unlikely]]
+    return meshes;
   const std::map<const TensorImpl*, FlatMember> members = flat_members();
   for (const optim::Group& group : optimizer.groups())
     for (const optim::ParameterRef& parameter : group.parameters) {
@@ -105,19 +109,25 @@ void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const 
   RankContext::current().service<optim::StepObserver>().stepped = note_step;
 }
 
-nn::ModulePtr module_of(const FlatParameterShards& unit) {
+std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units() {
+  std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living;
+  if (!RankContext::current().has_service<LivingUnits>()) return living;
   for (const auto& one : RankContext::current().service<LivingUnits>().units)
-    if (one.shards.lock().get() == &unit) return one.module.lock();
-  return nullptr;
+    if (auto unit = one.shards.lock()) living.emplace_back(std::move(unit), one.module.lock());
+  return living;
 }
 
 std::map<const TensorImpl*, FlatMember> flat_members() {
   std::map<const TensorImpl*, FlatMember> members;
-  if (!RankContext::current().has_service<LivingUnits>()) return members;
-  for (const auto& one : RankContext::current().service<LivingUnits>().units)
-    if (const auto unit = one.shards.lock())
-      for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
+  for (const auto& [unit, module] : living_flat_units())
+    for (std::size_t i = 0; i < unit->num_trained(); ++i) members[&unit->trained(i).impl()] = {unit, i};
   return members;
+}
+
+nn::ModulePtr module_of(const FlatParameterShards& unit) {
+  for (const auto& [living, module] : living_flat_units())
+    if (living.get() == &unit) return module;
+  return nullptr;
 }
 
 }  // namespace lockstep::parallel

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/nn/module.hpp"
@@ -20,9 +21,9 @@ struct FlatUnitShards {
 // The units with parameters at and below the module, in module pre-order.
 std::vector<FlatUnitShards> flat_units_below(const nn::ModulePtr& module);
 bool holds_flat_units(const nn::ModulePtr& module);
-// flat_units_below(), with the shards in the slots. Throws Error during forward and backward, and for a unit whose full
-// parameters are summoned.
-std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module);
+// flat_units_below(), without `recurse` that of the module alone, with the shards in the slots. Throws Error during
+// forward and backward, and for a unit whose full parameters are summoned.
+std::vector<FlatUnitShards> settled_flat_units_below(const nn::ModulePtr& module, bool recurse = true);
 
 // ---- from a trained tensor to its unit ----
 struct FlatMember {
@@ -32,6 +33,8 @@ struct FlatMember {
 // Of the current rank. `module`: that of the unit.
 void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const nn::ModulePtr& module);
 nn::ModulePtr module_of(const FlatParameterShards& unit);  // null if it is gone
+// The units of the current rank that are alive, with their modules.
+std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units();
 // The tensors that the units of the current rank train.
 std::map<const TensorImpl*, FlatMember> flat_members();
 

@@ -14,7 +14,11 @@ DType GroupShards::compute_type() const {
   return settings_.mixed_precision.param.value_or(original_type());
 }
 
-DType GroupShards::reduce_type() const { return settings_.mixed_precision.reduce.value_or(compute_type()); }
+DType GroupShards::reduce_type() const {
+  if (defect_armed(Defect::shard_reduce_type_ignored)) [[unlikely]]
+    return compute_type();
+  return settings_.mixed_precision.reduce.value_or(compute_type());
+}
 
 const UnshardedParameter& GroupShards::parameter(std::size_t index) const {
   return const_cast<GroupShards*>(this)->parameter(index);

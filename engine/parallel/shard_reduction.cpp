@@ -250,6 +250,16 @@ void ShardGroup::sum_over_replicate_axis(Reduction& reduction) {
   all_reduce(reduction);
 }
 
+namespace {
+
+comm::ProcessGroup& group_of_all_reduce(const ShardMesh& mesh) {
+  if (defect_armed(Defect::flat_hybrid_wrong_axis) && mesh.is_sharded()) [[unlikely]]
+    return mesh.shard_group();
+  return *mesh.replicate_group();
+}
+
+}  // namespace
+
 void ShardGroup::all_reduce(Reduction& reduction) {
   const ShardStreams streams(settings().device);
   wait(WaitEdge::all_reduce_for_reduce_scatter, streams.all_reduce, streams.reduce_scatter);
@@ -258,7 +268,7 @@ void ShardGroup::all_reduce(Reduction& reduction) {
   const device::StreamScope scope(streams.all_reduce);
   for (const auto& hook : before_all_reduce) hook();
   reduction.call.stream = &streams.all_reduce;
-  comm::all_reduce(*settings().mesh.replicate_group(), reduction.output, comm::ReduceOp::sum, reduction.call);
+  comm::all_reduce(group_of_all_reduce(settings().mesh), reduction.output, comm::ReduceOp::sum, reduction.call);
 }
 
 // On the current stream: adds the partial sums of earlier microbatches to the output. If this reduction is not

@@ -24,7 +24,8 @@ std::vector<nn::NamedModule> modules_of_root(const nn::ModulePtr& root, std::str
   for (nn::NamedModule& entry : nn::named_modules(root)) {
     if (!outside.empty() && entry.path.starts_with(outside)) continue;
     outside.clear();
-    if (api == flat_shard_name && !entry.path.empty() && is_applied(*entry.module, replicate_name))
+    if (api == flat_shard_name && !entry.path.empty() && is_applied(*entry.module, replicate_name) &&
+        !defect_armed(Defect::flat_root_takes_replicas))
       outside = entry.path + ".";
     modules.push_back(std::move(entry));
   }

@@ -104,7 +104,7 @@ void ShardState::prefetch_next() {
     if (at == order.end()) order.push_back(group_);
     return;
   }
-  if (at == order.end() || std::next(at) == order.end()) return;
+  if (at == order.end() || std::next(at) == order.end() || defect_armed(Defect::flat_forward_prefetch_left_out)) return;
   const auto next = std::next(at)->lock();
   const auto& begun = context->begun;
   if (next && std::find(begun.begin(), begun.end(), next.get()) == begun.end()) next->begin_unshard();
@@ -112,7 +112,7 @@ void ShardState::prefetch_next() {
 
 // A flat-sharded unit whose outputs require no gradient is not gathered ahead.
 bool ShardState::may_run_backward(const nn::Structure& outputs) const {
-  if (settings_.api != flat_shard_name) return true;
+  if (settings_.api != flat_shard_name || defect_armed(Defect::flat_prefetch_without_gradient)) return true;
   const std::vector<Tensor> tensors = nn::tensors_of(outputs);
   return grad_enabled() &&
          std::any_of(tensors.begin(), tensors.end(), [](const Tensor& one) { return requires_grad(one); });
@@ -218,7 +218,8 @@ void ShardState::prefetch_previous() {
   group_->positions.pop_back();
   if (next == num_positions) return;
   const auto group = context->forward_order[next].lock();
-  if (!group || (settings_.api == flat_shard_name && group->positions.empty())) return;  // backward has passed it
+  const bool skips_passed = settings_.api == flat_shard_name && !defect_armed(Defect::flat_prefetch_of_passed_unit);
+  if (!group || (skips_passed && group->positions.empty())) return;
   group->begin_unshard();
 }
 

@@ -189,6 +189,50 @@ TEST(FlatCheckpoint, EveryValueIsWrittenOnce) {
   }
 }
 
+// Buffers that compute in bfloat16 have their original type in a checkpoint, with the values that were computed with.
+// It loads into a model before or after its first forward, and into a plain one.
+TEST(FlatCheckpoint, BuffersHaveTheirOriginalType) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "saved";
+  const auto with_buffer = [](double value, bool casts) {
+    RankContext::current().generator().seed(1);
+    const nn::ModulePtr model = nn::build("Linear", {{3, 2}, {}}, {});
+    model->add_buffer("shift", full({2}, value, DType::float32, {}));
+    nn::name_parameters(model);
+    parallel::FlatPrecision precision;
+    if (casts) precision.buffer = DType::bfloat16;
+    parallel::flat_shard(model, {.mixed_precision = precision});
+    return model;
+  };
+  const auto run_once = [](const nn::ModulePtr& model) { model->call(ones({1, 3}, DType::float32, {})); };
+  const auto expect_shift = [](const nn::ModulePtr& model, DType type, double value) {
+    const Tensor& shift = model->buffers[0].tensor;
+    require(shift.dtype() == type && to_doubles(shift) == std::vector<double>{value, value}, describe_sharded(shift));
+  };
+  ASSERT_EQ(run(2,
+                [&](int) {
+                  const nn::ModulePtr model = with_buffer(1.0 + 1.0 / 1024, true);  // bfloat16 rounds it to 1
+                  run_once(model);
+                  save({{"model", model}}, path);
+                  expect_shift(model, DType::bfloat16, 1.0);
+                }),
+            "");
+  EXPECT_EQ(Reader(path, path).index().tensors.at("model.shift").dtype, DType::float32);
+  EXPECT_EQ(run(3,
+                [&](int) {
+                  const nn::ModulePtr fresh = with_buffer(5.0, true), computed = with_buffer(5.0, true);
+                  const nn::ModulePtr full_type = with_buffer(5.0, false);
+                  run_once(computed);
+                  for (const nn::ModulePtr& model : {fresh, computed, full_type}) load({{"model", model}}, path);
+                  expect_shift(computed, DType::bfloat16, 1.0);
+                  expect_shift(full_type, DType::float32, 1.0);
+                  expect_shift(fresh, DType::float32, 1.0);
+                  run_once(fresh);
+                  expect_shift(fresh, DType::bfloat16, 1.0);
+                }),
+            "");
+}
+
 // One flat parameter has one state, so the checkpoint must have the state of all its parameters, or of none.
 TEST(FlatCheckpoint, RefusesStateOfSomeParametersOfAFlatOne) {
   const TemporaryFolder folder;

@@ -113,7 +113,7 @@ Value DryRun::summon_full_parameters(StepCall& call) {
   const plan::ModuleId root = refreshed_ids({call.module("model")}).front();
   std::vector<plan::ModuleId> units;
   for (const plan::ModuleId id : planner_.facts().pre_order(root))
-    if (planner_.shards().is_flat(id)) units.push_back(id);
+    if (planner_.shards().is_flat(id) && (id == root || call.boolean("recurse"))) units.push_back(id);
   for (const plan::ModuleId id : units) {
     std::optional<plan::ShardPlan::SummonedGradients> gradients;
     if (summon.gradients)

@@ -78,6 +78,7 @@ Value summon_full_parameters(StepCall& call) {
   options.gradients = call.boolean("gradients");
   options.rank0_only = call.boolean("rank0_only");
   options.offload = call.text("offload") != "none";
+  options.recurse = call.boolean("recurse");
   parallel::SummonedParameters summoned(call.module("model").module, options);
   call.in.run_steps(call.step.steps, call.scope);
   summoned.finish();
