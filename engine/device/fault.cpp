@@ -22,10 +22,12 @@ void describe_fault(const void* address, char* text, std::size_t size) {
     return;
   }
   const std::string_view purpose = name_of(block->purpose());
+  char unnamed[48];
+  std::snprintf(unnamed, sizeof unnamed, "a block of %zu bytes", block->bytes());
   std::snprintf(text, size, "host code touched byte %zu of %s (%.*s) on sim:%d outside a launch%s",
                 static_cast<std::size_t>(at - PointerAccess::data(*block)),
-                block->label.empty() ? "a block" : block->label.c_str(), static_cast<int>(purpose.size()),
-                purpose.data(), block->device().index, place);
+                block->label.empty() ? unnamed : block->label.c_str(), static_cast<int>(purpose.size()), purpose.data(),
+                block->device().index, place);
 }
 
 }  // namespace lockstep::device

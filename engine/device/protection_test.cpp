@@ -76,7 +76,7 @@ TEST_F(ProtectionDeathTest, FaultsNameTheBlockAndTheLine) {
   std::byte* const address = address_in_launch(memory);
   char text[200];
   describe_fault(address + 8, text, sizeof text);
-  EXPECT_STREQ(text, "host code touched byte 8 of a block (parameter) on sim:0 outside a launch");
+  EXPECT_STREQ(text, "host code touched byte 8 of a block of 64 bytes (parameter) on sim:0 outside a launch");
   memory->label = "fc1.weight";
   RankContext::current().scenario_line = 12;
   describe_fault(address + 63, text, sizeof text);

@@ -15,6 +15,8 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/protection.hpp"
+#include "engine/tensor/tensor.hpp"
 #include "harness/launch/test_support.hpp"
 
 namespace lockstep::launch {
@@ -176,6 +178,31 @@ TEST(Launcher, NamesTheThreadThatCrashed) {
   EXPECT_FALSE(result.outcomes[1].bystander);
   EXPECT_EQ(result.stories[1].why, "ended by signal 11 (SIGSEGV)");
 #endif
+}
+
+TEST(Launcher, SaysWhatAHostAccessOfDeviceMemoryTouched) {
+  if (device::protection() == device::Protection::off) GTEST_SKIP() << "this processor has no protection keys";
+  for (const Launch how : {Launch::process, Launch::thread}) {
+    const LaunchResult result = launch(options_for(2, how), [](int rank) {
+      const Tensor weight = full({4}, 1.0, DType::float32, device::Device{device::Kind::sim, rank});
+      weight.storage()->memory().label = "fc1.weight";
+      float* address = nullptr;
+      device::launch(device::current_stream(weight.device()), "leaks its pointer", {write(weight)},
+                     [&](const device::Pointers& p) { address = p.as<float>(0); });
+      comm::barrier(comm::world_group());
+      if (rank == 1) address[2] = 5.0F;
+      comm::barrier(comm::world_group());
+      return fine(rank);
+    });
+    EXPECT_EQ(result.outcomes[1].status, RankStatus::killed);
+    EXPECT_THAT(result.stories[1].why,
+                HasSubstr("host code touched byte 8 of fc1.weight (activation) on sim:1 outside a "
+                          "launch; ended by signal 11 (SIGSEGV)"));
+    if (how == Launch::process) {
+      EXPECT_THAT(result.outcomes[1].detail, HasSubstr("host code touched byte 8 of fc1.weight"));
+      EXPECT_THAT(result.outcomes[0].failures.at(0).message, HasSubstr("host code touched byte 8 of fc1.weight"));
+    }
+  }
 }
 
 TEST(Launcher, BlamesNoThreadForASignalFromOutside) {
