@@ -138,6 +138,10 @@ class ShardPlan {
     bool original_parameters = true;  // a gradient per parameter, not one per unit
   };
   void summon(ModuleId module, const std::optional<SummonedGradients>& gradients);
+  // One all-gather of a flat parameter in this type; the states of the unit stay. Nothing if the unit does not shard.
+  void gather_flat(ModuleId unit, DType type);
+  // The axis that shards a unit; none if it does not shard.
+  std::optional<Axis> shard_axis_of_unit(ModuleId unit) const;
   void swap(ShardPlan& other);
   bool empty() const { return groups_.empty(); }
 
