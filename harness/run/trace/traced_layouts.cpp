@@ -112,6 +112,7 @@ std::vector<Tensor> TracedLayouts::ComputedLosses::results(const char* operation
 // A recomputation may end before it sees the results of its last operation.
 void TracedLayouts::see_computed(std::string_view operation, const std::vector<Tensor>& inputs) {
   if (operation != loss_name || !std::exchange(losses_.is_computed, false)) return;
+  if (inputs[0].is_sharded()) return;
   if (const Note* note = find(inputs[0]); note && note->layout) see_cross_entropy(inputs[0]);
 }
 
@@ -189,6 +190,23 @@ Tensor TracedLayouts::as_noted(const Tensor& tensor, std::function<void()> in_ba
   return made;
 }
 
+void TracedLayouts::collect_partial(const Tensor& tensor) {
+  if (!tensor.is_sharded() || !requires_grad(tensor)) return;
+  const layout::ShardedLayout& layout = *tensor.layout();
+  const TensorImpl* leaf = is_leaf(tensor) ? &tensor.impl() : nullptr;
+  const Note* known = find(tensor);
+  if (known && known->layout && *known->layout == layout && (!leaf || known->leaf == leaf)) return;
+  note(tensor, {layout, {}, collect_gradient(tensor, layout), leaf});
+}
+
+Tensor TracedLayouts::input_as_noted(const Tensor& tensor) {
+  collect_partial(tensor);
+  Tensor made = as_noted(tensor);
+  const Note* source = tensor.is_sharded() ? find(tensor) : nullptr;
+  if (source && source->open) note(made, {*tensor.layout(), {}, source->open});
+  return made;
+}
+
 Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool keep_sharded) {
   const bool is_noted = find(tensor) != nullptr;
   const layout::ShardedLayout to = change.result_layout();
@@ -215,24 +233,28 @@ void TracedLayouts::issue_forward(const Tensor& tensor, const plan::Change& chan
   });
 }
 
-Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& change) {
+Tensor TracedLayouts::redistributed(const Tensor& tensor, plan::Change change) {
   issue_forward(tensor, change);
+  change.result = std::make_shared<plan::OpenGradient>();
   const LayoutPtr to = shared(change.result_layout());
   const Tensor local =
       empty(layout::local_sizes(*to, planner_.tensor_parallel().rank()), tensor.dtype(), tensor.device());
-  return record(
+  Tensor made = record(
       change_name.data(), make_sharded(local, to), {tensor}, {},
       [this, change, like = detach(tensor)](const Backward&) -> Gradients {
         report_.backward_position();
         planner_.tensor_parallel().backward(change);
         return {make_sharded(empty(like.sizes(), like.dtype(), like.device()), layout::gradient_layout(like.layout()))};
       });
+  note(made, {*to, {}, change.result});
+  return made;
 }
 
 Tensor TracedLayouts::redistribute(const Tensor& tensor, const Placements& placements) {
   const plan::Value value = value_of(tensor);
-  if (!value.layout) return lockstep::redistribute(tensor, placements);  // throws: the tensor is plain
-  layout::with_placements(*value.layout, placements);                    // throws for placements that do not fit
+  if (!value.layout) return lockstep::redistribute(tensor, placements);                 // throws: the tensor is plain
+  const layout::ShardedLayout to = layout::with_placements(*value.layout, placements);  // throws if they do not fit
+  if (tensor.is_sharded() && to == *value.layout) return tensor;
   const plan::Change change = plan::TensorParallelPlan::by_step(owner_, *value.layout, placements, value.dtype);
   return tensor.is_sharded() ? redistributed(tensor, change) : changed(tensor, change, true);
 }

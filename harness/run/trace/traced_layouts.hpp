@@ -40,6 +40,7 @@ class TracedLayouts {
     std::optional<layout::ShardedLayout> layout;  // empty: unknown
     std::string unknown_because;
     plan::OpenGradientPtr open{};
+    const TensorImpl* leaf = nullptr;  // a sharded one whose partial gradients `open` collects
   };
   // Aliases have the note of their tensor. The pointer is valid until the next note.
   const Note* find(const Tensor& tensor) const;
@@ -51,6 +52,10 @@ class TracedLayouts {
   // The value of a sharded tensor: full sizes, and a note. A plain or noted tensor is returned as it is. `in_backward`
   // runs when the gradient of the value is complete.
   Tensor as_noted(const Tensor& tensor, std::function<void()> in_backward = {});
+  // Before a sharded tensor goes into a module: the partial gradients of all its uses are reduced once, when they are
+  // complete, at the leaf or the operation that made it. Watches between the two do not reduce them.
+  void collect_partial(const Tensor& tensor);
+  Tensor input_as_noted(const Tensor& tensor);  // after collect_partial()
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
@@ -81,7 +86,7 @@ class TracedLayouts {
   // A tensor of these sizes that depends on `tensor`.
   Tensor derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const;
   void issue_forward(const Tensor& tensor, const plan::Change& change);
-  Tensor redistributed(const Tensor& tensor, const plan::Change& change);
+  Tensor redistributed(const Tensor& tensor, plan::Change change);
 
   // Notes whether the results of a loss were computed. A selective checkpoint that has saved them
   // repeats none of its collectives.
