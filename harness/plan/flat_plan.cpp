@@ -68,7 +68,8 @@ void Planner::load_flat_state(ModuleId unit, const Dims& sizes, DType dtype, Sta
   const std::optional<Axis> axis = shards_.shard_axis_of_unit(unit);
   if (!axis || type != StateType::sharded) return;
   const layout::ShardedLayout piece{layout::MeshShape({axis->size}, {axis->name}), {layout::shard(0)}, sizes};
-  tensor_parallel_.issue("", piece.mesh, gather_in_full(piece, tensor_parallel_.rank()), dtype);
+  constexpr int any_member = 0;  // every rank sends a shard of the same size, with padding
+  tensor_parallel_.issue("", piece.mesh, gather_in_full(piece, any_member), dtype);
 }
 
 // One broadcast of all values per axis. With several dtypes, it may contain padding between them.

@@ -14,7 +14,7 @@ struct Unit {
   Planner planner;
   Model model{planner};
   ModuleId root = 0;
-  explicit Unit(FlatStrategy strategy, const std::vector<Axis>& axes = {{"dp", 4}}) {
+  explicit Unit(FlatStrategy strategy, const std::vector<Axis>& axes = {{"dp", 4}}, int rank = 0) : planner(rank) {
     ShardChoices choices;
     apply_strategy(strategy, axes, choices);
     choices.owner = "a";
@@ -56,7 +56,7 @@ TEST(FlatStatePlan, ChunksAndWholeParametersAreNotGathered) {
 }
 
 TEST(FlatStatePlan, HybridUnitsAreGatheredOverTheirShardAxis) {
-  Unit unit(FlatStrategy::hybrid_shard, {{"replicate", 2}, {"shard", 2}});
+  Unit unit(FlatStrategy::hybrid_shard, {{"replicate", 2}, {"shard", 2}}, 3);
   unit.planner.save_flat_state({unit.root, DType::float32}, StateType::sharded);
   unit.planner.load_flat_state(unit.root, {5, 3}, DType::float32, StateType::sharded);
   EXPECT_EQ(texts_of(unit.planner), (Texts{"data_parallel all_gather shard 2 a 88",      // 22 * 4

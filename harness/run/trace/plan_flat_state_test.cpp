@@ -74,7 +74,7 @@ TEST(FlatStatePlanRun, StateOfModelsIsGatheredPerUnitAndLoadedPerParameter) {
   - repeat: {times: as_expected}
     steps:
       - forward: {y: "sum(net(randn(2, 3)))"}
-  - expect: y != 0
+  - expect: item(y) != 0
 )yaml"),
                            matrix, index);
     EXPECT_PASS(ran) << index;
@@ -103,7 +103,7 @@ TEST(FlatStatePlanRun, StateOfOptimizersIsGatheredPerUnitAndKey) {
   - repeat: {times: as_expected}
     steps:
       - forward: {y: "sum(net(randn(2, 3)))"}
-  - expect: y != 0
+  - expect: item(y) != 0
 )yaml"),
                            matrix, index);
     EXPECT_PASS(ran) << index;
@@ -140,7 +140,7 @@ TEST(FlatStatePlanRun, ParametersWithoutStateAreNotGathered) {
   - repeat: {times: "len(keys(counts_only.state)) - len(keys(none_yet.state))"}
     steps:
       - forward: {y: "sum(net(randn(2, 3)))"}
-  - expect: y != 0 and len(keys(none_yet.state)) == 0 and len(keys(counts_only.state)) == 3
+  - expect: item(y) != 0 and len(keys(none_yet.state)) == 0 and len(keys(counts_only.state)) == 3
   - init_optimizer_state: later
   - state_dict: later
     as: state
