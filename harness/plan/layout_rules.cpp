@@ -116,6 +116,30 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   return {};
 }
 
+std::optional<LinearReading> linear_reading(const ShardedLayout& input, const ShardedLayout& weight,
+                                            const ShardedLayout* bias) {
+  if (!(input.mesh == weight.mesh) || (bias && !(input.mesh == bias->mesh)) || input.sizes.empty()) return {};
+  const int last = input.sizes.size() - 1;
+  Dims sizes = input.sizes;
+  sizes[last] = weight.sizes[0];
+  LinearReading reading{{input.mesh, {}, sizes}};
+  for (std::size_t axis = 0; axis < input.placements.size(); ++axis) {
+    const Placement x = input.placements[axis], w = weight.placements[axis];
+    const Placement b = bias ? bias->placements[axis] : layout::replicate();
+    Placement result = layout::replicate();
+    if (x.is_replicate() && w == layout::shard(0) && (!bias || b == layout::shard(0))) {
+      result = layout::shard(last);
+      reading.input_gradient_is_partial = true;
+    } else if (x == layout::shard(last) && w == layout::shard(1) && b.is_replicate()) {
+      result = layout::partial();
+    } else if (!x.is_replicate() || !w.is_replicate() || !b.is_replicate()) {
+      return {};
+    }
+    reading.result.placements.push_back(result);
+  }
+  return reading;
+}
+
 bool is_local_operation(std::string_view operation) {
   return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
          is_one_of(operation, of_two) || is_one_of(operation, of_shape) || operation == "sum" || operation == "mean" ||

@@ -22,6 +22,22 @@ struct Operand {
 std::optional<layout::ShardedLayout> layout_after(std::string_view operation, const std::vector<Operand>& operands,
                                                   const Dims& sizes);
 
+// linear of an input (..., in), a weight (out, in) and a bias (out) that are sharded tensors, by the two ways of tensor
+// parallelism and on replicas, per axis:
+//
+//   input            weight      bias        result           gradient of the input
+//   Replicate        Shard(0)    Shard(0)    Shard(last)      a partial sum
+//   Shard(last)      Shard(1)    Replicate   Partial          as the input
+//   Replicate        Replicate   Replicate   Replicate        as the input
+//
+// Forward needs no collective, and the gradients of weight and bias are complete. Empty: unknown, for other placements.
+struct LinearReading {
+  layout::ShardedLayout result;
+  bool input_gradient_is_partial = false;
+};
+std::optional<LinearReading> linear_reading(const layout::ShardedLayout& input, const layout::ShardedLayout& weight,
+                                            const layout::ShardedLayout* bias);
+
 // Whether an operation on the local shards of its operands needs no collective, whatever their layout is.
 bool is_local_operation(std::string_view operation);
 

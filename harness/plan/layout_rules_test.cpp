@@ -70,5 +70,37 @@ TEST(LayoutRules, CrossEntropyExchangesThreeNumbersPerRow) {
   EXPECT_TRUE(cross_entropy_movements({two, {shard(0)}, {12, 9}}, 0).empty());
 }
 
+// x (3, 5, 4), weight (6, 4), bias (6): by columns, by rows, and on replicas.
+TEST(LayoutRules, LinearByColumnsAndByRowsNeedsNoCollective) {
+  const auto reading = [](const Placement& x, const Placement& weight, const std::optional<Placement>& bias) {
+    const ShardedLayout of_bias{two, {bias.value_or(replicate())}, {6}};
+    return linear_reading({two, {x}, {3, 5, 4}}, {two, {weight}, {6, 4}}, bias ? &of_bias : nullptr);
+  };
+  const auto by_columns = reading(replicate(), shard(0), shard(0));
+  ASSERT_TRUE(by_columns);
+  EXPECT_EQ(by_columns->result, (ShardedLayout{two, {shard(2)}, {3, 5, 6}}));
+  EXPECT_TRUE(by_columns->input_gradient_is_partial);  // each rank has the summand of its columns
+  const auto by_rows = reading(shard(2), shard(1), replicate());
+  ASSERT_TRUE(by_rows);
+  EXPECT_EQ(by_rows->result, (ShardedLayout{two, {partial()}, {3, 5, 6}}));
+  EXPECT_FALSE(by_rows->input_gradient_is_partial);
+  EXPECT_EQ(reading(replicate(), replicate(), {})->result.placements[0], replicate());
+  EXPECT_EQ(reading(replicate(), shard(0), {})->result.placements[0], shard(2));
+  EXPECT_FALSE(reading(replicate(), shard(0), replicate()));  // the gradient of the bias would be gathered
+  EXPECT_FALSE(reading(shard(0), replicate(), replicate()));  // those of weight and bias would be partial
+  EXPECT_FALSE(reading(partial(), shard(0), shard(0)));       // the input would be reduced first
+  EXPECT_FALSE(reading(shard(1), shard(1), replicate()));
+}
+
+// Axis 0 computes by rows, axis 1 by columns.
+TEST(LayoutRules, EachAxisOfALinearFollowsItsOwnRule) {
+  const layout::MeshShape mesh({2, 3}, {"a", "b"});
+  const auto reading =
+      linear_reading({mesh, {shard(1), replicate()}, {5, 4}}, {mesh, {shard(1), shard(0)}, {6, 4}}, nullptr);
+  ASSERT_TRUE(reading);
+  EXPECT_EQ(reading->result, (ShardedLayout{mesh, {partial(), shard(1)}, {5, 6}}));
+  EXPECT_TRUE(reading->input_gradient_is_partial);
+}
+
 }  // namespace
 }  // namespace lockstep::plan

@@ -17,6 +17,7 @@ namespace {
 // The operation by which the dry run changes layouts itself.
 constexpr std::string_view change_name = "planned_change";
 constexpr std::string_view loss_name = "cross_entropy";
+constexpr std::string_view linear_name = "linear";
 
 struct Active {
   explicit Active(RankContext&) {}
@@ -117,7 +118,7 @@ void TracedLayouts::see_computed(std::string_view operation, const std::vector<T
 }
 
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
-  if (operation == change_name || see_sharded(operation, inputs)) return;
+  if (operation == change_name || see_sharded(operation, inputs, results)) return;
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;
@@ -146,23 +147,61 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
 }
 
 // An operation on sharded tensors: the engine computes it on local shards, by rules that the plan does not use. It may
-// redistribute them, unless it is local in any layout. Returns whether an operand is sharded.
-bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs) {
-  const int line = RankContext::current().scenario_line;
+// redistribute them first, unless it is local in any layout. Returns whether an operand is sharded.
+bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs,
+                                const std::vector<Tensor>& results) {
   for (const Tensor& input : inputs) {
     if (!input.defined() || !input.is_sharded()) continue;
-    if (operation == "redistribute")
-      planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", input.layout()->text()));
-    if (operation == "to_local") sharded_operand_ = input.layout()->text();
+    if (!sharded_.name.empty()) end_sharded(nullptr);  // the operation before it has no result: it is in place
+    if (operation == "redistribute") {
+      sharded_.first_forms.push_back(input);
+      sharded_.redistributed.push_back(results.at(0));
+    }
+    if (operation == "to_local") {
+      const auto at = std::find_if(sharded_.redistributed.begin(), sharded_.redistributed.end(),
+                                   [&](const Tensor& made) { return made.same_as(input); });
+      sharded_.operands.push_back(
+          at == sharded_.redistributed.end()
+              ? input
+              : sharded_.first_forms[static_cast<std::size_t>(at - sharded_.redistributed.begin())]);
+    }
     return true;
   }
-  if (operation == "from_local" || sharded_operand_.empty()) {
-    sharded_operand_.clear();
+  if (sharded_.operands.empty()) return false;
+  if (operation == "from_local") {
+    end_sharded(&results.at(0));
     return false;
   }
-  if (!plan::is_local_operation(operation))
-    planner_.leave_out_tensor_parallel(str("`", operation, "` of ", sharded_operand_, " in line ", line));
+  const bool is_local = plan::is_local_operation(operation);
+  if (sharded_.name.empty() || !is_local) sharded_.name = operation;
+  if (operation != linear_name && (!is_local || !sharded_.first_forms.empty())) end_sharded(nullptr);
   return false;
+}
+
+// The input of a linear collects partial gradients. For any other operation that is not local, the plan does not know
+// what it communicates. `result`: null if the operation has none, or if it ended a recomputation.
+void TracedLayouts::end_sharded(const Tensor* result) {
+  const ShardedOperation seen = std::exchange(sharded_, {});
+  const std::vector<Tensor>& operands = seen.operands;
+  const bool is_linear = seen.name == linear_name && (operands.size() == 2 || operands.size() == 3);
+  const auto reading = is_linear ? plan::linear_reading(*operands[0].layout(), *operands[1].layout(),
+                                                        operands.size() == 3 ? operands[2].layout().get() : nullptr)
+                                 : std::nullopt;
+  if (reading && (!result || reading->result == *result->layout())) {
+    if (!result || !reading->input_gradient_is_partial || !requires_grad(operands[0])) return;
+    collect_partial(operands[0]);
+    add_hook(*result, [open = find(operands[0])->open, owner = owner_](const Tensor&) {
+      *open = {true, owner};
+      return Tensor();
+    });
+    return;
+  }
+  const int line = RankContext::current().scenario_line;
+  for (const Tensor& form : seen.first_forms)
+    planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", form.layout()->text()));
+  if (!plan::is_local_operation(seen.name))
+    planner_.leave_out_tensor_parallel(
+        str("`", seen.name, "` of ", operands.front().layout()->text(), " in line ", line));
 }
 
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {

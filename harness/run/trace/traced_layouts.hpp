@@ -80,7 +80,8 @@ class TracedLayouts {
   plan::OpenGradientPtr collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout);
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void see_computed(std::string_view operation, const std::vector<Tensor>& inputs);
-  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
+  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  void end_sharded(const Tensor* result);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
@@ -100,7 +101,14 @@ class TracedLayouts {
   Report report_;
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
-  std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
+  // An operation on sharded tensors, while the engine computes it on their local shards.
+  struct ShardedOperation {
+    std::vector<Tensor> operands;     // as given
+    std::vector<Tensor> first_forms;  // of operands that the operation redistributes
+    std::vector<Tensor> redistributed;
+    std::string name;  // of the operation on local shards; empty until it runs
+  };
+  ShardedOperation sharded_;
   TracedLayouts* previous_ = nullptr;
   ComputedLosses losses_;
   OperationWatch watch_;
