@@ -112,6 +112,9 @@ std::vector<Tensor> TracedLayouts::ComputedLosses::results(const char* operation
 
 // A recomputation may end before it sees the results of its last operation.
 void TracedLayouts::see_computed(std::string_view operation, const std::vector<Tensor>& inputs) {
+  const auto is_sharded = [](const Tensor& input) { return input.defined() && input.is_sharded(); };
+  const bool is_next = !sharded_.operands.empty() && sharded_.name.empty() && operation != "from_local";
+  if (is_next && std::none_of(inputs.begin(), inputs.end(), is_sharded)) sharded_.name = operation;
   if (operation != loss_name || !std::exchange(losses_.is_computed, false)) return;
   if (inputs[0].is_sharded()) return;
   if (const Note* note = find(inputs[0]); note && note->layout) see_cross_entropy(inputs[0]);
@@ -199,7 +202,7 @@ void TracedLayouts::end_sharded(const Tensor* result) {
   const int line = RankContext::current().scenario_line;
   for (const Tensor& form : seen.first_forms)
     planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", form.layout()->text()));
-  if (!plan::is_local_operation(seen.name))
+  if (!seen.name.empty() && !plan::is_local_operation(seen.name))
     planner_.leave_out_tensor_parallel(
         str("`", seen.name, "` of ", operands.front().layout()->text(), " in line ", line));
 }
