@@ -86,6 +86,10 @@ class ShardPlan {
   void note_replicated(ModuleId module) { replicated_.insert(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
+  // The gradient of a parameter of a group is a partial sum over this axis from now on.
+  void note_partial_gradient(TensorId parameter, const Axis& axis) {
+    groups_[owner_of_.at(parameter)].choices.partial_gradients.insert_or_assign(parameter, axis);
+  }
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
   struct GatherInput {
     std::int64_t bytes = 0;  // of one rank

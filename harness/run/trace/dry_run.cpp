@@ -22,7 +22,13 @@ DryRun::DryRun()
                          [this](plan::TensorId id, const Tensor& full) { tensor_parallel_.note_full(id, full); }}),
       flat_optimizers_(planner_, shards_),
       watch_(planner_, model_, shards_),
-      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}),
+      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); },
+                          [this](const Tensor& leaf, const plan::Axis& axis) {
+                            const plan::TensorId id = model_.id_of(leaf);
+                            if (!planner_.shards().owns(id)) return false;
+                            planner_.shards().note_partial_gradient(id, axis);
+                            return true;
+                          }}),
       tensor_parallel_(planner_, model_, layouts_, watch_) {}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.

@@ -17,7 +17,10 @@ namespace {
 // The operation by which the dry run changes layouts itself.
 constexpr std::string_view change_name = "planned_change";
 constexpr std::string_view loss_name = "cross_entropy";
-constexpr std::string_view linear_name = "linear";
+
+bool is_one_with_weights(std::string_view operation) {
+  return operation == "linear" || operation == "layer_norm" || operation == "rms_norm";
+}
 
 struct Active {
   explicit Active(RankContext&) {}
@@ -177,34 +180,51 @@ bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Te
   }
   const bool is_local = plan::is_local_operation(operation);
   if (sharded_.name.empty() || !is_local) sharded_.name = operation;
-  if (operation != linear_name && (!is_local || !sharded_.first_forms.empty())) end_sharded(nullptr);
+  const bool has_weights = is_one_with_weights(operation);
+  if (!has_weights && (!is_local || !sharded_.first_forms.empty())) end_sharded(nullptr);
   return false;
 }
 
-// The input of a linear collects partial gradients. For any other operation that is not local, the plan does not know
-// what it communicates. `result`: null if the operation has none, or if it ended a recomputation.
+// For an operation that is neither local nor known to need no collective, the plan does not know what it communicates.
+// `result`: null if the operation has none, or if it ended a recomputation.
 void TracedLayouts::end_sharded(const Tensor* result) {
   const ShardedOperation seen = std::exchange(sharded_, {});
-  const std::vector<Tensor>& operands = seen.operands;
-  const bool is_linear = seen.name == linear_name && (operands.size() == 2 || operands.size() == 3);
-  const auto reading = is_linear ? plan::linear_reading(*operands[0].layout(), *operands[1].layout(),
-                                                        operands.size() == 3 ? operands[2].layout().get() : nullptr)
-                                 : std::nullopt;
-  if (reading && (!result || reading->result == *result->layout())) {
-    if (!result || !reading->input_gradient_is_partial || !requires_grad(operands[0])) return;
-    collect_partial(operands[0]);
-    add_hook(*result, [open = find(operands[0])->open, owner = owner_](const Tensor&) {
-      *open = {true, owner};
-      return Tensor();
-    });
-    return;
-  }
+  if (follow_weighted(seen, result)) return;
   const int line = RankContext::current().scenario_line;
   for (const Tensor& form : seen.first_forms)
     planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", form.layout()->text()));
   if (!seen.name.empty() && !plan::is_local_operation(seen.name))
     planner_.leave_out_tensor_parallel(
-        str("`", seen.name, "` of ", operands.front().layout()->text(), " in line ", line));
+        str("`", seen.name, "` of ", seen.operands.front().layout()->text(), " in line ", line));
+}
+
+// Returns whether the plan knows the operation.
+bool TracedLayouts::follow_weighted(const ShardedOperation& seen, const Tensor* result) {
+  std::vector<layout::ShardedLayout> layouts;
+  for (const Tensor& operand : seen.operands) layouts.push_back(*operand.layout());
+  const auto reading = plan::weighted_reading(seen.name, layouts);
+  if (!reading || (result && !(reading->result == *result->layout()))) return false;
+  if (!result || !requires_grad(*result)) return true;
+  if (reading->input_gradient_is_partial) leave_partial(seen.operands[0], *result);
+  for (const int axis : reading->partial_axes)
+    for (std::size_t i = 1; i < seen.operands.size(); ++i) {
+      const layout::MeshShape& mesh = layouts[i].mesh;
+      const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
+      const Tensor& operand = seen.operands[i];
+      if (!is_leaf(operand) || !requires_grad(operand) || !report_.partial_gradient(operand, over))
+        leave_partial(operand, *result);
+    }
+  return true;
+}
+
+// Backward of the result leaves a partial gradient of the operand.
+void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result) {
+  if (!requires_grad(operand)) return;
+  collect_partial(operand);
+  add_hook(result, [open = find(operand)->open, owner = owner_](const Tensor&) {
+    *open = {true, owner};
+    return Tensor();
+  });
 }
 
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {

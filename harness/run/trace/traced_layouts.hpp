@@ -27,6 +27,8 @@ class TracedLayouts {
   struct Report {
     std::function<void()> position;           // before collectives of the current step or module
     std::function<void()> backward_position;  // before those of a backward
+    // The gradient of a leaf is a partial sum over the axis. Returns whether a group reduces it.
+    std::function<bool(const Tensor&, const plan::Axis&)> partial_gradient;
   };
   TracedLayouts(plan::Planner& planner, Report report);
   ~TracedLayouts();
@@ -77,11 +79,20 @@ class TracedLayouts {
     std::int64_t offset = 0;
     Note note;
   };
+  // An operation on sharded tensors, while the engine computes it on their local shards.
+  struct ShardedOperation {
+    std::vector<Tensor> operands;     // as given
+    std::vector<Tensor> first_forms;  // of operands that the operation redistributes
+    std::vector<Tensor> redistributed;
+    std::string name;  // of the operation on local shards; empty until it runs
+  };
   plan::OpenGradientPtr collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout);
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void see_computed(std::string_view operation, const std::vector<Tensor>& inputs);
   bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void end_sharded(const Tensor* result);
+  bool follow_weighted(const ShardedOperation& seen, const Tensor* result);
+  void leave_partial(const Tensor& operand, const Tensor& result);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
@@ -101,13 +112,6 @@ class TracedLayouts {
   Report report_;
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
-  // An operation on sharded tensors, while the engine computes it on their local shards.
-  struct ShardedOperation {
-    std::vector<Tensor> operands;     // as given
-    std::vector<Tensor> first_forms;  // of operands that the operation redistributes
-    std::vector<Tensor> redistributed;
-    std::string name;  // of the operation on local shards; empty until it runs
-  };
   ShardedOperation sharded_;
   TracedLayouts* previous_ = nullptr;
   ComputedLosses losses_;
