@@ -17,13 +17,12 @@ std::int64_t rounded_up(std::int64_t value, std::int64_t step) {
 }  // namespace
 
 FlatLayout::FlatLayout(const std::vector<Dims>& sizes, int num_chunks, std::int64_t step) : num_chunks_(num_chunks) {
-  std::int64_t end = 0;
   for (const Dims& one : sizes) {
-    begins_.push_back(rounded_up(end, step));
+    begins_.push_back(rounded_up(total_, step));
     lengths_.push_back(static_cast<std::int64_t>(checked_bytes(one, 1, where)));
-    end = checked_add(begins_.back(), lengths_.back(), where);
+    total_ = checked_add(begins_.back(), lengths_.back(), where);
   }
-  chunk_ = rounded_up(end, num_chunks) / num_chunks;
+  chunk_ = rounded_up(total_, num_chunks) / num_chunks;
 }
 
 std::int64_t FlatLayout::padded() const { return checked_multiply(chunk_, num_chunks_, where); }

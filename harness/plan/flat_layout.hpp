@@ -24,6 +24,7 @@ class FlatLayout {
 
   std::int64_t chunk() const { return chunk_; }  // elements of one rank, padding included
   std::int64_t padded() const;                   // elements of all ranks
+  std::int64_t total() const { return total_; }  // without the padding at the end
   std::int64_t begin(std::size_t parameter) const { return begins_[parameter]; }
   // The elements of a parameter that the chunk of a rank holds; `begin` counts from the start of the chunk.
   struct Part {
@@ -34,7 +35,7 @@ class FlatLayout {
 
  private:
   std::vector<std::int64_t> begins_, lengths_;
-  std::int64_t chunk_ = 0;
+  std::int64_t chunk_ = 0, total_ = 0;
   int num_chunks_ = 1;
 };
 

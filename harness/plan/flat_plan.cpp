@@ -54,6 +54,24 @@ void Planner::flat_shard(const FlatUnit& unit, ShardChoices choices) {
   shards_.add_group({unit.module}, unit.parameters, std::move(choices));
 }
 
+// ---- state dicts ----
+void Planner::save_flat_state(const FlatState& state, StateType type) {
+  const bool shards = shards_.shard_axis_of_unit(state.unit).has_value();
+  if (shards && type == StateType::local) return;
+  shards_.gather_flat(state.unit, state.dtype);
+  if (shards && type == StateType::sharded) return;
+  for (const layout::ShardedLayout& layout : state.distributed)
+    tensor_parallel_.issue("", layout.mesh, gather_in_full(layout, tensor_parallel_.rank()), state.dtype);
+}
+
+void Planner::load_flat_state(ModuleId unit, const Dims& sizes, DType dtype, StateType type) {
+  const std::optional<Axis> axis = shards_.shard_axis_of_unit(unit);
+  if (!axis || type != StateType::sharded) return;
+  const layout::ShardedLayout piece{layout::MeshShape({axis->size}, {axis->name}), {layout::shard(0)}, sizes};
+  constexpr int any_member = 0;  // every rank sends a shard of the same size, with padding
+  tensor_parallel_.issue("", piece.mesh, gather_in_full(piece, any_member), dtype);
+}
+
 // One broadcast of all values per axis. With several dtypes, it may contain padding between them.
 void Planner::broadcast_states(const std::vector<FlatUnit>& units, const std::vector<Axis>& axes,
                                const std::string& owner) {

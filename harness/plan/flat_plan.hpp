@@ -14,6 +14,8 @@ struct ShardChoices;
 
 enum class FlatStrategy { full_shard, shard_grad_op, no_shard, hybrid_shard, hybrid_shard_grad_op };
 enum class BackwardPrefetch { before, after, none };
+// The types of state dicts: full tensors, a piece (Shard(0)) of each parameter, the chunks as they are.
+enum class StateType { full, sharded, local };
 
 struct FlatChoices {
   bool shards = true;   // false: every rank holds the flat parameter, and its gradient is all-reduced

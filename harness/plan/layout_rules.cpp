@@ -119,6 +119,35 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   return {};
 }
 
+std::optional<WeightedReading> weighted_reading(std::string_view operation,
+                                                const std::vector<ShardedLayout>& operands) {
+  const bool is_linear = operation == "linear", is_norm = operation == "layer_norm" || operation == "rms_norm";
+  if ((!is_linear && !is_norm) || operands.size() < 2 || operands.size() > 3) return {};
+  const ShardedLayout &input = operands[0], &weight = operands[1], &bias = operands.back();
+  if (!(input.mesh == weight.mesh) || !(input.mesh == bias.mesh) || input.sizes.empty()) return {};
+  const bool has_bias = operands.size() == 3;
+  const int last = input.sizes.size() - 1;
+  Dims sizes = input.sizes;
+  if (is_linear) sizes[last] = weight.sizes[0];
+  WeightedReading reading{{input.mesh, input.placements, sizes}, false, {}};
+  for (std::size_t axis = 0; axis < input.placements.size(); ++axis) {
+    const Placement x = input.placements[axis], w = weight.placements[axis];
+    const Placement b = has_bias ? bias.placements[axis] : layout::replicate();
+    Placement& result = reading.result.placements[axis];
+    if (is_linear && x.is_replicate() && w == layout::shard(0) && (!has_bias || b == layout::shard(0))) {
+      result = layout::shard(last);
+      reading.input_gradient_is_partial = true;
+    } else if (is_linear && x == layout::shard(last) && w == layout::shard(1) && b.is_replicate()) {
+      result = layout::partial();
+    } else if (!w.is_replicate() || !b.is_replicate() || x.is_partial() || x == layout::shard(last)) {
+      return {};
+    } else if (x.is_shard()) {
+      reading.partial_axes.push_back(static_cast<int>(axis));
+    }
+  }
+  return reading;
+}
+
 bool is_local_operation(std::string_view operation) {
   return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
          is_one_of(operation, of_two) || is_one_of(operation, of_shape) || operation == "sum" || operation == "mean" ||

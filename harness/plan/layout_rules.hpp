@@ -22,6 +22,25 @@ struct Operand {
 std::optional<layout::ShardedLayout> layout_after(std::string_view operation, const std::vector<Operand>& operands,
                                                   const Dims& sizes);
 
+// Operations with weights on sharded tensors, whose forward needs no collective. Per axis:
+//
+//   operation   input          weight      bias        result        partial gradients
+//   linear      Replicate      Shard(0)    Shard(0)    Shard(last)   that of the input
+//   linear      Shard(last)    Shard(1)    Replicate   Partial       none
+//   all three   Replicate      Replicate   Replicate   Replicate     none
+//   all three   Shard(other)   Replicate   Replicate   as the input  those of weight and bias
+//
+// `linear` has an input (..., in), a weight (out, in) and a bias (out). `layer_norm` and `rms_norm` have an input and
+// weights of its last dim. Operands are in this order; the bias may be missing.
+struct WeightedReading {
+  layout::ShardedLayout result;
+  bool input_gradient_is_partial = false;
+  std::vector<int> partial_axes;  // of the mesh, along which the gradients of weight and bias are partial
+};
+// Empty: unknown, for other operations and placements.
+std::optional<WeightedReading> weighted_reading(std::string_view operation,
+                                                const std::vector<layout::ShardedLayout>& operands);
+
 // Whether an operation on the local shards of its operands needs no collective, whatever their layout is.
 bool is_local_operation(std::string_view operation);
 

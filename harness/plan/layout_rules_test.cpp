@@ -1,5 +1,7 @@
 #include "harness/plan/layout_rules.hpp"
 
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace lockstep::plan {
@@ -93,6 +95,59 @@ TEST(LayoutRules, CrossEntropyExchangesWeightsThatNoRankHas) {
   const auto moves = cross_entropy_movements(both, {.divides_by_weights = true}, 3);
   EXPECT_EQ(moves, (std::vector<Movement>{
                        {"all_reduce", 1, 2}, {"all_reduce", 1, 2}, {"all_reduce", 1, 2}, {"all_reduce", 0, 1}}));
+}
+
+using Layouts = std::vector<ShardedLayout>;
+
+// x (3, 5, 4), weight (6, 4), bias (6): by columns, by rows, and on replicas.
+TEST(LayoutRules, LinearByColumnsAndByRowsNeedsNoCollective) {
+  const auto reading = [](const Placement& x, const Placement& weight, const std::optional<Placement>& bias) {
+    Layouts operands = {{two, {x}, {3, 5, 4}}, {two, {weight}, {6, 4}}};
+    if (bias) operands.push_back({two, {*bias}, {6}});
+    return weighted_reading("linear", operands);
+  };
+  const auto by_columns = reading(replicate(), shard(0), shard(0));
+  ASSERT_TRUE(by_columns);
+  EXPECT_EQ(by_columns->result, (ShardedLayout{two, {shard(2)}, {3, 5, 6}}));
+  EXPECT_TRUE(by_columns->input_gradient_is_partial);  // each rank has the summand of its columns
+  EXPECT_TRUE(by_columns->partial_axes.empty());
+  const auto by_rows = reading(shard(2), shard(1), replicate());
+  ASSERT_TRUE(by_rows);
+  EXPECT_EQ(by_rows->result, (ShardedLayout{two, {partial()}, {3, 5, 6}}));
+  EXPECT_FALSE(by_rows->input_gradient_is_partial);
+  EXPECT_EQ(reading(replicate(), replicate(), {})->result.placements[0], replicate());
+  EXPECT_EQ(reading(replicate(), shard(0), {})->result.placements[0], shard(2));
+  EXPECT_FALSE(reading(replicate(), shard(0), replicate()));  // the gradient of the bias would be gathered
+  EXPECT_FALSE(reading(partial(), shard(0), shard(0)));       // the input would be reduced first
+  EXPECT_FALSE(reading(shard(1), shard(1), replicate()));
+}
+
+// Each rank has the summand of its rows in the gradients of the weights.
+TEST(LayoutRules, WeightsOnPartsOfASequenceGetPartialGradients) {
+  for (const char* operation : {"linear", "layer_norm", "rms_norm"}) {
+    const Dims weight = operation == std::string("linear") ? Dims{4, 4} : Dims{4};
+    Layouts operands = {{two, {shard(1)}, {3, 5, 4}}, {two, {replicate()}, weight}, {two, {replicate()}, {4}}};
+    const auto reading = weighted_reading(operation, operands);
+    ASSERT_TRUE(reading) << operation;
+    EXPECT_EQ(reading->result, operands[0]);
+    EXPECT_FALSE(reading->input_gradient_is_partial);
+    EXPECT_EQ(reading->partial_axes, std::vector<int>{0});
+    operands[0].placements[0] = shard(2);  // a norm over a sharded dim
+    EXPECT_FALSE(weighted_reading(operation, operands));
+    operands[0].placements[0] = replicate();
+    EXPECT_TRUE(weighted_reading(operation, operands)->partial_axes.empty());
+    EXPECT_FALSE(weighted_reading("conv2d", operands));
+  }
+}
+
+// Axis 0 computes by rows, axis 1 by columns.
+TEST(LayoutRules, EachAxisOfALinearFollowsItsOwnRule) {
+  const layout::MeshShape mesh({2, 3}, {"a", "b"});
+  const auto reading =
+      weighted_reading("linear", {{mesh, {shard(1), replicate()}, {5, 4}}, {mesh, {shard(1), shard(0)}, {6, 4}}});
+  ASSERT_TRUE(reading);
+  EXPECT_EQ(reading->result, (ShardedLayout{mesh, {partial(), shard(1)}, {5, 6}}));
+  EXPECT_TRUE(reading->input_gradient_is_partial);
 }
 
 }  // namespace

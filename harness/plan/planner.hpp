@@ -68,6 +68,18 @@ class Planner {
   void flat_shard(const FlatUnit& unit, ShardChoices choices);
   // The start-up of sync_module_states: along the replicate axis first, then along the shard axis.
   void broadcast_states(const std::vector<FlatUnit>& units, const std::vector<Axis>& axes, const std::string& owner);
+  // State dicts of units: one tensor per parameter of a unit, its values or one key of the state of an optimizer. A
+  // unit that shards is gathered as a whole. Parameters of tensor parallelism, `distributed` on the ranks, are then
+  // gathered one by one, unless the state dict keeps them sharded.
+  struct FlatState {
+    ModuleId unit = 0;
+    DType dtype = DType::float32;
+    std::vector<layout::ShardedLayout> distributed{};
+  };
+  void save_flat_state(const FlatState& state, StateType type);
+  // Loading gathers the pieces of one parameter. `sizes`: of the parameter, or of this rank's part of it under tensor
+  // parallelism.
+  void load_flat_state(ModuleId unit, const Dims& sizes, DType dtype, StateType type);
   void set_flags(ModuleId module, const FlagChange& flags, bool recurse = true);
   ShardPlan& shards() { return shards_; }
   const ShardPlan& shards() const { return shards_; }

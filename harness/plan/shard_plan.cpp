@@ -172,12 +172,24 @@ void ShardPlan::summon(ModuleId module, const std::optional<SummonedGradients>& 
   if (group.parameters.empty() || !group.choices.flat->shards) return;
   const TensorId first = group.parameters.front();
   const DType stored = facts_.tensor(first).dtype;
-  issue(group, "all_gather", group.choices.shard, bytes_of({group.flat.padded()}, stored));
+  gather_flat(module, stored);
   if (!gradients) return;
   const std::size_t num_trained = gradients->original_parameters ? group.parameters.size() : 1;
   issue(group, "all_reduce", group.choices.shard, bytes_of({static_cast<std::int64_t>(num_trained)}, DType::int32));
   const DType type = gradients->compute_type ? compute_type(first) : stored;
-  issue(group, "all_gather", group.choices.shard, bytes_of({group.flat.padded()}, type));
+  gather_flat(module, type);
+}
+
+std::optional<Axis> ShardPlan::shard_axis_of_unit(ModuleId unit) const {
+  const Group& group = groups_[number(unit)];
+  if (group.parameters.empty() || !group.choices.flat->shards) return std::nullopt;
+  return group.choices.shard;
+}
+
+void ShardPlan::gather_flat(ModuleId unit, DType type) {
+  const Group& group = groups_[number(unit)];
+  if (const auto axis = shard_axis_of_unit(unit))
+    issue(group, "all_gather", *axis, bytes_of({group.flat.padded()}, type));
 }
 
 void ShardPlan::wait_for_unshard(ModuleId module) {

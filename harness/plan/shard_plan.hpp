@@ -86,6 +86,10 @@ class ShardPlan {
   void note_replicated(ModuleId module) { replicated_.insert(module); }
   bool owns(TensorId parameter) const { return owner_of_.contains(parameter); }
   void change(ModuleId module, const FlagChange& flags);
+  // The gradient of a parameter of a group is a partial sum over this axis from now on.
+  void note_partial_gradient(TensorId parameter, const Axis& axis) {
+    groups_[owner_of_.at(parameter)].choices.partial_gradients.insert_or_assign(parameter, axis);
+  }
   // A tensor that an all-gather extension sends instead of the shard of a parameter.
   struct GatherInput {
     std::int64_t bytes = 0;  // of one rank
@@ -138,6 +142,10 @@ class ShardPlan {
     bool original_parameters = true;  // a gradient per parameter, not one per unit
   };
   void summon(ModuleId module, const std::optional<SummonedGradients>& gradients);
+  // One all-gather of a flat parameter in this type; the states of the unit stay. Nothing if the unit does not shard.
+  void gather_flat(ModuleId unit, DType type);
+  // The axis that shards a unit; none if it does not shard.
+  std::optional<Axis> shard_axis_of_unit(ModuleId unit) const;
   void swap(ShardPlan& other);
   bool empty() const { return groups_.empty(); }
 

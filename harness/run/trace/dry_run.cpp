@@ -20,8 +20,15 @@ DryRun::DryRun()
                          [this](plan::TensorId id) { watch_.report_gradient(id); },
                          [this](plan::TensorId id) { return tensor_parallel_.layout_of(id) != nullptr; },
                          [this](plan::TensorId id, const Tensor& full) { tensor_parallel_.note_full(id, full); }}),
+      flat_optimizers_(planner_, shards_),
       watch_(planner_, model_, shards_),
-      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); }}),
+      layouts_(planner_, {[this] { watch_.report_position(); }, [this] { watch_.report_backward_position(); },
+                          [this](const Tensor& leaf, const plan::Axis& axis) {
+                            const plan::TensorId id = model_.id_of(leaf);
+                            if (!planner_.shards().owns(id)) return false;
+                            planner_.shards().note_partial_gradient(id, axis);
+                            return true;
+                          }}),
       tensor_parallel_(planner_, model_, layouts_, watch_) {}
 
 // There is no `default`: a new verb does not compile until its treatment is stated here.
@@ -42,7 +49,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::forward:
     case Verb::grad_scaler:
     case Verb::set_lr:
-    case Verb::zero_grad:
       return {&DryRun::run_as_is, OnError::ends_plan};
 
     // Performed by the verb's own function. It may need a value that only a run knows: then it is left out.
@@ -51,7 +57,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::reset_parameters:
     case Verb::set_gradient:
     case Verb::assign:
-    case Verb::init_optimizer_state:
       return {&DryRun::run_as_is, OnError::is_left_out};
 
     // Control steps: the interpreter walks their steps.
@@ -99,6 +104,10 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::clip_grad_norm, OnError::is_left_out};
     case Verb::step:
       return {&DryRun::step, OnError::ends_plan};
+    case Verb::zero_grad:
+      return {&DryRun::zero_grad, OnError::ends_plan};
+    case Verb::init_optimizer_state:
+      return {&DryRun::init_optimizer_state, OnError::is_left_out};
     case Verb::unscale:
       return {&DryRun::unscale, OnError::ends_plan};
     case Verb::update_scale:

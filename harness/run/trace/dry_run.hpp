@@ -19,6 +19,7 @@
 #include "harness/plan/planner.hpp"
 #include "harness/run/step_runner.hpp"
 #include "harness/run/trace/module_watch.hpp"
+#include "harness/run/trace/traced_flat_optimizers.hpp"
 #include "harness/run/trace/traced_layouts.hpp"
 #include "harness/run/trace/traced_model.hpp"
 #include "harness/run/trace/traced_shards.hpp"
@@ -74,9 +75,6 @@ class DryRun final : public StepRunner {
   Value leave_out(StepCall& call);
   Value let(StepCall& call);
   Value to_empty(StepCall& call);
-  Value state_dict(StepCall& call);
-  Value set_state_dict_type(StepCall& call);
-  Value load_state_dict(StepCall& call);
   Value save_checkpoint(StepCall& call);
   Value load_checkpoint(StepCall& call);
   Value backward(StepCall& call);
@@ -84,6 +82,8 @@ class DryRun final : public StepRunner {
   void plan_unscale(const ScalerPtr& scaler, const OptimizerPtr& optimizer);
   Value unscale(StepCall& call);
   Value step(StepCall& call);
+  Value zero_grad(StepCall& call);
+  Value init_optimizer_state(StepCall& call);
   Value update_scale(StepCall& call);
   Value observe(StepCall& call);
   Value hook(StepCall& call);
@@ -126,15 +126,21 @@ class DryRun final : public StepRunner {
                   const ShardPolicy& policy);
   void give_storage(const std::vector<plan::Planner::FlatUnit>& units, device::Device device) const;
 
+  // ---- dry_run_flat_state.cpp ----
+  Value state_dict(StepCall& call);
+  Value set_state_dict_type(StepCall& call);
+  Value load_state_dict(StepCall& call);
+  void load_into_units(const StepCall& call, const nn::ModulePtr& module);
+
   plan::Planner planner_;
   TracedModel model_;
   TracedShards shards_;
+  TracedFlatOptimizers flat_optimizers_;
   ModuleWatch watch_;
   TracedLayouts layouts_;
   TracedTensorParallel tensor_parallel_;
-  std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;    // since the last update of the scaler
-  std::map<plan::TensorId, MeshPtr> gather_meshes_;         // of sharded parameters: the ranks of their all-gathers
-  std::map<plan::ModuleId, std::string> state_dict_types_;  // of units of flat_shard; none: full
+  std::map<ScalerPtr, std::set<OptimizerPtr>> unscaled_;  // since the last update of the scaler
+  std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
   std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
   std::vector<std::string> unknown_values_;
   bool is_attempt_ = false;  // within a step that must raise

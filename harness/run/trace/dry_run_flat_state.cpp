@@ -1,32 +1,99 @@
-// State dicts of models with units of flat_shard in a dry run.
+// State dicts of models with units of flat_shard, and of their optimizers, in a dry run.
+#include <algorithm>
+#include <map>
+
+#include "engine/autograd/autograd.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/trace/dry_run.hpp"
+#include "harness/run/verbs/state_values.hpp"
 
 namespace lockstep::run {
 
+namespace {
+
+using OptimizerState = optim::Optimizer::StateDict;
+
+// The state with other names of its parameters.
+OptimizerState renamed(const OptimizerState& dict, const std::map<std::string, std::string>& names) {
+  OptimizerState made;
+  for (const auto& [name, tensors] : dict.state) made.state.emplace_back(names.at(name), tensors);
+  for (const auto& [of_group, options] : dict.groups) {
+    auto& group = made.groups.emplace_back();
+    for (const std::string& name : of_group) group.first.push_back(names.at(name));
+    group.second = options;
+  }
+  return made;
+}
+
+bool is_by_position(const StepCall& call) { return call.text("keyed_by") == "position"; }
+
+}  // namespace
+
 Value DryRun::set_state_dict_type(StepCall& call) {
-  for (const plan::ModuleId id : shards_.units_below(call.module("model").module))
-    state_dict_types_[id] = call.text("type");
+  const std::string type = call.text("type");
+  TracedShards::StateSettings settings;
+  settings.type = type == "full"      ? plan::StateType::full
+                  : type == "sharded" ? plan::StateType::sharded
+                                      : plan::StateType::local;
+  settings.on_host = call.boolean("cpu");
+  settings.only_first_rank = call.boolean("rank0_only");
+  shards_.set_state_settings(call.module("model").module, settings);
   return Value();
 }
 
-// One all-gather per unit that shards. The values of full state dicts are known here, with their sizes.
 Value DryRun::state_dict(StepCall& call) {
+  const NoGrad no_grad;
   const Value of = call.value("of");
-  if (!of.is(Value::Kind::module)) return run_verb(call);
-  const std::vector<plan::ModuleId> units = shards_.units_below(of.as_module("of"));
-  if (units.empty()) return run_verb(call);
+  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>(); optimizer && flat_optimizers_.converts(*optimizer)) {
+    watch_.report_position();
+    const OptimizerState dict = flat_optimizers_.state_of(*optimizer);
+    if (!is_by_position(call)) return value_of_state(dict, state_form_of(call));
+    std::map<std::string, std::string> positions;
+    for (const auto& [of_group, options] : dict.groups)
+      for (const std::string& name : of_group) positions.emplace(name, std::to_string(positions.size()));
+    return value_of_state(renamed(dict, positions), state_form_of(call));
+  }
+  if (!of.is(Value::Kind::module) || shards_.units_below(of.as_module("of")).empty()) return run_verb(call);
   watch_.report_position();
-  const auto at = state_dict_types_.find(units.front());
-  const std::string type = at == state_dict_types_.end() ? "full" : at->second;
-  if (type != "local")
-    for (const plan::ModuleId id : units) planner_.shards().summon(id, std::nullopt);
-  shards_.follow();
-  if (type != "full") throw Error(str("a ", type, " state dict of units of flat_shard is known in a run only"));
-  shards_.show_full(units, {});
-  const Value state = run_verb(call);
-  shards_.hide_full(units, false, false);
-  return state;
+  return value_of_state(shards_.state_of(of.as_module("of")), state_form_of(call));
+}
+
+// Values from rank 0 change neither types nor devices, so that the plan needs no load of them.
+Value DryRun::load_state_dict(StepCall& call) {
+  const NoGrad no_grad;
+  const Value into = call.value("into");
+  const bool from_first = call.boolean("broadcast_from_rank0");
+  if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>(); module && !shards_.units_below(*module).empty()) {
+    load_into_units(call, *module);
+  } else if (!from_first) {
+    const OptimizerPtr* optimizer = into.get_if<OptimizerPtr>();
+    if (!optimizer || !flat_optimizers_.converts(*optimizer)) return run_verb(call);
+    watch_.report_position();
+    OptimizerState dict = optimizer_state_of(call.value("state"));
+    if (is_by_position(call)) {
+      std::map<std::string, std::string> names;
+      for (std::string& name : flat_optimizers_.original_names(*optimizer))
+        names.emplace(std::to_string(names.size()), std::move(name));
+      dict = renamed(dict, names);
+    }
+    flat_optimizers_.load_state(*optimizer, dict);
+  } else if (module) {
+    nn::settle(*module);
+  }
+  return Value();
+}
+
+// Only pieces are gathered, so that no other state needs to be known. One of rank 0 has all names.
+void DryRun::load_into_units(const StepCall& call, const nn::ModulePtr& module) {
+  watch_.report_position();
+  const bool gathers = shards_.state_settings(module).type == plan::StateType::sharded;
+  std::optional<Value> state;
+  if (gathers && !call.boolean("broadcast_from_rank0")) state = call.value("state");
+  shards_.load_state(module, [&](const std::string& path, DType held) -> std::optional<DType> {
+    if (!state) return held;
+    const Value* found = state->find(Key(path));
+    return found ? std::optional(found->as_tensor(path).dtype()) : std::nullopt;
+  });
 }
 
 }  // namespace lockstep::run

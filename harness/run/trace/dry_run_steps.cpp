@@ -56,19 +56,6 @@ Value DryRun::to_empty(StepCall& call) {
   return Value();
 }
 
-// Values from rank 0 change neither types nor devices, so that the plan needs no load.
-Value DryRun::load_state_dict(StepCall& call) {
-  if (const Value into = call.value("into");
-      into.is(Value::Kind::module) && !shards_.units_below(into.as_module("into")).empty()) {
-    nn::settle(into.as_module("into"));
-    return Value();
-  }
-  if (!call.boolean("broadcast_from_rank0")) return run_verb(call);
-  const Value into = call.value("into");
-  if (const nn::ModulePtr* module = into.get_if<nn::ModulePtr>()) nn::settle(*module);
-  return Value();
-}
-
 namespace {
 
 // Calls `visit` for each value of the state of a checkpoint.
@@ -113,8 +100,11 @@ Value DryRun::load_checkpoint(StepCall& call) {
   settle_modules(state);
   const auto saved = saved_optimizer_state_.find(call.text("folder"));
   if (saved == saved_optimizer_state_.end() || saved->second)
-    visit_state(state, [](const Value& value) {
-      if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>()) (*optimizer)->init_state();
+    visit_state(state, [this](const Value& value) {
+      if (const OptimizerPtr* optimizer = value.get_if<OptimizerPtr>()) {
+        (*optimizer)->init_state();
+        flat_optimizers_.note_init(*optimizer);
+      }
     });
   if (!call.step.as.empty()) throw Error("the values of a checkpoint are known in a run only");
   return Value();
@@ -170,14 +160,45 @@ Value DryRun::unscale(StepCall& call) {
   return run_verb(call);
 }
 
+namespace {
+
+std::vector<Tensor> tensors_of(optim::Optimizer& optimizer) {
+  std::vector<Tensor> tensors;
+  for (const optim::Group& group : optimizer.groups())
+    for (const optim::ParameterRef& parameter : group.parameters) tensors.push_back(parameter.get());
+  return tensors;
+}
+
+}  // namespace
+
 Value DryRun::step(StepCall& call) {
   if (call.has("scaler"))
     plan_unscale(call.value("scaler").as_scaler("scaler"), call.value("optimizer").as_optimizer("optimizer"));
   Value done = run_verb(call);
-  std::vector<Tensor> stepped;
-  for (const optim::Group& group : call.value("optimizer").as_optimizer("optimizer")->groups())
-    for (const optim::ParameterRef& parameter : group.parameters) stepped.push_back(parameter.get());
-  shards_.note_step(stepped);
+  const OptimizerPtr optimizer = call.value("optimizer").as_optimizer("optimizer");
+  flat_optimizers_.note_step(optimizer);
+  shards_.note_step(tensors_of(*optimizer));
+  return done;
+}
+
+Value DryRun::init_optimizer_state(StepCall& call) {
+  Value done = run_verb(call);
+  flat_optimizers_.note_init(call.value("optimizer").as_optimizer("optimizer"));
+  return done;
+}
+
+Value DryRun::zero_grad(StepCall& call) {
+  Value done = run_verb(call);
+  if (!call.boolean("set_to_none")) return done;
+  const Value of = call.value("of");
+  if (const OptimizerPtr* optimizer = of.get_if<OptimizerPtr>()) {
+    shards_.note_no_gradients(tensors_of(**optimizer));
+    return done;
+  }
+  std::vector<Tensor> parameters;
+  for (const nn::NamedParameter& entry : nn::named_parameters(of.as_module("of")))
+    parameters.push_back(entry.trained());
+  shards_.note_no_gradients(parameters);
   return done;
 }
 

@@ -8,6 +8,7 @@
 #include "engine/autograd/watch.hpp"
 #include "engine/comm/recorder.hpp"
 #include "engine/core/rank_context.hpp"
+#include "harness/run/trace/traced_layouts.hpp"
 
 namespace lockstep::run {
 
@@ -51,6 +52,8 @@ void ModuleWatch::before_forward(plan::ModuleId id, nn::Module& module, nn::Inpu
   prepare_inputs(id, inputs);
   if (!watches_backward) return;
   nn::Structure all = nn::Structure::list({nn::Structure::list(inputs.positional), nn::Structure::map(inputs.named)});
+  if (TracedLayouts* layouts = TracedLayouts::active())
+    for (const Tensor& tensor : nn::tensors_of(all)) layouts->collect_partial(tensor);
   all = nn::with_tensors(all, watch_passing(nn::tensors_of(all), [this, id] {
                            report_backward_position();
                            planner_.backward_leaves(id);

@@ -196,5 +196,31 @@ TEST(PlanTensorParallel, NamesEverythingOfACaseWithoutAPlan) {
   EXPECT_THAT(verdict.left_out, ElementsAre(HasSubstr("1 other collective: ")));
 }
 
+// Parameters that the steps distribute. By columns and then by rows: full_tensor, outside of modules, reduces the
+// result, and backward the gradient of the input, once for its two uses.
+constexpr const char* distributed = R"yaml(
+  - seed: 1
+  - model: Sequential(Linear(3, 4), GELU(), Linear(4, 5))
+    as: net
+  - set_parameter: {parameter: net.0.weight, to: "distribute(detach(net.0.weight), all_ranks, [shard(0)])"}
+  - set_parameter: {parameter: net.0.bias, to: "distribute(detach(net.0.bias), all_ranks, [shard(0)])"}
+  - set_parameter: {parameter: net.2.weight, to: "distribute(detach(net.2.weight), all_ranks, [shard(1)])"}
+  - set_parameter: {parameter: net.2.bias, to: "distribute(detach(net.2.bias), all_ranks, [replicate()])"}
+  - model: Linear(2, 2)
+    as: other
+  - replicate: other
+  - let: {x: "requires_grad(distribute(randn(2, 3), all_ranks, [replicate()]))"}
+  - forward: {loss: "sum(full_tensor(net(x)))"}
+  - forward: {loss: "loss + sum(full_tensor(net(x)))"}
+  - backward: loss
+  - expect: x.grad.placements == [replicate()]
+)yaml";
+
+TEST(PlanTensorParallel, LinearOnDistributedParametersFollowsThePlan) {
+  const Ran ran = run_steps(distributed, ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  EXPECT_EQ(planned(ran), (Counts{{"other all_reduce dp", 2}, {"backward all_reduce dp", 1}}));
+}
+
 }  // namespace
 }  // namespace lockstep::run

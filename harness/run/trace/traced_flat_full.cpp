@@ -18,12 +18,11 @@ Tensor full_tensor_of(const Dims& sizes, const LayoutPtr& inner, DType dtype, de
 
 }  // namespace
 
-// A rank without elements of the parameter knows only that some rank has reduced gradients.
+// A rank without elements of the parameter has no gradient of it, whatever other ranks have.
 bool TracedShards::has_gradient(const Group& group, const Parameter& parameter) {
-  const FlatUnit& unit = *group.flat;
   const Tensor& mine = trained(group, parameter);
   if (!requires_grad(mine)) return false;
-  return mine.num_elements() > 0 ? grad(mine).defined() : unit.has_reduced;
+  return mine.num_elements() > 0 ? grad(mine).defined() : parameter.has_gradient;
 }
 
 void TracedShards::show_full(const std::vector<plan::ModuleId>& ids, const Summon& summon) {
@@ -64,6 +63,7 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     for (Parameter& parameter : group.parameters) {
       const bool has = grad(parameter.slots.front().get().tensor).defined();
       found = found || has;
+      if (writes_gradients) parameter.has_gradient = has;
       if (writes_gradients && !unit.slot)
         give_gradient(group, parameter.shard, has && parameter.shard.num_elements() > 0);
       for (const Slot& slot : parameter.slots) {
@@ -73,7 +73,6 @@ void TracedShards::hide_full(const std::vector<plan::ModuleId>& ids, bool writes
     }
     if (unit.slot) unit.slot->get().listed = true;
     if (writes_gradients && unit.slot) give_gradient(group, unit.chunk, found);
-    if (writes_gradients) unit.has_reduced = found;
     if (writes_values) unit.chunk.bump_version();
     unit.shows_full = false;
   }
@@ -102,18 +101,35 @@ std::vector<plan::Planner::Gradient> TracedShards::gradients_of_part(const Tenso
   return gradients;
 }
 
+std::optional<TracedShards::TrainedPart> TracedShards::trained_as(const Tensor& tensor) const {
+  for (const Group& group : groups_) {
+    if (!group.flat || group.parameters.empty()) continue;
+    if (group.flat->slot && tensor.same_as(group.flat->chunk)) return TrainedPart{group.flat->id, 0, true};
+    for (std::size_t i = 0; i < group.parameters.size(); ++i)
+      if (tensor.same_as(group.parameters[i].shard)) return TrainedPart{group.flat->id, i, false};
+  }
+  return std::nullopt;
+}
+
 // Where this rank holds elements that the step changes, the step itself has changed the chunk.
 void TracedShards::note_step(const std::vector<Tensor>& stepped) {
-  for (Group& group : groups_) {
-    if (!group.flat || !group.flat->has_reduced) continue;
-    bool holds_parameter = false, holds_elements = false;
-    for (const Tensor& tensor : stepped) {
-      if (tensor.storage() != group.flat->storage || !requires_grad(tensor)) continue;
-      holds_parameter = true;
-      holds_elements = holds_elements || tensor.num_elements() > 0;
-    }
-    if (holds_parameter && !holds_elements) group.flat->chunk.bump_version();
+  std::map<plan::ModuleId, bool> changed;  // by the step itself, on this rank
+  for (const Tensor& tensor : stepped) {
+    const std::optional<TrainedPart> part = trained_as(tensor);
+    if (!part || part->is_chunk) continue;
+    const Group& group = unit(part->unit);
+    if (!has_gradient(group, group.parameters[part->index])) continue;
+    bool& here = changed.emplace(part->unit, false).first->second;
+    here = here || tensor.num_elements() > 0;
   }
+  for (const auto& [id, here] : changed)
+    if (!here) groups_[group_of_.at(id)].flat->chunk.bump_version();
+}
+
+void TracedShards::note_no_gradients(const std::vector<Tensor>& tensors) {
+  for (const Tensor& tensor : tensors)
+    if (const std::optional<TrainedPart> part = trained_as(tensor); part && !part->is_chunk)
+      groups_[group_of_.at(part->unit)].parameters[part->index].has_gradient = false;
 }
 
 }  // namespace lockstep::run

@@ -159,13 +159,12 @@ std::vector<plan::Planner::Gradient> TracedShards::norms_of_unit(plan::ModuleId 
 // A parameter without elements on this rank gets none.
 std::vector<Tensor> TracedShards::give_gradients(Group& group) {
   FlatUnit& unit = *group.flat;
-  unit.has_reduced = true;
   std::vector<Tensor> given;
-  if (unit.slot)
-    given.push_back(unit.chunk);
-  else
-    for (const Parameter& parameter : group.parameters)
-      if (requires_grad(parameter.shard) && parameter.shard.num_elements() > 0) given.push_back(parameter.shard);
+  for (Parameter& parameter : group.parameters) {
+    parameter.has_gradient = requires_grad(trained(group, parameter));
+    if (!unit.slot && parameter.has_gradient && parameter.shard.num_elements() > 0) given.push_back(parameter.shard);
+  }
+  if (unit.slot) given.push_back(unit.chunk);
   for (const Tensor& shard : given) give_gradient(group, shard, true);
   return given;
 }

@@ -18,6 +18,10 @@ namespace {
 constexpr std::string_view change_name = "planned_change";
 constexpr std::string_view loss_name = "cross_entropy";
 
+bool is_one_with_weights(std::string_view operation) {
+  return operation == "linear" || operation == "layer_norm" || operation == "rms_norm";
+}
+
 struct Active {
   explicit Active(RankContext&) {}
   TracedLayouts* layouts = nullptr;
@@ -111,12 +115,16 @@ std::vector<Tensor> TracedLayouts::ComputedLosses::results(const char* operation
 
 // A recomputation may end before it sees the results of its last operation.
 void TracedLayouts::see_computed(std::string_view operation, const std::vector<Tensor>& inputs) {
+  const auto is_sharded = [](const Tensor& input) { return input.defined() && input.is_sharded(); };
+  const bool is_next = !sharded_.operands.empty() && sharded_.name.empty() && operation != "from_local";
+  if (is_next && std::none_of(inputs.begin(), inputs.end(), is_sharded)) sharded_.name = operation;
   if (operation != loss_name || !std::exchange(losses_.is_computed, false)) return;
+  if (inputs[0].is_sharded()) return;
   if (const Note* note = find(inputs[0]); note && note->layout) see_cross_entropy(inputs[0]);
 }
 
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
-  if (operation == change_name || see_sharded(operation, inputs)) return;
+  if (operation == change_name || see_sharded(operation, inputs, results)) return;
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;
@@ -145,22 +153,35 @@ void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs
 }
 
 // An operation on sharded tensors: the engine computes it on local shards, by rules that the plan does not use. It may
-// redistribute them, unless it is local in any layout. Returns whether an operand is sharded.
-bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs) {
-  const int line = RankContext::current().scenario_line;
+// redistribute them first, unless it is local in any layout. Returns whether an operand is sharded.
+bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Tensor>& inputs,
+                                const std::vector<Tensor>& results) {
   for (const Tensor& input : inputs) {
     if (!input.defined() || !input.is_sharded()) continue;
-    if (operation == "redistribute")
-      planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", input.layout()->text()));
-    if (operation == "to_local") sharded_operand_ = input.layout()->text();
+    if (!sharded_.name.empty()) end_sharded(nullptr);  // the operation before it has no result: it is in place
+    if (operation == "redistribute") {
+      sharded_.first_forms.push_back(input);
+      sharded_.redistributed.push_back(results.at(0));
+    }
+    if (operation == "to_local") {
+      const auto at = std::find_if(sharded_.redistributed.begin(), sharded_.redistributed.end(),
+                                   [&](const Tensor& made) { return made.same_as(input); });
+      sharded_.operands.push_back(
+          at == sharded_.redistributed.end()
+              ? input
+              : sharded_.first_forms[static_cast<std::size_t>(at - sharded_.redistributed.begin())]);
+    }
     return true;
   }
-  if (operation == "from_local" || sharded_operand_.empty()) {
-    sharded_operand_.clear();
+  if (sharded_.operands.empty()) return false;
+  if (operation == "from_local") {
+    end_sharded(&results.at(0));
     return false;
   }
-  if (!plan::is_local_operation(operation))
-    planner_.leave_out_tensor_parallel(str("`", operation, "` of ", sharded_operand_, " in line ", line));
+  const bool is_local = plan::is_local_operation(operation);
+  if (sharded_.name.empty() || !is_local) sharded_.name = operation;
+  const bool has_weights = is_one_with_weights(operation);
+  if (!has_weights && (!is_local || !sharded_.first_forms.empty())) end_sharded(nullptr);
   return false;
 }
 
@@ -172,6 +193,49 @@ void TracedLayouts::set_loss(const LossOptions& options) {
   if (weight && !weight->layout) unplanned_loss_ = weight->unknown_because;
   if (weight && weight->layout && layout::has_partial(*weight->layout))
     unplanned_loss_ = str("`cross_entropy` with the weight ", weight->layout->text());
+}
+
+// For an operation that is neither local nor known to need no collective, the plan does not know what it communicates.
+// `result`: null if the operation has none, or if it ended a recomputation.
+void TracedLayouts::end_sharded(const Tensor* result) {
+  const ShardedOperation seen = std::exchange(sharded_, {});
+  if (follow_weighted(seen, result)) return;
+  const int line = RankContext::current().scenario_line;
+  for (const Tensor& form : seen.first_forms)
+    planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", form.layout()->text()));
+  if (!seen.name.empty() && !plan::is_local_operation(seen.name))
+    planner_.leave_out_tensor_parallel(
+        str("`", seen.name, "` of ", seen.operands.front().layout()->text(), " in line ", line));
+}
+
+// Returns whether the plan knows the operation.
+bool TracedLayouts::follow_weighted(const ShardedOperation& seen, const Tensor* result) {
+  std::vector<layout::ShardedLayout> layouts;
+  layouts.reserve(seen.operands.size());
+  for (const Tensor& operand : seen.operands) layouts.push_back(*operand.layout());
+  const auto reading = plan::weighted_reading(seen.name, layouts);
+  if (!reading || (result && !(reading->result == *result->layout()))) return false;
+  if (!result || !requires_grad(*result)) return true;
+  if (reading->input_gradient_is_partial) leave_partial(seen.operands[0], *result);
+  for (const int axis : reading->partial_axes)
+    for (std::size_t i = 1; i < seen.operands.size(); ++i) {
+      const layout::MeshShape& mesh = layouts[i].mesh;
+      const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
+      const Tensor& operand = seen.operands[i];
+      if (!is_leaf(operand) || !requires_grad(operand) || !report_.partial_gradient(operand, over))
+        leave_partial(operand, *result);
+    }
+  return true;
+}
+
+// Backward of the result leaves a partial gradient of the operand.
+void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result) {
+  if (!requires_grad(operand)) return;
+  collect_partial(operand);
+  add_hook(result, [open = find(operand)->open, owner = owner_](const Tensor&) {
+    *open = {true, owner};
+    return Tensor();
+  });
 }
 
 void TracedLayouts::see_cross_entropy(const Tensor& logits) {
@@ -202,6 +266,23 @@ Tensor TracedLayouts::as_noted(const Tensor& tensor, std::function<void()> in_ba
   return made;
 }
 
+void TracedLayouts::collect_partial(const Tensor& tensor) {
+  if (!tensor.is_sharded() || !requires_grad(tensor)) return;
+  const layout::ShardedLayout& layout = *tensor.layout();
+  const TensorImpl* leaf = is_leaf(tensor) ? &tensor.impl() : nullptr;
+  const Note* known = find(tensor);
+  if (known && known->layout && *known->layout == layout && (!leaf || known->leaf == leaf)) return;
+  note(tensor, {layout, {}, collect_gradient(tensor, layout), leaf});
+}
+
+Tensor TracedLayouts::input_as_noted(const Tensor& tensor) {
+  collect_partial(tensor);
+  Tensor made = as_noted(tensor);
+  const Note* source = tensor.is_sharded() ? find(tensor) : nullptr;
+  if (source && source->open) note(made, {*tensor.layout(), {}, source->open});
+  return made;
+}
+
 Tensor TracedLayouts::changed(const Tensor& tensor, plan::Change change, bool keep_sharded) {
   const bool is_noted = find(tensor) != nullptr;
   const layout::ShardedLayout to = change.result_layout();
@@ -228,24 +309,28 @@ void TracedLayouts::issue_forward(const Tensor& tensor, const plan::Change& chan
   });
 }
 
-Tensor TracedLayouts::redistributed(const Tensor& tensor, const plan::Change& change) {
+Tensor TracedLayouts::redistributed(const Tensor& tensor, plan::Change change) {
   issue_forward(tensor, change);
+  change.result = std::make_shared<plan::OpenGradient>();
   const LayoutPtr to = shared(change.result_layout());
   const Tensor local =
       empty(layout::local_sizes(*to, planner_.tensor_parallel().rank()), tensor.dtype(), tensor.device());
-  return record(
+  Tensor made = record(
       change_name.data(), make_sharded(local, to), {tensor}, {},
       [this, change, like = detach(tensor)](const Backward&) -> Gradients {
         report_.backward_position();
         planner_.tensor_parallel().backward(change);
         return {make_sharded(empty(like.sizes(), like.dtype(), like.device()), layout::gradient_layout(like.layout()))};
       });
+  note(made, {*to, {}, change.result});
+  return made;
 }
 
 Tensor TracedLayouts::redistribute(const Tensor& tensor, const Placements& placements) {
   const plan::Value value = value_of(tensor);
-  if (!value.layout) return lockstep::redistribute(tensor, placements);  // throws: the tensor is plain
-  layout::with_placements(*value.layout, placements);                    // throws for placements that do not fit
+  if (!value.layout) return lockstep::redistribute(tensor, placements);                 // throws: the tensor is plain
+  const layout::ShardedLayout to = layout::with_placements(*value.layout, placements);  // throws if they do not fit
+  if (tensor.is_sharded() && to == *value.layout) return tensor;
   const plan::Change change = plan::TensorParallelPlan::by_step(owner_, *value.layout, placements, value.dtype);
   return tensor.is_sharded() ? redistributed(tensor, change) : changed(tensor, change, true);
 }

@@ -29,6 +29,8 @@ class TracedLayouts {
   struct Report {
     std::function<void()> position;           // before collectives of the current step or module
     std::function<void()> backward_position;  // before those of a backward
+    // The gradient of a leaf is a partial sum over the axis. Returns whether a group reduces it.
+    std::function<bool(const Tensor&, const plan::Axis&)> partial_gradient;
   };
   TracedLayouts(plan::Planner& planner, Report report);
   ~TracedLayouts();
@@ -42,6 +44,7 @@ class TracedLayouts {
     std::optional<layout::ShardedLayout> layout;  // empty: unknown
     std::string unknown_because;
     plan::OpenGradientPtr open{};
+    const TensorImpl* leaf = nullptr;  // a sharded one whose partial gradients `open` collects
   };
   // Aliases have the note of their tensor. The pointer is valid until the next note.
   const Note* find(const Tensor& tensor) const;
@@ -53,6 +56,10 @@ class TracedLayouts {
   // The value of a sharded tensor: full sizes, and a note. A plain or noted tensor is returned as it is. `in_backward`
   // runs when the gradient of the value is complete.
   Tensor as_noted(const Tensor& tensor, std::function<void()> in_backward = {});
+  // Before a sharded tensor goes into a module: the partial gradients of all its uses are reduced once, when they are
+  // complete, at the leaf or the operation that made it. Watches between the two do not reduce them.
+  void collect_partial(const Tensor& tensor);
+  Tensor input_as_noted(const Tensor& tensor);  // after collect_partial()
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
@@ -76,16 +83,26 @@ class TracedLayouts {
     std::int64_t offset = 0;
     Note note;
   };
+  // An operation on sharded tensors, while the engine computes it on their local shards.
+  struct ShardedOperation {
+    std::vector<Tensor> operands;     // as given
+    std::vector<Tensor> first_forms;  // of operands that the operation redistributes
+    std::vector<Tensor> redistributed;
+    std::string name;  // of the operation on local shards; empty until it runs
+  };
   plan::OpenGradientPtr collect_gradient(const Tensor& tensor, const layout::ShardedLayout& layout);
   void see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void see_computed(std::string_view operation, const std::vector<Tensor>& inputs);
-  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs);
+  bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
+  void end_sharded(const Tensor* result);
+  bool follow_weighted(const ShardedOperation& seen, const Tensor* result);
+  void leave_partial(const Tensor& operand, const Tensor& result);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;
   // A tensor of these sizes that depends on `tensor`.
   Tensor derived(const Tensor& tensor, const Dims& sizes, std::function<void()> in_backward) const;
   void issue_forward(const Tensor& tensor, const plan::Change& change);
-  Tensor redistributed(const Tensor& tensor, const plan::Change& change);
+  Tensor redistributed(const Tensor& tensor, plan::Change change);
 
   // Notes whether the results of a loss were computed. A selective checkpoint that has saved them
   // repeats none of its collectives.
@@ -100,8 +117,8 @@ class TracedLayouts {
   std::map<const Storage*, std::vector<Entry>> entries_;
   std::string owner_;
   plan::Loss loss_;
-  std::string unplanned_loss_;   // why the collectives of the loss are not planned
-  std::string sharded_operand_;  // the layout of the operand of an operation on sharded tensors, while it runs
+  std::string unplanned_loss_;  // why the collectives of the loss are not planned
+  ShardedOperation sharded_;
   TracedLayouts* previous_ = nullptr;
   ComputedLosses losses_;
   OperationWatch watch_;

@@ -61,16 +61,41 @@ class TracedShards {
     LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
     Dims sizes{};               // of the full parameter
     Tensor shard, post_forward_shard, full;
+    bool has_gradient = false;  // of a unit: some rank with elements of it has one
   };
-  // Shards the parameters of one group, which the planner knows already.
-  void add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
-                 std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy);
   struct UnitSettings {
     plan::FlatChoices choices;
     bool original_parameters = true;
     bool keeps_compute_type = false;  // gradients of optimizers have the type of the computation
     std::optional<DType> buffer{};
   };
+  // The choices of set_state_dict_type.
+  struct StateSettings {
+    plan::StateType type = plan::StateType::full;
+    bool on_host = false, only_first_rank = false;
+  };
+  struct FlatUnit {
+    UnitSettings settings;
+    plan::ModuleId id = 0;
+    std::vector<nn::ModulePtr> modules;
+    plan::FlatLayout layout{};
+    int rank = 0;                // on the shard axis
+    Tensor chunk{};              // of this rank, which the shards are views of
+    StoragePtr storage{};        // of the chunk when the views were made
+    std::optional<Slot> slot{};  // of the chunk, without the original parameters
+    bool casts_buffers = false;  // until the first forward of the root
+    StateSettings state{};
+    bool shows_full = false;  // the slots hold full parameters, outside forward and backward
+  };
+  struct Group {
+    ShardPolicy policy;
+    MeshPtr mesh;
+    std::vector<Parameter> parameters;
+    std::optional<FlatUnit> flat{};
+  };
+  // Shards the parameters of one group, which the planner knows already.
+  void add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
+                 std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy);
   // The same for a unit of flat_shard. `parameters` in the order of the flat parameter, `modules`: those of the unit,
   // its own first.
   void add_unit(plan::ModuleId id, const std::vector<nn::ModulePtr>& modules, std::vector<Parameter> parameters,
@@ -82,6 +107,21 @@ class TracedShards {
   void show_full(const std::vector<plan::ModuleId>& ids, const Summon& summon);
   void hide_full(const std::vector<plan::ModuleId>& ids, bool writes_values, bool writes_gradients);
   std::vector<plan::ModuleId> units_below(const nn::ModulePtr& module) const;  // in module pre-order
+  const Group& unit(plan::ModuleId id) const { return groups_[group_of_.at(id)]; }
+  // What a tensor that optimizers update stands for: the chunk of a unit, or one parameter of it.
+  struct TrainedPart {
+    plan::ModuleId unit = 0;
+    std::size_t index = 0;
+    bool is_chunk = false;
+  };
+  std::optional<TrainedPart> trained_as(const Tensor& tensor) const;
+  // Whether some rank has a gradient of a parameter of a unit.
+  static bool has_gradient(const Group& group, const Parameter& parameter);
+  // The layout of a parameter in a sharded state dict.
+  static LayoutPtr piece_layout(const Group& group, const Parameter& parameter);
+  // The tensor of a parameter in a full or sharded state dict of the unit.
+  static Tensor state_tensor(const Group& group, const Parameter& parameter, DType dtype,
+                             const StateSettings& settings);
   // What a norm of the gradients of a unit is reduced over, per parameter; none for a unit that does not shard.
   std::vector<plan::Planner::Gradient> norms_of_unit(plan::ModuleId id) const;
   bool gives_compute_type(plan::ModuleId unit) const {  // gradients of optimizers have that type
@@ -94,6 +134,17 @@ class TracedShards {
   std::vector<plan::Planner::Gradient> gradients_of_part(const Tensor& trained) const;
   // An optimizer step changes the chunks of all ranks, also of those where no element has a gradient.
   void note_step(const std::vector<Tensor>& stepped);
+  // The gradients of these tensors are none now, on all ranks.
+  void note_no_gradients(const std::vector<Tensor>& tensors);
+  // ---- state dicts of units: traced_flat_state.cpp ----
+  void set_state_settings(const nn::ModulePtr& root, const StateSettings& settings);
+  // Those of the first unit at or below the module.
+  const StateSettings& state_settings(const nn::ModulePtr& root) const;
+  // Plans and makes the state dict of a module with units, and plans the load of one. `type_of`: the type of the tensor
+  // under a name, of which the unit holds values of another type; none if there is no such tensor.
+  nn::StateDict state_of(const nn::ModulePtr& root);
+  using TypeOfEntry = std::function<std::optional<DType>(const std::string& name, DType held)>;
+  void load_state(const nn::ModulePtr& root, const TypeOfEntry& type_of);
   // A tensor that a load or a cast put into the slots is the shard from now on.
   void adopt_replaced();
   void follow();
@@ -104,25 +155,6 @@ class TracedShards {
   void finish_outputs(plan::ModuleId module, nn::Structure& outputs) const;
 
  private:
-  struct FlatUnit {
-    UnitSettings settings;
-    plan::ModuleId id = 0;
-    std::vector<nn::ModulePtr> modules;
-    plan::FlatLayout layout{};
-    int rank = 0;                // on the shard axis
-    Tensor chunk{};              // of this rank, which the shards are views of
-    StoragePtr storage{};        // of the chunk when the views were made
-    std::optional<Slot> slot{};  // of the chunk, without the original parameters
-    bool casts_buffers = false;  // until the first forward of the root
-    bool has_reduced = false;    // so that some rank has gradients
-    bool shows_full = false;     // the slots hold full parameters, outside forward and backward
-  };
-  struct Group {
-    ShardPolicy policy;
-    MeshPtr mesh;
-    std::vector<Parameter> parameters;
-    std::optional<FlatUnit> flat{};
-  };
   void shard_parameter(const Group& group, Parameter& parameter) const;
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
@@ -138,7 +170,16 @@ class TracedShards {
   static std::vector<Tensor> give_gradients(Group& group);
   static DType gradient_type(const Group& group);
   static void give_gradient(const Group& group, const Tensor& shard, bool has);
-  static bool has_gradient(const Group& group, const Parameter& parameter);
+  // ---- traced_flat_state.cpp ----
+  struct StateEntry {
+    std::string path;
+    const nn::BufferSlot* buffer = nullptr;  // null: a parameter
+    Tensor held{};                           // of a parameter outside of units
+    const Group* group = nullptr;            // the unit of the parameter or buffer, null outside of units
+    std::size_t index = 0;                   // of the parameter
+    bool is_chunk = false;                   // all parameters of the unit
+  };
+  std::vector<StateEntry> state_entries(const nn::ModulePtr& root) const;
 
   plan::Planner& planner_;
   Events events_;

@@ -220,7 +220,7 @@ void TracedTensorParallel::convert_inputs(const Styled& styled, nn::Inputs& inpu
   }
   if (inputs.positional.empty() || !inputs.positional[0].is_tensor())
     throw Error(str("the first input of ", styled.owner, " is no tensor"));
-  const Tensor x = layouts_.as_noted(inputs.positional[0].tensor());
+  const Tensor x = layouts_.input_as_noted(inputs.positional[0].tensor());
   inputs.positional[0] =
       layouts_.changed(x, planner_.tensor_parallel().input(styled.id, layouts_.input_value(x)), true);
 }
@@ -243,7 +243,7 @@ nn::Structure TracedTensorParallel::convert_outputs(const Styled& styled, const 
 nn::Structure TracedTensorParallel::prepared(const Styled& styled, const nn::Structure& item,
                                              const std::optional<ConversionArgument>& conversion) {
   if (!conversion || !item.is_tensor()) return item;
-  const Tensor x = layouts_.as_noted(item.tensor());
+  const Tensor x = layouts_.input_as_noted(item.tensor());
   const plan::Change change =
       planner_.tensor_parallel().prepared(styled.id, layouts_.input_value(x), conversion->given, conversion->wanted);
   return layouts_.changed(x, change, plan::keeps_sharded(choice_of(styled.style)));
