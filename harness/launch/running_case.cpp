@@ -183,7 +183,7 @@ LaunchResult finish(RunningCase& test_case) {
       if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
         outcome.detail = comm::last_call_text(story);
       // What the rank's own handler of the crash has found out.
-      if (cut_short && outcome.signal != 0 && story.died && story.why != str("ended by ", signal_text(outcome.signal)))
+      if (cut_short && outcome.signal != 0 && story.why.ends_with(str("; ended by ", signal_text(outcome.signal))))
         outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
     }
   }

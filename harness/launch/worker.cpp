@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -106,7 +107,8 @@ void note_crash_and_end(int signal, siginfo_t* info, void*) {
   if (signal == SIGSEGV) device::describe_fault(info->si_addr, fault, sizeof fault);
   if (fault[0] != '\0') {
     std::snprintf(why, sizeof why, "%s; %.*s", fault, static_cast<int>(end.size()), end.data());
-    std::fprintf(stderr, "%s\n", fault);
+    std::strncat(fault, "\n", sizeof fault - std::strlen(fault) - 1);
+    [[maybe_unused]] const auto written = ::write(STDERR_FILENO, fault, std::strlen(fault));
   }
   if (rank_of_thread >= 0) comm::mark_crashed(*world_of_process, rank_of_thread, why);
   ::raise(signal);  // SA_RESETHAND has restored the default handler
@@ -126,9 +128,10 @@ void mark_crashes(device::HostWorld& world) {
 #endif
 }
 
-// Gives the handler its own stack, because a rank that has overflowed its stack has none left.
+// Gives the handler its own stack, because a rank that has overflowed its stack has none left. The registers alone take
+// up to 11 KiB of it.
 void use_spare_stack() {
-  alignas(16) thread_local char spare[16384];
+  alignas(16) thread_local char spare[65536];
   stack_t stack{};
   stack.ss_sp = spare;
   stack.ss_size = sizeof spare;
