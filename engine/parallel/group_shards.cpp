@@ -4,9 +4,7 @@
 
 namespace lockstep::parallel {
 
-bool GroupShards::offloads() const {
-  return settings_.offload != Offload::none && !device::is_host(settings_.device);
-}
+bool GroupShards::offloads() const { return settings_.offload != Offload::none && !device::is_host(settings_.device); }
 
 DType GroupShards::compute_type() const {
   if (defect_armed(Defect::shard_cast_left_out)) [[unlikely]]
