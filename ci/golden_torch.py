@@ -6,13 +6,13 @@
     golden_torch.py --seed 42 --only hsdp_w4,accumulate_w4 --against FILE
     golden_torch.py --flat --seed 42 --against scenarios/golden/torch-2.15.0-cpu-flat.json      the cases of flat sharding
 
-CPU, float32, one process with one thread per rank. A case is one entry of CASES, with --flat of golden_torch_flat.py: the seeds, the order of the draws and the
-order of the parallel APIs are those of the scenario with the same name. Each entry of the written list has `case`,
-`world_size`, `torch`, `losses_by_rank` (per rank one number per forward), `comm_first` (the c10d operations of the first
-iteration; `replicate` starts up in it), `grads_first` and `params_last` (per parameter the sum, the sum
-of absolute values and the sum weighted by position from 1, of the full tensor in float64). `--against` prints, per case, the
-largest distance of the losses as a share of the largest loss, of the first two digests as a share of the second, and of the
-third as a share of the second times the number of elements.
+CPU, float32, one process with one thread per rank. A case is one entry of CASES, or of golden_torch_flat.py: the seeds, the order
+of the draws and the order of the parallel APIs are those of the scenario with the same name. Each entry of the written list has
+`case`, `world_size`, `torch`, `losses_by_rank` (per rank one number per forward), `comm_first` (the c10d operations of the first
+iteration; `replicate` starts up in it), `grads_first` and `params_last` (per parameter the sum, the sum of absolute values and the
+sum weighted by position from 1, of the full tensor in float64), and `norms` where gradients are clipped. `--against` prints, per
+case, the largest distance of the losses as a share of the largest loss, of the first two digests as a share of the second, and of
+the third as a share of the second times the number of elements.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ import os
 import re
 import sys
 import tempfile
-from collections import Counter
 from dataclasses import dataclass
 from typing import Callable
 
@@ -35,7 +34,7 @@ import torch.nn.functional as functional
 from torch.distributed._composable import checkpoint, replicate
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
@@ -43,159 +42,24 @@ from torch.distributed.tensor.parallel import (
     SequenceParallel,
     parallelize_module,
 )
-from torch.utils._python_dispatch import TorchDispatchMode
 
-# ---- models ----
-
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.fc1, self.fc2, self.fc3 = (nn.Linear(2, 2) for _ in range(3))
-
-    def forward(self, x):
-        return self.fc3(self.fc2(self.fc1(x)))
-
-
-class UnitModule(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.l1 = nn.Linear(100, 100)
-        self.seq = nn.Sequential(nn.ReLU(), nn.Linear(100, 100), nn.ReLU())
-        self.l2 = nn.Linear(100, 100)
-
-    def forward(self, x):
-        return self.l2(self.seq(self.l1(x)))
-
-
-class CompositeParamModel(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.l = nn.Linear(100, 100)
-        self.u1, self.u2 = UnitModule(), UnitModule()
-        self.p = nn.Parameter(torch.randn(100, 100))
-        self.register_buffer("buffer", torch.randn(100, 100))
-
-    def forward(self, x):
-        return self.u2(self.u1(self.l(x))) @ self.p
-
-
-class MLP(nn.Module):
-    def __init__(self, dim: int, mult: int = 4):
-        super().__init__()
-        self.in_proj, self.out_proj = nn.Linear(dim, mult * dim), nn.Linear(mult * dim, dim)
-
-    def forward(self, x):
-        return torch.relu(self.out_proj(torch.relu(self.in_proj(x))))
-
-
-class MultiForwardModule(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.inner, self.outer = nn.Linear(4, 4), nn.Linear(4, 5)
-
-    def forward(self, x):
-        return self.outer(self.inner(x) + self.inner(x))
-
-
-class Attention(nn.Module):
-    def __init__(self, dim: int, heads: int):
-        super().__init__()
-        self.head_dim = dim // heads
-        self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
-
-    def forward(self, x):
-        batch, length, _ = x.shape
-        shape = (batch, length, -1, self.head_dim)  # under tensor parallelism the heads of this rank
-        q, k, v = (linear(x).view(shape).transpose(1, 2) for linear in (self.wq, self.wk, self.wv))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
-
-
-class FeedForward(nn.Module):
-    def __init__(self, dim: int):
-        super().__init__()
-        self.w1, self.w2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-
-    def forward(self, x):
-        return self.w2(functional.gelu(self.w1(x)))
-
-
-class Block(nn.Module):
-    def __init__(self, dim: int, heads: int):
-        super().__init__()
-        self.attention_norm, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
-        self.ffn_norm, self.feed_forward = nn.LayerNorm(dim), FeedForward(dim)
-
-    def forward(self, x):
-        x = x + self.attention(self.attention_norm(x))
-        return x + self.feed_forward(self.ffn_norm(x))
-
-
-class Transformer(nn.Module):
-    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4):
-        super().__init__()
-        self.tok_embeddings, self.pos_embeddings = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
-        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
-        self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
-        self.output.weight = self.tok_embeddings.weight
-
-    def forward(self, tokens):
-        hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))
-        for layer in self.layers:
-            hidden = layer(hidden)
-        return self.output(self.norm(hidden)).float()
-
-
-class VisionTransformer(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.patch_proj = nn.Conv2d(3, 1024, kernel_size=14, stride=14)
-
-    def forward_features(self, x):
-        return self.patch_proj(x).flatten(2).transpose(1, 2)
-
-    def forward(self, x):
-        return self.forward_features(x).sum(1)
-
-
-class ViT(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.vit, self.projector = VisionTransformer(), nn.Linear(1024, 256)
-
-    def forward(self, x):
-        return self.projector(self.vit.forward_features(x))
-
+from golden_torch_flat import FLAT_CASES
+from golden_torch_models import (
+    MLP,
+    CompositeParamModel,
+    CountCollectives,
+    MultiForwardModule,
+    Net,
+    Transformer,
+    ViT,
+    digests,
+    norm_and_mlps,
+    normal,
+    tokens,
+    two_layers,
+)
 
 # ---- iterations ----
-
-
-class CountCollectives(TorchDispatchMode):
-    def __init__(self):
-        super().__init__()
-        self.counts = Counter()
-
-    @staticmethod
-    def is_wait(function) -> bool:
-        return function._opname in ("wait_tensor", "_wrap_tensor_autograd")
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        if DTensor in types:
-            return NotImplemented  # DTensor then issues its collectives below this mode
-        if function.namespace == "c10d" or (function.namespace == "_c10d_functional" and not self.is_wait(function)):
-            self.counts[function._opname] += 1
-        return function(*args, **(kwargs or {}))
-
-
-def digests(named: dict[str, torch.Tensor]) -> dict[str, list[float]]:
-    found = {}
-    for name, tensor in named.items():
-        full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-        flat = full.detach().double().flatten()
-        weights = torch.arange(1, flat.numel() + 1, dtype=torch.float64)
-        found[name] = [flat.sum().item(), flat.abs().sum().item(), (flat * weights).sum().item()]
-    return found
 
 
 @dataclass
@@ -335,22 +199,6 @@ def blocks(model: Transformer):
     return model.layers
 
 
-def two_layers(first: int, hidden: int, last: int) -> nn.Module:
-    return nn.Sequential(nn.Linear(first, hidden), nn.ReLU(), nn.Linear(hidden, last))
-
-
-def norm_and_mlps(dim: int) -> nn.Module:
-    return nn.Sequential(nn.LayerNorm(dim, bias=False), MLP(dim, 3), MLP(dim), MLP(dim, 3))
-
-
-def tokens(vocab: int, *shape: int) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randint(0, vocab, shape)
-
-
-def normal(*shape: int) -> Callable[[], torch.Tensor]:
-    return lambda: torch.randn(*shape)
-
-
 def large_transformer() -> nn.Module:
     return Transformer(3, vocab=1024, length=64)
 
@@ -409,13 +257,15 @@ CASES = {
 }
 
 
+ALL_CASES = CASES | FLAT_CASES
+
 # ---- ranks, files ----
 
 
 def rank_main(rank: int, name: str, seed: int, folder: str) -> None:
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    case = CASES[name]
+    case = ALL_CASES[name]
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=case.world_size)
     found = case.run(seed, rank)
     with open(os.path.join(folder, f"{rank}.json"), "w", encoding="utf-8") as file:
@@ -425,7 +275,7 @@ def rank_main(rank: int, name: str, seed: int, folder: str) -> None:
 
 
 def run_case(name: str, seed: int) -> dict:
-    world_size = CASES[name].world_size
+    world_size = ALL_CASES[name].world_size
     with tempfile.TemporaryDirectory() as folder:
         multiprocessing.start_processes(rank_main, args=(name, seed, folder), nprocs=world_size, start_method="fork")
         ranks = []
@@ -464,7 +314,7 @@ def compare(rows: list[dict], path: str) -> int:
     print(f"{'case':30} {'losses':>9} {'1st, 2nd':>9} {'3rd':>9}  collectives")
     for row in rows:
         theirs = stored[row["case"]]
-        case = CASES[row["case"]]
+        case = ALL_CASES[row["case"]]
         model = case.build() if hasattr(case, "build") else Net()
         figures = distances(row, theirs, {name: p.numel() for name, p in model.named_parameters()})
         same = "comm_first" not in theirs or row["comm_first"] == theirs["comm_first"]
@@ -482,15 +332,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", metavar="FILE", help="write the figures there")
     parser.add_argument("--against", metavar="FILE", help="compare with stored figures; exit code 1 where collectives differ")
     options = parser.parse_args(arguments)
-    if options.flat:
-        from golden_torch_flat import FLAT_CASES
-
-        CASES.clear()
-        CASES.update(FLAT_CASES)
-    options.only = options.only or list(CASES)
+    options.only = options.only or list(FLAT_CASES if options.flat else CASES)
     for name in options.only:
-        if name not in CASES:
-            parser.error(f"unknown case '{name}'; known are {', '.join(CASES)}")
+        if name not in ALL_CASES:
+            parser.error(f"unknown case '{name}'; known are {', '.join(ALL_CASES)}")
     # The ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
@@ -504,5 +349,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.modules["golden_torch"] = sys.modules["__main__"]  # golden_torch_flat imports the models from here
     sys.exit(main(sys.argv[1:]))

@@ -18,7 +18,18 @@ from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 from torch.distributed.tensor import Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
-from golden_torch import MLP, Block, CompositeParamModel, CountCollectives, Transformer, UnitModule, digests, normal, tokens, two_layers
+from golden_torch_models import (
+    MLP,
+    Block,
+    CompositeParamModel,
+    CountCollectives,
+    Transformer,
+    UnitModule,
+    digests,
+    normal,
+    tokens,
+    two_layers,
+)
 
 
 class SimpleModel(nn.Module):
