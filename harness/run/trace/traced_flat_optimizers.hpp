@@ -31,7 +31,7 @@ class TracedFlatOptimizers {
 
  private:
   using Keys = std::map<std::string, DType>;  // of state tensors
-  // A parameter of the optimizer->
+  // A parameter of the optimizer.
   struct Trained {
     std::string name;
     Tensor tensor;
