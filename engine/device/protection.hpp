@@ -1,5 +1,5 @@
-// Protects the memory of sim from the host: outside launches an access ends the process with a message that says where,
-// as an access of device memory would. Internal to engine/device, but for protection() and describe().
+// Protects the memory of sim from the host: an access outside a launch ends the process, as on a device. The message
+// names the block (fault.hpp). Internal to engine/device, except protection() and describe().
 //
 // The processor's protection keys do it where it has them: a thread opens the memory for itself in two instructions.
 // Elsewhere the environment variable LOCKSTEP_PROTECT_SIM=pages protects the pages by system calls while no thread has

@@ -47,7 +47,7 @@ TEST(ReductionPlan, LeavesOutWhatTakesNoPart) {
   EXPECT_EQ(plan_of({outside, outside, outside}), " (0 scattered), 0 -> 0 of 0");
 }
 
-// Partial sums of earlier microbatches need no reduce-scatter. They stand behind what is scattered.
+// Partial sums of earlier microbatches need no reduce-scatter. Their place is after the scattered elements.
 TEST(ReductionPlan, AddsPartialSumsBehindTheScatteredElements) {
   EXPECT_EQ(plan_of({partial_sum, full_gradient, both}),
             "1 2 0 (2 scattered), 12 -> 6 of 15; 1 at 0: (2,) in (2,); 2 at 2: (2, 1) in (2, 2); "

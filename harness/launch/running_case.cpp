@@ -182,7 +182,7 @@ LaunchResult finish(RunningCase& test_case) {
       const bool cut_short = !test_case.handed_in[rank] && outcome.status != verdict::RankStatus::never_started;
       if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
         outcome.detail = comm::last_call_text(story);
-      // What the rank's own handler of the crash has found out.
+      // The rank's own handler of the crash has recorded a cause.
       if (cut_short && outcome.signal != 0 && story.why.ends_with(str("; ended by ", signal_text(outcome.signal))))
         outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
     }

@@ -32,8 +32,7 @@ std::optional<device::Device> accelerator_of(const Value& device_id, const nn::M
     device.index = static_cast<int>(device_id.as_int("device_id"));
     device = stand_in(device);
   }
-  const device::Kind kind = real_device_of(device).kind;
-  if (kind != device::Kind::sim && kind != device::Kind::cuda) return std::nullopt;
+  if (!device::is_accelerator(real_device_of(device))) return std::nullopt;
   return device;
 }
 

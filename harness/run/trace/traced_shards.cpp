@@ -62,7 +62,7 @@ void TracedShards::shard_parameter(const Group& group, Parameter& parameter) con
       parameter.inner ? layout::compose(full.name(), axes_of(*group.mesh), *parameter.inner, parameter.dim,
                                         RankContext::current().rank())
                       : layout::data_parallel_layout(axes_of(*group.mesh), full.sizes(), parameter.dim);
-  const bool is_meta = full.device().kind == device::Kind::meta && !is_stand_in(full.device());
+  const bool is_meta = full.is_meta() && !is_stand_in(full.device());
   parameter.shard = local_shard(layout, full.dtype(), is_meta ? full.device() : group.policy.shard_device, full);
   events_.replaced(parameter.id, parameter.shard);
   for (const Slot& slot : parameter.slots) slot.get().tensor = slot.get().sharded = parameter.shard;
@@ -195,7 +195,7 @@ void TracedShards::prepare_inputs(plan::ModuleId module, nn::Inputs& inputs) con
   const auto at = group_of_.find(module);
   if (at == group_of_.end()) return;
   const ShardPolicy& policy = groups_[at->second].policy;
-  if (real_device_of(policy.compute_device).kind != device::Kind::cpu && planner_.shards().moves_inputs(module))
+  if (!device::is_host(real_device_of(policy.compute_device)) && planner_.shards().moves_inputs(module))
     replace_tensors(inputs, [&](const Tensor& tensor) {
       return tensor.device() == policy.compute_device ? tensor : ops::to_device(tensor, policy.compute_device);
     });

@@ -55,7 +55,7 @@ Value tensor_attribute(const Value& of, const Tensor& tensor, const std::string&
   if (name == "name") return Value(tensor.name());
   if (name == "requires_grad") return Value(requires_grad(tensor));
   if (name == "pinned") {
-    if (is_stand_in(tensor.device()) && real_device_of(tensor.device()).kind == device::Kind::cpu)
+    if (is_stand_in(tensor.device()) && device::is_host(real_device_of(tensor.device())))
       throw UnknownBeforeRun("`pinned`");
     return Value(!tensor.is_meta() && tensor.storage()->has_memory() && tensor.storage()->bytes() > 0 &&
                  tensor.storage()->memory().pinned());
