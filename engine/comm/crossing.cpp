@@ -111,7 +111,10 @@ void CollectiveCrossing::store_copies(const Piece& piece, const std::byte* from,
   const std::vector<Place> places = destinations_on(shape_, host_, piece.begin);
   for (std::size_t i = 0; i < places.size(); ++i) {
     const bool stored = first_is_stored && i == 0;
-    if (entry(places[i].member).output == nullptr) continue;
+    if (entry(places[i].member).output == nullptr) {  // the root of a broadcast has only an input
+      count(places[i].member, static_cast<std::int64_t>(bytes(piece.n)), 0);
+      continue;
+    }
     count(places[i].member, 0,
           static_cast<std::int64_t>(stored ? bytes(piece.n) : copy(output(places[i]), from, bytes(piece.n), false)));
   }

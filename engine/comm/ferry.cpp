@@ -183,7 +183,7 @@ void Ferry::State::poison(GroupControl& group, const std::string& text, bool by_
   PoisonBody body{};
   body.group = group.id;
   body.by_end = by_end ? 1 : 0;
-  to_group(group, FerryKind::poison, body, text);
+  to_all(FerryKind::poison, body, text);  // a rank of any host may have proposed it
 }
 
 void Ferry::State::send_rank_states(std::int64_t now) {

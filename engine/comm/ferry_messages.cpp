@@ -1,6 +1,5 @@
 #include "engine/comm/ferry_messages.hpp"
 
-#define XXH_INLINE_ALL
 #include <xxhash.h>
 
 #include "engine/core/error.hpp"
