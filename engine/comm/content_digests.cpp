@@ -8,6 +8,7 @@
 
 #include "engine/comm/messages.hpp"
 #include "engine/comm/protocol.hpp"
+#include "engine/comm/slot.hpp"
 
 namespace lockstep::comm {
 
@@ -25,6 +26,7 @@ void publish(IssuedCollective& issued) {
   mine.content_text_group = issued.rank->world->offset_of(issued.group);
   mine.content_text_of.store(issued.sequence + 1, std::memory_order_release);
   issued.content_published = true;
+  issued.rank->plane->published_text(*issued.group, issued.me, issued.sequence);
 }
 
 bool calls_differ(const IssuedCollective& issued) {
@@ -68,11 +70,6 @@ void wait_for_texts(const IssuedCollective& issued) {
 }
 
 }  // namespace
-
-bool fields_match(const Fingerprint& a, const Fingerprint& b) {
-  return a.kind == b.kind && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
-         (a.count == b.count || a.kind == exchange_kind);
-}
 
 bool has_published(const IssuedCollective& issued, int member) {
   const RankControl& rank = issued.rank->world->rank(issued.group->members()[member]);

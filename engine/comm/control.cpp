@@ -125,6 +125,11 @@ struct NewGroup {
     group.slots = head;
     group.slot_bytes = static_cast<std::uint32_t>(slot_bytes);
     for (std::size_t i = 0; i < members.size(); ++i) group.members()[i] = members[i];
+    HostsControl* const hosts = world.hosts_control();
+    const auto lives_elsewhere = [&](int member) {
+      return hosts->host_of()[member] != hosts->host_of()[members.front()];
+    };
+    group.spans_hosts = hosts != nullptr && std::any_of(members.begin(), members.end(), lives_elsewhere) ? 1 : 0;
   }
   // Frees an unused structure if nothing has been allocated since. Only its header has been written.
   void release(WorldControl& world) {
@@ -154,6 +159,15 @@ GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& 
     }
   }
   throw Error(str("more than ", group_table_entries, " process groups in one case"), "make fewer process groups");
+}
+
+GroupControl* find_group(WorldControl& world, std::uint64_t id) {
+  for (std::size_t probe = 0; probe < group_table_entries; ++probe) {
+    const std::uint64_t offset = world.groups[(id + probe) % group_table_entries].load(std::memory_order_acquire);
+    if (offset == 0) return nullptr;
+    if (world.group(offset).id == id) return &world.group(offset);
+  }
+  return nullptr;
 }
 
 void notify(EventCount& changes) {

@@ -2,6 +2,7 @@
 // in HostWorld::control(). The area is zero-filled, and every rank maps it at the same address.
 //
 //   WorldControl   abort flag and text, counters, the table of groups, a bump allocator for later structures
+//   HostsControl   only when ranks live on several hosts: which host runs each rank, and how to wake the ferry
 //   RankControl    one per rank: how the rank ended, its waits, and the ring buffer of its flight recorder
 //   GroupControl   one per member list: members, poison text, a ring of slots; inserted lock-free by the first member
 //   Slot           one collective in progress: arrivals, claimed and finished chunks, an event count to sleep on
@@ -64,13 +65,15 @@ static_assert(sizeof(MemberEntry) == 64);
 
 enum class Stage : std::uint32_t { filling, open, finished, mismatch };
 
+enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts };
+
 struct alignas(64) Slot {
   // How many collectives the slot has completed. In generation g, slot s serves sequence number g * ring_slots + s.
   std::atomic<std::uint32_t> generation;
   std::atomic<std::uint32_t> arrived;
   alignas(64) std::atomic<Stage> stage;
   EventCount changes;
-  std::uint32_t staged;  // set by the last arriver: peers cannot access some member's buffer
+  TransportKind transport;  // that moves the data; set by the last arriver
   alignas(64) std::atomic<std::uint32_t> next_chunk;
   alignas(64) std::atomic<std::uint32_t> done_chunks;
   std::atomic<std::uint32_t> left;
@@ -127,11 +130,15 @@ struct GroupControl {
   std::uint64_t channel;  // 0 for a group; the id of the parent group for a point-to-point channel
   std::int32_t size;
   std::uint32_t slot_bytes;
-  std::uint64_t rounds;  // offset of the MemberRounds from this structure, one per member
-  std::uint64_t slots;   // offset of the slots from this structure
+  std::uint32_t spans_hosts;  // 1: some members live on another host than others
+  std::uint64_t rounds;       // offset of the MemberRounds from this structure, one per member
+  std::uint64_t slots;        // offset of the slots from this structure
   // The poison reports the end of a member, not a mismatch or a deadline. Set before `poison` is published.
   std::atomic<std::uint32_t> poisoned_by_end;
   WriteOnceText<16384> poison;
+  // Of a group that spans hosts: the text that a rank of this host wants. The host of the first member decides.
+  std::atomic<std::uint32_t> proposed_by_end;
+  WriteOnceText<16384> proposed_poison;
   std::int32_t* members() { return reinterpret_cast<std::int32_t*>(this + 1); }
   const std::int32_t* members() const { return reinterpret_cast<const std::int32_t*>(this + 1); }
   MemberRounds& rounds_of(int member) {
@@ -197,6 +204,24 @@ inline constexpr int max_waits = 16;  // of one rank
 
 enum class RankEnd : std::uint32_t { none, ended, failed, died };
 
+// What a rank has written and ranks of other hosts must learn (control_plane.hpp).
+struct Notice {
+  enum class Kind : std::uint32_t { arrival, staged_piece, end_of_round, content_text, poison };
+  Kind kind;
+  std::int32_t member;     // within the group
+  std::uint64_t group;     // offset of the GroupControl
+  std::uint64_t sequence;  // of the collective, or number of the round
+  std::uint64_t piece;
+};
+// The notices of a rank that the ferry has not taken. The rank's threads write, one at a time.
+struct Outbox {
+  static constexpr std::uint64_t capacity = 256;
+  std::atomic<std::uint32_t> locked;
+  std::atomic<std::uint64_t> written;
+  std::atomic<std::uint64_t> taken;
+  Notice notices[capacity];
+};
+
 struct alignas(64) RankControl {
   std::atomic<RankEnd> end;
   std::atomic<std::int64_t> begun_ns;  // when the rank began its program; 0: not yet
@@ -215,8 +240,18 @@ struct alignas(64) RankControl {
     char file[192];
     std::int32_t line, column;
   } location;
+  Outbox outbox;
   std::atomic<std::uint64_t> num_records;
   Record records[recorder_entries];
+};
+
+// Follows in memory: the host of each rank.
+struct alignas(64) HostsControl {
+  std::int32_t host;  // that this area belongs to
+  std::int32_t num_hosts;
+  std::int32_t wake_descriptor;             // of the ferry
+  std::atomic<std::uint32_t> ferry_sleeps;  // 1: a new notice must wake it
+  std::int32_t* host_of() { return reinterpret_cast<std::int32_t*>(this + 1); }
 };
 
 inline constexpr std::size_t group_table_entries = 8192;
@@ -228,6 +263,7 @@ struct alignas(64) WorldControl {
   std::uint32_t processes;  // 1: ranks are processes and can access only the arenas of each other
   std::uint64_t bytes;      // of the control area
   std::uint64_t ranks;      // offset of the first RankControl
+  std::uint64_t hosts;      // offset of the HostsControl; 0: all ranks live on this host
   std::atomic<std::uint64_t> next_free;
   std::atomic<std::int32_t> num_waiters;         // threads that may wait for peers: one per rank, and stream workers
   alignas(64) std::atomic<std::uint32_t> ends;   // incremented at every end, death, failure or abort
@@ -243,6 +279,11 @@ struct alignas(64) WorldControl {
   }
   RankControl& rank(int r) { return reinterpret_cast<RankControl*>(at(ranks))[r]; }
   const RankControl& rank(int r) const { return reinterpret_cast<const RankControl*>(at(ranks))[r]; }
+  HostsControl* hosts_control() { return hosts == 0 ? nullptr : reinterpret_cast<HostsControl*>(at(hosts)); }
+  bool is_local(int r) {
+    HostsControl* const map = hosts_control();
+    return map == nullptr || map->host_of()[r] == map->host;
+  }
   GroupControl& group(std::uint64_t offset) { return *reinterpret_cast<GroupControl*>(at(offset)); }
   const GroupControl& group(std::uint64_t offset) const { return *reinterpret_cast<const GroupControl*>(at(offset)); }
 };
@@ -260,6 +301,9 @@ std::uint64_t allocate_control(WorldControl& world, std::size_t bytes);
 // The group of these members (and channel), created by the first caller. Lock-free. Throws Error when the table is
 // full.
 GroupControl& find_or_insert_group(WorldControl& world, const std::vector<int>& members, std::uint64_t channel);
+
+// The group of this id; null if the area has none.
+GroupControl* find_group(WorldControl& world, std::uint64_t id);
 
 // Wakes the sleepers of one event count.
 void notify(EventCount& changes);

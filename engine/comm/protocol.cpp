@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "engine/comm/messages.hpp"
+#include "engine/comm/slot.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/comm/wait_graph.hpp"
 #include "engine/core/error.hpp"
@@ -104,30 +105,6 @@ void check_for_failure(IssuedCollective& issued, WaitReason reason, std::uint64_
   if (is_past_deadline(issued, start_ns)) fail(issued, deadline_text(issued, reason, rank.deadline_ns.load()));
 }
 
-void open(IssuedCollective& issued) {
-  Slot& slot = issued.slot();
-  const MemberEntry* entries = slot.entries();
-  const int size = issued.group->size;
-  const bool is_exchange = entries[0].fingerprint.kind == exchange_kind;
-  std::uint32_t staged = is_exchange && size > 1 ? 1 : 0;
-  for (int member = 0; member < size; ++member) {
-    const Fingerprint &mine = entries[member].fingerprint, &first = entries[0].fingerprint;
-    if (!fields_match(mine, first) || mine.digest != first.digest) {
-      slot.stage.store(Stage::mismatch);
-      notify_all(*issued.rank->world);  // members that wait for another event must publish their texts
-      return;
-    }
-    staged |= entries[member].arrival.load(std::memory_order_relaxed) & 1;
-  }
-  slot.staged = staged;
-  if (staged == 0 && run_if_small(slot, size)) {
-    slot.stage.store(Stage::finished);
-  } else {
-    slot.stage.store(Stage::open);
-  }
-  notify(slot.changes);
-}
-
 void note_state(IssuedCollective& issued, CollectiveState state) {
   if (issued.rank->control().num_records.load(std::memory_order_relaxed) - issued.record_number >= recorder_entries)
     return;
@@ -138,20 +115,9 @@ void note_state(IssuedCollective& issued, CollectiveState state) {
 
 void leave(IssuedCollective& issued) {
   Slot& slot = issued.slot();
-  const auto size = static_cast<std::uint32_t>(issued.group->size);
   if (issued.counted)
     issued.rank->transport_bytes += slot.entries()[issued.me].moved_bytes.load(std::memory_order_relaxed);
-  if (slot.left.fetch_add(1) + 1 < size) return;
-  for (std::uint32_t member = 0; member < size; ++member)
-    slot.entries()[member].moved_bytes.store(0, std::memory_order_relaxed);
-  slot.arrived.store(0, std::memory_order_relaxed);
-  slot.next_chunk.store(0, std::memory_order_relaxed);
-  slot.done_chunks.store(0, std::memory_order_relaxed);
-  slot.left.store(0, std::memory_order_relaxed);
-  slot.barrier_arrivals.store(0, std::memory_order_relaxed);
-  slot.stage.store(Stage::filling, std::memory_order_relaxed);
-  slot.generation.fetch_add(1);
-  notify(slot.changes);
+  count_leavers(slot, issued.group->size, 1);
 }
 
 void run_once(IssuedCollective& issued) {
@@ -166,16 +132,7 @@ void run_once(IssuedCollective& issued) {
   if (stage == Stage::mismatch) fail_mismatch(issued);
   if (stage == Stage::open) {
     note_state(issued, CollectiveState::running);
-    if (slot.staged != 0) {
-      run_staged(issued);
-    } else {
-      map_peer_buffers(issued);
-      if (run_chunks(slot, issued.group->size)) {
-        slot.stage.store(Stage::finished);
-        notify(slot.changes);
-      }
-      wait_until(issued, WaitReason::data);
-    }
+    transport_of(slot.transport).move(issued);
   } else if (issued.exchange_output != nullptr) {
     (*issued.exchange_output)[0] = *issued.exchange_input;  // a group of one rank: nothing was staged
   } else {
@@ -229,8 +186,8 @@ bool try_arrive(IssuedCollective& issued) {
   const std::uint32_t unreachable = has_unreachable_buffer(issued) ? 1 : 0;
   entry.arrival.store((issued.generation() + 1) << 1 | unreachable, std::memory_order_release);
   issued.arrived.store(true, std::memory_order_relaxed);
-  if (slot.arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(issued.group->size))
-    open(issued);
+  count_arrival(*issued.rank->world, *issued.group, issued.sequence);
+  issued.rank->plane->arrived(*issued.group, issued.me, issued.sequence);
   return true;
 }
 
@@ -247,8 +204,7 @@ void run(IssuedCollective& issued) {
     } catch (const std::exception& error) {
       // The peers wait for this rank's chunks and must learn that it has failed.
       issued.failure = error.what();
-      issued.group->poison.try_set(issued.failure);
-      notify_all(*issued.rank->world);
+      issued.rank->plane->poison(*issued.group, issued.failure, Cause::own);
     }
     note_state(issued, CollectiveState::failed);
     issued.ended.store(true, std::memory_order_release);
@@ -271,13 +227,8 @@ void check_usable(const RankState& rank, const GroupControl& group, const std::s
 }
 
 void fail(IssuedCollective& issued, const std::string& text, Cause cause) {
-  GroupControl& group = *issued.group;
-  if (group.poison.claim()) {
-    group.poisoned_by_end.store(cause == Cause::peer_ended ? 1 : 0);
-    group.poison.fill(text);
-  }
-  notify_all(*issued.rank->world);
-  throw_poison(group);
+  issued.rank->plane->poison(*issued.group, text, cause);
+  throw_poison(*issued.group);
 }
 
 }  // namespace lockstep::comm

@@ -20,7 +20,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/comm/control.hpp"
+#include "engine/comm/control_plane.hpp"
 #include "engine/comm/peer_mappings.hpp"
 #include "engine/device/activity.hpp"
 
@@ -38,12 +38,15 @@ struct DeferredCalls {
 // communicator while such a worker still runs a collective.
 struct RankState {
   WorldControl* world = nullptr;
+  std::unique_ptr<ControlPlane> plane;
   device::Activity* activity = nullptr;     // outlives all threads of the rank
   const device::HostWorld* host = nullptr;  // null for a single rank without shared memory
   int rank = 0;
   std::atomic<std::int64_t> deadline_ns{10'000'000'000};
   std::atomic<std::int64_t> transport_bytes{0};
   std::atomic<std::int64_t> next_deadlock_check_ns{0};
+  std::uint64_t suspected_deadlock = 0;  // guarded by WorldControl::deadlock_searcher (wait_graph.cpp)
+  std::int64_t suspected_since_ns = 0;
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
@@ -106,11 +109,8 @@ bool is_finished(const IssuedCollective& issued);
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
 
 // Poisons the group (the first text wins), wakes its members, and throws the text of the poison.
-enum class Cause { own, peer_ended };
 [[noreturn]] void fail(IssuedCollective& issued, const std::string& text, Cause cause = Cause::own);
 
-// All plain fields agree. The digests may differ.
-bool fields_match(const Fingerprint& a, const Fingerprint& b);
 // After a mismatch (content_digests.cpp): waits for the members' content texts, then all members throw the same text.
 [[noreturn]] void fail_mismatch(IssuedCollective& issued);
 // The member has published its content text for this collective.

@@ -37,6 +37,7 @@ void end_round(ProcessGroup& group, bool compare, const std::string& owner) {
   MemberRounds& mine = control.rounds_of(group.rank());
   mine.issued[number % MemberRounds::num_kept].store(endpoint.sequence, std::memory_order_relaxed);
   mine.ended.store(number, std::memory_order_release);
+  Communicator::current().state()->plane->ended_round(control, group.rank(), number);
   if (!compare || control.size == 1) return;
 
   RankState& state = *Communicator::current().state();

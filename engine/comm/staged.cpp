@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "engine/comm/reduce.hpp"
+#include "engine/comm/staging.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
@@ -11,43 +12,19 @@ namespace lockstep::comm {
 
 namespace {
 
-// Bytes of one half of a member's staging area: one piece is copied in while peers read the other.
-constexpr std::int64_t small_half = 2048;
-std::int64_t large_half(int size) { return size <= 16 ? 65536 : 16384; }
-
 // One member's side of a staged collective. A piece is a range of elements, taken from every shard of the member's
 // input.
-struct Staging {
-  explicit Staging(IssuedCollective& which) : issued(which), size(which.group->size), entries(which.slot().entries()) {
-    const Fingerprint& fingerprint = entries[0].fingerprint;
-    is_exchange = fingerprint.kind == exchange_kind;
-    kind = is_exchange ? Operation::all_gather : static_cast<Operation>(fingerprint.kind);
-    dtype = is_exchange ? DType::boolean : static_cast<DType>(fingerprint.dtype);
-    op = static_cast<ReduceOp>(fingerprint.op);
-    root = fingerprint.root;
-    element = static_cast<std::int64_t>(size_of(dtype));
-    for (int member = 0; member < size; ++member) count = std::max(count, entries[member].fingerprint.count);
-    shards =
-        kind == Operation::reduce_scatter || kind == Operation::all_to_all || kind == Operation::scatter ? size : 1;
-    half = count * element * shards <= small_half ? small_half : large_half(size);
-    piece = std::max<std::int64_t>(half / (shards * element), 1);
-    LOCKSTEP_CHECK(piece * shards * element <= half, shards, " shards do not fit a staging area of ", half, " bytes");
-    allocate();
-  }
-
-  // The area stays with the member's entry and serves later collectives of the slot. The lowest bit of its offset marks
-  // the larger kind.
-  void allocate() {
-    MemberEntry& mine = entries[issued.me];
-    const bool large = half != small_half;
-    if (mine.staging != 0 && (!large || (mine.staging & 1) != 0)) return;
-    WorldControl& world = *issued.rank->world;
-    mine.staging = allocate_control(world, static_cast<std::size_t>(2 * half)) | (large ? 1 : 0);
+struct Staging : StagingShape {
+  explicit Staging(IssuedCollective& which)
+      : StagingShape(which.slot().entries(), which.group->size),
+        issued(which),
+        size(which.group->size),
+        entries(which.slot().entries()) {
+    allocate(*which.rank->world, entries[issued.me]);
   }
 
   std::byte* area(int member, std::int64_t number) const {
-    return issued.rank->world->at((entries[member].staging & ~std::uint64_t{1}) +
-                                  static_cast<std::uint64_t>((number % 2) * half));
+    return issued.rank->world->at(offset_of(entries[member], number));
   }
   // The address of shard `index` in a member's staged piece.
   std::byte* staged_shard(int member, std::int64_t number, int index) const {
@@ -62,16 +39,12 @@ struct Staging {
     Slot& slot = issued.slot();
     const auto target = static_cast<std::uint64_t>(number + 1) * static_cast<std::uint64_t>(size);
     if (slot.barrier_arrivals.fetch_add(1) + 1 == target) notify(slot.changes);
+    issued.rank->plane->staged_piece(*issued.group, issued.me, issued.sequence, static_cast<std::uint64_t>(number));
     wait_until(issued, WaitReason::staging_barrier, target);
   }
 
-  bool has_input() const {
-    const bool from_one = kind == Operation::broadcast || kind == Operation::scatter || kind == Operation::send;
-    return !from_one || issued.me == root;
-  }
-
   void copy_in(std::int64_t number, std::int64_t begin, std::int64_t n) {
-    if (!has_input()) return;
+    if (!has_input(issued.me)) return;
     const std::int64_t mine = entries[issued.me].fingerprint.count;
     n = std::min(n, mine - begin);
     if (n <= 0) return;
@@ -139,27 +112,30 @@ struct Staging {
   IssuedCollective& issued;
   int size;
   MemberEntry* entries;
-  Operation kind = Operation::barrier;
-  bool is_exchange = false;
-  DType dtype = DType::float32;
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  std::int64_t element = 1, count = 0, shards = 1, half = 0, piece = 1;
   std::int64_t moved_in = 0, moved_out = 0;
+};
+
+class Staged : public Transport {
+ public:
+  TransportTraits traits() const override { return {.private_buffers = true, .between_hosts = true}; }
+  void move(IssuedCollective& issued) const override {
+    Staging staging(issued);
+    std::int64_t number = 0;
+    for (std::int64_t begin = 0; begin < staging.count; begin += staging.piece, ++number) {
+      const std::int64_t n = std::min(staging.piece, staging.count - begin);
+      staging.copy_in(number, begin, n);
+      staging.barrier(number);
+      staging.copy_out(number, begin, n);
+    }
+    staging.entries[issued.me].moved_bytes.fetch_add(std::max(staging.moved_in, staging.moved_out));
+  }
 };
 
 }  // namespace
 
-void run_staged(IssuedCollective& issued) {
-  Staging staging(issued);
-  std::int64_t number = 0;
-  for (std::int64_t begin = 0; begin < staging.count; begin += staging.piece, ++number) {
-    const std::int64_t n = std::min(staging.piece, staging.count - begin);
-    staging.copy_in(number, begin, n);
-    staging.barrier(number);
-    staging.copy_out(number, begin, n);
-  }
-  staging.entries[issued.me].moved_bytes.fetch_add(std::max(staging.moved_in, staging.moved_out));
+const Transport& staged_transport() {
+  static const Staged transport;
+  return transport;
 }
 
 }  // namespace lockstep::comm

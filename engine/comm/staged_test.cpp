@@ -30,7 +30,8 @@ void run_on(Operation operation, std::int64_t count, int root, const std::byte* 
   issued.input = input;
   issued.output = output;
   run(issued);
-  require(count == 0 || issued.slot().generation.load() > issued.generation() || issued.slot().staged == 1,
+  require(count == 0 || issued.slot().generation.load() > issued.generation() ||
+              issued.slot().transport == TransportKind::staged,
           "was not staged");
 }
 

@@ -227,19 +227,6 @@ bool run_if_small(Slot& slot, int size) {
   return true;
 }
 
-bool run_chunks(Slot& slot, int size) {
-  const Chunking chunking = chunking_of(slot.entries()[0].fingerprint, size);
-  Mover mover(slot.entries(), size, chunking.nontemporal);
-  bool finished = false;
-  for (;;) {
-    const auto chunk = static_cast<std::int64_t>(slot.next_chunk.fetch_add(1, std::memory_order_relaxed));
-    if (chunk >= chunking.num_chunks) return finished;
-    mover.run(chunk * chunking.chunk, std::min(chunking.total, (chunk + 1) * chunking.chunk));
-    if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(chunking.num_chunks))
-      finished = true;
-  }
-}
-
 void map_peer_buffers(const IssuedCollective& issued) {
   PeerMappings* mappings = issued.rank->peer_mappings.get();
   if (mappings == nullptr) return;
@@ -271,6 +258,43 @@ bool has_unreachable_buffer(const IssuedCollective& issued) {
     return pointer == nullptr || host.arena_with(rank, pointer) >= 0;
   };
   return !is_reachable(issued.input) || !is_reachable(issued.output);
+}
+
+namespace {
+
+// Claims and computes chunks until none is left. True for the member that finished the last chunk.
+bool run_chunks(Slot& slot, int size) {
+  const Chunking chunking = chunking_of(slot.entries()[0].fingerprint, size);
+  Mover mover(slot.entries(), size, chunking.nontemporal);
+  bool finished = false;
+  for (;;) {
+    const auto chunk = static_cast<std::int64_t>(slot.next_chunk.fetch_add(1, std::memory_order_relaxed));
+    if (chunk >= chunking.num_chunks) return finished;
+    mover.run(chunk * chunking.chunk, std::min(chunking.total, (chunk + 1) * chunking.chunk));
+    if (slot.done_chunks.fetch_add(1, std::memory_order_acq_rel) + 1 == static_cast<std::uint32_t>(chunking.num_chunks))
+      finished = true;
+  }
+}
+
+class SharedMemory : public Transport {
+ public:
+  TransportTraits traits() const override { return {}; }
+  void move(IssuedCollective& issued) const override {
+    Slot& slot = issued.slot();
+    map_peer_buffers(issued);
+    if (run_chunks(slot, issued.group->size)) {
+      slot.stage.store(Stage::finished);
+      notify(slot.changes);
+    }
+    wait_until(issued, WaitReason::data);
+  }
+};
+
+}  // namespace
+
+const Transport& shared_memory_transport() {
+  static const SharedMemory transport;
+  return transport;
 }
 
 }  // namespace lockstep::comm

@@ -4,21 +4,43 @@
 // member that is busy elsewhere does not delay the others. The member that computes a chunk does not affect the bits
 // (reduce.hpp). When peers cannot access some buffer (ranks are processes and the buffer is outside the arenas), the
 // whole collective is staged: its data goes through small staging areas in the control area, piece by piece, with two
-// pieces in flight.
+// pieces in flight. Between hosts, the ferries move the data, and the members wait.
 #pragma once
 
 #include "engine/comm/protocol.hpp"
 
 namespace lockstep::comm {
 
-// Computes the whole collective if it is small enough for the last arriver alone; returns false otherwise.
+// What a transport can do. A collective goes over the first one that can do what it needs.
+struct TransportTraits {
+  bool private_buffers = false;  // moves buffers that peers cannot access
+  bool between_hosts = false;    // members may live on different hosts
+};
+
+class Transport {
+ public:
+  Transport() = default;
+  virtual ~Transport() = default;
+  Transport(const Transport&) = delete;
+  Transport& operator=(const Transport&) = delete;
+  virtual TransportTraits traits() const = 0;
+  // Completes the collective of this member, whose slot is open. Promises: the results have the bits of reduce.hpp;
+  // every byte is counted in `moved_bytes`; every wait is a wait_until().
+  virtual void move(IssuedCollective& issued) const = 0;
+};
+
+TransportKind choose_transport(const TransportTraits& needs);
+const Transport& transport_of(TransportKind kind);
+
+const Transport& shared_memory_transport();
+const Transport& staged_transport();         // all members take part in every piece
+const Transport& between_hosts_transport();  // the ferries move the data (crossing.hpp)
+
+// Shared memory: computes the whole collective if it is small enough for the last arriver alone; returns false
+// otherwise.
 bool run_if_small(Slot& slot, int size);
-// Claims and computes chunks until none is left. True for the member that finished the last chunk.
-bool run_chunks(Slot& slot, int size);
 // Maps the peers' buffers that this process will access, where they are used repeatedly (peer_mappings.hpp).
 void map_peer_buffers(const IssuedCollective& issued);
-// The staged form. All members take part in every piece.
-void run_staged(IssuedCollective& issued);
 // Peers cannot access a buffer of this member.
 bool has_unreachable_buffer(const IssuedCollective& issued);
 

@@ -6,6 +6,7 @@
 
 #include "engine/comm/messages.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/fnv.hpp"
 
 namespace lockstep::comm {
 
@@ -14,6 +15,7 @@ namespace {
 // A shorter wait usually ends by the arrival of a slow rank.
 constexpr std::int64_t min_wait_ns = 40'000'000;
 constexpr std::int64_t between_searches_ns = 20'000'000;
+constexpr std::int64_t between_hosts_confirmation_ns = 500'000'000;
 constexpr std::uint64_t being_written = 1;
 
 // A published wait, as another rank reads it.
@@ -92,12 +94,22 @@ class WaitGraph {
   }
 
   // Poisons the groups of the cycle. Ranks that wait for the cycle then progress, or fail with its ranks.
-  void poison(const std::string& text) {
-    for (std::size_t i = 0; i < cycle_length_; ++i) next(deadlocked_[i]).second->group->poison.try_set(text);
-    notify_all(world_);
+  void poison(ControlPlane& plane, const std::string& text) {
+    for (std::size_t i = 0; i < cycle_length_; ++i) plane.poison(*next(deadlocked_[i]).second->group, text, Cause::own);
   }
 
   std::string text() const;
+
+  // What must stay equal for a deadlock to be the same one: the ranks and the numbers of their waits.
+  std::uint64_t signature() const {
+    std::uint64_t digest = fnv1a_basis;
+    for (const int r : deadlocked_)
+      digest = (digest ^ (node(r).changes * 4096 + static_cast<std::uint64_t>(r))) * fnv1a_prime;
+    return digest;
+  }
+  bool is_local() const {
+    return std::all_of(deadlocked_.begin(), deadlocked_.end(), [this](int r) { return world_.is_local(r); });
+  }
 
  private:
   Node& node(int rank) { return nodes_[static_cast<std::size_t>(rank)]; }
@@ -287,6 +299,17 @@ bool publish_blocked(RankState& rank) {
   return true;
 }
 
+// What this host knows of ranks elsewhere is some milliseconds old, and an arrival may be on its way. A deadlock that
+// contains them counts when it has stayed the same for much longer than a message travels.
+bool is_confirmed(RankState& rank, const WaitGraph& graph, std::int64_t now) {
+  if (graph.is_local()) return true;
+  if (const std::uint64_t signature = graph.signature(); rank.suspected_deadlock != signature) {
+    rank.suspected_deadlock = signature;
+    rank.suspected_since_ns = now;
+  }
+  return now - rank.suspected_since_ns >= between_hosts_confirmation_ns;
+}
+
 }  // namespace
 
 LongWait::LongWait(RankState& rank) : rank_(rank) { rank_.control().waits.fetch_add(1); }
@@ -346,7 +369,7 @@ void check_for_deadlock(RankState& rank, std::int64_t waited_ns) {
   const DeadlockSearch search(*rank.world, rank.rank);
   if (!search.is_mine()) return;
   WaitGraph graph(*rank.world);
-  if (graph.finds(rank.rank)) graph.poison(graph.text());
+  if (graph.finds(rank.rank) && is_confirmed(rank, graph, now)) graph.poison(*rank.plane, graph.text());
 }
 
 }  // namespace lockstep::comm

@@ -1,0 +1,211 @@
+// What other hosts sent becomes part of the local control area.
+#include <algorithm>
+
+#include "engine/comm/ferry_state.hpp"
+#include "engine/comm/slot.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+template <class Body>
+Body body_of(std::string_view& bytes, int from) {
+  Body body;
+  if (!take_body(bytes, body)) throw CollectiveError(str("host ", from, " sent a message that is too short"));
+  return body;
+}
+
+}  // namespace
+
+GroupControl& Ferry::State::group_of(std::uint64_t id, int from) {
+  GroupControl* const group = find_group(world, id);
+  if (group == nullptr) throw CollectiveError(str("host ", from, " names a process group that it has not described"));
+  return *group;
+}
+
+void Ferry::State::apply(FerryPost::Received& received) {
+  const int from = received.from;
+  Peer& peer = peers[static_cast<std::size_t>(from)];
+  peer.heard_ns = now_ns();
+  std::string_view rest = received.body;
+  switch (received.kind) {
+    case FerryKind::group: {
+      const auto body = body_of<GroupBody>(rest, from);
+      std::vector<std::int32_t> members(rest.size() / sizeof(std::int32_t));
+      std::memcpy(members.data(), rest.data(), bounded_product(members.size(), sizeof(std::int32_t)));
+      known_elsewhere.insert(body.id);
+      find_or_insert_group(world, {members.begin(), members.end()}, body.channel);
+      return;
+    }
+    case FerryKind::arrival: {
+      const auto body = body_of<ArrivalBody>(rest, from);
+      group_of(body.group, from);
+      if (!pending_arrivals.empty() || !apply_arrival(body)) pending_arrivals.push_back(body);
+      return;
+    }
+    case FerryKind::staged_piece: {
+      const auto body = body_of<PieceBody>(rest, from);
+      group_of(body.group, from);
+      if (!pending_pieces.empty() || !apply_piece(body, rest)) pending_pieces.push_back({body, std::string(rest)});
+      return;
+    }
+    case FerryKind::end_of_round: {
+      const auto body = body_of<RoundBody>(rest, from);
+      MemberRounds& rounds = group_of(body.group, from).rounds_of(body.member);
+      rounds.issued[body.round % MemberRounds::num_kept].store(body.issued, std::memory_order_relaxed);
+      rounds.ended.store(body.round, std::memory_order_release);
+      return;
+    }
+    case FerryKind::content_text: {
+      const auto body = body_of<TextBody>(rest, from);
+      RankControl& rank = world.rank(body.rank);
+      const std::size_t size = rest.copy(rank.content_text, sizeof rank.content_text - 1);
+      rank.content_text[size] = '\0';
+      rank.content_text_group = world.offset_of(&group_of(body.group, from));
+      rank.content_text_of.store(body.sequence + 1, std::memory_order_release);
+      return;
+    }
+    case FerryKind::propose: {
+      const auto body = body_of<PoisonBody>(rest, from);
+      return poison(group_of(body.group, from), std::string(rest), body.by_end != 0);
+    }
+    case FerryKind::poison: {
+      const auto body = body_of<PoisonBody>(rest, from);
+      poison_here(world, group_of(body.group, from), std::string(rest),
+                  body.by_end != 0 ? Cause::peer_ended : Cause::own);
+      return;
+    }
+    case FerryKind::rank_state: {
+      const auto body = body_of<RankBody>(rest, from);
+      return apply_rank_state(body, rest);
+    }
+    case FerryKind::abort:
+      told_abort = true;
+      world.abort.try_set(rest);
+      return notify_all(world);
+    case FerryKind::data:
+      return apply_data(received);
+    case FerryKind::heartbeat: {
+      const auto body = body_of<HeartbeatBody>(rest, from);
+      peer.heartbeat = body.number;
+      peer.echo = body.echo;
+      return;
+    }
+    case FerryKind::end:
+      peer.ended = true;
+      return;
+  }
+}
+
+bool Ferry::State::apply_arrival(const ArrivalBody& body) {
+  GroupControl& group = *find_group(world, body.group);
+  Slot& slot = group.slot(body.sequence);
+  const auto generation = static_cast<std::uint32_t>(body.sequence / ring_slots);
+  if (slot.generation.load(std::memory_order_acquire) != generation) return false;
+  RankControl& rank = world.rank(group.members()[body.member]);
+  const std::uint64_t number = rank.num_records.load(std::memory_order_relaxed);
+  Record& record = rank.records[number % recorder_entries];
+  std::memcpy(static_cast<void*>(&record), body.record, sizeof record);
+  record.group = world.offset_of(&group);
+  record.issued_ns = now_ns() - body.age_ns;
+  record.state.store(CollectiveState::waiting, std::memory_order_relaxed);
+  rank.num_records.store(number + 1, std::memory_order_release);
+  MemberEntry& entry = slot.entries()[body.member];
+  entry.fingerprint = body.fingerprint;
+  entry.input = nullptr;
+  entry.output = nullptr;
+  entry.record = static_cast<std::uint32_t>(number);
+  entry.arrival.store((generation + 1) << 1 | body.has_private_buffer, std::memory_order_release);
+  count_arrival(world, group, body.sequence);
+  begin_crossing(group, body.sequence);
+  return true;
+}
+
+bool Ferry::State::apply_piece(const PieceBody& body, std::string_view piece) {
+  GroupControl& group = *find_group(world, body.group);
+  Slot& slot = group.slot(body.sequence);
+  // The slot is open here when all arrivals have been applied. A piece must not be counted before the barrier of the
+  // piece before it.
+  const auto size = static_cast<std::uint64_t>(group.size);
+  if (slot.generation.load(std::memory_order_acquire) != body.sequence / ring_slots ||
+      slot.stage.load(std::memory_order_acquire) != Stage::open ||
+      slot.barrier_arrivals.load(std::memory_order_acquire) < body.piece * size)
+    return false;
+  MemberEntry& entry = slot.entries()[body.member];
+  const StagingShape shape(slot.entries(), group.size);
+  const auto number = static_cast<std::int64_t>(body.piece);
+  if (piece.size() != shape.piece_bytes(entry, body.member, number))
+    throw CollectiveError(
+        str("a staged piece has ", piece.size(), " bytes in place of ", shape.piece_bytes(entry, body.member, number)));
+  shape.allocate(world, entry);
+  std::memcpy(world.at(shape.offset_of(entry, number)), piece.data(), piece.size());
+  if (slot.barrier_arrivals.fetch_add(1) + 1 == (body.piece + 1) * size) notify(slot.changes);
+  return true;
+}
+
+bool Ferry::State::retry_pending() {
+  const auto arrived = std::erase_if(pending_arrivals, [this](const ArrivalBody& body) { return apply_arrival(body); });
+  const auto pieces =
+      std::erase_if(pending_pieces, [this](const PendingPiece& each) { return apply_piece(each.body, each.piece); });
+  return arrived + pieces > 0;
+}
+
+void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest) {
+  LOCKSTEP_CHECK(body.rank >= 0 && body.rank < world.world_size && !hosts.is_local(body.rank), "the state of rank ",
+                 body.rank, " from another host");
+  RankControl& rank = world.rank(body.rank);
+  if (body.has_begun != 0 && rank.begun_ns.load() == 0) rank.begun_ns.store(now_ns());
+  std::memcpy(rank.location.step, body.step, sizeof body.step);
+  std::memcpy(rank.location.file, body.file, sizeof body.file);
+  rank.location.line = body.line;
+  rank.location.column = body.column;
+  // As the rank itself does it: a search that reads meanwhile sees that the waits change.
+  rank.wait_changes.store(body.wait_changes - (body.wait_changes > 0 ? 1 : 0));
+  rank.waits.store(body.waits);
+  std::uint32_t number = 0;
+  for (WaitEntry& entry : rank.wait_entries) {
+    entry.group.store(0);
+    WaitBody wait;
+    if (number++ >= body.num_waits || !take_body(rest, wait)) continue;
+    const GroupControl* const group = find_group(world, wait.group);
+    if (group == nullptr) continue;
+    entry.sequence.store(wait.sequence);
+    entry.round.store(wait.round);
+    entry.target.store(wait.target);
+    entry.reason.store(wait.reason);
+    entry.me.store(wait.me);
+    entry.member.store(wait.member);
+    entry.record.store(record_of_wait(rank, *group, wait.sequence));
+    entry.group.store(world.offset_of(group));
+  }
+  rank.wait_changes.store(body.wait_changes);
+  rank.blocked_at.store(body.blocked_at);
+  if (body.end != RankEnd::none) end_rank(body.rank, body.end, std::string(rest));
+}
+
+// The local number of the record of a collective that a rank elsewhere waits in.
+std::uint64_t Ferry::State::record_of_wait(const RankControl& rank, const GroupControl& group,
+                                           std::uint64_t sequence) const {
+  const std::uint64_t count = rank.num_records.load();
+  for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count, recorder_entries); ++back) {
+    const Record& record = rank.records[(count - back) % recorder_entries];
+    if (record.group == world.offset_of(&group) && record.sequence == sequence) return count - back;
+  }
+  return count == 0 ? 0 : count - 1;
+}
+
+void Ferry::State::apply_data(FerryPost::Received& received) {
+  std::string_view rest = received.body;
+  const auto body = body_of<DataBody>(rest, received.from);
+  const Key key{body.group, body.sequence};
+  const auto found = crossings.find(key);
+  if (found != crossings.end()) return found->second->take(received);
+  if (ending || finished_crossing(key)) {
+    if (received.message.data_bytes > 0) post.link().discard(received.message);
+    return;
+  }
+  early_data[key].push_back(std::move(received));
+}
+
+}  // namespace lockstep::comm

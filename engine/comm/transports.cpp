@@ -1,0 +1,45 @@
+// The table of transports.
+#include "engine/comm/transport.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace {
+
+constexpr TransportKind in_order_of_preference[] = {TransportKind::shared_memory, TransportKind::between_hosts,
+                                                    TransportKind::staged};
+
+class BetweenHosts : public Transport {
+ public:
+  TransportTraits traits() const override { return {.between_hosts = true}; }
+  void move(IssuedCollective& issued) const override { wait_until(issued, WaitReason::data); }
+};
+
+}  // namespace
+
+const Transport& between_hosts_transport() {
+  static const BetweenHosts transport;
+  return transport;
+}
+
+const Transport& transport_of(TransportKind kind) {
+  switch (kind) {
+    case TransportKind::shared_memory:
+      return shared_memory_transport();
+    case TransportKind::staged:
+      return staged_transport();
+    case TransportKind::between_hosts:
+      break;
+  }
+  return between_hosts_transport();
+}
+
+TransportKind choose_transport(const TransportTraits& needs) {
+  for (const TransportKind kind : in_order_of_preference) {
+    const TransportTraits can = transport_of(kind).traits();
+    if ((can.private_buffers || !needs.private_buffers) && (can.between_hosts || !needs.between_hosts)) return kind;
+  }
+  throw InternalError("no transport can move this collective");
+}
+
+}  // namespace lockstep::comm
