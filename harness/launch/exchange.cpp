@@ -136,13 +136,34 @@ void send_result(RunningCase& test_case) {
     all.push_back(rank);
     test_case.outcomes[static_cast<std::size_t>(rank)].rank = rank;
   }
-  hosts.send_to_others(Topic::result, test_case.number, text_of_outcomes(test_case.outcomes, all));
+  const bool wants_stories =
+      std::any_of(test_case.outcomes.begin(), test_case.outcomes.end(), [](const verdict::RankOutcome& outcome) {
+        return outcome.status != verdict::RankStatus::finished || !outcome.failures.empty();
+      });
+  hosts.send_to_others(Topic::result, test_case.number,
+                       str(wants_stories ? '1' : '0', text_of_outcomes(test_case.outcomes, all)));
+}
+
+// The flight recorder of the ranks of this host, for host 0. Its world has only a part of it.
+void send_stories(RunningCase& test_case) {
+  if (!test_case.world) return;
+  Hosts& hosts = hosts_of(test_case);
+  std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);
+  std::erase_if(stories, [&](const comm::RankHistory& story) { return !test_case.is_local(story.rank); });
+  for (comm::RankHistory& story : stories) {
+    for (comm::RecordedCollective& collective : story.collectives) {
+      collective.issued_ns = hosts.on_clock_of_first(collective.issued_ns);
+      collective.finished_ns = hosts.on_clock_of_first(collective.finished_ns);
+    }
+  }
+  hosts.send(0, Topic::stories, test_case.number, comm::to_text(stories));
 }
 
 // Another host: takes the result when it is there, or gives host 0 up.
 bool has_result(RunningCase& test_case) {
   if (const std::optional<std::string> result = hosts_of(test_case).take(0, Topic::result, test_case.number)) {
-    take_outcomes(test_case, *result);
+    take_outcomes(test_case, result->substr(1));
+    if (result->front() == '1') send_stories(test_case);
     return true;
   }
   if (!test_case.is_lost[0] && comm::now_ns() < test_case.exchange_deadline_ns) return false;
@@ -156,6 +177,30 @@ bool is_closed(RunningCase& test_case) {
   if (comm::now_ns() < test_case.exchange_deadline_ns) return false;
   [[maybe_unused]] const void* ferry = test_case.ferry.release();
   [[maybe_unused]] const void* world = test_case.world.release();
+  return true;
+}
+
+// Host 0 waits for the others, and then lets them go on.
+bool all_have_closed(RunningCase& test_case) {
+  Hosts& hosts = hosts_of(test_case);
+  const bool late = comm::now_ns() >= test_case.exchange_deadline_ns;
+  if (hosts.host() != 0) {
+    if (hosts.has(0, Topic::go, test_case.number) || test_case.is_lost[0]) return true;
+    if (late) lose(test_case, 0, "it did not end the case in time");
+    return late;
+  }
+  bool all = true;
+  for (int host = 1; host < hosts.num_hosts(); ++host) {
+    if (test_case.is_lost[static_cast<std::size_t>(host)] || hosts.has(host, Topic::closed, test_case.number)) continue;
+    all = false;
+    if (late) lose(test_case, host, "it did not end the case in time");
+  }
+  if (!all) return false;
+  hosts.send_to_others(Topic::go, test_case.number, "");
+  for (int host = 1; host < hosts.num_hosts(); ++host)
+    if (const std::optional<std::string> text = hosts.take(host, Topic::stories, test_case.number))
+      for (comm::RankHistory& story : comm::histories_from_text(*text))
+        test_case.stories_of_others.push_back(std::move(story));
   return true;
 }
 
@@ -213,6 +258,10 @@ bool advance_exchange(RunningCase& test_case) {
   if (test_case.exchange == ExchangeState::result && has_result(test_case))
     enter(test_case, ExchangeState::closing, comm::now_ns() + closing_ns);
   if (test_case.exchange == ExchangeState::closing && is_closed(test_case)) {
+    if (hosts_of(test_case).host() != 0) hosts_of(test_case).send(0, Topic::closed, test_case.number, "");
+    enter(test_case, ExchangeState::closed, comm::now_ns() + 2 * closing_ns);
+  }
+  if (test_case.exchange == ExchangeState::closed && all_have_closed(test_case)) {
     hosts_of(test_case).forget_cases(test_case.number);
     test_case.exchange = ExchangeState::over;
   }

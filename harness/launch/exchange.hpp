@@ -6,8 +6,10 @@
 //
 // advance_exchange() alone changes RunningCase::exchange:
 //
-//   ranks_run --> parts (host 0) --> closing --> over
+//   ranks_run --> parts (host 0) --> closing --> closed --> over
 //             \-> result (others) -/
+//
+// The case is over only when all hosts have closed it: no message of the next case can then reach a ferry of this one.
 #pragma once
 
 #include <cstdint>

@@ -42,8 +42,10 @@ using RankFunction = std::function<verdict::RankOutcome(int rank)>;
 
 struct LaunchResult {
   std::vector<verdict::RankOutcome>
-      outcomes;                            // one per rank, in order, also for ranks that were killed, hung or crashed
-  std::vector<comm::RankHistory> stories;  // the flight recorder, one entry per rank
+      outcomes;  // one per rank, in order, also for ranks that were killed, hung or crashed
+  // The flight recorder, one entry per rank; complete on host 0 where a rank did not finish well. Empty on a host
+  // without ranks.
+  std::vector<comm::RankHistory> stories;
   double seconds = 0.0;
 };
 

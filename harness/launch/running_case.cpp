@@ -197,6 +197,9 @@ LaunchResult finish(RunningCase& test_case) {
   LaunchResult result;
   result.seconds = static_cast<double>(comm::now_ns() - test_case.start_ns) * 1e-9;
   if (test_case.world) result.stories = comm::read_recorder(*test_case.world);
+  for (comm::RankHistory& story : test_case.stories_of_others)
+    if (static_cast<std::size_t>(story.rank) < result.stories.size())
+      result.stories[static_cast<std::size_t>(story.rank)] = std::move(story);
   result.outcomes = std::move(test_case.outcomes);
   test_case.ferry.reset();
   test_case.world.reset();

@@ -32,6 +32,7 @@ enum class ExchangeState {
   parts,      // host 0 waits for the outcomes of the other hosts
   result,     // another host waits for all outcomes from host 0
   closing,    // the ferry waits for the other ferries
+  closed,     // this host waits until all others have closed the case
   over,       // or there is one host only
 };
 
@@ -53,10 +54,11 @@ struct RunningCase {
   ExchangeState exchange = ExchangeState::over;
   std::uint64_t number = 0;  // the same on every host
   comm::HostMap hosts;
-  std::unique_ptr<comm::Ferry> ferry;     // where ranks on other hosts are peers of ranks here
-  std::int64_t exchange_deadline_ns = 0;  // of the current state
-  std::vector<bool> has_part;             // per host: its outcomes have arrived
-  std::vector<bool> is_lost;              // per host
+  std::unique_ptr<comm::Ferry> ferry;                // where ranks on other hosts are peers of ranks here
+  std::int64_t exchange_deadline_ns = 0;             // of the current state
+  std::vector<bool> has_part;                        // per host: its outcomes have arrived
+  std::vector<bool> is_lost;                         // per host
+  std::vector<comm::RankHistory> stories_of_others;  // on host 0, of a case that did not go well
 
   bool is_local(int rank) const { return hosts.is_local(rank); }
   bool ranks_run() const;
