@@ -238,6 +238,17 @@ bool CollectiveCrossing::progress() {
   return changed;
 }
 
+bool CollectiveCrossing::abandon() {
+  for (const Waiting& each : waiting_) post_.drop(each.message);
+  waiting_.clear();
+  if (finished_) return true;
+  progress();
+  const auto flies = [](Transfer transfer) { return transfer != 0; };
+  return sending_.empty() && arriving_.empty() && std::none_of(sums_.begin(), sums_.end(), [&](const Sum& sum) {
+           return std::any_of(sum.transfers.begin(), sum.transfers.end(), flies);
+         });
+}
+
 void CollectiveCrossing::finish() {
   finished_ = true;
   for (const int member : mine_) {

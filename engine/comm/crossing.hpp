@@ -33,6 +33,8 @@ class CollectiveCrossing {
   bool progress();
   // The slot is finished, and no transfer uses the members' buffers.
   bool is_finished() const { return finished_; }
+  // The case has ended without it: no further piece is taken. True when no transfer uses a buffer any more.
+  bool abandon();
 
  private:
   struct Arriving {  // a piece on its way into a member's output

@@ -305,6 +305,19 @@ bool Ferry::State::move_crossings() {
   return changed;
 }
 
+// Every rank of the world is gone. Nothing more comes for the crossings that are left.
+bool Ferry::State::abandon_crossings() {
+  for (auto& [key, messages] : early_data)
+    for (const FerryPost::Received& each : messages) post.drop(each.message);
+  early_data.clear();
+  return std::erase_if(crossings, [](const auto& each) { return each.second->abandon(); }) > 0;
+}
+
+bool Ferry::State::all_have_ended() const {
+  return told_end && std::all_of(peers.begin(), peers.end(),
+                                 [](const Peer& peer) { return !peer.takes_part || peer.ended || !peer.lost.empty(); });
+}
+
 // The records of members elsewhere: their ranks finish about now.
 void Ferry::State::mark_done(const Key& key) {
   const GroupControl* group = find_group(world, key.first);
@@ -337,7 +350,7 @@ std::int64_t Ferry::State::progress() {
       changed = true;
     }
     changed |= retry_pending();
-    changed |= move_crossings();
+    changed |= all_have_ended() ? abandon_crossings() : move_crossings();
     send_rank_states(now);
     if (ending && !std::exchange(told_end, true)) to_all_bytes(FerryKind::end, "");
     send_heartbeats(now);
@@ -399,11 +412,9 @@ void Ferry::State::end_rank(int number, RankEnd end, const std::string& why) {
 }
 
 bool Ferry::State::finished() const {
-  if (!told_end) return false;
-  for (const Peer& peer : peers)
-    if (peer.takes_part && !peer.ended && peer.lost.empty()) return false;
+  if (!all_have_ended()) return false;
   if (std::any_of(peers.begin(), peers.end(), [](const Peer& peer) { return !peer.lost.empty(); })) return true;
-  return post_is_idle();
+  return crossings.empty() && post.link().has_sent_all();
 }
 
 Ferry::Ferry(Link& link, device::HostWorld& world, HostMap hosts, std::uint64_t case_number)

@@ -201,10 +201,7 @@ void Ferry::State::apply_data(FerryPost::Received& received) {
   const Key key{body.group, body.sequence};
   const auto found = crossings.find(key);
   if (found != crossings.end()) return found->second->take(received);
-  if (ending || finished_crossing(key)) {
-    if (received.message.data_bytes > 0) post.link().discard(received.message);
-    return;
-  }
+  if (ending || finished_crossing(key)) return post.drop(received.message);
   early_data[key].push_back(std::move(received));
 }
 

@@ -40,24 +40,34 @@ Transfer FerryPost::send_data(int to, const DataBody& body, const std::byte* dat
   return link_.send_with_data(to, Channel::ranks, sealed(to, FerryKind::data, ferry_bytes(body), true), data, bytes);
 }
 
+void FerryPost::drop(const Message& message) {
+  if (message.data_bytes > 0) link_.discard(message);
+}
+
 bool FerryPost::receive(Received& received) {
   while (link_.poll(Channel::ranks, received.message)) {
     received.from = received.message.from;
     received.body = received.message.bytes;
+    Counts& counts = counts_[static_cast<std::size_t>(received.from)];
     const auto refuse = [&](const std::string& what) {
+      counts.is_broken = true;
+      drop(received.message);
       throw CollectiveError(str("the link (", link_.name(), ") from host ", received.from, " to host ", link_.host(),
                                 " does not keep its promises: ", what));
     };
     FerryHead head;
-    if (!take_body(received.body, head)) refuse(str("a message has only ", received.message.bytes.size(), " bytes"));
-    if (head.case_number != case_number_) {
-      if (received.message.data_bytes > 0) link_.discard(received.message);
+    if (counts.is_broken) {
+      drop(received.message);
       continue;
     }
-    std::uint64_t& count = counts_[static_cast<std::size_t>(received.from)].received;
-    if (head.number != count + 1) refuse(what_happened(count + 1, head.number));
+    if (!take_body(received.body, head)) refuse(str("a message has only ", received.message.bytes.size(), " bytes"));
+    if (head.case_number != case_number_) {
+      drop(received.message);
+      continue;
+    }
+    if (head.number != counts.received + 1) refuse(what_happened(counts.received + 1, head.number));
     if (head.hash != hash_of(received.body)) refuse(str("message ", head.number, " was cut or changed on the way"));
-    ++count;
+    ++counts.received;
     received.kind = head.kind;
     return true;
   }

@@ -11,6 +11,7 @@
 #include <string>
 #include <string_view>
 #include <type_traits>
+#include <vector>
 
 #include "engine/comm/control.hpp"
 #include "engine/comm/link.hpp"
@@ -141,6 +142,8 @@ class FerryPost {
   // Takes the next message of this case. Drops those of others. Throws CollectiveError that says what the link did
   // wrong.
   bool receive(Received& received);
+  // Has the data of a message that nobody wants thrown away.
+  void drop(const Message& message);
   Link& link() { return link_; }
 
  private:
@@ -149,6 +152,7 @@ class FerryPost {
   std::uint64_t case_number_;
   struct Counts {
     std::uint64_t sent = 0, received = 0;
+    bool is_broken = false;  // its messages count no longer
   };
   std::vector<Counts> counts_;
 };

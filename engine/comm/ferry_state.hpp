@@ -55,6 +55,8 @@ struct Ferry::State {
   void begin_crossing(GroupControl& group, std::uint64_t sequence);
   bool finished_crossing(const Key& key) const;
   bool move_crossings();
+  bool abandon_crossings();
+  bool all_have_ended() const;
   void mark_done(const Key& key);
 
   // ---- from other hosts into the local area (ferry_apply.cpp)
@@ -75,7 +77,6 @@ struct Ferry::State {
   void give_up(const std::string& why);
   void end_rank(int number, RankEnd end, const std::string& why);
   bool finished() const;
-  bool post_is_idle() const { return crossings.empty() && post.link().has_sent_all(); }
 
   struct Peer {
     bool takes_part = false;
