@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <sys/utsname.h>
 
+#include "engine/comm/mpi_run.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
@@ -75,6 +76,24 @@ void check_launch(Findings& findings, const char* what, launch::Launch how) {
                  "follow the message; allow this user more processes (ulimit -u) or more shared memory");
 }
 
+// Which processes the environment belongs to, and the link over which a run would find the others.
+void check_link(Findings& findings) {
+  const std::string mpi = comm::mpi_facts();
+  findings.fact("MPI", comm::mpi_is_built_in() ? mpi : str(mpi, "; hosts are linked by TCP"));
+  try {
+    const launch::LaunchEnvironment found = launch::recognize_environment();
+    findings.check("launch variables", true, launch::describe(found), "");
+    for (const auto& [name, value] : found.variables) findings.fact("", str(name, "=", value));
+    const char* wish = std::getenv("LOCKSTEP_LINK");
+    const launch::LinkChoice choice =
+        launch::choose_link(found, wish == nullptr ? "" : wish, comm::mpi_is_built_in() ? "" : mpi);
+    constexpr const char* names[] = {"none", "MPI", "TCP"};
+    findings.check("link", true, str(names[static_cast<int>(choice.kind)], ": ", choice.why), "");
+  } catch (const Error& error) {
+    findings.check("link", false, error.message(), error.remedy());
+  }
+}
+
 }  // namespace
 
 int doctor() {
@@ -128,7 +147,7 @@ int doctor() {
 
   findings.fact("memory of sim", describe(device::protection()));
   findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
-  findings.fact("launch variables", launch::describe(launch::recognize_environment()));
+  check_link(findings);
   if (findings.num_problems() > 0) fmt::print("{} found\n", report::plural(findings.num_problems(), "problem"));
   return findings.num_problems() == 0 ? 0 : 1;
 }

@@ -167,7 +167,7 @@ LinkChoice choose_link(const LaunchEnvironment& environment, const std::string& 
   if (!environment.is_several()) return {LinkKind::none, str(environment.launcher, " started one process")};
   const bool has_rendezvous = !environment.address.empty() && environment.port != 0;
   if (wish == "mpi") {
-    if (!mpi_missing.empty()) refuse(str("MPI is not built in: ", mpi_missing), "give --link tcp");
+    if (!mpi_missing.empty()) refuse(str("MPI is ", mpi_missing), "give --link tcp");
     if (!environment.has_process_manager)
       refuse(str("MPI cannot find the processes that ", environment.launcher, " started"),
              "start them by mpirun, or by srun --mpi=pmix, or give --link tcp");
@@ -177,7 +177,7 @@ LinkChoice choose_link(const LaunchEnvironment& environment, const std::string& 
     return {LinkKind::mpi, str(environment.launcher, " started this process")};
   if (!has_rendezvous)
     refuse(str("TCP needs MASTER_ADDR and MASTER_PORT, and ", environment.launcher, " sets none",
-               wish.empty() ? str("; MPI is not built in: ", mpi_missing) : ""),
+               wish.empty() && !mpi_missing.empty() ? str("; MPI is ", mpi_missing) : ""),
            "set MASTER_ADDR to the machine of rank 0 and MASTER_PORT to a free port there, on every process");
   return {LinkKind::tcp,
           !wish.empty() ? std::string("--link tcp") : str(environment.launcher, " gives address and port")};

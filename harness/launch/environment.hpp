@@ -44,8 +44,8 @@ struct LinkChoice {
   std::string why;  // "mpirun started this process", for `lockstep doctor`
 };
 // `wish` is "mpi", "tcp", "none" (the process runs alone) or "" (MPI if a process manager started the process and MPI
-// is built in, else TCP). `mpi_missing` says why MPI is not built in; empty: it is. Throws Error when there is no such
-// link.
+// is built in, else TCP). `mpi_missing` says that MPI is not built in, and why; empty: it is. Throws Error when there
+// is no such link.
 LinkChoice choose_link(const LaunchEnvironment& environment, const std::string& wish, const std::string& mpi_missing);
 
 }  // namespace lockstep::launch

@@ -116,7 +116,7 @@ TEST(Link, IsChosenByTheLauncherAndTheBuild) {
   EXPECT_EQ(choose_link(torch, "", "").kind, LinkKind::tcp);
   EXPECT_EQ(choose_link(slurm, "", "").kind, LinkKind::tcp);
   EXPECT_EQ(choose_link(pmix, "", "").kind, LinkKind::mpi);
-  EXPECT_EQ(choose_link(pmix, "", "no mpi.h").kind, LinkKind::tcp);
+  EXPECT_EQ(choose_link(pmix, "", "not built in: no mpi.h").kind, LinkKind::tcp);
   EXPECT_EQ(choose_link(pmix, "tcp", "").kind, LinkKind::tcp);
 }
 
@@ -131,8 +131,8 @@ TEST(Link, IsRefusedWithTheReason) {
       return error.message();
     }
   };
-  EXPECT_THAT(message(mpirun, "mpi", "no mpi.h"), HasSubstr("MPI is not built in: no mpi.h"));
-  EXPECT_THAT(message(mpirun, "", "no mpi.h"),
+  EXPECT_THAT(message(mpirun, "mpi", "not built in: no mpi.h"), HasSubstr("MPI is not built in: no mpi.h"));
+  EXPECT_THAT(message(mpirun, "", "not built in: no mpi.h"),
               HasSubstr("TCP needs MASTER_ADDR and MASTER_PORT, and mpirun sets none"));
   EXPECT_THAT(message(mpirun, "tcp", ""), HasSubstr("TCP needs MASTER_ADDR"));
   EXPECT_THAT(message(from(torch_variables), "mpi", ""), HasSubstr("MPI cannot find the processes that torchrun"));

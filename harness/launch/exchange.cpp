@@ -16,8 +16,9 @@ namespace {
 constexpr std::int64_t second_ns = 1'000'000'000;
 // How long a host waits for another after the last moment at which the other's ranks can have ended.
 constexpr std::int64_t part_ns = 5 * second_ns, result_ns = 10 * second_ns, closing_ns = 5 * second_ns;
-constexpr std::int64_t poll_ns = 1'000'000;  // of a link without a descriptor
-constexpr int most_spins = 64;               // of the ferry, between two looks at processes
+constexpr std::int64_t after_loss_ns = 2 * second_ns;  // for ranks whose peers are lost
+constexpr std::int64_t poll_ns = 1'000'000;            // of a link without a descriptor
+constexpr int most_spins = 64;                         // of the ferry, between two looks at processes
 
 Hosts& hosts_of(const RunningCase& test_case) { return *test_case.options.hosts; }
 
@@ -53,6 +54,9 @@ void lose(RunningCase& test_case, int host, const std::string& why) {
     outcome.detail = text;
     outcome.end_time_ns = hosts.on_clock_of_first(now);
     if (test_case.world) comm::announce_death(*test_case.world, rank, text);
+    // The ranks that wait for them fail now. Those that do not wait are not needed any more.
+    test_case.lost_reason = text;
+    test_case.kill_ns = std::min(test_case.kill_ns, now + after_loss_ns);
   }
 }
 
@@ -171,9 +175,14 @@ bool has_result(RunningCase& test_case) {
   return true;
 }
 
-// Without an answer of the other ferries, a transfer may still use the memory of the world, which then stays.
+// Ends the ferry, which would take messages of the next case for its own. Without an answer of the other ferries, a
+// transfer may still use the memory of the world, which then stays.
 bool is_closed(RunningCase& test_case) {
-  if (!test_case.ferry || test_case.ferry->finished()) return true;
+  if (!test_case.ferry) return true;
+  if (test_case.ferry->finished()) {
+    test_case.ferry.reset();
+    return true;
+  }
   if (comm::now_ns() < test_case.exchange_deadline_ns) return false;
   [[maybe_unused]] const void* ferry = test_case.ferry.release();
   [[maybe_unused]] const void* world = test_case.world.release();
@@ -238,7 +247,7 @@ std::vector<int> descriptors_of_exchange(const RunningCase& test_case) {
 }
 
 std::int64_t progress_exchange(RunningCase& test_case) {
-  std::int64_t sleep_ns = hosts_of(test_case).descriptor() >= 0 ? second_ns / 10 : poll_ns;
+  const std::int64_t sleep_ns = hosts_of(test_case).descriptor() >= 0 ? second_ns / 10 : poll_ns;
   if (!test_case.ferry) return sleep_ns;
   std::int64_t of_ferry = 0;
   for (int i = 0; i < most_spins && of_ferry == 0; ++i) of_ferry = test_case.ferry->progress();
@@ -248,7 +257,7 @@ std::int64_t progress_exchange(RunningCase& test_case) {
 bool advance_exchange(RunningCase& test_case) {
   if (test_case.exchange == ExchangeState::over) return false;
   look_at_hosts(test_case);
-  const bool kills = !test_case.interrupted && is_stopped_elsewhere(test_case);
+  const bool kills = !test_case.interrupted && (is_stopped_elsewhere(test_case) || comm::now_ns() >= test_case.kill_ns);
   test_case.interrupted = test_case.interrupted || kills;
   if (test_case.exchange == ExchangeState::ranks_run && !test_case.ranks_run()) end_ranks(test_case);
   if (test_case.exchange == ExchangeState::parts && has_all_parts(test_case)) {

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine/comm/control.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/launch/launcher_link.hpp"
 
 namespace lockstep::launch {
@@ -197,13 +197,16 @@ std::string Hosts::await(int host, Topic topic, std::uint64_t number, const Proc
     }
     if (letters_.contains({Topic::end, 0, 0})) throw Error("hosts: host 0 has ended the run", "see its message");
     const bool stopped = options.stop && options.stop();
-    if (!alive || stopped || seconds_since(begin) > options.seconds)
-      throw Error(str("hosts: host ", host, " of ", num_hosts(), " ", what,
-                      !alive    ? std::string(": it has ended")
-                      : stopped ? std::string(": the wait was interrupted")
-                                : str(" within ", options.seconds, " s")),
-                  "see its message; start the processes again");
-    wait(wait_ms);
+    if (alive && !stopped && seconds_since(begin) <= options.seconds) {
+      wait(wait_ms);
+      continue;
+    }
+    note_lost(host);
+    throw ResourceError(str("hosts: host ", host, " of ", num_hosts(), " ", what,
+                            !alive    ? std::string(": it has ended")
+                            : stopped ? std::string(": the wait was interrupted")
+                                      : str(" within ", options.seconds, " s")),
+                        "see its message; start the processes again");
   }
 }
 

@@ -67,7 +67,8 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
     if (test_case.interrupted) {
       outcome.status = verdict::RankStatus::killed;
       outcome.signal = SIGKILL;
-      outcome.detail = "interrupted";
+      outcome.detail = test_case.lost_reason.empty() ? "interrupted" : test_case.lost_reason;
+      outcome.bystander = !test_case.lost_reason.empty();
     } else if (test_case.aborted) {
       outcome.status = verdict::RankStatus::hung;
       outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -83,7 +84,8 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
 
 // The reason of the end of a process, shown to peers and kept by the flight recorder.
 std::string reason_of_end(const RunningCase& test_case, int status) {
-  if (test_case.interrupted) return "ended by the harness: the run was interrupted";
+  if (test_case.lost_reason.empty() && test_case.interrupted) return "ended by the harness: the run was interrupted";
+  if (test_case.interrupted) return str("ended by the harness: ", test_case.lost_reason);
   if (test_case.aborted && WIFSIGNALED(status))
     return str("ended by the harness after the time-out of ", seconds_text(test_case.options.timeout_seconds));
   return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))

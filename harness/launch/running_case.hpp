@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -54,11 +55,13 @@ struct RunningCase {
   ExchangeState exchange = ExchangeState::over;
   std::uint64_t number = 0;  // the same on every host
   comm::HostMap hosts;
-  std::unique_ptr<comm::Ferry> ferry;                // where ranks on other hosts are peers of ranks here
-  std::int64_t exchange_deadline_ns = 0;             // of the current state
-  std::vector<bool> has_part;                        // per host: its outcomes have arrived
-  std::vector<bool> is_lost;                         // per host
-  std::vector<comm::RankHistory> stories_of_others;  // on host 0, of a case that did not go well
+  std::unique_ptr<comm::Ferry> ferry;     // where ranks on other hosts are peers of ranks here
+  std::int64_t exchange_deadline_ns = 0;  // of the current state
+  std::int64_t kill_ns = std::numeric_limits<std::int64_t>::max();  // when ranks whose peers are lost are killed
+  std::string lost_reason;                                          // empty: no rank is lost
+  std::vector<bool> has_part;                                       // per host: its outcomes have arrived
+  std::vector<bool> is_lost;                                        // per host
+  std::vector<comm::RankHistory> stories_of_others;                 // on host 0, of a case that did not go well
 
   bool is_local(int rank) const { return hosts.is_local(rank); }
   bool ranks_run() const;

@@ -1,0 +1,287 @@
+"""Runs on several hosts: processes that find each other by TCP, each a host of its own on this machine; and by MPI where it is there.
+
+LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when unset).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from test_command_line import PROGRAM, lockstep, rows, scenario  # noqa: E402
+
+SLEEP = """\
+scenario: sleep
+summary: One rank sleeps while the others wait for it.
+ranks: {world_size: [2], launch: [process]}
+device: [cpu]
+matrix: {turn: [1, 2]}
+steps:
+  - delay: {ms: 30000, where: host}
+    when: rank == 1
+  - barrier: all_ranks
+  - expect: rank >= 0
+"""
+
+DIES = """\
+scenario: dies
+summary: The second rank dies in the first case.
+ranks: {world_size: [2], launch: [process]}
+device: [cpu]
+matrix: {turn: [1, 2]}
+steps:
+  - exit: kill
+    when: rank == 1 and turn == 1
+  - let: {x: "full([4], rank + 1)"}
+  - all_reduce: {tensor: x, op: sum}
+  - expect_equal: [x, 3]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Run:
+    """`num` processes with the variables of torchrun. `arguments` may be a function of the rank."""
+
+    def __init__(self, num: int, *arguments: object, each_a_host: bool = True, first: int = 0, **variables: str):
+        environment = {
+            **os.environ,
+            "WORLD_SIZE": str(num),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+            "LOCKSTEP_CONNECT_SECONDS": "20",
+            "OPENBLAS_NUM_THREADS": "1",
+            **variables,
+        }
+        if each_a_host:
+            environment["LOCKSTEP_HOSTS"] = "ranks"
+        self.processes = []
+        for rank in range(first, num):
+            words = arguments[0](rank) if callable(arguments[0]) else arguments
+            self.processes.append(
+                subprocess.Popen(
+                    [str(PROGRAM), *map(str, words)],
+                    env={**environment, "RANK": str(rank)},
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.STDOUT,
+                    text=True,
+                )
+            )
+
+    def end(self, timeout: float = 120) -> tuple[list[int], list[str]]:
+        """Exit codes and outputs."""
+        try:
+            said = [each.communicate(timeout=timeout)[0] for each in self.processes]
+        finally:
+            for each in self.processes:
+                each.kill()
+        return [each.returncode for each in self.processes], said
+
+
+def children_of(pid: int) -> list[int]:
+    listed = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    names = {int(child): Path(f"/proc/{child}/comm").read_text(encoding="utf-8") for child in listed}
+    return [child for child, name in names.items() if "guard" not in name]
+
+
+def wait_for_rank(launcher: int, results: Path) -> int:
+    """The first rank of this launcher. Host 0 begins the results file before the first case."""
+    deadline = time.monotonic() + 30
+    while not (results.exists() and (ranks := children_of(launcher))):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return ranks[0]
+
+
+def test_only_host_0_prints_and_writes(tmp_path):
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    codes, said = Run(2, "run", file, "--results", results).end()
+    assert codes == [0, 0], said
+    assert "PASS             1" in said[0] and said[1] == ""
+    written = rows(results)
+    assert "2 ranks on 2 hosts over TCP" in written[0]["machine"]["hosts"]
+    assert [row["status"] for row in written if row["kind"] == "case"] == ["PASS"]
+
+
+def test_all_end_with_the_code_of_the_results(tmp_path):
+    codes, said = Run(3, "run", scenario(tmp_path, "wrong", expected="4")).end()
+    assert codes == [1, 1, 1], said
+    assert "FAIL             1" in said[0] and "also rank 1" in said[0]
+
+
+def test_larger_cases_are_skipped(tmp_path):
+    file = tmp_path / "sizes.yaml"
+    file.write_text(
+        "scenario: sizes\nsummary: Sizes.\nranks: {world_size: [1, 2, 4], launch: [process]}\ndevice: [cpu]\n"
+        "steps:\n  - let: {x: ones(4)}\n  - all_reduce: {tensor: x, op: sum}\n  - expect_equal: [x, world_size]\n",
+        encoding="utf-8",
+    )
+    for each_a_host in (True, False):
+        codes, said = Run(3, "run", file, each_a_host=each_a_host).end()
+        assert codes == [0, 0, 0], said
+        assert "it needs 4 ranks, and 3 processes were started" in said[0]
+        assert "PASS             2" in said[0] and "SKIP             1" in said[0]
+
+
+def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP.replace("30000", "1500"), encoding="utf-8")
+    run = Run(2, "run", file, "--case", "turn=1", "--results", results, each_a_host=False)
+    wait_for_rank(run.processes[0].pid, results)
+    assert len(children_of(run.processes[0].pid)) == 2 and children_of(run.processes[1].pid) == []
+    codes, said = run.end()
+    assert codes == [0, 0] and "PASS             1" in said[0] and said[1] == ""
+
+
+@pytest.mark.parametrize("what", ["replicate/*", "training/*", "bits/*"])
+def test_scenarios_have_the_bits_of_one_host(tmp_path, what):
+    here, there = tmp_path / "here", tmp_path / "there"
+    alone = lockstep("run", what, "--world-size", 2, "--case", "device=cpu", "--trace-bits", here, "--results", tmp_path / "a")
+    codes, said = Run(
+        2, "run", what, "--world-size", 2, "--case", "device=cpu", "--trace-bits", there, "--results", tmp_path / "b"
+    ).end(timeout=250)
+    assert codes == [alone.returncode, alone.returncode], said[0]
+    compared = lockstep("compare", "--trace", here, there)
+    assert compared.returncode == 0, compared.stdout
+    same = lockstep("compare", tmp_path / "a", tmp_path / "b")
+    assert same.returncode == 0, same.stdout
+
+
+def test_a_rank_that_is_killed_is_a_crash_and_the_next_case_runs(tmp_path):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP, encoding="utf-8")
+    run = Run(2, "run", file, "--timeout", 4, "--results", results)
+    time.sleep(0.5)
+    os.kill(wait_for_rank(run.processes[1].pid, results), signal.SIGKILL)
+    codes, said = run.end()
+    assert codes == [1, 1], said
+    first, second = [row for row in rows(results) if row["kind"] == "case"]
+    assert first["status"] == "CRASH" and first["failure"]["rank"] == 1
+    assert "rank 1 was ended by signal 9" in first["failure"]["message"]
+    assert second["status"] == "HANG" and second["failure"]["rank"] == 1
+
+
+def test_an_expected_death_passes_and_the_next_case_runs(tmp_path):
+    file = tmp_path / "dies.yaml"
+    file.write_text(DIES, encoding="utf-8")
+    codes, said = Run(2, "run", file).end()
+    assert codes == [1, 1]
+    assert "PASS             1" in said[0] and "rank 1 died: ended by signal 9 (SIGKILL)" in said[0]
+
+
+@pytest.mark.parametrize("victim", [0, 1, 2])
+def test_a_launcher_that_is_killed_ends_the_others(tmp_path, victim):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP.replace("30000", "3000" if victim == 2 else "30000"), encoding="utf-8")
+    run = Run(3, "run", file, "--results", results)
+    ranks = [wait_for_rank(run.processes[host].pid, results) for host in (0, 1)]
+    begin = time.monotonic()
+    run.processes[victim].kill()
+    codes, said = run.end()
+    assert time.monotonic() - begin < 12
+    assert codes == [-9 if host == victim else 3 for host in range(3)], said
+    assert not [pid for pid in ranks if Path(f"/proc/{pid}").exists()]
+    if victim == 0:
+        return
+    cases = [row for row in rows(results) if row["kind"] == "case"]
+    if victim == 1:
+        assert cases[0]["status"] == "CRASH" and "host 1 (" in cases[0]["failure"]["message"]
+    assert cases[-1]["status"] == "MISSING" and "was lost" in cases[-1]["reason"]
+    assert f"host {victim} (" in said[0] and rows(results)[-1]["exit_code"] == 3
+
+
+@pytest.mark.parametrize("host", [0, 1])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_to_one_host_ends_the_run_on_all(tmp_path, host, name):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP, encoding="utf-8")
+    run = Run(2, "run", file, "--results", results)
+    wait_for_rank(run.processes[0].pid, results)
+    begin = time.monotonic()
+    run.processes[host].send_signal(getattr(signal, name))
+    codes, said = run.end()
+    assert codes == [130, 130] and time.monotonic() - begin < 10, said
+    assert f"the run was interrupted ({name})" in said[0]
+    assert [row["status"] for row in rows(results) if row["kind"] == "case"] == ["MISSING", "MISSING"]
+
+
+def test_the_time_limit_of_the_run_holds_on_all(tmp_path):
+    file = tmp_path / "sleep.yaml"
+    file.write_text(SLEEP, encoding="utf-8")
+    codes, said = Run(2, "run", file, "--run-timeout", 1).end()
+    assert codes == [124, 124], said
+
+
+def test_hosts_with_other_commands_or_files_are_refused(tmp_path):
+    file = scenario(tmp_path, "sums")
+    codes, said = Run(2, lambda rank: ("run", file, "--deadline", 5 + rank)).end()
+    assert codes == [2, 2] and "--deadline 5` on host 0" in said[0] and "--deadline 6` there" in said[0]
+    codes, said = Run(2, lambda rank: ("run", tmp_path / f"{'sums' if rank == 0 else 'none'}.yaml")).end()
+    assert codes == [2, 2] and "differ" in said[0]
+
+
+def test_a_wrong_command_ends_all(tmp_path):
+    for words in (["run", "no/such/scenario"], ["run", tmp_path / "missing.yaml"]):
+        codes, said = Run(2, *words).end()
+        assert codes == [2, 2], said
+        assert said[0] and said[1] == ""
+
+
+def test_missing_processes_are_named(tmp_path):
+    file = scenario(tmp_path, "sums")
+    codes, said = Run(2, "run", file, first=1, LOCKSTEP_CONNECT_SECONDS="0.5").end()
+    assert codes == [2] and "rank 1 could not connect to 127.0.0.1" in said[0] and "MASTER_ADDR" in said[0]
+    alone = subprocess.run(
+        [PROGRAM, "run", file, "--link", "none"],
+        env={**os.environ, "RANK": "1", "WORLD_SIZE": "2"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert alone.returncode == 0 and "PASS             1" in alone.stdout
+
+
+def test_doctor_names_the_launcher_and_the_link():
+    environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "4", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+    told = subprocess.run([PROGRAM, "doctor"], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert "torchrun: rank 1 of 4, rendezvous at node0:29500" in told.stdout
+    assert "TCP: torchrun gives address and port" in told.stdout
+    environment["RANK"] = "4"
+    told = subprocess.run([PROGRAM, "doctor"], env=environment, capture_output=True, text=True, check=False, timeout=60)
+    assert told.returncode == 1 and "RANK=4 is not below WORLD_SIZE=4" in told.stdout
+
+
+@pytest.mark.skipif(shutil.which("mpirun") is None, reason="there is no mpirun")
+@pytest.mark.parametrize("each_a_host", [False, True])
+def test_mpirun_starts_a_run(tmp_path, each_a_host):
+    if "not built in" in lockstep("doctor").stdout.split("MPI", 1)[1].splitlines()[0]:
+        pytest.skip("MPI is not built in")
+    file, results = scenario(tmp_path, "sums"), tmp_path / "results.jsonl"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    if each_a_host:
+        environment["LOCKSTEP_HOSTS"] = "ranks"
+    ran = subprocess.run(
+        ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "2", PROGRAM, "run", file, "--results", results],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("cases            1") == 1
+    assert f"2 ranks on {2 if each_a_host else 1} host" in rows(results)[0]["machine"]["hosts"]
