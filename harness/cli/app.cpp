@@ -153,13 +153,14 @@ int dispatch(const std::string& command, Choices& choices) {
 }
 
 void define_run(CLI::App& app, Choices& choices) {
-  CLI::App& run =
-      *app.add_subcommand("run",
-                          "Run scenarios.\n\nExamples:\n"
-                          "  lockstep run                                   all that come with the program\n"
-                          "  lockstep run 'replicate/*' --device sim\n"
-                          "  lockstep run replicate/single_module --case world_size=8,launch=thread\n"
-                          "  lockstep run my_scenario.yaml --set seed=7 --results out.jsonl --report out\n");
+  CLI::App& run = *app.add_subcommand(
+      "run",
+      "Run scenarios.\n\nExamples:\n"
+      "  lockstep run                                   all that come with the program\n"
+      "  lockstep run 'replicate/*' --device sim\n"
+      "  lockstep run replicate/single_module --case world_size=8,launch=thread\n"
+      "  lockstep run my_scenario.yaml --set seed=7 --results out.jsonl --report out\n"
+      "  mpirun -n 4 lockstep run 'training/*'          on several machines; also srun, torchrun\n");
   add_selection(run, choices);
   add_execution(run, choices);
   RunSettings& settings = choices.run;
@@ -180,6 +181,10 @@ void define_run(CLI::App& app, Choices& choices) {
   run.add_option("--timeline", settings.timeline,
                  "keep a timeline of every case in this folder, as a trace for Perfetto; the page draws it too")
       ->type_name("FOLDER");
+  run.add_option("--link", settings.link,
+                 "how processes that mpirun, srun or torchrun started find each other; none: this process runs alone")
+      ->check(CLI::IsMember({"mpi", "tcp", "none"}))
+      ->envname("LOCKSTEP_LINK");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));

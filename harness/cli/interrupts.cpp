@@ -27,6 +27,9 @@ void catch_interrupts() {
 bool interrupted() { return interrupt_seen != 0; }
 bool out_of_time() { return interrupt_seen == SIGALRM; }
 
+int interrupting_signal() { return interrupt_seen; }
+void note_interrupt(int signal) { interrupt_seen = signal; }
+
 std::string interruption() {
   if (!interrupted()) return "";
   if (out_of_time()) return "the time-out of the whole run has passed";

@@ -9,8 +9,10 @@ namespace lockstep::cli {
 // Installs handlers for SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGALRM, which is the time-out of the whole run. A SIGHUP
 // that is ignored (nohup) stays ignored.
 void catch_interrupts();
-bool interrupted();  // one of these signals has come
-bool out_of_time();  // it was SIGALRM
+bool interrupted();               // one of these signals has come
+bool out_of_time();               // it was SIGALRM
+int interrupting_signal();        // its number; 0: none
+void note_interrupt(int signal);  // another process of the run got this signal
 // "the run was interrupted (SIGTERM)"; empty before a signal.
 std::string interruption();
 

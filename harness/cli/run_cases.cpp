@@ -9,8 +9,8 @@
 
 #include "engine/comm/recorder.hpp"
 #include "engine/core/resources.hpp"
-#include "harness/cli/case_limits.hpp"
 #include "harness/cli/interrupts.hpp"
+#include "harness/cli/stage_launch.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/launch/run_folder.hpp"
@@ -51,16 +51,9 @@ struct Running {
 };
 
 void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCasesOptions& options) {
-  const scenario::Case& test_case = *running.test_case;
   const std::size_t stage = running.next_stage++;
-  launch::LaunchOptions how;
-  how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
-  how.launch = test_case.launch == scenario::Launch::process ? launch::Launch::process : launch::Launch::thread;
-  how.timeout_seconds = test_case.timeout;
-  how.collective_deadline_seconds = options.collective_deadline;
-  how.memory_bytes = running.spec.limits.memory_bytes;
-  const run::CaseSpec spec = running.spec;
-  pool.start(ticket, how, [spec, stage](int rank) { return run::run_case(spec, rank, stage); });
+  if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
+  start_stage(pool, ticket, running.spec, stage, options);
 }
 
 bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
@@ -83,10 +76,11 @@ std::string joined_timeline(const Running& running, const RunCasesOptions& optio
   return beside.empty() || *beside.begin() == ".." ? file.string() : beside.string();
 }
 
-// The error of a rank to which the machine refused something; empty when there is none.
+// The error of a rank to which the machine refused something, or whose host was lost; empty when there is none.
 std::string machine_error_of(const std::vector<verdict::RankOutcome>& ranks) {
   for (const verdict::RankOutcome& outcome : ranks)
-    if (outcome.status == verdict::RankStatus::never_started) return outcome.detail;
+    if (outcome.status == verdict::RankStatus::never_started || outcome.status == verdict::RankStatus::lost)
+      return outcome.detail;
   return "";
 }
 
@@ -105,14 +99,22 @@ class Runner {
     }
     for (std::size_t i = 0; i < cases.size(); ++i) begin(cases[i], static_cast<int>(i));
     while (!running_.empty()) collect_one();
+    is_interrupted();
     outcome_.interrupted = interrupted();
     return std::move(outcome_);
   }
 
  private:
+  // A signal to another host ends the run like one to this process.
+  bool is_interrupted() const {
+    if (options_.hosts != nullptr && !interrupted())
+      if (const int signal = options_.hosts->interrupt()) note_interrupt(signal);
+    return interrupted();
+  }
+
   void begin(const scenario::Case& test_case, int ticket) {
     verdict::CaseResult row = blank_row(test_case, options_);
-    if (!stop_reason_.empty() || interrupted()) {
+    if (!stop_reason_.empty() || is_interrupted()) {
       row.status = verdict::Status::MISSING;
       row.reason = interrupted() ? interruption() : stop_reason_;
       return finish(std::move(row));
@@ -133,30 +135,13 @@ class Runner {
       one.row.reason = stop_reason_;
       return finish_ticket(ticket);
     }
-    one.spec = spec_of(one, ticket);
+    one.spec = spec_of(library_, test_case, ticket, one.folder->path(), options_);
     start_stage(pool_, ticket, one, options_);
     while (pool_.full()) collect_one();
   }
 
-  run::CaseSpec spec_of(const Running& one, int ticket) const {
-    run::CaseSpec spec{.scenario = one.test_case->scenario.get(),
-                       .test_case = one.test_case,
-                       .library = &library_,
-                       .case_folder = one.folder->path(),
-                       .order_check = options_.order_check,
-                       .collective_deadline_seconds = options_.collective_deadline,
-                       .limits = limits_of(*one.test_case)};
-    if (!options_.trace_folder.empty())
-      spec.trace_bits = (std::filesystem::path(options_.trace_folder) / str("case-", ticket + 1)).string();
-    if (!options_.timeline_folder.empty())
-      spec.timeline = (std::filesystem::absolute(options_.timeline_folder) / str("timeline-", ticket + 1))
-                          .lexically_normal()
-                          .string();
-    return spec;
-  }
-
   void collect_one() {
-    launch::Pool::Finished finished = pool_.next(interrupted);
+    launch::Pool::Finished finished = pool_.next([this] { return is_interrupted(); });
     Running& one = running_.at(finished.ticket);
     const std::size_t stage = one.next_stage - 1;
     const auto& stages = one.test_case->stages;

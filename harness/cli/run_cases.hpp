@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/launch/hosts.hpp"
 #include "harness/scenario/expand.hpp"
 #include "harness/scenario/library.hpp"
 #include "harness/verdict/results.hpp"
@@ -20,12 +21,13 @@ struct RunCasesOptions {
   std::function<bool(const verdict::CaseResult&)> enough{};  // stop after a result for which this holds; may be empty
   bool order_check = true;
   double collective_deadline = 10.0;
-  std::string repro_suffix{};     // appended to `repro` of each row: " --defect NAME"
-  std::string trace_folder{};     // for the hashes of outputs and gradients of every case; empty: not kept
-  std::string timeline_folder{};  // for the timelines of the cases; empty: not kept
-  std::string files_folder{};     // for the files that the cases write; empty: not kept
-  std::string results_folder{};   // rows name timelines relative to it; empty: by absolute paths
-  std::string dump_folder{};      // for flight recorder dumps of unexpected results; empty: not kept
+  std::string repro_suffix{};      // appended to `repro` of each row: " --defect NAME"
+  std::string trace_folder{};      // for the hashes of outputs and gradients of every case; empty: not kept
+  std::string timeline_folder{};   // for the timelines of the cases; empty: not kept
+  std::string files_folder{};      // for the files that the cases write; empty: not kept
+  std::string results_folder{};    // rows name timelines relative to it; empty: by absolute paths
+  launch::Hosts* hosts = nullptr;  // on which the ranks run; this is host 0, the others follow (follow_hosts.hpp)
+  std::string dump_folder{};       // for flight recorder dumps of unexpected results; empty: not kept
 };
 
 struct RunCasesOutcome {

@@ -1,19 +1,31 @@
 #include "harness/cli/run_command.hpp"
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <sys/time.h>
 
 #include "engine/core/defects.hpp"
+#include "engine/core/fnv.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/cli/case_selection.hpp"
+#include "harness/cli/follow_hosts.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
 #include "harness/cli/run_outputs.hpp"
+#include "harness/cli/standard_streams.hpp"
+#include "harness/launch/cores.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/timeline.hpp"
 
@@ -41,29 +53,30 @@ std::string repro_options(const RunSettings& settings) {
   return text;
 }
 
-verdict::RunInfo info_of(const RunSettings& settings) {
+verdict::RunInfo info_of(const RunSettings& settings, const launch::Hosts* hosts) {
   verdict::RunInfo info;
   info.version = version();
   info.started = utc_now();
   info.command = settings.command;
   info.build = build_facts();
   info.machine = machine_facts();
+  if (hosts != nullptr) info.machine["hosts"] = hosts->describe();
   return info;
 }
 
-RunCasesOptions options_of(const RunSettings& settings, const RunOutputs& outputs) {
+// The options that hold on every host. Of a run on several hosts, each case uses all of them.
+RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
   RunCasesOptions options;
-  options.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
+  const bool several = hosts != nullptr && hosts->num_hosts() > 1;
+  options.jobs = several ? 1 : settings.jobs > 0 ? settings.jobs : default_jobs();
+  options.hosts = several ? hosts : nullptr;
   options.fail_fast = settings.fail_fast;
   options.order_check = settings.order_check;
   options.collective_deadline = settings.collective_deadline;
   options.repro_suffix = repro_options(settings);
-  options.dump_folder = outputs.dump_folder();
   options.trace_folder = settings.trace_bits;
   options.timeline_folder = settings.timeline;
   options.files_folder = settings.files;
-  if (!outputs.results_path().empty())
-    options.results_folder = std::filesystem::absolute(outputs.results_path()).parent_path().string();
   return options;
 }
 
@@ -75,24 +88,142 @@ void check_files_folder(const std::string& folder) {
     throw Error(str("--files: `", folder, "` is not an empty folder"), "name a new folder, or an empty one");
 }
 
-}  // namespace
+// The cases of the run. Those with more ranks than processes were started are skipped.
+std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettings& settings,
+                                     const launch::Hosts* hosts) {
+  std::vector<scenario::Case> cases = cases_of(library, settings);
+  if (hosts == nullptr) return cases;
+  for (scenario::Case& one : cases) {
+    int num_ranks = one.world_size;
+    for (const scenario::StageLaunch& stage : one.stages) num_ranks = std::max(num_ranks, stage.world_size);
+    if (num_ranks > hosts->num_ranks() && !one.skip)
+      one.skip = str("it needs ", num_ranks, " ranks, and ", hosts->num_ranks(), " processes were started");
+  }
+  return cases;
+}
 
-int run_command(const RunSettings& settings) {
+std::uint64_t digest_of_file(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return fnv1a(std::string(std::istreambuf_iterator<char>(file), {}));
+}
+
+// What all hosts must have in common, an entry per line: program, command, cases with the bytes of their files.
+std::string common_text(const RunSettings& settings, const std::vector<scenario::Case>& cases) {
+  std::string text = str("lockstep ", version(), "\n");
+  for (std::size_t i = 1; i < settings.command.size(); ++i) text += str(i == 1 ? "" : " ", settings.command[i]);
+  text += "\n";
+  std::map<const scenario::Scenario*, std::uint64_t> digests;
+  for (const scenario::Case& one : cases) {
+    const auto [digest, is_new] = digests.try_emplace(one.scenario.get(), 0);
+    if (is_new) digest->second = digest_of_file(one.scenario->path);
+    text += str(one.scenario->name, " [", one.id, "] ", digest->second, "\n");
+  }
+  return text;
+}
+
+// Another host than host 0. An error here reaches host 0 as a difference, and host 0 ends the run.
+int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
+  const RunCasesOptions options = options_of(settings, &hosts);
+  std::optional<scenario::Library> library;
+  std::vector<scenario::Case> cases;
+  std::string common;
+  try {
+    if (!settings.defect.empty()) arm_defect(defect_from_name(settings.defect));
+    library.emplace(scenarios_folder());
+    cases = cases_on(*library, settings, &hosts);
+    common = common_text(settings, cases);
+  } catch (const std::exception& error) {
+    common = str("error: ", error.what());
+  }
+  try {
+    hosts.agree("commands and cases", common, interrupted);
+  } catch (const Error&) {  // host 0 reports it
+    return follow_hosts(hosts, [](const StageCommand&) {});
+  }
+  return follow_cases(*library, cases, options);
+}
+
+// This process alone, or host 0.
+int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   const auto begin = std::chrono::steady_clock::now();
   const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
   scenario::Library library(scenarios_folder());
-  const std::vector<scenario::Case> cases = cases_of(library, settings);
+  const std::vector<scenario::Case> cases = cases_on(library, settings, hosts);
   check_files_folder(settings.files);
-  catch_interrupts();
-  RunOutputs outputs(settings, info_of(settings));
+  RunCasesOptions options = options_of(settings, hosts);
+  if (options.hosts != nullptr) {
+    hosts->agree("commands and cases", common_text(settings, cases), interrupted);
+    if (settings.jobs > 1)
+      complain(str("note: --jobs ", settings.jobs, " is 1 on several hosts, because each case uses all of them"));
+  }
+  RunOutputs outputs(settings, info_of(settings, hosts));
+  options.dump_folder = outputs.dump_folder();
+  if (!outputs.results_path().empty())
+    options.results_folder = std::filesystem::absolute(outputs.results_path()).parent_path().string();
   if (!settings.trace_bits.empty()) report::clear_traces(settings.trace_bits);
   if (!settings.timeline.empty()) report::clear_timelines(settings.timeline);
   start_clock(settings.run_timeout);
   arm_defect(defect);
   outputs.begin(static_cast<int>(cases.size()));
-  const RunCasesOutcome outcome = run_cases(library, cases, options_of(settings, outputs),
-                                            [&](const verdict::CaseResult& row) { outputs.add(row); });
+  const RunCasesOutcome outcome =
+      run_cases(library, cases, options, [&](const verdict::CaseResult& row) { outputs.add(row); });
+  if (options.hosts != nullptr) {
+    for (int host = 1; host < hosts->num_hosts(); ++host)
+      if (const std::optional<std::string> folder = hosts->take(host, launch::Topic::unseen, 0))
+        complain(str("note: ", hosts->name_of(host), " does not see ", *folder,
+                     "; set TMPDIR to a folder that all hosts share, or cases that exchange files fail"));
+  }
   return outputs.end(outcome, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+}
+
+// A launcher of a run that mpirun, srun or torchrun started. All processes end with the code of host 0.
+int run_on_hosts(const RunSettings& settings, launch::Processes& processes, const launch::ProcessOptions& options) {
+  launch::Hosts hosts(processes, options);
+  const std::vector<int>& host_of = processes.host_of();
+  launch::use_cores_of_processes(static_cast<int>(std::count(host_of.begin(), host_of.end(), hosts.host())));
+  const auto end = [&](int code) {
+    if (hosts.host() == 0) hosts.end(code);
+    if (hosts.any_lost()) {
+      std::fflush(nullptr);
+      hosts.link().abandon(code);
+    }
+    processes.end(code);
+    return code;
+  };
+  if (hosts.host() != 0) return end(run_on_other_host(settings, hosts));
+  try {
+    return end(exit_code_after_output(run_here(settings, &hosts)));
+  } catch (const scenario::ScenarioError& error) {
+    complain_plainly(error.what());
+    return end(2);
+  } catch (const Error& error) {
+    const bool is_of_machine =
+        dynamic_cast<const ResourceError*>(&error) != nullptr || dynamic_cast<const InternalError*>(&error) != nullptr;
+    complain(error.what());
+    return end(interrupted() ? 130 : is_of_machine ? 3 : 2);
+  } catch (const std::exception& error) {
+    complain(error.what());
+    return end(3);
+  }
+}
+
+}  // namespace
+
+int run_command(const RunSettings& settings) {
+  catch_interrupts();
+  launch::ProcessOptions options = launch::process_options();
+  options.stop = interrupted;
+  std::unique_ptr<launch::Processes> processes;
+  try {
+    processes = launch::open_processes(launch::recognize_environment(), settings.link, options);
+  } catch (const Error& error) {
+    if (!interrupted()) throw;
+    complain(error.what());
+    return 130;
+  }
+  if (processes == nullptr) return run_here(settings, nullptr);
+  if (processes->link() == nullptr) return processes->wait_for_launcher();
+  return run_on_hosts(settings, *processes, options);
 }
 
 }  // namespace lockstep::cli

@@ -23,6 +23,7 @@ struct RunSettings {
   std::string trace_bits{};  // folder for hashes of outputs and gradients; empty: none
   std::string timeline{};    // folder for timelines; empty: none
   std::string files{};       // folder for the files that cases write; empty: they are removed
+  std::string link{};        // mpi, tcp or none; empty: as the environment says (launch/environment.hpp)
   bool fail_fast = false;
   bool order_check = true;
   std::string color = "auto";

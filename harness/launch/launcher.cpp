@@ -17,7 +17,9 @@
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/kernels/backend.hpp"
+#include "harness/launch/exchange.hpp"
 #include "harness/launch/guardian.hpp"
+#include "harness/launch/hosts.hpp"
 #include "harness/launch/running_case.hpp"
 #include "harness/launch/worker.hpp"
 
@@ -25,8 +27,7 @@ namespace lockstep::launch {
 
 namespace {
 
-constexpr std::int64_t grace_ns = 1'000'000'000;  // from the abort of a case to the kill of its processes
-constexpr int poll_without_pidfd_ms = 2;
+constexpr std::int64_t poll_without_pidfd_ns = 2'000'000;
 
 }  // namespace
 
@@ -97,6 +98,7 @@ void Pool::State::fork_children(RunningCase& test_case, const RankFunction& func
   std::fflush(nullptr);  // otherwise each child would write the buffered output again
   std::vector<int> all;
   for (int rank = 0; rank < test_case.options.world_size; ++rank) {
+    if (!test_case.is_local(rank)) continue;
     if (test_case.options.launch == Launch::process)
       start_child(test_case, {rank}, function);
     else
@@ -131,16 +133,16 @@ void Pool::State::wait_and_handle_events() {
   };
   std::vector<Source> sources;
   std::int64_t wake_ns = comm::now_ns() + 1'000'000'000;
-  bool any_without_pidfd = false;
+  std::int64_t longest_wait_ns = 1'000'000'000;
   for (const std::unique_ptr<RunningCase>& each : cases) {
-    if (each->running()) wake_ns = std::min(wake_ns, each->deadline_ns);
+    if (each->ranks_run()) wake_ns = std::min(wake_ns, each->deadline_ns);
     for (Child& child : each->children) {
       if (child.gone) continue;
       if (child.pidfd >= 0) {
         fds.push_back({child.pidfd, POLLIN, 0});
         sources.push_back({each.get(), &child, false});
       } else {
-        any_without_pidfd = true;
+        longest_wait_ns = std::min(longest_wait_ns, poll_without_pidfd_ns);
       }
       if (child.pipe >= 0) {
         fds.push_back({child.pipe, POLLIN, 0});
@@ -148,12 +150,19 @@ void Pool::State::wait_and_handle_events() {
       }
     }
   }
-  std::int64_t wait_ms = std::max<std::int64_t>(0, (wake_ns - comm::now_ns() + 999'999) / 1'000'000);
-  if (any_without_pidfd) wait_ms = std::min<std::int64_t>(wait_ms, poll_without_pidfd_ms);
-  ::poll(fds.data(), fds.size(), static_cast<int>(wait_ms));
-  for (std::size_t i = 0; i < fds.size(); ++i)
+  // Descriptors without a source only end the wait.
+  for (const std::unique_ptr<RunningCase>& each : cases) {
+    if (each->exchange == ExchangeState::over) continue;
+    for (int descriptor : descriptors_of_exchange(*each)) fds.push_back({descriptor, POLLIN, 0});
+    longest_wait_ns = std::min(longest_wait_ns, progress_exchange(*each));
+  }
+  const std::int64_t wait_ns = std::clamp<std::int64_t>(wake_ns - comm::now_ns(), 0, longest_wait_ns);
+  const timespec wait{wait_ns / 1'000'000'000, wait_ns % 1'000'000'000};
+  if (::ppoll(fds.data(), fds.size(), &wait, nullptr) < 0)
+    for (pollfd& fd : fds) fd.revents = 0;
+  for (std::size_t i = 0; i < sources.size(); ++i)
     if (sources[i].is_pipe && fds[i].revents != 0) read_pipe(*sources[i].test_case, *sources[i].child);
-  for (std::size_t i = 0; i < fds.size(); ++i)
+  for (std::size_t i = 0; i < sources.size(); ++i)
     if (!sources[i].is_pipe && fds[i].revents != 0 && !sources[i].child->gone)
       collect(*sources[i].test_case, *sources[i].child);
   const std::int64_t now = comm::now_ns();
@@ -161,12 +170,13 @@ void Pool::State::wait_and_handle_events() {
     for (Child& child : each->children)
       if (!child.gone && child.pidfd < 0 && has_ended(child)) collect(*each, child);
     enforce_deadline(*each, now);
+    if (advance_exchange(*each)) kill(*each);
   }
 }
 
 // Aborts a case that is out of time. Kills it when it still runs after the grace period.
 void Pool::State::enforce_deadline(RunningCase& test_case, std::int64_t now_ns) {
-  if (!test_case.running() || now_ns < test_case.deadline_ns) return;
+  if (!test_case.ranks_run() || now_ns < test_case.deadline_ns) return;
   if (test_case.aborted)
     kill(test_case);
   else
@@ -200,20 +210,28 @@ void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& f
   try {
     if (options.world_size < 1)
       throw Error(str("launch: a world size of ", options.world_size), "give at least one rank");
+    if (options.hosts != nullptr) {
+      LOCKSTEP_CHECK(state_->cases.size() == 1, "several hosts run one case at a time");
+      join_hosts(added);
+    }
     if (!options.folder.empty()) std::filesystem::create_directories(options.folder);
+    if (added.exchange == ExchangeState::ranks_run && !has_local_ranks(added)) return;
     // Thread ranks run in a child process, so the launcher can read their memory only if it is shared between
     // processes.
     added.world =
         device::HostWorld::create(options.world_size, device::Sharing::processes,
                                   device::HostWorld::default_arena_bytes, comm::control_bytes(options.world_size));
     comm::prepare_world(*added.world);
+    if (added.exchange == ExchangeState::ranks_run) begin_exchange(added);
   } catch (const std::exception& error) {
     for (std::size_t rank = 0; rank < added.outcomes.size(); ++rank) {
+      if (!added.is_local(static_cast<int>(rank))) continue;
       added.outcomes[rank].rank = static_cast<int>(rank);
       added.outcomes[rank].status = verdict::RankStatus::never_started;
       added.outcomes[rank].detail = error.what();
       added.outcomes[rank].end_time_ns = comm::now_ns();
     }
+    if (added.exchange != ExchangeState::over) stop_other_hosts(added);
     return;
   }
   state_->fork_children(added, function);
@@ -239,6 +257,7 @@ Pool::Finished Pool::next(const std::function<bool()>& stop) {
 
 void Pool::kill_all() {
   for (const std::unique_ptr<RunningCase>& each : state_->cases) {
+    if (!each->interrupted && each->exchange != ExchangeState::over) stop_other_hosts(*each);
     each->interrupted = true;
     state_->kill(*each);
   }

@@ -20,6 +20,8 @@
 
 namespace lockstep::launch {
 
+class Hosts;
+
 enum class Launch { process, thread };
 
 struct LaunchOptions {
@@ -29,6 +31,9 @@ struct LaunchOptions {
   double collective_deadline_seconds = 10.0;
   std::int64_t memory_bytes = 0;  // budget of one rank, from which the kernel's limit on its process follows; 0: none
   std::string folder;             // the case's folder, created before the ranks and removed after them; empty: none
+  // Of a run on several hosts: every launcher launches the same cases, one at a time, in the same order. It forks the
+  // ranks of its own host, and all launchers have the outcomes of all ranks in the end. Null: all ranks run here.
+  Hosts* hosts = nullptr;
 };
 
 // Runs on each rank, with its RankContext current and its communicator ready. It must not throw, because failures are
@@ -37,8 +42,10 @@ using RankFunction = std::function<verdict::RankOutcome(int rank)>;
 
 struct LaunchResult {
   std::vector<verdict::RankOutcome>
-      outcomes;                            // one per rank, in order, also for ranks that were killed, hung or crashed
-  std::vector<comm::RankHistory> stories;  // the flight recorder, one entry per rank
+      outcomes;  // one per rank, in order, also for ranks that were killed, hung or crashed
+  // The flight recorder, one entry per rank; complete on host 0 where a rank did not finish well. Empty on a host
+  // without ranks.
+  std::vector<comm::RankHistory> stories;
   double seconds = 0.0;
 };
 

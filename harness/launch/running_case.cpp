@@ -108,9 +108,10 @@ void note_bystanders(RunningCase& test_case, const Child& child, int status) {
 void blame_culprits(RunningCase& test_case) {
   for (const comm::AwaitedRank& culprit : test_case.culprits) {
     verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
-    if (blamed.status == verdict::RankStatus::hung)
+    if (blamed.status == verdict::RankStatus::hung && test_case.is_local(culprit.rank))
       blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);
     for (int rank : culprit.by) {
+      if (!test_case.is_local(rank)) continue;
       verdict::RankOutcome& waiting = test_case.outcomes[static_cast<std::size_t>(rank)];
       waiting.bystander = waiting.status == verdict::RankStatus::hung;
     }
@@ -119,7 +120,7 @@ void blame_culprits(RunningCase& test_case) {
 
 }  // namespace
 
-bool RunningCase::running() const {
+bool RunningCase::ranks_run() const {
   return std::any_of(children.begin(), children.end(), [](const Child& child) { return !child.gone; });
 }
 
@@ -169,14 +170,15 @@ bool has_ended(const Child& child) {
   return ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
 }
 
-LaunchResult finish(RunningCase& test_case) {
-  LaunchResult result;
-  result.seconds = static_cast<double>(comm::now_ns() - test_case.start_ns) * 1e-9;
+void complete_outcomes(RunningCase& test_case) {
+  if (test_case.is_complete) return;
+  test_case.is_complete = true;
   if (test_case.world) {
-    result.stories = comm::read_recorder(*test_case.world);
+    const std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);
     for (std::size_t rank = 0; rank < test_case.outcomes.size(); ++rank) {
+      if (!test_case.is_local(static_cast<int>(rank))) continue;
       verdict::RankOutcome& outcome = test_case.outcomes[rank];
-      const comm::RankHistory& story = result.stories[rank];
+      const comm::RankHistory& story = stories[rank];
       if (outcome.last_step.step.empty() && outcome.status != verdict::RankStatus::finished && !story.step.empty())
         outcome.last_step = {story.step, story.file, story.line, story.column};
       const bool cut_short = !test_case.handed_in[rank] && outcome.status != verdict::RankStatus::never_started;
@@ -188,7 +190,18 @@ LaunchResult finish(RunningCase& test_case) {
     }
   }
   blame_culprits(test_case);
+}
+
+LaunchResult finish(RunningCase& test_case) {
+  complete_outcomes(test_case);
+  LaunchResult result;
+  result.seconds = static_cast<double>(comm::now_ns() - test_case.start_ns) * 1e-9;
+  if (test_case.world) result.stories = comm::read_recorder(*test_case.world);
+  for (comm::RankHistory& story : test_case.stories_of_others)
+    if (static_cast<std::size_t>(story.rank) < result.stories.size())
+      result.stories[static_cast<std::size_t>(story.rank)] = std::move(story);
   result.outcomes = std::move(test_case.outcomes);
+  test_case.ferry.reset();
   test_case.world.reset();
   if (!test_case.options.folder.empty()) {
     std::error_code ignored;

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include "engine/comm/culprits.hpp"
+#include "engine/comm/ferry.hpp"
 #include "engine/device/arena.hpp"
 #include "harness/launch/launcher.hpp"
 
@@ -25,6 +26,16 @@ struct Child {
   bool gone = false;  // it has ended and was waited for
 };
 
+// How far a case is that several hosts run (exchange.hpp).
+enum class ExchangeState {
+  ranks_run,  // ranks of this host run
+  parts,      // host 0 waits for the outcomes of the other hosts
+  result,     // another host waits for all outcomes from host 0
+  closing,    // the ferry waits for the other ferries
+  closed,     // this host waits until all others have closed the case
+  over,       // or there is one host only
+};
+
 struct RunningCase {
   int ticket = 0;
   LaunchOptions options;
@@ -37,8 +48,21 @@ struct RunningCase {
   bool aborted = false;                     // the time-out has passed
   bool interrupted = false;                 // the run was interrupted
   std::vector<comm::AwaitedRank> culprits;  // the ranks that others waited for when the case was aborted
+  bool is_complete = false;                 // complete_outcomes() has run
 
-  bool running() const;
+  // Of a case that several hosts run.
+  ExchangeState exchange = ExchangeState::over;
+  std::uint64_t number = 0;  // the same on every host
+  comm::HostMap hosts;
+  std::unique_ptr<comm::Ferry> ferry;                // where ranks on other hosts are peers of ranks here
+  std::int64_t exchange_deadline_ns = 0;             // of the current state
+  std::vector<bool> has_part;                        // per host: its outcomes have arrived
+  std::vector<bool> is_lost;                         // per host
+  std::vector<comm::RankHistory> stories_of_others;  // on host 0, of a case that did not go well
+
+  bool is_local(int rank) const { return hosts.is_local(rank); }
+  bool ranks_run() const;
+  bool running() const { return ranks_run() || exchange != ExchangeState::over; }
 };
 
 void close_fd(int& fd);
@@ -52,6 +76,9 @@ void read_pipe(RunningCase& test_case, Child& child);
 void collect(RunningCase& test_case, Child& child);
 // Whether the process has ended. It is not waited for.
 bool has_ended(const Child& child);
+// Adds to the outcomes of the ranks of this host, whose processes are all gone, what the flight recorder and the waits
+// of the ranks say about their ends. Once per case.
+void complete_outcomes(RunningCase& test_case);
 // The result of a case whose processes are all gone. Moves the outcomes out of the case and releases its world.
 LaunchResult finish(RunningCase& test_case);
 

@@ -7,7 +7,9 @@
 #include <string>
 
 #include <dirent.h>
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -37,6 +39,19 @@ inline int num_open_files() {
   while (readdir(folder) != nullptr) ++count;
   closedir(folder);
   return count;
+}
+
+// A port of the loopback interface at which nobody listens now.
+inline int free_port() {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
+  ::bind(socket, reinterpret_cast<sockaddr*>(&address), size);
+  ::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  ::close(socket);
+  return ntohs(address.sin_port);
 }
 
 inline bool has_children() { return waitpid(-1, nullptr, WNOHANG) != -1 || errno != ECHILD; }

@@ -15,11 +15,11 @@ namespace lockstep::verdict {
 namespace {
 
 constexpr std::string_view rank_status_names[static_cast<int>(RankStatus::count_)] = {
-    "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started", "invalid"};
+    "finished", "failed", "unsupported", "exited", "killed", "hung", "never_started", "lost", "invalid"};
 
 // Exited, killed or never started, without the scenario asking for it.
 bool is_crash(const RankOutcome& outcome) {
-  if (outcome.status == RankStatus::never_started) return true;
+  if (outcome.status == RankStatus::never_started || outcome.status == RankStatus::lost) return true;
   return (outcome.status == RankStatus::exited || outcome.status == RankStatus::killed) && !outcome.end_expected;
 }
 
@@ -184,7 +184,7 @@ void judge_failure(CaseResult& row, const Expectation& expectation, const std::v
   bool failed = false;
   for (const Cause& cause : causes) {
     crash = crash || cause.status == RankStatus::exited || cause.status == RankStatus::killed ||
-            cause.status == RankStatus::never_started;
+            cause.status == RankStatus::never_started || cause.status == RankStatus::lost;
     hang = hang || cause.status == RankStatus::hung;
     invalid = invalid || cause.status == RankStatus::invalid;
     failed = failed || (cause.status == RankStatus::failed && !cause.failure.secondary);
@@ -302,6 +302,9 @@ std::string describe_end(const RankOutcome& outcome) {
       break;
     case RankStatus::never_started:
       text += outcome.last_step.step.empty() ? " could not be started" : " could not go on";
+      break;
+    case RankStatus::lost:
+      text += " was lost";
       break;
     case RankStatus::finished:
     case RankStatus::failed:

@@ -37,6 +37,7 @@ enum class RankStatus {
   killed,         // ended by `signal`
   hung,           // did not end in time and was killed
   never_started,  // could not be started, for the reason in `detail`
+  lost,           // the host that ran it did not answer any more, for the reason in `detail`
   invalid,  // the scenario asks for something that cannot be judged, named in `detail` (a name whose step did not run)
   count_
 };

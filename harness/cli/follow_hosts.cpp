@@ -1,0 +1,94 @@
+#include "harness/cli/follow_hosts.hpp"
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+
+#include "engine/core/error.hpp"
+#include "harness/cli/interrupts.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int wait_ms = 1000;
+constexpr std::chrono::seconds most_after_signal{30};
+
+// A folder that this host has made in place of one that it does not see.
+class OwnFolder {
+ public:
+  ~OwnFolder() { leave(); }
+  // Returns false when host 0's folder cannot be seen here.
+  bool enter(const std::string& path) {
+    if (path == path_) return !is_own_;
+    leave();
+    path_ = path;
+    std::error_code error;
+    is_own_ = !std::filesystem::exists(path, error) && std::filesystem::create_directories(path, error);
+    return !is_own_;
+  }
+
+ private:
+  void leave() {
+    std::error_code ignored;
+    if (is_own_) std::filesystem::remove_all(path_, ignored);
+    is_own_ = false;
+  }
+  std::string path_;
+  bool is_own_ = false;
+};
+
+}  // namespace
+
+int follow_hosts(launch::Hosts& hosts, const std::function<void(const StageCommand&)>& perform) {
+  std::optional<Clock::time_point> signalled;
+  for (std::uint64_t number = 0;;) {
+    const bool alive = hosts.is_alive(0);  // before its last letters are read
+    hosts.progress();
+    if (const std::optional<int> code = hosts.ended()) return *code;
+    if (!alive || hosts.is_lost(0)) {
+      hosts.note_lost(0);
+      return 3;
+    }
+    if (interrupted()) {
+      hosts.report_interrupt(interrupting_signal());
+      if (!signalled) signalled = Clock::now();
+      if (Clock::now() - *signalled > most_after_signal) {
+        hosts.note_lost(0);
+        return 130;
+      }
+    }
+    if (const std::optional<StageCommand> command = take_command(hosts, number)) {
+      ++number;
+      perform(*command);
+    } else {
+      hosts.wait(wait_ms);
+    }
+  }
+}
+
+int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& cases, const RunCasesOptions& options) {
+  launch::Hosts& hosts = *options.hosts;
+  launch::Pool pool(1);
+  OwnFolder folder;
+  bool has_told = false;
+  return follow_hosts(hosts, [&](const StageCommand& command) {
+    LOCKSTEP_CHECK(static_cast<std::size_t>(command.ticket) < cases.size(), "host 0 starts case ", command.ticket,
+                   " of ", cases.size());
+    if (!folder.enter(command.folder) && !has_told) {
+      has_told = true;
+      hosts.send(0, launch::Topic::unseen, 0, command.folder);
+    }
+    const scenario::Case& test_case = cases[static_cast<std::size_t>(command.ticket)];
+    start_stage(pool, command.ticket, spec_of(library, test_case, command.ticket, command.folder, options),
+                command.stage, options);
+    pool.next([&] {
+      if (interrupted()) hosts.report_interrupt(interrupting_signal());
+      return interrupted();
+    });
+  });
+}
+
+}  // namespace lockstep::cli

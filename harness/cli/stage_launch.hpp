@@ -1,0 +1,31 @@
+// How a stage of a case is launched, the same on every host of a run; and the commands by which host 0 has the other
+// hosts launch it too.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "harness/cli/run_cases.hpp"
+#include "harness/launch/launcher.hpp"
+#include "harness/run/case_runner.hpp"
+
+namespace lockstep::cli {
+
+// `ticket` is the index of the case in the run.
+run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
+                      const std::string& case_folder, const RunCasesOptions& options);
+void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
+                 const RunCasesOptions& options);
+
+struct StageCommand {
+  int ticket = 0;
+  std::size_t stage = 0;
+  std::string folder;  // of the case; host 0 has made it
+};
+// On host 0, before it starts the stage itself.
+void command_stage(launch::Hosts& hosts, const StageCommand& command);
+// On another host: the next command, if it has arrived. `number` counts the commands from 0.
+std::optional<StageCommand> take_command(launch::Hosts& hosts, std::uint64_t number);
+
+}  // namespace lockstep::cli
