@@ -49,14 +49,14 @@ int follow_hosts(launch::Hosts& hosts, const std::function<void(const StageComma
     hosts.progress();
     if (const std::optional<int> code = hosts.ended()) return *code;
     if (!alive || hosts.is_lost(0)) {
-      hosts.note_lost(0);
+      hosts.note_lost(0, "host 0 has ended");
       return 3;
     }
     if (interrupted()) {
       hosts.report_interrupt(interrupting_signal());
       if (!signalled) signalled = Clock::now();
       if (Clock::now() - *signalled > most_after_signal) {
-        hosts.note_lost(0);
+        hosts.note_lost(0, "host 0 does not end the run");
         return 130;
       }
     }

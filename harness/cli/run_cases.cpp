@@ -163,6 +163,9 @@ class Runner {
       stop_for(ResourceError(machine_error));
       one.stories.clear();  // they only show that ranks are missing
     }
+    // A host without ranks in this case may be lost too.
+    if (options_.hosts != nullptr && options_.hosts->any_lost() && !is_interrupted())
+      stop_for(ResourceError(options_.hosts->why_lost()));
     keep_evidence(one);
     keep_files(one, finished.ticket);
     finish_ticket(finished.ticket);

@@ -40,11 +40,11 @@ void lose(RunningCase& test_case, int host, const std::string& why) {
   if (test_case.is_lost[index]) return;
   test_case.is_lost[index] = true;
   Hosts& hosts = hosts_of(test_case);
-  hosts.note_lost(host);
   const std::int64_t now = comm::now_ns();
   const std::string text = str(hosts.name_of(host), " was lost ",
                                seconds_text(static_cast<double>((now - test_case.start_ns) / 1'000'000) * 1e-3),
                                " after the start of the case: ", why);
+  hosts.note_lost(host, text);
   if (test_case.has_part[index]) return;  // its ranks had ended
   for (int rank : ranks_on(test_case, host)) {
     verdict::RankOutcome& outcome = test_case.outcomes[static_cast<std::size_t>(rank)];
@@ -79,7 +79,13 @@ void look_at_hosts(RunningCase& test_case) {
   for (int host = 0; host < hosts.num_hosts(); ++host) {
     const std::optional<std::string> part = hosts.take(host, Topic::part, test_case.number);
     if (!part) continue;
-    take_outcomes(test_case, *part);
+    std::uint64_t num_bytes = 0;  // of the flight recorder, which comes first
+    LOCKSTEP_CHECK(part->size() >= sizeof num_bytes, "a part of ", part->size(), " bytes");
+    std::memcpy(&num_bytes, part->data(), sizeof num_bytes);
+    LOCKSTEP_CHECK(part->size() - sizeof num_bytes >= num_bytes, "a part of ", part->size(), " bytes");
+    for (comm::RankHistory& story : comm::histories_from_text(part->substr(sizeof num_bytes, num_bytes)))
+      test_case.at_time_out.push_back(std::move(story));
+    take_outcomes(test_case, part->substr(sizeof num_bytes + num_bytes));
     test_case.has_part[static_cast<std::size_t>(host)] = true;
   }
   for (int host : gone) lose(test_case, host, "its connection ended");
@@ -113,7 +119,10 @@ void end_ranks(RunningCase& test_case) {
   for (int rank : local) shift_times(hosts, test_case.outcomes[static_cast<std::size_t>(rank)]);
   if (test_case.ferry) test_case.ferry->end();
   if (hosts.host() == 0) return enter(test_case, ExchangeState::parts, last_end_ns(test_case) + part_ns);
-  hosts.send(0, Topic::part, test_case.number, text_of_outcomes(test_case.outcomes, local));
+  const std::string stories = comm::to_text(test_case.at_time_out);
+  const std::uint64_t num_bytes = stories.size();
+  const std::string head(reinterpret_cast<const char*>(&num_bytes), sizeof num_bytes);
+  hosts.send(0, Topic::part, test_case.number, str(head, stories, text_of_outcomes(test_case.outcomes, local)));
   enter(test_case, ExchangeState::result, last_end_ns(test_case) + result_ns);
 }
 
@@ -135,6 +144,8 @@ bool has_all_parts(RunningCase& test_case) {
 
 void send_result(RunningCase& test_case) {
   Hosts& hosts = hosts_of(test_case);
+  test_case.culprits = comm::awaited_ranks(test_case.at_time_out);
+  blame_culprits(test_case);
   std::vector<int> all;
   for (int rank = 0; rank < test_case.options.world_size; ++rank) {
     all.push_back(rank);
@@ -148,19 +159,9 @@ void send_result(RunningCase& test_case) {
                        str(wants_stories ? '1' : '0', text_of_outcomes(test_case.outcomes, all)));
 }
 
-// The flight recorder of the ranks of this host, for host 0. Its world has only a part of it.
 void send_stories(RunningCase& test_case) {
-  if (!test_case.world) return;
-  Hosts& hosts = hosts_of(test_case);
-  std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);
-  std::erase_if(stories, [&](const comm::RankHistory& story) { return !test_case.is_local(story.rank); });
-  for (comm::RankHistory& story : stories) {
-    for (comm::RecordedCollective& collective : story.collectives) {
-      collective.issued_ns = hosts.on_clock_of_first(collective.issued_ns);
-      collective.finished_ns = hosts.on_clock_of_first(collective.finished_ns);
-    }
-  }
-  hosts.send(0, Topic::stories, test_case.number, comm::to_text(stories));
+  if (test_case.world)
+    hosts_of(test_case).send(0, Topic::stories, test_case.number, comm::to_text(local_stories(test_case)));
 }
 
 // Another host: takes the result when it is there, or gives host 0 up.
@@ -278,6 +279,18 @@ bool advance_exchange(RunningCase& test_case) {
 }
 
 void stop_other_hosts(RunningCase& test_case) { hosts_of(test_case).send_to_others(Topic::stop, test_case.number, ""); }
+
+std::vector<comm::RankHistory> local_stories(const RunningCase& test_case) {
+  std::vector<comm::RankHistory> stories = comm::read_recorder(*test_case.world);
+  std::erase_if(stories, [&](const comm::RankHistory& story) { return !test_case.is_local(story.rank); });
+  for (comm::RankHistory& story : stories) {
+    for (comm::RecordedCollective& collective : story.collectives) {
+      collective.issued_ns = hosts_of(test_case).on_clock_of_first(collective.issued_ns);
+      collective.finished_ns = hosts_of(test_case).on_clock_of_first(collective.finished_ns);
+    }
+  }
+  return stories;
+}
 
 std::string text_of_outcomes(const std::vector<verdict::RankOutcome>& outcomes, const std::vector<int>& ranks) {
   std::string text;

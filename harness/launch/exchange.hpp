@@ -22,6 +22,10 @@ namespace lockstep::launch {
 
 inline constexpr std::int64_t grace_ns = 1'000'000'000;  // from the abort of a case to the kill of its processes
 
+// Between the look at the waits of the ranks at the time-out and the abort of the case. Longer than hosts start and end
+// a case apart.
+inline constexpr std::int64_t before_abort_ns = 200'000'000;
+
 // Gives the case its number and the hosts of its ranks. Throws Error for more ranks than there are.
 void join_hosts(RunningCase& test_case);
 bool has_local_ranks(const RunningCase& test_case);
@@ -35,6 +39,10 @@ std::int64_t progress_exchange(RunningCase& test_case);
 bool advance_exchange(RunningCase& test_case);
 // The case ends at once, by a signal or because this host cannot start its ranks: the other hosts kill their ranks.
 void stop_other_hosts(RunningCase& test_case);
+
+// The flight recorder of the ranks of this host, with times of the clock of host 0. The world has only a part of what
+// the others did.
+std::vector<comm::RankHistory> local_stories(const RunningCase& test_case);
 
 // The outcomes of these ranks as the text of a letter, and back. outcomes_from_text() throws Error for damaged bytes.
 std::string text_of_outcomes(const std::vector<verdict::RankOutcome>& outcomes, const std::vector<int>& ranks);

@@ -173,7 +173,10 @@ void Hosts::forget_cases(std::uint64_t number) {
 
 bool Hosts::is_alive(int host) { return link_.is_alive(host); }
 
-bool Hosts::any_lost() const { return std::find(lost_.begin(), lost_.end(), true) != lost_.end(); }
+void Hosts::note_lost(int host, const std::string& why) {
+  lost_.at(static_cast<std::size_t>(host)) = true;
+  if (why_lost_.empty()) why_lost_ = why;
+}
 
 void Hosts::wait(int milliseconds) {
   pollfd waited{descriptor(), POLLIN, 0};
@@ -201,12 +204,12 @@ std::string Hosts::await(int host, Topic topic, std::uint64_t number, const Proc
       wait(wait_ms);
       continue;
     }
-    note_lost(host);
-    throw ResourceError(str("hosts: host ", host, " of ", num_hosts(), " ", what,
-                            !alive    ? std::string(": it has ended")
-                            : stopped ? std::string(": the wait was interrupted")
-                                      : str(" within ", options.seconds, " s")),
-                        "see its message; start the processes again");
+    const std::string why = str("hosts: host ", host, " of ", num_hosts(), " ", what,
+                                !alive    ? std::string(": it has ended")
+                                : stopped ? std::string(": the wait was interrupted")
+                                          : str(" within ", options.seconds, " s"));
+    note_lost(host, why);
+    throw ResourceError(why, "see its message; start the processes again");
   }
 }
 
@@ -273,7 +276,7 @@ void Hosts::end(int exit_code) {
     std::erase_if(waited, [&](int each) { return letters_.contains({Topic::bye, 0, each}) || !link_.is_alive(each); });
     if (!waited.empty()) wait(wait_ms);
   }
-  for (int each : waited) note_lost(each);
+  for (int each : waited) note_lost(each, str(name_of(each), " did not see the end of the run"));
 }
 
 std::optional<int> Hosts::ended() {

@@ -91,9 +91,10 @@ class Hosts {
   // Tells host 0 of a signal that this process got.
   void report_interrupt(int signal);
   // A host did not answer, or its link ended. The end of the process then must not wait for it.
-  void note_lost(int host) { lost_.at(static_cast<std::size_t>(host)) = true; }
+  void note_lost(int host, const std::string& why);
   bool is_lost(int host) const { return lost_.at(static_cast<std::size_t>(host)); }
-  bool any_lost() const;
+  bool any_lost() const { return !why_lost_.empty(); }
+  const std::string& why_lost() const { return why_lost_; }  // of the first one; empty: none is lost
   // On host 0: gives every host the exit code, and waits up to 5 s until they have seen it.
   void end(int exit_code);
   // On every other host: the exit code, once host 0 has given it. Nothing before.
@@ -109,6 +110,7 @@ class Hosts {
   std::vector<std::string> systems_;   // per host
   std::vector<std::string> machines_;  // per host: its name
   std::vector<bool> lost_;             // per host
+  std::string why_lost_;
   std::int64_t clock_offset_ns_ = 0;
   std::uint64_t last_case_ = 0;
   std::uint64_t num_commands_ = 0;

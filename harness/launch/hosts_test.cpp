@@ -132,7 +132,8 @@ TEST(Hosts, EndAHangAtItsTimeLimitEverywhere) {
                result.stories.size());
   });
   for (const EndedLauncher& each : ended) {
-    EXPECT_THAT(each.said, AllOf(HasSubstr("0 hung"), HasSubstr("1 hung")));
+    EXPECT_THAT(each.said, AllOf(HasSubstr("0 hung"), HasSubstr("1 hung 9: rank 0 waits for it in barrier"),
+                                 HasSubstr("bystander")));
     EXPECT_LT(each.seconds, 8.0);
   }
   EXPECT_EQ(ended[0].said, ended[1].said);

@@ -110,7 +110,8 @@ void Pool::State::fork_children(RunningCase& test_case, const RankFunction& func
 void Pool::State::abort(RunningCase& test_case) {
   test_case.aborted = true;
   test_case.deadline_ns = comm::now_ns() + grace_ns;
-  test_case.culprits = comm::awaited_ranks(comm::read_recorder(*test_case.world));
+  if (test_case.options.hosts == nullptr)
+    test_case.culprits = comm::awaited_ranks(comm::read_recorder(*test_case.world));
   comm::announce_abort(*test_case.world,
                        str("the case ran out of its ", seconds_text(test_case.options.timeout_seconds)));
 }
@@ -177,10 +178,14 @@ void Pool::State::wait_and_handle_events() {
 // Aborts a case that is out of time. Kills it when it still runs after the grace period.
 void Pool::State::enforce_deadline(RunningCase& test_case, std::int64_t now_ns) {
   if (!test_case.ranks_run() || now_ns < test_case.deadline_ns) return;
-  if (test_case.aborted)
+  if (test_case.aborted) {
     kill(test_case);
-  else
+  } else if (test_case.exchange != ExchangeState::over && test_case.at_time_out.empty()) {
+    test_case.at_time_out = local_stories(test_case);
+    test_case.deadline_ns = now_ns + before_abort_ns;
+  } else {
     abort(test_case);
+  }
   if (test_case.deadline_ns <= now_ns) test_case.deadline_ns = now_ns + grace_ns;
 }
 

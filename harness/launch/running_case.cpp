@@ -44,7 +44,7 @@ void take_frames(RunningCase& test_case, Child& child) {
       test_case.outcomes[rank].detail = str("its outcome arrived damaged: ", error.message());
     }
     // The rank did not end in time, even if it could still report after the abort.
-    if (test_case.aborted && !test_case.outcomes[rank].end_expected)
+    if (test_case.is_out_of_time() && !test_case.outcomes[rank].end_expected)
       test_case.outcomes[rank].status = verdict::RankStatus::hung;
   }
   child.received.erase(0, at);
@@ -61,7 +61,7 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
       continue;
     }
     const bool clean = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (test_case.handed_in[rank] && (clean || test_case.aborted || test_case.interrupted)) continue;
+    if (test_case.handed_in[rank] && (clean || test_case.is_out_of_time() || test_case.interrupted)) continue;
     outcome.end_time_ns = comm::now_ns();
     if (test_case.handed_in[rank]) outcome.detail = "after it had handed in its outcome";
     if (test_case.interrupted) {
@@ -69,7 +69,7 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
       outcome.signal = SIGKILL;
       outcome.detail = test_case.lost_reason.empty() ? "interrupted" : test_case.lost_reason;
       outcome.bystander = !test_case.lost_reason.empty();
-    } else if (test_case.aborted) {
+    } else if (test_case.is_out_of_time()) {
       outcome.status = verdict::RankStatus::hung;
       outcome.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     } else if (WIFSIGNALED(status)) {
@@ -86,7 +86,7 @@ void note_end(RunningCase& test_case, const Child& child, int status) {
 std::string reason_of_end(const RunningCase& test_case, int status) {
   if (test_case.lost_reason.empty() && test_case.interrupted) return "ended by the harness: the run was interrupted";
   if (test_case.interrupted) return str("ended by the harness: ", test_case.lost_reason);
-  if (test_case.aborted && WIFSIGNALED(status))
+  if (test_case.is_out_of_time() && WIFSIGNALED(status))
     return str("ended by the harness after the time-out of ", seconds_text(test_case.options.timeout_seconds));
   return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
                              : str("its process exited with ", WEXITSTATUS(status));
@@ -103,20 +103,6 @@ void note_bystanders(RunningCase& test_case, const Child& child, int status) {
     if (outcome.status != verdict::RankStatus::killed) continue;
     outcome.bystander = true;
     outcome.detail = str("rank ", crashed.front(), ", a thread of the same process, crashed");
-  }
-}
-
-// Of the ranks that were ended at the time-out, those that waited for another rank are bystanders.
-void blame_culprits(RunningCase& test_case) {
-  for (const comm::AwaitedRank& culprit : test_case.culprits) {
-    verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
-    if (blamed.status == verdict::RankStatus::hung && test_case.is_local(culprit.rank))
-      blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);
-    for (int rank : culprit.by) {
-      if (!test_case.is_local(rank)) continue;
-      verdict::RankOutcome& waiting = test_case.outcomes[static_cast<std::size_t>(rank)];
-      waiting.bystander = waiting.status == verdict::RankStatus::hung;
-    }
   }
 }
 
@@ -172,6 +158,18 @@ bool has_ended(const Child& child) {
   return ::waitid(P_PID, static_cast<id_t>(child.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
 }
 
+void blame_culprits(RunningCase& test_case) {
+  for (const comm::AwaitedRank& culprit : test_case.culprits) {
+    verdict::RankOutcome& blamed = test_case.outcomes[static_cast<std::size_t>(culprit.rank)];
+    if (blamed.status == verdict::RankStatus::hung)
+      blamed.detail = str(culprit.text, blamed.detail.empty() ? "" : "; ", blamed.detail);
+    for (int rank : culprit.by) {
+      verdict::RankOutcome& waiting = test_case.outcomes[static_cast<std::size_t>(rank)];
+      waiting.bystander = waiting.status == verdict::RankStatus::hung;
+    }
+  }
+}
+
 void complete_outcomes(RunningCase& test_case) {
   if (test_case.is_complete) return;
   test_case.is_complete = true;
@@ -191,7 +189,7 @@ void complete_outcomes(RunningCase& test_case) {
         outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
     }
   }
-  blame_culprits(test_case);
+  if (test_case.options.hosts == nullptr) blame_culprits(test_case);
 }
 
 LaunchResult finish(RunningCase& test_case) {

@@ -61,10 +61,15 @@ struct RunningCase {
   std::string lost_reason;                                          // empty: no rank is lost
   std::vector<bool> has_part;                                       // per host: its outcomes have arrived
   std::vector<bool> is_lost;                                        // per host
-  std::vector<comm::RankHistory> stories_of_others;                 // on host 0, of a case that did not go well
+  // The flight recorder at the time-out, of the ranks of this host; on host 0 in the end of all ranks. Hosts take it
+  // some time before they abort the case, because the abort of one ends the waits of all.
+  std::vector<comm::RankHistory> at_time_out;
+  std::vector<comm::RankHistory> stories_of_others;  // on host 0, of a case that did not go well
 
   bool is_local(int rank) const { return hosts.is_local(rank); }
   bool ranks_run() const;
+  // The time-out has passed on this host. Another host may have aborted the case already.
+  bool is_out_of_time() const { return aborted || !at_time_out.empty(); }
   bool running() const { return ranks_run() || exchange != ExchangeState::over; }
 };
 
@@ -79,9 +84,11 @@ void read_pipe(RunningCase& test_case, Child& child);
 void collect(RunningCase& test_case, Child& child);
 // Whether the process has ended. It is not waited for.
 bool has_ended(const Child& child);
-// Adds to the outcomes of the ranks of this host, whose processes are all gone, what the flight recorder and the waits
-// of the ranks say about their ends. Once per case.
+// Adds to the outcomes of the ranks of this host, whose processes are all gone, what the flight recorder says about
+// their ends. Once per case.
 void complete_outcomes(RunningCase& test_case);
+// Of the ranks that were ended at the time-out, those that waited for another rank are bystanders.
+void blame_culprits(RunningCase& test_case);
 // The result of a case whose processes are all gone. Moves the outcomes out of the case and releases its world.
 LaunchResult finish(RunningCase& test_case);
 

@@ -183,6 +183,7 @@ void visit(Archive& archive, Outcome& outcome) {
   archive(outcome.rank);
   archive(outcome.status);
   archive(outcome.end_expected);
+  archive(outcome.bystander);
   archive(outcome.exit_code);
   archive(outcome.signal);
   archive(outcome.detail);
