@@ -50,7 +50,7 @@ int follow_hosts(launch::Hosts& hosts, const std::function<void(const StageComma
     if (const std::optional<int> code = hosts.ended()) return *code;
     if (!alive || hosts.is_lost(0)) {
       hosts.note_lost(0, "host 0 has ended");
-      return 3;
+      return interrupted() ? 130 : 3;
     }
     if (interrupted()) {
       hosts.report_interrupt(interrupting_signal());

@@ -8,8 +8,8 @@
 
 namespace lockstep::cli {
 
-// Calls `perform` for each command. Returns the exit code that host 0 gives: 3 when host 0 is lost, 130 when it does
-// not answer after a signal.
+// Calls `perform` for each command. Returns the exit code that host 0 gives: 3 when host 0 is lost, 130 when it is
+// lost or does not answer after a signal.
 int follow_hosts(launch::Hosts& hosts, const std::function<void(const StageCommand&)>& perform);
 
 // Launches the stages of these cases. A host that does not see the folder of a case makes one of its own and tells

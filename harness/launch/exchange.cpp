@@ -16,6 +16,8 @@ namespace {
 constexpr std::int64_t second_ns = 1'000'000'000;
 // How long a host waits for another after the last moment at which the other's ranks can have ended.
 constexpr std::int64_t part_ns = 5 * second_ns, result_ns = 10 * second_ns, closing_ns = 5 * second_ns;
+// The longest wait after a signal, on host 0 and on the others: mpirun kills what has not ended 2 s after it sent one.
+constexpr std::int64_t interrupted_ns[] = {2 * second_ns / 5, 6 * second_ns / 5};
 constexpr std::int64_t after_loss_ns = 2 * second_ns;  // for ranks whose peers are lost
 constexpr std::int64_t poll_ns = 1'000'000;            // of a link without a descriptor
 constexpr int most_spins = 64;                         // of the ferry, between two looks at processes
@@ -107,9 +109,16 @@ std::int64_t last_end_ns(const RunningCase& test_case) {
   return std::max(comm::now_ns(), test_case.interrupted ? 0 : test_case.start_ns + limit + 2 * grace_ns);
 }
 
-void enter(RunningCase& test_case, ExchangeState state, std::int64_t deadline_ns) {
+// `patience_ns`: for how long after `from_ns` the case may stay in the state.
+void enter(RunningCase& test_case, ExchangeState state, std::int64_t from_ns, std::int64_t patience_ns) {
   test_case.exchange = state;
-  test_case.exchange_deadline_ns = deadline_ns;
+  test_case.exchange_deadline_ns = from_ns + patience_ns;
+}
+
+void hurry_after_interrupt(RunningCase& test_case) {
+  if (!test_case.interrupted || test_case.exchange == ExchangeState::ranks_run) return;
+  const std::int64_t latest = comm::now_ns() + interrupted_ns[hosts_of(test_case).host() == 0 ? 0 : 1];
+  if (test_case.exchange_deadline_ns > latest) enter(test_case, test_case.exchange, latest, 0);
 }
 
 void end_ranks(RunningCase& test_case) {
@@ -118,12 +127,12 @@ void end_ranks(RunningCase& test_case) {
   const std::vector<int> local = ranks_on(test_case, hosts.host());
   for (int rank : local) shift_times(hosts, test_case.outcomes[static_cast<std::size_t>(rank)]);
   if (test_case.ferry) test_case.ferry->end();
-  if (hosts.host() == 0) return enter(test_case, ExchangeState::parts, last_end_ns(test_case) + part_ns);
+  if (hosts.host() == 0) return enter(test_case, ExchangeState::parts, last_end_ns(test_case), part_ns);
   const std::string stories = comm::to_text(test_case.at_time_out);
   const std::uint64_t num_bytes = stories.size();
   const std::string head(reinterpret_cast<const char*>(&num_bytes), sizeof num_bytes);
   hosts.send(0, Topic::part, test_case.number, str(head, stories, text_of_outcomes(test_case.outcomes, local)));
-  enter(test_case, ExchangeState::result, last_end_ns(test_case) + result_ns);
+  enter(test_case, ExchangeState::result, last_end_ns(test_case), result_ns);
 }
 
 // Host 0: all parts are there, or given up.
@@ -260,16 +269,17 @@ bool advance_exchange(RunningCase& test_case) {
   look_at_hosts(test_case);
   const bool kills = !test_case.interrupted && (is_stopped_elsewhere(test_case) || comm::now_ns() >= test_case.kill_ns);
   test_case.interrupted = test_case.interrupted || kills;
+  hurry_after_interrupt(test_case);
   if (test_case.exchange == ExchangeState::ranks_run && !test_case.ranks_run()) end_ranks(test_case);
   if (test_case.exchange == ExchangeState::parts && has_all_parts(test_case)) {
     send_result(test_case);
-    enter(test_case, ExchangeState::closing, comm::now_ns() + closing_ns);
+    enter(test_case, ExchangeState::closing, comm::now_ns(), closing_ns);
   }
   if (test_case.exchange == ExchangeState::result && has_result(test_case))
-    enter(test_case, ExchangeState::closing, comm::now_ns() + closing_ns);
+    enter(test_case, ExchangeState::closing, comm::now_ns(), closing_ns);
   if (test_case.exchange == ExchangeState::closing && is_closed(test_case)) {
     if (hosts_of(test_case).host() != 0) hosts_of(test_case).send(0, Topic::closed, test_case.number, "");
-    enter(test_case, ExchangeState::closed, comm::now_ns() + 2 * closing_ns);
+    enter(test_case, ExchangeState::closed, comm::now_ns(), 2 * closing_ns);
   }
   if (test_case.exchange == ExchangeState::closed && all_have_closed(test_case)) {
     hosts_of(test_case).forget_cases(test_case.number);
