@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -24,7 +25,9 @@ constexpr std::int64_t heartbeat_ns = 50'000'000;
 constexpr std::int64_t max_silence_ns = 6'000'000'000;
 // A wait is told to other hosts when it has lasted this long.
 constexpr std::int64_t settled_ns = 10'000'000;
+constexpr std::int64_t look_ns = 200'000;
 constexpr std::int64_t awake_ns = 1'000'000;
+constexpr std::int64_t longest_unwatched_sleep_ns = 500'000;
 
 int open_eventfd() {
   const int descriptor = ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
@@ -338,9 +341,11 @@ void Ferry::State::mark_done(const Key& key) {
 // ---- the loop
 
 std::int64_t Ferry::State::progress() {
-  control.ferry_sleeps.store(0, std::memory_order_seq_cst);
-  std::uint64_t woken = 0;
-  static_cast<void>(!::read(wake, &woken, sizeof woken));
+  if (std::exchange(may_be_woken, false)) {
+    control.ferry_sleeps.store(0, std::memory_order_seq_cst);
+    std::uint64_t woken = 0;
+    static_cast<void>(!::read(wake, &woken, sizeof woken));
+  }
   const std::int64_t now = now_ns();
   bool changed = false;
   try {
@@ -351,30 +356,41 @@ std::int64_t Ferry::State::progress() {
     }
     changed |= retry_pending();
     changed |= all_have_ended() ? abandon_crossings() : move_crossings();
-    send_rank_states(now);
-    if (ending && !std::exchange(told_end, true)) to_all_bytes(FerryKind::end, "");
-    send_heartbeats(now);
+    if (ending || world.ends.load() != seen_ends || now - last_look_ns >= look_ns) look_around(now);
     post.link().progress();
   } catch (const Error& error) {
     give_up(error.message());
   }
-  find_lost(now);
   if (changed) last_change_ns = now;
   return sleep_time(now, changed);
+}
+
+// What need not happen at every turn.
+void Ferry::State::look_around(std::int64_t now) {
+  last_look_ns = now;
+  seen_ends = world.ends.load();
+  send_rank_states(now);
+  if (ending && !std::exchange(told_end, true)) to_all_bytes(FerryKind::end, "");
+  send_heartbeats(now);
+  find_lost(now);
 }
 
 // For how long the caller may sleep. Without a descriptor the link must be polled, the more often the more it is used.
 std::int64_t Ferry::State::sleep_time(std::int64_t now, bool changed) {
   if (changed) return 0;
+  const std::int64_t quiet = now - last_change_ns;
+  const bool is_polled = post.link().descriptor() < 0;
+  if (quiet < awake_ns && (is_polled || !crossings.empty())) {
+    sched_yield();  // ranks of this host may share the core
+    return 0;
+  }
+  may_be_woken = true;
   control.ferry_sleeps.store(1, std::memory_order_seq_cst);
   for (int rank = 0; rank < world.world_size; ++rank) {
     const Outbox& outbox = world.rank(rank).outbox;
     if (hosts.is_local(rank) && outbox.taken.load() != outbox.written.load()) return 0;
   }
-  if (post.link().descriptor() >= 0 && crossings.empty()) return settled_ns;
-  const std::int64_t quiet = now - last_change_ns;
-  if (quiet < awake_ns) return 0;
-  return std::min<std::int64_t>(quiet / 16, post.link().descriptor() >= 0 ? settled_ns : 500'000);
+  return is_polled ? std::min<std::int64_t>(quiet / 16, longest_unwatched_sleep_ns) : settled_ns;
 }
 
 void Ferry::State::find_lost(std::int64_t now) {

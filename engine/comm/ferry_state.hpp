@@ -71,6 +71,7 @@ struct Ferry::State {
 
   // ---- the loop
   std::int64_t progress();
+  void look_around(std::int64_t now);
   std::int64_t sleep_time(std::int64_t now, bool changed);
   void find_lost(std::int64_t now);
   void lose(int host, const std::string& why);
@@ -114,7 +115,9 @@ struct Ferry::State {
   std::map<std::uint64_t, std::set<std::uint64_t>> last_finished;  // sequence numbers, per group
   std::uint64_t heartbeats = 0;
   std::int64_t last_heartbeat_ns = 0, last_change_ns = 0;
-  bool told_abort = false, told_end = false, ending = false;
+  std::int64_t last_look_ns = 0;
+  std::uint32_t seen_ends = 0;
+  bool told_abort = false, told_end = false, ending = false, may_be_woken = false;
 };
 
 }  // namespace lockstep::comm

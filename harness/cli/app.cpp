@@ -286,6 +286,9 @@ void define_quality(CLI::App& app, Choices& choices) {
   bench.add_option("--world-size", choices.bench.world_sizes, "ranks")->check(CLI::Range(1, 64));
   bench.add_flag("--same-bytes", choices.bench.same_bytes,
                  "collectives: compare the times of 8 and 2 ranks that read and write the same total number of bytes");
+  bench.add_option("--link", choices.bench.link, "as for `lockstep run`")
+      ->check(CLI::IsMember({"mpi", "tcp", "none"}))
+      ->envname("LOCKSTEP_LINK");
   bench.add_option("--only", choices.bench.only, "only measurements whose name contains this text");
   CLI::App& defects =
       *app.add_subcommand("defects", "List the seeded defects.\n\nExamples:\n  lockstep defects --json\n");

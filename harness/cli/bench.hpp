@@ -9,6 +9,10 @@
 #include <utility>
 #include <vector>
 
+namespace lockstep::launch {
+class Hosts;
+}
+
 namespace lockstep::cli {
 
 struct BenchOptions {
@@ -18,6 +22,8 @@ struct BenchOptions {
   std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
   bool same_bytes = false;         // collectives only: compare two world sizes on the same total number of bytes
   std::string only{};              // a part of the name of the measurements; empty: all
+  std::string link{};              // how launchers of several hosts find each other (run_settings.hpp)
+  launch::Hosts* hosts = nullptr;  // of a run that mpirun, srun or torchrun started; set by bench()
 };
 
 struct BenchRow {

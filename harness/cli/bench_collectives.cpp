@@ -24,10 +24,12 @@ int rounds_of(std::int64_t bytes) { return bytes <= 64 * kib ? 500 : bytes <= 4 
 // Measures all sizes of an operation in one launch, so that the ranks start once. Returns microseconds per size and
 // round.
 std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world_size,
-                                            const std::vector<std::int64_t>& sizes, int rounds) {
+                                            const std::vector<std::int64_t>& sizes, const BenchOptions& asked) {
+  const int rounds = asked.rounds;
   launch::LaunchOptions how;
   how.world_size = world_size;
   how.timeout_seconds = 300.0;
+  how.hosts = asked.hosts;
   const launch::LaunchResult result = launch::launch(how, [&](int rank) {
     device::set_order_check(false);
     verdict::RankOutcome outcome;
@@ -74,8 +76,8 @@ void compare_world_sizes(comm::Operation operation, const BenchOptions& options,
     to.insert(to.end(), more.begin(), more.end());
   };
   for (int turn = 0; turn < num_turns; ++turn) {
-    const auto few_timings = time_sizes(operation, few, of_few, options.rounds);
-    const auto many_timings = time_sizes(operation, many, of_many, options.rounds);
+    const auto few_timings = time_sizes(operation, few, of_few, options);
+    const auto many_timings = time_sizes(operation, many, of_many, options);
     for (std::size_t i = 0; i < of_many.size(); ++i) {
       ratios[i].push_back(median(many_timings[i]) / median(few_timings[i]));
       append(few_times[i], few_timings[i]);
@@ -114,7 +116,7 @@ void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
     for (const int world_size : world_sizes) {
       std::vector<std::int64_t> sizes = {1 * kib, 64 * kib, 4 * mib, 32 * mib};
       if (world_size > 2) sizes = {1 * kib, 64 * kib, 1 * mib, 8 * mib};
-      const auto timings = time_sizes(operation, world_size, sizes, options.rounds);
+      const auto timings = time_sizes(operation, world_size, sizes, options);
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         BenchRow row = summarize("collectives", name, "us", timings[i]);
         row.params = {{"bytes", str(sizes[i])}, {"world_size", str(world_size)}};

@@ -154,10 +154,11 @@ std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::st
 }
 
 void bench_launch(const StepModel& model, const std::vector<std::string>& names, int world_size, int rounds,
-                  const EmitRow& emit) {
+                  const BenchOptions& options, const EmitRow& emit) {
   launch::LaunchOptions how;
   how.world_size = world_size;
   how.timeout_seconds = 300.0;
+  how.hosts = options.hosts;
   const launch::LaunchResult result = launch::launch(how, [&](int rank) {
     verdict::RankOutcome outcome;
     outcome.rank = rank;
@@ -193,7 +194,7 @@ void bench_steps(const BenchOptions& options, const EmitRow& emit) {
       for (const Way& way : ways)
         if (way.fits(world_size) && (is_wanted(options, way.name) || is_wanted(options, model.name)))
           names.emplace_back(way.name);
-      if (!names.empty()) bench_launch(model, names, world_size, rounds, emit);
+      if (!names.empty()) bench_launch(model, names, world_size, rounds, options, emit);
     }
   }
 }
