@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/comm/socket_link.hpp"
+#include "engine/core/error.hpp"
 #include "harness/launch/hosts.hpp"
 #include "harness/launch/launcher_link.hpp"
 #include "harness/launch/test_support.hpp"
