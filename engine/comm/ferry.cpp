@@ -73,7 +73,7 @@ Ferry::State::~State() { ::close(wake); }
 // ---- from local ranks to other hosts
 
 void Ferry::State::send_group(const GroupControl& group) {
-  if (!known_elsewhere.insert(group.id).second) return;
+  if (!described.insert(group.id).second) return;
   GroupBody body{};
   body.id = group.id;
   body.channel = group.channel;

@@ -34,7 +34,6 @@ void Ferry::State::apply(FerryPost::Received& received) {
       const auto body = body_of<GroupBody>(rest, from);
       std::vector<std::int32_t> members(rest.size() / sizeof(std::int32_t));
       std::memcpy(members.data(), rest.data(), bounded_product(members.size(), sizeof(std::int32_t)));
-      known_elsewhere.insert(body.id);
       find_or_insert_group(world, {members.begin(), members.end()}, body.channel);
       return;
     }

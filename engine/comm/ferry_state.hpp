@@ -107,7 +107,7 @@ struct Ferry::State {
   LandingPool landing;
   std::vector<Peer> peers;
   std::vector<ToldRank> ranks;
-  std::set<std::uint64_t> known_elsewhere;  // groups
+  std::set<std::uint64_t> described;  // groups, by this host to all others
   std::vector<ArrivalBody> pending_arrivals;
   std::vector<PendingPiece> pending_pieces;
   std::map<Key, std::unique_ptr<CollectiveCrossing>> crossings;
