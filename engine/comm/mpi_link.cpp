@@ -1,6 +1,7 @@
 #include "engine/comm/mpi_link.hpp"
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
 #include <deque>
 #include <vector>
@@ -187,6 +188,10 @@ bool MpiLink::has_sent_all() {
 }
 
 void MpiLink::abandon(int exit_code) {
+  // MPI_Abort may wait for processes that cannot be reached.
+  constexpr unsigned patience_seconds = 3;
+  std::signal(SIGALRM, [](int) { ::_exit(3); });
+  ::alarm(patience_seconds);
   MPI_Abort(MPI_COMM_WORLD, exit_code);
   ::_exit(exit_code);
 }
