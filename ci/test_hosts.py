@@ -158,7 +158,7 @@ def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
 @pytest.mark.parametrize("num,per_host,what", [(2, 1, "replicate/*"), (2, 1, "bits/*"), (4, 2, "training/*"), (3, 2, "bits/*")])
 def test_scenarios_have_the_bits_of_one_host(tmp_path, num, per_host, what):
     here, there = tmp_path / "here", tmp_path / "there"
-    options = ["--world-size", num, "--case", "device=cpu"]
+    options = ["--world-size", num, "--case", "device=cpu", "--shard", "1/4" if what == "training/*" else "1/1"]
     alone = lockstep("run", what, *options, "--trace-bits", here, "--results", tmp_path / "a", timeout=250)
     codes, said = Run(
         num, "run", what, *options, "--trace-bits", there, "--results", tmp_path / "b", LOCKSTEP_HOSTS=str(per_host)
@@ -212,6 +212,23 @@ def test_a_launcher_that_is_killed_ends_the_others(tmp_path, victim):
         assert cases[0]["status"] == "CRASH" and "host 1 (" in cases[0]["failure"]["message"]
     assert cases[-1]["status"] == "MISSING" and "was lost" in cases[-1]["reason"]
     assert f"host {victim} (" in said[0] and rows(results)[-1]["exit_code"] == 3
+
+
+def test_a_launcher_that_stops_is_lost_in_time(tmp_path):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP, encoding="utf-8")
+    run = Run(2, "run", file, "--results", results)
+    wait_for_rank(run.processes[1].pid, results)
+    begin = time.monotonic()
+    run.processes[1].send_signal(signal.SIGSTOP)
+    said = run.processes[0].communicate(timeout=60)[0]
+    assert run.processes[0].returncode == 3 and time.monotonic() - begin < 20, said
+    run.processes[1].send_signal(signal.SIGCONT)
+    run.end()
+    assert run.processes[1].returncode == 3
+    first, second = [row for row in rows(results) if row["kind"] == "case"]
+    assert first["status"] == "CRASH" and "host 1 (" in first["failure"]["message"] and "silent" in first["failure"]["message"]
+    assert second["status"] == "MISSING"
 
 
 @pytest.mark.parametrize("host", [0, 1])
