@@ -67,7 +67,7 @@ class Run:
             **variables,
         }
         if each_a_host:
-            environment["LOCKSTEP_HOSTS"] = "ranks"
+            environment.setdefault("LOCKSTEP_HOSTS", "ranks")
         self.processes = []
         for rank in range(first, num):
             words = arguments[0](rank) if callable(arguments[0]) else arguments
@@ -149,19 +149,21 @@ def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
     file.write_text(SLEEP.replace("30000", "1500"), encoding="utf-8")
     run = Run(2, "run", file, "--case", "turn=1", "--results", results, each_a_host=False)
     wait_for_rank(run.processes[0].pid, results)
+    time.sleep(0.3)
     assert len(children_of(run.processes[0].pid)) == 2 and children_of(run.processes[1].pid) == []
     codes, said = run.end()
     assert codes == [0, 0] and "PASS             1" in said[0] and said[1] == ""
 
 
-@pytest.mark.parametrize("what", ["replicate/*", "training/*", "bits/*"])
-def test_scenarios_have_the_bits_of_one_host(tmp_path, what):
+@pytest.mark.parametrize("num,per_host,what", [(2, 1, "replicate/*"), (2, 1, "bits/*"), (4, 2, "training/*"), (3, 2, "bits/*")])
+def test_scenarios_have_the_bits_of_one_host(tmp_path, num, per_host, what):
     here, there = tmp_path / "here", tmp_path / "there"
-    alone = lockstep("run", what, "--world-size", 2, "--case", "device=cpu", "--trace-bits", here, "--results", tmp_path / "a")
+    options = ["--world-size", num, "--case", "device=cpu", "--shard", "1/4" if what == "training/*" else "1/1"]
+    alone = lockstep("run", what, *options, "--trace-bits", here, "--results", tmp_path / "a", timeout=250)
     codes, said = Run(
-        2, "run", what, "--world-size", 2, "--case", "device=cpu", "--trace-bits", there, "--results", tmp_path / "b"
+        num, "run", what, *options, "--trace-bits", there, "--results", tmp_path / "b", LOCKSTEP_HOSTS=str(per_host)
     ).end(timeout=250)
-    assert codes == [alone.returncode, alone.returncode], said[0]
+    assert codes == [alone.returncode] * num, said[0]
     compared = lockstep("compare", "--trace", here, there)
     assert " 0 cases differ" in compared.stdout, compared.stdout  # cases with larger stages are missing
     same = lockstep("compare", tmp_path / "a", tmp_path / "b")
@@ -210,6 +212,23 @@ def test_a_launcher_that_is_killed_ends_the_others(tmp_path, victim):
         assert cases[0]["status"] == "CRASH" and "host 1 (" in cases[0]["failure"]["message"]
     assert cases[-1]["status"] == "MISSING" and "was lost" in cases[-1]["reason"]
     assert f"host {victim} (" in said[0] and rows(results)[-1]["exit_code"] == 3
+
+
+def test_a_launcher_that_stops_is_lost_in_time(tmp_path):
+    file, results = tmp_path / "sleep.yaml", tmp_path / "results.jsonl"
+    file.write_text(SLEEP, encoding="utf-8")
+    run = Run(2, "run", file, "--results", results)
+    wait_for_rank(run.processes[1].pid, results)
+    begin = time.monotonic()
+    run.processes[1].send_signal(signal.SIGSTOP)
+    said = run.processes[0].communicate(timeout=60)[0]
+    assert run.processes[0].returncode == 3 and time.monotonic() - begin < 20, said
+    run.processes[1].send_signal(signal.SIGCONT)
+    run.end()
+    assert run.processes[1].returncode == 3
+    first, second = [row for row in rows(results) if row["kind"] == "case"]
+    assert first["status"] == "CRASH" and "host 1 (" in first["failure"]["message"] and "silent" in first["failure"]["message"]
+    assert second["status"] == "MISSING"
 
 
 @pytest.mark.parametrize("host", [0, 1])

@@ -20,6 +20,7 @@
 
 namespace lockstep::comm {
 
+// socket_link.cpp sends; socket_link_receive.cpp receives.
 class SocketLink : public Link {
  public:
   static constexpr std::size_t eager_bytes = std::size_t{16} << 10;
@@ -47,6 +48,8 @@ class SocketLink : public Link {
   [[noreturn]] void abandon(int exit_code) override;
 
  private:
+  static constexpr std::uint32_t frame_magic = 0x4c4b4653;
+  static constexpr std::size_t read_bytes = std::size_t{128} << 10;
   enum class Kind : std::uint8_t { message, ready, refuse, data };
   struct Head {
     std::uint32_t magic;

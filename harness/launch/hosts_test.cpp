@@ -281,8 +281,9 @@ TEST(Outcomes, TravelAsText) {
   EXPECT_THROW(outcomes_from_text(text.substr(0, 5)), Error);
 }
 
-// Four processes over one link, of which two share a machine in the second test.
-std::vector<int> exit_codes(bool each_rank_a_host, int num) {
+// Of processes over one link. Launchers end with one more than 10 times the number of hosts, which they give to the
+// others.
+std::vector<int> exit_codes(int ranks_per_host, int num) {
   std::vector<std::vector<int>> sockets = socket_pairs(static_cast<std::size_t>(num));
   std::vector<pid_t> pids;
   for (int rank = 0; rank < num; ++rank) {
@@ -293,7 +294,7 @@ std::vector<int> exit_codes(bool each_rank_a_host, int num) {
           if (other != rank && socket >= 0) ::close(socket);
       const auto processes =
           processes_over(std::make_unique<comm::SocketLink>(rank, sockets[static_cast<std::size_t>(rank)]),
-                         {.each_rank_a_host = each_rank_a_host, .seconds = 20.0});
+                         {.ranks_per_host = ranks_per_host, .seconds = 20.0});
       const int num_hosts = 1 + processes->host_of().back();
       if (processes->link() == nullptr) ::_exit(processes->wait_for_launcher());
       ::usleep(50'000);
@@ -315,8 +316,9 @@ std::vector<int> exit_codes(bool each_rank_a_host, int num) {
 }
 
 TEST(Processes, OfOneMachineWaitForTheirLauncher) {
-  EXPECT_EQ(exit_codes(false, 4), (std::vector<int>{11, 10, 10, 10}));
-  EXPECT_EQ(exit_codes(true, 3), (std::vector<int>{31, 31, 31}));
+  EXPECT_EQ(exit_codes(0, 4), (std::vector<int>{11, 10, 10, 10}));
+  EXPECT_EQ(exit_codes(1, 3), (std::vector<int>{31, 31, 31}));
+  EXPECT_EQ(exit_codes(2, 5), (std::vector<int>{31, 30, 31, 30, 31}));
 }
 
 TEST(LauncherLink, PassesMessagesAndDataBetweenLaunchersOnly) {

@@ -76,7 +76,7 @@ LinkedProcesses::LinkedProcesses(std::unique_ptr<comm::Link> all, const ProcessO
 // Every process sends its system to process 0, which sends all of them to everyone, one per line.
 std::vector<std::string> LinkedProcesses::exchange_systems(const ProcessOptions& options) {
   std::string own = str(system_name(), " ", machine_name());
-  if (options.each_rank_a_host) own += str(" ", rank());
+  if (options.ranks_per_host > 0) own += str(" ", rank() / options.ranks_per_host);
   own += "\n";
   std::string table = own;
   if (rank() == 0) {
@@ -155,7 +155,9 @@ std::unique_ptr<Processes> open_processes(const LaunchEnvironment& environment, 
     case LinkKind::none:
       return nullptr;
     case LinkKind::mpi: {
-      comm::MpiRun run = comm::start_mpi(options.each_rank_a_host);
+      if (options.ranks_per_host > 1)
+        throw Error(str("LOCKSTEP_HOSTS=", options.ranks_per_host, " with MPI"), "give `ranks`, or --link tcp");
+      comm::MpiRun run = comm::start_mpi(options.ranks_per_host == 1);
       if (run.rank != *environment.rank || run.world_size != *environment.world_size)
         throw Error(str("link: MPI says rank ", run.rank, " of ", run.world_size, ", and the variables of ",
                         environment.launcher, " say rank ", *environment.rank, " of ", *environment.world_size),
@@ -174,10 +176,12 @@ std::unique_ptr<Processes> open_processes(const LaunchEnvironment& environment, 
 ProcessOptions process_options() {
   ProcessOptions options;
   if (const char* hosts = std::getenv("LOCKSTEP_HOSTS"); hosts != nullptr && *hosts != '\0') {
-    if (std::string(hosts) != "ranks")
+    char* end = nullptr;
+    const long number = std::string(hosts) == "ranks" ? 1 : std::strtol(hosts, &end, 10);
+    if ((end != nullptr && *end != '\0') || number < 1 || number > 1024)
       throw Error(str("LOCKSTEP_HOSTS=", hosts),
-                  "give `ranks`, which makes every process a host of its own, or unset it");
-    options.each_rank_a_host = true;
+                  "give `ranks`, which makes every process a host of its own, or a number of processes per host");
+    options.ranks_per_host = static_cast<int>(number);
   }
   if (const char* seconds = std::getenv("LOCKSTEP_CONNECT_SECONDS"); seconds != nullptr && *seconds != '\0') {
     char* end = nullptr;

@@ -38,16 +38,18 @@ class Processes {
 };
 
 struct ProcessOptions {
-  bool each_rank_a_host = false;  // processes of one machine count as machines of their own, for tests and measurements
-  double seconds = 60.0;          // for the processes to find each other
-  std::function<bool()> stop{};   // asked while they do
+  // So many processes count as a machine of their own, for tests and measurements on one machine. 0: as they are.
+  int ranks_per_host = 0;
+  double seconds = 60.0;         // for the processes to find each other
+  std::function<bool()> stop{};  // asked while they do
 };
 
 // The link that choose_link() names. Null when this process runs alone. Throws Error when the processes do not find
 // each other.
 std::unique_ptr<Processes> open_processes(const LaunchEnvironment& environment, const std::string& wish,
                                           const ProcessOptions& options);
-// The options of the environment: LOCKSTEP_HOSTS=ranks, and LOCKSTEP_CONNECT_SECONDS.
+// The options of the environment: LOCKSTEP_HOSTS, `ranks` or a number of ranks per host, and LOCKSTEP_CONNECT_SECONDS.
+// Throws Error for other values.
 ProcessOptions process_options();
 
 // Over a link between all processes, such as TCP sockets. Throws Error when a process does not answer.

@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "engine/core/resources.hpp"
+#include "harness/launch/sockets.hpp"
 
 namespace lockstep::launch {
 
@@ -28,33 +29,12 @@ using Clock = std::chrono::steady_clock;
 constexpr std::uint32_t hello_magic = 0x4c4b4831;
 constexpr int poll_ms = 100;                      // between two looks at `stop`
 constexpr std::uint32_t most_answer = 16U << 20;  // bytes
-constexpr int gone_after_ms = 10'000;
 
 struct Hello {
   std::uint32_t magic = hello_magic;
   std::int32_t rank = 0;
   std::int32_t world_size = 0;
   std::int32_t port = 0;  // at which the process listens
-};
-
-// A socket that is closed unless it is taken.
-class Socket {
- public:
-  explicit Socket(int fd = -1) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.take()) {}
-  Socket& operator=(Socket&& other) noexcept {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = other.take();
-    return *this;
-  }
-  ~Socket() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  int get() const { return fd_; }
-  int take() { return std::exchange(fd_, -1); }
-
- private:
-  int fd_;
 };
 
 struct Listener {
@@ -109,48 +89,6 @@ class Meeting {
   Clock::time_point end_;
   std::vector<Socket> sockets_;  // per rank
 };
-
-void prepare(int fd) {
-  const auto set = [&](int level, int option, int value) { ::setsockopt(fd, level, option, &value, sizeof value); };
-  set(IPPROTO_TCP, TCP_NODELAY, 1);
-  set(SOL_SOCKET, SO_KEEPALIVE, 1);
-  set(IPPROTO_TCP, TCP_KEEPIDLE, 4);
-  set(IPPROTO_TCP, TCP_KEEPINTVL, 2);
-  set(IPPROTO_TCP, TCP_KEEPCNT, 3);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, gone_after_ms);
-}
-
-// Names of the loopback interface only: no other machine can mean this one by them.
-bool is_loopback(const std::string& address) {
-  return address == "localhost" || address.starts_with("127.") || address == "::1";
-}
-
-std::string remote_address(int fd) {
-  sockaddr_storage address{};
-  socklen_t size = sizeof address;
-  char text[NI_MAXHOST] = "";
-  if (::getpeername(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
-      ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0)
-    return "";
-  const std::string found = text;
-  return found.starts_with("::ffff:") ? found.substr(7) : found;
-}
-
-using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
-
-Addresses resolve(const std::string& address, int port, int flags, std::string& why) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = flags;
-  addrinfo* found = nullptr;
-  const int error =
-      ::getaddrinfo(address.empty() ? nullptr : address.c_str(), std::to_string(port).c_str(), &hints, &found);
-  if (error != 0) {
-    why = ::gai_strerror(error);
-    found = nullptr;
-  }
-  return Addresses(found, &::freeaddrinfo);
-}
 
 void Meeting::check_stop() const {
   if (how_.stop && how_.stop()) fail("the wait was interrupted", "");
@@ -242,7 +180,7 @@ Socket Meeting::connect_to(const std::string& address, int port) {
   std::string why;
   for (;;) {
     if (std::optional<Socket> socket = try_connect(address, port, why)) {
-      prepare(socket->get());
+      prepare_socket(socket->get());
       return std::move(*socket);
     }
     check_stop();
@@ -325,7 +263,7 @@ std::vector<Hello> Meeting::accept_from(const Listener& listener, int first_rank
       if (errno == EMFILE || errno == ENFILE) throw resource_error(str(place_, ": accepting a connection"), errno);
       continue;
     }
-    prepare(comer.socket.get());
+    prepare_socket(comer.socket.get());
     comers.push_back(std::move(comer));
   }
   return hellos;

@@ -169,6 +169,18 @@ TEST(Judge, CrashesForAnExitAndAFailedStart) {
   EXPECT_EQ(unborn.failure->message, "rank 1 could not be started; fork: no more processes");
 }
 
+TEST(Judge, CallsALostHostACrash) {
+  RankOutcome lost = ended(1, RankStatus::lost, 5);
+  lost.last_step = StepPlace{};
+  lost.detail = "host 1 (nodeb, rank 1) was lost 2 s after the start of the case: its connection ended";
+  RankOutcome killed = ended(0, RankStatus::killed, 4);
+  killed.bystander = true;
+  const CaseResult row = judge_ranks({killed, lost});
+  EXPECT_EQ(row.status, Status::CRASH);
+  EXPECT_EQ(row.failure->rank, 1);
+  EXPECT_EQ(row.failure->message, "rank 1 was lost; " + lost.detail);
+}
+
 TEST(Judge, PassesForAnEndThatTheScenarioAskedFor) {
   RankOutcome killed = ended(1, RankStatus::killed, 5);
   killed.end_expected = true;
