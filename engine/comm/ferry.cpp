@@ -354,8 +354,8 @@ std::int64_t Ferry::State::progress() {
       apply(received);
       changed = true;
     }
-    changed |= retry_pending();
     changed |= all_have_ended() ? abandon_crossings() : move_crossings();
+    changed |= retry_pending();
     if (ending || world.ends.load() != seen_ends || now - last_look_ns >= look_ns) look_around(now);
     post.link().progress();
   } catch (const Error& error) {

@@ -147,7 +147,12 @@ bool Ferry::State::retry_pending() {
   const auto arrived = std::erase_if(pending_arrivals, [this](const ArrivalBody& body) { return apply_arrival(body); });
   const auto pieces =
       std::erase_if(pending_pieces, [this](const PendingPiece& each) { return apply_piece(each.body, each.piece); });
-  return arrived + pieces > 0;
+  const auto ends = std::erase_if(pending_ends, [this](const PendingEnd& each) {
+    if (is_needed(each.rank)) return false;
+    end_rank(each.rank, each.end, each.why);
+    return true;
+  });
+  return arrived + pieces + ends > 0;
 }
 
 void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest) {
@@ -180,7 +185,18 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
   }
   rank.wait_changes.store(body.wait_changes);
   rank.blocked_at.store(body.blocked_at);
-  if (body.end != RankEnd::none) end_rank(body.rank, body.end, std::string(rest));
+  if (body.end != RankEnd::none) pending_ends.push_back({body.rank, body.end, std::string(rest)});
+}
+
+// What a rank has sent before its end still counts: its peers learn of the end after it.
+bool Ferry::State::is_needed(int rank) const {
+  const auto has = [&](std::uint64_t id) {
+    const GroupControl* const group = find_group(world, id);
+    return std::find(group->members(), group->members() + group->size, rank) != group->members() + group->size;
+  };
+  return std::any_of(crossings.begin(), crossings.end(), [&](const auto& each) { return has(each.first.first); }) ||
+         std::any_of(pending_pieces.begin(), pending_pieces.end(),
+                     [&](const PendingPiece& each) { return has(each.body.group); });
 }
 
 // The local number of the record of a collective that a rank elsewhere waits in.

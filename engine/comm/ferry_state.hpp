@@ -67,6 +67,7 @@ struct Ferry::State {
   void apply_data(FerryPost::Received& received);
   GroupControl& group_of(std::uint64_t id, int from);
   bool retry_pending();
+  bool is_needed(int rank) const;
   std::uint64_t record_of_wait(const RankControl& rank, const GroupControl& group, std::uint64_t sequence) const;
 
   // ---- the loop
@@ -94,6 +95,11 @@ struct Ferry::State {
     std::uint64_t seen_changes = 0, seen_blocked = 0;
     std::int64_t since_ns = 0;
   };
+  struct PendingEnd {
+    int rank;
+    RankEnd end;
+    std::string why;
+  };
   struct PendingPiece {
     PieceBody body;
     std::string piece;
@@ -110,6 +116,7 @@ struct Ferry::State {
   std::set<std::uint64_t> described;  // groups, by this host to all others
   std::vector<ArrivalBody> pending_arrivals;
   std::vector<PendingPiece> pending_pieces;
+  std::vector<PendingEnd> pending_ends;
   std::map<Key, std::unique_ptr<CollectiveCrossing>> crossings;
   std::map<Key, std::vector<FerryPost::Received>> early_data;
   std::map<std::uint64_t, std::set<std::uint64_t>> last_finished;  // sequence numbers, per group
