@@ -1,5 +1,5 @@
 // The run on a host other than host 0: it launches its ranks of the stages that host 0 names, until host 0 ends the
-// run. It prints nothing, and writes no file besides those that its ranks write.
+// run. It prints only why it ends without host 0, and writes no file besides those that its ranks write.
 #pragma once
 
 #include <functional>

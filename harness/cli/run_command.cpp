@@ -190,7 +190,17 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
     processes.end(code);
     return code;
   };
-  if (hosts.host() != 0) return end(run_on_other_host(settings, hosts));
+  if (hosts.host() != 0) {
+    try {
+      const int code = run_on_other_host(settings, hosts);
+      if (hosts.is_lost(0)) complain(str(hosts.name_of(hosts.host()), " ends: ", hosts.why_lost()));
+      return end(code);
+    } catch (const std::exception& error) {  // host 0 sees that this host is gone
+      complain(str(hosts.name_of(hosts.host()), ": ", error.what()));
+      hosts.link().abandon(3);
+      return 3;
+    }
+  }
   try {
     return end(exit_code_after_output(run_here(settings, &hosts)));
   } catch (const scenario::ScenarioError& error) {
