@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/comm/recorder.hpp"
-#include "engine/core/rank_context.hpp"
-#include "engine/device/arena.hpp"
+#include "engine/comm/fake_world.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/run/trace/dry_run.hpp"
@@ -35,14 +33,9 @@ std::string why_unforeseen(const std::string& place, const std::exception& error
 }  // namespace
 
 PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts) {
-  // Nothing has memory and nothing communicates, so that hardly a page of this world is ever touched.
-  constexpr std::size_t arena_bytes = std::size_t{16} << 20;
-  const auto world = device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes,
-                                               comm::control_bytes(world_size), rank);
-  comm::prepare_world(*world);
-  RankContext context(rank, world_size, world.get());
+  comm::FakeWorld world(rank, world_size);
+  RankContext& context = world.context();
   const RankScope scope(context);
-  comm::set_deadline(1.0);  // a step that waits for a peer fails soon: no peer exists
   PlanOutcome outcome;
   DryRun dry_run;
   {
