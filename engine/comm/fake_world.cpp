@@ -35,8 +35,7 @@ FakeWorld::FakeWorld(int rank, int world_size) : context_(checked_rank(rank, wor
 void FakePeers::open(int rank, int world_size) {
   LOCKSTEP_CHECK(memory_ == nullptr, "the control area of a fake world is mapped once");
   bytes_ = control_bytes_for(world_size) + bounded_product(static_cast<std::size_t>(world_size), group_bytes_per_rank);
-  void* memory =
-      ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED) throw resource_error(str("reserving the control area of ", world_size, " ranks"), errno);
   memory_ = memory;
   control_ = &initialize_control(static_cast<std::byte*>(memory), bytes_, world_size, false);

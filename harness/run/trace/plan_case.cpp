@@ -7,6 +7,7 @@
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/run/trace/dry_run.hpp"
+#include "harness/run/trace/group_members.hpp"
 #include "harness/run/trace/layout_table.hpp"
 #include "harness/scenario/evaluation.hpp"
 
@@ -28,6 +29,17 @@ std::string why_unforeseen(const std::string& place, const std::exception& error
   for (std::size_t i = 0; i < std::min<std::size_t>(notes.size(), 2); ++i)
     text += str(i == 0 ? " (unknown: " : "; ", notes[i], i + 1 == notes.size() || i == 1 ? ")" : "");
   return text;
+}
+
+std::vector<PlanGroup> groups_of(const std::vector<plan::Collective>& planned,
+                                 const std::vector<layout::MeshShape>& meshes, int rank) {
+  std::vector<PlanGroup> groups;
+  for (const plan::Collective& one : planned) {
+    const auto is_same = [&](const PlanGroup& known) { return known.axis == one.axis && known.size == one.group_size; };
+    if (std::none_of(groups.begin(), groups.end(), is_same))
+      groups.push_back({one.axis, one.group_size, members_of(meshes, rank, one.axis, one.group_size)});
+  }
+  return groups;
 }
 
 }  // namespace
@@ -53,6 +65,8 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
   }
   outcome.planned = dry_run.planner().collectives();
   outcome.left_out = dry_run.planner().left_out();
+  outcome.memory = device::memory_stats();
+  outcome.groups = groups_of(outcome.planned, dry_run.meshes(), rank);
   return outcome;
 }
 

@@ -8,15 +8,25 @@
 #include <string>
 #include <vector>
 
+#include "engine/device/device.hpp"
 #include "harness/plan/collectives.hpp"
 #include "harness/run/case_runner.hpp"
 
 namespace lockstep::run {
 
+// The ranks of a group that the plan names.
+struct PlanGroup {
+  std::string axis;
+  int size = 0;
+  std::vector<int> members;  // world ranks; empty if the case has no mesh with such a group
+};
+
 struct PlanOutcome {
   std::vector<plan::Collective> planned;
   std::string unforeseen;             // why the plan ends early; empty: it is complete
   std::vector<std::string> left_out;  // why the collectives of tensor parallelism are not planned; empty: they are
+  std::vector<PlanGroup> groups;      // of the planned collectives, each once
+  device::MemoryStats memory;         // of the tensors on stand-in devices
   std::string layouts;                // of the parameters after the last step (layout_table.hpp), on request
 };
 // Throws scenario::OutOfTime and std::bad_alloc; any other error makes the plan end early.
