@@ -42,7 +42,7 @@ bool print_stage(const run::CaseSpec& spec, std::size_t stage, int world_size, c
     throw Error(str("--rank ", settings.rank, " in a world of ", world_size, " ranks"),
                 str("give a rank from 0 to ", world_size - 1));
   const scenario::Evaluation evaluation(spec.scenario->file, "the plan of a case");
-  plan.outcome = run::plan_case(spec, settings.rank, world_size, stage);
+  plan.outcome = run::plan_case(spec, settings.rank, world_size, stage, {.memory = true});
   if (settings.json)
     fmt::print("{}\n", printable_json(plan_json(plan, machine)));
   else

@@ -4,6 +4,7 @@
 #include <new>
 
 #include "engine/comm/fake_world.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/run/trace/dry_run.hpp"
@@ -44,10 +45,11 @@ std::vector<PlanGroup> groups_of(const std::vector<plan::Collective>& planned,
 
 }  // namespace
 
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts) {
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, PlanRequest with) {
   comm::FakeWorld world(rank, world_size);
   RankContext& context = world.context();
   const RankScope scope(context);
+  device::count_stand_ins(with.memory);
   PlanOutcome outcome;
   DryRun dry_run;
   {
@@ -61,7 +63,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     } catch (const std::exception& error) {
       outcome.unforeseen = why_unforeseen(context.place, error, dry_run);
     }
-    if (with_layouts) outcome.layouts = layout_table(interpreter.file_scope());
+    if (with.layouts) outcome.layouts = layout_table(interpreter.file_scope());
   }
   outcome.planned = dry_run.planner().collectives();
   outcome.left_out = dry_run.planner().left_out();

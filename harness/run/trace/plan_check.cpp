@@ -165,7 +165,7 @@ std::string explain_plan(const CaseSpec& spec) {
     }
     const auto& launches = spec.test_case->stages;
     const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
-    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage, true);
+    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage, {.layouts = true});
     text += plan::table(outcome.planned);
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);
