@@ -17,6 +17,7 @@
 #include "harness/report/dumps.hpp"
 #include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/run/trace/plan_board.hpp"
 #include "harness/scenario/source_lines.hpp"
 #include "harness/verdict/judge.hpp"
 
@@ -59,6 +60,7 @@ void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCase
   how.timeout_seconds = test_case.timeout;
   how.collective_deadline_seconds = options.collective_deadline;
   how.memory_bytes = running.spec.limits.memory_bytes;
+  running.spec.plans = std::make_shared<run::PlanBoard>();
   const run::CaseSpec spec = running.spec;
   pool.start(ticket, how, [spec, stage](int rank) { return run::run_case(spec, rank, stage); });
 }

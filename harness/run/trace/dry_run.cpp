@@ -164,6 +164,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
   throw InternalError("a verb that is not in the vocabulary");
 }
 
+bool DryRun::affects_plan(Verb verb) { return verb != Verb::seed && treatment_of(verb).perform != &DryRun::leave_out; }
+
 void DryRun::prepare(Session& session) {
   session.is_dry_run = true;
   meshes_.push_back(DeviceMesh::world().shape());

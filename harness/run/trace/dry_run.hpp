@@ -37,6 +37,8 @@ class Unforeseeable : public Error {
 class DryRun final : public StepRunner {
  public:
   DryRun();
+  // Whether a plan depends on steps of this verb. It does not on those that are left out, and on seeds.
+  static bool affects_plan(scenario::Verb verb);
 
   void prepare(Session& session) override;
   void enter(const scenario::Step& step, const Site& site) override;

@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "harness/plan/collectives.hpp"
+#include "harness/run/trace/plan_board.hpp"
 #include "harness/run/trace/plan_case.hpp"
 
 namespace lockstep::run {
@@ -114,12 +115,11 @@ std::string why_not_planned(const CaseSpec& spec, std::size_t stage) {
   return {};
 }
 
-PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+namespace {
+
+PlanJudgement judge_by(const PlanOutcome& outcome, int rank, const std::vector<comm::LogEntry>& log,
+                       const LogRanges& left_out) {
   PlanJudgement judgement;
-  judgement.not_judged = why_not_planned(spec, stage);
-  if (!judgement.not_judged.empty()) return judgement;
-  const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
   if (!outcome.unforeseen.empty()) {
     judgement.not_judged = str("cannot be foretold: ", outcome.unforeseen);
     judgement.mismatches.push_back(
@@ -136,14 +136,33 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     for (const std::string& reason : outcome.left_out)
       judgement.left_out.push_back(str(tensor_parallel, ": ", counted(count), ": ", reason));
   }
-  judgement.rows = side_by_side(planned, observed);
-  for (const plan::Difference& found : plan::differences(plan::tally(planned), plan::tally(observed)))
-    judgement.mismatches.push_back({found.text, found.line});
-  if (const auto found = plan::first_order_difference(planned, observed))
+  if (rank == 0) judgement.rows = side_by_side(planned, observed);
+  // Equal sequences have equal counts and bytes.
+  if (const auto found = plan::first_order_difference(planned, observed)) {
+    for (const plan::Difference& kind : plan::differences(plan::tally(planned), plan::tally(observed)))
+      judgement.mismatches.push_back({kind.text, kind.line});
     judgement.first_order_difference = PlanMismatch{found->text, found->line};
-  else
+  } else {
     judgement.num_in_order = static_cast<std::int64_t>(observed.size());
+  }
   return judgement;
+}
+
+}  // namespace
+
+PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out,
+                         std::uint64_t control_digest) {
+  if (std::string reason = why_not_planned(spec, stage); !reason.empty()) {
+    PlanJudgement judgement;
+    judgement.not_judged = std::move(reason);
+    return judgement;
+  }
+  const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
+  const TakenPlan taken = take_plan(spec.plans.get(), control_digest, make);
+  PlanJudgement judgement = judge_by(taken.outcome, rank, log, left_out);
+  const bool agrees = judgement.mismatches.empty() && !judgement.first_order_difference;
+  return taken.is_own || agrees ? judgement : judge_by(make(), rank, log, left_out);
 }
 
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
