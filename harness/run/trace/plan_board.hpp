@@ -1,22 +1,22 @@
-// Shares one plan among the ranks of a case, so that the dry run is made once and not once per rank. The launcher makes
-// a board per stage before it starts the ranks: memory that their processes share.
+// Shares plans among the ranks of a case, so that a dry run is made once and not once per rank. The launcher makes a
+// board per stage before it starts the ranks: memory that their processes share.
 //
-//   const PlanBoard::Taken taken = take_plan(board, digest, [&] { return plan_case(...); });
+//   const auto confirmed = [&](std::string_view posted) { return plan_agrees(posted, log, left_out); };
+//   if (std::optional<PlanOutcome> own = make_unless_confirmed(board, digest, make, confirmed)) judge by it
 //
-// The first rank that asks makes its plan and posts it together with the digest of its steps (control_digest.hpp). A
-// rank with the same digest takes that plan. All others make their own: ranks that performed other steps or had other
-// arguments, ranks that waited in vain, and all ranks if the plan is incomplete.
+// A rank looks at the plans of ranks with the digest of its own steps (control_digest.hpp). If one of them is the
+// sequence of its own collectives, the rank is confirmed. Otherwise it makes its own plan, posts it for the others, and
+// is judged by it. So a plan of another rank never fails a rank. It passes a rank only if both performed the same steps
+// with the same arguments, and the rank issued exactly the collectives of that plan.
 //
-// A taken plan serves only to confirm a rank. A rank whose collectives differ from it makes its own plan and is judged
-// by that (plan_check.cpp). What a board holds is checked when it is read, so that a rank that wrote into it by
-// accident cannot harm the others.
+// What a board holds is checked when it is read: a rank that wrote into it by accident cannot harm the others. A rank
+// that waits in vain for a plan makes its own.
 #pragma once
 
-#include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -32,28 +32,30 @@ class PlanBoard {
   PlanBoard(const PlanBoard&) = delete;
   PlanBoard& operator=(const PlanBoard&) = delete;
 
-  // Whether the caller is the first. It then calls post() or give_up().
-  bool claim();
-  void post(std::uint64_t digest, const std::vector<plan::Collective>& planned);
-  void give_up();
-  // The posted plan, if it belongs to this digest. Waits for the rank that makes it, at most `most_seconds`.
-  std::optional<std::vector<plan::Collective>> read(std::uint64_t digest, double most_seconds);
+  static constexpr int num_places = 16;
+  // A place for a plan. The rank that claims it calls post() or give_up(). Nothing: all places are taken.
+  struct Place {
+    int number = 0;
+    bool is_mine = false;  // claimed by this call; otherwise of another rank with this digest
+  };
+  // The next place from number `from` on that has this digest, or is free and thereby claimed.
+  std::optional<Place> find(std::uint64_t digest, int from);
+  void post(int place, const std::vector<plan::Collective>& planned);
+  void give_up(int place);
+  // The plan of a place, in the form of bytes_of_plan(). Waits for the rank that makes it, at most `most_seconds`.
+  std::optional<std::string_view> read(int place, double most_seconds);
 
  private:
-  struct Head;
-  Head* head_ = nullptr;
+  struct Slot;
+  Slot& slot(int place) const;
+  void set_state(int place, std::uint32_t state);
+  char* memory_ = nullptr;
 };
 
-// The plan of a rank: from the board, or by `make`. Without a board always by `make`.
-struct TakenPlan {
-  PlanOutcome outcome;
-  bool is_own = true;
-};
-TakenPlan take_plan(PlanBoard* board, std::uint64_t digest, const std::function<PlanOutcome()>& make);
-
-// ---- the form on the board ----
-std::vector<std::byte> bytes_of_plan(const std::vector<plan::Collective>& planned);
-// Nothing if the bytes are no such form.
-std::optional<std::vector<plan::Collective>> plan_from_bytes(const std::byte* bytes, std::size_t size);
+// The plan by which a rank is judged, made by `make`. Nothing if a posted plan has confirmed the rank: `confirm` says
+// whether a plan in the form of bytes_of_plan() does. Without a board a rank makes its own plan.
+std::optional<PlanOutcome> make_unless_confirmed(PlanBoard* board, std::uint64_t digest,
+                                                 const std::function<PlanOutcome()>& make,
+                                                 const std::function<bool(std::string_view posted)>& confirm);
 
 }  // namespace lockstep::run

@@ -6,6 +6,7 @@
 
 #include "harness/plan/collectives.hpp"
 #include "harness/run/trace/plan_board.hpp"
+#include "harness/run/trace/plan_bytes.hpp"
 #include "harness/run/trace/plan_case.hpp"
 
 namespace lockstep::run {
@@ -42,6 +43,31 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
     observed.push_back(std::move(one));
   }
   return observed;
+}
+
+std::size_t num_observed_in(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::size_t num = 0;
+  for (std::size_t i = 0; i < log.size(); ++i) num += !is_within(left_out, i) && is_planned(log[i].family) ? 1 : 0;
+  return num;
+}
+
+// Whether the observed collectives are those of a posted plan, in its order and with its bytes.
+bool agrees(std::string_view posted, const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::size_t next = 0;
+  const auto skip = [&] {
+    while (next < log.size() && (is_within(left_out, next) || !is_planned(log[next].family))) ++next;
+  };
+  const bool all_match = visit_plan(posted, [&](const CollectiveView& one) {
+    skip();
+    if (next == log.size()) return false;
+    const comm::LogEntry& entry = log[next++];
+    return one.operation == name_of(entry.operation) && one.owner == entry.owner && one.line == entry.scenario_line &&
+           one.family == name_of(entry.family) && one.axis == entry.axis && one.group_size == entry.group_size &&
+           one.phase == name_of(entry.phase) &&
+           (one.bytes_are_least ? entry.bytes >= one.bytes : entry.bytes == one.bytes);
+  });
+  skip();
+  return all_match && next == log.size();
 }
 
 std::size_t erase_tensor_parallel(std::vector<plan::Collective>& collectives) {
@@ -158,11 +184,20 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     judgement.not_judged = std::move(reason);
     return judgement;
   }
+  PlanOutcome outcome;
+  const auto confirm = [&](std::string_view posted) {
+    if (!agrees(posted, log, left_out)) return false;
+    if (rank == 0) outcome.planned = plan_from_bytes(posted).value();
+    return true;
+  };
   const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
-  const TakenPlan taken = take_plan(spec.plans.get(), control_digest, make);
-  PlanJudgement judgement = judge_by(taken.outcome, rank, log, left_out);
-  const bool agrees = judgement.mismatches.empty() && !judgement.first_order_difference;
-  return taken.is_own || agrees ? judgement : judge_by(make(), rank, log, left_out);
+  if (auto own = make_unless_confirmed(spec.plans.get(), control_digest, make, confirm))
+    return judge_by(*own, rank, log, left_out);
+  if (rank == 0) return judge_by(outcome, rank, log, left_out);  // for the rows
+  PlanJudgement confirmed;
+  confirmed.left_out = never_planned(log, left_out);
+  confirmed.num_in_order = static_cast<std::int64_t>(num_observed_in(log, left_out));
+  return confirmed;
 }
 
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
