@@ -47,7 +47,8 @@ TEST(FakeWorld, RefusesWhatNeedsPeers) {
   FakeWorld world(2, 8);
   const RankScope scope(world.context());
   ProcessGroup& group = group_of({2, 5});
-  const Tensor tensor = ones({4}, DType::float32, device::cpu), twice = ones({8}, DType::float32, device::cpu);
+  const Tensor tensor = ones({4}, DType::float32, device::Device{}),
+               twice = ones({8}, DType::float32, device::Device{});
   const auto begin = std::chrono::steady_clock::now();
   const auto alone = AllOf(HasSubstr("rank 2 of 8 runs alone"), HasSubstr("no peer takes part"));
   EXPECT_THAT(message_of([&] { all_reduce(group, tensor, ReduceOp::sum, {.owner = "net.0"}); }),
@@ -66,7 +67,7 @@ TEST(FakeWorld, RefusesWhatNeedsPeers) {
 TEST(FakeWorld, RunsCollectivesInAWorldOfOne) {
   FakeWorld world(0, 1);
   const RankScope scope(world.context());
-  const Tensor tensor = full({3}, 2.0, DType::float32, device::cpu);
+  const Tensor tensor = full({3}, 2.0, DType::float32, device::Device{});
   all_reduce(world_group(), tensor, ReduceOp::sum);
   EXPECT_EQ(log().size(), 1U);
   EXPECT_EQ(exchange(world_group(), "mine"), std::vector<std::string>{"mine"});

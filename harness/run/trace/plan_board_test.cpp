@@ -8,6 +8,7 @@
 #include "engine/core/error.hpp"
 #include "harness/run/test_support.hpp"
 #include "harness/run/trace/control_digest.hpp"
+#include "harness/run/trace/plan_bytes.hpp"
 #include "harness/run/trace/plan_check.hpp"
 
 namespace lockstep::run {
@@ -57,56 +58,82 @@ PlanOutcome outcome_of(std::vector<plan::Collective> planned) {
   return outcome;
 }
 
-TEST(PlanBoard, SharesThePlanWithRanksOfTheSameDigest) {
+bool always(std::string_view) { return true; }
+bool never(std::string_view) { return false; }
+
+TEST(PlanBoard, ConfirmsRanksOfTheSameDigest) {
   PlanBoard board;
   int num_made = 0;
   const auto make = [&] {
     ++num_made;
     return outcome_of(two_collectives());
   };
-  EXPECT_TRUE(take_plan(&board, 7, make).is_own);
-  const TakenPlan second = take_plan(&board, 7, make);
-  EXPECT_FALSE(second.is_own);
-  EXPECT_EQ(text_of(second.outcome.planned), text_of(two_collectives()));
+  EXPECT_TRUE(make_unless_confirmed(&board, 7, make, always));
+  std::string seen;
+  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](std::string_view posted) {
+    seen = text_of(plan_from_bytes(posted).value());
+    return true;
+  }));
+  EXPECT_EQ(seen, text_of(two_collectives()));
   EXPECT_EQ(num_made, 1);
-  EXPECT_TRUE(take_plan(&board, 8, make).is_own);
-  EXPECT_TRUE(take_plan(nullptr, 7, make).is_own);
+  EXPECT_TRUE(make_unless_confirmed(&board, 8, make, always));
+  EXPECT_TRUE(make_unless_confirmed(nullptr, 7, make, always));
   EXPECT_EQ(num_made, 3);
 }
 
-TEST(PlanBoard, SharesNoPlanThatIsIncompleteOrFailed) {
+// A rank that no plan confirms posts its own beside them, until all places are taken.
+TEST(PlanBoard, HoldsSeveralPlansOfOneDigest) {
+  PlanBoard board;
+  int num_made = 0;
+  const auto make = [&] {
+    ++num_made;
+    return outcome_of({});
+  };
+  for (int i = 0; i < PlanBoard::num_places + 2; ++i) EXPECT_TRUE(make_unless_confirmed(&board, 7, make, never));
+  EXPECT_EQ(num_made, PlanBoard::num_places + 2);
+  int num_asked = 0;
+  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](std::string_view) {
+    return ++num_asked == PlanBoard::num_places;  // the last one
+  }));
+}
+
+TEST(PlanBoard, PostsNoPlanThatIsIncompleteOrFailed) {
   PlanBoard incomplete;
   const auto early = [] {
     PlanOutcome outcome = outcome_of(two_collectives());
     outcome.unforeseen = "a value";
     return outcome;
   };
-  EXPECT_TRUE(take_plan(&incomplete, 7, early).is_own);
-  EXPECT_TRUE(take_plan(&incomplete, 7, early).is_own);
+  EXPECT_TRUE(make_unless_confirmed(&incomplete, 7, early, always));
+  EXPECT_TRUE(make_unless_confirmed(&incomplete, 7, early, always));
   PlanBoard failed;
-  EXPECT_THROW(take_plan(&failed, 7, []() -> PlanOutcome { throw Error("out of time"); }), Error);
-  EXPECT_TRUE(take_plan(&failed, 7, [] { return outcome_of({}); }).is_own);
+  EXPECT_THROW(make_unless_confirmed(
+                   &failed, 7, []() -> PlanOutcome { throw Error("out of time"); }, always),
+               Error);
+  EXPECT_TRUE(make_unless_confirmed(
+      &failed, 7, [] { return outcome_of({}); }, always));
 }
 
 TEST(PlanBoard, WaitsNoLongerThanAsked) {
   PlanBoard board;
-  EXPECT_TRUE(board.claim());
-  EXPECT_FALSE(board.claim());
-  EXPECT_FALSE(board.read(7, 0.02));
+  EXPECT_TRUE(board.find(7, 0).value().is_mine);
+  EXPECT_FALSE(board.find(7, 0).value().is_mine);
+  EXPECT_FALSE(board.read(0, 0.02));
 }
 
 TEST(PlanBoard, IsSharedByProcesses) {
   PlanBoard board;
-  ASSERT_TRUE(board.claim());
+  ASSERT_TRUE(board.find(7, 0).value().is_mine);
   const pid_t child = ::fork();
   if (child == 0) {
-    board.post(7, two_collectives());
+    ::usleep(20'000);
+    board.post(0, two_collectives());
     ::_exit(0);
   }
-  const auto read = board.read(7, 10.0);
+  const auto read = board.read(0, 10.0);
   ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(read);
-  EXPECT_EQ(text_of(*read), text_of(two_collectives()));
+  EXPECT_EQ(text_of(plan_from_bytes(*read).value()), text_of(two_collectives()));
 }
 
 // ---- cases ----
@@ -132,8 +159,8 @@ TEST(PlanBoard, AWrongPlanDoesNotJudgeARank) {
   const PlanJudgement expected = check_plan(spec, 1, 2, 0, {}, {}, 7);
   ASSERT_THAT(expected.mismatches, Not(IsEmpty()));
   spec.plans = std::make_shared<PlanBoard>();
-  ASSERT_TRUE(spec.plans->claim());
-  spec.plans->post(7, two_collectives());
+  ASSERT_TRUE(spec.plans->find(7, 0).value().is_mine);
+  spec.plans->post(0, two_collectives());
   const PlanJudgement judged = check_plan(spec, 1, 2, 0, {}, {}, 7);
   ASSERT_THAT(judged.mismatches, SizeIs(expected.mismatches.size()));
   for (std::size_t i = 0; i < judged.mismatches.size(); ++i)
