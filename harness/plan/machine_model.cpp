@@ -16,34 +16,35 @@ struct Cost {
   double bytes = 0.0;
 };
 
+// `data`: the bytes of the larger of a rank's input and output.
 struct Formula {
   std::string_view operation;
-  Cost (*ring)(double n, double log_n, double bytes);
-  Cost (*tree)(double n, double log_n, double bytes);
+  Cost (*ring)(double n, double log_n, double data);
+  Cost (*tree)(double n, double log_n, double data);
 };
 
-Cost ring_of_parts(double n, double, double bytes) { return {n - 1, (n - 1) / n * bytes}; }
-Cost doubling(double n, double log_n, double bytes) { return {log_n, (n - 1) / n * bytes}; }
-Cost binomial(double, double log_n, double bytes) { return {log_n, log_n * bytes}; }
-Cost one_message(double, double, double bytes) { return {1, bytes}; }
+Cost ring_of_parts(double n, double, double data) { return {n - 1, (n - 1) / n * data}; }
+Cost doubling(double n, double log_n, double data) { return {log_n, (n - 1) / n * data}; }
+Cost binomial(double, double log_n, double data) { return {log_n, log_n * data}; }
+Cost one_message(double, double, double data) { return {1, data}; }
 
 constexpr std::array<Formula, 10> formulas = {{
     {"all_reduce",
-     [](double n, double, double bytes) {
-       return Cost{2 * (n - 1), 2 * (n - 1) / n * bytes};
+     [](double n, double, double data) {
+       return Cost{2 * (n - 1), 2 * (n - 1) / n * data};
      },
-     [](double, double log_n, double bytes) {
-       return Cost{2 * log_n, 2 * log_n * bytes};
+     [](double, double log_n, double data) {
+       return Cost{2 * log_n, 2 * log_n * data};
      }},
     {"all_gather", ring_of_parts, doubling},
     {"reduce_scatter", ring_of_parts, doubling},
     {"all_to_all", ring_of_parts,
-     [](double, double log_n, double bytes) {
-       return Cost{log_n, log_n * bytes / 2};
+     [](double, double log_n, double data) {
+       return Cost{log_n, log_n * data / 2};
      }},
     {"broadcast",
-     [](double n, double, double bytes) {
-       return Cost{n - 1, bytes};
+     [](double n, double, double data) {
+       return Cost{n - 1, data};
      },
      binomial},
     {"gather", ring_of_parts, doubling},

@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "engine/core/checked.hpp"
+
 namespace lockstep::run {
 
 namespace {
@@ -20,7 +22,7 @@ std::vector<int> over_several_axes(const layout::MeshShape& mesh, int rank, int 
     for (int axis = 0; axis < mesh.num_axes(); ++axis) {
       if ((set >> axis & 1U) == 0) continue;
       names.push_back(mesh.names()[static_cast<std::size_t>(axis)]);
-      product *= mesh.size(axis);
+      product = bounded_product(product, std::int64_t{mesh.size(axis)});
     }
     if (product == size && (best.empty() || names.size() < best.size())) best = names;
   }

@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/resources.hpp"
 #include "harness/run/trace/plan_bytes.hpp"
 
@@ -18,7 +19,7 @@ namespace lockstep::run {
 namespace {
 
 constexpr std::size_t place_bytes = std::size_t{256} << 10;  // only used pages cost memory
-constexpr std::size_t board_bytes = place_bytes * PlanBoard::num_places;
+const std::size_t board_bytes = bounded_product(place_bytes, std::size_t{PlanBoard::num_places});
 constexpr double most_seconds_to_wait = 2.0;
 
 enum State : std::uint32_t { making, posted, given_up };
@@ -51,7 +52,7 @@ PlanBoard::PlanBoard() {
 PlanBoard::~PlanBoard() { ::munmap(memory_, board_bytes); }
 
 PlanBoard::Slot& PlanBoard::slot(int place) const {
-  return *reinterpret_cast<Slot*>(memory_ + static_cast<std::size_t>(place) * place_bytes);
+  return *reinterpret_cast<Slot*>(memory_ + bounded_product(static_cast<std::size_t>(place), place_bytes));
 }
 
 std::optional<PlanBoard::Place> PlanBoard::find(std::uint64_t digest, int from) {

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "engine/core/checked.hpp"
+
 namespace lockstep::run {
 
 namespace {
@@ -37,7 +39,7 @@ class Writer {
       append(&length, sizeof length);
       append(text.data(), text.size());
     }
-    append(entries_.data(), entries_.size() * sizeof(Entry));
+    append(entries_.data(), bounded_product(entries_.size(), sizeof(Entry)));
     return out;
   }
 

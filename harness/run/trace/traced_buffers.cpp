@@ -1,6 +1,8 @@
 #include "harness/run/trace/traced_buffers.hpp"
 
+#include <iterator>
 #include <memory>
+#include <utility>
 
 #include "engine/core/checked.hpp"
 #include "engine/device/stand_in_memory.hpp"
@@ -18,8 +20,9 @@ device::MemoryPtr block(device::Device device, std::int64_t bytes, device::Purpo
 void TracedBuffers::follow(const std::vector<plan::Collective>& planned, device::Device device) {
   if (!device::is_counted(device)) return;
   if (planned.size() < num_seen_) num_seen_ = planned.size();  // those of a step that had to fail were taken back
-  const auto is_used_up = [this](const auto& held) { return owners_.install(held.first); };
-  std::erase_if(gathers_, is_used_up);  // prefetched gathers, before the next prefetch
+  // Prefetched gathers, before the next prefetch.
+  for (auto held = gathers_.begin(); held != gathers_.end();)
+    held = finish(held->first, held->second) ? gathers_.erase(held) : std::next(held);
   for (; num_seen_ < planned.size(); ++num_seen_) hold(planned[num_seen_], device);
 }
 
@@ -28,16 +31,24 @@ void TracedBuffers::hold(const plan::Collective& one, device::Device device) {
   if (one.family == "start_up" && one.operation == "broadcast") block(device, one.bytes, purpose);
   if (one.family != "data_parallel") return;
   if (one.operation == "all_gather") {
-    std::vector<device::MemoryPtr>& held = gathers_[one.owner];
-    held.push_back(block(device, one.bytes / one.group_size, purpose));
-    held.push_back(block(device, one.bytes, purpose));
-    if (owners_.install(one.owner)) gathers_.erase(one.owner);
+    Gather& gather = gathers_[one.owner];
+    gather.in_forward = one.phase == "forward";
+    if (!gather.in_forward) copied_ = Gather();
+    gather.buffers.push_back(block(device, one.bytes / one.group_size, purpose));
+    gather.buffers.push_back(block(device, one.bytes, purpose));
+    if (finish(one.owner, gather)) gathers_.erase(one.owner);
   } else if (one.operation == "reduce_scatter") {
     reduction_.reset();
     reduction_ = block(device, one.bytes, purpose);
   } else if (one.operation == "all_reduce" && !owners_.is_group(one.owner)) {
     buckets_.push_back(block(device, one.bytes, purpose));
   }
+}
+
+bool TracedBuffers::finish(const std::string& owner, Gather& gather) {
+  if (!owners_.install(owner)) return false;
+  copied_ = gather.in_forward ? std::move(gather) : Gather();
+  return true;
 }
 
 void TracedBuffers::hold_reduced(std::int64_t bytes, device::Device device) {
@@ -48,6 +59,7 @@ void TracedBuffers::hold_reduced(std::int64_t bytes, device::Device device) {
 }
 
 void TracedBuffers::end_backward() {
+  copied_ = Gather();
   reduction_.reset();
   buckets_.clear();
   reduced_.clear();

@@ -1,7 +1,9 @@
 // The memory of parallel APIs in a dry run: blocks without bytes (engine/device/stand_in_memory.hpp) that are counted
 // for as long as a run holds them. The planned collectives give their sizes.
 //
-//   all_gather       input and output, from the issue until the full parameters of its owner exist
+//   all_gather       input and output, from the issue until the full parameters of its owner exist; in forward until
+//   those
+//                    of the next one exist
 //   reduce_scatter   the input, from the issue until the next reduction or the end of the backward
 //   all_reduce       of a replicated module: the bucket, until the end of the backward
 //   broadcast        at start-up: one flat tensor, only while it is sent
@@ -42,9 +44,16 @@ class TracedBuffers {
 
  private:
   void hold(const plan::Collective& one, device::Device device);
+  struct Gather {
+    std::vector<device::MemoryPtr> buffers;
+    bool in_forward = false;
+  };
+  // Keeps or frees the buffers of a gather whose full parameters exist. False if they do not.
+  bool finish(const std::string& owner, Gather& gather);
   Owners owners_;
   std::size_t num_seen_ = 0;
-  std::map<std::string, std::vector<device::MemoryPtr>> gathers_;
+  std::map<std::string, Gather> gathers_;
+  Gather copied_;  // the last one that is copied out, in forward
   device::MemoryPtr reduction_;
   std::vector<device::MemoryPtr> buckets_;
   std::deque<device::MemoryPtr> reduced_;
