@@ -8,6 +8,7 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/private_arena.hpp"
 
 namespace lockstep::comm {
 
@@ -15,6 +16,8 @@ namespace {
 
 // Address space per rank of the world for the slots of groups that contain it. A group uses about 1.1 KiB per member.
 constexpr std::size_t group_bytes_per_rank = std::size_t{64} << 10;
+
+constexpr std::size_t arena_bytes = std::size_t{16} << 20;
 
 int checked_rank(int rank, int world_size) {
   if (world_size < 1 || world_size > FakeWorld::max_world_size)
@@ -29,6 +32,8 @@ int checked_rank(int rank, int world_size) {
 
 FakeWorld::FakeWorld(int rank, int world_size) : context_(checked_rank(rank, world_size), world_size) {
   context_.service<FakePeers>().open(rank, world_size);
+  // The kernel's limit on the heap of a rank counts addresses of private memory.
+  context_.service<device::PrivateArena>().bytes = arena_bytes;
 }
 
 // Shared mappings do not count toward the limit on the heap of a rank's process.
