@@ -10,7 +10,7 @@
 //
 // In a world of more than one rank every collective, exchange and end of a round that compares throws CollectiveError
 // at once, with the call and this rank's place in the message. In a world of one rank collectives run. Tensors with
-// values get memory of their own; a program on the meta device needs none.
+// values may use 16 MiB per kind of device; a program on the meta device needs none.
 //
 // The control area is address space of which only the used pages cost memory: those of this rank and of its groups.
 #pragma once
