@@ -134,11 +134,11 @@ TEST_F(PlanCommand, AgreesWithRuns) {
       if (one["family"] != "user") observed.insert(text_of(one));
     EXPECT_EQ(planned, observed) << world_size;
     EXPECT_GE(planned.size(), 3U);
-    for (const char* purpose : {"parameter", "gradient", "gathered", "activation", "optimizer"}) {
+    for (const char* purpose :
+         {"parameter", "gradient", "gathered", "activation", "optimizer", "communication", "peak_total"}) {
       EXPECT_GT(row["memory"][purpose], 0) << purpose;
       EXPECT_EQ(line["memory"][purpose], row["memory"][purpose]) << purpose << " of " << world_size;
     }
-    EXPECT_NEAR(line["memory"]["peak_total"].get<double>() / row["memory"]["peak_total"].get<double>(), 1.0, 0.05);
   }
 }
 
