@@ -104,6 +104,13 @@ std::string bytes_text(const std::vector<plan::Collective>& planned) {
   return table_of(cells, {false, true, true, true, true, true, true});
 }
 
+// The dry run computes with full sizes under tensor parallelism.
+bool has_upper_bounds(const RankPlan& plan) {
+  const std::vector<plan::Collective>& planned = plan.outcome.planned;
+  return std::any_of(planned.begin(), planned.end(),
+                     [](const plan::Collective& one) { return one.family == "tensor_parallel"; });
+}
+
 std::string memory_text(const device::MemoryStats& memory) {
   std::vector<std::vector<std::string>> cells;
   for (int i = 0; i < device::num_purposes; ++i)
@@ -144,6 +151,8 @@ std::string plan_page(const RankPlan& plan, const plan::Machine* machine) {
           plan.rank, " of ", plan.world_size, "\n\nCollectives of all steps\n",
           collectives_text(rows, machine != nullptr), "\nBytes by axis and phase\n", bytes_text(plan.outcome.planned),
           "\nPeak memory in bytes\n", memory_text(plan.outcome.memory));
+  if (has_upper_bounds(plan))
+    text += "  (parameter and activation are upper bounds: tensor parallelism is planned with full sizes)\n";
   if (machine != nullptr)
     text +=
         str("\nTime of the collectives on ", machine->name, " if nothing overlaps: ", seconds_text(sum_of(rows)), "\n");
@@ -183,6 +192,7 @@ std::string plan_json(const RankPlan& plan, const plan::Machine* machine) {
     line["memory"][std::string(name_of(static_cast<device::Purpose>(i)))] =
         plan.outcome.memory.peak[static_cast<std::size_t>(i)];
   line["memory"]["peak_total"] = plan.outcome.memory.peak_total;
+  if (has_upper_bounds(plan)) line["memory_upper_bounds"] = {"parameter", "activation", "peak_total"};
   if (machine != nullptr) {
     line["machine"] = machine->name;
     if (const auto seconds = sum_of(rows)) line["seconds"] = *seconds;
