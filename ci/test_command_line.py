@@ -47,7 +47,7 @@ def rows(file: Path) -> list[dict]:
 def test_version_and_help():
     version = lockstep("--version")
     assert version.returncode == 0 and version.stdout.strip()
-    for command in "run list explain validate schema report compare bench defects kill-matrix explain-hang doctor checkpoint".split():
+    for command in "run list explain plan validate schema report compare bench defects kill-matrix explain-hang doctor checkpoint".split():
         shown = lockstep(command, "--help")
         assert shown.returncode == 0, command
         assert f"lockstep {command}" in shown.stdout, command

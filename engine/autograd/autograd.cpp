@@ -166,8 +166,8 @@ void accumulate_grad(const Tensor& leaf, Tensor&& grad) {
   if (lockstep::grad(leaf).defined() || !is_only_owner || !same_strides || requires_grad(grad))
     return accumulate_grad(leaf, static_cast<const Tensor&>(grad));
   check_gradient(leaf, grad, "accumulate_grad");
-  if (!grad.is_meta() && grad.storage()->has_memory() && grad.storage()->bytes() > 0)
-    device::repurpose(grad.storage()->memory(), device::Purpose::gradient);
+  if (const device::MemoryPtr& memory = grad.storage()->memory_ptr(); memory && grad.storage()->bytes() > 0)
+    device::repurpose(*memory, device::Purpose::gradient);
   make_grad_state(leaf).grad = std::move(grad);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <numeric>
 
+#include "engine/comm/fake_world.hpp"
 #include "engine/comm/messages.hpp"
 #include "engine/core/error.hpp"
 
@@ -24,10 +25,14 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
     if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(*state_->host);
     return;
   }
+  if (context.has_service<FakePeers>()) {
+    state_->world = &context.service<FakePeers>().control();
+    return;
+  }
   if (context.world_size() != 1)
     throw Error(
         str("rank ", context.rank(), " of ", context.world_size(), " has no memory that it shares with its peers"),
-        "start the ranks with the launcher, or give each RankContext the HostWorld");
+        "start the ranks with the launcher, give each RankContext the HostWorld, or use a FakeWorld");
   state_->private_control.reset(static_cast<std::byte*>(std::calloc(1, private_control_bytes + 64)));
   LOCKSTEP_CHECK(state_->private_control != nullptr, "no memory for the communicator of a single rank");
   auto address = reinterpret_cast<std::uintptr_t>(state_->private_control.get());

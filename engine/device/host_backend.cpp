@@ -4,6 +4,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/inline_queue.hpp"
+#include "engine/device/private_arena.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/device/worker_queue.hpp"
 
@@ -14,7 +15,7 @@ namespace {
 // The arena that the launcher mapped for this rank; a private one for a rank without a launcher.
 Arena open_arena(Kind kind, const RankContext& context) {
   const auto* world = static_cast<const HostWorld*>(context.shared());
-  if (world == nullptr) return Arena::map_private(HostWorld::default_arena_bytes);
+  if (world == nullptr) return Arena::map_private(RankContext::current().service<PrivateArena>().bytes);
   LOCKSTEP_CHECK(context.rank() < world->world_size(), "rank ", context.rank(), " of a world of ", world->world_size());
   return Arena(world->arena(kind, context.rank()));
 }

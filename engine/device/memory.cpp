@@ -5,6 +5,7 @@
 #include "engine/device/allocations.hpp"
 #include "engine/device/machine_memory.hpp"
 #include "engine/device/runtime.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "engine/device/tracer.hpp"
 
 namespace lockstep::device {
@@ -12,18 +13,18 @@ namespace lockstep::device {
 Memory::~Memory() = default;
 
 MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
-  if (!has_memory(device)) {
+  if (!is_counted(device)) {
     throw Error(str("allocate: ", bytes, " bytes on the meta device, which has shapes only"),
                 "create the tensor on cpu or sim if its values are needed");
   }
-  if (pinned && !is_host(device)) {
+  if (pinned && has_memory(device) && !is_host(device)) {
     throw Error(str("allocate: pinned memory on ", to_text(device)), "allocate pinned memory on cpu");
   }
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
     collect_released();
   if (bytes > bytes_below_limit()) [[unlikely]]
     over_limit(device, bytes, of);
-  Stream& stream = current_stream(device);
+  Stream* stream = has_memory(device) ? &current_stream(device) : nullptr;  // null: a block without bytes
   ++stats.num_allocations;
 
   Memory* memory = spare_;
@@ -32,9 +33,9 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   } else {
     memory = new Memory;
   }
-  if (bytes > 0) {
+  if (bytes > 0 && stream != nullptr) {
     bool grew = false;
-    memory->block_ = stream.state_->pool.allocate(bytes, grew);
+    memory->block_ = stream->state_->pool.allocate(bytes, grew);
     if (memory->block_ == nullptr) {
       memory->next_ = std::exchange(spare_, memory);
       out_of_memory(device, bytes, of);
@@ -47,7 +48,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   memory->purpose_ = of;
   memory->pinned_ = pinned;
   memory->id_ = next_id_++;
-  memory->allocation_stream_ = &stream;
+  memory->allocation_stream_ = stream;
   memory->runtime_ = this;
   memory->previous_ = nullptr;
   memory->next_ = live_;
@@ -56,7 +57,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   count(of, static_cast<std::int64_t>(bytes));
   if (tracer_) [[unlikely]]
     tracer_->memory_changed(stats);
-  if (order_.on() && bytes > 0) order_.allocated(stream.state_->clock, shadow_of(*memory), bytes);
+  if (order_.on() && bytes > 0 && stream != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
       last->runtime_->recycle(last);
@@ -187,6 +188,11 @@ MemoryPtr allocate(Device device, std::size_t bytes, bool pinned) {
 }
 MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned) {
   return Runtime::current().allocate(device, bytes, purpose, pinned);
+}
+
+void count_stand_ins(bool on) { Runtime::current().counts_stand_ins = on; }
+bool is_counted(Device device) {
+  return has_memory(device) || (device.index > 0 && Runtime::current().counts_stand_ins);
 }
 
 void repurpose(Memory& memory, Purpose purpose) { Runtime::repurpose(memory, purpose); }

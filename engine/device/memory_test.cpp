@@ -9,6 +9,7 @@
 #include "engine/device/allocations.hpp"
 #include "engine/device/arena.hpp"
 #include "engine/device/memory_limit.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "engine/device/test_rank.hpp"
 
 namespace lockstep::device {
@@ -274,6 +275,30 @@ TEST(MemoryLimit, IsOffByDefault) {
   limit_memory({});
   EXPECT_NO_THROW(allocate(cpu, 101));
   EXPECT_EQ(memory_in_use(), 0);
+}
+
+// ---- stand-ins
+TEST(StandInMemory, IsCountedOnRequestAndHasNoBytes) {
+  OneRank rank;
+  const Device stand_in{Kind::meta, 1}, meta{Kind::meta, 0};
+  EXPECT_THROW(allocate(stand_in, 16), Error);
+  count_stand_ins(true);
+  EXPECT_FALSE(is_counted(meta));
+  EXPECT_THROW(allocate(meta, 16), Error);
+  constexpr std::size_t much = std::size_t{1} << 40;  // more than any machine of today has
+  {
+    const MemoryPtr block = allocate(stand_in, much, Purpose::parameter);
+    EXPECT_EQ(block->bytes(), much);
+    EXPECT_EQ(block->device(), stand_in);
+    EXPECT_EQ(current(Purpose::parameter), static_cast<std::int64_t>(much));
+    repurpose(*block, Purpose::gradient);
+    EXPECT_EQ(current(Purpose::parameter), 0);
+    EXPECT_EQ(current(Purpose::gradient), static_cast<std::int64_t>(much));
+    const MemoryPtr on_cpu = allocate(cpu, 64, Purpose::gradient);
+    EXPECT_EQ(memory_stats().peak_total, static_cast<std::int64_t>(much) + 64);
+  }
+  EXPECT_EQ(memory_stats().current_total, 0);
+  EXPECT_EQ(peak(Purpose::gradient), static_cast<std::int64_t>(much) + 64);
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ class Runtime {
 
   void limit_memory(MemoryLimit limit) { limit_ = std::move(limit); }
 
+  bool counts_stand_ins = false;          // stand_in_memory.hpp
   Purpose purpose = Purpose::activation;  // set by the innermost PurposeScope
   MemoryStats stats;
   std::array<std::int64_t, num_purposes> allocations{};  // number since the start, by purpose

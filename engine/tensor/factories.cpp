@@ -6,6 +6,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "engine/tensor/host.hpp"
 
 namespace lockstep {
@@ -63,7 +64,7 @@ Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned)
   const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");
   device::require_available(device.kind);
   device::MemoryPtr memory;
-  if (device::has_memory(device)) memory = device::allocate(device, bytes, pinned);
+  if (device::is_counted(device)) memory = device::allocate(device, bytes, pinned);
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = std::make_shared<Storage>(device, bytes, std::move(memory));
   impl->sizes = sizes;

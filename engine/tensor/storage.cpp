@@ -6,7 +6,7 @@
 namespace lockstep {
 
 device::Memory& Storage::memory() const {
-  if (memory_) [[likely]]
+  if (memory_ && device::has_memory(device_)) [[likely]]
     return *memory_;
   const std::string what = owner.empty() ? str("a storage of ", bytes_, " bytes") : str("`", owner, "`");
   if (!device::has_memory(device_)) {

@@ -17,6 +17,7 @@
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/kill_matrix.hpp"
 #include "harness/cli/machine.hpp"
+#include "harness/cli/plan_command.hpp"
 #include "harness/cli/run_command.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/cli/watched.hpp"
@@ -38,6 +39,8 @@ struct Choices {
   bool trace = false;
   bool documents = false;
   bool gate_time = false, allow_cut = false;
+  std::string machine, format = "text";
+  int rank = 0;
   std::string name, old_results, new_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
@@ -123,6 +126,10 @@ int kill_matrix_command(const Choices& choices) {
   return kill_matrix(library, cases, options);
 }
 
+PlanSettings plan_settings(const Choices& choices) {
+  return {choices.name, choices.run.expand, choices.rank, choices.machine, choices.format == "json"};
+}
+
 int dispatch(const std::string& command, Choices& choices) {
   apply_shared_options(choices);
   if (command == "run") return run_command(choices.run);
@@ -130,6 +137,7 @@ int dispatch(const std::string& command, Choices& choices) {
     return in_watched_child([&] { return list_command(choices.run.what, choices.run.expand, choices.json); });
   if (command == "explain")
     return in_watched_child([&] { return explain_command(choices.name, choices.run.expand.only); });
+  if (command == "plan") return in_watched_child([&] { return plan_command(plan_settings(choices)); });
   if (command == "validate") return in_watched_child([&] { return validate_command(choices.files); });
   if (command == "schema") return schema_command();
   if (command == "reference") return reference_command(choices.documents);
@@ -219,6 +227,32 @@ void define_inspection(CLI::App& app, Choices& choices) {
       "Print the reference page of the scenario language.\n\nExamples:\n  lockstep reference > REFERENCE.md\n"
       "  lockstep reference --documents > README.md\n");
   reference.add_flag("--documents", choices.documents, "print the page of the tests that scenarios mirror instead");
+}
+
+void define_plan(CLI::App& app, Choices& choices) {
+  CLI::App& plan = *app.add_subcommand(
+      "plan",
+      "Print the collectives that one rank of a scenario must issue, their bytes, its memory, and the time on a "
+      "machine. "
+      "Nothing is launched, so any world size will do.\n\nExamples:\n"
+      "  lockstep plan training/hybrid_sharding\n"
+      "  lockstep plan plans/transformer_3d --world-size 4096 --rank 17\n"
+      "  lockstep plan plans/transformer_3d --machine scenarios/machines/cluster.yaml --format json\n");
+  plan.add_option("NAME", choices.name, "name or file of a scenario; the first case that can run is planned")
+      ->required();
+  plan.add_option("--world-size", choices.world_size, "number of ranks, in place of the scenario's")
+      ->check(CLI::Range(1, 65536));
+  plan.add_option("--rank", choices.rank, "the rank whose plan is printed (0)")->check(CLI::Range(0, 65535));
+  plan.add_option("--machine", choices.machine, "file of a machine, for the times (see scenarios/machines)")
+      ->type_name("FILE");
+  plan.add_option("--case", choices.run.expand.only, "the case with these values: 'key=value,...'");
+  plan.add_option("--set", choices.run.expand.set, "override one of the scenario's parameters")
+      ->type_name("NAME=VALUE")
+      ->allow_extra_args(false);
+  plan.add_option("--device", choices.run.expand.device, "cpu, sim or cuda")
+      ->check(CLI::IsMember({"cpu", "sim", "cuda"}));
+  plan.add_option("--format", choices.format, "text, or json: one line per stage")
+      ->check(CLI::IsMember({"text", "json"}));
 }
 
 void define_results(CLI::App& app, Choices& choices) {
@@ -322,6 +356,7 @@ int run_app(int argc, char** argv) {
   choices.run.command.assign(argv, argv + argc);
   define_run(app, choices);
   define_inspection(app, choices);
+  define_plan(app, choices);
   define_results(app, choices);
   define_checkpoint(app, choices);
   define_quality(app, choices);

@@ -17,6 +17,7 @@
 #include "harness/report/dumps.hpp"
 #include "harness/report/timeline.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/run/trace/plan_board.hpp"
 #include "harness/scenario/source_lines.hpp"
 #include "harness/verdict/judge.hpp"
 

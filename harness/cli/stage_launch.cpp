@@ -1,10 +1,12 @@
 #include "harness/cli/stage_launch.hpp"
 
 #include <filesystem>
+#include <memory>
 #include <sstream>
 
 #include "engine/core/error.hpp"
 #include "harness/cli/case_limits.hpp"
+#include "harness/run/trace/plan_board.hpp"
 
 namespace lockstep::cli {
 
@@ -35,7 +37,9 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.collective_deadline_seconds = options.collective_deadline;
   how.memory_bytes = spec.limits.memory_bytes;
   how.hosts = options.hosts;
-  pool.start(ticket, how, [spec, stage](int rank) { return run::run_case(spec, rank, stage); });
+  run::CaseSpec shared = spec;
+  shared.plans = std::make_shared<run::PlanBoard>();  // of the ranks that this launcher forks
+  pool.start(ticket, how, [shared, stage](int rank) { return run::run_case(shared, rank, stage); });
 }
 
 void command_stage(launch::Hosts& hosts, const StageCommand& command) {

@@ -61,6 +61,10 @@ void ShardPlan::issue(const Group& group, const char* operation, const Axis& axi
   issue_(std::move(collective));
 }
 
+bool ShardPlan::has_owner(const std::string& owner) const {
+  return std::any_of(groups_.begin(), groups_.end(), [&](const Group& group) { return group.choices.owner == owner; });
+}
+
 int ShardPlan::dim_of(TensorId parameter) const {
   const std::map<TensorId, int>& dims = groups_[owner_of_.at(parameter)].choices.dims;
   const auto other = dims.find(parameter);

@@ -101,6 +101,9 @@ class ShardPlan {
   // The dtype of the full parameter in forward and backward.
   DType compute_type(TensorId parameter) const;
   int dim_of(TensorId parameter) const;  // the sharded tensor dim
+  // The owner of the collectives of its group.
+  bool has_owner(const std::string& owner) const;
+  const std::string& owner(TensorId parameter) const { return groups_[owner_of_.at(parameter)].choices.owner; }
   // The tensor in the slots of a parameter: the local shard, the post-forward shard, or the full parameter.
   enum class SlotTensor { local_shard, post_forward_shard, full };
   SlotTensor slot_tensor(TensorId parameter) const;

@@ -4,6 +4,7 @@
 //   launch::launch(options, [&](int rank) { return run::run_case(spec, rank); });
 #pragma once
 
+#include <memory>
 #include <string>
 
 #include "harness/run/rank_budget.hpp"
@@ -13,6 +14,8 @@
 #include "harness/verdict/judge.hpp"
 
 namespace lockstep::run {
+
+class PlanBoard;  // trace/plan_board.hpp
 
 struct CaseSpec {
   const scenario::Scenario* scenario = nullptr;
@@ -25,6 +28,8 @@ struct CaseSpec {
   // The first part of the names of the files that trace_bits.hpp and timeline.hpp write; empty: no such file.
   std::string trace_bits{};
   std::string timeline{};
+  // Shares the plan of the stage that runs among its ranks; null: each rank makes its own.
+  std::shared_ptr<PlanBoard> plans{};
 };
 
 // Never throws: an error becomes a failure of the outcome. `stage` selects the steps of a staged case.

@@ -132,6 +132,7 @@ Value LiveRun::perform(StepCall& call) {
   if (does_work(step)) ++num_working_steps_;
   const Timeline::Span span = timeline_ ? timeline_->step(step) : Timeline::Span();
   call.live_run = this;
+  control_.enter(step);
   Value result = run_verb(call);
   if (trace_bits_) trace_bits_->after_step(step.verb, step.as, result);
   if (timeline_) timeline_->after_step(step, call.scope, result);

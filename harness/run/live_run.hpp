@@ -19,6 +19,7 @@
 #include "harness/run/observe/timeline.hpp"
 #include "harness/run/observe/trace_bits.hpp"
 #include "harness/run/step_runner.hpp"
+#include "harness/run/trace/control_digest.hpp"
 #include "harness/run/trace/plan_check.hpp"
 
 namespace lockstep::run {
@@ -46,6 +47,7 @@ class LiveRun final : public StepRunner {
   Checks& checks() { return checks_; }
   verdict::Evidence& evidence() { return outcome_.evidence; }
   RankBudget& budget() { return *budget_; }
+  ControlDigest& control() { return control_; }
   std::int64_t num_working_steps() const { return num_working_steps_; }  // so far; see does_work()
   // Adds a failure at `site`. `secondary`: it follows from the failure of another rank.
   void fail(const Site& site, std::string message, bool secondary = false);
@@ -88,6 +90,7 @@ class LiveRun final : public StepRunner {
   RankBudget* budget_ = nullptr;           // set during run()
   bool announced_ = false;                 // peers know that this rank ended before its last step
   std::int64_t num_working_steps_ = 0;
+  ControlDigest control_;
   Interpreter interpreter_;
 };
 

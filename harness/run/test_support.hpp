@@ -15,6 +15,7 @@
 #include "engine/core/rank_context.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/run/trace/plan_board.hpp"
 
 namespace lockstep::run::testing_support {
 
@@ -70,6 +71,7 @@ inline Ran run_steps(const std::string& steps, const TextOptions& options = {}) 
   spec.case_folder = (folder / "case").string();
   spec.collective_deadline_seconds = 5;
   spec.limits = options.limits;
+  spec.plans = std::make_shared<PlanBoard>();
   if (options.trace) spec.trace_bits = (folder / "trace").string();
   Ran ran;
   if (options.world_size == 1 && options.launch == "thread") {

@@ -37,7 +37,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Performed by the verb's own function. Later steps depend on it.
     case Verb::seed:
     case Verb::exact_products:
-    case Verb::mesh:
     case Verb::model:
     case Verb::copy:
     case Verb::to:
@@ -120,6 +119,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::wait, OnError::is_left_out};
 
     // Parallel APIs: the planner instead of the engine.
+    case Verb::mesh:
+      return {&DryRun::mesh, OnError::ends_plan};
     case Verb::replicate:
       return {&DryRun::replicate, OnError::ends_plan};
     case Verb::fully_shard:
@@ -161,6 +162,13 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
       return {&DryRun::scatter, OnError::ends_plan};
   }
   throw InternalError("a verb that is not in the vocabulary");
+}
+
+bool DryRun::affects_plan(Verb verb) { return verb != Verb::seed && treatment_of(verb).perform != &DryRun::leave_out; }
+
+void DryRun::prepare(Session& session) {
+  session.is_dry_run = true;
+  meshes_.push_back(DeviceMesh::world().shape());
 }
 
 void DryRun::enter(const Step&, const Site& site) {

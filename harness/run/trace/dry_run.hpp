@@ -37,8 +37,10 @@ class Unforeseeable : public Error {
 class DryRun final : public StepRunner {
  public:
   DryRun();
+  // Whether a plan depends on steps of this verb. It does not on those that are left out, and on seeds.
+  static bool affects_plan(scenario::Verb verb);
 
-  void prepare(Session& session) override { session.is_dry_run = true; }
+  void prepare(Session& session) override;
   void enter(const scenario::Step& step, const Site& site) override;
   void resume(const scenario::Step&) override {}
   void begin_iteration() override { watch_.begin_iteration(); }
@@ -52,6 +54,8 @@ class DryRun final : public StepRunner {
   bool allows_unbound_results() const override { return true; }
 
   const plan::Planner& planner() const { return planner_; }
+  // The meshes of the case in the order of their making: that of all ranks, and those of `mesh` steps.
+  const std::vector<layout::MeshShape>& meshes() const { return meshes_; }
   // The values that were needed and unknown, each with its place and the reason. Those that `message` names come first.
   std::vector<std::string> unknown_values(const std::string& message) const;
 
@@ -98,6 +102,7 @@ class DryRun final : public StepRunner {
   void note_unknown(const std::string& name, const scenario::Place& place, const Error& error);
 
   // ---- dry_run_parallel.cpp ----
+  Value mesh(StepCall& call);
   Value replicate(StepCall& call);
   Value fully_shard(StepCall& call);
   Value tensor_parallel(StepCall& call);
@@ -132,6 +137,7 @@ class DryRun final : public StepRunner {
   Value load_state_dict(StepCall& call);
   void load_into_units(const StepCall& call, const nn::ModulePtr& module);
 
+  std::vector<layout::MeshShape> meshes_;
   plan::Planner planner_;
   TracedModel model_;
   TracedShards shards_;

@@ -55,6 +55,12 @@ std::vector<plan::ModuleId> DryRun::refreshed_ids(const std::vector<ModuleMatch>
   return ids;
 }
 
+Value DryRun::mesh(StepCall& call) {
+  Value made = run_verb(call);
+  meshes_.push_back(made.as_mesh("the result of `mesh`")->shape());
+  return made;
+}
+
 Value DryRun::replicate(StepCall& call) {
   watch_.report_position();
   const ReplicateArguments arguments = replicate_arguments(call);

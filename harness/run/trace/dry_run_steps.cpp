@@ -115,7 +115,7 @@ Value DryRun::backward(StepCall& call) {
   tensor_parallel_.restore();
   watch_.report_position("backward");
   planner_.end_backward();
-  shards_.follow();
+  shards_.end_backward();
   return none;
 }
 

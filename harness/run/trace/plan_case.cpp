@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <new>
 
-#include "engine/comm/recorder.hpp"
-#include "engine/core/rank_context.hpp"
-#include "engine/device/arena.hpp"
+#include "engine/comm/fake_world.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "harness/run/interpreter.hpp"
 #include "harness/run/step_blocks.hpp"
 #include "harness/run/trace/dry_run.hpp"
+#include "harness/run/trace/group_members.hpp"
 #include "harness/run/trace/layout_table.hpp"
 #include "harness/scenario/evaluation.hpp"
 
@@ -32,17 +32,24 @@ std::string why_unforeseen(const std::string& place, const std::exception& error
   return text;
 }
 
+std::vector<PlanGroup> groups_of(const std::vector<plan::Collective>& planned,
+                                 const std::vector<layout::MeshShape>& meshes, int rank) {
+  std::vector<PlanGroup> groups;
+  for (const plan::Collective& one : planned) {
+    const auto is_same = [&](const PlanGroup& known) { return known.axis == one.axis && known.size == one.group_size; };
+    if (std::none_of(groups.begin(), groups.end(), is_same))
+      groups.push_back({one.axis, one.group_size, members_of(meshes, rank, one.axis, one.group_size)});
+  }
+  return groups;
+}
+
 }  // namespace
 
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts) {
-  // Nothing has memory and nothing communicates, so that hardly a page of this world is ever touched.
-  constexpr std::size_t arena_bytes = std::size_t{16} << 20;
-  const auto world = device::HostWorld::create(world_size, device::Sharing::threads, arena_bytes,
-                                               comm::control_bytes(world_size), rank);
-  comm::prepare_world(*world);
-  RankContext context(rank, world_size, world.get());
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, PlanRequest with) {
+  comm::FakeWorld world(rank, world_size);
+  RankContext& context = world.context();
   const RankScope scope(context);
-  comm::set_deadline(1.0);  // a step that waits for a peer fails soon: no peer exists
+  device::count_stand_ins(with.memory);
   PlanOutcome outcome;
   DryRun dry_run;
   {
@@ -56,10 +63,12 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
     } catch (const std::exception& error) {
       outcome.unforeseen = why_unforeseen(context.place, error, dry_run);
     }
-    if (with_layouts) outcome.layouts = layout_table(interpreter.file_scope());
+    if (with.layouts) outcome.layouts = layout_table(interpreter.file_scope());
   }
   outcome.planned = dry_run.planner().collectives();
   outcome.left_out = dry_run.planner().left_out();
+  outcome.memory = device::memory_stats();
+  outcome.groups = groups_of(outcome.planned, dry_run.meshes(), rank);
   return outcome;
 }
 

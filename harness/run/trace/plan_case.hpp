@@ -8,19 +8,34 @@
 #include <string>
 #include <vector>
 
+#include "engine/device/device.hpp"
 #include "harness/plan/collectives.hpp"
 #include "harness/run/case_runner.hpp"
 
 namespace lockstep::run {
 
+// The ranks of a group that the plan names.
+struct PlanGroup {
+  std::string axis;
+  int size = 0;
+  std::vector<int> members;  // world ranks; empty if the case has no mesh with such a group
+};
+
 struct PlanOutcome {
   std::vector<plan::Collective> planned;
   std::string unforeseen;             // why the plan ends early; empty: it is complete
   std::vector<std::string> left_out;  // why the collectives of tensor parallelism are not planned; empty: they are
+  std::vector<PlanGroup> groups;      // of the planned collectives, each once
+  device::MemoryStats memory;         // of the tensors on stand-in devices, on request
   std::string layouts;                // of the parameters after the last step (layout_table.hpp), on request
 };
 // Throws scenario::OutOfTime and std::bad_alloc; any other error makes the plan end early.
-PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, bool with_layouts = false);
+// `with`: what else the outcome holds.
+struct PlanRequest {
+  bool layouts = false;
+  bool memory = false;
+};
+PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_t stage, PlanRequest with = {});
 
 // Whether some step applies an API whose collectives are planned.
 bool has_plan(const scenario::Steps& steps);

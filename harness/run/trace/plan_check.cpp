@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "harness/plan/collectives.hpp"
+#include "harness/run/trace/plan_board.hpp"
+#include "harness/run/trace/plan_bytes.hpp"
 #include "harness/run/trace/plan_case.hpp"
 
 namespace lockstep::run {
@@ -41,6 +43,31 @@ std::vector<plan::Collective> observed_in(const std::vector<comm::LogEntry>& log
     observed.push_back(std::move(one));
   }
   return observed;
+}
+
+std::size_t num_observed_in(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::size_t num = 0;
+  for (std::size_t i = 0; i < log.size(); ++i) num += !is_within(left_out, i) && is_planned(log[i].family) ? 1 : 0;
+  return num;
+}
+
+// Whether the observed collectives are those of a posted plan, in its order and with its bytes.
+bool agrees(std::string_view posted, const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+  std::size_t next = 0;
+  const auto skip = [&] {
+    while (next < log.size() && (is_within(left_out, next) || !is_planned(log[next].family))) ++next;
+  };
+  const bool all_match = visit_plan(posted, [&](const CollectiveView& one) {
+    skip();
+    if (next == log.size()) return false;
+    const comm::LogEntry& entry = log[next++];
+    return one.operation == name_of(entry.operation) && one.owner == entry.owner && one.line == entry.scenario_line &&
+           one.family == name_of(entry.family) && one.axis == entry.axis && one.group_size == entry.group_size &&
+           one.phase == name_of(entry.phase) &&
+           (one.bytes_are_least ? entry.bytes >= one.bytes : entry.bytes == one.bytes);
+  });
+  skip();
+  return all_match && next == log.size();
 }
 
 std::size_t erase_tensor_parallel(std::vector<plan::Collective>& collectives) {
@@ -114,12 +141,11 @@ std::string why_not_planned(const CaseSpec& spec, std::size_t stage) {
   return {};
 }
 
-PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
+namespace {
+
+PlanJudgement judge_by(const PlanOutcome& outcome, int rank, const std::vector<comm::LogEntry>& log,
+                       const LogRanges& left_out) {
   PlanJudgement judgement;
-  judgement.not_judged = why_not_planned(spec, stage);
-  if (!judgement.not_judged.empty()) return judgement;
-  const PlanOutcome outcome = plan_case(spec, rank, world_size, stage);
   if (!outcome.unforeseen.empty()) {
     judgement.not_judged = str("cannot be foretold: ", outcome.unforeseen);
     judgement.mismatches.push_back(
@@ -136,14 +162,42 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     for (const std::string& reason : outcome.left_out)
       judgement.left_out.push_back(str(tensor_parallel, ": ", counted(count), ": ", reason));
   }
-  judgement.rows = side_by_side(planned, observed);
-  for (const plan::Difference& found : plan::differences(plan::tally(planned), plan::tally(observed)))
-    judgement.mismatches.push_back({found.text, found.line});
-  if (const auto found = plan::first_order_difference(planned, observed))
+  if (rank == 0) judgement.rows = side_by_side(planned, observed);
+  // Equal sequences have equal counts and bytes.
+  if (const auto found = plan::first_order_difference(planned, observed)) {
+    for (const plan::Difference& kind : plan::differences(plan::tally(planned), plan::tally(observed)))
+      judgement.mismatches.push_back({kind.text, kind.line});
     judgement.first_order_difference = PlanMismatch{found->text, found->line};
-  else
+  } else {
     judgement.num_in_order = static_cast<std::int64_t>(observed.size());
+  }
   return judgement;
+}
+
+}  // namespace
+
+PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out,
+                         std::uint64_t control_digest) {
+  if (std::string reason = why_not_planned(spec, stage); !reason.empty()) {
+    PlanJudgement judgement;
+    judgement.not_judged = std::move(reason);
+    return judgement;
+  }
+  PlanOutcome outcome;
+  const auto confirm = [&](std::string_view posted) {
+    if (!agrees(posted, log, left_out)) return false;
+    if (rank == 0) outcome.planned = plan_from_bytes(posted).value();
+    return true;
+  };
+  const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
+  if (auto own = make_unless_confirmed(spec.plans.get(), control_digest, make, confirm))
+    return judge_by(*own, rank, log, left_out);
+  if (rank == 0) return judge_by(outcome, rank, log, left_out);  // for the rows
+  PlanJudgement confirmed;
+  confirmed.left_out = never_planned(log, left_out);
+  confirmed.num_in_order = static_cast<std::int64_t>(num_observed_in(log, left_out));
+  return confirmed;
 }
 
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out) {
@@ -165,7 +219,7 @@ std::string explain_plan(const CaseSpec& spec) {
     }
     const auto& launches = spec.test_case->stages;
     const int world_size = stage < launches.size() ? launches[stage].world_size : spec.test_case->world_size;
-    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage, true);
+    const PlanOutcome outcome = plan_case(spec, 0, world_size, stage, {.layouts = true});
     text += plan::table(outcome.planned);
     if (const std::string order = plan::sequence(outcome.planned); !order.empty())
       text += str("  in this order (last turn):\n", order);

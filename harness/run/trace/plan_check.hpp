@@ -31,10 +31,11 @@ struct PlanJudgement {
 };
 // Why a stage has no plan, known without a dry run; empty if it has one.
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage);
-// Makes the plan of a rank and compares the log with it. Never throws for a plan that cannot be made: `not_judged` and
-// a mismatch say so.
+// Takes or makes the plan of a rank (plan_board.hpp; `control_digest`: of the rank's steps), and compares the log with
+// it. Never throws for a plan that cannot be made: `not_judged` and a mismatch say so.
 PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::size_t stage,
-                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out);
+                         const std::vector<comm::LogEntry>& log, const LogRanges& left_out,
+                         std::uint64_t control_digest);
 
 // The collectives of a log that no plan contains, of a case without a plan: by family, with the reason.
 std::vector<std::string> left_out_of_plan(const std::vector<comm::LogEntry>& log, const LogRanges& left_out);

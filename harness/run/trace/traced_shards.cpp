@@ -6,7 +6,9 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "engine/layout/compose.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
@@ -18,6 +20,7 @@ namespace {
 // This rank's local shard, without values.
 Tensor local_shard(const layout::ShardedLayout& layout, DType dtype, device::Device device, const Tensor& like) {
   const NoGrad no_grad;
+  const device::PurposeScope purpose(device::Purpose::parameter);
   const Dims sizes = layout::local_sizes(layout, RankContext::current().rank());
   const Tensor shard = make_sharded(empty(sizes, dtype, device), layout);
   shard.set_name(like.name());
@@ -36,12 +39,26 @@ std::function<Tensor(const Tensor&)> cast_to(DType dtype) {
 
 }  // namespace
 
+TracedShards::TracedShards(plan::Planner& planner, Events events)
+    : planner_(planner),
+      events_(std::move(events)),
+      buffers_({[this](const std::string& owner) { return planner_.shards().has_owner(owner); },
+                [this](const std::string& owner) { return install_full(owner); }}) {}
+
 // ---- groups ----
 void TracedShards::add_group(const std::vector<nn::ModulePtr>& modules, const std::vector<plan::ModuleId>& ids,
                              std::vector<Parameter> parameters, const MeshPtr& mesh, const ShardPolicy& policy) {
   for (const plan::ModuleId id : ids) group_of_[id] = groups_.size();
   Group& group = groups_.emplace_back(Group{policy, mesh, std::move(parameters)});
-  for (Parameter& parameter : group.parameters) shard_parameter(group, parameter);
+  std::vector<Tensor> replaced;
+  for (Parameter& parameter : group.parameters) {
+    replaced.push_back(parameter.slots.front().get().tensor);
+    shard_parameter(group, parameter);
+  }
+  // The plan still knows the full tensors. Their memory ends when nobody else refers to them.
+  constexpr int num_owners = 2;  // the plan and this list
+  for (const Tensor& full : replaced)
+    if (full.impl_ptr().use_count() <= num_owners && full.storage().use_count() == 1) full.storage()->release();
   if (!group.parameters.empty()) reshard_before_reading(modules, ids.front(), group);
 }
 
@@ -120,10 +137,13 @@ const Tensor& TracedShards::full_of(const Group& group, Parameter& parameter) {
     const bool keeps_layout = parameter.inner && !events_.is_distributed(parameter.id);
     const Dims sizes =
         keeps_layout ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
-    parameter.full = empty(sizes, dtype, group.policy.compute_device);
+    parameter.full = without_memory(sizes, dtype, group.policy.compute_device);
     if (keeps_layout) parameter.full = make_sharded(parameter.full, parameter.inner);
     parameter.full.set_name(shard.name());
-    set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor&) { events_.gradient(id); });
+    set_accumulator(parameter.full, [this, id = parameter.id](const Tensor&, const Tensor& gradient) {
+      hold_gradient(id, gradient);
+      events_.gradient(id);
+    });
     events_.replaced(parameter.id, parameter.full);
     events_.made_full(parameter.id, parameter.full);
   }
@@ -150,31 +170,70 @@ const Tensor& TracedShards::post_forward_shard_of(const Group& group, Parameter&
 
 void TracedShards::follow() {
   adopt_replaced();
-  using SlotTensor = plan::ShardPlan::SlotTensor;
-  for (Group& group : groups_) {
-    if (group.flat && group.flat->casts_buffers && planner_.shards().root_of(group.flat->id) >= 0)
-      cast_buffers(*group.flat);
-    if (group.flat && group.flat->shows_full) continue;
-    for (Parameter& parameter : group.parameters) {
-      const SlotTensor shown = planner_.shards().slot_tensor(parameter.id);
-      const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
-                             : shown == SlotTensor::post_forward_shard ? post_forward_shard_of(group, parameter)
-                                                                       : parameter.shard;
-      for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
-    }
-  }
+  const device::Device device = groups_.empty() ? stand_in(device::Device{}) : groups_.front().policy.compute_device;
+  for (Group& group : groups_) show(group);
+  buffers_.follow(planner_.collectives(), device);
   deliver_gradients();
 }
 
+// Puts the tensors into the slots that the state of the planner shows.
+void TracedShards::show(Group& group) {
+  using SlotTensor = plan::ShardPlan::SlotTensor;
+  if (group.flat && group.flat->casts_buffers && planner_.shards().root_of(group.flat->id) >= 0)
+    cast_buffers(*group.flat);
+  if (group.flat && group.flat->shows_full) return;
+  for (Parameter& parameter : group.parameters) {
+    const SlotTensor shown = planner_.shards().slot_tensor(parameter.id);
+    const Tensor& tensor = shown == SlotTensor::full                 ? full_of(group, parameter)
+                           : shown == SlotTensor::post_forward_shard ? post_forward_shard_of(group, parameter)
+                                                                     : parameter.shard;
+    if (shown != SlotTensor::full) parameter.gathered.reset();
+    for (const Slot& slot : parameter.slots) slot.get().tensor = tensor;
+  }
+}
+
+bool TracedShards::install_full(const std::string& owner) {
+  using SlotTensor = plan::ShardPlan::SlotTensor;
+  bool is_shown = false;
+  for (Group& group : groups_) {
+    if (group.parameters.empty() || planner_.shards().owner(group.parameters.front().id) != owner) continue;
+    for (Parameter& parameter : group.parameters) {
+      if (planner_.shards().slot_tensor(parameter.id) != SlotTensor::full) continue;
+      is_shown = true;
+      if (parameter.gathered || !parameter.full.defined()) continue;
+      // This rank's part of a parameter that tensor parallelism has distributed.
+      const Dims sizes =
+          parameter.inner ? layout::local_sizes(*parameter.inner, RankContext::current().rank()) : parameter.sizes;
+      const std::size_t bytes = checked_bytes(sizes, size_of(parameter.full.dtype()), "a full parameter");
+      parameter.gathered = device::allocate(parameter.full.device(), bytes, device::Purpose::gathered);
+    }
+  }
+  return is_shown;
+}
+
 // ---- gradients ----
+void TracedShards::hold_gradient(plan::TensorId id, const Tensor& gradient) {
+  if (!device::is_counted(gradient.device())) return;
+  for (Group& group : groups_)
+    for (Parameter& parameter : group.parameters)
+      if (parameter.id == id) parameter.fresh = gradient;
+}
+
+void TracedShards::end_backward() {
+  follow();
+  buffers_.end_backward();
+}
+
 // A reduced gradient has the layout and the type of the shard. Hooks on shards run after all gradients are set.
 void TracedShards::deliver_gradients() {
   const NoGrad no_grad;
+  const device::PurposeScope purpose(device::Purpose::gradient);
   std::vector<Tensor> given;
   std::set<const Group*> units;
   for (const plan::TensorId id : planner_.shards().take_reduced())
     for (Group& group : groups_)
-      for (const Parameter& parameter : group.parameters) {
+      for (Parameter& parameter : group.parameters) {
+        if (parameter.id == id) parameter.fresh = Tensor();
         if (parameter.id != id || (group.flat && !units.insert(&group).second)) continue;
         if (!group.flat) {
           given.push_back(parameter.shard);
@@ -183,6 +242,9 @@ void TracedShards::deliver_gradients() {
         const std::vector<Tensor> all = give_gradients(group);
         given.insert(given.end(), all.begin(), all.end());
       }
+  std::int64_t added_bytes = 0;
+  for (const Tensor& shard : given) added_bytes += grad(shard).defined() ? shard.num_bytes() : 0;
+  if (!given.empty()) buffers_.hold_reduced(added_bytes, given.front().device());
   for (const Tensor& shard : given)
     if (!grad(shard).defined())
       set_grad(shard, make_sharded(empty(shard.sizes(), shard.dtype(), shard.device()), shard.layout()));

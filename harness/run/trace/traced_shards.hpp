@@ -26,6 +26,7 @@
 #include "engine/nn/module.hpp"
 #include "harness/plan/flat_layout.hpp"
 #include "harness/plan/planner.hpp"
+#include "harness/run/trace/traced_buffers.hpp"
 #include "harness/run/values/value.hpp"
 
 namespace lockstep::run {
@@ -47,7 +48,7 @@ class TracedShards {
     std::function<bool(plan::TensorId)> is_distributed;
     std::function<void(plan::TensorId, const Tensor&)> made_full;
   };
-  TracedShards(plan::Planner& planner, Events events) : planner_(planner), events_(std::move(events)) {}
+  TracedShards(plan::Planner& planner, Events events);
 
   struct Slot {
     nn::ModulePtr owner;
@@ -61,7 +62,9 @@ class TracedShards {
     LayoutPtr inner = nullptr;  // of the full parameter: that of tensor parallelism, null without it
     Dims sizes{};               // of the full parameter
     Tensor shard, post_forward_shard, full;
-    bool has_gradient = false;  // of a unit: some rank with elements of it has one
+    device::MemoryPtr gathered{};  // of `full`, where the memory of stand-ins is counted
+    Tensor fresh{};                // the full gradient of this backward until it is reduced
+    bool has_gradient = false;     // of a unit: some rank with elements of it has one
   };
   struct UnitSettings {
     plan::FlatChoices choices;
@@ -148,6 +151,8 @@ class TracedShards {
   // A tensor that a load or a cast put into the slots is the shard from now on.
   void adopt_replaced();
   void follow();
+  // A backward has ended: frees the gradients and buffers that only it needs.
+  void end_backward();
   bool holds(const Tensor& tensor) const;  // as one of the two shards of a parameter
 
   // Moves and casts the inputs of a call as the module's group does, and casts its outputs.
@@ -159,6 +164,10 @@ class TracedShards {
   const Tensor& full_of(const Group& group, Parameter& parameter);
   const Tensor& post_forward_shard_of(const Group& group, Parameter& parameter);
   void reshard_before_reading(const std::vector<nn::ModulePtr>& modules, plan::ModuleId first, const Group& group);
+  void show(Group& group);
+  // Gives the full parameters of this owner that the slots show their memory. Returns whether there are any.
+  bool install_full(const std::string& owner);
+  void hold_gradient(plan::TensorId id, const Tensor& gradient);
   void deliver_gradients();
   // The tensors that optimizers update.
   static const Tensor& trained(const Group& group, const Parameter& parameter);
@@ -183,6 +192,7 @@ class TracedShards {
 
   plan::Planner& planner_;
   Events events_;
+  TracedBuffers buffers_;
   std::vector<Group> groups_;
   std::map<plan::ModuleId, std::size_t> group_of_;
 };

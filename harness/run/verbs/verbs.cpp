@@ -4,6 +4,8 @@
 #include <array>
 #include <new>
 
+#include "harness/run/live_run.hpp"
+
 namespace lockstep::run {
 
 namespace {
@@ -50,7 +52,9 @@ const scenario::Expr& StepCall::expr(std::string_view name) const {
 
 Value StepCall::value(std::string_view name) const {
   const scenario::Expr* found = step.argument(name);
-  return found ? evaluate(*found, scope) : Value();
+  Value value = found ? evaluate(*found, scope) : Value();
+  if (live_run != nullptr) live_run->control().argument(name, value);
+  return value;
 }
 
 namespace {

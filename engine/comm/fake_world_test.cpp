@@ -1,0 +1,101 @@
+#include "engine/comm/fake_world.hpp"
+
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <numeric>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include "engine/comm/process_group.hpp"
+#include "engine/core/error.hpp"
+#include "engine/tensor/tensor.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(FakeWorld, HasTheGroupsOfTheWholeWorld) {
+  FakeWorld world(17, 4096);
+  const RankScope scope(world.context());
+  EXPECT_EQ(world_group().size(), 4096);
+  EXPECT_EQ(world_group().rank(), 17);
+  ProcessGroup& group = group_of({4095, 17, 3}, "dp");
+  EXPECT_EQ(group.rank(), 1);
+  EXPECT_EQ(group.size(), 3);
+  EXPECT_EQ(group.axis(), "dp");
+  EXPECT_EQ(&group, &group_of({4095, 17, 3}, "dp"));
+  EXPECT_THAT(message_of([] { group_of({1, 2}); }), HasSubstr("rank 17 is not a member"));
+  EXPECT_THAT(message_of([] { group_of({17, 4096}); }), HasSubstr("not in a world of 4096"));
+}
+
+// Each call says which one it is, and no call waits.
+TEST(FakeWorld, RefusesWhatNeedsPeers) {
+  FakeWorld world(2, 8);
+  const RankScope scope(world.context());
+  ProcessGroup& group = group_of({2, 5});
+  const Tensor tensor = ones({4}, DType::float32, device::Device{}),
+               twice = ones({8}, DType::float32, device::Device{});
+  const auto begin = std::chrono::steady_clock::now();
+  const auto alone = AllOf(HasSubstr("rank 2 of 8 runs alone"), HasSubstr("no peer takes part"));
+  EXPECT_THAT(message_of([&] { all_reduce(group, tensor, ReduceOp::sum, {.owner = "net.0"}); }),
+              AllOf(HasSubstr("all_reduce for net.0"), alone));
+  EXPECT_THAT(message_of([&] { all_gather(group, twice, tensor); }), AllOf(HasSubstr("all_gather"), alone));
+  EXPECT_THAT(message_of([&] { broadcast(group, tensor, 0); }), AllOf(HasSubstr("broadcast"), alone));
+  EXPECT_THAT(message_of([&] { send(group, tensor, 1); }), AllOf(HasSubstr("send"), alone));
+  EXPECT_THAT(message_of([&] { receive(group, tensor, 1); }), AllOf(HasSubstr("receive"), alone));
+  EXPECT_THAT(message_of([&] { barrier(group); }), AllOf(HasSubstr("barrier"), alone));
+  EXPECT_THAT(message_of([&] { exchange(group, "mine"); }), AllOf(HasSubstr("exchange"), alone));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(1));
+  EXPECT_TRUE(log().empty());
+  EXPECT_EQ(transport_bytes(), 0);
+}
+
+TEST(FakeWorld, RunsCollectivesInAWorldOfOne) {
+  FakeWorld world(0, 1);
+  const RankScope scope(world.context());
+  const Tensor tensor = full({3}, 2.0, DType::float32, device::Device{});
+  all_reduce(world_group(), tensor, ReduceOp::sum);
+  EXPECT_EQ(log().size(), 1U);
+  EXPECT_EQ(exchange(world_group(), "mine"), std::vector<std::string>{"mine"});
+}
+
+TEST(FakeWorld, RefusesRanksOutsideTheWorld) {
+  EXPECT_THROW(FakeWorld(4, 4), Error);
+  EXPECT_THROW(FakeWorld(-1, 4), Error);
+  EXPECT_THROW(FakeWorld(0, 0), Error);
+  EXPECT_THROW(FakeWorld(0, FakeWorld::max_world_size + 1), Error);
+}
+
+std::int64_t resident_pages() {
+  std::ifstream file("/proc/self/statm");
+  std::int64_t total = 0, resident = 0;
+  file >> total >> resident;
+  return resident;
+}
+
+TEST(FakeWorld, CostsWhatIsUsed) {
+  const std::int64_t before = resident_pages();
+  FakeWorld world(FakeWorld::max_world_size - 1, FakeWorld::max_world_size);
+  const RankScope scope(world.context());
+  std::vector<int> members(1024);
+  std::iota(members.begin(), members.end(), FakeWorld::max_world_size - 1024);
+  EXPECT_EQ(group_of(members).rank(), 1023);
+  EXPECT_LT((resident_pages() - before) * ::sysconf(_SC_PAGESIZE), 16 << 20);
+}
+
+}  // namespace
+}  // namespace lockstep::comm

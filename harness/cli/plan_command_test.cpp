@@ -1,0 +1,146 @@
+// `lockstep plan`: figures by hand, and figures of real runs.
+#include "harness/cli/plan_command.hpp"
+
+#include <fstream>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "harness/cli/test_support.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+using namespace testing_support;
+using nlohmann::json;
+using testing::AllOf;
+using testing::HasSubstr;
+
+constexpr const char* replicated =
+    "ranks: {world_size: [2]}\nparameters: {width: 4}\nsteps:\n  - {model: \"Linear(width, 2)\", as: net}\n"
+    "  - replicate: net\n  - forward: {loss: \"sum(net(ones(1, width)))\"}\n  - backward: loss\n"
+    "  - expect: net.weight.grad != none\n";
+
+constexpr const char* trains = R"yaml(ranks: {world_size: [2, 4]}
+steps:
+  - seed: 42
+  - model: Transformer(n_layers=3, dim=32, dropout_p=0)
+    as: model
+  - fully_shard: {modules: [model.layers.*, model]}
+  - optimizer: {type: Adam, model: model, lr: 1e-2}
+    as: adam
+  - seed: 42 + rank
+  - repeat: 3
+    steps:
+      - let: {tokens: "randint(0, 8, [2, 16])"}
+      - forward: {loss: sum(model(tokens))}
+      - backward: loss
+      - step: adam
+      - zero_grad: adam
+  - expect: any([p.sharded for p in parameters(model)])
+)yaml";
+
+class PlanCommand : public testing::Test {
+ protected:
+  PlanCommand() {
+    home_.add("replicated", replicated);
+    home_.add("trains", trains);
+    home_.add("plain", passes);
+    std::ofstream(machine_) << "machine: flat\nlevels:\n"
+                               "  - {name: links, ranks: 8192, latency_us: 1, bandwidth_gb_per_s: 1}\n";
+  }
+  Ended run(std::vector<std::string> arguments) const { return lockstep(home_, std::move(arguments)); }
+  json line_of(std::vector<std::string> arguments) const {
+    arguments.insert(arguments.end(), {"--format", "json"});
+    const Ended ended = run(std::move(arguments));
+    EXPECT_EQ(ended.code, 0) << ended.err;
+    return json::parse(ended.out);
+  }
+  Home home_;
+  std::string machine_ = home_ / "flat.machine";
+};
+
+// One all_reduce of 4 x 2 + 2 floats.
+TEST_F(PlanCommand, PlansAnyWorldSize) {
+  for (const int world_size : {1 << 1, 1 << 12}) {
+    const json line = line_of({"plan", "replicated", "--world-size", std::to_string(world_size), "--rank", "1"});
+    EXPECT_EQ(line["rank"], 1);
+    EXPECT_EQ(line["world_size"], world_size);
+    json backward;
+    for (const json& row : line["collectives"])
+      if (row["phase"] == "backward") backward.push_back(row);
+    ASSERT_EQ(backward.size(), 1U);
+    EXPECT_EQ(backward[0]["operation"], "all_reduce");
+    EXPECT_EQ(backward[0]["group_size"], world_size);
+    EXPECT_EQ(backward[0]["count"], 1);
+    EXPECT_EQ(backward[0]["bytes"], 40);
+    EXPECT_FALSE(backward[0].contains("seconds"));
+    EXPECT_EQ(line["memory"]["parameter"], 40);
+    EXPECT_EQ(line["bytes"][0]["by_phase"]["backward"], 40);
+  }
+  EXPECT_EQ(line_of({"plan", "replicated", "--set", "width=9"})["memory"]["parameter"], 80);
+}
+
+// A ring of n ranks: 2 (n - 1) messages of 1 us and 40 / n bytes of 1 ns.
+TEST_F(PlanCommand, TimesTheCollectivesOnAMachine) {
+  const json line = line_of({"plan", "replicated", "--world-size", "4096", "--machine", machine_});
+  EXPECT_EQ(line["machine"], "flat");
+  for (const json& row : line["collectives"]) {
+    if (row["operation"] != "all_reduce") continue;
+    EXPECT_EQ(row["level"], "links");
+    EXPECT_NEAR(row["seconds"].get<double>(), 2 * 4095 * (1e-6 + 40.0 / 4096 * 1e-9), 1e-12);
+  }
+  const Ended page = run({"plan", "replicated", "--machine", machine_});
+  EXPECT_EQ(page.code, 0);
+  EXPECT_THAT(page.out, AllOf(HasSubstr("rank 0 of 2"), HasSubstr("all_reduce"), HasSubstr("Peak memory"),
+                              HasSubstr("Time of the collectives on flat")));
+}
+
+TEST_F(PlanCommand, RefusesWhatItCannotPlan) {
+  EXPECT_THAT(run({"plan", "plain"}).err, HasSubstr("plans nothing"));
+  EXPECT_THAT(run({"plan", "replicated", "--rank", "2"}).err, HasSubstr("--rank 2 in a world of 2 ranks"));
+  std::ofstream(home_ / "bad.machine") << "machine: m\nlevels: 3\n";
+  const Ended bad = run({"plan", "replicated", "--machine", home_ / "bad.machine"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_THAT(bad.err, HasSubstr("bad.machine:2:"));
+  std::ofstream(home_ / "small.machine")
+      << "machine: small\nlevels:\n  - {name: a, ranks: 2, latency_us: 1, bandwidth_gb_per_s: 1}\n";
+  EXPECT_THAT(run({"plan", "replicated", "--world-size", "4", "--machine", home_ / "small.machine"}).err,
+              HasSubstr("rank 3 is not on the machine `small`"));
+}
+
+// The plan before a launch against the log and the statistics of the run.
+TEST_F(PlanCommand, AgreesWithRuns) {
+  for (const std::string world_size : {"2", "4"}) {
+    const json line = line_of({"plan", "trains", "--world-size", world_size});
+    const std::string results = home_ / "results.jsonl";
+    ASSERT_EQ(run({"run", "trains", "--world-size", world_size, "--results", results}).code, 0);
+    std::ifstream file(results);
+    json row;
+    for (std::string text; std::getline(file, text);)
+      if (json one = json::parse(text); one["kind"] == "case") row = std::move(one);
+    ASSERT_EQ(row["status"], "PASS");
+    std::set<std::string> planned, observed;
+    const auto text_of = [](const json& one) {
+      return json::array({one["family"], one["operation"], one["axis"], one["group_size"], one["phase"], one["count"],
+                          one["bytes"]})
+          .dump();
+    };
+    for (const json& one : line["collectives"]) planned.insert(text_of(one));
+    for (const json& one : row["collectives"])
+      if (one["family"] != "user") observed.insert(text_of(one));
+    EXPECT_EQ(planned, observed) << world_size;
+    EXPECT_GE(planned.size(), 3U);
+    for (const char* purpose :
+         {"parameter", "gradient", "gathered", "activation", "optimizer", "communication", "peak_total"}) {
+      EXPECT_GT(row["memory"][purpose], 0) << purpose;
+      EXPECT_EQ(line["memory"][purpose], row["memory"][purpose]) << purpose << " of " << world_size;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::cli

@@ -1,0 +1,31 @@
+// A digest of the steps that a rank performed, of those that a plan can depend on: which steps, in which order, with
+// which arguments. Ranks with equal digests followed one path through the scenario.
+//
+// Values of tensors do not count, because a plan depends on none; their sizes and types do. Steps that check, record or
+// seed do not count, nor do the arguments of control steps: the steps that they lead to do.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "engine/core/fnv.hpp"
+#include "harness/run/values/value.hpp"
+#include "harness/scenario/document.hpp"
+
+namespace lockstep::run {
+
+class ControlDigest {
+ public:
+  void enter(const scenario::Step& step);
+  // An argument of the step that was entered last, as the step reads it.
+  void argument(std::string_view name, const Value& value);
+  std::uint64_t value() const { return digest_; }
+
+ private:
+  void add(const Value& value, int& room);
+  void add(std::uint64_t number);
+  std::uint64_t digest_ = fnv1a_basis;
+  bool counts_ = false;  // the step that was entered last
+};
+
+}  // namespace lockstep::run
