@@ -26,3 +26,12 @@ build_jobs() {
   ((memory_gb >= 1)) || memory_gb=1
   echo $((cores < memory_gb ? cores : memory_gb))
 }
+
+# Prints the path of CUDA's compiler; fails where there is none.
+find_nvcc() {
+  local candidate
+  for candidate in "${CUDA_ROOT:+$CUDA_ROOT/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    [[ -n $candidate && -x $candidate ]] && readlink -f "$candidate" && return
+  done
+  return 1
+}

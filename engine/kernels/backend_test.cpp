@@ -58,10 +58,14 @@ TEST(Backend, NamesMissingEnvironmentVariables) {
   EXPECT_FALSE(lacks("OPENBLAS_CORETYPE"));
 }
 
+#ifndef KOKKOS_ENABLE_CUDA
 TEST(Backend, RejectsAnUnavailableBackend) {
-  std::vector<float> a(4, 1.0f), out(4);
+  std::vector<float> a(4, 1.0f), out(4), square(4);
   EXPECT_THROW(add(Space::cuda, view_of(out), view_of(a), view_of(a)), UnsupportedError);
+  EXPECT_THROW(sum(Space::cuda, view_of(out, Dims{}), view_of(a), 1), UnsupportedError);
+  EXPECT_THROW(matmul(Space::cuda, view_of(square, {2, 2}), view_of(a, {2, 2}), view_of(a, {2, 2})), UnsupportedError);
 }
+#endif
 
 std::mutex label_mutex;
 std::set<std::string> labels;

@@ -60,13 +60,13 @@ struct Log {
 
 }  // namespace
 
-void neg(Space space, const View& out, const View& a) { unary(space, "lockstep::neg", out, a, Neg{}); }
-void abs(Space space, const View& out, const View& a) { unary(space, "lockstep::abs", out, a, Abs{}); }
-void sign(Space space, const View& out, const View& a) { unary(space, "lockstep::sign", out, a, Sign{}); }
-void relu(Space space, const View& out, const View& a) { unary(space, "lockstep::relu", out, a, Relu{}); }
-void sqrt(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::sqrt", out, a, Sqrt{}); }
-void rsqrt(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::rsqrt", out, a, Rsqrt{}); }
-void exp(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::exp", out, a, Exp{}); }
-void log(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::log", out, a, Log{}); }
+void neg(Execution on, const View& out, const View& a) { unary(on, "lockstep::neg", out, a, Neg{}); }
+void abs(Execution on, const View& out, const View& a) { unary(on, "lockstep::abs", out, a, Abs{}); }
+void sign(Execution on, const View& out, const View& a) { unary(on, "lockstep::sign", out, a, Sign{}); }
+void relu(Execution on, const View& out, const View& a) { unary(on, "lockstep::relu", out, a, Relu{}); }
+void sqrt(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::sqrt", out, a, Sqrt{}); }
+void rsqrt(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::rsqrt", out, a, Rsqrt{}); }
+void exp(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::exp", out, a, Exp{}); }
+void log(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::log", out, a, Log{}); }
 
 }  // namespace lockstep::kernels

@@ -84,32 +84,32 @@ struct IntegerPow {
 
 }  // namespace
 
-void add_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::add_number", out, a, AddNumber{b});
+void add_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::add_number", out, a, AddNumber{b});
 }
-void mul_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::mul_number", out, a, MulNumber{b});
+void mul_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::mul_number", out, a, MulNumber{b});
 }
-void div_number(Space space, const View& out, const View& a, double b) {
-  unary_floating(space, "lockstep::div_number", out, a, DivNumber{b});
+void div_number(Execution on, const View& out, const View& a, double b) {
+  unary_floating(on, "lockstep::div_number", out, a, DivNumber{b});
 }
-void rsub_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::rsub_number", out, a, RsubNumber{b});
+void rsub_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::rsub_number", out, a, RsubNumber{b});
 }
-void rdiv_number(Space space, const View& out, const View& a, double b) {
-  unary_floating(space, "lockstep::rdiv_number", out, a, RdivNumber{b});
+void rdiv_number(Execution on, const View& out, const View& a, double b) {
+  unary_floating(on, "lockstep::rdiv_number", out, a, RdivNumber{b});
 }
-void pow_number(Space space, const View& out, const View& a, double exponent) {
+void pow_number(Execution on, const View& out, const View& a, double exponent) {
   if (!is_floating(a.dtype)) {
     const IntegerPow op{static_cast<std::int64_t>(exponent)};
-    if (a.dtype == DType::int64) return run_unary<std::int64_t, std::int64_t>(space, "lockstep::pow", out, a, op);
-    return run_unary<std::int32_t, std::int32_t>(space, "lockstep::pow", out, a, op);
+    if (a.dtype == DType::int64) return run_unary<std::int64_t, std::int64_t>(on, "lockstep::pow", out, a, op);
+    return run_unary<std::int32_t, std::int32_t>(on, "lockstep::pow", out, a, op);
   }
-  if (exponent == 2.0) return unary_floating(space, "lockstep::pow", out, a, Square{});
-  if (exponent == 3.0) return unary_floating(space, "lockstep::pow", out, a, Cube{});
-  if (exponent == -1.0) return unary_floating(space, "lockstep::pow", out, a, Reciprocal{});
-  if (exponent == 0.5) return sqrt(space, out, a);
-  unary_floating(space, "lockstep::pow", out, a, Pow{exponent});
+  if (exponent == 2.0) return unary_floating(on, "lockstep::pow", out, a, Square{});
+  if (exponent == 3.0) return unary_floating(on, "lockstep::pow", out, a, Cube{});
+  if (exponent == -1.0) return unary_floating(on, "lockstep::pow", out, a, Reciprocal{});
+  if (exponent == 0.5) return sqrt(on, out, a);
+  unary_floating(on, "lockstep::pow", out, a, Pow{exponent});
 }
 
 }  // namespace lockstep::kernels
