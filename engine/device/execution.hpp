@@ -14,7 +14,7 @@ enum class Space : std::uint8_t { host, portable, cuda };
 struct Execution {
   Space space = Space::host;
   std::uint16_t team_size = 0;  // portable: threads of a team; 0: as many as Kokkos recommends
-  void* stream = nullptr;       // cuda: the cudaStream_t on which the kernels run
+  void* stream = nullptr;       // cuda: the cudaStream_t on which the kernels run; it lives until the process ends
 
   Execution() = default;
   // A space alone is an execution: kernels::add(Space::host, ...).

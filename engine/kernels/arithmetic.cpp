@@ -7,51 +7,51 @@ namespace {
 
 struct Add {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a + b);
   }
 };
 struct Sub {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a - b);
   }
 };
 struct Mul {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a * b);
   }
 };
 struct Div {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a / b;
   }
 };
 // The result is NaN if either operand is.
 struct Maximum {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
 };
 struct Minimum {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a < b || a != a ? a : b;
   }
 };
 struct AddScaled {
   double factor;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a + static_cast<T>(static_cast<T>(factor) * b));
   }
 };
 struct ReluBackward {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T result) const {
     return result > T(0) ? grad : T(0);
   }
 };

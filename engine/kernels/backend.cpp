@@ -5,6 +5,7 @@
 #include <barrier>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -79,6 +80,7 @@ void finalize() {
   const std::lock_guard lock(start_mutex());
   if (!is_initialized()) return;
   started.store(false, std::memory_order_release);
+  cuda::forget_instances();
   Kokkos::finalize();
 }
 
@@ -130,6 +132,7 @@ void teams_on_host(Execution on, const char* label, std::int64_t count, std::siz
   using Policy = Kokkos::TeamPolicy<HostBackend>;
   using Member = Policy::member_type;
   const int bytes = static_cast<int>(scratch_bytes + scratch_alignment);
+  LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Policy policy(static_cast<int>(count), Kokkos::AUTO);
   policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
   Kokkos::parallel_for(label, policy, [=](const Member& member) {

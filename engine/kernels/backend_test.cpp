@@ -102,7 +102,10 @@ TEST(Backend, PrefixesAllLabels) {
   std::vector<float> m(64), v(64);
   const AdamItem adam_item{to, x, view_of(m), view_of(v), 1};
   adam(host, {&adam_item, 1}, {});
+  sum(Space::portable, scalar, x, 1);
+  matmul(Space::portable, view_of(out, {8, 8}), view_of(a, {8, 8}), view_of(b, {8, 8}));
   Kokkos::Tools::Experimental::set_begin_parallel_for_callback(nullptr);
+  EXPECT_THAT(labels, testing::Contains("lockstep::matmul"));
   EXPECT_GE(labels.size(), 30u);
   EXPECT_TRUE(finite);
   EXPECT_THAT(labels, testing::Each(testing::StartsWith("lockstep::")));

@@ -8,25 +8,25 @@ namespace {
 
 struct Equal {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a == b;
   }
 };
 struct NotEqual {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a != b;
   }
 };
 struct Less {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a < b;
   }
 };
 struct LessEqual {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a <= b;
   }
 };
@@ -117,7 +117,7 @@ struct ExtremesKernel {
   std::int64_t length;
   bool largest;
   static constexpr std::int64_t num_slots = 128;
-  static constexpr std::size_t scratch_bytes = num_slots * sizeof(std::int64_t);
+  static constexpr std::size_t scratch_bytes = sizeof(std::int64_t[num_slots]);
 
   // Whether element i comes before element j of the row: NaN first, then by size, then by position.
   KOKKOS_INLINE_FUNCTION bool precedes(const T* x, std::int64_t i, std::int64_t j) const {

@@ -14,14 +14,14 @@ namespace {
 template <class To>
 struct Cast {
   template <class T>
-  KOKKOS_INLINE_FUNCTION To operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION To operator()(T x) const {
     return static_cast<To>(x);
   }
 };
 
 struct Identity {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x;
   }
 };
@@ -95,7 +95,7 @@ struct TransposeKernel {
   }
 
   static constexpr std::int64_t pitch = side + 1;  // columns of a tile then lie in different banks of a device's memory
-  static constexpr std::size_t scratch_bytes = side * pitch * sizeof(Word);
+  static constexpr std::size_t scratch_bytes = sizeof(Word[side][pitch]);
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const Square square = square_at(team.index());
@@ -108,17 +108,17 @@ struct TransposeKernel {
     team.barrier();
     for_each_of(team, square.m * side, [&](std::int64_t k) {
       const std::int64_t j = k / side, i = k - j * side;
-      if (i < square.n) square.to[j * stride + i] = buffer[i * pitch + j];
+      if (i < square.n) square.to[element_offset(j, stride) + i] = buffer[i * pitch + j];
     });
   }
   void operator()(std::int64_t index) const {
-    const Square square = square_at(index);
+    const auto [to, from, n, m] = square_at(index);
+    const std::int64_t step = rows.step[1], stride = rows.strides[0][across];
     Word buffer[side][side];
-    for (std::int64_t i = 0; i < square.n; ++i)
-      for (std::int64_t j = 0; j < square.m; ++j) buffer[i][j] = square.from[i * rows.step[1] + j];
-    for (std::int64_t j = 0; j < square.m; ++j)
-      for (std::int64_t i = 0; i < square.n; ++i)
-        square.to[element_offset(j, rows.strides[0][across]) + i] = buffer[i][j];
+    for (std::int64_t i = 0; i < n; ++i)
+      for (std::int64_t j = 0; j < m; ++j) buffer[i][j] = from[i * step + j];
+    for (std::int64_t j = 0; j < m; ++j)
+      for (std::int64_t i = 0; i < n; ++i) to[element_offset(j, stride) + i] = buffer[i][j];
   }
 };
 

@@ -12,6 +12,8 @@ namespace lockstep::kernels::cuda {
   throw UnsupportedError(str(label, ": this build has no Cuda backend"), "build against a Kokkos with Cuda");
 }
 
+inline void forget_instances() {}
+
 template <class Functor>
 void loop(device::Execution, const char* label, std::int64_t, const Functor&) {
   refuse(label);

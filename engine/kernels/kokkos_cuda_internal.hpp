@@ -4,22 +4,22 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include <Kokkos_Macros.hpp>
 #ifdef KOKKOS_ENABLE_CUDA
 #include <Kokkos_Core.hpp>
 
+#include "engine/core/error.hpp"
 #include "engine/device/execution.hpp"
-#include "engine/kernels/backend.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
 
 namespace lockstep::kernels::cuda {
 
-// The execution space instance on the stream. Kokkos creates it from the stream without owning it.
-inline Kokkos::Cuda instance_on(device::Execution on) {
-  if (!is_initialized()) initialize();
-  return on.stream == nullptr ? Kokkos::Cuda() : Kokkos::Cuda(static_cast<cudaStream_t>(on.stream));
-}
+// The execution space instance on the stream. It is created at the first use of the stream and kept until finalize().
+// It does not own the stream.
+Kokkos::Cuda instance_on(device::Execution on);
+void forget_instances();
 
 inline constexpr int threads_per_team = 128;
 
@@ -45,13 +45,14 @@ template <class Kernel>
 struct TeamBody {
   Kernel kernel;
   KOKKOS_FUNCTION void operator()(const DeviceTeam::Member& member) const {
-    kernel.team(DeviceTeam{member, static_cast<std::byte*>(member.team_scratch(0).get_shmem(
+    kernel.team(DeviceTeam{member, static_cast<std::byte*>(member.team_scratch(0).get_shmem_aligned(
                                        static_cast<std::ptrdiff_t>(Kernel::scratch_bytes), 16))});
   }
 };
 
 template <class Kernel>
 void teams(device::Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
+  LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Kokkos::TeamPolicy<Kokkos::Cuda> policy(instance_on(on), static_cast<int>(count), threads_per_team);
   policy.set_scratch_size(0, Kokkos::PerTeam(static_cast<int>(Kernel::scratch_bytes) + 16));
   Kokkos::parallel_for(label, policy, TeamBody<Kernel>{kernel});

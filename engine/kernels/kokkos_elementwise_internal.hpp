@@ -2,7 +2,7 @@
 //
 //   struct Square {
 //     template <class T>
-//     KOKKOS_INLINE_FUNCTION T operator()(T x) const { return x * x; }
+//     KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const { return x * x; }
 //   };
 //   void square(Execution on, const View& out, const View& a) { unary(on, "lockstep::square", out, a, Square{}); }
 //

@@ -45,7 +45,7 @@ using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double
 // Blocks that a team sums at a time, and values that it compares at a time.
 inline constexpr std::int64_t team_blocks = 8;
 inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
-inline constexpr std::size_t sum_scratch_bytes = team_slots * sizeof(double);
+inline constexpr std::size_t sum_scratch_bytes = sizeof(double[team_slots]);
 
 // f(i) for i < count, shared among the threads. Neighbouring threads get neighbouring i.
 template <class Team, class F>

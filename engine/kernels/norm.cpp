@@ -163,7 +163,7 @@ struct NormWeights {
   // A team adds `team_width` columns, several blocks of rows at a time.
   static constexpr std::int64_t team_width = 32;
   static constexpr std::int64_t part = team_blocks * team_width;  // block sums at a time
-  static constexpr std::size_t scratch_bytes = 2 * part * sizeof(C) + 2 * team_width * sizeof(double);
+  static constexpr std::size_t scratch_bytes = sizeof(C[2][part]) + sizeof(double[2][team_width]);
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     const std::int64_t first_column = team.index() * team_width;

@@ -11,35 +11,35 @@ namespace {
 struct AddNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a + static_cast<T>(b);
   }
 };
 struct MulNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a * static_cast<T>(b);
   }
 };
 struct DivNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a / static_cast<T>(b);
   }
 };
 struct RsubNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return static_cast<T>(b) - a;
   }
 };
 struct RdivNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return static_cast<T>(b) / a;
   }
 };
@@ -47,33 +47,33 @@ struct RdivNumber {
 // The exponents 2, 3, -1 and 0.5, which training uses, avoid std::pow.
 struct Square {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x * x;
   }
 };
 struct Cube {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x * x * x;
   }
 };
 struct Reciprocal {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return T(1) / x;
   }
 };
 struct Pow {
   double exponent;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return std::pow(x, static_cast<T>(exponent));
   }
 };
 struct IntegerPow {
   std::int64_t exponent;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     // Wraps around as the hardware does.
     std::uint64_t result = 1, base = static_cast<std::uint64_t>(x);
     for (std::int64_t left = exponent; left > 0; left >>= 1, base *= base)

@@ -16,8 +16,8 @@ struct TiledProduct {
   static constexpr std::int64_t side = 32;
   static constexpr std::int64_t pitch =
       side + 1;  // a column of a tile then lies in different banks of a device's memory
-  static constexpr std::int64_t elements = side * pitch;
-  static constexpr std::size_t scratch_bytes = 3 * elements * sizeof(T);
+  static constexpr std::int64_t elements = side * pitch;  // of a tile
+  static constexpr std::size_t scratch_bytes = sizeof(T[3][elements]);
   T* out;
   const T* a;
   const T* b;

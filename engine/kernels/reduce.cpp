@@ -89,8 +89,8 @@ struct ColumnSum {
 
   // A team sums `team_width` columns. Its threads read neighbouring columns of a lane.
   static constexpr std::int64_t team_width = 32;
-  static constexpr std::size_t lanes_bytes = reduce_lanes * team_width * sizeof(SumType<T>);
-  static constexpr std::size_t scratch_bytes = lanes_bytes + team_width * sizeof(double);
+  static constexpr std::size_t lanes_bytes = sizeof(SumType<T>[reduce_lanes][team_width]);
+  static constexpr std::size_t scratch_bytes = lanes_bytes + sizeof(double[team_width]);
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
     using C = SumType<T>;
