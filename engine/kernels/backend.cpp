@@ -17,6 +17,7 @@
 
 #include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
+#include "engine/device/protection.hpp"
 #include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
@@ -93,8 +94,9 @@ bool loops_go_through_kokkos() { return !host_is_serial || Kokkos::Profiling::pr
 
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index)) {
+  const bool open = device::has_rights_of_its_own();
   Kokkos::parallel_for(label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count),
-                       [=](std::int64_t index) { call(functor, index); });
+                       [=](std::int64_t index) { device::with_rights(open, [=] { call(functor, index); }); });
 }
 
 namespace {
@@ -111,14 +113,17 @@ void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_byt
   LOCKSTEP_CHECK(std::align(scratch_alignment, scratch_bytes, scratch, room), "scratch of ", scratch_bytes, " bytes");
   std::barrier<> barrier(team_size);
   const auto wait = [](const void* at) { static_cast<std::barrier<>*>(const_cast<void*>(at))->arrive_and_wait(); };
+  const bool open = device::has_rights_of_its_own();
   std::vector<std::thread> threads;
   threads.reserve(static_cast<std::size_t>(team_size));
   for (int rank = 0; rank < team_size; ++rank)
     threads.emplace_back([=, &barrier] {
-      for (std::int64_t index = 0; index < count; ++index) {
-        call(functor, HostTeam(index, rank, team_size, static_cast<std::byte*>(scratch), &barrier, wait));
-        barrier.arrive_and_wait();
-      }
+      device::with_rights(open, [=, &barrier] {
+        for (std::int64_t index = 0; index < count; ++index) {
+          call(functor, HostTeam(index, rank, team_size, static_cast<std::byte*>(scratch), &barrier, wait));
+          barrier.arrive_and_wait();
+        }
+      });
     });
   for (std::thread& thread : threads) thread.join();
 }
@@ -135,13 +140,16 @@ void teams_on_host(Execution on, const char* label, std::int64_t count, std::siz
   LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
   Policy policy(static_cast<int>(count), Kokkos::AUTO);
   policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
+  const bool open = device::has_rights_of_its_own();
   Kokkos::parallel_for(label, policy, [=](const Member& member) {
     void* scratch = member.team_scratch(0).get_shmem(bytes);
     std::size_t room = scratch_bytes + scratch_alignment;
     std::align(scratch_alignment, scratch_bytes, scratch, room);
     const auto wait = [](const void* at) { static_cast<const Member*>(at)->team_barrier(); };
-    call(functor, HostTeam(member.league_rank(), member.team_rank(), member.team_size(),
-                           static_cast<std::byte*>(scratch), &member, wait));
+    device::with_rights(open, [&] {
+      call(functor, HostTeam(member.league_rank(), member.team_rank(), member.team_size(),
+                             static_cast<std::byte*>(scratch), &member, wait));
+    });
   });
 }
 
