@@ -76,7 +76,7 @@ struct TransposeKernel {
     const Word* from;
     std::int64_t n, m;
   };
-  KOKKOS_INLINE_FUNCTION Square square_at(std::int64_t index) const {
+  KOKKOS_FORCEINLINE_FUNCTION Square square_at(std::int64_t index) const {
     const std::int64_t along = index % tiles_along * side;
     index /= tiles_along;
     const std::int64_t begin = index % tiles_across * side;
@@ -112,7 +112,10 @@ struct TransposeKernel {
     });
   }
   void operator()(std::int64_t index) const {
-    const auto [to, from, n, m] = square_at(index);
+    const Square square = square_at(index);
+    Word* const to = square.to;
+    const Word* const from = square.from;
+    const std::int64_t n = square.n, m = square.m;
     const std::int64_t step = rows.step[1], stride = rows.strides[0][across];
     Word buffer[side][side];
     for (std::int64_t i = 0; i < n; ++i)

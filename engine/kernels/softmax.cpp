@@ -208,8 +208,8 @@ struct Probabilities {
     }
     const T inverse = T(1) / lane_tree(lane);
     for (std::int32_t i = 0; i < padded; i += lanes)
-      for (std::int32_t l = 0; l < lanes; ++l) x[i + l] = math::select(i + l < seen, x[i + l] * inverse, T(0));
-    for (std::int64_t i = padded; i < keys; ++i) x[i] = T(0);
+      for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= inverse;
+    for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);  // from n, because a product with NaN is NaN
   }
   // No score is above minus infinity: the row becomes zeros, or NaN if a score is NaN.
   void all_masked(T* x, std::int64_t n) const {
