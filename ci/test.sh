@@ -104,6 +104,7 @@ cuda_kernels() {
 needed=(--tests)
 [[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
 [[ " ${stages[*]} " != *" openmp "* && " ${stages[*]} " != *" kokkos4 "* ]] || needed+=(--kokkos4)
+[[ " ${stages[*]} " != *" cuda-kernels "* ]] || needed+=(--cuda)
 "$root/ci/setup.sh" "${needed[@]}"
 for name in "${stages[@]}"; do
   case "$name" in
