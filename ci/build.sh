@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
 # Configures once, and builds.
 #
-#   ci/build.sh [release|debug|strict|asan|tsan|kokkos4] [TARGET...]      default: release, target lockstep
+#   ci/build.sh [release|debug|strict|asan|tsan|kokkos4|cuda-kernels] [TARGET...]      default: release, target lockstep
 #
 # The program is then build/bin/lockstep (build-PRESET/bin/lockstep for the other presets). The target `tests`
-# is every unit test. LOCKSTEP_JOBS sets the number of compilers at once.
+# is every unit test. LOCKSTEP_JOBS sets the number of compilers at once. `cuda-kernels` compiles and links the
+# kernels and their tests with nvcc, after ci/kokkos_cuda.sh; it runs nothing.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,7s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
 esac
@@ -22,6 +23,11 @@ if [[ $# -gt 0 ]] && build_folder "$1" >/dev/null; then
 fi
 folder="$(build_folder "$preset")"
 targets=("$@")
+if [[ $preset == cuda-kernels ]]; then
+  "$root/ci/kokkos_cuda.sh"
+  nvcc="$(find_nvcc)" && export CUDA_ROOT="${nvcc%/bin/nvcc}"
+  ((${#targets[@]})) || targets=(kernels_tests)
+fi
 ((${#targets[@]})) || targets=(lockstep)
 
 # Two builds in one folder would corrupt each other's files: the second waits.

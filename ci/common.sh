@@ -11,7 +11,7 @@ python=/usr/bin/python3
 build_folder() {
   case "$1" in
     release) echo "$root/build" ;;
-    debug | strict | asan | tsan | kokkos4) echo "$root/build-$1" ;;
+    debug | strict | asan | tsan | kokkos4 | cuda-kernels) echo "$root/build-$1" ;;
     *) return 1 ;;
   esac
 }
@@ -25,4 +25,13 @@ build_jobs() {
   memory_gb="$(awk '/^MemAvailable:/ { print int($2 / 1048576) }' /proc/meminfo)"
   ((memory_gb >= 1)) || memory_gb=1
   echo $((cores < memory_gb ? cores : memory_gb))
+}
+
+# Prints the path of CUDA's compiler; fails where there is none.
+find_nvcc() {
+  local candidate
+  for candidate in "${CUDA_ROOT:+$CUDA_ROOT/bin/nvcc}" "$(command -v nvcc || true)" /usr/local/cuda/bin/nvcc; do
+    [[ -n $candidate && -x $candidate ]] && readlink -f "$candidate" && return
+  done
+  return 1
 }

@@ -5,6 +5,7 @@
 #   ci/setup.sh --tests    and those of the tests
 #   ci/setup.sh --bench    and Google Benchmark, for ci/bench.sh operations
 #   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from a Python wheel that contains it
+#   ci/setup.sh --cuda     and the package that ci/kokkos_cuda.sh needs
 #   ci/setup.sh --list     print the packages, one per line, and install nothing (with --tests: all of them)
 #
 # LOCKSTEP_SKIP_SETUP=1 installs and checks nothing, for machines with the libraries from another source.
@@ -27,13 +28,14 @@ for argument in "$@"; do
   case "$argument" in
     --tests) packages+=("${test_packages[@]}") ;;
     --bench) packages+=(libbenchmark-dev) ;;
+    --cuda) packages+=(python3-venv) ;;
     --list) list_only=true ;;
     --kokkos4)
       packages+=(python3-venv)
       kokkos4=true
       ;;
     -h | --help)
-      sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)

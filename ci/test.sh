@@ -1,28 +1,32 @@
 #!/usr/bin/env bash
 # Runs every test: this script defines green.
 #
-#   ci/test.sh                      stages release, strict and openmp
+#   ci/test.sh                      stages release, strict, openmp and cuda-kernels
 #   ci/test.sh -R '^unit/'          stage release only; ctest gets the arguments
 #   ci/test.sh --only STAGE         one stage; repeat the option for several
 #   ci/test.sh --full               every stage but kokkos4
+#   ci/test.sh --kokkos4            stage kokkos4 only
 #
 #   stage       does                                                                                      minutes on two cores
 #   release     builds the program and its tests, runs unit tests, scenarios, seeded defects, reports' and scripts' tests     11
 #   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++                    6
-#   openmp      compiles the kernels against Kokkos 4 with OpenMP                                                              1
+#   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
+#   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
-#   kokkos4     builds against Kokkos 4 with OpenMP, runs the kernels' tests and two scenarios                                 8
+#   kokkos4     builds against Kokkos 4 with OpenMP, runs the kernels' tests, and three folders of scenarios with two
+#               threads per rank, whose bits equal those of the release build                                                 15
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels tidy benchmarks asan tsan kokkos4)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels tidy benchmarks asan tsan) ;;
+    --kokkos4) stages+=(kokkos4) ;;
     --only)
       shift
       [[ -n ${1:-} && " ${known_stages[*]} " == *" $1 "* ]] || {
@@ -32,7 +36,7 @@ while (($#)); do
       stages+=("$1")
       ;;
     -h | --help)
-      sed -n '2,16s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
@@ -40,7 +44,7 @@ while (($#)); do
   shift
 done
 if ((!${#stages[@]})); then
-  stages=(release strict openmp)
+  stages=(release strict openmp cuda-kernels)
   ((!${#arguments[@]})) || stages=(release)
 fi
 
@@ -74,21 +78,40 @@ every_benchmark_once() {
   "$root/ci/build.sh" release lockstep_benchmarks || return
   OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep_benchmarks" --benchmark_min_time=0 >/dev/null
 }
+kernels_tests_of_openmp() {
+  "$root/ci/build.sh" kokkos4 kernels_tests || return
+  ctest --test-dir "$(build_folder kokkos4)" --output-on-failure --no-tests=error -R '^unit/kernels$'
+}
 # Threads within a kernel. Ranks are processes there: launches from several threads would wait for each other.
 tests_of_kokkos4() {
-  "$root/ci/build.sh" kokkos4 lockstep kernels_tests || return
-  ctest --test-dir "$(build_folder kokkos4)" --output-on-failure --no-tests=error -L backend "${arguments[@]}"
+  local bits
+  bits="$(build_folder kokkos4)/bits"
+  "$root/ci/build.sh" kokkos4 lockstep kernels_tests && "$root/ci/build.sh" release lockstep || return
+  rm -rf "$bits"
+  ctest --test-dir "$(build_folder kokkos4)" --output-on-failure --no-tests=error -L backend "${arguments[@]}" || return
+  # The tests/backend scenarios above left their hashes in bits/threads.
+  OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep" run 'replicate/*' 'training/*' 'state_dict/*' --launch process -q \
+    --trace-bits "$bits/serial" && "$root/build/bin/lockstep" compare --trace "$bits/serial" "$bits/threads"
+}
+cuda_kernels() {
+  if ! find_nvcc >/dev/null; then
+    say "cuda-kernels: skipped, because there is no nvcc on PATH, in \$CUDA_ROOT/bin or in /usr/local/cuda/bin"
+    return
+  fi
+  "$root/ci/build.sh" cuda-kernels
 }
 
 needed=(--tests)
 [[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
 [[ " ${stages[*]} " != *" openmp "* && " ${stages[*]} " != *" kokkos4 "* ]] || needed+=(--kokkos4)
+[[ " ${stages[*]} " != *" cuda-kernels "* ]] || needed+=(--cuda)
 "$root/ci/setup.sh" "${needed[@]}"
 for name in "${stages[@]}"; do
   case "$name" in
     release | asan | tsan) stage "$name" tests_of "$name" ;;
     strict) stage strict "$root/ci/build.sh" strict ;;
-    openmp) stage openmp "$root/ci/build.sh" kokkos4 lockstep_kernels ;;
+    openmp) stage openmp kernels_tests_of_openmp ;;
+    cuda-kernels) stage cuda-kernels cuda_kernels ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
     kokkos4) stage kokkos4 tests_of_kokkos4 ;;

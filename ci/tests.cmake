@@ -28,8 +28,10 @@ set(LOCKSTEP_SANITIZER_OPTIONS
     "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${PROJECT_SOURCE_DIR}/ci/tsan.supp")
 
 if(LOCKSTEP_BACKEND_TESTS)
-  # A build against another Kokkos: the kernels with two threads each, and ranks as processes.
-  lockstep_scenarios_test(backend 600 golden/single_group_replicate_w2 models/transformer --launch process)
+  # A build against another Kokkos: the kernels with two threads each, and ranks as processes. ci/test.sh compares the hashes in
+  # bits/threads with those of the release build.
+  lockstep_scenarios_test(backend 3600 replicate/* training/* state_dict/* --launch process
+                          --trace-bits ${CMAKE_BINARY_DIR}/bits/threads)
   set_property(TEST unit/kernels scenarios/backend APPEND PROPERTY ENVIRONMENT
     OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive OMP_PROC_BIND=false)
   set_property(TEST unit/kernels scenarios/backend APPEND PROPERTY LABELS backend)

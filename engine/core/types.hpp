@@ -35,14 +35,14 @@ DType promote(DType a, DType b);
 struct Half {
   std::uint16_t bits = 0;
   Half() = default;
-  explicit Half(float value);
-  operator float() const;
+  constexpr explicit Half(float value);
+  constexpr operator float() const;
 };
 struct BFloat16 {
   std::uint16_t bits = 0;
   BFloat16() = default;
-  explicit BFloat16(float value);
-  operator float() const;
+  constexpr explicit BFloat16(float value);
+  constexpr operator float() const;
 };
 static_assert(sizeof(Half) == 2 && sizeof(BFloat16) == 2);
 
@@ -127,8 +127,8 @@ decltype(auto) dispatch_all(DType dtype, F&& f) {
   }
 }
 
-// Bit-exact conversions in software.
-inline BFloat16::BFloat16(float value) {
+// Bit-exact conversions in software. They are constexpr, which lets compilers for devices use them.
+constexpr BFloat16::BFloat16(float value) {
   std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
   if ((word & 0x7fffffffu) > 0x7f800000u) {
     bits = static_cast<std::uint16_t>((word >> 16) | 0x0040u);
@@ -137,18 +137,18 @@ inline BFloat16::BFloat16(float value) {
   word += 0x7fffu + ((word >> 16) & 1u);
   bits = static_cast<std::uint16_t>(word >> 16);
 }
-inline BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
+constexpr BFloat16::operator float() const { return __builtin_bit_cast(float, static_cast<std::uint32_t>(bits) << 16); }
 
 // The conversions of Half have no branches, so that loops over them vectorize: they compute all cases and select one
 // with masks.
 namespace half_bits {
-inline std::uint32_t choose(bool yes, std::uint32_t a, std::uint32_t b) {
+constexpr std::uint32_t choose(bool yes, std::uint32_t a, std::uint32_t b) {
   const std::uint32_t mask = 0u - static_cast<std::uint32_t>(yes);
   return (a & mask) | (b & ~mask);
 }
 }  // namespace half_bits
 
-inline Half::Half(float value) {
+constexpr Half::Half(float value) {
   const std::uint32_t word = __builtin_bit_cast(std::uint32_t, value);
   const std::uint32_t sign = (word >> 16) & 0x8000u;
   const std::uint32_t magnitude = word & 0x7fffffffu;
@@ -162,7 +162,7 @@ inline Half::Half(float value) {
   half = half_bits::choose(magnitude > 0x7f800000u, 0x7e00u, half);   // quiet NaN
   bits = static_cast<std::uint16_t>(sign | half);
 }
-inline Half::operator float() const {
+constexpr Half::operator float() const {
   const std::uint32_t sign = static_cast<std::uint32_t>(bits & 0x8000u) << 16;
   const std::uint32_t magnitude = bits & 0x7fffu;
   const std::uint32_t normal = (magnitude << 13) + 0x38000000u;

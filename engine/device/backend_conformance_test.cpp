@@ -66,6 +66,21 @@ TEST_P(BackendPromises, PassPointersInOrderOfAccesses) {
   synchronize_all();
 }
 
+TEST_P(BackendPromises, HandTheExecutionOfTheStreamToBodies) {
+  const MemoryPtr memory = allocate(device(), 64);
+  Stream& compute = current_stream(device());
+  const bool on_host = capabilities_of(device()).runs_on_host;
+  EXPECT_EQ(compute.execution().space == Space::host, on_host);
+  std::atomic<int> seen = 0;
+  const auto look = [&seen, expected = compute.execution()](const Pointers& p) {
+    if (p.execution().space == expected.space && p.execution().stream == expected.stream) ++seen;
+  };
+  launch(compute, "look", {full_access(memory, Mode::read)}, look);
+  launch_deferred(compute, "halves", std::vector<Access>{full_access(memory, Mode::read)}, look, look);
+  compute.synchronize();
+  EXPECT_EQ(seen, 3);
+}
+
 TEST_P(BackendPromises, RejectRangesOutsideTheBlock) {
   const MemoryPtr memory = allocate(device(), 100);
   memory->label = "fc1.weight";

@@ -26,7 +26,7 @@ namespace {
 }  // namespace
 
 Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
-  Pointers pointers;
+  Pointers pointers(stream.execution_);
   StreamState& state = *stream.state_;
   OrderCheck& order = state.runtime->order();
   const bool check = order.on();

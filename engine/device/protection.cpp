@@ -139,6 +139,11 @@ OpenMemory::~OpenMemory() {
   if (--of.num_open == 0) set_pages(of, PROT_NONE);
 }
 
+bool has_rights_of_its_own() {
+  const State& of = state();
+  return of.kind == Protection::keys && (rights_of_thread() & of.denied) == 0;
+}
+
 HostWorld::Region protected_region_with(const void* address) {
   const State& of = state();
   for (int i = 0; i < of.num_regions.load(); ++i)

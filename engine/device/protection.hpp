@@ -1,9 +1,12 @@
 // Protects the memory of sim from the host: an access outside a launch ends the process, as on a device. The message
-// names the block (fault.hpp). Internal to engine/device, except protection() and describe().
+// names the block (fault.hpp). Internal to engine/device, except protection(), describe() and the rights of helper
+// threads.
 //
 // The processor's protection keys do it where it has them: a thread opens the memory for itself in two instructions.
 // Elsewhere the environment variable LOCKSTEP_PROTECT_SIM=pages protects the pages by system calls while no thread has
 // them open. That is slow, and meant for debugging. LOCKSTEP_PROTECT_SIM=off turns both off.
+//
+// Threads of a kernel have no rights of their own: the kernel hands them those of its launch (with_rights).
 #pragma once
 
 #include <cstddef>
@@ -35,6 +38,16 @@ class OpenMemory {
  private:
   unsigned previous_ = 0;  // the thread's rights, with keys
 };
+
+// With keys: whether this thread has protected memory open. Without, all threads have the same rights, and it is false.
+bool has_rights_of_its_own();
+// Calls f() on a helper thread of a launch, whose thread had rights of its own or not.
+template <class F>
+void with_rights(bool open, F&& f) {
+  if (!open) return f();
+  const OpenMemory scope;
+  f();
+}
 
 // The protected region that contains the address; an empty region if none does. May be called by a signal handler.
 HostWorld::Region protected_region_with(const void* address);

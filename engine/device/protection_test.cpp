@@ -1,5 +1,7 @@
 #include "engine/device/protection.hpp"
 
+#include <functional>
+#include <future>
 #include <thread>
 
 #include "gmock/gmock.h"
@@ -58,6 +60,28 @@ TEST_F(ProtectionDeathTest, ScopesNestAndEnd) {
     EXPECT_EQ(address[8], std::byte{7});
   }
   EXPECT_DEATH(address[8] = std::byte{1}, "");
+}
+
+TEST_F(ProtectionDeathTest, ThreadsOfAKernelGetTheRightsOfItsLaunch) {
+  if (protection() != Protection::keys) GTEST_SKIP() << "threads have rights of their own with protection keys only";
+  OneRank rank;
+  const MemoryPtr memory = allocate(sim, 64);
+  EXPECT_FALSE(has_rights_of_its_own());
+  // The thread is older than the launch, like those of a pool: a new one has the rights of the thread that starts it.
+  const auto launch_with = [&memory](bool hands_rights) {
+    std::promise<std::function<void()>> work;
+    std::thread helper([&work] { work.get_future().get()(); });
+    launch(current_stream(sim), "helped", {full_access(memory, Mode::write)}, [&](const Pointers& p) {
+      const bool open = has_rights_of_its_own() && hands_rights;
+      work.set_value([open, to = p.as<int>(0)] { with_rights(open, [to] { *to = 7; }); });
+      helper.join();
+    });
+  };
+  launch_with(true);
+  int value = 0;
+  read_to_host(&value, *memory, 0, sizeof value);
+  EXPECT_EQ(value, 7);
+  EXPECT_DEATH(launch_with(false), "");
 }
 
 TEST_F(ProtectionDeathTest, CopiesAndHostAccessesStillWork) {

@@ -20,6 +20,9 @@ class Queue {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
+  // Where the kernels of its items run, the same for all items.
+  virtual Execution execution() const { return Space::host; }
+
   // ---- host: new items. Each rethrows an earlier failure of an item.
   // An item that runs after all items so far. `may_block`: it waits for something other than the rank's own threads.
   virtual void issue(Body body, Pointers pointers, bool may_block) = 0;

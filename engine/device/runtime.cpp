@@ -61,6 +61,7 @@ Stream& Runtime::stream(Device device, Role role) {
     made->state_ =
         std::make_shared<StreamState>(&state.backend->arena(), state.backend->open_queue(made->name(), activity_));
     made->queue_ = made->state_->queue.get();
+    made->execution_ = made->queue_->execution();
     made->state_->runtime = this;
     made->state_->name = made->name();
     order_.add_stream(made->state_->clock, made->name());

@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "engine/device/device.hpp"
+#include "engine/device/execution.hpp"
 
 namespace lockstep::device {
 
@@ -48,10 +49,13 @@ struct Access {
   Mode mode = Mode::read;
 };
 
-// The start addresses of the accessed ranges, in the order of the accesses. Null for an access of 0 bytes.
+// The start addresses of the accessed ranges, in the order of the accesses, and where kernels run. Null for an access
+// of 0 bytes.
 class Pointers {
  public:
   static constexpr std::size_t num_inline = 8;
+  explicit Pointers(const Execution& execution = {}) : execution_(execution) {}
+  const Execution& execution() const { return execution_; }
   template <class T>
   T* as(std::size_t i) const {
     return reinterpret_cast<T*>(at(i));
@@ -70,6 +74,7 @@ class Pointers {
   std::byte* inline_[num_inline] = {};
   std::vector<std::byte*> more_;
   std::size_t size_ = 0;
+  Execution execution_;
 };
 
 class Event;
@@ -83,7 +88,8 @@ class Stream {
   int id() const { return id_; }  // unique within the rank; index into the order check's clocks
   std::string name() const;       // "cpu/compute"
   bool runs_inline() const { return inline_; }
-  bool is_instrumented() const { return instrumented_; }  // poison mode or a trace wraps each launch
+  const Execution& execution() const { return execution_; }  // of the kernels of its launches
+  bool is_instrumented() const { return instrumented_; }     // poison mode or a trace wraps each launch
 
   Event record();                 // returns an event that completes when all launches so far have run
   void wait(const Event& event);  // later launches run after the event
@@ -98,6 +104,7 @@ class Stream {
   int id_ = 0;
   bool inline_ = true;
   bool instrumented_ = false;
+  Execution execution_;
   Queue* queue_ = nullptr;              // of state_
   std::shared_ptr<StreamState> state_;  // shared with events
 

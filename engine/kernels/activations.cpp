@@ -62,7 +62,12 @@ struct KeepScaled {
   const bool* keep;
   Rows<3> rows;
   ComputeType<T> factor;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    const RowElement<3> of(rows, index);
+    out[of.at[0]] = static_cast<T>(
+        math::choose(keep + of.at[2], static_cast<ComputeType<T>>(a[of.at[1]]) * factor, ComputeType<T>(0)));
+  }
+  void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<3> at(rows, index);
     T* const to = out + at.start[0];
@@ -83,28 +88,28 @@ struct KeepScaled {
 
 }  // namespace
 
-void gelu(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::gelu", out, a, Gelu{}); }
-void gelu_backward(Space space, const View& out, const View& grad, const View& a) {
-  binary_floating(space, "lockstep::gelu_backward", out, grad, a, GeluBackward{});
+void gelu(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::gelu", out, a, Gelu{}); }
+void gelu_backward(Execution on, const View& out, const View& grad, const View& a) {
+  binary_floating(on, "lockstep::gelu_backward", out, grad, a, GeluBackward{});
 }
-void tanh(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::tanh", out, a, Tanh{}); }
-void tanh_backward(Space space, const View& out, const View& grad, const View& result) {
-  binary_floating(space, "lockstep::tanh_backward", out, grad, result, TanhBackward{});
+void tanh(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::tanh", out, a, Tanh{}); }
+void tanh_backward(Execution on, const View& out, const View& grad, const View& result) {
+  binary_floating(on, "lockstep::tanh_backward", out, grad, result, TanhBackward{});
 }
-void sigmoid(Space space, const View& out, const View& a) {
-  unary_floating(space, "lockstep::sigmoid", out, a, Sigmoid{});
+void sigmoid(Execution on, const View& out, const View& a) {
+  unary_floating(on, "lockstep::sigmoid", out, a, Sigmoid{});
 }
-void sigmoid_backward(Space space, const View& out, const View& grad, const View& result) {
-  binary_floating(space, "lockstep::sigmoid_backward", out, grad, result, SigmoidBackward{});
+void sigmoid_backward(Execution on, const View& out, const View& grad, const View& result) {
+  binary_floating(on, "lockstep::sigmoid_backward", out, grad, result, SigmoidBackward{});
 }
-void erf(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::erf", out, a, Erf{}); }
+void erf(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::erf", out, a, Erf{}); }
 
-void keep_scaled(Space space, const View& out, const View& a, const View& keep, double factor) {
+void keep_scaled(Execution on, const View& out, const View& a, const View& keep, double factor) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &keep.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::keep_scaled", num_row_tiles(rows),
-        KeepScaled<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const bool*>(keep.data),
-                      rows, static_cast<ComputeType<T>>(factor)});
+    run_rows(on, "lockstep::keep_scaled", rows,
+             KeepScaled<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data),
+                           static_cast<const bool*>(keep.data), rows, static_cast<ComputeType<T>>(factor)});
   });
 }
 

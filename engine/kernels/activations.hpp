@@ -9,15 +9,15 @@
 
 namespace lockstep::kernels {
 
-void gelu(Space space, const View& out, const View& a);  // 0.5 x (1 + erf(x / sqrt(2)))
-void gelu_backward(Space space, const View& out, const View& grad, const View& a);
-void tanh(Space space, const View& out, const View& a);
-void tanh_backward(Space space, const View& out, const View& grad, const View& result);
-void sigmoid(Space space, const View& out, const View& a);
-void sigmoid_backward(Space space, const View& out, const View& grad, const View& result);
-void erf(Space space, const View& out, const View& a);
+void gelu(Execution on, const View& out, const View& a);  // 0.5 x (1 + erf(x / sqrt(2)))
+void gelu_backward(Execution on, const View& out, const View& grad, const View& a);
+void tanh(Execution on, const View& out, const View& a);
+void tanh_backward(Execution on, const View& out, const View& grad, const View& result);
+void sigmoid(Execution on, const View& out, const View& a);
+void sigmoid_backward(Execution on, const View& out, const View& grad, const View& result);
+void erf(Execution on, const View& out, const View& a);
 
 // a * factor where `keep` (bool) is true, otherwise 0. The factor is rounded to the computation type.
-void keep_scaled(Space space, const View& out, const View& a, const View& keep, double factor);
+void keep_scaled(Execution on, const View& out, const View& a, const View& keep, double factor);
 
 }  // namespace lockstep::kernels

@@ -7,80 +7,74 @@ namespace {
 
 struct Add {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a + b);
   }
 };
 struct Sub {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a - b);
   }
 };
 struct Mul {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a * b);
   }
 };
 struct Div {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a / b;
   }
 };
 // The result is NaN if either operand is.
 struct Maximum {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a > b || a != a ? a : b;
   }
 };
 struct Minimum {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return a < b || a != a ? a : b;
   }
 };
 struct AddScaled {
   double factor;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a, T b) const {
     return static_cast<T>(a + static_cast<T>(static_cast<T>(factor) * b));
   }
 };
 struct ReluBackward {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T grad, T result) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T result) const {
     return result > T(0) ? grad : T(0);
   }
 };
 
 }  // namespace
 
-void add(Space space, const View& out, const View& a, const View& b) {
-  binary(space, "lockstep::add", out, a, b, Add{});
+void add(Execution on, const View& out, const View& a, const View& b) { binary(on, "lockstep::add", out, a, b, Add{}); }
+void sub(Execution on, const View& out, const View& a, const View& b) { binary(on, "lockstep::sub", out, a, b, Sub{}); }
+void mul(Execution on, const View& out, const View& a, const View& b) { binary(on, "lockstep::mul", out, a, b, Mul{}); }
+void div(Execution on, const View& out, const View& a, const View& b) {
+  binary_floating(on, "lockstep::div", out, a, b, Div{});
 }
-void sub(Space space, const View& out, const View& a, const View& b) {
-  binary(space, "lockstep::sub", out, a, b, Sub{});
+void maximum(Execution on, const View& out, const View& a, const View& b) {
+  binary(on, "lockstep::maximum", out, a, b, Maximum{});
 }
-void mul(Space space, const View& out, const View& a, const View& b) {
-  binary(space, "lockstep::mul", out, a, b, Mul{});
+void minimum(Execution on, const View& out, const View& a, const View& b) {
+  binary(on, "lockstep::minimum", out, a, b, Minimum{});
 }
-void div(Space space, const View& out, const View& a, const View& b) {
-  binary_floating(space, "lockstep::div", out, a, b, Div{});
+void add_scaled(Execution on, const View& out, const View& a, const View& b, double factor) {
+  binary(on, "lockstep::add_scaled", out, a, b, AddScaled{factor});
 }
-void maximum(Space space, const View& out, const View& a, const View& b) {
-  binary(space, "lockstep::maximum", out, a, b, Maximum{});
-}
-void minimum(Space space, const View& out, const View& a, const View& b) {
-  binary(space, "lockstep::minimum", out, a, b, Minimum{});
-}
-void add_scaled(Space space, const View& out, const View& a, const View& b, double factor) {
-  binary(space, "lockstep::add_scaled", out, a, b, AddScaled{factor});
-}
-void relu_backward(Space space, const View& out, const View& grad, const View& result) {
-  binary_floating(space, "lockstep::relu_backward", out, grad, result, ReluBackward{});
+void relu_backward(Execution on, const View& out, const View& grad, const View& result) {
+  binary_floating(on, "lockstep::relu_backward", out, grad, result, ReluBackward{});
 }
 
 }  // namespace lockstep::kernels

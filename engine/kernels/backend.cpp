@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -14,6 +17,7 @@
 
 #include "engine/core/checked.hpp"
 #include "engine/core/text.hpp"
+#include "engine/device/protection.hpp"
 #include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
 
@@ -77,6 +81,7 @@ void finalize() {
   const std::lock_guard lock(start_mutex());
   if (!is_initialized()) return;
   started.store(false, std::memory_order_release);
+  cuda::forget_instances();
   Kokkos::finalize();
 }
 
@@ -89,9 +94,63 @@ bool loops_go_through_kokkos() { return !host_is_serial || Kokkos::Profiling::pr
 
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index)) {
-  Kokkos::parallel_for(
-      label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count),
-      KOKKOS_LAMBDA(std::int64_t index) { call(functor, index); });
+  const bool open = device::has_rights_of_its_own();
+  Kokkos::parallel_for(label, Kokkos::RangePolicy<HostBackend, Kokkos::IndexType<std::int64_t>>(0, count),
+                       [=](std::int64_t index) { device::with_rights(open, [=] { call(functor, index); }); });
+}
+
+namespace {
+
+using TeamCall = void (*)(const void* functor, const HostTeam& team);
+constexpr std::size_t scratch_alignment = 64;
+
+// Teams of plain threads: any number, on any backend.
+void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_bytes, const void* functor,
+                      TeamCall call) {
+  std::vector<std::byte> memory(scratch_bytes + scratch_alignment, std::byte{0xff});
+  void* scratch = memory.data();
+  std::size_t room = memory.size();
+  LOCKSTEP_CHECK(std::align(scratch_alignment, scratch_bytes, scratch, room), "scratch of ", scratch_bytes, " bytes");
+  std::barrier<> barrier(team_size);
+  const auto wait = [](const void* at) { static_cast<std::barrier<>*>(const_cast<void*>(at))->arrive_and_wait(); };
+  const bool open = device::has_rights_of_its_own();
+  std::vector<std::thread> threads;
+  threads.reserve(static_cast<std::size_t>(team_size));
+  for (int rank = 0; rank < team_size; ++rank)
+    threads.emplace_back([=, &barrier] {
+      device::with_rights(open, [=, &barrier] {
+        for (std::int64_t index = 0; index < count; ++index) {
+          call(functor, HostTeam(index, rank, team_size, static_cast<std::byte*>(scratch), &barrier, wait));
+          barrier.arrive_and_wait();
+        }
+      });
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+
+void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
+                   TeamCall call) {
+  if (!is_initialized()) initialize();
+  if (on.team_size > 0) return teams_of_threads(on.team_size, count, scratch_bytes, functor, call);
+  using Policy = Kokkos::TeamPolicy<HostBackend>;
+  using Member = Policy::member_type;
+  const int bytes = static_cast<int>(scratch_bytes + scratch_alignment);
+  LOCKSTEP_CHECK(count <= std::numeric_limits<int>::max(), label, ": ", count, " teams");
+  Policy policy(static_cast<int>(count), Kokkos::AUTO);
+  policy.set_scratch_size(0, Kokkos::PerTeam(bytes));
+  const bool open = device::has_rights_of_its_own();
+  Kokkos::parallel_for(label, policy, [=](const Member& member) {
+    void* scratch = member.team_scratch(0).get_shmem(bytes);
+    std::size_t room = scratch_bytes + scratch_alignment;
+    std::align(scratch_alignment, scratch_bytes, scratch, room);
+    const auto wait = [](const void* at) { static_cast<const Member*>(at)->team_barrier(); };
+    device::with_rights(open, [&] {
+      call(functor, HostTeam(member.league_rank(), member.team_rank(), member.team_size(),
+                             static_cast<std::byte*>(scratch), &member, wait));
+    });
+  });
 }
 
 int blas_threads() { return openblas_get_num_threads(); }

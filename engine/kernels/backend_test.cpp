@@ -58,10 +58,14 @@ TEST(Backend, NamesMissingEnvironmentVariables) {
   EXPECT_FALSE(lacks("OPENBLAS_CORETYPE"));
 }
 
+#ifndef KOKKOS_ENABLE_CUDA
 TEST(Backend, RejectsAnUnavailableBackend) {
-  std::vector<float> a(4, 1.0f), out(4);
+  std::vector<float> a(4, 1.0f), out(4), square(4);
   EXPECT_THROW(add(Space::cuda, view_of(out), view_of(a), view_of(a)), UnsupportedError);
+  EXPECT_THROW(sum(Space::cuda, view_of(out, Dims{}), view_of(a), 1), UnsupportedError);
+  EXPECT_THROW(matmul(Space::cuda, view_of(square, {2, 2}), view_of(a, {2, 2}), view_of(a, {2, 2})), UnsupportedError);
 }
+#endif
 
 std::mutex label_mutex;
 std::set<std::string> labels;
@@ -98,7 +102,10 @@ TEST(Backend, PrefixesAllLabels) {
   std::vector<float> m(64), v(64);
   const AdamItem adam_item{to, x, view_of(m), view_of(v), 1};
   adam(host, {&adam_item, 1}, {});
+  sum(Space::portable, scalar, x, 1);
+  matmul(Space::portable, view_of(out, {8, 8}), view_of(a, {8, 8}), view_of(b, {8, 8}));
   Kokkos::Tools::Experimental::set_begin_parallel_for_callback(nullptr);
+  EXPECT_THAT(labels, testing::Contains("lockstep::matmul"));
   EXPECT_GE(labels.size(), 30u);
   EXPECT_TRUE(finite);
   EXPECT_THAT(labels, testing::Each(testing::StartsWith("lockstep::")));

@@ -13,6 +13,18 @@ namespace {
 // Never a class: targets are checked before.
 constexpr std::int64_t no_target = std::numeric_limits<std::int64_t>::min();
 
+// Whether the target of a row is neither a class nor ignored.
+struct OutOfRange {
+  const std::int64_t* targets;
+  std::int64_t classes;
+  std::int64_t ignored;
+  bool ignores;
+  KOKKOS_FUNCTION bool operator()(std::int64_t row) const {
+    const std::int64_t target = targets[row];
+    return (target < 0 || target >= classes) && !(ignores && target == ignored);
+  }
+};
+
 template <class T>
 struct ClassLosses {
   using C = ComputeType<T>;
@@ -22,14 +34,26 @@ struct ClassLosses {
   const std::int64_t* targets;
   std::int64_t classes;
   std::int64_t ignored;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t row = team.index();
+    const T* const x = logits + row * classes;
+    const C top = team_largest<C>(team, classes, [=](std::int64_t i) { return static_cast<C>(x[i]); });
+    const C sum = team_sum<C>(team, classes, [=](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    if (team.rank() == 0) store(row, top, sum);
+  }
+  KOKKOS_INLINE_FUNCTION void store(std::int64_t row, C top, C sum) const {
+    const C log_sum = std::log(sum);
+    const std::int64_t target = targets[row];
+    losses[row] = target == ignored ? C(0) : log_sum - (static_cast<C>(logits[row * classes + target]) - top);
+    log_sums[row] = log_sum + top;
+  }
+  void operator()(std::int64_t row) const {
     const T* const x = logits + row * classes;
     const C top = largest<C>(classes, [x](std::int64_t i) { return static_cast<C>(x[i]); });
     const C sum = ordered_sum<C>(classes, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
-    const C log_sum = std::log(sum);
-    const std::int64_t target = targets[row];
-    losses[row] = target == ignored ? C(0) : log_sum - (static_cast<C>(x[target]) - top);
-    log_sums[row] = log_sum + top;
+    store(row, top, sum);
   }
 };
 
@@ -42,7 +66,18 @@ struct ClassSums {
   const std::int64_t* targets;
   const C* tops;
   std::int64_t classes;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t row = team.index();
+    const T* const x = logits + row * classes;
+    const C top = tops[row];
+    const C sum = team_sum<C>(team, classes, [=](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    if (team.rank() != 0) return;
+    sums[row] = sum;
+    picked[row] = targets[row] < 0 ? C(0) : static_cast<C>(x[targets[row]]);
+  }
+  void operator()(std::int64_t row) const {
     const T* const x = logits + row * classes;
     const C top = tops[row];
     sums[row] = ordered_sum<C>(classes, [x, top](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
@@ -64,12 +99,18 @@ struct ClassLossesBackward {
   const C* weights;
   const C* total;
   std::int64_t ignored;
-  KOKKOS_FUNCTION C factor(std::int64_t row) const {
+  KOKKOS_INLINE_FUNCTION C factor(std::int64_t row) const {
     if (targets[row] == ignored) return C(0);
     const C weight = weights ? weights[row] : C(1);
     return static_cast<C>(grad[row * grad_step]) * weight / (total ? *total : divisor);
   }
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    const std::int64_t row = index / classes, target = targets[row];
+    const C power = math::exp(static_cast<C>(logits[index]) - log_sums[row]);
+    const bool is_target = index - row * classes == target && target != ignored;
+    out[index] = static_cast<T>((is_target ? power - C(1) : power) * factor(row));
+  }
+  void operator()(std::int64_t row) const {
     const T* const x = logits + row * classes;
     T* const to = out + row * classes;
     const C by = factor(row);
@@ -115,64 +156,67 @@ T* data_of(const V& view) {
 
 }  // namespace
 
-void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets,
+void class_losses(Execution on, const View& losses, const View& log_sums, const View& logits, const View& targets,
                   std::optional<std::int64_t> ignored) {
   const std::int64_t classes = logits.sizes.back();
   const auto* const target = data_of<const std::int64_t>(targets);
-  for (std::int64_t i = 0; i < num_elements(targets); ++i)
-    if ((target[i] < 0 || target[i] >= classes) && target[i] != ignored)
-      throw Error(
-          str("cross_entropy: target ", target[i], " of row ", i, " is out of range for ", classes, " classes"),
-          str("give targets from 0 to ", classes - 1, ignored ? str(", or ", *ignored, " to ignore a row") : ""));
+  const std::int64_t rows = num_elements(targets);
+  const std::int64_t bad = first_index(on, "lockstep::check_targets", rows,
+                                       OutOfRange{target, classes, ignored.value_or(0), ignored.has_value()});
+  if (bad < rows)
+    throw Error(str("cross_entropy: target ", value_at(on, target + bad), " of row ", bad, " is out of range for ",
+                    classes, " classes"),
+                str("give targets from 0 to ", classes - 1, ignored ? str(", or ", *ignored, " to ignore a row") : ""));
   dispatch_floating(logits.dtype, [&]<class T>() {
     using C = ComputeType<T>;
-    run(space, "lockstep::class_losses", num_elements(targets),
-        ClassLosses<T>{data_of<C>(losses), data_of<C>(log_sums), data_of<const T>(logits), target, classes,
-                       ignored.value_or(no_target)});
+    run_teams(on, "lockstep::class_losses", rows,
+              ClassLosses<T>{data_of<C>(losses), data_of<C>(log_sums), data_of<const T>(logits), target, classes,
+                             ignored.value_or(no_target)});
   });
 }
 
-void class_sums(Space space, const View& sums, const View& picked, const View& logits, const View& targets,
+void class_sums(Execution on, const View& sums, const View& picked, const View& logits, const View& targets,
                 const View& tops) {
   dispatch_floating(logits.dtype, [&]<class T>() {
     using C = ComputeType<T>;
-    run(space, "lockstep::class_sums", num_elements(targets),
-        ClassSums<T>{data_of<C>(sums), data_of<C>(picked), data_of<const T>(logits),
-                     data_of<const std::int64_t>(targets), data_of<const C>(tops), logits.sizes.back()});
+    run_teams(on, "lockstep::class_sums", num_elements(targets),
+              ClassSums<T>{data_of<C>(sums), data_of<C>(picked), data_of<const T>(logits),
+                           data_of<const std::int64_t>(targets), data_of<const C>(tops), logits.sizes.back()});
   });
 }
 
-void class_weights(Space space, const View& out, const View& targets, const View& weights,
+void class_weights(Execution on, const View& out, const View& targets, const View& weights,
                    std::optional<std::int64_t> ignored) {
   const auto run_on = [&]<class T>() {
     using C = ComputeType<T>;
-    run(space, "lockstep::class_weights", num_elements(targets),
+    run(on, "lockstep::class_weights", num_elements(targets),
         ClassWeights<T>{data_of<C>(out), data_of<const std::int64_t>(targets), data_of<const T>(weights),
                         ignored.value_or(no_target)});
   };
   dispatch_floating(weights.data ? weights.dtype : out.dtype, run_on);
 }
 
-void weigh_class_losses(Space space, const View& losses, const View& weights, const View& targets,
+void weigh_class_losses(Execution on, const View& losses, const View& weights, const View& targets,
                         std::optional<std::int64_t> ignored) {
   dispatch_floating(losses.dtype, [&]<class T>() {
     using C = ComputeType<T>;
-    run(space, "lockstep::weigh_class_losses", num_elements(targets),
+    run(on, "lockstep::weigh_class_losses", num_elements(targets),
         WeighedLosses<C>{data_of<C>(losses), data_of<const C>(weights), data_of<const std::int64_t>(targets),
                          ignored.value_or(no_target)});
   });
 }
 
-void class_losses_backward(Space space, const View& out, const View& logits, const View& log_sums, const View& targets,
+void class_losses_backward(Execution on, const View& out, const View& logits, const View& log_sums, const View& targets,
                            const View& grad, const ClassLossGradient& by) {
   dispatch_floating(logits.dtype, [&]<class T>() {
     using C = ComputeType<T>;
-    run(space, "lockstep::class_losses_backward", num_elements(targets),
+    run(on, "lockstep::class_losses_backward", num_elements(targets),
         ClassLossesBackward<T>{data_of<T>(out), data_of<const T>(logits), data_of<const C>(log_sums),
                                data_of<const std::int64_t>(targets), data_of<const T>(grad), logits.sizes.back(),
                                static_cast<C>(by.divisor), num_elements(grad) == num_elements(targets) ? 1 : 0,
                                data_of<const C>(by.weights), data_of<const C>(by.total),
-                               by.ignored.value_or(no_target)});
+                               by.ignored.value_or(no_target)},
+        num_elements(logits));
   });
 }
 

@@ -8,25 +8,25 @@ namespace {
 
 struct Equal {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a == b;
   }
 };
 struct NotEqual {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a != b;
   }
 };
 struct Less {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a < b;
   }
 };
 struct LessEqual {
   template <class T>
-  KOKKOS_INLINE_FUNCTION bool operator()(T a, T b) const {
+  KOKKOS_FORCEINLINE_FUNCTION bool operator()(T a, T b) const {
     return a <= b;
   }
 };
@@ -38,7 +38,12 @@ struct CompareKernel {
   const T* a;
   const T* b;
   Rows<3> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    using C = ComputeType<T>;
+    const RowElement<3> of(rows, index);
+    out[of.at[0]] = op(static_cast<C>(a[of.at[1]]), static_cast<C>(b[of.at[2]]));
+  }
+  void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<3> at(rows, index);
     const Op f = op;
@@ -55,12 +60,12 @@ struct CompareKernel {
   }
 };
 template <class Op>
-void compare_with(Space space, const View& out, const View& a, const View& b, Op op) {
+void compare_with(Execution on, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
   dispatch_all(a.dtype, [&]<class T>() {
-    run(space, "lockstep::compare", num_row_tiles(rows),
-        CompareKernel<T, Op>{op, static_cast<bool*>(out.data), static_cast<const T*>(a.data),
-                             static_cast<const T*>(b.data), rows});
+    run_rows(on, "lockstep::compare", rows,
+             CompareKernel<T, Op>{op, static_cast<bool*>(out.data), static_cast<const T*>(a.data),
+                                  static_cast<const T*>(b.data), rows});
   });
 }
 
@@ -72,7 +77,11 @@ struct WhereKernel {
   const Word* a;
   const Word* b;
   Rows<4> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    const RowElement<4> of(rows, index);
+    out[of.at[0]] = condition[of.at[1]] ? a[of.at[2]] : b[of.at[3]];
+  }
+  void operator()(std::int64_t index) const {
     const RowTile<4> at(rows, index);
     Word* const to = out + at.start[0];
     const bool* const yes = condition + at.start[1];
@@ -93,11 +102,11 @@ struct WhereKernel {
   }
 };
 template <class Word>
-void where_words(Space space, const View& out, const View& condition, const View& a, const View& b) {
+void where_words(Execution on, const View& out, const View& condition, const View& a, const View& b) {
   const Rows<4> rows = make_rows<4>(out.sizes, {&out.strides, &condition.strides, &a.strides, &b.strides});
-  run(space, "lockstep::where", num_row_tiles(rows),
-      WhereKernel<Word>{static_cast<Word*>(out.data), static_cast<const bool*>(condition.data),
-                        static_cast<const Word*>(a.data), static_cast<const Word*>(b.data), rows});
+  run_rows(on, "lockstep::where", rows,
+           WhereKernel<Word>{static_cast<Word*>(out.data), static_cast<const bool*>(condition.data),
+                             static_cast<const Word*>(a.data), static_cast<const Word*>(b.data), rows});
 }
 
 template <class T>
@@ -107,7 +116,38 @@ struct ExtremesKernel {
   const T* a;
   std::int64_t length;
   bool largest;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::int64_t num_slots = 128;
+  static constexpr std::size_t scratch_bytes = sizeof(std::int64_t[num_slots]);
+
+  // Whether element i comes before element j of the row: NaN first, then by size, then by position.
+  KOKKOS_INLINE_FUNCTION bool precedes(const T* x, std::int64_t i, std::int64_t j) const {
+    const auto left = static_cast<ComputeType<T>>(x[i]), right = static_cast<ComputeType<T>>(x[j]);
+    if (left != left || right != right) return left != left && (right == right || i < j);
+    if (left == right) return i < j;
+    return largest ? left > right : left < right;
+  }
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t row = team.index(), n = length;
+    const T* const x = a + row * n;
+    auto* const found = reinterpret_cast<std::int64_t*>(team.scratch());
+    for_each_of(team, num_slots, [&](std::int64_t slot) {
+      std::int64_t best = slot < n ? slot : 0;
+      for (std::int64_t i = slot; i < n; i += num_slots) best = precedes(x, i, best) ? i : best;
+      found[slot] = best;
+    });
+    for (std::int64_t half = num_slots / 2; half > 0; half /= 2) {
+      team.barrier();
+      for_each_of(team, half, [&](std::int64_t i) {
+        found[i] = precedes(x, found[i + half], found[i]) ? found[i + half] : found[i];
+      });
+    }
+    team.barrier();
+    if (team.rank() != 0) return;
+    if (values) values[row] = x[found[0]];
+    if (indices) indices[row] = found[0];
+  }
+  void operator()(std::int64_t row) const {
     using C = ComputeType<T>;
     const T* const x = a + row * length;
     std::int64_t found = 0;
@@ -126,42 +166,42 @@ struct ExtremesKernel {
 
 }  // namespace
 
-void compare(Space space, const View& out, const View& a, const View& b, Comparison comparison) {
+void compare(Execution on, const View& out, const View& a, const View& b, Comparison comparison) {
   switch (comparison) {
     case Comparison::eq:
-      return compare_with(space, out, a, b, Equal{});
+      return compare_with(on, out, a, b, Equal{});
     case Comparison::ne:
-      return compare_with(space, out, a, b, NotEqual{});
+      return compare_with(on, out, a, b, NotEqual{});
     case Comparison::lt:
-      return compare_with(space, out, a, b, Less{});
+      return compare_with(on, out, a, b, Less{});
     case Comparison::le:
-      return compare_with(space, out, a, b, LessEqual{});
+      return compare_with(on, out, a, b, LessEqual{});
     case Comparison::gt:
-      return compare_with(space, out, b, a, Less{});
+      return compare_with(on, out, b, a, Less{});
     case Comparison::ge:
-      return compare_with(space, out, b, a, LessEqual{});
+      return compare_with(on, out, b, a, LessEqual{});
   }
 }
 
-void where(Space space, const View& out, const View& condition, const View& a, const View& b) {
+void where(Execution on, const View& out, const View& condition, const View& a, const View& b) {
   switch (size_of(out.dtype)) {
     case 1:
-      return where_words<std::uint8_t>(space, out, condition, a, b);
+      return where_words<std::uint8_t>(on, out, condition, a, b);
     case 2:
-      return where_words<std::uint16_t>(space, out, condition, a, b);
+      return where_words<std::uint16_t>(on, out, condition, a, b);
     case 4:
-      return where_words<std::uint32_t>(space, out, condition, a, b);
+      return where_words<std::uint32_t>(on, out, condition, a, b);
     default:
-      return where_words<std::uint64_t>(space, out, condition, a, b);
+      return where_words<std::uint64_t>(on, out, condition, a, b);
   }
 }
 
-void extremes(Space space, const View& values, const View& indices, const View& a, bool largest) {
+void extremes(Execution on, const View& values, const View& indices, const View& a, bool largest) {
   const std::int64_t length = a.sizes.empty() ? 1 : a.sizes.back();
   dispatch_all(a.dtype, [&]<class T>() {
-    run(space, "lockstep::extremes", num_elements(a) / length,
-        ExtremesKernel<T>{static_cast<T*>(values.data), static_cast<std::int64_t*>(indices.data),
-                          static_cast<const T*>(a.data), length, largest});
+    run_teams(on, "lockstep::extremes", num_elements(a) / length,
+              ExtremesKernel<T>{static_cast<T*>(values.data), static_cast<std::int64_t*>(indices.data),
+                                static_cast<const T*>(a.data), length, largest});
   });
 }
 

@@ -14,14 +14,14 @@ namespace {
 template <class To>
 struct Cast {
   template <class T>
-  KOKKOS_INLINE_FUNCTION To operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION To operator()(T x) const {
     return static_cast<To>(x);
   }
 };
 
 struct Identity {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x;
   }
 };
@@ -31,7 +31,8 @@ struct FillKernel {
   T* out;
   T value;
   Rows<1> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const { out[RowElement<1>(rows, index).at[0]] = value; }
+  void operator()(std::int64_t index) const {
     const RowTile<1> at(rows, index);
     T* const to = out + at.start[0];
     const T v = value;
@@ -50,7 +51,7 @@ struct RepeatKernel {
   Word* out;
   const Word* a;
   Rows<2> rows;  // along a row, out has stride 1 and a has stride 0
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  void operator()(std::int64_t index) const {
     const RowTile<2> at(rows, index);
     Word* const to = out + at.start[0];
     const Word value = a[at.start[1]];
@@ -69,27 +70,58 @@ struct TransposeKernel {
   int across;
   std::int64_t tiles_along, tiles_across;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  // One tile: n elements along the rows, m of the outer dim `across`.
+  struct Square {
+    Word* to;
+    const Word* from;
+    std::int64_t n, m;
+  };
+  KOKKOS_FORCEINLINE_FUNCTION Square square_at(std::int64_t index) const {
     const std::int64_t along = index % tiles_along * side;
     index /= tiles_along;
     const std::int64_t begin = index % tiles_across * side;
     index /= tiles_across;
-    Word* to = out + along + element_offset(begin, rows.strides[0][across]);
-    const Word* from = a + along * rows.step[1] + begin;
+    Square square{out + along + element_offset(begin, rows.strides[0][across]), a + along * rows.step[1] + begin, 0, 0};
     for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
       if (dim == across) continue;
       const std::int64_t at = index % rows.sizes[dim];
       index /= rows.sizes[dim];
-      to += element_offset(at, rows.strides[0][dim]);
-      from += element_offset(at, rows.strides[1][dim]);
+      square.to += element_offset(at, rows.strides[0][dim]);
+      square.from += element_offset(at, rows.strides[1][dim]);
     }
-    const std::int64_t n = rows.length - along < side ? rows.length - along : side;
-    const std::int64_t m = rows.sizes[across] - begin < side ? rows.sizes[across] - begin : side;
+    square.n = rows.length - along < side ? rows.length - along : side;
+    square.m = rows.sizes[across] - begin < side ? rows.sizes[across] - begin : side;
+    return square;
+  }
+
+  static constexpr std::int64_t pitch = side + 1;  // columns of a tile then lie in different banks of a device's memory
+  static constexpr std::size_t scratch_bytes = sizeof(Word[side][pitch]);
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const Square square = square_at(team.index());
+    Word* const buffer = reinterpret_cast<Word*>(team.scratch());
+    const std::int64_t step = rows.step[1], stride = rows.strides[0][across];
+    for_each_of(team, square.n * side, [&](std::int64_t k) {
+      const std::int64_t i = k / side, j = k - i * side;
+      if (j < square.m) buffer[i * pitch + j] = square.from[i * step + j];
+    });
+    team.barrier();
+    for_each_of(team, square.m * side, [&](std::int64_t k) {
+      const std::int64_t j = k / side, i = k - j * side;
+      if (i < square.n) square.to[element_offset(j, stride) + i] = buffer[i * pitch + j];
+    });
+  }
+  void operator()(std::int64_t index) const {
+    const Square square = square_at(index);
+    Word* const to = square.to;
+    const Word* const from = square.from;
+    const std::int64_t n = square.n, m = square.m;
+    const std::int64_t step = rows.step[1], stride = rows.strides[0][across];
     Word buffer[side][side];
     for (std::int64_t i = 0; i < n; ++i)
-      for (std::int64_t j = 0; j < m; ++j) buffer[i][j] = from[i * rows.step[1] + j];
+      for (std::int64_t j = 0; j < m; ++j) buffer[i][j] = from[i * step + j];
     for (std::int64_t j = 0; j < m; ++j)
-      for (std::int64_t i = 0; i < n; ++i) to[element_offset(j, rows.strides[0][across]) + i] = buffer[i][j];
+      for (std::int64_t i = 0; i < n; ++i) to[element_offset(j, stride) + i] = buffer[i][j];
   }
 };
 
@@ -106,16 +138,16 @@ struct StreamingCopyKernel {
     copy_nontemporal(reinterpret_cast<std::byte*>(out + at.start[0]),
                      reinterpret_cast<const std::byte*>(a + at.start[1]), bounded_bytes<Word>(at.count));
   }
-  static bool suits(Space space, const Rows<2>& rows) {
+  static bool suits(Execution on, const Rows<2>& rows) {
     const std::int64_t row_bytes = bounded_product(rows.length, static_cast<std::int64_t>(sizeof(Word)));
-    return has_nontemporal_stores && space == Space::host && rows.unit && row_bytes >= least_row_bytes &&
+    return has_nontemporal_stores && on.space == Space::host && rows.unit && row_bytes >= least_row_bytes &&
            bounded_product(row_bytes, rows.num_rows) >= least_bytes;
   }
 };
 
 // Copies elements of equal types as words of their size, which keeps every bit pattern.
 template <class Word>
-void move_words(Space space, const View& out, const View& a) {
+void move_words(Execution on, const View& out, const View& a) {
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
   if (rows.step[0] == 1 && rows.step[1] > 1 && rows.length >= 8) {
     for (int dim = 0; dim < rows.num_outer; ++dim) {
@@ -124,52 +156,52 @@ void move_words(Space space, const View& out, const View& a) {
       kernel.tiles_along = (rows.length + kernel.side - 1) / kernel.side;
       kernel.tiles_across = (rows.sizes[dim] + kernel.side - 1) / kernel.side;
       const std::int64_t others = rows.num_rows / rows.sizes[dim];
-      return run(space, "lockstep::transpose", others * kernel.tiles_along * kernel.tiles_across, kernel);
+      return run_teams(on, "lockstep::transpose", others * kernel.tiles_along * kernel.tiles_across, kernel);
     }
   }
-  if (rows.step[0] == 1 && rows.step[1] == 0) {
-    return run(space, "lockstep::copy", num_row_tiles(rows),
-               RepeatKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+  if (on.space == Space::host && rows.step[0] == 1 && rows.step[1] == 0) {
+    return run_on_host("lockstep::copy", num_row_tiles(rows),
+                       RepeatKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
   }
-  if (StreamingCopyKernel<Word>::suits(space, rows)) {
-    return run(space, "lockstep::copy", num_row_tiles(rows),
-               StreamingCopyKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+  if (StreamingCopyKernel<Word>::suits(on, rows)) {
+    return run_on_host("lockstep::copy", num_row_tiles(rows),
+                       StreamingCopyKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
   }
-  run(space, "lockstep::copy", num_row_tiles(rows),
-      UnaryKernel<Identity, Word, Word>{Identity{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
-                                        rows});
+  run_rows(on, "lockstep::copy", rows,
+           UnaryKernel<Identity, Word, Word>{Identity{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
+                                             rows});
 }
 
 }  // namespace
 
-void copy(Space space, const View& out, const View& a) {
+void copy(Execution on, const View& out, const View& a) {
   if (out.dtype == a.dtype) {
-    if (space == Space::host && is_contiguous(out) && is_contiguous(a)) {
+    if (on.space == Space::host && is_contiguous(out) && is_contiguous(a)) {
       const std::size_t bytes = bounded_bytes(num_elements(out), size_of(out.dtype));
       if (bytes > 0 && out.data != a.data) std::memcpy(out.data, a.data, bytes);
       return;
     }
     switch (size_of(out.dtype)) {
       case 1:
-        return move_words<std::uint8_t>(space, out, a);
+        return move_words<std::uint8_t>(on, out, a);
       case 2:
-        return move_words<std::uint16_t>(space, out, a);
+        return move_words<std::uint16_t>(on, out, a);
       case 4:
-        return move_words<std::uint32_t>(space, out, a);
+        return move_words<std::uint32_t>(on, out, a);
       default:
-        return move_words<std::uint64_t>(space, out, a);
+        return move_words<std::uint64_t>(on, out, a);
     }
   }
   dispatch_all(out.dtype, [&]<class R>() {
-    dispatch_all(a.dtype, [&]<class A>() { run_unary<R, A>(space, "lockstep::cast", out, a, Cast<ComputeType<R>>{}); });
+    dispatch_all(a.dtype, [&]<class A>() { run_unary<R, A>(on, "lockstep::cast", out, a, Cast<ComputeType<R>>{}); });
   });
 }
 
-void fill(Space space, const View& out, double value) {
+void fill(Execution on, const View& out, double value) {
   const Rows<1> rows = make_rows<1>(out.sizes, {&out.strides});
   dispatch_all(out.dtype, [&]<class T>() {
-    run(space, "lockstep::fill", num_row_tiles(rows),
-        FillKernel<T>{static_cast<T*>(out.data), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
+    run_rows(on, "lockstep::fill", rows,
+             FillKernel<T>{static_cast<T*>(out.data), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
   });
 }
 

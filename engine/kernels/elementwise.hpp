@@ -11,37 +11,37 @@
 namespace lockstep::kernels {
 
 // out, a and b have one type.
-void add(Space space, const View& out, const View& a, const View& b);
-void sub(Space space, const View& out, const View& a, const View& b);
-void mul(Space space, const View& out, const View& a, const View& b);
-void div(Space space, const View& out, const View& a, const View& b);  // floating types
-void maximum(Space space, const View& out, const View& a, const View& b);
-void minimum(Space space, const View& out, const View& a, const View& b);
-void add_scaled(Space space, const View& out, const View& a, const View& b, double factor);  // a + factor * b, unfused
-void relu_backward(Space space, const View& out, const View& grad, const View& result);
+void add(Execution on, const View& out, const View& a, const View& b);
+void sub(Execution on, const View& out, const View& a, const View& b);
+void mul(Execution on, const View& out, const View& a, const View& b);
+void div(Execution on, const View& out, const View& a, const View& b);  // floating types
+void maximum(Execution on, const View& out, const View& a, const View& b);
+void minimum(Execution on, const View& out, const View& a, const View& b);
+void add_scaled(Execution on, const View& out, const View& a, const View& b, double factor);  // a + factor * b, unfused
+void relu_backward(Execution on, const View& out, const View& grad, const View& result);
 
 // out and a have one type. The number is rounded to the computation type.
-void add_number(Space space, const View& out, const View& a, double b);
-void mul_number(Space space, const View& out, const View& a, double b);
-void div_number(Space space, const View& out, const View& a, double b);   // floating types
-void rsub_number(Space space, const View& out, const View& a, double b);  // b - a
-void rdiv_number(Space space, const View& out, const View& a, double b);  // b / a, floating types
+void add_number(Execution on, const View& out, const View& a, double b);
+void mul_number(Execution on, const View& out, const View& a, double b);
+void div_number(Execution on, const View& out, const View& a, double b);   // floating types
+void rsub_number(Execution on, const View& out, const View& a, double b);  // b - a
+void rdiv_number(Execution on, const View& out, const View& a, double b);  // b / a, floating types
 // For integer types the exponent is an integer and not negative.
-void pow_number(Space space, const View& out, const View& a, double exponent);
+void pow_number(Execution on, const View& out, const View& a, double exponent);
 
 // out and a have one type.
-void neg(Space space, const View& out, const View& a);
-void abs(Space space, const View& out, const View& a);
-void sign(Space space, const View& out, const View& a);
-void relu(Space space, const View& out, const View& a);
+void neg(Execution on, const View& out, const View& a);
+void abs(Execution on, const View& out, const View& a);
+void sign(Execution on, const View& out, const View& a);
+void relu(Execution on, const View& out, const View& a);
 // Floating types.
-void sqrt(Space space, const View& out, const View& a);
-void rsqrt(Space space, const View& out, const View& a);
-void exp(Space space, const View& out, const View& a);
-void log(Space space, const View& out, const View& a);
+void sqrt(Execution on, const View& out, const View& a);
+void rsqrt(Execution on, const View& out, const View& a);
+void exp(Execution on, const View& out, const View& a);
+void log(Execution on, const View& out, const View& a);
 
 // Converts from any type to any type. Equal types copy the bits.
-void copy(Space space, const View& out, const View& a);
-void fill(Space space, const View& out, double value);
+void copy(Execution on, const View& out, const View& a);
+void fill(Execution on, const View& out, double value);
 
 }  // namespace lockstep::kernels

@@ -10,63 +10,63 @@ namespace {
 
 struct Neg {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return -x;
   }
 };
 struct Abs {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
     return x < T(0) ? -x : x;
   }
 };
 struct Sign {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
   }
 };
 struct Relu {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x > T(0) || x != x ? x : T(0);
   }
 };
 struct Sqrt {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return std::sqrt(x);
   }
 };
 struct Rsqrt {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return T(1) / std::sqrt(x);
   }
 };
 struct Exp {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return math::exp(x);
   }
 };
 struct Log {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return std::log(x);
   }
 };
 
 }  // namespace
 
-void neg(Space space, const View& out, const View& a) { unary(space, "lockstep::neg", out, a, Neg{}); }
-void abs(Space space, const View& out, const View& a) { unary(space, "lockstep::abs", out, a, Abs{}); }
-void sign(Space space, const View& out, const View& a) { unary(space, "lockstep::sign", out, a, Sign{}); }
-void relu(Space space, const View& out, const View& a) { unary(space, "lockstep::relu", out, a, Relu{}); }
-void sqrt(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::sqrt", out, a, Sqrt{}); }
-void rsqrt(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::rsqrt", out, a, Rsqrt{}); }
-void exp(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::exp", out, a, Exp{}); }
-void log(Space space, const View& out, const View& a) { unary_floating(space, "lockstep::log", out, a, Log{}); }
+void neg(Execution on, const View& out, const View& a) { unary(on, "lockstep::neg", out, a, Neg{}); }
+void abs(Execution on, const View& out, const View& a) { unary(on, "lockstep::abs", out, a, Abs{}); }
+void sign(Execution on, const View& out, const View& a) { unary(on, "lockstep::sign", out, a, Sign{}); }
+void relu(Execution on, const View& out, const View& a) { unary(on, "lockstep::relu", out, a, Relu{}); }
+void sqrt(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::sqrt", out, a, Sqrt{}); }
+void rsqrt(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::rsqrt", out, a, Rsqrt{}); }
+void exp(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::exp", out, a, Exp{}); }
+void log(Execution on, const View& out, const View& a) { unary_floating(on, "lockstep::log", out, a, Log{}); }
 
 }  // namespace lockstep::kernels

@@ -7,6 +7,7 @@
 #include "engine/kernels/backend.hpp"
 #include "engine/kernels/blas_internal.hpp"
 #include "engine/kernels/elementwise.hpp"
+#include "engine/kernels/portable_product_internal.hpp"
 
 namespace lockstep::kernels {
 
@@ -52,12 +53,6 @@ void matmul_of(const View& out, const View& a, const View& b) {
   }
 }
 
-void require_host(Space space, const char* operation) {
-  if (space != Space::host)
-    throw UnsupportedError(str(operation, ": this build has no cuBLAS"), "build with the Cuda backend");
-  if (!is_initialized()) initialize();
-}
-
 template <class F>
 void dispatch_product(DType dtype, F&& f) {
   if (dtype == DType::float32) return f.template operator()<float>();
@@ -69,25 +64,31 @@ void dispatch_product(DType dtype, F&& f) {
 
 bool is_product_operand(const View& matrix) { return layout_of(matrix).supported; }
 
-void matmul(Space space, const View& out, const View& a, const View& b) {
-  require_host(space, "matmul");
+void matmul(Execution on, const View& out, const View& a, const View& b) {
   if (num_elements(out) == 0) return;
-  if (a.sizes.back() == 0) return fill(space, out, 0.0);
+  if (a.sizes.back() == 0) return fill(on, out, 0.0);
+  if (on.space != Space::host) return portable_product(on, "lockstep::matmul", out, a, b, false);
+  if (!is_initialized()) initialize();
   dispatch_product(out.dtype, [&]<class T>() { matmul_of<T>(out, a, b); });
 }
 
-void linear(Space space, const View& out, const View& x, const View& weight, const View* bias) {
-  require_host(space, "linear");
+void linear(Execution on, const View& out, const View& x, const View& weight, const View* bias) {
   if (num_elements(out) == 0) return;
   if (bias) {
     View rows = *bias;
     rows.sizes = out.sizes;
     rows.strides = Dims{0, bias->strides[0]};
-    copy(space, out, rows);
+    copy(on, out, rows);
   } else if (x.sizes[1] == 0) {
-    fill(space, out, 0.0);
+    fill(on, out, 0.0);
   }
   if (x.sizes[1] == 0) return;
+  if (on.space != Space::host) {
+    const View transposed{weight.data, weight.dtype, Dims{weight.sizes[1], weight.sizes[0]},
+                          Dims{weight.strides[1], weight.strides[0]}};
+    return portable_product(on, "lockstep::linear", out, x, transposed, bias != nullptr);
+  }
+  if (!is_initialized()) initialize();
   dispatch_product(out.dtype, [&]<class T>() {
     const MatrixLayout layout_x = layout_of(x);
     const MatrixLayout layout_w = layout_of(weight.sizes[1], weight.sizes[0], weight.strides[1], weight.strides[0]);

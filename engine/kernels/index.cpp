@@ -21,14 +21,27 @@ DimSplit split_at(const View& view, int dim) {
   return result;
 }
 
-void check_indices(const char* operation, const View& index, std::int64_t size, Missing missing = Missing::refused,
-                   std::optional<std::int64_t> ignored = {}) {
+// Whether an index is outside of [lowest, size) and not the ignored one.
+struct OutOfRange {
+  const std::int64_t* index;
+  std::int64_t lowest, size;
+  std::int64_t ignored;
+  bool ignores;
+  KOKKOS_FUNCTION bool operator()(std::int64_t i) const {
+    return (index[i] < lowest || index[i] >= size) && !(ignores && index[i] == ignored);
+  }
+};
+
+void check_indices(Execution on, const char* operation, const View& index, std::int64_t size,
+                   Missing missing = Missing::refused, std::optional<std::int64_t> ignored = {}) {
   const auto* const at = static_cast<const std::int64_t*>(index.data);
-  const std::int64_t lowest = missing == Missing::zeros ? -1 : 0;
-  for (std::int64_t i = 0; i < num_elements(index); ++i)
-    if ((at[i] < lowest || at[i] >= size) && at[i] != ignored)
-      throw Error(str(operation, ": index ", at[i], " at position ", i, " is out of range for a dim of size ", size),
-                  str("give indices from 0 to ", size - 1));
+  const std::int64_t count = num_elements(index), lowest = missing == Missing::zeros ? -1 : 0;
+  const std::int64_t bad = first_index(on, "lockstep::check_indices", count,
+                                       OutOfRange{at, lowest, size, ignored.value_or(0), ignored.has_value()});
+  if (bad < count)
+    throw Error(str(operation, ": index ", value_at(on, at + bad), " at position ", bad,
+                    " is out of range for a dim of size ", size),
+                str("give indices from 0 to ", size - 1));
 }
 
 template <class Word>
@@ -38,7 +51,12 @@ struct SelectKernel {
   const std::int64_t* index;
   DimSplit from;
   std::int64_t picked;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  KOKKOS_FUNCTION void portable(std::int64_t element) const {
+    const std::int64_t row = element / from.inner, outer = row / picked;
+    const std::int64_t slice = index[row - outer * picked];
+    out[element] = slice < 0 ? Word(0) : a[(outer * from.size + slice) * from.inner + (element - row * from.inner)];
+  }
+  void operator()(std::int64_t row) const {
     const std::int64_t outer = row / picked;
     const std::int64_t inner = from.inner;
     if (index[row - outer * picked] < 0) {
@@ -52,7 +70,7 @@ struct SelectKernel {
   }
 };
 
-// Handles one piece of the inner elements of one outer index. No two pieces write the same element.
+// The host handles one piece of the inner elements of one outer index. No two pieces write the same element.
 template <class T>
 struct AddKernel {
   T* out;
@@ -61,7 +79,17 @@ struct AddKernel {
   DimSplit to;
   std::int64_t picked;
   std::int64_t pieces;
-  KOKKOS_FUNCTION void operator()(std::int64_t piece) const {
+  KOKKOS_FUNCTION void portable(std::int64_t element) const {
+    using C = ComputeType<T>;
+    const std::int64_t outer = element / to.inner, i = element - outer * to.inner;
+    for (std::int64_t j = 0; j < picked; ++j) {
+      if (index[j] < 0) continue;
+      T& into = out[(outer * to.size + index[j]) * to.inner + i];
+      into = static_cast<T>(
+          static_cast<C>(static_cast<C>(into) + static_cast<C>(value[(outer * picked + j) * to.inner + i])));
+    }
+  }
+  void operator()(std::int64_t piece) const {
     using C = ComputeType<T>;
     const std::int64_t outer = piece / pieces;
     const std::int64_t begin = (piece - outer * pieces) * tile;
@@ -78,54 +106,72 @@ struct AddKernel {
 };
 
 template <class Word>
-void select_words(Space space, const View& out, const View& a, int dim, const View& index) {
+void select_words(Execution on, const View& out, const View& a, int dim, const View& index) {
   const DimSplit from = split_at(a, dim);
   const std::int64_t picked = num_elements(index);
-  run(space, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
+  run(on, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
       SelectKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
-                         static_cast<const std::int64_t*>(index.data), from, picked});
+                         static_cast<const std::int64_t*>(index.data), from, picked},
+      from.outer * picked * from.inner);
 }
+
+// Starts positions: no range contains the index, or it is ignored.
+struct NoPosition {
+  std::int64_t* out;
+  const std::int64_t* index;
+  std::int64_t ignored;
+  bool ignores;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const { out[i] = ignores && index[i] == ignored ? -2 : -1; }
+};
+// The positions of indices in one range, whose first element is number `passed` of all ranges.
+struct PositionInRange {
+  std::int64_t* out;
+  const std::int64_t* index;
+  std::int64_t begin, length, passed;
+  KOKKOS_FUNCTION void operator()(std::int64_t i) const {
+    if (out[i] != -2 && index[i] >= begin && index[i] < begin + length) out[i] = passed + index[i] - begin;
+  }
+};
 
 }  // namespace
 
-void index_select(Space space, const View& out, const View& a, int dim, const View& index, Missing missing) {
-  check_indices("index_select", index, a.sizes[dim], missing);
+void index_select(Execution on, const View& out, const View& a, int dim, const View& index, Missing missing) {
+  check_indices(on, "index_select", index, a.sizes[dim], missing);
   switch (size_of(a.dtype)) {
     case 1:
-      return select_words<std::uint8_t>(space, out, a, dim, index);
+      return select_words<std::uint8_t>(on, out, a, dim, index);
     case 2:
-      return select_words<std::uint16_t>(space, out, a, dim, index);
+      return select_words<std::uint16_t>(on, out, a, dim, index);
     case 4:
-      return select_words<std::uint32_t>(space, out, a, dim, index);
+      return select_words<std::uint32_t>(on, out, a, dim, index);
     default:
-      return select_words<std::uint64_t>(space, out, a, dim, index);
+      return select_words<std::uint64_t>(on, out, a, dim, index);
   }
 }
 
-void index_add(Space space, const View& to, int dim, const View& index, const View& value, Missing missing) {
-  check_indices("index_add_", index, to.sizes[dim], missing);
+void index_add(Execution on, const View& to, int dim, const View& index, const View& value, Missing missing) {
+  check_indices(on, "index_add_", index, to.sizes[dim], missing);
   const DimSplit shape = split_at(to, dim);
   const std::int64_t pieces = num_tiles(shape.inner);
   dispatch_all(to.dtype, [&]<class T>() {
-    run(space, "lockstep::index_add", shape.outer * pieces,
+    run(on, "lockstep::index_add", shape.outer * pieces,
         AddKernel<T>{static_cast<T*>(to.data), static_cast<const T*>(value.data),
-                     static_cast<const std::int64_t*>(index.data), shape, num_elements(index), pieces});
+                     static_cast<const std::int64_t*>(index.data), shape, num_elements(index), pieces},
+        shape.outer * shape.inner);
   });
 }
 
-void positions_in(Space, const View& out, const View& index, std::int64_t size, const std::vector<layout::Chunk>& held,
-                  const char* operation, std::optional<std::int64_t> ignored) {
-  check_indices(operation, index, size, Missing::refused, ignored);
+void positions_in(Execution on, const View& out, const View& index, std::int64_t size,
+                  const std::vector<layout::Chunk>& held, const char* operation, std::optional<std::int64_t> ignored) {
+  check_indices(on, operation, index, size, Missing::refused, ignored);
   const auto* const at = static_cast<const std::int64_t*>(index.data);
   auto* const to = static_cast<std::int64_t*>(out.data);
-  for (std::int64_t i = 0; i < num_elements(index); ++i) {
-    to[i] = at[i] == ignored ? -2 : -1;
-    if (at[i] == ignored) continue;
-    std::int64_t passed = 0;  // elements of the ranges before `range`
-    for (const layout::Chunk& range : held) {
-      if (at[i] >= range.begin && at[i] < range.begin + range.length) to[i] = passed + at[i] - range.begin;
-      passed += range.length;
-    }
+  const std::int64_t count = num_elements(index);
+  run(on, "lockstep::positions", count, NoPosition{to, at, ignored.value_or(0), ignored.has_value()});
+  std::int64_t passed = 0;  // elements of the ranges before `range`
+  for (const layout::Chunk& range : held) {
+    run(on, "lockstep::positions", count, PositionInRange{to, at, range.begin, range.length, passed});
+    passed += range.length;
   }
 }
 

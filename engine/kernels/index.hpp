@@ -17,15 +17,15 @@ namespace lockstep::kernels {
 enum class Missing : std::uint8_t { refused, zeros };
 
 // out[..., j, ...] = a[..., index[j], ...] along `dim`.
-void index_select(Space space, const View& out, const View& a, int dim, const View& index,
+void index_select(Execution on, const View& out, const View& a, int dim, const View& index,
                   Missing missing = Missing::refused);
 // to[..., index[j], ...] += value[..., j, ...] along `dim`. Slices with equal indices are added in order of j.
-void index_add(Space space, const View& to, int dim, const View& index, const View& value,
+void index_add(Execution on, const View& to, int dim, const View& index, const View& value,
                Missing missing = Missing::refused);
 // out[j] (int64) = the position of index[j], from 0 to size - 1, among the elements that the ranges in `held` list in
 // order; -1 where no range contains it; -2 where it is `ignored`, which may be any number. `operation` names the error
 // for an index out of range.
-void positions_in(Space space, const View& out, const View& index, std::int64_t size,
+void positions_in(Execution on, const View& out, const View& index, std::int64_t size,
                   const std::vector<layout::Chunk>& held, const char* operation,
                   std::optional<std::int64_t> ignored = {});
 

@@ -2,12 +2,12 @@
 //
 //   struct Square {
 //     template <class T>
-//     KOKKOS_INLINE_FUNCTION T operator()(T x) const { return x * x; }
+//     KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const { return x * x; }
 //   };
-//   void square(Space space, const View& out, const View& a) { unary(space, "lockstep::square", out, a, Square{}); }
+//   void square(Execution on, const View& out, const View& a) { unary(on, "lockstep::square", out, a, Square{}); }
 //
-// The functor takes and returns the computation type (float for the 16-bit types). Contiguous and strided operands use
-// the same expression, so they give the same bits.
+// The functor takes and returns the computation type (float for the 16-bit types). Contiguous and strided operands, and
+// the two bodies, use the same expression, so they give the same bits.
 #pragma once
 
 #include "engine/core/checked.hpp"
@@ -16,15 +16,15 @@
 
 namespace lockstep::kernels {
 
-// The unit of work of an element-wise kernel: at most `tile` elements of one row. `start` is the offset of the first
-// element in each view.
+// The unit of work of an element-wise kernel on the host: at most `tile` elements of one row. `start` is the offset of
+// the first element in each view.
 template <int N>
 struct RowTile {
   std::int64_t begin;
   std::int64_t count;
   std::int64_t start[N];
 
-  KOKKOS_INLINE_FUNCTION RowTile(const Rows<N>& rows, std::int64_t index) {
+  RowTile(const Rows<N>& rows, std::int64_t index) {
     const std::int64_t tiles_per_row = (rows.length + tile - 1) / tile;
     std::int64_t row = index / tiles_per_row;
     begin = (index - row * tiles_per_row) * tile;
@@ -42,13 +42,39 @@ std::int64_t num_row_tiles(const Rows<N>& rows) {
   return rows.num_rows * num_tiles(rows.length);
 }
 
+// The offsets of one element in each view, which is the unit of work of portable bodies.
+template <int N>
+struct RowElement {
+  std::int64_t at[N];
+
+  KOKKOS_INLINE_FUNCTION RowElement(const Rows<N>& rows, std::int64_t index) {
+    std::int64_t row = rows.num_outer == 0 ? 0 : index / rows.length;
+    for (int k = 0; k < N; ++k) at[k] = element_offset(index - row * rows.length, rows.step[k]);
+    for (int dim = rows.num_outer - 1; dim >= 0; --dim) {
+      const std::int64_t along = row % rows.sizes[dim];
+      row /= rows.sizes[dim];
+      for (int k = 0; k < N; ++k) at[k] += element_offset(along, rows.strides[k][dim]);
+    }
+  }
+};
+
+// Runs kernel(index) per tile on the host, and kernel.portable(index) per element elsewhere.
+template <class Kernel, int N>
+void run_rows(Execution on, const char* label, const Rows<N>& rows, const Kernel& kernel) {
+  run(on, label, num_row_tiles(rows), kernel, rows.num_rows * rows.length);
+}
+
 template <class Op, class R, class A>
 struct UnaryKernel {
   Op op;
   R* out;
   const A* a;
   Rows<2> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    const RowElement<2> of(rows, index);
+    out[of.at[0]] = static_cast<R>(op(static_cast<ComputeType<A>>(a[of.at[1]])));
+  }
+  void operator()(std::int64_t index) const {
     const RowTile<2> at(rows, index);
     const Op f = op;
     R* const to = out + at.start[0];
@@ -71,7 +97,12 @@ struct BinaryKernel {
   const T* a;
   const T* b;
   Rows<3> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    using C = ComputeType<T>;
+    const RowElement<3> of(rows, index);
+    out[of.at[0]] = static_cast<T>(op(static_cast<C>(a[of.at[1]]), static_cast<C>(b[of.at[2]])));
+  }
+  void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<3> at(rows, index);
     const Op f = op;
@@ -90,17 +121,16 @@ struct BinaryKernel {
 };
 
 template <class R, class A, class Op>
-void run_unary(Space space, const char* label, const View& out, const View& a, Op op) {
+void run_unary(Execution on, const char* label, const View& out, const View& a, Op op) {
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
-  run(space, label, num_row_tiles(rows),
-      UnaryKernel<Op, R, A>{op, static_cast<R*>(out.data), static_cast<const A*>(a.data), rows});
+  run_rows(on, label, rows, UnaryKernel<Op, R, A>{op, static_cast<R*>(out.data), static_cast<const A*>(a.data), rows});
 }
 template <class T, class Op>
-void run_binary(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
+void run_binary(Execution on, const char* label, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
-  run(space, label, num_row_tiles(rows),
-      BinaryKernel<Op, T>{op, static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-                          rows});
+  run_rows(on, label, rows,
+           BinaryKernel<Op, T>{op, static_cast<T*>(out.data), static_cast<const T*>(a.data),
+                               static_cast<const T*>(b.data), rows});
 }
 
 // Dispatch shared by all operations: over all types (dispatch_all), all but bool, or floating types.
@@ -111,20 +141,20 @@ void dispatch_numbers(DType dtype, F&& f) {
   dispatch_floating(dtype, f);
 }
 template <class Op>
-void unary(Space space, const char* label, const View& out, const View& a, Op op) {
-  dispatch_numbers(a.dtype, [&]<class T>() { run_unary<T, T>(space, label, out, a, op); });
+void unary(Execution on, const char* label, const View& out, const View& a, Op op) {
+  dispatch_numbers(a.dtype, [&]<class T>() { run_unary<T, T>(on, label, out, a, op); });
 }
 template <class Op>
-void unary_floating(Space space, const char* label, const View& out, const View& a, Op op) {
-  dispatch_floating(a.dtype, [&]<class T>() { run_unary<T, T>(space, label, out, a, op); });
+void unary_floating(Execution on, const char* label, const View& out, const View& a, Op op) {
+  dispatch_floating(a.dtype, [&]<class T>() { run_unary<T, T>(on, label, out, a, op); });
 }
 template <class Op>
-void binary(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
-  dispatch_all(a.dtype, [&]<class T>() { run_binary<T>(space, label, out, a, b, op); });
+void binary(Execution on, const char* label, const View& out, const View& a, const View& b, Op op) {
+  dispatch_all(a.dtype, [&]<class T>() { run_binary<T>(on, label, out, a, b, op); });
 }
 template <class Op>
-void binary_floating(Space space, const char* label, const View& out, const View& a, const View& b, Op op) {
-  dispatch_floating(a.dtype, [&]<class T>() { run_binary<T>(space, label, out, a, b, op); });
+void binary_floating(Execution on, const char* label, const View& out, const View& a, const View& b, Op op) {
+  dispatch_floating(a.dtype, [&]<class T>() { run_binary<T>(on, label, out, a, b, op); });
 }
 
 }  // namespace lockstep::kernels

@@ -1,22 +1,34 @@
-// Starts work on a backend (internal to engine/kernels). The functor is called with each index in [0, count). It reads
-// only its own members, because a device has no other access to them.
+// Starts work on a backend (internal to engine/kernels).
 //
-// Only backend.cpp compiles Kokkos, with one functor type for all kernels: one parallel_for per functor would take most
-// of the compile time of this folder. A backend that does not run on the host cannot call a host function pointer and
-// would have to be instantiated here.
+// A kernel is a functor with value members only: pointers, sizes and numbers. It has up to two bodies:
+//   the host's, operator()(index), a loop over a piece of work that vectorises;
+//   the portable one, for accelerators, a function of one element (`portable(index)`) or of a team of threads
+//   (`team(team)`, kokkos_team_internal.hpp). Space::portable runs it on the host, and tests compare the two.
+// A kernel whose operator() is KOKKOS_FUNCTION needs no second body. Everything that portable bodies call is
+// KOKKOS_FUNCTION too, or constexpr. They make no virtual call, keep no large array and write no result on the host.
+//
+// On the host only backend.cpp compiles Kokkos, with one functor type for all kernels, because one parallel_for per
+// functor would take most of the compile time of this folder. A device cannot call a host function pointer:
+// kokkos_cuda_internal.hpp instantiates Kokkos per kernel.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include <Kokkos_Macros.hpp>
 
-#include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
+#include "engine/kernels/kokkos_team_internal.hpp"
 #include "engine/kernels/view.hpp"
+#ifdef KOKKOS_ENABLE_CUDA
+#include "engine/kernels/kokkos_cuda_internal.hpp"
+#else
+#include "engine/kernels/kokkos_cuda_absent_internal.hpp"
+#endif
 
 namespace lockstep::kernels {
 
-// The number of elements that one functor call handles, large enough to vectorise and to amortise the call.
+// The number of elements that one call of a host body handles, large enough to vectorise and to amortise the call.
 inline constexpr std::int64_t tile = 4096;
 
 inline std::int64_t num_tiles(std::int64_t count) { return (count + tile - 1) / tile; }
@@ -27,21 +39,86 @@ bool loops_go_through_kokkos();
 // Kokkos::parallel_for over [0, count) on the host.
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index));
+// `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
+void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
+                   void (*call)(const void* functor, const HostTeam& team));
 
-// `label` starts with "lockstep::" and appears in profiles. Throws UnsupportedError for a space other than host.
-template <class Functor>
-void run(Space space, const char* label, std::int64_t count, const Functor& functor) {
-  if (count <= 0) return;
-  if (space != Space::host)
-    throw UnsupportedError(str(label, ": this build has no Cuda backend"), "build against a Kokkos with Cuda");
+// The host bodies of indices [0, count).
+template <class Kernel>
+void run_on_host(const char* label, std::int64_t count, const Kernel& kernel) {
   if (!is_initialized()) [[unlikely]]
     initialize();
   if (!loops_go_through_kokkos()) {
-    for (std::int64_t i = 0; i < count; ++i) functor(i);
+    for (std::int64_t i = 0; i < count; ++i) kernel(i);
     return;
   }
-  loop_through_kokkos(label, count, &functor,
-                      [](const void* of, std::int64_t index) { (*static_cast<const Functor*>(of))(index); });
+  loop_through_kokkos(label, count, &kernel,
+                      [](const void* of, std::int64_t index) { (*static_cast<const Kernel*>(of))(index); });
+}
+
+// Calls the portable body where the loops call operator().
+template <class Kernel>
+struct PortableBody {
+  Kernel kernel;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const { kernel.portable(index); }
+};
+
+// `label` starts with "lockstep::" and appears in profiles. All throw UnsupportedError for a space that the build
+// lacks.
+
+// kernel(index) for each index in [0, count), everywhere.
+template <class Kernel>
+void run(Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
+  if (count <= 0) return;
+  if (on.space == Space::cuda) return cuda::loop(on, label, count, kernel);
+  run_on_host(label, count, kernel);
+}
+
+// On the host kernel(index) for [0, count), elsewhere kernel.portable(index) for [0, portable_count).
+template <class Kernel>
+void run(Execution on, const char* label, std::int64_t count, const Kernel& kernel, std::int64_t portable_count) {
+  if (count <= 0) return;
+  if (on.space == Space::host) [[likely]]
+    return run_on_host(label, count, kernel);
+  if (on.space == Space::cuda) return cuda::loop(on, label, portable_count, PortableBody<Kernel>{kernel});
+  run_on_host(label, portable_count, PortableBody<Kernel>{kernel});
+}
+
+// kernel.team(team) for `num_teams` teams, which share Kernel::scratch_bytes of memory each; not in Space::host.
+template <class Kernel>
+void run_portable_teams(Execution on, const char* label, std::int64_t num_teams, const Kernel& kernel) {
+  if (num_teams <= 0) return;
+  if (on.space == Space::cuda) return cuda::teams(on, label, num_teams, kernel);
+  teams_on_host(on, label, num_teams, Kernel::scratch_bytes, &kernel,
+                [](const void* of, const HostTeam& team) { static_cast<const Kernel*>(of)->team(team); });
+}
+
+// On the host kernel(index) for [0, count), elsewhere kernel.team(team) for `num_teams` teams.
+template <class Kernel>
+void run_teams(Execution on, const char* label, std::int64_t count, const Kernel& kernel, std::int64_t num_teams) {
+  if (count <= 0) return;
+  if (on.space == Space::host) [[likely]]
+    return run_on_host(label, count, kernel);
+  run_portable_teams(on, label, num_teams, kernel);
+}
+// One team per index.
+template <class Kernel>
+void run_teams(Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
+  run_teams(on, label, count, kernel, count);
+}
+
+// The first index below `count` for which holds(index) is true, or `count`. The host waits for it.
+template <class Predicate>
+std::int64_t first_index(Execution on, const char* label, std::int64_t count, const Predicate& holds) {
+  if (on.space == Space::cuda) return cuda::first_index(on, label, count, holds);
+  for (std::int64_t i = 0; i < count; ++i)
+    if (holds(i)) return i;
+  return count;
+}
+// The value at an address of the space. The host waits for it.
+template <class T>
+T value_at(Execution on, const T* address) {
+  return on.space == Space::cuda ? cuda::value_at(on, address) : *address;
 }
 
 }  // namespace lockstep::kernels

@@ -1,22 +1,16 @@
-// The summation order of reduce.hpp, for kernels that contain sums (internal to engine/kernels).
+// The summation order of reduce.hpp in loops that vectorise, for host bodies that contain sums (internal to
+// engine/kernels). Portable bodies use kokkos_team_internal.hpp.
 #pragma once
-
-#include <type_traits>
 
 #include "engine/kernels/kokkos_launch_internal.hpp"
 #include "engine/kernels/reduce.hpp"
 
 namespace lockstep::kernels {
 
-template <class T>
-using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeType<T>>;
-template <class C>
-using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
-
 // Reduces the lanes as a pairwise tree: join(lane l, lane l + half). Compilers with vector types hold each half in a
 // vector; a loop over an array would compile to one extraction per element.
 template <class C, class Join>
-KOKKOS_FORCEINLINE_FUNCTION C joined_lanes(C (&lane)[reduce_lanes], const Join& join) {
+[[gnu::always_inline]] inline C joined_lanes(C (&lane)[reduce_lanes], const Join& join) {
   static_assert(reduce_lanes == 32);
 #if defined(__GNUC__) && !defined(__CUDACC__)
   using V16 [[gnu::vector_size(16 * sizeof(C))]] = C;
@@ -40,17 +34,17 @@ KOKKOS_FORCEINLINE_FUNCTION C joined_lanes(C (&lane)[reduce_lanes], const Join& 
 #endif
 }
 template <class C>
-KOKKOS_FORCEINLINE_FUNCTION C lane_tree(C (&lane)[reduce_lanes]) {
+[[gnu::always_inline]] inline C lane_tree(C (&lane)[reduce_lanes]) {
   return joined_lanes(lane, [](auto left, auto right) { return left + right; });
 }
 template <class C>
-KOKKOS_FORCEINLINE_FUNCTION C largest_lane(C (&lane)[reduce_lanes]) {
+[[gnu::always_inline]] inline C largest_lane(C (&lane)[reduce_lanes]) {
   return joined_lanes(lane, [](auto left, auto right) { return right > left ? right : left; });
 }
 
 // The sum of one block of count <= reduce_block elements.
 template <class T>
-KOKKOS_FORCEINLINE_FUNCTION SumType<T> block_sum(const T* x, std::int64_t count) {
+[[gnu::always_inline]] inline SumType<T> block_sum(const T* x, std::int64_t count) {
   using C = SumType<T>;
   C lane[reduce_lanes] = {};
   const std::int64_t full = count / reduce_lanes * reduce_lanes;
@@ -69,7 +63,7 @@ struct PaddedBlock {
   std::int64_t padded;
 
   template <class T>
-  KOKKOS_FORCEINLINE_FUNCTION void load(const T* x, std::int64_t n, C pad) {
+  [[gnu::always_inline]] inline void load(const T* x, std::int64_t n, C pad) {
     count = n;
     padded = (n + reduce_lanes - 1) / reduce_lanes * reduce_lanes;
     // The padding is written first with a fixed number of lanes. The elements then overwrite most of it.
@@ -79,11 +73,11 @@ struct PaddedBlock {
     for (std::int64_t i = 0; i < n; ++i) values[i] = static_cast<C>(static_cast<ComputeType<T>>(x[i]));
   }
   template <class F>
-  KOKKOS_FORCEINLINE_FUNCTION void map(const F& f) {
+  [[gnu::always_inline]] inline void map(const F& f) {
     for (std::int64_t i = 0; i < padded; i += reduce_lanes)
       for (std::int64_t l = 0; l < reduce_lanes; ++l) values[i + l] = f(values[i + l]);
   }
-  KOKKOS_FORCEINLINE_FUNCTION C largest() const {
+  [[gnu::always_inline]] inline C largest() const {
     C lane[reduce_lanes];
     for (std::int64_t l = 0; l < reduce_lanes; ++l) lane[l] = values[l];
     for (std::int64_t i = reduce_lanes; i < padded; i += reduce_lanes)
@@ -91,7 +85,7 @@ struct PaddedBlock {
     return largest_lane(lane);
   }
   // Equals block_sum of the `count` elements, because adding zeros does not change a lane.
-  KOKKOS_FORCEINLINE_FUNCTION C sum() {
+  [[gnu::always_inline]] inline C sum() {
     for (std::int64_t i = count; i < padded; ++i) values[i] = C(0);
     C lane[reduce_lanes] = {};
     for (std::int64_t i = 0; i < padded; i += reduce_lanes)
@@ -103,7 +97,7 @@ struct PaddedBlock {
 // block_sum of f(i) over `count` elements from `begin`, where `count` is a multiple of half the lanes. It stores no
 // terms, and its loops have no remainder.
 template <class C, class F>
-KOKKOS_FORCEINLINE_FUNCTION C even_block_sum(std::int64_t begin, std::int64_t count, const F& f) {
+[[gnu::always_inline]] inline C even_block_sum(std::int64_t begin, std::int64_t count, const F& f) {
   constexpr std::int64_t half = reduce_lanes / 2;
   C lane[reduce_lanes] = {};
   const std::int64_t full = count / reduce_lanes * reduce_lanes;
@@ -116,7 +110,7 @@ KOKKOS_FORCEINLINE_FUNCTION C even_block_sum(std::int64_t begin, std::int64_t co
 
 // The sum of f(i) over i < count in the order of reduce.hpp. The float64 total is rounded once to the computation type.
 template <class C, class F>
-KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
+[[gnu::always_inline]] inline C ordered_sum(std::int64_t count, const F& f) {
   double total = 0.0;
   PaddedBlock<C> terms;
   for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
@@ -136,7 +130,7 @@ KOKKOS_FORCEINLINE_FUNCTION C ordered_sum(std::int64_t count, const F& f) {
 
 // The largest f(i) over i < count, for count > 0. The order of the comparisons does not change it.
 template <class C, class F>
-KOKKOS_FORCEINLINE_FUNCTION C largest(std::int64_t count, const F& f) {
+[[gnu::always_inline]] inline C largest(std::int64_t count, const F& f) {
   constexpr std::int64_t lanes = 16;
   C lane[lanes];
   const C first = f(0);

@@ -14,8 +14,8 @@
 
 namespace lockstep::kernels::math {
 
-KOKKOS_FORCEINLINE_FUNCTION float fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
-KOKKOS_FORCEINLINE_FUNCTION double fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+KOKKOS_FORCEINLINE_FUNCTION float fma(float a, float b, float c) { return std::fma(a, b, c); }
+KOKKOS_FORCEINLINE_FUNCTION double fma(double a, double b, double c) { return std::fma(a, b, c); }
 
 // yes ? a : b for computed values. It selects bits: for a conditional the compiler would move the computation into
 // branches, and loops with such branches do not vectorise.

@@ -13,7 +13,7 @@
 namespace lockstep::kernels {
 namespace {
 
-using Kernel = void (*)(Space, const View&, const View&);
+using Kernel = void (*)(Execution, const View&, const View&);
 
 // Floats from low to high in equal steps of their bit patterns, each with both signs.
 std::vector<float> spread(float low, float high, std::uint32_t step) {

@@ -13,8 +13,8 @@
 namespace lockstep::kernels {
 
 // out = e^(a - max) / sum over each row of the last dim, or its logarithm. Floating types. Backward reads the result.
-void softmax(Space space, const View& out, const View& a, bool logarithm);
-void softmax_backward(Space space, const View& out, const View& grad, const View& result, bool logarithm);
+void softmax(Execution on, const View& out, const View& a, bool logarithm);
+void softmax_backward(Execution on, const View& out, const View& grad, const View& result, bool logarithm);
 
 struct NormRows {
   std::int64_t length = 1;  // number of elements in a row
@@ -23,14 +23,14 @@ struct NormRows {
 };
 // out = (x - mean) * rstd * weight + bias, over rows of `length` elements. mean and rstd (one element per row, of the
 // computation type) are written for backward. weight and bias have `length` elements; either may have no data.
-void norm(Space space, const NormRows& rows, const View& out, const View& mean, const View& rstd, const View& x,
+void norm(Execution on, const NormRows& rows, const View& out, const View& mean, const View& rstd, const View& x,
           const View& weight, const View& bias);
-void norm_backward(Space space, const NormRows& rows, const View& out, const View& grad, const View& x,
+void norm_backward(Execution on, const NormRows& rows, const View& out, const View& grad, const View& x,
                    const View& mean, const View& rstd, const View& weight);
 // Sums over the rows: grad * (x - mean) * rstd into `weight_grad`, grad into `bias_grad`; either may have no data. The
 // rows of a column are added in order within blocks of 1024 rows, and the blocks in a float64. This order comes closest
 // to the traces in scenarios/golden/. It needs no lanes, because the loop over the columns vectorises.
-void norm_backward_weights(Space space, const NormRows& rows, const View& weight_grad, const View& bias_grad,
+void norm_backward_weights(Execution on, const NormRows& rows, const View& weight_grad, const View& bias_grad,
                            const View& grad, const View& x, const View& mean, const View& rstd);
 
 // Replaces scores (..., queries, keys), float32 or float64, by probabilities: the softmax of score * scale over the
@@ -42,10 +42,10 @@ struct AttentionRows {
   bool causal = false;
   double factor = 1.0;  // applied to the elements that dropout keeps
 };
-void attention_probabilities(Space space, const AttentionRows& rows, const View& scores, const View& dropped,
+void attention_probabilities(Execution on, const AttentionRows& rows, const View& scores, const View& dropped,
                              const View& mask, const View& keep);
 // Replaces `grad`, the gradient of the (dropped) probabilities, by the gradient of the scores.
-void attention_backward(Space space, const AttentionRows& rows, const View& grad, const View& probabilities,
+void attention_backward(Execution on, const AttentionRows& rows, const View& grad, const View& probabilities,
                         const View& keep);
 
 // ---- the loss over classes: logits (..., classes), one row per target; targets are contiguous int64 ----
@@ -53,18 +53,18 @@ void attention_backward(Space space, const AttentionRows& rows, const View& grad
 
 // losses = log(sum(e^x)) - x[target], 0 for ignored rows; log_sums is the first term, for backward. Throws Error for a
 // target out of range.
-void class_losses(Space space, const View& losses, const View& log_sums, const View& logits, const View& targets,
+void class_losses(Execution on, const View& losses, const View& log_sums, const View& logits, const View& targets,
                   std::optional<std::int64_t> ignored);
 // Of the classes that this rank holds: sums = sum(e^(x - top)), picked = x[target], or 0 where the target is negative,
 // a class of another rank. tops: one element per row.
-void class_sums(Space space, const View& sums, const View& picked, const View& logits, const View& targets,
+void class_sums(Execution on, const View& sums, const View& picked, const View& logits, const View& targets,
                 const View& tops);
 // out (one element per row) = weights[target]: one weight per class, of the type of the logits, or no data, which
 // counts each row once. 0 for ignored rows and negative targets.
-void class_weights(Space space, const View& out, const View& targets, const View& weights,
+void class_weights(Execution on, const View& out, const View& targets, const View& weights,
                    std::optional<std::int64_t> ignored);
 // losses = losses * weights, 0 for ignored rows; one element per row each.
-void weigh_class_losses(Space space, const View& losses, const View& weights, const View& targets,
+void weigh_class_losses(Execution on, const View& losses, const View& weights, const View& targets,
                         std::optional<std::int64_t> ignored);
 
 struct ClassLossGradient {
@@ -75,7 +75,7 @@ struct ClassLossGradient {
 };
 // out = (e^(x - log_sum) - (1 at the target)) * grad * weight / divisor; no element is a negative target, and the
 // factor is 0 for ignored rows. `out` has the sizes of logits; `grad`, of their type, has one element, or one per row.
-void class_losses_backward(Space space, const View& out, const View& logits, const View& log_sums, const View& targets,
+void class_losses_backward(Execution on, const View& out, const View& logits, const View& log_sums, const View& targets,
                            const View& grad, const ClassLossGradient& by);
 
 }  // namespace lockstep::kernels

@@ -11,35 +11,35 @@ namespace {
 struct AddNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a + static_cast<T>(b);
   }
 };
 struct MulNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a * static_cast<T>(b);
   }
 };
 struct DivNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return a / static_cast<T>(b);
   }
 };
 struct RsubNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return static_cast<T>(b) - a;
   }
 };
 struct RdivNumber {
   double b;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T a) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T a) const {
     return static_cast<T>(b) / a;
   }
 };
@@ -47,33 +47,33 @@ struct RdivNumber {
 // The exponents 2, 3, -1 and 0.5, which training uses, avoid std::pow.
 struct Square {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x * x;
   }
 };
 struct Cube {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return x * x * x;
   }
 };
 struct Reciprocal {
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return T(1) / x;
   }
 };
 struct Pow {
   double exponent;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     return std::pow(x, static_cast<T>(exponent));
   }
 };
 struct IntegerPow {
   std::int64_t exponent;
   template <class T>
-  KOKKOS_INLINE_FUNCTION T operator()(T x) const {
+  KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
     // Wraps around as the hardware does.
     std::uint64_t result = 1, base = static_cast<std::uint64_t>(x);
     for (std::int64_t left = exponent; left > 0; left >>= 1, base *= base)
@@ -84,32 +84,32 @@ struct IntegerPow {
 
 }  // namespace
 
-void add_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::add_number", out, a, AddNumber{b});
+void add_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::add_number", out, a, AddNumber{b});
 }
-void mul_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::mul_number", out, a, MulNumber{b});
+void mul_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::mul_number", out, a, MulNumber{b});
 }
-void div_number(Space space, const View& out, const View& a, double b) {
-  unary_floating(space, "lockstep::div_number", out, a, DivNumber{b});
+void div_number(Execution on, const View& out, const View& a, double b) {
+  unary_floating(on, "lockstep::div_number", out, a, DivNumber{b});
 }
-void rsub_number(Space space, const View& out, const View& a, double b) {
-  unary(space, "lockstep::rsub_number", out, a, RsubNumber{b});
+void rsub_number(Execution on, const View& out, const View& a, double b) {
+  unary(on, "lockstep::rsub_number", out, a, RsubNumber{b});
 }
-void rdiv_number(Space space, const View& out, const View& a, double b) {
-  unary_floating(space, "lockstep::rdiv_number", out, a, RdivNumber{b});
+void rdiv_number(Execution on, const View& out, const View& a, double b) {
+  unary_floating(on, "lockstep::rdiv_number", out, a, RdivNumber{b});
 }
-void pow_number(Space space, const View& out, const View& a, double exponent) {
+void pow_number(Execution on, const View& out, const View& a, double exponent) {
   if (!is_floating(a.dtype)) {
     const IntegerPow op{static_cast<std::int64_t>(exponent)};
-    if (a.dtype == DType::int64) return run_unary<std::int64_t, std::int64_t>(space, "lockstep::pow", out, a, op);
-    return run_unary<std::int32_t, std::int32_t>(space, "lockstep::pow", out, a, op);
+    if (a.dtype == DType::int64) return run_unary<std::int64_t, std::int64_t>(on, "lockstep::pow", out, a, op);
+    return run_unary<std::int32_t, std::int32_t>(on, "lockstep::pow", out, a, op);
   }
-  if (exponent == 2.0) return unary_floating(space, "lockstep::pow", out, a, Square{});
-  if (exponent == 3.0) return unary_floating(space, "lockstep::pow", out, a, Cube{});
-  if (exponent == -1.0) return unary_floating(space, "lockstep::pow", out, a, Reciprocal{});
-  if (exponent == 0.5) return sqrt(space, out, a);
-  unary_floating(space, "lockstep::pow", out, a, Pow{exponent});
+  if (exponent == 2.0) return unary_floating(on, "lockstep::pow", out, a, Square{});
+  if (exponent == 3.0) return unary_floating(on, "lockstep::pow", out, a, Cube{});
+  if (exponent == -1.0) return unary_floating(on, "lockstep::pow", out, a, Reciprocal{});
+  if (exponent == 0.5) return sqrt(on, out, a);
+  unary_floating(on, "lockstep::pow", out, a, Pow{exponent});
 }
 
 }  // namespace lockstep::kernels

@@ -18,7 +18,11 @@ struct SgdKernel {
   C minus_lr, momentum, weight_decay;
   bool decays, has_momentum, first_step;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    if (decays) return with_decay<true>(index, 1);
+    with_decay<false>(index, 1);
+  }
+  void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
     const std::int64_t n = count - begin < tile ? count - begin : tile;
     if (decays) return with_decay<true>(begin, n);
@@ -64,7 +68,11 @@ struct AdamKernel {
   C one_minus_beta1, beta2, one_minus_beta2, minus_rate, root_c2, eps, weight_decay, shrink;
   bool decays;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    if (decays) return update<true>(index, 1);
+    update<false>(index, 1);
+  }
+  void operator()(std::int64_t index) const {
     const std::int64_t begin = index * tile;
     const std::int64_t n = count - begin < tile ? count - begin : tile;
     if (decays) return update<true>(begin, n);
@@ -103,23 +111,24 @@ void require_same_shape(const char* operation, const View& parameter, const View
 
 }  // namespace
 
-void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers) {
+void sgd(Execution on, std::span<const SgdItem> items, const SgdNumbers& numbers) {
   for (const SgdItem& item : items) {
     require_same_shape("sgd", item.parameter, item.grad);
     if (numbers.momentum != 0.0) require_same_shape("sgd", item.parameter, item.buffer);
     const std::int64_t count = num_elements(item.parameter);
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
-      run(space, "lockstep::sgd", num_tiles(count),
+      run(on, "lockstep::sgd", num_tiles(count),
           SgdKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
                        static_cast<T*>(item.buffer.data), count, static_cast<C>(-numbers.lr),
                        static_cast<C>(numbers.momentum), static_cast<C>(numbers.weight_decay),
-                       numbers.weight_decay != 0.0, numbers.momentum != 0.0, item.first_step});
+                       numbers.weight_decay != 0.0, numbers.momentum != 0.0, item.first_step},
+          count);
     });
   }
 }
 
-void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbers) {
+void adam(Execution on, std::span<const AdamItem> items, const AdamNumbers& numbers) {
   for (const AdamItem& item : items) {
     for (const View* other : {&item.grad, &item.exp_avg, &item.exp_avg_sq})
       require_same_shape("adam", item.parameter, *other);
@@ -129,7 +138,7 @@ void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbe
     const double c2 = 1.0 - std::pow(numbers.beta2, step);
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
-      run(space, "lockstep::adam", num_tiles(count),
+      run(on, "lockstep::adam", num_tiles(count),
           AdamKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
                         static_cast<T*>(item.exp_avg.data), static_cast<T*>(item.exp_avg_sq.data), count,
                         static_cast<C>(1.0 - numbers.beta1), static_cast<C>(numbers.beta2),
@@ -137,7 +146,8 @@ void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbe
                         static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
                         static_cast<C>(numbers.weight_decay),
                         static_cast<C>(numbers.decoupled ? 1.0 - numbers.lr * numbers.weight_decay : 1.0),
-                        numbers.weight_decay != 0.0 && !numbers.decoupled});
+                        numbers.weight_decay != 0.0 && !numbers.decoupled},
+          count);
     });
   }
 }

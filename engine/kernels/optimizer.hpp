@@ -28,7 +28,7 @@ struct SgdNumbers {
 };
 // g = fma(weight_decay, p, g) if weight_decay is not 0. buffer = g in the first step, later buffer * momentum + g.
 // p = fma(-lr, buffer, p), with g instead of the buffer if momentum is 0. The gradient is not changed.
-void sgd(Space space, std::span<const SgdItem> items, const SgdNumbers& numbers);
+void sgd(Execution on, std::span<const SgdItem> items, const SgdNumbers& numbers);
 
 struct AdamItem {
   View parameter;
@@ -45,6 +45,6 @@ struct AdamNumbers {
 };
 // m = fma(1 - beta1, g - m, m); v = fma((1 - beta2) * g, g, v * beta2); with c_i = 1 - beta_i^step:
 // p = p + (-(lr / c_1) * m) / (sqrt(v) / sqrt(c_2) + eps).
-void adam(Space space, std::span<const AdamItem> items, const AdamNumbers& numbers);
+void adam(Execution on, std::span<const AdamItem> items, const AdamNumbers& numbers);
 
 }  // namespace lockstep::kernels

@@ -30,7 +30,17 @@ struct RowSum {
   std::int64_t count;  // number of elements per result
   double divisor;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = SumType<T>;
+    const T* const x = a + RowElement<2>(kept, team.index()).at[1];
+    const auto total = team_total<C>(team, count, [&](std::int64_t i) {
+      return static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, i).at[0]]));
+    });
+    if (team.rank() == 0) out[team.index()] = finish<R, C>(total, divisor);
+  }
+  void operator()(std::int64_t index) const {
     using C = SumType<T>;
     std::int64_t row = kept.num_rows > 0 ? index / kept.length : 0;
     const std::int64_t along = index - row * kept.length;
@@ -77,7 +87,37 @@ struct ColumnSum {
   std::int64_t count;
   double divisor;
 
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  // A team sums `team_width` columns. Its threads read neighbouring columns of a lane.
+  static constexpr std::int64_t team_width = 32;
+  static constexpr std::size_t lanes_bytes = sizeof(SumType<T>[reduce_lanes][team_width]);
+  static constexpr std::size_t scratch_bytes = lanes_bytes + sizeof(double[team_width]);
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = SumType<T>;
+    const std::int64_t strips = (kept.length + team_width - 1) / team_width;
+    const std::int64_t row = team.index() / strips, begin = (team.index() - row * strips) * team_width;
+    const std::int64_t first_result = row * kept.length + begin;
+    const std::int64_t columns = kept.length - begin < team_width ? kept.length - begin : team_width;
+    const T* const x = a + RowElement<2>(kept, first_result).at[1];
+    C* const lanes = reinterpret_cast<C*>(team.scratch());
+    auto* const totals = reinterpret_cast<TotalType<C>*>(team.scratch() + lanes_bytes);
+    for_each_of(team, columns, [=](std::int64_t c) { totals[c] = 0; });
+    for (std::int64_t first = 0; first < count; first += reduce_block) {
+      const std::int64_t end = count - first < reduce_block ? count : first + reduce_block;
+      for_each_of(team, reduce_lanes * team_width, [&](std::int64_t i) {
+        const std::int64_t lane = i / team_width, c = i - lane * team_width;
+        C sum = 0;
+        for (std::int64_t j = first + lane; c < columns && j < end; j += reduce_lanes)
+          sum += static_cast<C>(static_cast<ComputeType<T>>(x[RowElement<1>(reduced, j).at[0] + c]));
+        lanes[i] = sum;
+      });
+      add_lanes(team, lanes, 1, team_width);
+      for_each_of(team, columns, [=](std::int64_t c) { totals[c] += lanes[c]; });
+      team.barrier();
+    }
+    for_each_of(team, columns, [&](std::int64_t c) { out[first_result + c] = finish<R, C>(totals[c], divisor); });
+  }
+  void operator()(std::int64_t index) const {
     using C = SumType<T>;
     const std::int64_t strips = (kept.length + width - 1) / width;
     std::int64_t row = index / strips;
@@ -123,7 +163,17 @@ struct SquaredDifferenceSum {
   const T* b;
   std::int64_t count;
   double divisor;
-  KOKKOS_FUNCTION void operator()(std::int64_t) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = ComputeType<T>;
+    const double total = team_total<C>(team, count, [&](std::int64_t i) {
+      const C difference = static_cast<C>(a[i]) - static_cast<C>(b[i]);
+      return difference * difference;
+    });
+    if (team.rank() == 0) *out = finish<T, C>(total, divisor);
+  }
+  void operator()(std::int64_t) const {
     using C = ComputeType<T>;
     double total = 0;
     for (std::int64_t begin = 0; begin < count; begin += reduce_block) {
@@ -139,12 +189,21 @@ struct SquaredDifferenceSum {
   }
 };
 
+struct SetTrue {
+  bool* out;
+  KOKKOS_FUNCTION void operator()(std::int64_t) const { *out = true; }
+};
+
 template <class T>
 struct AllFinite {
   bool* out;
   const T* a;
   Rows<1> rows;
-  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+  KOKKOS_FUNCTION void portable(std::int64_t index) const {
+    const auto value = static_cast<ComputeType<T>>(a[RowElement<1>(rows, index).at[0]]);
+    if (!(value - value == 0)) *out = false;
+  }
+  void operator()(std::int64_t index) const {
     using C = ComputeType<T>;
     const RowTile<1> at(rows, index);
     C seen = 0;  // x - x is 0 for a finite x and NaN otherwise
@@ -159,7 +218,7 @@ struct AllFinite {
 
 }  // namespace
 
-void sum(Space space, const View& out, const View& a, int num_reduced, double divisor) {
+void sum(Execution on, const View& out, const View& a, int num_reduced, double divisor) {
   Dims kept_sizes, kept_strides, sizes, strides;
   const int num_kept = a.sizes.size() - num_reduced;
   for (int dim = 0; dim < a.sizes.size(); ++dim) {
@@ -179,27 +238,29 @@ void sum(Space space, const View& out, const View& a, int num_reduced, double di
     const T* const from = static_cast<const T*>(a.data);
     if (columns) {
       const std::int64_t strips = (kept.length + ColumnSum<R, T>::width - 1) / ColumnSum<R, T>::width;
-      run(space, "lockstep::sum", kept.num_rows * strips, ColumnSum<R, T>{to, from, kept, reduced, count, divisor});
+      const std::int64_t teams = (kept.length + ColumnSum<R, T>::team_width - 1) / ColumnSum<R, T>::team_width;
+      run_teams(on, "lockstep::sum", kept.num_rows * strips, ColumnSum<R, T>{to, from, kept, reduced, count, divisor},
+                kept.num_rows * teams);
     } else {
-      run(space, "lockstep::sum", results, RowSum<R, T>{to, from, kept, reduced, count, divisor});
+      run_teams(on, "lockstep::sum", results, RowSum<R, T>{to, from, kept, reduced, count, divisor});
     }
   });
 }
 
-void sum_squared_difference(Space space, const View& out, const View& a, const View& b, double divisor) {
+void sum_squared_difference(Execution on, const View& out, const View& a, const View& b, double divisor) {
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::sum_squared_difference", 1,
-        SquaredDifferenceSum<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data), static_cast<const T*>(b.data),
-                                num_elements(a), divisor});
+    run_teams(on, "lockstep::sum_squared_difference", 1,
+              SquaredDifferenceSum<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data),
+                                      static_cast<const T*>(b.data), num_elements(a), divisor});
   });
 }
 
-void all_finite(Space space, const View& out, const View& a) {
-  *static_cast<bool*>(out.data) = true;
+void all_finite(Execution on, const View& out, const View& a) {
+  run(on, "lockstep::all_finite", 1, SetTrue{static_cast<bool*>(out.data)});
   const Rows<1> rows = make_rows<1>(a.sizes, {&a.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::all_finite", num_row_tiles(rows),
-        AllFinite<T>{static_cast<bool*>(out.data), static_cast<const T*>(a.data), rows});
+    run_rows(on, "lockstep::all_finite", rows,
+             AllFinite<T>{static_cast<bool*>(out.data), static_cast<const T*>(a.data), rows});
   });
 }
 

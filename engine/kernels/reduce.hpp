@@ -19,11 +19,11 @@ inline constexpr std::int64_t reduce_lanes = 32;
 
 // Sums the last `num_reduced` dims of `a`. `out` is contiguous and has the other dims; its type is the type of `a`, or
 // int64 for integers and bool. `divisor` computes means and is for floating types only.
-void sum(Space space, const View& out, const View& a, int num_reduced, double divisor = 1.0);
+void sum(Execution on, const View& out, const View& a, int num_reduced, double divisor = 1.0);
 // The sum of (a - b)^2 over all elements, divided by `divisor`. a and b are contiguous and have one size and one
 // floating type; out is one element of it.
-void sum_squared_difference(Space space, const View& out, const View& a, const View& b, double divisor);
+void sum_squared_difference(Execution on, const View& out, const View& a, const View& b, double divisor);
 // out (one bool) is false if an element of `a` (a floating type) is infinite or NaN.
-void all_finite(Space space, const View& out, const View& a);
+void all_finite(Execution on, const View& out, const View& a);
 
 }  // namespace lockstep::kernels

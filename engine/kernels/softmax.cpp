@@ -15,7 +15,22 @@ struct Softmax {
   const T* a;
   std::int64_t length;
   bool logarithm;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = ComputeType<T>;
+    const std::int64_t row = team.index(), n = length;
+    const T* const x = a + row * n;
+    T* const to = out + row * n;
+    const C top = team_largest<C>(team, n, [=](std::int64_t i) { return static_cast<C>(x[i]); });
+    const C sum = team_sum<C>(team, n, [=](std::int64_t i) { return math::exp(static_cast<C>(x[i]) - top); });
+    const C log_sum = logarithm ? std::log(sum) : C(0), inverse = C(1) / sum;
+    for_each_of(team, n, [&](std::int64_t i) {
+      const C off = static_cast<C>(x[i]) - top;
+      to[i] = static_cast<T>(logarithm ? off - log_sum : math::exp(off) * inverse);
+    });
+  }
+  void operator()(std::int64_t row) const {
     using C = ComputeType<T>;
     const T* const x = a + row * length;
     T* const to = out + row * length;
@@ -34,7 +49,7 @@ struct Softmax {
     }
   }
   // The same result from a padded copy of the row: each exponential is computed once, and the loops have no remainder.
-  KOKKOS_INLINE_FUNCTION void one_block(const T* x, T* to) const {
+  void one_block(const T* x, T* to) const {
     using C = ComputeType<T>;
     PaddedBlock<C> block;
     block.load(x, length, static_cast<C>(x[0]));
@@ -61,7 +76,24 @@ struct SoftmaxBackward {
   const T* result;
   std::int64_t length;
   bool logarithm;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    using C = ComputeType<T>;
+    const std::int64_t row = team.index(), n = length;
+    const T* const g = grad + row * n;
+    const T* const y = result + row * n;
+    T* const to = out + row * n;
+    const bool logs = logarithm;
+    const C sum = team_sum<C>(team, n, [=](std::int64_t i) {
+      return logs ? static_cast<C>(g[i]) : static_cast<C>(g[i]) * static_cast<C>(y[i]);
+    });
+    for_each_of(team, n, [=](std::int64_t i) {
+      const C of = static_cast<C>(y[i]), by = static_cast<C>(g[i]);
+      to[i] = static_cast<T>(logs ? by - math::exp(of) * sum : of * (by - sum));
+    });
+  }
+  void operator()(std::int64_t row) const {
     using C = ComputeType<T>;
     const T* const g = grad + row * length;
     const T* const y = result + row * length;
@@ -91,7 +123,39 @@ struct Probabilities {
   T scale;
   T factor;
   bool causal;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t row = team.index(), own = row % queries + 1;
+    const std::int64_t n = causal && own < keys ? own : keys;
+    T* const x = scores + row * keys;
+    const T none = -std::numeric_limits<T>::infinity();
+    for_each_of(team, n, [&](std::int64_t i) {
+      x[i] = mask ? math::choose(mask + row * keys + i, x[i] * scale, none) : x[i] * scale;
+    });
+    team.barrier();
+    const T top = team_largest<T>(team, n, [=](std::int64_t i) { return x[i]; });
+    if (top == none) {
+      // No score is above minus infinity: the row becomes zeros, or NaN if a score is NaN.
+      const std::int64_t lost =
+          team_largest<std::int64_t>(team, n, [=](std::int64_t i) { return x[i] == x[i] ? std::int64_t{-1} : i; });
+      const T value = lost < 0 ? T(0) : x[lost];
+      team.barrier();
+      for_each_of(team, n, [=](std::int64_t i) { x[i] = value; });
+    } else {
+      for_each_of(team, n, [=](std::int64_t i) { x[i] = math::exp(x[i] - top); });
+      team.barrier();
+      const T inverse = T(1) / team_sum<T>(team, n, [=](std::int64_t i) { return x[i]; });
+      for_each_of(team, n, [=](std::int64_t i) { x[i] *= inverse; });
+    }
+    for_each_of(team, keys - n, [=](std::int64_t i) { x[n + i] = T(0); });
+    if (!keep) return;
+    team.barrier();
+    for_each_of(team, keys, [&](std::int64_t i) {
+      dropped[row * keys + i] = math::choose(keep + row * keys + i, x[i] * factor, T(0));
+    });
+  }
+  void operator()(std::int64_t row) const {
     T* const x = scores + row * keys;
     const std::int64_t own = row % queries + 1;
     const std::int64_t n = causal && own < keys ? own : keys;
@@ -119,7 +183,7 @@ struct Probabilities {
     for (std::int64_t i = 0; i < keys; ++i) to[i] = math::choose(kept + i, x[i] * up, T(0));
   }
   // The same bits for rows whose length is a multiple of the lanes: in place, and the loops have no remainder.
-  KOKKOS_INLINE_FUNCTION void row_of_full_lanes(T* x, std::int64_t n, T by) const {
+  void row_of_full_lanes(T* x, std::int64_t n, T by) const {
     const T none = -std::numeric_limits<T>::infinity();
     const auto seen = static_cast<std::int32_t>(n);
     const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
@@ -145,36 +209,33 @@ struct Probabilities {
     const T inverse = T(1) / lane_tree(lane);
     for (std::int32_t i = 0; i < padded; i += lanes)
       for (std::int32_t l = 0; l < lanes; ++l) x[i + l] *= inverse;
-    for (std::int64_t i = padded; i < keys; ++i) x[i] = T(0);
+    for (std::int64_t i = n; i < keys; ++i) x[i] = T(0);  // from n, because a product with NaN is NaN
   }
   // No score is above minus infinity: the row becomes zeros, or NaN if a score is NaN.
-  KOKKOS_INLINE_FUNCTION void all_masked(T* x, std::int64_t n) const {
+  void all_masked(T* x, std::int64_t n) const {
     T lost = T(0);
     for (std::int64_t i = 0; i < n; ++i) lost = x[i] == x[i] ? lost : x[i];
     for (std::int64_t i = 0; i < keys; ++i) x[i] = i < n ? lost : T(0);
   }
   // Replaces scores by probabilities; a row without visible keys becomes zeros.
-  KOKKOS_INLINE_FUNCTION void long_row(T* x, std::int64_t n) const {
+  void long_row(T* x, std::int64_t n) const {
     const T top = largest<T>(n, [x](std::int64_t i) { return x[i]; });
-    if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
+    if (top == -std::numeric_limits<T>::infinity()) return all_masked(x, n);
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) x[i] = math::exp(x[i] - top);
     const T inverse = T(1) / ordered_sum<T>(n, [x](std::int64_t i) { return x[i]; });
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) x[i] *= inverse;
   }
-  KOKKOS_INLINE_FUNCTION void one_block(T* x, std::int64_t n) const {
+  void one_block(T* x, std::int64_t n) const {
     PaddedBlock<T> block;
     block.load(x, n, x[0]);
     const T top = block.largest();
-    if (top == -std::numeric_limits<T>::infinity()) return zero(x, n);
+    if (top == -std::numeric_limits<T>::infinity()) return all_masked(x, n);
     block.map([top](T value) { return math::exp(value - top); });
     const T inverse = T(1) / block.sum();
 #pragma GCC ivdep
     for (std::int64_t i = 0; i < n; ++i) x[i] = block.values[i] * inverse;
-  }
-  KOKKOS_INLINE_FUNCTION static void zero(T* x, std::int64_t n) {
-    for (std::int64_t i = 0; i < n; ++i) x[i] = T(0);
   }
 };
 
@@ -188,7 +249,21 @@ struct ProbabilitiesBackward {
   T scale;
   T factor;
   bool causal;
-  KOKKOS_FUNCTION void operator()(std::int64_t row) const {
+  static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
+  template <class Team>
+  KOKKOS_FUNCTION void team(const Team& team) const {
+    const std::int64_t row = team.index(), own = row % queries + 1;
+    const std::int64_t n = causal && own < keys ? own : keys;
+    T* const g = grad + row * keys;
+    const T* const p = probabilities + row * keys;
+    if (keep) {
+      for_each_of(team, n, [&](std::int64_t i) { g[i] = math::choose(keep + row * keys + i, g[i] * factor, T(0)); });
+      team.barrier();
+    }
+    const T dot = team_sum<T>(team, n, [=](std::int64_t i) { return g[i] * p[i]; }), by = scale;
+    for_each_of(team, keys, [=](std::int64_t i) { g[i] = i < n ? p[i] * (g[i] - dot) * by : T(0); });
+  }
+  void operator()(std::int64_t row) const {
     T* const g = grad + row * keys;
     const T* const p = probabilities + row * keys;
     const std::int64_t own = row % queries + 1;
@@ -207,7 +282,7 @@ struct ProbabilitiesBackward {
     for (std::int64_t i = n; i < keys; ++i) g[i] = T(0);
   }
   // The same bits for rows whose length is a multiple of the lanes.
-  KOKKOS_INLINE_FUNCTION void row_of_full_lanes(T* g, const T* p, std::int64_t n) const {
+  void row_of_full_lanes(T* g, const T* p, std::int64_t n) const {
     const auto seen = static_cast<std::int32_t>(n);
     const auto padded = static_cast<std::int32_t>((n + reduce_lanes - 1) / reduce_lanes * reduce_lanes);
     constexpr auto lanes = static_cast<std::int32_t>(reduce_lanes);
@@ -236,39 +311,41 @@ void dispatch_wide(DType dtype, F&& f) {
 
 }  // namespace
 
-void softmax(Space space, const View& out, const View& a, bool logarithm) {
+void softmax(Execution on, const View& out, const View& a, bool logarithm) {
   const std::int64_t length = a.sizes.empty() ? 1 : a.sizes.back();
   dispatch_floating(a.dtype, [&]<class T>() {
-    run(space, "lockstep::softmax", num_elements(a) / length,
-        Softmax<T>{data_of<T>(out), data_of<const T>(a), length, logarithm});
+    run_teams(on, "lockstep::softmax", num_elements(a) / length,
+              Softmax<T>{data_of<T>(out), data_of<const T>(a), length, logarithm});
   });
 }
 
-void softmax_backward(Space space, const View& out, const View& grad, const View& result, bool logarithm) {
+void softmax_backward(Execution on, const View& out, const View& grad, const View& result, bool logarithm) {
   const std::int64_t length = out.sizes.empty() ? 1 : out.sizes.back();
   dispatch_floating(out.dtype, [&]<class T>() {
-    run(space, "lockstep::softmax_backward", num_elements(out) / length,
-        SoftmaxBackward<T>{data_of<T>(out), data_of<const T>(grad), data_of<const T>(result), length, logarithm});
+    run_teams(on, "lockstep::softmax_backward", num_elements(out) / length,
+              SoftmaxBackward<T>{data_of<T>(out), data_of<const T>(grad), data_of<const T>(result), length, logarithm});
   });
 }
 
-void attention_probabilities(Space space, const AttentionRows& rows, const View& scores, const View& dropped,
+void attention_probabilities(Execution on, const AttentionRows& rows, const View& scores, const View& dropped,
                              const View& mask, const View& keep) {
   const int n = scores.sizes.size();
   const std::int64_t queries = scores.sizes[n - 2], keys = scores.sizes[n - 1];
   dispatch_wide(scores.dtype, [&]<class T>() {
-    run(space, "lockstep::attention_probabilities", num_elements(scores) / keys,
+    run_teams(
+        on, "lockstep::attention_probabilities", num_elements(scores) / keys,
         Probabilities<T>{data_of<T>(scores), data_of<T>(dropped), data_of<const bool>(mask), data_of<const bool>(keep),
                          queries, keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
   });
 }
 
-void attention_backward(Space space, const AttentionRows& rows, const View& grad, const View& probabilities,
+void attention_backward(Execution on, const AttentionRows& rows, const View& grad, const View& probabilities,
                         const View& keep) {
   const int n = grad.sizes.size();
   const std::int64_t queries = grad.sizes[n - 2], keys = grad.sizes[n - 1];
   dispatch_wide(grad.dtype, [&]<class T>() {
-    run(space, "lockstep::attention_backward", num_elements(grad) / keys,
+    run_teams(
+        on, "lockstep::attention_backward", num_elements(grad) / keys,
         ProbabilitiesBackward<T>{data_of<T>(grad), data_of<const T>(probabilities), data_of<const bool>(keep), queries,
                                  keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
   });

@@ -17,9 +17,9 @@ struct Windows {
 };
 // out (batch * out_height * out_width, channels * kernel height * kernel width): one row per window, with zeros for the
 // padding.
-void unfold(Space space, const Windows& windows, const View& out, const View& images);
+void unfold(Execution on, const Windows& windows, const View& out, const View& images);
 // The adjoint: each element of an image is the sum over the windows (rows of `columns`) that contain it, in order of
 // the position in the kernel.
-void fold(Space space, const Windows& windows, const View& images, const View& columns);
+void fold(Execution on, const Windows& windows, const View& images, const View& columns);
 
 }  // namespace lockstep::kernels

@@ -10,11 +10,12 @@
 
 #include "engine/core/shape.hpp"
 #include "engine/core/types.hpp"
+#include "engine/device/execution.hpp"
 
 namespace lockstep::kernels {
 
-// The backend that runs the kernel. cpu and sim both use host memory.
-enum class Space : std::uint8_t { host, cuda };
+using device::Execution;
+using device::Space;
 
 struct View {
   void* data = nullptr;  // the element with index 0 in every dim

@@ -23,12 +23,13 @@ void Adam::update(const std::vector<Item>& items, const Options& options) {
   const kernels::AdamNumbers numbers{options.lr,  options.beta1,        options.beta2,
                                      options.eps, options.weight_decay, decay_ == Decay::decoupled};
   one_pass("adam", std::move(operands), 4,
-           [steps, numbers](const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows) {
+           [steps, numbers](kernels::Execution on, const std::vector<kernels::View>& views,
+                            const std::vector<std::size_t>& rows) {
              std::vector<kernels::AdamItem> batch;
              batch.reserve(rows.size());
              for (std::size_t i = 0; i < rows.size(); ++i)
                batch.push_back({views[4 * i], views[4 * i + 1], views[4 * i + 2], views[4 * i + 3], steps[rows[i]]});
-             kernels::adam(kernels::Space::host, batch, numbers);
+             kernels::adam(on, batch, numbers);
            });
 }
 

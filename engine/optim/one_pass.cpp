@@ -8,9 +8,9 @@
 
 namespace lockstep::optim {
 
-void one_pass(
-    const char* name, std::vector<Operand> operands, std::size_t stride,
-    const std::function<void(const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows)>& body) {
+void one_pass(const char* name, std::vector<Operand> operands, std::size_t stride,
+              const std::function<void(kernels::Execution on, const std::vector<kernels::View>& views,
+                                       const std::vector<std::size_t>& rows)>& body) {
   const std::size_t num_rows = operands.size() / stride;
   std::vector<std::pair<Tensor, Tensor>> copied_back;  // contiguous copies and their strided originals
   for (Operand& operand : operands) {
@@ -49,7 +49,7 @@ void one_pass(
                    [views = std::move(views), rows = std::move(rows), body](const device::Pointers& pointers) {
                      std::vector<kernels::View> filled = views;
                      for (std::size_t i = 0; i < filled.size(); ++i) filled[i].data = pointers.at(i);
-                     body(filled, rows);
+                     body(pointers.execution(), filled, rows);
                    });
   }
   for (const auto& [copy, original] : copied_back) raw::copy_(original, copy);

@@ -18,8 +18,8 @@ struct Operand {
 // gets an empty view. `body` receives the views of the launch's parameters and the indices of these parameters.
 // Operands that are not contiguous are copied before the launch, and written ones copied back after it. Increments the
 // versions of written tensors.
-void one_pass(
-    const char* name, std::vector<Operand> operands, std::size_t stride,
-    const std::function<void(const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows)>& body);
+void one_pass(const char* name, std::vector<Operand> operands, std::size_t stride,
+              const std::function<void(kernels::Execution on, const std::vector<kernels::View>& views,
+                                       const std::vector<std::size_t>& rows)>& body);
 
 }  // namespace lockstep::optim

@@ -25,12 +25,13 @@ void Sgd::update(const std::vector<Item>& items, const Options& options) {
   }
   const kernels::SgdNumbers numbers{options.lr, options.momentum, options.weight_decay};
   one_pass("sgd", std::move(operands), 3,
-           [first_step, numbers](const std::vector<kernels::View>& views, const std::vector<std::size_t>& rows) {
+           [first_step, numbers](kernels::Execution on, const std::vector<kernels::View>& views,
+                                 const std::vector<std::size_t>& rows) {
              std::vector<kernels::SgdItem> batch;
              batch.reserve(rows.size());
              for (std::size_t i = 0; i < rows.size(); ++i)
                batch.push_back({views[3 * i], views[3 * i + 1], views[3 * i + 2], first_step[rows[i]]});
-             kernels::sgd(kernels::Space::host, batch, numbers);
+             kernels::sgd(on, batch, numbers);
            });
 }
 

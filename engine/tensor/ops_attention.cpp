@@ -50,8 +50,8 @@ Tensor softmax_of(const char* name, bool logarithm, const Tensor& a, int dim) {
   const Tensor out = empty_like(from);
   run_kernel(
       name,
-      [logarithm](kernels::Space space, const kernels::View& to, const kernels::View& x) {
-        kernels::softmax(space, to, x, logarithm);
+      [logarithm](kernels::Execution execution, const kernels::View& to, const kernels::View& x) {
+        kernels::softmax(execution, to, x, logarithm);
       },
       out, from);
   return from_last(out, on);
@@ -62,9 +62,8 @@ Tensor softmax_backward_of(const char* name, bool logarithm, const Tensor& grad,
   const Tensor out = empty_like(y);
   run_kernel(
       name,
-      [logarithm](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& of) {
-        kernels::softmax_backward(space, to, from, of, logarithm);
-      },
+      [logarithm](kernels::Execution execution, const kernels::View& to, const kernels::View& from,
+                  const kernels::View& of) { kernels::softmax_backward(execution, to, from, of, logarithm); },
       out, g, y);
   return from_last(out, on);
 }
@@ -147,9 +146,8 @@ Tensor keep_scaled(const Tensor& a, const Tensor& keep, double factor) {
   const Tensor out = empty_like(a);
   run_kernel(
       "dropout",
-      [factor](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& kept) {
-        kernels::keep_scaled(space, to, from, kept, factor);
-      },
+      [factor](kernels::Execution execution, const kernels::View& to, const kernels::View& from,
+               const kernels::View& kept) { kernels::keep_scaled(execution, to, from, kept, factor); },
       out, a, keep);
   return out;
 }
@@ -183,8 +181,8 @@ AttentionResult attention(const Tensor& q, const Tensor& k, const Tensor& v, boo
   const kernels::AttentionRows rows{1.0 / std::sqrt(static_cast<double>(q.size(-1))), causal, keep_factor(dropout_p)};
   run_operands("attention", q.device(), scores.num_elements(),
                {{scores, Mode::update}, {dropped, Mode::write}, {allowed}, {out.keep}},
-               [rows](kernels::Space space, const auto& at) {
-                 kernels::attention_probabilities(space, rows, at[0], at[1], at[2], at[3]);
+               [rows](kernels::Execution execution, const auto& at) {
+                 kernels::attention_probabilities(execution, rows, at[0], at[1], at[2], at[3]);
                });
   const Tensor wide_v = cast(v, wide);
   const Tensor& weights = dropped.defined() ? dropped : scores;
@@ -205,9 +203,10 @@ AttentionGradients attention_backward(const Tensor& grad, const Tensor& q, const
   const Tensor scores = matmul(
       g, transposed(
              cast(v, wide)));  // the gradient of the dropped probabilities; the kernel turns it into that of the scores
-  run_operands(
-      "attention_backward", q.device(), scores.num_elements(), {{scores, Mode::update}, {probabilities}, {keep}},
-      [rows](kernels::Space space, const auto& at) { kernels::attention_backward(space, rows, at[0], at[1], at[2]); });
+  run_operands("attention_backward", q.device(), scores.num_elements(),
+               {{scores, Mode::update}, {probabilities}, {keep}}, [rows](kernels::Execution execution, const auto& at) {
+                 kernels::attention_backward(execution, rows, at[0], at[1], at[2]);
+               });
   out.q = cast(product_with_strides_of(q, scores, cast(k, wide)), dtype);
   out.k = cast(product_with_strides_of(k, transposed(scores), cast(q, wide)), dtype);
   return out;

@@ -20,9 +20,8 @@ Tensor compare(const char* name, kernels::Comparison comparison, const Tensor& a
   const Tensor out = empty(sizes, DType::boolean, a.device());
   run_kernel(
       name,
-      [comparison](kernels::Space space, const kernels::View& to, const kernels::View& x, const kernels::View& y) {
-        kernels::compare(space, to, x, y, comparison);
-      },
+      [comparison](kernels::Execution execution, const kernels::View& to, const kernels::View& x,
+                   const kernels::View& y) { kernels::compare(execution, to, x, y, comparison); },
       out, broadcast(cast(a, dtype), sizes), broadcast(cast(b, dtype), sizes));
   return out;
 }
@@ -44,10 +43,11 @@ Tensor extremes(const char* name, const Tensor& a, int dim, bool keep_dim, bool 
   const Tensor from = contiguous(permutes ? permute(a, order) : a);
   const Tensor out = empty(sizes, wants_index ? DType::int64 : a.dtype(), a.device());
   const Tensor none;
-  run_operands(
-      name, a.device(), a.num_elements(),
-      {{wants_index ? none : out, Mode::write}, {wants_index ? out : none, Mode::write}, {from}},
-      [largest](kernels::Space space, const auto& at) { kernels::extremes(space, at[0], at[1], at[2], largest); });
+  run_operands(name, a.device(), a.num_elements(),
+               {{wants_index ? none : out, Mode::write}, {wants_index ? out : none, Mode::write}, {from}},
+               [largest](kernels::Execution execution, const auto& at) {
+                 kernels::extremes(execution, at[0], at[1], at[2], largest);
+               });
   return out;
 }
 

@@ -39,8 +39,8 @@ Tensor columns_of(const Tensor& x, const kernels::Windows& of) {
   const Tensor out = empty(Dims{num_windows(of), window}, wide.dtype(), x.device());
   run_kernel(
       "unfold",
-      [of](kernels::Space space, const kernels::View& to, const kernels::View& from) {
-        kernels::unfold(space, of, to, from);
+      [of](kernels::Execution execution, const kernels::View& to, const kernels::View& from) {
+        kernels::unfold(execution, of, to, from);
       },
       out, wide);
   return out;
@@ -86,8 +86,8 @@ ConvolutionGradients conv2d_backward(const Tensor& grad, const Tensor& x, const 
     const Tensor images = empty(x.sizes(), wide.dtype(), x.device());
     run_kernel(
         "fold",
-        [of](kernels::Space space, const kernels::View& to, const kernels::View& from) {
-          kernels::fold(space, of, to, from);
+        [of](kernels::Execution execution, const kernels::View& to, const kernels::View& from) {
+          kernels::fold(execution, of, to, from);
         },
         images, columns);
     out.x = cast(images, x.dtype());

@@ -64,7 +64,8 @@ void zero_(const Tensor& to) { fill_(to, 0.0); }
 void fill_(const Tensor& to, double value) {
   require_defined("fill_", to);
   run_kernel(
-      "fill_", [value](kernels::Space space, const kernels::View& out) { kernels::fill(space, out, value); }, to);
+      "fill_",
+      [value](kernels::Execution execution, const kernels::View& out) { kernels::fill(execution, out, value); }, to);
   to.bump_version();
 }
 

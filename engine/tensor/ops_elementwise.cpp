@@ -9,9 +9,9 @@ namespace lockstep::raw {
 
 namespace {
 
-using BinaryKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, const kernels::View&);
-using UnaryKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&);
-using NumberKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, double);
+using BinaryKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, const kernels::View&);
+using UnaryKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&);
+using NumberKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, double);
 
 Tensor broadcast(const Tensor& a, const Dims& sizes) { return a.sizes() == sizes ? a : expand(a, sizes); }
 
@@ -51,8 +51,8 @@ Tensor with_number(const char* name, NumberKernel kernel, const Tensor& a, doubl
   const Tensor out = empty(a.sizes(), a.dtype(), a.device());
   run_kernel(
       name,
-      [kernel, number](kernels::Space space, const kernels::View& to, const kernels::View& from) {
-        kernel(space, to, from, number);
+      [kernel, number](kernels::Execution execution, const kernels::View& to, const kernels::View& from) {
+        kernel(execution, to, from, number);
       },
       out, a);
   return out;

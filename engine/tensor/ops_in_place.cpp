@@ -7,8 +7,8 @@ namespace lockstep::raw {
 
 namespace {
 
-using BinaryKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, const kernels::View&);
-using NumberKernel = void (*)(kernels::Space, const kernels::View&, const kernels::View&, double);
+using BinaryKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, const kernels::View&);
+using NumberKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, double);
 
 // The value in the type and sizes of the target, copied if it overlaps the target.
 Tensor value_for(const char* name, const Tensor& to, const Tensor& value) {
@@ -26,8 +26,8 @@ Tensor value_for(const char* name, const Tensor& to, const Tensor& value) {
 void update_with(const char* name, BinaryKernel kernel, const Tensor& to, const Tensor& value) {
   run_update(
       name,
-      [kernel](kernels::Space space, const kernels::View& out, const kernels::View& by) {
-        kernel(space, out, out, by);
+      [kernel](kernels::Execution execution, const kernels::View& out, const kernels::View& by) {
+        kernel(execution, out, out, by);
       },
       to, value_for(name, to, value));
   to.bump_version();
@@ -37,7 +37,9 @@ void update_with_number(const char* name, NumberKernel kernel, const Tensor& to,
   require_floating(name, to);
   require_not_expanded(name, to);
   run_update(
-      name, [kernel, number](kernels::Space space, const kernels::View& out) { kernel(space, out, out, number); }, to);
+      name,
+      [kernel, number](kernels::Execution execution, const kernels::View& out) { kernel(execution, out, out, number); },
+      to);
   to.bump_version();
 }
 
@@ -47,8 +49,8 @@ void add_(const Tensor& to, const Tensor& value, double alpha) {
   if (alpha == 1.0) return update_with("add_", kernels::add, to, value);
   run_update(
       "add_",
-      [alpha](kernels::Space space, const kernels::View& out, const kernels::View& by) {
-        kernels::add_scaled(space, out, out, by, alpha);
+      [alpha](kernels::Execution execution, const kernels::View& out, const kernels::View& by) {
+        kernels::add_scaled(execution, out, out, by, alpha);
       },
       to, value_for("add_", to, value));
   to.bump_version();

@@ -33,8 +33,8 @@ Tensor select_slices(const Tensor& a, int dim, const Tensor& index, kernels::Mis
   const Tensor out = empty(sizes, a.dtype(), a.device());
   run_kernel(
       "index_select",
-      [on, missing](kernels::Space space, const kernels::View& to, const kernels::View& from,
-                    const kernels::View& rows) { kernels::index_select(space, to, from, on, rows, missing); },
+      [on, missing](kernels::Execution execution, const kernels::View& to, const kernels::View& from,
+                    const kernels::View& rows) { kernels::index_select(execution, to, from, on, rows, missing); },
       out, contiguous(a), at);
   return out;
 }
@@ -59,8 +59,8 @@ void add_slices(const Tensor& to, int dim, const Tensor& index, const Tensor& va
   }
   run_update(
       "index_add_",
-      [on, missing](kernels::Space space, const kernels::View& out, const kernels::View& rows,
-                    const kernels::View& from) { kernels::index_add(space, out, on, rows, from, missing); },
+      [on, missing](kernels::Execution execution, const kernels::View& out, const kernels::View& rows,
+                    const kernels::View& from) { kernels::index_add(execution, out, on, rows, from, missing); },
       to, at, copy_if_overlapping(contiguous(cast(value, to.dtype())), to));
   to.bump_version();
 }
@@ -88,8 +88,9 @@ Tensor positions_in(const char* operation, const Tensor& indices, std::int64_t s
   const Tensor from = contiguous(cast(indices, DType::int64)), out = empty(from.sizes(), DType::int64, from.device());
   run_kernel(
       operation,
-      [size, held, operation, ignored](kernels::Space space, const kernels::View& to, const kernels::View& index) {
-        kernels::positions_in(space, to, index, size, held, operation, ignored);
+      [size, held, operation, ignored](kernels::Execution execution, const kernels::View& to,
+                                       const kernels::View& index) {
+        kernels::positions_in(execution, to, index, size, held, operation, ignored);
       },
       out, from);
   return out;

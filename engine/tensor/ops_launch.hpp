@@ -19,9 +19,6 @@ namespace lockstep::raw {
 inline kernels::View view_of(const Tensor& tensor) {
   return {nullptr, tensor.dtype(), tensor.sizes(), tensor.strides()};
 }
-inline kernels::Space space_of(device::Device device) {
-  return device::capabilities_of(device).runs_on_host ? kernels::Space::host : kernels::Space::cuda;
-}
 
 template <class Kernel, class... Operands>
 void run_kernel_at(const char* name, const Kernel& kernel, const device::Access& out_access, const Tensor& out,
@@ -30,15 +27,15 @@ void run_kernel_at(const char* name, const Kernel& kernel, const device::Access&
   const std::array<device::Access, count> accesses = {out_access, read(operands)...};
   std::array<kernels::View, count> views = {view_of(out), view_of(operands)...};
   device::launch(device::current_stream(out.device()), name, accesses,
-                 [kernel, views, space = space_of(out.device())](const device::Pointers& pointers) {
+                 [kernel, views](const device::Pointers& pointers) {
                    std::array<kernels::View, count> at = views;
                    for (std::size_t i = 0; i < count; ++i) at[i].data = pointers.at(i);
-                   [&]<std::size_t... i>(std::index_sequence<i...>) { kernel(space, at[i]...); }
+                   [&]<std::size_t... i>(std::index_sequence<i...>) { kernel(pointers.execution(), at[i]...); }
                    (std::make_index_sequence<count>());
                  });
 }
 
-// Launches kernel(space, out, operands...), which writes all of `out`.
+// Launches kernel(execution, out, operands...), which writes all of `out`.
 template <class Kernel, class... Operands>
 void run_kernel(const char* name, const Kernel& kernel, const Tensor& out, const Operands&... operands) {
   if (out.is_meta() || out.num_elements() == 0) return;
@@ -51,8 +48,8 @@ void run_update(const char* name, const Kernel& kernel, const Tensor& out, const
   run_kernel_at(name, kernel, update(out), out, operands...);
 }
 
-// For kernels with optional operands or several outputs. Launches kernel(space, views) with one view per operand in the
-// given order; the view of an undefined tensor has no data. Does nothing on meta and when `elements` is 0.
+// For kernels with optional operands or several outputs. Launches kernel(execution, views) with one view per operand in
+// the given order; the view of an undefined tensor has no data. Does nothing on meta and when `elements` is 0.
 struct Operand {
   const Tensor& tensor;
   device::Mode mode = device::Mode::read;
@@ -74,11 +71,11 @@ void run_operands(const char* name, device::Device device, std::int64_t elements
     accesses[used++].mode = operands[i].mode;
   }
   device::launch(device::current_stream(device), name, std::span<const device::Access>(accesses.data(), used),
-                 [kernel, views, positions, space = space_of(device)](const device::Pointers& pointers) {
+                 [kernel, views, positions](const device::Pointers& pointers) {
                    std::array<kernels::View, count> at = views;
                    for (std::size_t i = 0; i < count; ++i)
                      if (positions[i] >= 0) at[i].data = pointers.at(static_cast<std::size_t>(positions[i]));
-                   kernel(space, at);
+                   kernel(pointers.execution(), at);
                  });
 }
 

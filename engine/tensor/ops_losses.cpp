@@ -58,8 +58,8 @@ CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets, co
   CrossEntropyResult out{{}, empty(targets.sizes(), wide, logits.device()), {}, {}, {}};
   run_operands("cross_entropy", logits.device(), logits.num_elements(),
                {{losses, Mode::write}, {out.log_sums, Mode::write}, {contiguous(logits)}, {at}},
-               [ignored = options.ignore_index](kernels::Space space, const auto& views) {
-                 kernels::class_losses(space, views[0], views[1], views[2], views[3], ignored);
+               [ignored = options.ignore_index](kernels::Execution execution, const auto& views) {
+                 kernels::class_losses(execution, views[0], views[1], views[2], views[3], ignored);
                });
   if (options.weight.defined() || options.ignore_index) {
     out.weights = class_weights(at, options.weight, wide, options.ignore_index);
@@ -74,19 +74,21 @@ CrossEntropyResult cross_entropy(const Tensor& logits, const Tensor& targets, co
 ClassSums class_sums(const Tensor& logits, const Tensor& targets, const Tensor& tops) {
   const ClassSums out{zeros(targets.sizes(), tops.dtype(), tops.device()),
                       zeros(targets.sizes(), tops.dtype(), tops.device())};
-  run_operands(
-      "cross_entropy", logits.device(), logits.num_elements(),
-      {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
-      [](kernels::Space space, const auto& at) { kernels::class_sums(space, at[0], at[1], at[2], at[3], at[4]); });
+  run_operands("cross_entropy", logits.device(), logits.num_elements(),
+               {{out.sums, Mode::write}, {out.picked, Mode::write}, {contiguous(logits)}, {targets}, {tops}},
+               [](kernels::Execution execution, const auto& at) {
+                 kernels::class_sums(execution, at[0], at[1], at[2], at[3], at[4]);
+               });
   return out;
 }
 
 Tensor class_weights(const Tensor& targets, const Tensor& weight, DType dtype, std::optional<std::int64_t> ignored) {
   const Tensor out = empty(targets.sizes(), dtype, targets.device());
-  run_operands(
-      "class_weights", targets.device(), targets.num_elements(),
-      {{out, Mode::write}, {contiguous(targets)}, {weight.defined() ? contiguous(weight) : weight}},
-      [ignored](kernels::Space space, const auto& at) { kernels::class_weights(space, at[0], at[1], at[2], ignored); });
+  run_operands("class_weights", targets.device(), targets.num_elements(),
+               {{out, Mode::write}, {contiguous(targets)}, {weight.defined() ? contiguous(weight) : weight}},
+               [ignored](kernels::Execution execution, const auto& at) {
+                 kernels::class_weights(execution, at[0], at[1], at[2], ignored);
+               });
   return out;
 }
 
@@ -100,9 +102,8 @@ void weigh_class_losses_(const Tensor& losses, const Tensor& weights, const Tens
                          std::optional<std::int64_t> ignored) {
   run_update(
       "weigh_class_losses",
-      [ignored](kernels::Space space, const kernels::View& to, const kernels::View& by, const kernels::View& at) {
-        kernels::weigh_class_losses(space, to, by, at, ignored);
-      },
+      [ignored](kernels::Execution execution, const kernels::View& to, const kernels::View& by,
+                const kernels::View& at) { kernels::weigh_class_losses(execution, to, by, at, ignored); },
       losses, weights, targets);
 }
 
@@ -118,8 +119,8 @@ Tensor cross_entropy_backward(const Tensor& grad, const Tensor& logits, const Cr
        {contiguous(grad)},
        {loss.weights},
        {loss.total}},
-      [divisor, ignored](kernels::Space space, const auto& at) {
-        kernels::class_losses_backward(space, at[0], at[1], at[2], at[3], at[4], {at[5], at[6], divisor, ignored});
+      [divisor, ignored](kernels::Execution execution, const auto& at) {
+        kernels::class_losses_backward(execution, at[0], at[1], at[2], at[3], at[4], {at[5], at[6], divisor, ignored});
       });
   return out;
 }

@@ -64,8 +64,8 @@ NormResult norm(const char* name, bool centred, const Tensor& x, int num_dims, c
   if (centred) out.mean = empty(kept, compute_type(x.dtype()), x.device());
   run_operands(name, x.device(), x.num_elements(),
                {{out.result, Mode::write}, {out.mean, Mode::write}, {out.rstd, Mode::write}, {contiguous(x)}, {w}, {b}},
-               [rows](kernels::Space space, const auto& at) {
-                 kernels::norm(space, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
+               [rows](kernels::Execution execution, const auto& at) {
+                 kernels::norm(execution, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
                });
   return out;
 }
@@ -122,8 +122,8 @@ NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& m
     run_operands(
         "norm_backward", x.device(), x.num_elements(),
         {{out.x, Mode::write}, {g}, {from}, {mean}, {rstd}, {weight.defined() ? contiguous(weight) : Tensor()}},
-        [rows](kernels::Space space, const auto& at) {
-          kernels::norm_backward(space, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
+        [rows](kernels::Execution execution, const auto& at) {
+          kernels::norm_backward(execution, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
         });
   }
   if (!for_weight && !for_bias) return out;
@@ -133,8 +133,8 @@ NormGradients norm_backward(const Tensor& grad, const Tensor& x, const Tensor& m
   if (for_bias) out.bias = none ? zeros(sizes, x.dtype(), x.device()) : empty(sizes, x.dtype(), x.device());
   run_operands("norm_backward_weights", x.device(), x.num_elements(),
                {{out.weight, Mode::write}, {out.bias, Mode::write}, {g}, {from}, {mean}, {rstd}},
-               [rows](kernels::Space space, const auto& at) {
-                 kernels::norm_backward_weights(space, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
+               [rows](kernels::Execution execution, const auto& at) {
+                 kernels::norm_backward_weights(execution, rows, at[0], at[1], at[2], at[3], at[4], at[5]);
                });
   return out;
 }

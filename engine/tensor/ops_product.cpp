@@ -131,14 +131,14 @@ Tensor linear(const Tensor& x, const Tensor& weight, const Tensor* bias) {
   if (bias) {
     run_kernel(
         "linear",
-        [](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& by,
-           const kernels::View& plus) { kernels::linear(space, to, from, by, &plus); },
+        [](kernels::Execution execution, const kernels::View& to, const kernels::View& from, const kernels::View& by,
+           const kernels::View& plus) { kernels::linear(execution, to, from, by, &plus); },
         flat_out, flat, w, *bias);
   } else {
     run_kernel(
         "linear",
-        [](kernels::Space space, const kernels::View& to, const kernels::View& from, const kernels::View& by) {
-          kernels::linear(space, to, from, by, nullptr);
+        [](kernels::Execution execution, const kernels::View& to, const kernels::View& from, const kernels::View& by) {
+          kernels::linear(execution, to, from, by, nullptr);
         },
         flat_out, flat, w);
   }

@@ -45,10 +45,11 @@ Tensor reduce(const char* name, const Tensor& a, const std::array<bool, max_dims
   const double divisor = is_mean ? static_cast<double>(count) : 1.0;
   run_kernel(
       name,
-      [sizes, strides, num_reduced, divisor](kernels::Space space, const kernels::View& to, kernels::View from) {
+      [sizes, strides, num_reduced, divisor](kernels::Execution execution, const kernels::View& to,
+                                             kernels::View from) {
         from.sizes = sizes;
         from.strides = strides;
-        kernels::sum(space, to, from, num_reduced, divisor);
+        kernels::sum(execution, to, from, num_reduced, divisor);
       },
       out, a);
   return out;
@@ -102,8 +103,8 @@ Tensor mse_loss(const Tensor& input, const Tensor& target) {
   const Tensor out = empty(Dims{}, dtype, input.device());
   run_kernel(
       "mse_loss",
-      [](kernels::Space space, const kernels::View& to, const kernels::View& a, const kernels::View& b) {
-        kernels::sum_squared_difference(space, to, a, b, static_cast<double>(kernels::num_elements(a)));
+      [](kernels::Execution execution, const kernels::View& to, const kernels::View& a, const kernels::View& b) {
+        kernels::sum_squared_difference(execution, to, a, b, static_cast<double>(kernels::num_elements(a)));
       },
       out, contiguous(cast(input, dtype)), contiguous(cast(target, dtype)));
   return out;

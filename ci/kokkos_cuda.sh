@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Builds a Kokkos with the backends Serial and Cuda under build/kokkos-cuda, for ci/build.sh cuda-kernels. Runs once: about 3
+# minutes on two cores.
+#
+#   ci/kokkos_cuda.sh            the source is the Kokkos 4.7 that the Python package pygenten 0.1.5 contains
+#
+# Two changes of the source make it compile with CUDA 13: nvcc_wrapper's default architecture, which nvcc no longer has, and two
+# functions of the runtime with other parameters.
+# Exit codes: 0 complete, 3 nvcc is missing, or the download or the build failed.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+architecture=90 # Hopper
+archive=pygenten-0.1.5.tar.gz
+installed="$root/build/kokkos-cuda"
+work="$root/build/kokkos-cuda-work"
+
+fail() {
+  echo "kokkos_cuda: $*" >&2
+  exit 3
+}
+
+[[ -e $installed/complete ]] && exit 0
+nvcc="$(find_nvcc)" || fail "no nvcc on PATH, in \$CUDA_ROOT/bin or in /usr/local/cuda/bin: install the CUDA toolkit, version 12 or 13"
+
+rm -rf "$work" "$installed"
+mkdir -p "$work"
+say "fetching the source of Kokkos 4.7"
+"$python" -m venv "$work/python" && "$work/python/bin/pip" download -q --no-deps --no-binary pygenten -d "$work" pygenten==0.1.5 >&2 ||
+  fail "pip could not download the source distribution of pygenten 0.1.5; see above"
+tar xzf "$work/$archive" -C "$work" --strip-components=3 pygenten-0.1.5/tpls/kokkos --one-top-level=kokkos
+source_folder="$work/kokkos"
+
+sed -i "s/^default_arch=.*/default_arch=\"sm_$architecture\"/" "$source_folder/bin/nvcc_wrapper"
+instance="$source_folder/core/src/Cuda/Kokkos_Cuda_Instance.hpp"
+changed() { # OLD NEW: both in one line of the file, which contains OLD once
+  [[ $(grep -cF "$1" "$instance") == 1 ]] || fail "$instance does not contain '$1' once"
+  sed -i "s|$1|\\n#if CUDART_VERSION >= 13000\\n    $2\\n#else\\n    $1\\n#endif\\n|" "$instance"
+}
+changed "return cudaGraphAddDependencies(graph, from, to, numDependencies);" \
+  "return cudaGraphAddDependencies(graph, from, to, nullptr, numDependencies);"
+changed "return cudaMemPrefetchAsync(devPtr, count, dstDevice, m_stream);" \
+  "return cudaMemPrefetchAsync(devPtr, count, {cudaMemLocationTypeDevice, dstDevice}, 0, m_stream);"
+
+say "building Kokkos with Cuda for sm_$architecture"
+export CUDA_ROOT="${nvcc%/bin/nvcc}"
+{
+  cmake -S "$source_folder" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$installed" \
+    -DCMAKE_CXX_COMPILER="$source_folder/bin/nvcc_wrapper" -DCMAKE_CXX_STANDARD=20 -DCMAKE_CXX_EXTENSIONS=OFF \
+    -DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_CUDA=ON -DKokkos_ARCH_HOPPER$architecture=ON \
+    -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF -DCUDAToolkit_ROOT="$CUDA_ROOT" &&
+    ninja -C "$work/build" -j "${LOCKSTEP_JOBS:-$(build_jobs)}" install
+} >"$work/build.log" 2>&1 || {
+  tail -n 60 "$work/build.log" >&2
+  fail "Kokkos did not build; the whole log is $work/build.log"
+}
+rm -rf "$work/build" "$work/python"
+touch "$installed/complete"

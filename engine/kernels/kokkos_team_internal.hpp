@@ -1,0 +1,125 @@
+// Teams of threads: what a portable body with reductions sees of its backend (internal to engine/kernels).
+//
+// The functions that reduce give all threads of the team the same value, whatever the number of threads: the order of
+// reduce.hpp belongs to the elements. All threads of a team call them together. They use the team's scratch memory from
+// its start; a kernel's own scratch lies behind sum_scratch_bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include <Kokkos_Macros.hpp>
+
+#include "engine/core/types.hpp"
+#include "engine/kernels/reduce.hpp"
+
+namespace lockstep::kernels {
+
+// One thread of a team on the host. Its functions are KOKKOS_FUNCTION because bodies for both kinds of teams call them.
+class HostTeam {
+ public:
+  HostTeam(std::int64_t index, int rank, int size, std::byte* scratch, const void* barrier,
+           void (*wait)(const void* barrier))
+      : index_(index), rank_(rank), size_(size), scratch_(scratch), barrier_(barrier), wait_(wait) {}
+  KOKKOS_FUNCTION std::int64_t index() const { return index_; }  // of the team
+  KOKKOS_FUNCTION int rank() const { return rank_; }             // of the thread
+  KOKKOS_FUNCTION int size() const { return size_; }
+  KOKKOS_FUNCTION void barrier() const { wait_(barrier_); }
+  KOKKOS_FUNCTION std::byte* scratch() const { return scratch_; }
+
+ private:
+  std::int64_t index_;
+  int rank_, size_;
+  std::byte* scratch_;
+  const void* barrier_;
+  void (*wait_)(const void* barrier);
+};
+
+// The type in which elements of T are summed, and that of the total over the blocks.
+template <class T>
+using SumType = std::conditional_t<std::is_integral_v<T>, std::int64_t, ComputeType<T>>;
+template <class C>
+using TotalType = std::conditional_t<std::is_integral_v<C>, std::int64_t, double>;
+
+// Blocks that a team sums at a time, and values that it compares at a time.
+inline constexpr std::int64_t team_blocks = 8;
+inline constexpr std::int64_t team_slots = team_blocks * reduce_lanes;
+inline constexpr std::size_t sum_scratch_bytes = sizeof(double[team_slots]);
+
+// f(i) for i < count, shared among the threads. Neighbouring threads get neighbouring i.
+template <class Team, class F>
+KOKKOS_INLINE_FUNCTION void for_each_of(const Team& team, std::int64_t count, const F& f) {
+  for (std::int64_t i = team.rank(); i < count; i += team.size()) f(i);
+}
+
+// Adds the lanes of each block as a pairwise tree; the sum of block b is then lanes[b * reduce_lanes * width]. A lane
+// holds `width` neighbouring values that are reduced side by side.
+template <class C, class Team>
+KOKKOS_FUNCTION void add_lanes(const Team& team, C* lanes, std::int64_t blocks, std::int64_t width) {
+  for (std::int64_t half = reduce_lanes / 2; half > 0; half /= 2) {
+    team.barrier();
+    const std::int64_t values = half * width;
+    for_each_of(team, blocks * values, [=](std::int64_t i) {
+      const std::int64_t block = i / values;
+      C* const to = lanes + block * reduce_lanes * width + (i - block * values);
+      *to = *to + to[values];
+    });
+  }
+  team.barrier();
+}
+
+// The sum of f(i) over i < count in the order of reduce.hpp, before it is rounded to C. Ends with a barrier.
+template <class C, class Team, class F>
+KOKKOS_FUNCTION TotalType<C> team_total(const Team& team, std::int64_t count, const F& f) {
+  static_assert(sizeof(C) <= sizeof(double));
+  C* const lanes = reinterpret_cast<C*>(team.scratch());
+  TotalType<C> total = 0;
+  for (std::int64_t first = 0; first < count; first += team_blocks * reduce_block) {
+    const std::int64_t left = (count - first + reduce_block - 1) / reduce_block;
+    const std::int64_t blocks = left < team_blocks ? left : team_blocks;
+    for_each_of(team, blocks * reduce_lanes, [&](std::int64_t i) {
+      const std::int64_t block = i / reduce_lanes;
+      const std::int64_t begin = first + block * reduce_block;
+      const std::int64_t end = count - begin < reduce_block ? count : begin + reduce_block;
+      C sum = 0;
+      for (std::int64_t j = begin + (i - block * reduce_lanes); j < end; j += reduce_lanes) sum += f(j);
+      lanes[i] = sum;
+    });
+    add_lanes(team, lanes, blocks, 1);
+    for (std::int64_t block = 0; block < blocks; ++block) total += lanes[block * reduce_lanes];
+    team.barrier();
+  }
+  return total;
+}
+template <class C, class Team, class F>
+KOKKOS_FUNCTION C team_sum(const Team& team, std::int64_t count, const F& f) {
+  return static_cast<C>(team_total<C>(team, count, f));
+}
+
+// The largest f(i) over i < count, for count > 0: f(0) if that is NaN, and otherwise NaN is no candidate. Ends with a
+// barrier.
+template <class C, class Team, class F>
+KOKKOS_FUNCTION C team_largest(const Team& team, std::int64_t count, const F& f) {
+  static_assert(sizeof(C) <= sizeof(double));
+  C* const slots = reinterpret_cast<C*>(team.scratch());
+  for_each_of(team, team_slots, [&](std::int64_t slot) {
+    C best = f(0);
+    for (std::int64_t i = slot; i < count; i += team_slots) {
+      const C x = f(i);
+      best = x > best ? x : best;
+    }
+    slots[slot] = best;
+  });
+  for (std::int64_t half = team_slots / 2; half > 0; half /= 2) {
+    team.barrier();
+    for_each_of(team, half,
+                [=](std::int64_t i) { slots[i] = slots[i + half] > slots[i] ? slots[i + half] : slots[i]; });
+  }
+  team.barrier();
+  const C result = slots[0];
+  team.barrier();
+  return result;
+}
+
+}  // namespace lockstep::kernels
