@@ -14,6 +14,12 @@ constexpr std::size_t private_control_bytes = std::size_t{4} << 20;
 }
 
 Communicator::Communicator(RankContext& context) : context_(&context), state_(std::make_shared<RankState>()) {
+  open_world(context);
+  state_->plane = open_control_plane(*state_->world, state_->rank);
+}
+
+// Finds or makes the control area: that of the host, of a world without peers, or of a single rank.
+void Communicator::open_world(const RankContext& context) {
   state_->rank = context.rank();
   state_->activity = &context.service<device::Activity>();
   if (context.shared() != nullptr) {
@@ -21,7 +27,6 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
     state_->world = &control_of(*state_->host);
     LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
                    context.world_size(), " in a world of ", state_->world->world_size);
-    state_->plane = open_control_plane(*state_->world, state_->rank);
     if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(*state_->host);
     return;
   }
@@ -38,7 +43,6 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
   auto address = reinterpret_cast<std::uintptr_t>(state_->private_control.get());
   std::byte* base = state_->private_control.get() + (64 - address % 64) % 64;
   state_->world = &initialize_control(base, private_control_bytes, 1, false);
-  state_->plane = open_control_plane(*state_->world, state_->rank);
 }
 
 ProcessGroup& Communicator::group(const std::vector<int>& members, const std::string& axis) {
