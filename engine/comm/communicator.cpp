@@ -19,7 +19,7 @@ Communicator::Communicator(RankContext& context) : context_(&context), state_(st
 }
 
 // Finds or makes the control area: that of the host, of a world without peers, or of a single rank.
-void Communicator::open_world(const RankContext& context) {
+void Communicator::open_world(RankContext& context) {
   state_->rank = context.rank();
   state_->activity = &context.service<device::Activity>();
   if (context.shared() != nullptr) {

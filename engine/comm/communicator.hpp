@@ -63,7 +63,7 @@ class Communicator {
   Statements take_statements(const ProcessGroup& group);
 
  private:
-  void open_world(const RankContext& context);
+  void open_world(RankContext& context);
   RankContext* context_;
   std::shared_ptr<RankState> state_;
   std::map<std::vector<int>, Endpoint> endpoints_;
