@@ -19,8 +19,10 @@ packages=(
   libspdlog-dev libpugixml-dev libxxhash-dev libtcmalloc-minimal4
   python3-matplotlib python3-jinja2
 )
-# chromium: a test opens the page in a browser.
-test_packages=(libgtest-dev libgmock-dev python3-pytest clang-format clang-tidy chromium)
+# chromium: a test opens the page in a browser. Open MPI and iproute2: runs on several hosts. The program builds without MPI.
+test_packages=(
+  libgtest-dev libgmock-dev python3-pytest clang-format clang-tidy chromium openmpi-bin libopenmpi-dev iproute2 procps
+)
 
 list_only=false
 kokkos4=false

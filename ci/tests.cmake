@@ -100,5 +100,17 @@ lockstep_python_test(launcher 300 ci/test_launcher.py)
 lockstep_python_test(hosts 600 ci/test_hosts.py)
 set_tests_properties(command_line launcher hosts PROPERTIES RUN_SERIAL TRUE)
 
+# Hosts that are network namespaces. Skipped, with the reason, where the machine does not permit them.
+add_test(NAME network_hosts COMMAND ${PROJECT_SOURCE_DIR}/ci/network_hosts.sh $<TARGET_FILE:lockstep>)
+set_tests_properties(network_hosts PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE LABELS hosts SKIP_RETURN_CODE 77
+                                              ENVIRONMENT "OPENBLAS_NUM_THREADS=1")
+find_program(LOCKSTEP_MPIRUN mpirun)
+if(MPI_CXX_FOUND AND LOCKSTEP_MPIRUN)
+  add_test(NAME unit/comm_mpi COMMAND ${LOCKSTEP_MPIRUN} --allow-run-as-root --oversubscribe --bind-to none -n 2
+                                      $<TARGET_FILE:comm_tests> "--gtest_filter=LinkPromises*Mpi")
+  set_tests_properties(unit/comm_mpi PROPERTIES TIMEOUT 120 LABELS hosts PASS_REGULAR_EXPRESSION "PASSED.*5 tests"
+                                                FAIL_REGULAR_EXPRESSION "SKIPPED;FAILED")
+endif()
+
 add_test(NAME check COMMAND ${PROJECT_SOURCE_DIR}/ci/check.sh)
 set_tests_properties(check PROPERTIES TIMEOUT 5400 LABELS python)
