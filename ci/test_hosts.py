@@ -66,8 +66,7 @@ class Run:
             "OPENBLAS_NUM_THREADS": "1",
             **variables,
         }
-        if each_a_host:
-            environment.setdefault("LOCKSTEP_HOSTS", "ranks")
+        environment["LOCKSTEP_HOSTS"] = variables.get("LOCKSTEP_HOSTS", "ranks" if each_a_host else "")
         self.processes = []
         for rank in range(first, num):
             words = arguments[0](rank) if callable(arguments[0]) else arguments
