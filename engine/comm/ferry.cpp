@@ -149,7 +149,7 @@ void Ferry::State::send_arrival(GroupControl& group, const Notice& notice) {
   body.has_private_buffer = entry.arrival.load(std::memory_order_relaxed) & 1;
   body.fingerprint = entry.fingerprint;
   body.age_ns = now_ns() - record.issued_ns;
-  std::memcpy(body.record, static_cast<const void*>(&record), sizeof record);
+  std::memcpy(body.record.data(), static_cast<const void*>(&record), sizeof record);
   to_group(group, FerryKind::arrival, body);
   begin_crossing(group, notice.sequence);
 }
@@ -190,12 +190,16 @@ void Ferry::State::poison(GroupControl& group, const std::string& text, bool by_
 }
 
 void Ferry::State::send_rank_states(std::int64_t now) {
+  std::vector<RankEnd> ends;
+  for (int number = 0; number < world.world_size; ++number)
+    ends.push_back(world.rank(number).end.load(std::memory_order_acquire));
+  send_notices();  // what a rank did before its end goes before it
   if (world.abort.is_set() && !std::exchange(told_abort, true)) to_all_bytes(FerryKind::abort, world.abort.read());
   for (int number = 0; number < world.world_size; ++number) {
     if (!hosts.is_local(number)) continue;
     RankControl& rank = world.rank(number);
     ToldRank& told = ranks[static_cast<std::size_t>(number)];
-    const RankEnd end = rank.end.load(std::memory_order_acquire);
+    const RankEnd end = ends[static_cast<std::size_t>(number)];
     const bool has_begun = rank.begun_ns.load() != 0;
     const std::uint64_t changes = rank.wait_changes.load(), blocked = rank.blocked_at.load();
     if (changes != told.seen_changes || blocked != told.seen_blocked) {
@@ -237,7 +241,8 @@ void Ferry::State::send_rank_state(int number, RankEnd end, bool has_begun) {
     wait.sequence = entry.sequence.load();
     wait.round = entry.round.load();
     wait.target = entry.target.load();
-    wait.record_sequence = entry.record.load();
+    const Record& record = rank.records[entry.record.load() % recorder_entries];
+    std::memcpy(wait.record.data(), static_cast<const void*>(&record), sizeof record);
     wait.reason = entry.reason.load();
     wait.me = entry.me.load();
     wait.member = entry.member.load();

@@ -102,14 +102,8 @@ bool Ferry::State::apply_arrival(const ArrivalBody& body) {
   Slot& slot = group.slot(body.sequence);
   const auto generation = static_cast<std::uint32_t>(body.sequence / ring_slots);
   if (slot.generation.load(std::memory_order_acquire) != generation) return false;
-  RankControl& rank = world.rank(group.members()[body.member]);
-  const std::uint64_t number = rank.num_records.load(std::memory_order_relaxed);
-  Record& record = rank.records[number % recorder_entries];
-  std::memcpy(static_cast<void*>(&record), body.record, sizeof record);
-  record.group = world.offset_of(&group);
-  record.issued_ns = now_ns() - body.age_ns;
-  record.state.store(CollectiveState::waiting, std::memory_order_relaxed);
-  rank.num_records.store(number + 1, std::memory_order_release);
+  const std::uint64_t number =
+      add_record(world.rank(group.members()[body.member]), body.record, group, now_ns() - body.age_ns);
   MemberEntry& entry = slot.entries()[body.member];
   entry.fingerprint = body.fingerprint;
   entry.input = nullptr;
@@ -180,7 +174,7 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
     entry.reason.store(wait.reason);
     entry.me.store(wait.me);
     entry.member.store(wait.member);
-    entry.record.store(record_of_wait(rank, *group, wait.sequence));
+    entry.record.store(record_of_wait(rank, *group, wait));
     entry.group.store(world.offset_of(group));
   }
   rank.wait_changes.store(body.wait_changes);
@@ -199,15 +193,28 @@ bool Ferry::State::is_needed(int rank) const {
                      [&](const PendingPiece& each) { return has(each.body.group); });
 }
 
-// The local number of the record of a collective that a rank elsewhere waits in.
-std::uint64_t Ferry::State::record_of_wait(const RankControl& rank, const GroupControl& group,
-                                           std::uint64_t sequence) const {
+// The local number of the record of a call that a rank elsewhere waits in. This host has seen no arrival in a group
+// without members here.
+std::uint64_t Ferry::State::record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) {
   const std::uint64_t count = rank.num_records.load();
   for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count, recorder_entries); ++back) {
     const Record& record = rank.records[(count - back) % recorder_entries];
-    if (record.group == world.offset_of(&group) && record.sequence == sequence) return count - back;
+    if (record.group == world.offset_of(&group) && record.sequence == wait.sequence) return count - back;
   }
-  return count == 0 ? 0 : count - 1;
+  return add_record(rank, wait.record, group, now_ns());
+}
+
+// Adds a record of a rank elsewhere to the flight recorder, and returns its local number.
+std::uint64_t Ferry::State::add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
+                                       std::int64_t issued_ns) {
+  const std::uint64_t number = rank.num_records.load(std::memory_order_relaxed);
+  Record& record = rank.records[number % recorder_entries];
+  std::memcpy(static_cast<void*>(&record), bytes.data(), sizeof record);
+  record.group = world.offset_of(&group);
+  record.issued_ns = issued_ns;
+  record.state.store(CollectiveState::waiting, std::memory_order_relaxed);
+  rank.num_records.store(number + 1, std::memory_order_release);
+  return number;
 }
 
 void Ferry::State::apply_data(FerryPost::Received& received) {

@@ -6,6 +6,7 @@
 // the next heartbeat.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -46,13 +47,15 @@ struct GroupBody {
   std::int32_t size;
   std::int32_t unused;
 };
+using RecordBytes = std::array<unsigned char, sizeof(Record)>;  // bytes, because a Record has an atomic
+
 struct ArrivalBody {
   std::uint64_t group, sequence;
   std::int32_t member;
   std::uint32_t has_private_buffer;
   Fingerprint fingerprint;
-  std::int64_t age_ns;                   // of the call
-  unsigned char record[sizeof(Record)];  // bytes, because a Record has an atomic
+  std::int64_t age_ns;  // of the call
+  RecordBytes record;
 };
 struct PieceBody {
   std::uint64_t group, sequence, piece;
@@ -76,10 +79,10 @@ struct PoisonBody {
 };
 struct WaitBody {
   std::uint64_t group, sequence, round, target;
-  std::uint64_t record_sequence;
   std::uint32_t reason, me;
   std::int32_t member;
   std::int32_t unused;
+  RecordBytes record;  // of the call that waits
 };
 struct RankBody {
   std::int32_t rank;

@@ -19,10 +19,20 @@ std::vector<int> all_ranks() {
 }  // namespace
 
 DeviceMesh::DeviceMesh(std::vector<int> sizes, std::vector<std::string> names)
-    : DeviceMesh(layout::MeshShape(std::move(sizes), std::move(names), all_ranks())) {}
+    : DeviceMesh(layout::MeshShape(std::move(sizes), std::move(names), all_ranks())) {
+  make_groups();
+}
 
 DeviceMesh::DeviceMesh(std::vector<int> sizes, std::vector<std::string> names, std::vector<int> ranks)
-    : DeviceMesh(layout::MeshShape(std::move(sizes), std::move(names), std::move(ranks))) {}
+    : DeviceMesh(layout::MeshShape(std::move(sizes), std::move(names), std::move(ranks))) {
+  make_groups();
+}
+
+// All groups of the mesh at once, so that no collective waits for one to be made.
+void DeviceMesh::make_groups() const {
+  for (int axis = 0; axis < num_axes(); ++axis) group(axis);
+  mesh_group();
+}
 
 DeviceMesh::DeviceMesh(layout::MeshShape shape) : shape_(std::move(shape)) {
   const RankContext& context = RankContext::current();

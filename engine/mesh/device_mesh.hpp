@@ -46,6 +46,7 @@ class DeviceMesh {
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) { return a.shape_ == b.shape_; }
 
  private:
+  void make_groups() const;
   layout::MeshShape shape_;
   std::vector<int> coordinates_;
   std::shared_ptr<const layout::MeshShape> root_;  // null: this mesh is no slice
