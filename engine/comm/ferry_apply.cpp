@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/comm/ferry_state.hpp"
+#include "engine/comm/protocol.hpp"
 #include "engine/comm/slot.hpp"
 #include "engine/core/error.hpp"
 
@@ -174,7 +175,8 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
     entry.reason.store(wait.reason);
     entry.me.store(wait.me);
     entry.member.store(wait.member);
-    entry.record.store(record_of_wait(rank, *group, wait));
+    const bool has_call = wait.reason != static_cast<std::uint32_t>(WaitReason::end_of_round);
+    entry.record.store(has_call ? record_of_wait(rank, *group, wait) : 0);
     entry.group.store(world.offset_of(group));
   }
   rank.wait_changes.store(body.wait_changes);
