@@ -43,9 +43,10 @@ void loop_through_kokkos(const char* label, std::int64_t count, const void* func
 void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
                    void (*call)(const void* functor, const HostTeam& team));
 
-// The host bodies of indices [0, count).
+// The host bodies of indices [0, count). Always inlined, like the functions that choose it: a launch of a small model
+// takes less time than copies of the kernel's members.
 template <class Kernel>
-void run_on_host(const char* label, std::int64_t count, const Kernel& kernel) {
+[[gnu::always_inline]] inline void run_on_host(const char* label, std::int64_t count, const Kernel& kernel) {
   if (!is_initialized()) [[unlikely]]
     initialize();
   if (!loops_go_through_kokkos()) {
@@ -74,19 +75,27 @@ void run(Execution on, const char* label, std::int64_t count, const Kernel& kern
   run_on_host(label, count, kernel);
 }
 
+// kernel.portable(index) for [0, count); not in Space::host.
+template <class Kernel>
+[[gnu::noinline]] void run_portable(Execution on, const char* label, std::int64_t count, const Kernel& kernel) {
+  if (on.space == Space::cuda) return cuda::loop(on, label, count, PortableBody<Kernel>{kernel});
+  run_on_host(label, count, PortableBody<Kernel>{kernel});
+}
+
 // On the host kernel(index) for [0, count), elsewhere kernel.portable(index) for [0, portable_count).
 template <class Kernel>
-void run(Execution on, const char* label, std::int64_t count, const Kernel& kernel, std::int64_t portable_count) {
+[[gnu::always_inline]] inline void run(Execution on, const char* label, std::int64_t count, const Kernel& kernel,
+                                       std::int64_t portable_count) {
   if (count <= 0) return;
   if (on.space == Space::host) [[likely]]
     return run_on_host(label, count, kernel);
-  if (on.space == Space::cuda) return cuda::loop(on, label, portable_count, PortableBody<Kernel>{kernel});
-  run_on_host(label, portable_count, PortableBody<Kernel>{kernel});
+  run_portable(on, label, portable_count, kernel);
 }
 
 // kernel.team(team) for `num_teams` teams, which share Kernel::scratch_bytes of memory each; not in Space::host.
 template <class Kernel>
-void run_portable_teams(Execution on, const char* label, std::int64_t num_teams, const Kernel& kernel) {
+[[gnu::noinline]] void run_portable_teams(Execution on, const char* label, std::int64_t num_teams,
+                                          const Kernel& kernel) {
   if (num_teams <= 0) return;
   if (on.space == Space::cuda) return cuda::teams(on, label, num_teams, kernel);
   teams_on_host(on, label, num_teams, Kernel::scratch_bytes, &kernel,
