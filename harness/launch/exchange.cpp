@@ -70,6 +70,14 @@ void take_outcomes(RunningCase& test_case, const std::string& text) {
   }
 }
 
+// Whether the case still waits for something from this host. A host that has closed the case may end.
+bool is_awaited(const RunningCase& test_case, int host) {
+  const Hosts& hosts = hosts_of(test_case);
+  if (test_case.exchange != ExchangeState::closing && test_case.exchange != ExchangeState::closed) return true;
+  if (hosts.host() == 0) return !hosts.has(host, Topic::closed, test_case.number);
+  return host == 0 && !hosts.has(0, Topic::go, test_case.number);
+}
+
 // Takes the parts that have arrived, and notices lost hosts. A part is taken before the end of its host is seen.
 void look_at_hosts(RunningCase& test_case) {
   Hosts& hosts = hosts_of(test_case);
@@ -90,7 +98,8 @@ void look_at_hosts(RunningCase& test_case) {
     take_outcomes(test_case, part->substr(sizeof num_bytes + num_bytes));
     test_case.has_part[static_cast<std::size_t>(host)] = true;
   }
-  for (int host : gone) lose(test_case, host, "its connection ended");
+  for (int host : gone)
+    if (is_awaited(test_case, host)) lose(test_case, host, "its connection ended");
   if (!test_case.ferry) return;
   for (const comm::Ferry::Lost& each : test_case.ferry->lost()) lose(test_case, each.host, each.why);
 }
