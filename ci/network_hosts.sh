@@ -98,7 +98,10 @@ same_bits() {
   local there=$?
   local compared
   compared="$("$program" compare --trace "$folder/here" "$folder/there" 2>&1 | tail -1)"
-  [[ $here == 0 && $there == 0 && $compared == *" 0 cases differ, 0 missing" ]]
+  # A case whose later stages have more ranks than there are processes is skipped.
+  local skipped
+  skipped="$(grep -ac '  it needs [0-9]* ranks, and' "$folder/there.log")"
+  [[ $here == 0 && $there == 0 && $compared == *" 0 cases differ, $skipped missing" ]]
   check "$ranks ranks on hosts of $slots: $compared" $?
   if [[ $there != 0 ]]; then grep -aA5 '^ *\(FAIL\|HANG\|CRASH\|MISSING\)' "$folder/there.log" | head -20; fi
 }
