@@ -22,7 +22,11 @@ from includes import includes_of, source_files  # noqa: E402
 
 FLAGS = ["-std=c++20", "-fsyntax-only", "-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # Where Debian keeps the headers that internal headers may include.
-SYSTEM_FOLDERS = ["/usr/include/trilinos", "/usr/include/x86_64-linux-gnu/openblas-pthread"]
+SYSTEM_FOLDERS = [
+    "/usr/include/trilinos",
+    "/usr/include/x86_64-linux-gnu/openblas-pthread",
+    "/usr/lib/x86_64-linux-gnu/openmpi/include",
+]
 
 
 class Headers:

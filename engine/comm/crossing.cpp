@@ -20,6 +20,7 @@ bool counts_inputs(Operation kind) {
 
 std::vector<int> hosts_of(WorldControl& world, const GroupControl& group) {
   std::vector<int> hosts;
+  hosts.reserve(static_cast<std::size_t>(group.size));
   for (int member = 0; member < group.size; ++member)
     hosts.push_back(world.hosts_control()->host_of()[group.members()[member]]);
   return hosts;
@@ -193,6 +194,7 @@ void CollectiveCrossing::add(Sum& sum) {
     inputs[member] = sum.summands[member].empty() ? entries_[member].input : sum.summands[member].data() - skipped;
   const std::vector<Place> places = destinations_on(shape_, host_, sum.piece.begin);
   std::vector<std::byte*> outputs;
+  outputs.reserve(places.size());
   for (const Place& place : places) outputs.push_back(output(place) - skipped);
   const auto stored = static_cast<std::int64_t>(
       reduce({shape_.dtype, shape_.op, inputs, outputs, shape_.op == ReduceOp::mean ? shape_.size : 1, false},

@@ -191,6 +191,7 @@ void Ferry::State::poison(GroupControl& group, const std::string& text, bool by_
 
 void Ferry::State::send_rank_states(std::int64_t now) {
   std::vector<RankEnd> ends;
+  ends.reserve(static_cast<std::size_t>(world.world_size));
   for (int number = 0; number < world.world_size; ++number)
     ends.push_back(world.rank(number).end.load(std::memory_order_acquire));
   send_notices();  // what a rank did before its end goes before it

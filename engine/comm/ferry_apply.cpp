@@ -208,7 +208,7 @@ std::uint64_t Ferry::State::record_of_wait(RankControl& rank, const GroupControl
 
 // Adds a record of a rank elsewhere to the flight recorder, and returns its local number.
 std::uint64_t Ferry::State::add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
-                                       std::int64_t issued_ns) {
+                                       std::int64_t issued_ns) const {
   const std::uint64_t number = rank.num_records.load(std::memory_order_relaxed);
   Record& record = rank.records[number % recorder_entries];
   std::memcpy(static_cast<void*>(&record), bytes.data(), sizeof record);

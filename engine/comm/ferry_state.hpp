@@ -70,7 +70,7 @@ struct Ferry::State {
   bool is_needed(int rank) const;
   std::uint64_t record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait);
   std::uint64_t add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
-                           std::int64_t issued_ns);
+                           std::int64_t issued_ns) const;
 
   // ---- the loop
   std::int64_t progress();

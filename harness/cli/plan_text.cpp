@@ -113,6 +113,7 @@ bool has_upper_bounds(const RankPlan& plan) {
 
 std::string memory_text(const device::MemoryStats& memory) {
   std::vector<std::vector<std::string>> cells;
+  cells.reserve(device::num_purposes + 1);
   for (int i = 0; i < device::num_purposes; ++i)
     cells.push_back(
         {std::string(name_of(static_cast<device::Purpose>(i))), str(memory.peak[static_cast<std::size_t>(i)])});

@@ -43,9 +43,10 @@ void lose(RunningCase& test_case, int host, const std::string& why) {
   test_case.is_lost[index] = true;
   Hosts& hosts = hosts_of(test_case);
   const std::int64_t now = comm::now_ns();
-  const std::string text = str(hosts.name_of(host), " was lost ",
-                               seconds_text(static_cast<double>((now - test_case.start_ns) / 1'000'000) * 1e-3),
-                               " after the start of the case: ", why);
+  const std::int64_t milliseconds = (now - test_case.start_ns) / 1'000'000;
+  const std::string text =
+      str(hosts.name_of(host), " was lost ", seconds_text(static_cast<double>(milliseconds) * 1e-3),
+          " after the start of the case: ", why);
   hosts.note_lost(host, text);
   if (test_case.has_part[index]) return;  // its ranks had ended
   for (int rank : ranks_on(test_case, host)) {

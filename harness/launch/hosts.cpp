@@ -178,7 +178,7 @@ void Hosts::note_lost(int host, const std::string& why) {
   if (why_lost_.empty()) why_lost_ = why;
 }
 
-void Hosts::wait(int milliseconds) {
+void Hosts::wait(int milliseconds) const {
   pollfd waited{descriptor(), POLLIN, 0};
   if (waited.fd >= 0)
     ::poll(&waited, 1, milliseconds);

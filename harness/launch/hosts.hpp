@@ -75,7 +75,7 @@ class Hosts {
   // For poll(): readable when progress() has something to do, or -1, when it must be called every millisecond.
   int descriptor() const { return link_.descriptor(); }
   // Waits for the next events of the link, at most so long.
-  void wait(int milliseconds);
+  void wait(int milliseconds) const;
   // Forgets the letters about cases up to this number.
   void forget_cases(std::uint64_t number);
   // The number of the next case. All launchers launch the same cases, so that their numbers agree.
