@@ -197,7 +197,7 @@ bool Ferry::State::is_needed(int rank) const {
 
 // The local number of the record of a call that a rank elsewhere waits in. This host has seen no arrival in a group
 // without members here.
-std::uint64_t Ferry::State::record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) {
+std::uint64_t Ferry::State::record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) const {
   const std::uint64_t count = rank.num_records.load();
   for (std::uint64_t back = 1; back <= std::min<std::uint64_t>(count, recorder_entries); ++back) {
     const Record& record = rank.records[(count - back) % recorder_entries];

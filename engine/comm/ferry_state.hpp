@@ -68,7 +68,7 @@ struct Ferry::State {
   GroupControl& group_of(std::uint64_t id, int from);
   bool retry_pending();
   bool is_needed(int rank) const;
-  std::uint64_t record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait);
+  std::uint64_t record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) const;
   std::uint64_t add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
                            std::int64_t issued_ns) const;
 

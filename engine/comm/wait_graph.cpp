@@ -95,7 +95,13 @@ class WaitGraph {
 
   // Poisons the groups of the cycle. Ranks that wait for the cycle then progress, or fail with its ranks.
   void poison(ControlPlane& plane, const std::string& text) {
-    for (std::size_t i = 0; i < cycle_length_; ++i) plane.poison(*next(deadlocked_[i]).second->group, text, Cause::own);
+    const auto group_of = [this](std::size_t i) -> GroupControl& { return *next(deadlocked_[i]).second->group; };
+    // All groups before any rank wakes: a rank that fails would poison the next group with a text of its own.
+    for (std::size_t i = 0; i < cycle_length_; ++i)
+      if (group_of(i).spans_hosts == 0) group_of(i).poison.try_set(text);
+    notify_all(world_);
+    for (std::size_t i = 0; i < cycle_length_; ++i)
+      if (group_of(i).spans_hosts != 0) plane.poison(group_of(i), text, Cause::own);
   }
 
   std::string text() const;
