@@ -204,7 +204,7 @@ inline constexpr int max_waits = 16;  // of one rank
 
 enum class RankEnd : std::uint32_t { none, ended, failed, died };
 
-// What a rank has written and ranks of other hosts must learn (control_plane.hpp).
+// Names a change in the control area that other hosts need (control_plane.hpp).
 struct Notice {
   enum class Kind : std::uint32_t { arrival, staged_piece, end_of_round, content_text, poison };
   Kind kind;

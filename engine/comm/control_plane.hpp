@@ -1,8 +1,8 @@
-// How ranks tell each other what they do: arrivals with their fingerprints, rounds, texts, poison. A rank writes each
+// The messages between ranks: arrivals with their fingerprints, rounds, texts, poison. A rank writes each
 // of them into its part of the control area (control.hpp), and every wait reads that area. Ranks of one host share the
 // area, so that the write itself is the message. When ranks live on several hosts, the control plane also posts a
-// notice, and the ferries copy what it names into the areas of the other hosts (ferry.hpp). Ends, aborts and waits need
-// no notice: the ferry reads them.
+// notice, and the ferries copy the named change into the areas of the other hosts (ferry.hpp). Ends, aborts and waits
+// need no notice: the ferry reads them.
 //
 // Promises, whatever carries the messages:
 //   - A rank that has arrived is seen by all members, with its fingerprint and its record.
@@ -27,7 +27,7 @@ class ControlPlane {
   ControlPlane(const ControlPlane&) = delete;
   ControlPlane& operator=(const ControlPlane&) = delete;
 
-  // Each is called after the rank has written what it names.
+  // Each is called after the rank has written the change.
   virtual void arrived(GroupControl& group, int member, std::uint64_t sequence) = 0;
   virtual void staged_piece(GroupControl& group, int member, std::uint64_t sequence, std::uint64_t piece) = 0;
   virtual void ended_round(GroupControl& group, int member, std::uint64_t round) = 0;

@@ -1,6 +1,6 @@
 // A world without peers: one rank's program alone, in a world of any size. Nothing is shared and nothing starts, so
 // 4,096 ranks cost as little as two. Process groups, channels, meshes and their sizes are those of the whole world. The
-// dry run of a case (harness/run/trace) uses it to ask what a rank would do.
+// dry run of a case (harness/run/trace) follows a rank with it.
 //
 //   comm::FakeWorld world(17, 4096);              // rank 17 of 4,096
 //   const RankScope scope(world.context());

@@ -23,7 +23,7 @@ namespace {
 constexpr std::int64_t heartbeat_ns = 50'000'000;
 // A host that is silent for longer is lost. Shorter than the default deadline of a collective.
 constexpr std::int64_t max_silence_ns = 6'000'000'000;
-// A wait is told to other hosts when it has lasted this long.
+// A wait is sent to other hosts once it has lasted this long.
 constexpr std::int64_t settled_ns = 10'000'000;
 constexpr std::int64_t look_ns = 200'000;
 constexpr std::int64_t awake_ns = 1'000'000;
@@ -194,7 +194,7 @@ void Ferry::State::send_rank_states(std::int64_t now) {
   ends.reserve(static_cast<std::size_t>(world.world_size));
   for (int number = 0; number < world.world_size; ++number)
     ends.push_back(world.rank(number).end.load(std::memory_order_acquire));
-  send_notices();  // what a rank did before its end goes before it
+  send_notices();  // the notices of a rank precede its end
   if (world.abort.is_set() && !std::exchange(told_abort, true)) to_all_bytes(FerryKind::abort, world.abort.read());
   for (int number = 0; number < world.world_size; ++number) {
     if (!hosts.is_local(number)) continue;
@@ -263,10 +263,7 @@ void Ferry::State::send_heartbeats(std::int64_t now) {
   for (int host = 0; host < hosts.num_hosts; ++host) {
     const Peer& peer = peers[static_cast<std::size_t>(host)];
     if (!peer.takes_part || !peer.lost.empty()) continue;
-    HeartbeatBody body{};
-    body.number = heartbeats;
-    body.echo = peer.heartbeat;
-    post.send(host, FerryKind::heartbeat, body);
+    post.send(host, FerryKind::heartbeat, HeartbeatBody{heartbeats});
   }
 }
 
@@ -371,7 +368,7 @@ std::int64_t Ferry::State::progress() {
   return sleep_time(now, changed);
 }
 
-// What need not happen at every turn.
+// The part of a turn that need not happen every time.
 void Ferry::State::look_around(std::int64_t now) {
   last_look_ns = now;
   seen_ends = world.ends.load();

@@ -1,7 +1,7 @@
-// Carries what the ranks of one host tell the ranks of others during a case.
+// Carries the messages between ranks of different hosts during a case.
 //
 // Every host has a control area with the slots, records and waits of all ranks of the world (control.hpp). The ranks of
-// the host write their own parts. The ferry of the host sends these to the other hosts, and writes what it receives
+// the host write their own parts. The ferry of the host sends these to the other hosts. It writes received parts
 // into the local area in the place of the ranks that live elsewhere. A rank therefore sees all peers alike, wherever
 // they are.
 //

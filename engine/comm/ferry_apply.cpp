@@ -1,4 +1,4 @@
-// What other hosts sent becomes part of the local control area.
+// Writes the messages of other hosts into the local control area.
 #include <algorithm>
 
 #include "engine/comm/ferry_state.hpp"
@@ -86,12 +86,8 @@ void Ferry::State::apply(FerryPost::Received& received) {
       return notify_all(world);
     case FerryKind::data:
       return apply_data(received);
-    case FerryKind::heartbeat: {
-      const auto body = body_of<HeartbeatBody>(rest, from);
-      peer.heartbeat = body.number;
-      peer.echo = body.echo;
-      return;
-    }
+    case FerryKind::heartbeat:
+      return;  // heard_ns and the number of the message are all it is for
     case FerryKind::end:
       peer.ended = true;
       return;
@@ -184,7 +180,7 @@ void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest)
   if (body.end != RankEnd::none) pending_ends.push_back({body.rank, body.end, std::string(rest)});
 }
 
-// What a rank has sent before its end still counts: its peers learn of the end after it.
+// The messages of a rank before its end still count. Its peers see the end after them.
 bool Ferry::State::is_needed(int rank) const {
   const auto has = [&](std::uint64_t id) {
     const GroupControl* const group = find_group(world, id);

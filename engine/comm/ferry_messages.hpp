@@ -102,8 +102,7 @@ struct DataBody {
   std::int32_t unused;
 };
 struct HeartbeatBody {
-  std::uint64_t number;  // of this heartbeat
-  std::uint64_t echo;    // the last heartbeat of the receiver that has arrived
+  std::uint64_t number;
 };
 
 template <class Body>

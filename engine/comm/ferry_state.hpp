@@ -1,5 +1,5 @@
-// The state of a ferry (internal to engine/comm). ferry.cpp sends what local ranks did and runs the loop;
-// ferry_apply.cpp writes what other hosts sent into the local control area.
+// The state of a ferry (internal to engine/comm). ferry.cpp sends the state of the local ranks and runs the loop.
+// ferry_apply.cpp writes the messages of other hosts into the local control area.
 #pragma once
 
 #include <map>
@@ -87,10 +87,8 @@ struct Ferry::State {
     bool ended = false;
     std::string lost;
     std::int64_t heard_ns = 0;
-    std::uint64_t heartbeat = 0;  // the last one that has arrived
-    std::uint64_t echo = 0;       // the last one of ours that it has seen
   };
-  struct ToldRank {  // what the other hosts know of a local rank
+  struct ToldRank {  // the state of a local rank that was sent last
     RankEnd end = RankEnd::none;
     bool has_begun = false;
     std::uint64_t changes = 0, blocked = 0;

@@ -61,8 +61,8 @@ class Link {
   // Has the data of a polled message stored in `to`, which holds `message.data_bytes`.
   virtual Transfer receive(const Message& message, std::byte* to) = 0;
   virtual void discard(const Message& message) = 0;
-  // The buffer of the transfer is free again. False once more would be an error: a transfer is asked for until it is
-  // done.
+  // The buffer of the transfer is free again. After true, the
+  // transfer is unknown.
   virtual bool is_done(Transfer transfer) = 0;
 
   // Moves bytes. poll() and is_done() call it too.
