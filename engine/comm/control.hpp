@@ -43,7 +43,7 @@ struct Fingerprint {
   std::uint8_t kind = 0;  // an Operation (receive is stored as send), or `exchange_kind`
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
-  std::uint8_t unused = 0;
+  std::uint8_t device = 0;  // a device::Kind; the digest compares it
   std::int32_t root = 0;
   std::int64_t count = 0;    // elements of one shard: a rank's input of an all_gather, its output of a reduce_scatter
   std::uint64_t digest = 0;  // of Record::terms_digest and Record::content_digest

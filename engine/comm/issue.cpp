@@ -79,6 +79,8 @@ Fingerprint fingerprint_of(const CollectiveRequest& request, std::uint8_t kind) 
       kind == static_cast<std::uint8_t>(Operation::receive) ? static_cast<std::uint8_t>(Operation::send) : kind;
   fingerprint.dtype = static_cast<std::uint8_t>(request.dtype);
   fingerprint.op = static_cast<std::uint8_t>(request.op);
+  if (const Tensor* any = request.output != nullptr ? request.output : request.input; any != nullptr)
+    fingerprint.device = static_cast<std::uint8_t>(any->device().kind);
   fingerprint.root = request.root;
   fingerprint.count = request.count;
   return fingerprint;

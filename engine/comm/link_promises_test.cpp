@@ -2,7 +2,6 @@
 // link over MPI needs two processes: `mpirun -n 2 comm_tests --gtest_filter='*LinkPromises*'`.
 //
 // To add a link: give it a row in the table at the end.
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,8 +12,8 @@
 #include <unistd.h>
 
 #include "engine/comm/control.hpp"
-#include "engine/comm/mpi_run.hpp"
 #include "engine/comm/socket_link.hpp"
+#include "engine/comm/test_mpi.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm {
@@ -82,24 +81,10 @@ void run_sockets(const End& end) {
   EXPECT_EQ(status, 0) << "the other end failed";
 }
 
-bool has_two_processes() {
-  const char* const size = std::getenv("OMPI_COMM_WORLD_SIZE");
-  return mpi_is_built_in() && size != nullptr && std::string(size) == "2";
-}
-
-struct EndMpi : testing::Environment {
-  void TearDown() override { end_mpi(0); }
-};
-
 void run_mpi(const End& end) {
-  if (!has_two_processes()) GTEST_SKIP() << "needs a build with MPI and `mpirun -n 2`";
-  static const MpiRun run = [] {
-    testing::AddGlobalTestEnvironment(new EndMpi);
-    return start_mpi(true);
-  }();
   std::string failure;
   try {
-    end(*run.link);
+    end(testing_mpi::link_of_two());
   } catch (const std::exception& error) {
     failure = error.what();
   }
@@ -212,7 +197,9 @@ TEST_P(LinkPromises, BothDirectionsAtOnce) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(, LinkPromises, testing::Values(Kind{"Sockets", run_sockets}, Kind{"Mpi", run_mpi}),
+INSTANTIATE_TEST_SUITE_P(, LinkPromises,
+                         testing::Values(testing_mpi::has_two_processes() ? Kind{"Mpi", run_mpi}
+                                                                          : Kind{"Sockets", run_sockets}),
                          [](const auto& kind) { return std::string(kind.param.name); });
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/comm/fingerprint.hpp"
+#include "engine/comm/wait_graph.hpp"
 #include "engine/core/text.hpp"
 
 namespace lockstep::comm {
@@ -212,6 +213,7 @@ std::string ended_text(const IssuedCollective& issued, int member) {
   const RankControl& control = world.rank(rank);
   const RankEnd end = control.end.load();
   const std::string why = control.end_reason.read();
+  if (end == RankEnd::failed && names_deadlock_of(why, issued.rank->rank)) return why;
   const Record* record = last_record(control);
   std::string text = str(head(issued), ": rank ", rank);
   if (end == RankEnd::ended) text += " has finished its steps without this call";

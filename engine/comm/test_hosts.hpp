@@ -30,10 +30,11 @@ inline void nap(int wake, int link, std::int64_t ns) {
 
 // The launcher of one host: forks its ranks and moves its ferry until all hosts have ended. Returns the failures of its
 // ranks, "" for others.
-inline std::vector<std::string> run_host(Link& link, const HostMap& map, const Body& body, double deadline) {
+inline std::vector<std::string> run_host(Link& link, const HostMap& map, const Body& body, double deadline,
+                                         std::uint64_t case_number = 1) {
   const int size = static_cast<int>(map.host_of.size());
   testing_ranks::World world(size, testing_ranks::Kind::processes);
-  Ferry ferry(link, *world.host, map, 1);
+  Ferry ferry(link, *world.host, map, case_number);
   std::vector<std::string> failures(static_cast<std::size_t>(size));
   struct Child {
     int rank;

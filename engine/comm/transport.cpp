@@ -278,7 +278,7 @@ bool run_chunks(Slot& slot, int size) {
 
 class SharedMemory : public Transport {
  public:
-  TransportTraits traits() const override { return {}; }
+  TransportTraits traits() const override { return {.one_sided = true}; }
   void move(IssuedCollective& issued) const override {
     Slot& slot = issued.slot();
     map_peer_buffers(issued);

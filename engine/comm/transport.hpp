@@ -11,10 +11,18 @@
 
 namespace lockstep::comm {
 
-// What a transport can do. A collective goes over the first one that can do what it needs.
+// What a transport can do, or what a collective needs. A collective goes over the first transport that can do it.
 struct TransportTraits {
   bool private_buffers = false;  // moves buffers that peers cannot access
   bool between_hosts = false;    // members may live on different hosts
+  bool device_memory = false;    // moves memory that threads of the host cannot access
+  bool one_sided = false;        // a member that has arrived need not take part: the others complete without it
+  bool ordered_sums = true;      // sums have the order, and so the bits, of reduce.hpp
+  bool can(const TransportTraits& needs) const {
+    return (private_buffers || !needs.private_buffers) && (between_hosts || !needs.between_hosts) &&
+           (device_memory || !needs.device_memory) && (one_sided || !needs.one_sided) &&
+           (ordered_sums || !needs.ordered_sums);
+  }
 };
 
 class Transport {
@@ -24,11 +32,17 @@ class Transport {
   Transport(const Transport&) = delete;
   Transport& operator=(const Transport&) = delete;
   virtual TransportTraits traits() const = 0;
-  // Completes the collective of this member, whose slot is open. Promises: the results have the bits of reduce.hpp;
-  // every byte is counted in `moved_bytes`; every wait is a wait_until().
+  // Completes the collective of this member, whose slot is open. Promises, which the suite TransportPromises checks for
+  // every transport:
+  //   - The results are those of reduce.hpp: bit for bit, if the sums are ordered.
+  //   - Every byte is counted in `moved_bytes`.
+  //   - Every wait is a wait_until(): a mismatch, the end or death of a member, a deadlock or the deadline ends it.
+  //   - Any number of collectives may be in progress, and be waited for in any order.
+  //   - The traits are true.
   virtual void move(IssuedCollective& issued) const = 0;
 };
 
+// Throws UnsupportedError when there is none.
 TransportKind choose_transport(const TransportTraits& needs);
 const Transport& transport_of(TransportKind kind);
 

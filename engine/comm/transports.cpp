@@ -11,7 +11,7 @@ constexpr TransportKind in_order_of_preference[] = {TransportKind::shared_memory
 
 class BetweenHosts : public Transport {
  public:
-  TransportTraits traits() const override { return {.between_hosts = true}; }
+  TransportTraits traits() const override { return {.between_hosts = true, .one_sided = true}; }
   void move(IssuedCollective& issued) const override { wait_until(issued, WaitReason::data); }
 };
 
@@ -35,11 +35,11 @@ const Transport& transport_of(TransportKind kind) {
 }
 
 TransportKind choose_transport(const TransportTraits& needs) {
-  for (const TransportKind kind : in_order_of_preference) {
-    const TransportTraits can = transport_of(kind).traits();
-    if ((can.private_buffers || !needs.private_buffers) && (can.between_hosts || !needs.between_hosts)) return kind;
-  }
-  throw InternalError("no transport can move this collective");
+  for (const TransportKind kind : in_order_of_preference)
+    if (transport_of(kind).traits().can(needs)) return kind;
+  throw UnsupportedError(str("no transport moves ", needs.device_memory ? "memory of this device" : "these buffers",
+                             needs.private_buffers ? " that peers cannot access" : "",
+                             needs.between_hosts ? " between hosts" : ""));
 }
 
 }  // namespace lockstep::comm

@@ -222,10 +222,13 @@ class WaitGraph {
   std::size_t cycle_length_ = 0;
 };
 
+constexpr const char* deadlock_head = "deadlock: ";
+std::string wait_head(int rank) { return str("rank ", rank, " waits for rank "); }
+
 // "rank 0 waits for rank 1 in all_reduce(sum) of 4 float32 at line 3 (#0 of group [0, 1], axis a)".
 std::string WaitGraph::wait_text(int r) const {
   const auto [awaited, wait] = next(r);
-  std::string out = str("rank ", r, " waits for rank ", awaited);
+  std::string out = wait_head(r) + str(awaited);
   const std::string group = group_text(*wait->group);
   if (wait->reason == WaitReason::end_of_round) return out + str(" at the end of a backward (group ", group, ")");
   const Record& record = world_.rank(r).records[wait->record % recorder_entries];
@@ -263,7 +266,7 @@ std::string WaitGraph::hint() const {
 
 std::string WaitGraph::text() const {
   constexpr std::size_t most_named = 24;
-  std::string out = "deadlock: ";
+  std::string out = deadlock_head;
   for (std::size_t i = 0; i < std::min(cycle_length_, most_named); ++i)
     out += str(i == 0 ? "" : "; ", wait_text(deadlocked_[i]));
   if (cycle_length_ > most_named) out += str("; and so on through ", cycle_length_, " ranks");
@@ -365,6 +368,10 @@ LongWait::~LongWait() {
     entry_->group.store(0);
   }
   control.waits.fetch_sub(1);
+}
+
+bool names_deadlock_of(const std::string& text, int rank) {
+  return text.starts_with(deadlock_head) && text.find(wait_head(rank)) != std::string::npos;
 }
 
 void check_for_deadlock(RankState& rank, std::int64_t waited_ns) {
