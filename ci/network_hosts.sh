@@ -4,8 +4,9 @@
 #
 #   ci/network_hosts.sh [--full] [--bandwidth] [PROGRAM]     default: build/bin/lockstep
 #
-# --full takes all scenarios of six folders; --bandwidth also measures collectives over links of 1 Gbit/s. Exits with 77,
-# after the reason, where the machine does not permit it: it needs root, network namespaces, mpirun and a build with MPI.
+# --full takes all scenarios of six folders, and also runs them with every process of one machine as a host of its own.
+# --bandwidth also measures collectives over links of 1 Gbit/s. Exits with 77, after the reason, where the machine does
+# not permit it: it needs root, network namespaces, mpirun and a build with MPI.
 set -uo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -14,7 +15,7 @@ for argument in "$@"; do
   case "$argument" in
     --full) full=true ;;
     --bandwidth) bandwidth=true ;;
-    -h | --help) sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     *) program="$(realpath "$argument")" ;;
   esac
 done
@@ -59,6 +60,11 @@ AGENT
 }
 make_hosts 2>"$folder/log" || skip "network namespaces are not permitted here: $(tail -1 "$folder/log")"
 
+# Every process of this machine is a host of its own.
+on_processes() {
+  LOCKSTEP_HOSTS=ranks timeout 1800 mpirun --allow-run-as-root --quiet --oversubscribe --bind-to none -n "$1" "${@:2}" \
+    2>"$folder/stderr"
+}
 # on_hosts "SLOTS SLOTS ..." COMMAND...: one number of ranks per host.
 on_hosts() {
   local slots="$1" hosts="" ranks=0 i=0
@@ -68,7 +74,7 @@ on_hosts() {
     ranks=$((ranks + n))
     hosts+="${hosts:+,}$network.1$i:$n"
   done
-  timeout 600 mpirun --allow-run-as-root --quiet --oversubscribe --bind-to none --mca plm_rsh_agent "$folder/agent" \
+  timeout 1800 mpirun --allow-run-as-root --quiet --oversubscribe --bind-to none --mca plm_rsh_agent "$folder/agent" \
     --mca plm_rsh_no_tree_spawn 1 --mca oob_tcp_if_include "$bridge,eth0" --mca btl_tcp_if_include eth0 \
     --mca btl self,vader,tcp --host "$hosts" -n "$ranks" "$@" 2>"$folder/stderr"
 }
@@ -86,14 +92,14 @@ check() {
   fi
 }
 
-# Every case of this many ranks passes on the hosts, with the bits of one host.
+# same_bits RANKS RUNNER ARGUMENT SCENARIO...: every case of this many ranks passes there, with the bits of a plain run.
 same_bits() {
-  local slots="$1" ranks="$2"
-  shift 2
+  local ranks="$1" runner="$2" argument="$3"
+  shift 3
   rm -rf "$folder/here" "$folder/there"
   "$program" run "$@" --case "world_size=$ranks" --progress never --trace-bits "$folder/here" >"$folder/here.log" 2>&1
   local here=$?
-  on_hosts "$slots" "$program" run "$@" --case "world_size=$ranks" --progress never --color never \
+  "$runner" "$argument" "$program" run "$@" --case "world_size=$ranks" --progress never --color never \
     --trace-bits "$folder/there" >"$folder/there.log"
   local there=$?
   local compared
@@ -102,7 +108,7 @@ same_bits() {
   local skipped
   skipped="$(grep -ac '  it needs [0-9]* ranks, and' "$folder/there.log")"
   [[ $here == 0 && $there == 0 && $compared == *" 0 cases differ, $skipped missing" ]]
-  check "$ranks ranks on hosts of $slots: $compared" $?
+  check "$ranks ranks, $runner $argument: $compared" $?
   if [[ $there != 0 ]]; then grep -aA5 '^ *\(FAIL\|HANG\|CRASH\|MISSING\)' "$folder/there.log" | head -20; fi
 }
 
@@ -111,9 +117,12 @@ if $full; then
 else
   what=('replicate/*' 'golden/*' 'collectives/*')
 fi
-same_bits "1 1" 2 "${what[@]}"
-same_bits "2 2" 4 "${what[@]}"
-same_bits "3 3 2" 8 "${what[@]}"
+same_bits 2 on_hosts "1 1" "${what[@]}"
+same_bits 4 on_hosts "2 2" "${what[@]}"
+same_bits 8 on_hosts "3 3 2" "${what[@]}"
+if $full; then
+  for ranks in 2 4 8; do same_bits "$ranks" on_processes "$ranks" "${what[@]}"; done
+fi
 
 if on_links replace dev eth0 root netem delay 2ms loss 1% 2>"$folder/log"; then
   on_hosts "1 1" "$program" run 'replicate/*' --case world_size=2 --progress never >"$folder/slow.log"

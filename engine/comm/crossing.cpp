@@ -12,6 +12,7 @@ namespace {
 // Smaller pieces travel in the message itself.
 constexpr std::size_t inline_bytes = 4096;
 constexpr int max_sums_in_memory = 4;
+constexpr std::size_t max_partials_in_memory = 8;
 
 // Members of the other operations have an output as large as the range, which counts instead.
 bool counts_inputs(Operation kind) {
@@ -65,21 +66,25 @@ void CollectiveCrossing::count(int member, std::int64_t in, std::int64_t out) {
 }
 
 void CollectiveCrossing::start() {
-  const int others = shape_.size - static_cast<int>(mine_.size());
+  const int others = shape_.num_blocks() - static_cast<int>(shape_.blocks_on(host_).size());
   for (const Piece& piece : pieces_owned(shape_, host_)) {
     Sum sum;
     sum.piece = piece;
-    sum.summands.resize(static_cast<std::size_t>(shape_.size));
+    sum.summands.resize(static_cast<std::size_t>(shape_.num_blocks()));
     sum.missing = others;
     sums_.push_back(std::move(sum));
   }
   sums_left_ = sums_.size();
-  for (const Crossing& each : crossings_from(shape_, host_)) {
-    const Place from = shape_.is_sum() ? Place{each.from, each.piece.begin} : source_of(shape_, each.piece.begin);
-    send(each.to_host, shape_.is_sum() ? each.from : -1, each.piece, entry(each.from).input + bytes(from.at));
+  const std::vector<Crossing> crossings = crossings_from(shape_, host_);
+  if (shape_.is_sum()) {
+    to_send_.assign(crossings.begin(), crossings.end());
+    send_summands();
+    return;
+  }
+  for (const Crossing& each : crossings) {
+    send(each.to_host, -1, each.piece, entry(each.from).input + bytes(source_of(shape_, each.piece.begin).at));
     if (counts_inputs(shape_.kind)) count(each.from, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
   }
-  if (shape_.is_sum()) return;
   // Copies within this host.
   const std::int64_t num_shards = shape_.shard == 0 ? 0 : shape_.total() / shape_.shard;
   for (std::int64_t index = 0; index < num_shards; ++index) {
@@ -92,7 +97,40 @@ void CollectiveCrossing::start() {
   }
 }
 
-void CollectiveCrossing::send(int to_host, int summand_of, const Piece& piece, const std::byte* from) {
+// A summand of one member goes straight from its input.
+bool CollectiveCrossing::send_summands() {
+  bool changed = false;
+  while (!to_send_.empty() && sending_.size() < max_partials_in_memory) {
+    const Crossing each = to_send_.front();
+    to_send_.pop_front();
+    const int end = shape_.end_of_block(each.from);
+    if (end == each.from + 1) {
+      send(each.to_host, each.from, each.piece, entry(each.from).input + bytes(each.piece.begin));
+    } else {
+      std::vector<std::byte> partial = partial_sum(each.from, each.piece);
+      const std::byte* const data = partial.data();
+      send(each.to_host, each.from, each.piece, data, std::move(partial));
+    }
+    if (counts_inputs(shape_.kind))
+      for (int member = each.from; member < end; ++member)
+        count(member, static_cast<std::int64_t>(bytes(each.piece.n)), 0);
+    changed = true;
+  }
+  return changed;
+}
+
+// Of the members of a block of this host, undivided.
+std::vector<std::byte> CollectiveCrossing::partial_sum(int block, const Piece& piece) {
+  std::vector<const std::byte*> inputs;
+  for (int member = block; member < shape_.end_of_block(block); ++member) inputs.push_back(entry(member).input);
+  std::vector<std::byte> sum = landing_.take(bytes(piece.n));
+  std::byte* const output = sum.data() - bytes(piece.begin);
+  reduce({shape_.dtype, shape_.op, inputs, {&output, 1}, 1, false}, piece.begin, piece.n);
+  return sum;
+}
+
+void CollectiveCrossing::send(int to_host, int summand_of, const Piece& piece, const std::byte* from,
+                              std::vector<std::byte> partial) {
   DataBody body{};
   body.group = group_.id;
   body.sequence = sequence_;
@@ -102,8 +140,9 @@ void CollectiveCrossing::send(int to_host, int summand_of, const Piece& piece, c
   const std::size_t size = bytes(piece.n);
   if (size <= inline_bytes) {
     post_.send(to_host, FerryKind::data, body, {reinterpret_cast<const char*>(from), size});
+    landing_.give(std::move(partial));
   } else {
-    sending_.push_back(post_.send_data(to_host, body, from, size));
+    sending_.push_back({post_.send_data(to_host, body, from, size), std::move(partial)});
   }
 }
 
@@ -135,10 +174,11 @@ void CollectiveCrossing::take(FerryPost::Received& received) {
     refuse(str(size, " bytes for elements ", piece.begin, " to ", piece.begin + piece.n, " of ", shape_.total()));
   if (body.member >= 0) {
     const auto found = std::find_if(sums_.begin(), sums_.end(), [&](const Sum& sum) { return sum.piece == piece; });
-    if (found == sums_.end() || body.member >= shape_.size ||
+    if (found == sums_.end() || body.member >= shape_.size || body.member % shape_.block != 0 ||
         shape_.host_of[static_cast<std::size_t>(body.member)] != received.from)
       refuse(str("this host does not sum these elements of member ", body.member));
-    return take_summand(static_cast<std::size_t>(found - sums_.begin()), body.member, received.message, rest);
+    return take_summand(static_cast<std::size_t>(found - sums_.begin()),
+                        static_cast<std::size_t>(body.member / shape_.block), received.message, rest);
   }
   const std::vector<Place> places = destinations_on(shape_, host_, piece.begin);
   if (places.empty()) refuse("no member here gets it");
@@ -150,13 +190,13 @@ void CollectiveCrossing::take(FerryPost::Received& received) {
   arriving_.push_back({piece, post_.link().receive(received.message, output(places.front()))});
 }
 
-void CollectiveCrossing::take_summand(std::size_t sum, int member, const Message& message,
+void CollectiveCrossing::take_summand(std::size_t sum, std::size_t block, const Message& message,
                                       std::string_view inline_data) {
   if (message.data_bytes > 0) {
-    waiting_.push_back({sum, member, message});
+    waiting_.push_back({sum, block, message});
     return;
   }
-  std::vector<std::byte>& summand = sums_[sum].summands[static_cast<std::size_t>(member)];
+  std::vector<std::byte>& summand = sums_[sum].summands[block];
   summand = landing_.take(inline_data.size());
   std::memcpy(summand.data(), inline_data.data(), inline_data.size());
   if (--sums_[sum].missing == 0) add(sums_[sum]);
@@ -173,12 +213,12 @@ bool CollectiveCrossing::begin_waiting() {
     }
     if (!sum.begun) {
       sum.begun = true;
-      sum.transfers.resize(static_cast<std::size_t>(shape_.size));
+      sum.transfers.resize(sum.summands.size());
       ++sums_in_memory_;
     }
-    const auto member = static_cast<std::size_t>(each->member);
-    sum.summands[member] = landing_.take(each->message.data_bytes);
-    sum.transfers[member] = post_.link().receive(each->message, sum.summands[member].data());
+    std::vector<std::byte>& summand = sum.summands[each->block];
+    summand = landing_.take(each->message.data_bytes);
+    sum.transfers[each->block] = post_.link().receive(each->message, summand.data());
     each = waiting_.erase(each);
     changed = true;
   }
@@ -187,11 +227,15 @@ bool CollectiveCrossing::begin_waiting() {
 
 // All summands are here: adds them in the order of the members.
 void CollectiveCrossing::add(Sum& sum) {
-  const auto size = static_cast<std::size_t>(shape_.size);
-  std::vector<const std::byte*> inputs(size);
+  std::vector<const std::byte*> inputs;
+  inputs.reserve(sum.summands.size());
   const std::size_t skipped = bytes(sum.piece.begin);  // a summand begins at the piece, an input at the range
-  for (std::size_t member = 0; member < size; ++member)
-    inputs[member] = sum.summands[member].empty() ? entries_[member].input : sum.summands[member].data() - skipped;
+  for (int block = 0; block < shape_.size; block += shape_.block) {
+    std::vector<std::byte>& summand = sum.summands[static_cast<std::size_t>(block / shape_.block)];
+    const bool is_one_member = shape_.end_of_block(block) == block + 1;
+    if (summand.empty() && !is_one_member) summand = partial_sum(block, sum.piece);
+    inputs.push_back(summand.empty() ? entry(block).input : summand.data() - skipped);
+  }
   const std::vector<Place> places = destinations_on(shape_, host_, sum.piece.begin);
   std::vector<std::byte*> outputs;
   outputs.reserve(places.size());
@@ -232,8 +276,13 @@ bool CollectiveCrossing::progress() {
                elements_left_ -= each.piece.n;
                return true;
              }) > 0;
-  changed |= std::erase_if(sending_, [&](Transfer transfer) { return link.is_done(transfer); }) > 0;
-  if (sums_left_ == 0 && elements_left_ == 0 && arriving_.empty() && sending_.empty()) {
+  changed |= std::erase_if(sending_, [&](Sending& each) {
+               if (!link.is_done(each.transfer)) return false;
+               landing_.give(std::move(each.partial));
+               return true;
+             }) > 0;
+  changed |= send_summands();
+  if (sums_left_ == 0 && elements_left_ == 0 && arriving_.empty() && sending_.empty() && to_send_.empty()) {
     finish();
     return true;
   }
@@ -243,6 +292,7 @@ bool CollectiveCrossing::progress() {
 bool CollectiveCrossing::abandon() {
   for (const Waiting& each : waiting_) post_.drop(each.message);
   waiting_.clear();
+  to_send_.clear();
   if (finished_) return true;
   progress();
   const auto flies = [](Transfer transfer) { return transfer != 0; };

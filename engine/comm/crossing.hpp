@@ -41,17 +41,21 @@ class CollectiveCrossing {
     Piece piece;
     Transfer transfer = 0;
   };
+  struct Sending {  // with the partial sum that it sends, if it is one
+    Transfer transfer = 0;
+    std::vector<std::byte> partial;
+  };
   struct Sum {
     Piece piece;
-    std::vector<std::vector<std::byte>> summands;  // per member; those of this host are empty
+    std::vector<std::vector<std::byte>> summands;  // per block; those of this host are empty until the sum is made
     std::vector<Transfer> transfers;
-    int missing = 0;     // members whose summand has not arrived
+    int missing = 0;     // blocks whose summand has not arrived
     bool begun = false;  // its summands may be received
   };
   // A summand that waits for its turn, so that few summands are in memory at once.
   struct Waiting {
     std::size_t sum;
-    int member;
+    std::size_t block;
     Message message;
   };
 
@@ -61,9 +65,13 @@ class CollectiveCrossing {
   }
   std::byte* output(const Place& place) const { return entry(place.member).output + bytes(place.at); }
   void start();
-  void send(int to_host, int summand_of, const Piece& piece, const std::byte* from);
+  // `partial`, if it is not empty, holds the bytes.
+  void send(int to_host, int summand_of, const Piece& piece, const std::byte* from,
+            std::vector<std::byte> partial = {});
+  bool send_summands();
+  std::vector<std::byte> partial_sum(int block, const Piece& piece);
   void store_copies(const Piece& piece, const std::byte* from, bool first_is_stored);
-  void take_summand(std::size_t sum, int member, const Message& message, std::string_view inline_data);
+  void take_summand(std::size_t sum, std::size_t block, const Message& message, std::string_view inline_data);
   bool begin_waiting();
   void add(Sum& sum);
   void count(int member, std::int64_t in, std::int64_t out);
@@ -79,7 +87,8 @@ class CollectiveCrossing {
   int host_;
   std::vector<int> mine_;                           // members on this host
   std::vector<std::int64_t> moved_in_, moved_out_;  // bytes, per member
-  std::vector<Transfer> sending_;
+  std::vector<Sending> sending_;
+  std::deque<Crossing> to_send_;  // summands that wait until few partial sums are in memory
   std::vector<Arriving> arriving_;
   std::vector<Sum> sums_;
   std::deque<Waiting> waiting_;

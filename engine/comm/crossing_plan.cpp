@@ -51,6 +51,22 @@ std::vector<std::int64_t> shards_from(const CrossingShape& shape, int member) {
 
 bool has(const std::vector<Place>& places) { return !places.empty(); }
 
+// 16-bit types are added in float32 and rounded once, so a partial sum of them is not a value of the type.
+bool has_partial_sums(DType dtype) { return dtype != DType::float16 && dtype != DType::bfloat16; }
+
+// The largest number of members per block with which every block lives on one host.
+int block_of(const std::vector<int>& host_of) {
+  const std::size_t size = host_of.size();
+  const auto fits = [&](std::size_t block) {
+    for (std::size_t member = 0; member < size; ++member)
+      if (host_of[member] != host_of[member / block * block]) return false;
+    return true;
+  };
+  std::size_t block = 1;
+  while (block < size && fits(2 * block)) block *= 2;
+  return static_cast<int>(block);
+}
+
 }  // namespace
 
 CrossingShape::CrossingShape(const Fingerprint& fingerprint, std::vector<int> host_of_member)
@@ -62,7 +78,8 @@ CrossingShape::CrossingShape(const Fingerprint& fingerprint, std::vector<int> ho
       shard(fingerprint.count),
       element(static_cast<std::int64_t>(size_of(dtype))),
       host_of(std::move(host_of_member)),
-      hosts(host_of) {
+      hosts(host_of),
+      block(is_sum() && has_partial_sums(dtype) ? block_of(host_of) : 1) {
   std::sort(hosts.begin(), hosts.end());
   hosts.erase(std::unique(hosts.begin(), hosts.end()), hosts.end());
 }
@@ -88,6 +105,13 @@ std::vector<int> CrossingShape::members_on(int host) const {
   for (int member = 0; member < size; ++member)
     if (host_of[static_cast<std::size_t>(member)] == host) members.push_back(member);
   return members;
+}
+
+std::vector<int> CrossingShape::blocks_on(int host) const {
+  std::vector<int> blocks;
+  for (int first = 0; first < size; first += block)
+    if (host_of[static_cast<std::size_t>(first)] == host) blocks.push_back(first);
+  return blocks;
 }
 
 Place source_of(const CrossingShape& shape, std::int64_t begin) {
@@ -156,8 +180,8 @@ std::vector<Piece> pieces_owned(const CrossingShape& shape, int host) {
 
 std::vector<Crossing> crossings_from(const CrossingShape& shape, int host) {
   std::vector<Crossing> crossings;
-  const std::vector<int> mine = shape.members_on(host);
   if (shape.is_sum()) {
+    const std::vector<int> blocks = shape.blocks_on(host);
     // Piece by piece over all owners, so that all of them can begin.
     std::vector<std::vector<Piece>> owned;
     std::size_t most = 0;
@@ -167,11 +191,11 @@ std::vector<Crossing> crossings_from(const CrossingShape& shape, int host) {
     }
     for (std::size_t k = 0; k < most; ++k)
       for (std::size_t i = 0; i < owned.size(); ++i)
-        for (const int member : mine)
-          if (k < owned[i].size()) crossings.push_back({member, shape.hosts[i], owned[i][k]});
+        for (const int block : blocks)
+          if (k < owned[i].size()) crossings.push_back({block, shape.hosts[i], owned[i][k]});
     return crossings;
   }
-  for (const int member : mine) {
+  for (const int member : shape.members_on(host)) {
     for (const std::int64_t index : shards_from(shape, member)) {
       std::vector<Piece> pieces;
       cut(shape, bounded_product(shape.shard, index), shape.shard, pieces);

@@ -3,11 +3,15 @@
 // The elements of a collective form one range (transport.hpp): for an all_to_all of n members it has n * n shards, of
 // which number `to * n + from` goes from member `from` to member `to`. A piece is an interval of the range within one
 // shard. Copies go straight from the host of the member that has the piece to the hosts that need it. A sum is made
-// once, by the host that owns the piece: it receives the piece of every member of another host, and adds all members'
-// in the order of reduce.hpp, as shared memory does. An all_reduce gives each host an equal interval to own, and its
-// owners send the sums back.
+// once, by the host that owns the piece, in the order of reduce.hpp, as shared memory does. An all_reduce gives each
+// host an equal interval to own, and its owners send the sums back.
+//
+// Members whose partial sum is a node of the tree of reduce.hpp form a block, if they all live on one host. A host
+// sends the partial sum of a block in place of its members' summands, so that eight ranks of a host send no more than
+// one.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -28,26 +32,31 @@ struct CrossingShape {
   std::int64_t element;      // bytes
   std::vector<int> host_of;  // per member
   std::vector<int> hosts;    // of the group, in ascending order
+  int block;                 // of a sum: members per block, a power of two; the last block may have fewer
 
   bool is_sum() const { return kind == Operation::all_reduce || kind == Operation::reduce_scatter; }
   std::int64_t total() const;  // elements of the range
   std::vector<int> members_on(int host) const;
+  // Of a sum. A block is named by its first member.
+  int num_blocks() const { return (size + block - 1) / block; }
+  std::vector<int> blocks_on(int host) const;
+  int end_of_block(int first) const { return std::min(first + block, size); }
 };
 
 struct Piece {
   std::int64_t begin = 0, n = 0;  // elements, in the range
 };
 
-// A piece of one member that a host sends to another one.
+// A piece of one member, or of a sum the partial sum of one block, that a host sends to another one.
 struct Crossing {
-  int from = 0;  // member
+  int from = 0;  // member, or first member of the block
   int to_host = 0;
   Piece piece;
   friend bool operator==(const Crossing&, const Crossing&) = default;
 };
 inline bool operator==(const Piece& a, const Piece& b) { return a.begin == b.begin && a.n == b.n; }
 
-// What this host sends of its members' inputs, in order. Of a sum: the summands.
+// What this host sends of its members' inputs, in order. Of a sum: the summands, one per block.
 std::vector<Crossing> crossings_from(const CrossingShape& shape, int host);
 // The pieces that this host sums.
 std::vector<Piece> pieces_owned(const CrossingShape& shape, int host);
