@@ -10,6 +10,8 @@ namespace lockstep::comm {
 
 namespace {
 
+constexpr std::int64_t longest_poison_delay_ns = 200'000'000;
+
 template <class Body>
 Body body_of(std::string_view& bytes, int from) {
   Body body;
@@ -68,13 +70,13 @@ void Ferry::State::apply(FerryPost::Received& received) {
     }
     case FerryKind::propose: {
       const auto body = body_of<PoisonBody>(rest, from);
-      return poison(group_of(body.group, from), std::string(rest), body.by_end != 0);
+      group_of(body.group, from);
+      return pending_poisons.push_back({body, std::string(rest), true, now_ns()});
     }
     case FerryKind::poison: {
       const auto body = body_of<PoisonBody>(rest, from);
-      poison_here(world, group_of(body.group, from), std::string(rest),
-                  body.by_end != 0 ? Cause::peer_ended : Cause::own);
-      return;
+      group_of(body.group, from);
+      return pending_poisons.push_back({body, std::string(rest), false, now_ns()});
     }
     case FerryKind::rank_state: {
       const auto body = body_of<RankBody>(rest, from);
@@ -138,12 +140,31 @@ bool Ferry::State::retry_pending() {
   const auto arrived = std::erase_if(pending_arrivals, [this](const ArrivalBody& body) { return apply_arrival(body); });
   const auto pieces =
       std::erase_if(pending_pieces, [this](const PendingPiece& each) { return apply_piece(each.body, each.piece); });
+  const auto poisons = std::erase_if(pending_poisons, [this](const PendingPoison& each) { return apply_poison(each); });
   const auto ends = std::erase_if(pending_ends, [this](const PendingEnd& each) {
     if (is_needed(each.rank)) return false;
     end_rank(each.rank, each.end, each.why);
     return true;
   });
-  return arrived + pieces + ends > 0;
+  return arrived + pieces + poisons + ends > 0;
+}
+
+// A call that failed elsewhere says nothing about the calls before it: these may still finish here, as they did there.
+bool Ferry::State::apply_poison(const PendingPoison& pending) {
+  const PoisonBody& body = pending.body;
+  if (is_moving(body.group) && now_ns() - pending.since_ns < longest_poison_delay_ns) return false;
+  GroupControl& group = *find_group(world, body.group);
+  if (pending.is_proposal)
+    poison(group, pending.text, body.by_end != 0);
+  else
+    poison_here(world, group, pending.text, body.by_end != 0 ? Cause::peer_ended : Cause::own);
+  return true;
+}
+
+bool Ferry::State::is_moving(std::uint64_t group) const {
+  return std::any_of(crossings.begin(), crossings.end(), [&](const auto& each) { return each.first.first == group; }) ||
+         std::any_of(pending_pieces.begin(), pending_pieces.end(),
+                     [&](const PendingPiece& each) { return each.body.group == group; });
 }
 
 void Ferry::State::apply_rank_state(const RankBody& body, std::string_view rest) {

@@ -23,6 +23,7 @@ struct Ferry::State {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
+  struct PendingPoison;
   using Key = std::pair<std::uint64_t, std::uint64_t>;  // id of the group, sequence number
 
   // ---- from local ranks to other hosts (ferry.cpp)
@@ -67,6 +68,8 @@ struct Ferry::State {
   void apply_data(FerryPost::Received& received);
   GroupControl& group_of(std::uint64_t id, int from);
   bool retry_pending();
+  bool apply_poison(const PendingPoison& pending);  // false: calls before the one that failed still move
+  bool is_moving(std::uint64_t group) const;
   bool is_needed(int rank) const;
   std::uint64_t record_of_wait(RankControl& rank, const GroupControl& group, const WaitBody& wait) const;
   std::uint64_t add_record(RankControl& rank, const RecordBytes& bytes, const GroupControl& group,
@@ -104,6 +107,12 @@ struct Ferry::State {
     PieceBody body;
     std::string piece;
   };
+  struct PendingPoison {
+    PoisonBody body;
+    std::string text;
+    bool is_proposal;
+    std::int64_t since_ns;
+  };
 
   WorldControl& world;
   HostMap hosts;
@@ -116,6 +125,7 @@ struct Ferry::State {
   std::set<std::uint64_t> described;  // groups, by this host to all others
   std::vector<ArrivalBody> pending_arrivals;
   std::vector<PendingPiece> pending_pieces;
+  std::vector<PendingPoison> pending_poisons;
   std::vector<PendingEnd> pending_ends;
   std::map<Key, std::unique_ptr<CollectiveCrossing>> crossings;
   std::map<Key, std::vector<FerryPost::Received>> early_data;

@@ -192,12 +192,7 @@ std::string Hosts::await(int host, Topic topic, std::uint64_t number, const Proc
   for (;;) {
     const bool alive = link_.is_alive(host);  // before the letters that it sent before its end are read
     progress();
-    const auto found = letters_.find({topic, number, host});
-    if (found != letters_.end()) {
-      std::string text = std::move(found->second);
-      letters_.erase(found);
-      return text;
-    }
+    if (std::optional<std::string> text = take(host, topic, number)) return *std::move(text);
     if (letters_.contains({Topic::end, 0, 0})) throw Error("hosts: host 0 has ended the run", "see its message");
     const bool stopped = options.stop && options.stop();
     if (alive && !stopped && seconds_since(begin) <= options.seconds) {
