@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Configures once, and builds.
 #
-#   ci/build.sh [release|debug|strict|asan|tsan|kokkos4|cuda-kernels] [TARGET...]      default: release, target lockstep
+#   ci/build.sh [release|debug|strict|asan|tsan|fuzz|kokkos4|cuda-kernels] [TARGET...]      default: release, target lockstep
 #
 # The program is then build/bin/lockstep (build-PRESET/bin/lockstep for the other presets). The target `tests`
 # is every unit test. LOCKSTEP_JOBS sets the number of compilers at once. `cuda-kernels` compiles and links the

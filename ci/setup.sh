@@ -4,6 +4,7 @@
 #   ci/setup.sh            packages of the program and its reports
 #   ci/setup.sh --tests    and those of the tests
 #   ci/setup.sh --bench    and Google Benchmark, for ci/bench.sh operations
+#   ci/setup.sh --fuzz     and clang with libFuzzer, for ci/fuzz.sh
 #   ci/setup.sh --kokkos4  and a Kokkos 4 with OpenMP under build/, from a Python wheel that contains it
 #   ci/setup.sh --cuda     and the package that ci/kokkos_cuda.sh needs
 #   ci/setup.sh --list     print the packages, one per line, and install nothing (with --tests: all of them)
@@ -30,6 +31,7 @@ for argument in "$@"; do
   case "$argument" in
     --tests) packages+=("${test_packages[@]}") ;;
     --bench) packages+=(libbenchmark-dev) ;;
+    --fuzz) packages+=(clang libclang-rt-14-dev) ;;
     --cuda) packages+=(python3-venv) ;;
     --list) list_only=true ;;
     --kokkos4)
@@ -37,7 +39,7 @@ for argument in "$@"; do
       kokkos4=true
       ;;
     -h | --help)
-      sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs every test: this script defines green.
 #
-#   ci/test.sh                      stages release, strict, openmp and cuda-kernels
+#   ci/test.sh                      stages release, strict, openmp, cuda-kernels and fuzz
 #   ci/test.sh -R '^unit/'          stage release only; ctest gets the arguments
 #   ci/test.sh --only STAGE         one stage; repeat the option for several
 #   ci/test.sh --full               every stage but kokkos4
@@ -12,6 +12,7 @@
 #   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++                    6
 #   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
 #   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
+#   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
@@ -20,12 +21,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels fuzz tidy benchmarks asan tsan kokkos4)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp cuda-kernels tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels fuzz tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
     --only)
       shift
@@ -36,7 +37,7 @@ while (($#)); do
       stages+=("$1")
       ;;
     -h | --help)
-      sed -n '2,19s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
@@ -44,7 +45,7 @@ while (($#)); do
   shift
 done
 if ((!${#stages[@]})); then
-  stages=(release strict openmp cuda-kernels)
+  stages=(release strict openmp cuda-kernels fuzz)
   ((!${#arguments[@]})) || stages=(release)
 fi
 
@@ -105,6 +106,7 @@ needed=(--tests)
 [[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
 [[ " ${stages[*]} " != *" openmp "* && " ${stages[*]} " != *" kokkos4 "* ]] || needed+=(--kokkos4)
 [[ " ${stages[*]} " != *" cuda-kernels "* ]] || needed+=(--cuda)
+[[ " ${stages[*]} " != *" fuzz "* ]] || needed+=(--fuzz)
 "$root/ci/setup.sh" "${needed[@]}"
 for name in "${stages[@]}"; do
   case "$name" in
@@ -112,6 +114,7 @@ for name in "${stages[@]}"; do
     strict) stage strict "$root/ci/build.sh" strict ;;
     openmp) stage openmp kernels_tests_of_openmp ;;
     cuda-kernels) stage cuda-kernels cuda_kernels ;;
+    fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
     kokkos4) stage kokkos4 tests_of_kokkos4 ;;

@@ -94,10 +94,27 @@ TEST(Expression, RecordsPlacesOfNodes) {
 }
 
 TEST(Expression, WritesParsedText) {
-  for (const char* text : {"a + b * c", "(a + b) * c", "a - (b - c)", "-a**b", "(-a)**b", "a**b**c", "(a**b)**c",
-                           "not (a and b)", "(not a) in b", "[x for x in xs if x > 1]", "{k: v for k, v in pairs}",
-                           "x[1:][0]", "f(a, k=b)", "m.0.weight", "(a if b else c) if d else e", "'it\\'s'",
-                           "{'a': [1, 2.5, true, none, inf]}", "(a == b) == c", "(a or b) and c"}) {
+  for (const char* text : {"a + b * c",
+                           "(a + b) * c",
+                           "a - (b - c)",
+                           "-a**b",
+                           "(-a)**b",
+                           "a**b**c",
+                           "(a**b)**c",
+                           "not (a and b)",
+                           "(not a) in b",
+                           "[x for x in xs if x > 1]",
+                           "{k: v for k, v in pairs}",
+                           "x[1:][0]",
+                           "f(a, k=b)",
+                           "m.0.weight",
+                           "(a if b else c) if d else e",
+                           "'it\\'s'",
+                           "{'a': [1, 2.5, true, none, inf]}",
+                           "(1).x",
+                           "(2.5)[0]",
+                           "(a == b) == c",
+                           "(a or b) and c"}) {
     EXPECT_EQ(to_text(*parse(text)), text);
     EXPECT_EQ(to_text(*parse(to_text(*parse(text)))), text);
   }

@@ -80,6 +80,12 @@ std::string write_at(const Expr& expr, int least) {
   return strength(expr) < least ? str("(", write(expr), ")") : write(expr);
 }
 
+// What `.`, `[` or `(` follows. A number would take the point for its own.
+std::string write_operand(const Expr& expr) {
+  const bool is_number = expr.kind == ExprKind::literal && expr.value.is_number();
+  return is_number ? str("(", write(expr), ")") : write_at(expr, 10);
+}
+
 std::string joined(const std::vector<std::string>& names) {
   std::string out;
   for (const std::string& name : names) out += str(out.empty() ? "" : ", ", name);
@@ -142,11 +148,11 @@ std::string write(const Expr& expr) {
     case ExprKind::name:
       return expr.name;
     case ExprKind::attribute:
-      return str(write_at(child(0), 10), ".", expr.name);
+      return str(write_operand(child(0)), ".", expr.name);
     case ExprKind::index:
-      return str(write_at(child(0), 10), "[", write(child(1)), "]");
+      return str(write_operand(child(0)), "[", write(child(1)), "]");
     case ExprKind::slice:
-      return str(write_at(child(0), 10), "[", expr.children[1] == nullptr ? std::string() : write(child(1)), ":",
+      return str(write_operand(child(0)), "[", expr.children[1] == nullptr ? std::string() : write(child(1)), ":",
                  expr.children[2] == nullptr ? std::string() : write(child(2)), "]");
     case ExprKind::call:
       return write_call(expr);
