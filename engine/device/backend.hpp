@@ -24,7 +24,8 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // The memory that this rank's pools take their chunks from, of all its devices of this kind.
+  // The memory that this rank's pools take their chunks from, of all its devices of this kind. An undefined arena:
+  // blocks have sizes and no bytes.
   virtual Arena& arena() = 0;
   // A new queue for a stream of this name. Its threads count in `activity`.
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
@@ -35,7 +36,7 @@ class Backend {
   virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;
 };
 
-// A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks, and Error for meta.
+// A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks.
 std::unique_ptr<Backend> open_backend(Kind kind, const RankContext& context);
 
 }  // namespace lockstep::device

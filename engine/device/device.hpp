@@ -7,7 +7,7 @@
 // The device kinds:
 //   cpu    runs everything inline.
 //   sim    simulates an accelerator on the host, with separate pools and one worker thread per stream.
-//   meta   is the stand-in device: shapes without memory.
+//   meta   has sizes without values: blocks without bytes, and launches that are checked and do not run.
 //   cuda   is unsupported unless the build has its backend.
 //
 // Memory of cpu and sim is allocated from the rank's arenas, which the launcher maps before the ranks start. A pointer
@@ -92,6 +92,7 @@ class Memory {
   std::size_t bytes_ = 0;  // as requested; the statistics count these
   Purpose purpose_ = Purpose::other;
   bool pinned_ = false;
+  bool counts_ = true;  // in the statistics
   std::uint64_t id_ = 0;
   PoolBlock* block_ = nullptr;
   Stream* allocation_stream_ = nullptr;
@@ -104,8 +105,8 @@ using MemoryPtr = std::shared_ptr<Memory>;
 
 // Allocates `bytes` (0 is allowed) on the device, aligned to 64 bytes, with undefined contents, from the pool of the
 // device's current stream. `pinned` marks cpu memory that copies to and from sim may use asynchronously. Throws Error
-// if the device is out of memory or the rank over its limit (with the sizes in use), for meta, and for pinned memory of
-// another device than cpu.
+// if the device is out of memory or the rank over its limit (with the sizes in use), and for pinned memory of another
+// device than cpu. A block on meta has no bytes, and counts in no statistics unless asked (stand_in_memory.hpp).
 MemoryPtr allocate(Device device, std::size_t bytes, bool pinned = false);
 MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned = false);
 

@@ -23,6 +23,12 @@ namespace {
               str("move it to ", to_text(stream.device()), " first"));
 }
 
+[[noreturn]] void fail_no_values(const Stream& stream, const Access& access) {
+  throw Error(str("copy on ", stream.name(), ": the source (", text_of(access), ") is on ",
+                  to_text(access.memory->device()), ", which has sizes and no values"),
+              "make the source on a device that computes, such as cpu or sim");
+}
+
 }  // namespace
 
 Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
@@ -44,7 +50,8 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
       fail_device(stream, name, access);
     }
     if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
-    pointers.push_back(PointerAccess::data(memory) + access.offset);
+    std::byte* const data = PointerAccess::data(memory);
+    pointers.push_back(data == nullptr ? nullptr : data + access.offset);
   }
   return pointers;
 }
@@ -122,12 +129,13 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
                 "give two ranges of the same size");
   }
   if (to.bytes == 0) return;
+  if (computes(to.memory->device()) && !computes(from.memory->device())) fail_no_values(stream, from);
   const Access accesses[] = {{to.memory, to.offset, to.bytes, Mode::write},
                              {from.memory, from.offset, from.bytes, Mode::read}};
   const auto on_host = [](const Access& access) { return is_host(access.memory->device()); };
   const bool crosses = !is_host(stream.device()) && (on_host(to) || on_host(from));
-  // The copy runs after the launches that the cpu's current stream has so far.
-  if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
+  // The copy runs after the launches that the host's current stream has so far.
+  if (crosses) stream.wait(current_stream(host_device).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
                                [&backend = Runtime::current().backend_of(stream.device()),

@@ -13,19 +13,16 @@ namespace lockstep::device {
 Memory::~Memory() = default;
 
 MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
-  if (!is_counted(device)) {
-    throw Error(str("allocate: ", bytes, " bytes on the meta device, which has shapes only"),
-                "create the tensor on cpu or sim if its values are needed");
-  }
-  if (pinned && has_memory(device) && !is_host(device)) {
+  if (pinned && computes(device) && !is_host(device)) {
     throw Error(str("allocate: pinned memory on ", to_text(device)), "allocate pinned memory on cpu");
   }
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
     collect_released();
-  if (bytes > bytes_below_limit()) [[unlikely]]
+  const bool counts = is_counted(device);
+  if (counts && bytes > bytes_below_limit()) [[unlikely]]
     over_limit(device, bytes, of);
-  Stream* stream = has_memory(device) ? &current_stream(device) : nullptr;  // null: a block without bytes
-  ++stats.num_allocations;
+  Stream* const stream = &current_stream(device);
+  stats.num_allocations += counts;
 
   Memory* memory = spare_;
   if (memory != nullptr) {
@@ -33,7 +30,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   } else {
     memory = new Memory;
   }
-  if (bytes > 0 && stream != nullptr) {
+  if (bytes > 0 && stream->state_->pool.has_bytes()) {
     bool grew = false;
     memory->block_ = stream->state_->pool.allocate(bytes, grew);
     if (memory->block_ == nullptr) {
@@ -47,6 +44,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   memory->bytes_ = bytes;
   memory->purpose_ = of;
   memory->pinned_ = pinned;
+  memory->counts_ = counts;
   memory->id_ = next_id_++;
   memory->allocation_stream_ = stream;
   memory->runtime_ = this;
@@ -54,10 +52,12 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   memory->next_ = live_;
   if (live_ != nullptr) live_->previous_ = memory;
   live_ = memory;
-  count(of, static_cast<std::int64_t>(bytes));
-  if (tracer_) [[unlikely]]
-    tracer_->memory_changed(stats);
-  if (order_.on() && bytes > 0 && stream != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
+  if (counts) {
+    count(of, static_cast<std::int64_t>(bytes));
+    trace_memory();
+  }
+  // A block without bytes shares them with no earlier one.
+  if (order_.on() && memory->block_ != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
       last->runtime_->recycle(last);
@@ -94,9 +94,10 @@ void Runtime::release(Memory* memory) {
     memory->data_ = nullptr;
   }
   if (memory->shadow_) memory->shadow_->clear();
-  count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
-  if (tracer_) [[unlikely]]
-    tracer_->memory_changed(stats);
+  if (memory->counts_) {
+    count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
+    trace_memory();
+  }
   if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
   if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;
   if (live_ == memory) live_ = memory->next_;
@@ -116,13 +117,17 @@ void Runtime::count(Purpose of, std::int64_t bytes) {
   for (MemoryWindow* window : windows) window->peak_ = std::max(window->peak_, current_bytes(window->mask_));
 }
 
+void Runtime::trace_memory() {
+  if (tracer_) [[unlikely]]
+    tracer_->memory_changed(stats);
+}
+
 void Runtime::repurpose(Memory& memory, Purpose purpose) {
   if (memory.purpose_ == purpose) return;
-  if (memory.runtime_ != nullptr) {
+  if (memory.runtime_ != nullptr && memory.counts_) {
     memory.runtime_->count(memory.purpose_, -static_cast<std::int64_t>(memory.bytes_));
     memory.runtime_->count(purpose, static_cast<std::int64_t>(memory.bytes_));
-    if (memory.runtime_->tracer_) [[unlikely]]
-      memory.runtime_->tracer_->memory_changed(memory.runtime_->stats);
+    memory.runtime_->trace_memory();
   }
   memory.purpose_ = purpose;
 }
@@ -150,7 +155,7 @@ const Memory* Runtime::block_at(const std::byte* address) const {
 std::string Runtime::in_use_by_purpose(Kind kind) const {
   std::array<std::int64_t, num_purposes> used{};
   for (const Memory* memory = live_; memory != nullptr; memory = memory->next_) {
-    if (memory->device_.kind == kind) {
+    if (memory->device_.kind == kind && memory->counts_) {
       used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
     }
   }
@@ -192,7 +197,7 @@ MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinne
 
 void count_stand_ins(bool on) { Runtime::current().counts_stand_ins = on; }
 bool is_counted(Device device) {
-  return has_memory(device) || (device.index > 0 && Runtime::current().counts_stand_ins);
+  return computes(device) || (device.index > 0 && Runtime::current().counts_stand_ins);
 }
 
 void repurpose(Memory& memory, Purpose purpose) { Runtime::repurpose(memory, purpose); }

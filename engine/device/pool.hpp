@@ -58,6 +58,7 @@ class Pool {
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  bool has_bytes() const { return arena_->defined(); }  // else it has no blocks
   // Returns a block of at least `bytes` (above 0), or null if the arena has too little memory left. Sets `grew` to
   // whether no free block was large enough.
   PoolBlock* allocate(std::size_t bytes, bool& grew);

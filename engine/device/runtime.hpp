@@ -92,6 +92,7 @@ class Runtime {
   void release(Memory* memory);
   void collect_released();
   void count(Purpose of, std::int64_t bytes);
+  void trace_memory();  // a sample of the statistics, if the rank is traced
   void update_instrumented();  // sets Stream::instrumented_ of all streams
   std::size_t bytes_below_limit() const;
   std::string in_use_by_purpose(Kind kind) const;

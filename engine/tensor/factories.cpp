@@ -64,6 +64,7 @@ Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned)
   const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");
   device::require_available(device.kind);
   device::MemoryPtr memory;
+  // A block that has neither values nor statistics is left out.
   if (device::is_counted(device)) memory = device::allocate(device, bytes, pinned);
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = std::make_shared<Storage>(device, bytes, std::move(memory));

@@ -84,7 +84,7 @@ class Tensor {
   DType dtype() const { return impl_->dtype; }
   device::Device device() const { return impl_->storage->device(); }
   const StoragePtr& storage() const { return impl_->storage; }
-  bool is_meta() const { return !device::has_memory(device()); }
+  bool is_meta() const { return !device::computes(device()); }
   bool is_contiguous() const { return lockstep::is_contiguous(impl_->sizes, impl_->strides); }
   const LayoutPtr& layout() const { return impl_->layout; }
   bool is_sharded() const { return layout() != nullptr; }
