@@ -31,6 +31,10 @@ class Backend {
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
   // Copies bytes within a launch on one of its queues. One of the two blocks may be the host's.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // Prepares pages of the host's memory for asynchronous copies to and from the devices of this kind, until unpin()
+  // with the same pages. The pages are populated. pin() throws Error with the system's reason if it refuses.
+  virtual void pin(HostWorld::Region pages) = 0;
+  virtual void unpin(HostWorld::Region pages) noexcept = 0;
   // The host's own copies. No launch that uses the block runs meanwhile.
   virtual void read(void* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;

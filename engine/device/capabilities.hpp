@@ -14,6 +14,9 @@ struct Capabilities {
   bool runs_on_host = false;       // bodies of launches run on a thread of the host, with addresses that it can use
   bool shared_with_peers = false;  // the ranks of one host have its memory at the same addresses
   bool has_index = false;          // a rank has a device of its own
+  // A copy between it and pageable memory of the host (which is not pinned for it) is issued like a launch. Otherwise
+  // the host waits for the copy.
+  bool copies_pageable_async = false;
 };
 
 // In the order of Kind, also of those that this build lacks.

@@ -140,8 +140,11 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
                                [&backend = Runtime::current().backend_of(stream.device()),
                                 bytes = to.bytes](const Pointers& p) { backend.copy(p.at(0), p.at(1), bytes); });
-  const auto is_pageable = [&](const Access& access) { return on_host(access) && !access.memory->pinned(); };
-  if (crosses && (is_pageable(to) || is_pageable(from))) stream.synchronize();
+  if (!crosses || capabilities_of(stream.device()).copies_pageable_async) return;
+  const auto is_pageable = [&](const Access& access) {
+    return on_host(access) && !access.memory->pinned_for(stream.device().kind);
+  };
+  if (is_pageable(to) || is_pageable(from)) stream.synchronize();
 }
 
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes) {

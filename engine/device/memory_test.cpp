@@ -152,13 +152,6 @@ TEST(Memory, AllowsZeroBytes) {
   EXPECT_TRUE(ran);
 }
 
-TEST(Memory, PinsCpuMemoryOnly) {
-  OneRank rank;
-  EXPECT_TRUE(allocate(cpu, 8, true)->pinned());
-  EXPECT_FALSE(allocate(cpu, 8)->pinned());
-  EXPECT_THROW(allocate(sim, 8, true), Error);
-}
-
 TEST(Memory, ReportsSizesByPurposeWhenOutOfMemory) {
   const auto world = HostWorld::create(1, Sharing::threads, 1 << 20, 1 << 16);
   RankContext context(0, 1, world.get());

@@ -27,6 +27,8 @@ class MetaBackend final : public Backend {
     return std::make_shared<DroppingQueue>();
   }
   void copy(std::byte*, const std::byte*, std::size_t) override {}
+  void pin(HostWorld::Region) override {}
+  void unpin(HostWorld::Region) noexcept override {}
   void read(void*, const std::byte*, std::size_t bytes) override {
     throw Error(str("reading ", bytes, " bytes on the host: the meta device has sizes and no values"),
                 "make the tensor on cpu or sim if its values are needed");

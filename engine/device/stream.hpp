@@ -201,13 +201,14 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
 // at the end of the rank.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
-// Copies bytes between blocks of one device, or of one and cpu. `stream` belongs to the device of one of them. A copy between devices runs
-// after the launches that the cpu's current stream has so far. It is asynchronous if the cpu block is pinned; a reader
-// on the cpu then waits for an event of `stream`. Otherwise the host waits for the copy. Throws Error for ranges of
-// different sizes, and for a source without values (meta) whose target has some.
+// Copies bytes between blocks of one device, or of one and cpu. `stream` belongs to the device of one of them. A copy
+// between devices runs after the launches that the cpu's current stream has so far. It is asynchronous if the cpu block
+// is pinned for the device, or if the device copies pageable memory asynchronously (capabilities.hpp); a reader on the
+// cpu then waits for an event of `stream`. Otherwise the host waits for the copy. Throws Error for ranges of different
+// sizes, and for a source without values (meta) whose target has some.
 void copy_bytes(Stream& stream, const Access& to, const Access& from);
-// The host waits for the current stream of the block's device, then reads or writes `bytes` at `offset`. A write to meta
-// changes nothing; reading from it throws Error.
+// The host waits for the current stream of the block's device, then reads or writes `bytes` at `offset`. A write to
+// meta changes nothing; reading from it throws Error.
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes);
 void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes);
 // Keeps the stream busy for this time. Throws Error for a time below 0 or above an hour.
