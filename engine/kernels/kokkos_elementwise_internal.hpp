@@ -24,7 +24,8 @@ struct RowTile {
   std::int64_t count;
   std::int64_t start[N];
 
-  RowTile(const Rows<N>& rows, std::int64_t index) {
+  // Always inlined: a call per row takes a quarter of the time of a copy of rows of 128 elements.
+  [[gnu::always_inline]] RowTile(const Rows<N>& rows, std::int64_t index) {
     const std::int64_t tiles_per_row = (rows.length + tile - 1) / tile;
     std::int64_t row = index / tiles_per_row;
     begin = (index - row * tiles_per_row) * tile;
