@@ -21,7 +21,8 @@ constexpr auto is_shared = [](const Capabilities& of) { return of.shared_with_pe
 constexpr auto num_shared_kinds = static_cast<int>(std::ranges::count_if(capabilities, is_shared));
 // The place of a kind among those that are shared.
 constexpr int place_of(Kind kind) {
-  return static_cast<int>(std::count_if(capabilities.begin(), capabilities.begin() + static_cast<int>(kind), is_shared));
+  return static_cast<int>(
+      std::count_if(capabilities.begin(), capabilities.begin() + static_cast<int>(kind), is_shared));
 }
 constexpr std::size_t page_bytes = 4096;
 // The gap between two regions is unmapped, so that an access past the end of a region faults.

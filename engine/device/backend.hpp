@@ -35,7 +35,8 @@ class Backend {
   // with the same pages. The pages are populated. pin() throws Error with the system's reason if it refuses.
   virtual void pin(HostWorld::Region pages) = 0;
   virtual void unpin(HostWorld::Region pages) noexcept = 0;
-  // The host's own copies. No launch that uses the block runs meanwhile.
+  // The host's own copies, outside of launches or in a body. They see the kernels that were issued before on the
+  // calling thread. No other launch that uses the block runs meanwhile.
   virtual void read(void* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;
 };

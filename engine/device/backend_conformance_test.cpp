@@ -31,7 +31,7 @@ std::set<std::string> tests_in_readme() {
   for (std::string line; std::getline(readme, line);) {
     if (line.starts_with("| promise of a backend")) in_table = true;
     if (in_table && !line.starts_with("|")) break;
-    if (!in_table || line.starts_with("| promise")) continue;
+    if (!in_table || line.starts_with("| promise") || line.starts_with("|--")) continue;
     const std::string tests = line.substr(line.find(" | "));
     for (std::size_t at = tests.find('`'); at != std::string::npos; at = tests.find('`', at + 1)) {
       const std::size_t end = tests.find('`', at + 1);

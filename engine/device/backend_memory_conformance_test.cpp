@@ -81,6 +81,37 @@ TEST_P(BackendPromises, CountMemoryByPurpose) {
   EXPECT_EQ(memory_stats().peak_pinned, 0);
 }
 
+// ---- poison (order.hpp)
+TEST_P(BackendPromises, PoisonMemoryThatALaunchOnlyWrites) {
+  const MemoryPtr written = block_with("abcd"), updated = block_with("efgh"), large = allocate(device(), 200'000);
+  set_poison(true);
+  launch(
+      current_stream(device()), "writes nothing",
+      {Access{written.get(), 1, 2, Mode::write}, full_access(updated, Mode::update), full_access(large, Mode::write)},
+      [](const Pointers&) {});
+  set_poison(false);
+  expect_text(written,
+              "a\xff\xff"
+              "d");
+  expect_text(updated, "efgh");
+  expect_text(large, std::string(200'000, '\xff'));
+}
+
+TEST_P(BackendPromises, FindAWriteToMemoryThatALaunchOnlyReads) {
+  if (can().computes && !can().runs_on_host) GTEST_SKIP() << "its memory is written by kernels only";
+  const MemoryPtr large = allocate(device(), 200'000);
+  large->label = "fc1.weight";
+  write_from_host(*large, 0, std::string(200'000, 'x').data(), 200'000);
+  set_poison(true);
+  const std::string message = message_of([&] {
+    launch(current_stream(device()), "writes", {full_access(large, Mode::read)},
+           [](const Pointers& p) { p.at(0)[150'000] = std::byte{'y'}; });
+    synchronize_all();
+  });
+  EXPECT_THAT(message, HasSubstr(can().computes ? "changed bytes 0..200000 of fc1.weight" : "nothing was thrown"));
+  clear_failures();
+}
+
 // ---- copies
 TEST_P(BackendPromises, CopyRangesBetweenBlocks) {
   const MemoryPtr from = block_with("...collectives"), to = block_with("0123456789abcdefghijkl");

@@ -70,7 +70,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
                            Body body, bool may_block) {
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
-    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     body = [guard, inner = std::move(body)](const Pointers& p) {
       guard->before(p);
       inner(p);
@@ -97,7 +97,7 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
                          Body start, Body finish) {
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
-    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     start = [guard, inner = std::move(start)](const Pointers& p) {
       guard->before(p);
       inner(p);
