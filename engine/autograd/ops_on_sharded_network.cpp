@@ -95,7 +95,7 @@ namespace {
 
 // The ranks of the mesh compare the states of their generators, from which all draw one mask.
 void state_generator(const sharding::ShardedLayout& layout, device::Device device) {
-  if (!device::has_memory(device)) return;
+  if (!device::computes(device)) return;
   Generator ahead = RankContext::current().generator();
   const auto next = static_cast<std::int64_t>(ahead.next64() >> 1U);
   const DeviceMesh mesh(layout.mesh);

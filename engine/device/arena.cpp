@@ -1,7 +1,7 @@
 #include "engine/device/arena.hpp"
 
+#include <algorithm>
 #include <cerrno>
-#include <iterator>
 #include <string>
 
 #include <sys/mman.h>
@@ -10,14 +10,20 @@
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/capabilities.hpp"
 #include "engine/device/protection.hpp"
 
 namespace lockstep::device {
 
 namespace {
 
-constexpr Kind shared_kinds[] = {Kind::cpu, Kind::sim};
-constexpr int num_shared_kinds = std::size(shared_kinds);
+constexpr auto is_shared = [](const Capabilities& of) { return of.shared_with_peers; };
+constexpr auto num_shared_kinds = static_cast<int>(std::ranges::count_if(capabilities, is_shared));
+// The place of a kind among those that are shared.
+constexpr int place_of(Kind kind) {
+  return static_cast<int>(
+      std::count_if(capabilities.begin(), capabilities.begin() + static_cast<int>(kind), is_shared));
+}
 constexpr std::size_t page_bytes = 4096;
 // The gap between two regions is unmapped, so that an access past the end of a region faults.
 constexpr std::size_t guard_bytes = std::size_t{64} << 10;
@@ -94,9 +100,8 @@ std::unique_ptr<HostWorld> HostWorld::create(int world_size, Sharing sharing, st
 }
 
 HostWorld::Region HostWorld::arena(Kind kind, int rank) const {
-  for (int i = 0; i < num_shared_kinds; ++i)
-    if (shared_kinds[i] == kind) return arena(i * world_size_ + rank);
-  return {};
+  if (!capabilities_of(kind).shared_with_peers) return {};
+  return arena(place_of(kind) * world_size_ + rank);
 }
 
 int HostWorld::arena_with(int rank, const void* pointer) const {

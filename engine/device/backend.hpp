@@ -24,18 +24,24 @@ class Backend {
   Backend(const Backend&) = delete;
   Backend& operator=(const Backend&) = delete;
 
-  // The memory that this rank's pools take their chunks from, of all its devices of this kind.
+  // The memory that this rank's pools take their chunks from, of all its devices of this kind. An undefined arena:
+  // blocks have sizes and no bytes.
   virtual Arena& arena() = 0;
   // A new queue for a stream of this name. Its threads count in `activity`.
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
   // Copies bytes within a launch on one of its queues. One of the two blocks may be the host's.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
-  // The host's own copies. No launch that uses the block runs meanwhile.
+  // Prepares pages of the host's memory for asynchronous copies to and from the devices of this kind, until unpin()
+  // with the same pages. The pages are populated. pin() throws Error with the system's reason if it refuses.
+  virtual void pin(HostWorld::Region pages) = 0;
+  virtual void unpin(HostWorld::Region pages) noexcept = 0;
+  // The host's own copies, outside of launches or in a body. They see the kernels that were issued before on the
+  // calling thread. No other launch that uses the block runs meanwhile.
   virtual void read(void* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;
 };
 
-// A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks, and Error for meta.
+// A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks.
 std::unique_ptr<Backend> open_backend(Kind kind, const RankContext& context);
 
 }  // namespace lockstep::device

@@ -5,14 +5,12 @@
 #include "engine/device/backend.hpp"
 #include "engine/device/cuda_backend.hpp"
 #include "engine/device/host_backend.hpp"
+#include "engine/device/meta_backend.hpp"
 
 namespace lockstep::device {
 
 namespace {
 
-std::unique_ptr<Backend> open_meta(const RankContext&) {
-  throw Error("the meta device has no streams and no memory", "use cpu or sim if values are needed");
-}
 void available() {}
 
 struct Row {

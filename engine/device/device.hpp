@@ -7,7 +7,7 @@
 // The device kinds:
 //   cpu    runs everything inline.
 //   sim    simulates an accelerator on the host, with separate pools and one worker thread per stream.
-//   meta   is the stand-in device: shapes without memory.
+//   meta   has sizes without values: blocks without bytes, and launches that are checked and do not run.
 //   cuda   is unsupported unless the build has its backend.
 //
 // Memory of cpu and sim is allocated from the rank's arenas, which the launcher maps before the ranks start. A pointer
@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -62,6 +63,7 @@ class PurposeScope {
 
 class Runtime;       // a rank's device state (runtime.hpp)
 struct OrderShadow;  // the accesses that the order check remembers for a block
+class Pool;          // the allocator of a stream (pool.hpp)
 struct PoolBlock;    // the block's entry in its pool
 class Stream;
 
@@ -79,7 +81,9 @@ class Memory {
   std::size_t bytes() const { return bytes_; }
   Purpose purpose() const { return purpose_; }
   std::uint64_t id() const { return id_; }
-  bool pinned() const { return pinned_; }
+  // Memory of the host that copies to and from devices of a kind may use asynchronously (allocate_pinned).
+  bool pinned() const { return pinned_for_.has_value(); }
+  bool pinned_for(Kind kind) const { return pinned_for_ == kind; }
   // For messages: "fc1.weight (gradient)".
   std::string label;
 
@@ -91,9 +95,11 @@ class Memory {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;  // as requested; the statistics count these
   Purpose purpose_ = Purpose::other;
-  bool pinned_ = false;
+  std::optional<Kind> pinned_for_;
+  bool counts_ = true;  // in the statistics
   std::uint64_t id_ = 0;
   PoolBlock* block_ = nullptr;
+  Pool* pool_ = nullptr;  // of block_
   Stream* allocation_stream_ = nullptr;
   Runtime* runtime_ = nullptr;  // null once the rank's runtime is gone
   Memory* previous_ = nullptr;  // links the rank's live blocks, or its spare objects
@@ -103,11 +109,17 @@ class Memory {
 using MemoryPtr = std::shared_ptr<Memory>;
 
 // Allocates `bytes` (0 is allowed) on the device, aligned to 64 bytes, with undefined contents, from the pool of the
-// device's current stream. `pinned` marks cpu memory that copies to and from sim may use asynchronously. Throws Error
-// if the device is out of memory or the rank over its limit (with the sizes in use), for meta, and for pinned memory of
-// another device than cpu.
-MemoryPtr allocate(Device device, std::size_t bytes, bool pinned = false);
-MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned = false);
+// device's current stream. Throws Error if the device is out of memory or the rank over its limit (with the sizes in
+// use). A block on meta has no bytes, and counts in no statistics unless asked (stand_in_memory.hpp).
+MemoryPtr allocate(Device device, std::size_t bytes);
+MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose);
+// The same on the host, in whole pages that copies to and from `user` may use asynchronously (stream.hpp, copy_bytes).
+// They come from a pool of their own and stay pinned until the end of the rank. Throws also if the system refuses to
+// pin them, and UnsupportedError for a device that the build lacks.
+//
+//   const MemoryPtr staging = allocate_pinned(device_from_name("sim"), 1 << 20);    // on cpu
+MemoryPtr allocate_pinned(Device user, std::size_t bytes);
+MemoryPtr allocate_pinned(Device user, std::size_t bytes, Purpose purpose);
 
 // Changes the purpose of the block, for example of a result that is kept as a gradient. Recorded peaks do not change.
 void repurpose(Memory& memory, Purpose purpose);
@@ -118,7 +130,9 @@ struct MemoryStats {
   std::array<std::int64_t, num_purposes> peak{};
   std::int64_t current_total = 0;
   std::int64_t peak_total = 0;
-  std::int64_t num_allocations = 0;  // number of calls of allocate
+  std::int64_t current_pinned = 0;  // of current_total
+  std::int64_t peak_pinned = 0;
+  std::int64_t num_allocations = 0;  // number of calls of allocate and allocate_pinned
   std::int64_t num_pool_misses = 0;  // number of these for which a pool had to grow; 0 in a steady training step
 };
 MemoryStats memory_stats();

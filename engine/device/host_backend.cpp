@@ -25,6 +25,9 @@ class HostBackend : public Backend {
   HostBackend(Kind kind, const RankContext& context) : arena_(open_arena(kind, context)) {}
   Arena& arena() override { return arena_; }
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memmove(to, from, bytes); }
+  // Its copies can use any page of the host.
+  void pin(HostWorld::Region) override {}
+  void unpin(HostWorld::Region) noexcept override {}
   void read(void* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
   void write(std::byte* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
 

@@ -23,6 +23,12 @@ namespace {
               str("move it to ", to_text(stream.device()), " first"));
 }
 
+[[noreturn]] void fail_no_values(const Stream& stream, const Access& access) {
+  throw Error(str("copy on ", stream.name(), ": the source (", text_of(access), ") is on ",
+                  to_text(access.memory->device()), ", which has sizes and no values"),
+              "make the source on a device that computes, such as cpu or sim");
+}
+
 }  // namespace
 
 Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const Access> accesses, bool copy) {
@@ -44,7 +50,8 @@ Pointers LaunchDetail::prepare(Stream& stream, const char* name, std::span<const
       fail_device(stream, name, access);
     }
     if (check) order.access(state.clock, name, PointerAccess::shadow(memory), access);
-    pointers.push_back(PointerAccess::data(memory) + access.offset);
+    std::byte* const data = PointerAccess::data(memory);
+    pointers.push_back(data == nullptr ? nullptr : data + access.offset);
   }
   return pointers;
 }
@@ -63,7 +70,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
                            Body body, bool may_block) {
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
-    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     body = [guard, inner = std::move(body)](const Pointers& p) {
       guard->before(p);
       inner(p);
@@ -90,7 +97,7 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
                          Body start, Body finish) {
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
-    auto guard = std::make_shared<PoisonGuard>(stream, name, accesses);
+    auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     start = [guard, inner = std::move(start)](const Pointers& p) {
       guard->before(p);
       inner(p);
@@ -122,18 +129,22 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
                 "give two ranges of the same size");
   }
   if (to.bytes == 0) return;
+  if (computes(to.memory->device()) && !computes(from.memory->device())) fail_no_values(stream, from);
   const Access accesses[] = {{to.memory, to.offset, to.bytes, Mode::write},
                              {from.memory, from.offset, from.bytes, Mode::read}};
   const auto on_host = [](const Access& access) { return is_host(access.memory->device()); };
   const bool crosses = !is_host(stream.device()) && (on_host(to) || on_host(from));
-  // The copy runs after the launches that the cpu's current stream has so far.
-  if (crosses) stream.wait(current_stream(Device{Kind::cpu, 0}).record());
+  // The copy runs after the launches that the host's current stream has so far.
+  if (crosses) stream.wait(current_stream(host_device).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
                                [&backend = Runtime::current().backend_of(stream.device()),
                                 bytes = to.bytes](const Pointers& p) { backend.copy(p.at(0), p.at(1), bytes); });
-  const auto is_pageable = [&](const Access& access) { return on_host(access) && !access.memory->pinned(); };
-  if (crosses && (is_pageable(to) || is_pageable(from))) stream.synchronize();
+  if (!crosses || capabilities_of(stream.device()).copies_pageable_async) return;
+  const auto is_pageable = [&](const Access& access) {
+    return on_host(access) && !access.memory->pinned_for(stream.device().kind);
+  };
+  if (is_pageable(to) || is_pageable(from)) stream.synchronize();
 }
 
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes) {

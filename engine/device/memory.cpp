@@ -12,41 +12,52 @@ namespace lockstep::device {
 
 Memory::~Memory() = default;
 
-MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool pinned) {
-  if (!is_counted(device)) {
-    throw Error(str("allocate: ", bytes, " bytes on the meta device, which has shapes only"),
-                "create the tensor on cpu or sim if its values are needed");
+Memory* Runtime::new_memory() {
+  Memory* const memory = spare_;
+  if (memory == nullptr) return new Memory;
+  spare_ = memory->next_;
+  return memory;
+}
+
+Pool& Runtime::pinned_pool(StreamState& state, Kind user) {
+  std::unique_ptr<Pool>& pool = state.pinned_pools[static_cast<std::size_t>(user)];
+  if (!pool) {
+    Backend& backend = backend_of(user);
+    pool = std::make_unique<Pool>(&backend_of(host_device.kind).arena(), Pool::page_bytes,
+                                  [this, &backend](HostWorld::Region pages) {
+                                    backend.pin(pages);
+                                    pinned_.push_back({&backend, pages});
+                                  });
   }
-  if (pinned && has_memory(device) && !is_host(device)) {
-    throw Error(str("allocate: pinned memory on ", to_text(device)), "allocate pinned memory on cpu");
-  }
+  return *pool;
+}
+
+MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for) {
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
     collect_released();
-  if (bytes > bytes_below_limit()) [[unlikely]]
+  const bool counts = is_counted(device);
+  if (counts && bytes > bytes_below_limit()) [[unlikely]]
     over_limit(device, bytes, of);
-  Stream* stream = has_memory(device) ? &current_stream(device) : nullptr;  // null: a block without bytes
-  ++stats.num_allocations;
-
-  Memory* memory = spare_;
-  if (memory != nullptr) {
-    spare_ = memory->next_;
-  } else {
-    memory = new Memory;
-  }
-  if (bytes > 0 && stream != nullptr) {
+  Stream* const stream = &current_stream(device);
+  Pool& pool = pinned_for ? pinned_pool(*stream->state_, *pinned_for) : stream->state_->pool;
+  stats.num_allocations += counts;
+  PoolBlock* block = nullptr;
+  if (bytes > 0 && pool.has_bytes()) {
     bool grew = false;
-    memory->block_ = stream->state_->pool.allocate(bytes, grew);
-    if (memory->block_ == nullptr) {
-      memory->next_ = std::exchange(spare_, memory);
-      out_of_memory(device, bytes, of);
-    }
+    block = pool.allocate(bytes, grew);
+    if (block == nullptr) out_of_memory(device, bytes, of, pinned_for);
     stats.num_pool_misses += grew;
-    memory->data_ = memory->block_->data;
   }
+
+  Memory* const memory = new_memory();
+  memory->block_ = block;
+  memory->pool_ = &pool;
+  memory->data_ = block != nullptr ? block->data : nullptr;
   memory->device_ = device;
   memory->bytes_ = bytes;
   memory->purpose_ = of;
-  memory->pinned_ = pinned;
+  memory->pinned_for_ = pinned_for;
+  memory->counts_ = counts;
   memory->id_ = next_id_++;
   memory->allocation_stream_ = stream;
   memory->runtime_ = this;
@@ -54,10 +65,12 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, bool p
   memory->next_ = live_;
   if (live_ != nullptr) live_->previous_ = memory;
   live_ = memory;
-  count(of, static_cast<std::int64_t>(bytes));
-  if (tracer_) [[unlikely]]
-    tracer_->memory_changed(stats);
-  if (order_.on() && bytes > 0 && stream != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
+  if (counts) {
+    count(*memory, static_cast<std::int64_t>(bytes));
+    trace_memory();
+  }
+  // A block without bytes shares them with no earlier one.
+  if (order_.on() && memory->block_ != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
       last->runtime_->recycle(last);
@@ -89,14 +102,15 @@ void Runtime::release(Memory* memory) {
   if (memory->block_ != nullptr) {
     if (order_.on() && memory->shadow_)
       order_.freed(memory->allocation_stream_->state_->clock, *memory->shadow_, *memory);
-    memory->allocation_stream_->state_->pool.release(memory->block_);
+    memory->pool_->release(memory->block_);
     memory->block_ = nullptr;
     memory->data_ = nullptr;
   }
   if (memory->shadow_) memory->shadow_->clear();
-  count(memory->purpose_, -static_cast<std::int64_t>(memory->bytes_));
-  if (tracer_) [[unlikely]]
-    tracer_->memory_changed(stats);
+  if (memory->counts_) {
+    count(*memory, -static_cast<std::int64_t>(memory->bytes_));
+    trace_memory();
+  }
   if (memory->previous_ != nullptr) memory->previous_->next_ = memory->next_;
   if (memory->next_ != nullptr) memory->next_->previous_ = memory->previous_;
   if (live_ == memory) live_ = memory->next_;
@@ -105,26 +119,32 @@ void Runtime::release(Memory* memory) {
   spare_ = memory;
 }
 
-void Runtime::count(Purpose of, std::int64_t bytes) {
-  const auto i = static_cast<std::size_t>(of);
+void Runtime::count(const Memory& memory, std::int64_t bytes) {
+  const auto i = static_cast<std::size_t>(memory.purpose_);
   stats.current[i] += bytes;
   stats.current_total += bytes;
+  if (memory.pinned()) stats.current_pinned += bytes;
   if (bytes <= 0) return;
+  stats.peak_pinned = std::max(stats.peak_pinned, stats.current_pinned);
   ++allocations[i];
   stats.peak[i] = std::max(stats.peak[i], stats.current[i]);
   stats.peak_total = std::max(stats.peak_total, stats.current_total);
   for (MemoryWindow* window : windows) window->peak_ = std::max(window->peak_, current_bytes(window->mask_));
 }
 
+void Runtime::trace_memory() {
+  if (tracer_) [[unlikely]]
+    tracer_->memory_changed(stats);
+}
+
 void Runtime::repurpose(Memory& memory, Purpose purpose) {
   if (memory.purpose_ == purpose) return;
-  if (memory.runtime_ != nullptr) {
-    memory.runtime_->count(memory.purpose_, -static_cast<std::int64_t>(memory.bytes_));
-    memory.runtime_->count(purpose, static_cast<std::int64_t>(memory.bytes_));
-    if (memory.runtime_->tracer_) [[unlikely]]
-      memory.runtime_->tracer_->memory_changed(memory.runtime_->stats);
-  }
+  const bool counts = memory.runtime_ != nullptr && memory.counts_;
+  if (counts) memory.runtime_->count(memory, -static_cast<std::int64_t>(memory.bytes_));
   memory.purpose_ = purpose;
+  if (!counts) return;
+  memory.runtime_->count(memory, static_cast<std::int64_t>(memory.bytes_));
+  memory.runtime_->trace_memory();
 }
 
 std::int64_t Runtime::current_bytes(unsigned purpose_mask) const {
@@ -150,7 +170,7 @@ const Memory* Runtime::block_at(const std::byte* address) const {
 std::string Runtime::in_use_by_purpose(Kind kind) const {
   std::array<std::int64_t, num_purposes> used{};
   for (const Memory* memory = live_; memory != nullptr; memory = memory->next_) {
-    if (memory->device_.kind == kind) {
+    if (memory->device_.kind == kind && memory->counts_) {
       used[static_cast<std::size_t>(memory->purpose_)] += static_cast<std::int64_t>(memory->bytes_);
     }
   }
@@ -163,17 +183,19 @@ std::string Runtime::in_use_by_purpose(Kind kind) const {
   return text.empty() ? " 0" : text;
 }
 
-void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of) {
+void Runtime::out_of_memory(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for) {
   const Arena& arena = backend_of(device.kind).arena();
   throw Error(
       str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
+          pinned_for ? str(", pinned for ", name_of(*pinned_for), ",") : std::string(),
           " were requested; the pools hold ", arena.used_bytes(), " of ", arena.bytes(), " bytes, the machine has ",
           available_memory(), " available; in use are", in_use_by_purpose(device.kind)),
       "shard more, free earlier, or give the world larger arenas");
 }
 
 void Runtime::over_limit(Device device, std::size_t bytes, Purpose of) {
-  if (limit_.bytes == MemoryLimit::none) out_of_memory(device, bytes, of);  // the request exceeds any number of bytes
+  if (limit_.bytes == MemoryLimit::none)
+    out_of_memory(device, bytes, of, {});  // the request exceeds any number of bytes
   std::string message =
       str("out of memory on ", to_text(device), " of rank ", context_->rank(), ": ", bytes, " bytes for ", name_of(of),
           " go past the ", limit_.bytes, " that a rank may use; in use are ", stats.current_total,
@@ -182,18 +204,22 @@ void Runtime::over_limit(Device device, std::size_t bytes, Purpose of) {
   throw Error(std::move(message), limit_.remedy);
 }
 
-MemoryPtr allocate(Device device, std::size_t bytes, bool pinned) {
+MemoryPtr allocate(Device device, std::size_t bytes) {
   Runtime& runtime = Runtime::current();
-  return runtime.allocate(device, bytes, runtime.purpose, pinned);
+  return runtime.allocate(device, bytes, runtime.purpose);
 }
-MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose, bool pinned) {
-  return Runtime::current().allocate(device, bytes, purpose, pinned);
+MemoryPtr allocate(Device device, std::size_t bytes, Purpose purpose) {
+  return Runtime::current().allocate(device, bytes, purpose);
+}
+MemoryPtr allocate_pinned(Device user, std::size_t bytes) {
+  return allocate_pinned(user, bytes, Runtime::current().purpose);
+}
+MemoryPtr allocate_pinned(Device user, std::size_t bytes, Purpose purpose) {
+  return Runtime::current().allocate(host_device, bytes, purpose, user.kind);
 }
 
 void count_stand_ins(bool on) { Runtime::current().counts_stand_ins = on; }
-bool is_counted(Device device) {
-  return has_memory(device) || (device.index > 0 && Runtime::current().counts_stand_ins);
-}
+bool is_counted(Device device) { return computes(device) || (device.index > 0 && Runtime::current().counts_stand_ins); }
 
 void repurpose(Memory& memory, Purpose purpose) { Runtime::repurpose(memory, purpose); }
 
@@ -216,6 +242,7 @@ void reset_peaks() {
   MemoryStats& stats = Runtime::current().stats;
   stats.peak = stats.current;
   stats.peak_total = stats.current_total;
+  stats.peak_pinned = stats.current_pinned;
 }
 
 MemoryWindow::MemoryWindow(unsigned purpose_mask) : mask_(purpose_mask) {

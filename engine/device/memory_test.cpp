@@ -152,18 +152,6 @@ TEST(Memory, AllowsZeroBytes) {
   EXPECT_TRUE(ran);
 }
 
-TEST(Memory, PinsCpuMemoryOnly) {
-  OneRank rank;
-  EXPECT_TRUE(allocate(cpu, 8, true)->pinned());
-  EXPECT_FALSE(allocate(cpu, 8)->pinned());
-  EXPECT_THROW(allocate(sim, 8, true), Error);
-}
-
-TEST(Memory, RejectsMeta) {
-  OneRank rank;
-  EXPECT_THROW(allocate({Kind::meta, 0}, 8), Error);
-}
-
 TEST(Memory, ReportsSizesByPurposeWhenOutOfMemory) {
   const auto world = HostWorld::create(1, Sharing::threads, 1 << 20, 1 << 16);
   RankContext context(0, 1, world.get());
@@ -281,11 +269,16 @@ TEST(MemoryLimit, IsOffByDefault) {
 TEST(StandInMemory, IsCountedOnRequestAndHasNoBytes) {
   OneRank rank;
   const Device stand_in{Kind::meta, 1}, meta{Kind::meta, 0};
-  EXPECT_THROW(allocate(stand_in, 16), Error);
+  constexpr std::size_t much = std::size_t{1} << 40;  // more than any machine of today has
+  limit_memory({.bytes = 2 * static_cast<std::int64_t>(much)});
+  const MemoryPtr before = allocate(stand_in, much, Purpose::parameter);
+  EXPECT_EQ(memory_stats().current_total, 0);
   count_stand_ins(true);
   EXPECT_FALSE(is_counted(meta));
-  EXPECT_THROW(allocate(meta, 16), Error);
-  constexpr std::size_t much = std::size_t{1} << 40;  // more than any machine of today has
+  const MemoryPtr uncounted = allocate(meta, 4 * much, Purpose::parameter);  // beyond the limit, which counts no meta
+  repurpose(*uncounted, Purpose::gradient);
+  EXPECT_EQ(memory_stats().current_total, 0);
+  EXPECT_EQ(memory_stats().num_allocations, 0);
   {
     const MemoryPtr block = allocate(stand_in, much, Purpose::parameter);
     EXPECT_EQ(block->bytes(), much);
@@ -296,6 +289,7 @@ TEST(StandInMemory, IsCountedOnRequestAndHasNoBytes) {
     EXPECT_EQ(current(Purpose::gradient), static_cast<std::int64_t>(much));
     const MemoryPtr on_cpu = allocate(cpu, 64, Purpose::gradient);
     EXPECT_EQ(memory_stats().peak_total, static_cast<std::int64_t>(much) + 64);
+    EXPECT_THAT(message_of([&] { allocate(stand_in, much, Purpose::gathered); }), HasSubstr("out of memory on meta"));
   }
   EXPECT_EQ(memory_stats().current_total, 0);
   EXPECT_EQ(peak(Purpose::gradient), static_cast<std::int64_t>(much) + 64);

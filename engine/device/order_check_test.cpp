@@ -314,7 +314,7 @@ TEST_P(OrderCheck, CountsDeferredLaunchesAtTheirIssue) {
 TEST(OrderCheckAcrossDevices, FindsAMissingWaitAfterAnAsynchronousCopy) {
   RankContext context(0, 1);
   RankScope scope(context);
-  const MemoryPtr pinned = allocate(cpu, 64, true), device = allocate(sim, 64);
+  const MemoryPtr pinned = allocate_pinned(sim, 64), device = allocate(sim, 64);
   copy_bytes(current_stream(sim), {pinned.get(), 0, 64, Mode::write}, {device.get(), 0, 64, Mode::read});
   launch(current_stream(cpu), "use", {Access{pinned.get(), 0, 64, Mode::read}}, nothing);
   ASSERT_THAT(order_violations(), SizeIs(1));

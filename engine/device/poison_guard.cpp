@@ -1,5 +1,6 @@
 #include "engine/device/poison_guard.hpp"
 
+#include <algorithm>
 #include <cstring>
 
 #include "engine/core/error.hpp"
@@ -12,6 +13,14 @@ bool overlaps(const Access& a, const Access& b) {
   return a.memory == b.memory && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
+constexpr std::size_t piece_bytes = std::size_t{64} << 10;
+
+// f(begin, bytes) for pieces of a range.
+template <class F>
+void for_each_piece(std::size_t bytes, const F& f) {
+  for (std::size_t begin = 0; begin < bytes; begin += piece_bytes) f(begin, std::min(piece_bytes, bytes - begin));
+}
+
 }  // namespace
 
 std::string text_of(const Access& access) {
@@ -20,8 +29,8 @@ std::string text_of(const Access& access) {
       access.memory->label.empty() ? str("a block of ", access.memory->bytes(), " bytes") : access.memory->label);
 }
 
-PoisonGuard::PoisonGuard(const Stream& stream, const char* name, std::span<const Access> accesses)
-    : name_(name), stream_(stream.name()) {
+PoisonGuard::PoisonGuard(Backend& backend, const Stream& stream, const char* name, std::span<const Access> accesses)
+    : backend_(backend), name_(name), stream_(stream.name()) {
   for (std::size_t i = 0; i < accesses.size(); ++i) {
     const Access& access = accesses[i];
     bool exclusive = access.mode != Mode::update && access.bytes > 0;
@@ -34,13 +43,26 @@ PoisonGuard::PoisonGuard(const Stream& stream, const char* name, std::span<const
 }
 
 void PoisonGuard::before(const Pointers& pointers) {
-  for (const Range& range : write_only_) std::memset(pointers.at(range.index), 0xff, range.bytes);
-  for (Range& range : read_only_) range.copy.assign(pointers.at(range.index), pointers.at(range.index) + range.bytes);
+  static const std::vector<std::byte> poison(piece_bytes, std::byte{0xff});
+  for (const Range& range : write_only_)
+    for_each_piece(range.bytes, [&](std::size_t begin, std::size_t bytes) {
+      backend_.write(pointers.at(range.index) + begin, poison.data(), bytes);
+    });
+  for (Range& range : read_only_) {
+    range.copy.resize(range.bytes);
+    backend_.read(range.copy.data(), pointers.at(range.index), range.bytes);
+  }
 }
 
 void PoisonGuard::after(const Pointers& pointers) const {
+  std::vector<std::byte> now(piece_bytes);
   for (const Range& range : read_only_) {
-    if (std::memcmp(range.copy.data(), pointers.at(range.index), range.bytes) == 0) continue;
+    bool is_unchanged = true;
+    for_each_piece(range.bytes, [&](std::size_t begin, std::size_t bytes) {
+      backend_.read(now.data(), pointers.at(range.index) + begin, bytes);
+      is_unchanged = is_unchanged && std::memcmp(range.copy.data() + begin, now.data(), bytes) == 0;
+    });
+    if (is_unchanged) continue;
     throw Error(str("launch `", name_, "` on ", stream_, " changed ", range.text, ", which it declares as read-only"),
                 "declare the access as write or update");
   }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/device/backend.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::device {
@@ -17,7 +18,7 @@ std::string text_of(const Access& access);
 // unchanged. A range that another access of the launch overlaps in another mode is left alone.
 class PoisonGuard {
  public:
-  PoisonGuard(const Stream& stream, const char* name, std::span<const Access> accesses);
+  PoisonGuard(Backend& backend, const Stream& stream, const char* name, std::span<const Access> accesses);
   void before(const Pointers& pointers);
   void after(const Pointers& pointers) const;  // throws Error if a range that is only read has changed
 
@@ -28,6 +29,7 @@ class PoisonGuard {
     std::string text;
     std::vector<std::byte> copy;
   };
+  Backend& backend_;
   const char* name_;
   std::string stream_;
   std::vector<Range> write_only_;

@@ -14,7 +14,6 @@
 namespace lockstep::device {
 
 namespace {
-constexpr std::size_t page_bytes = 4096;
 // Small chunks at first, so that a small case touches little memory; larger ones later, so that growth needs few steps.
 constexpr std::size_t first_chunk = std::size_t{64} << 10;
 constexpr std::size_t largest_chunk = std::size_t{8} << 20;
@@ -84,25 +83,26 @@ std::size_t Pool::round_to_class(std::size_t units) {
 PoolBlock* Pool::allocate(std::size_t bytes, bool& grew) {
   grew = false;
   if (bytes > arena_->bytes()) return nullptr;
-  const std::size_t units = round_to_class((bytes + alignment - 1) / alignment);
+  const std::size_t units = round_to_class(((bytes - 1) >> unit_shift_) + 1);
+  const std::size_t wanted = units << unit_shift_;
   PoolBlock* block = find(units);
   if (block == nullptr) {
     grew = true;
-    block = grow(units * alignment);
+    block = grow(wanted);
     if (block == nullptr) return nullptr;
   }
   remove(block);
-  const std::size_t rest = block->bytes - units * alignment;
+  const std::size_t rest = block->bytes - wanted;
   if (rest > 0) {
     PoolBlock* tail = new_block();
-    tail->data = block->data + units * alignment;
+    tail->data = block->data + wanted;
     tail->bytes = rest;
     tail->before = block;
     tail->after = block->after;
     if (tail->after != nullptr) tail->after->before = tail;
     if (last_ == block) last_ = tail;
     block->after = tail;
-    block->bytes = units * alignment;
+    block->bytes = wanted;
     insert(tail);
   }
   return block;
@@ -156,6 +156,7 @@ PoolBlock* Pool::grow(std::size_t bytes) {
     data = arena_->extend(chunk);
     if (data == nullptr) return nullptr;
   }
+  if (growth_) growth_({data, chunk});
   reserved_ += chunk;
   if (last_ != nullptr && last_->data + last_->bytes == data && last_->free) {
     remove(last_);
@@ -176,7 +177,7 @@ PoolBlock* Pool::grow(std::size_t bytes) {
 }
 
 void Pool::insert(PoolBlock* block) {
-  const Class at = class_of(block->bytes / alignment);
+  const Class at = class_of(units_of(block->bytes));
   PoolBlock*& head = lists_[static_cast<std::size_t>(at.level)][static_cast<std::size_t>(at.step)];
   block->free = true;
   block->previous_free = nullptr;
@@ -188,7 +189,7 @@ void Pool::insert(PoolBlock* block) {
 }
 
 void Pool::remove(PoolBlock* block) {
-  const Class at = class_of(block->bytes / alignment);
+  const Class at = class_of(units_of(block->bytes));
   PoolBlock*& head = lists_[static_cast<std::size_t>(at.level)][static_cast<std::size_t>(at.step)];
   if (block->previous_free != nullptr) block->previous_free->next_free = block->next_free;
   if (block->next_free != nullptr) block->next_free->previous_free = block->previous_free;

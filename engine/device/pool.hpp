@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
+#include <utility>
 
 #include "engine/device/arena.hpp"
 
@@ -53,11 +55,16 @@ struct PoolBlock {
 
 class Pool {
  public:
-  static constexpr std::size_t alignment = 64;
-  explicit Pool(Arena* arena) : arena_(arena) {}
+  static constexpr std::size_t alignment = 64, page_bytes = 4096;
+  using Growth = std::function<void(HostWorld::Region)>;
+  // Blocks are aligned to `unit` bytes, a power of two up to the size of a page, and are multiples of it. `growth` is
+  // called with the pages of each new chunk, and may throw.
+  explicit Pool(Arena* arena, std::size_t unit = alignment, Growth growth = {})
+      : arena_(arena), unit_shift_(static_cast<unsigned>(std::countr_zero(unit))), growth_(std::move(growth)) {}
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
+  bool has_bytes() const { return arena_->defined(); }  // else it has no blocks
   // Returns a block of at least `bytes` (above 0), or null if the arena has too little memory left. Sets `grew` to
   // whether no free block was large enough.
   PoolBlock* allocate(std::size_t bytes, bool& grew);
@@ -72,6 +79,7 @@ class Pool {
     int step = 0;
   };
   static Class class_of(std::size_t units);
+  std::size_t units_of(std::size_t bytes) const { return bytes >> unit_shift_; }
   static std::size_t round_to_class(std::size_t units);
   PoolBlock* find(std::size_t units);  // a free block, or null
   PoolBlock* grow(std::size_t bytes);
@@ -81,6 +89,8 @@ class Pool {
   void recycle_block(PoolBlock* block);
 
   Arena* arena_;
+  unsigned unit_shift_;
+  Growth growth_;
   std::array<std::array<PoolBlock*, num_steps>, num_levels> lists_{};
   std::array<std::uint8_t, num_levels> steps_in_use_{};
   std::uint64_t levels_in_use_ = 0;

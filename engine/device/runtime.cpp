@@ -20,6 +20,7 @@ Runtime::~Runtime() {
   for_each_stream([](StreamState& state) { state.queue->stop(); });
   for_each_stream([](StreamState& state) { state.queue->join(); });
   for_each_stream([](StreamState& state) { state.queue->drop_items(); });
+  for (const PinnedPages& pinned : pinned_) pinned.backend->unpin(pinned.pages);
   collect_released();
   // Blocks that outlive the rank keep their sizes and labels but no bytes.
   for (Memory* memory = live_; memory != nullptr; memory = memory->next_) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,7 @@ struct StreamState {
   Runtime* runtime = nullptr;  // null once the rank's runtime is gone
   std::string name;
   Pool pool;
+  std::array<std::unique_ptr<Pool>, num_kinds> pinned_pools{};  // of the host's streams, by the kind of the user
   StreamClock clock;
 };
 
@@ -55,7 +57,8 @@ class Runtime {
   void synchronize_all();
   void clear_failures();
 
-  MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, bool pinned);
+  // `pinned_for`: the kind of device whose copies may use the memory asynchronously.
+  MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for = {});
   static void repurpose(Memory& memory, Purpose purpose);
   // Any thread: the last owner of the block is gone.
   void recycle(Memory* memory);
@@ -91,11 +94,14 @@ class Runtime {
   Backend& backend_of(Kind kind);
   void release(Memory* memory);
   void collect_released();
-  void count(Purpose of, std::int64_t bytes);
+  Memory* new_memory();
+  Pool& pinned_pool(StreamState& state, Kind user);
+  void count(const Memory& memory, std::int64_t bytes);
+  void trace_memory();         // a sample of the statistics, if the rank is traced
   void update_instrumented();  // sets Stream::instrumented_ of all streams
   std::size_t bytes_below_limit() const;
   std::string in_use_by_purpose(Kind kind) const;
-  [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of);
+  [[noreturn]] void out_of_memory(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for);
   [[noreturn]] void over_limit(Device device, std::size_t bytes, Purpose of);
 
   RankContext* context_;
@@ -103,6 +109,11 @@ class Runtime {
   OrderCheck order_;
   std::array<std::unique_ptr<Backend>, num_kinds> backends_;  // by kind, opened at the first use
   std::vector<std::unique_ptr<DeviceState>> devices_;
+  struct PinnedPages {
+    Backend* backend;
+    HostWorld::Region pages;
+  };
+  std::vector<PinnedPages> pinned_;
   bool poison_ = false;
   std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: the destructor ends the workers first
   std::uint64_t next_id_ = 1;

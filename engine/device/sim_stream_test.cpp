@@ -121,7 +121,7 @@ TEST(Sim, EndsTheRankWithoutDrainingQueues) {
 
 TEST(Sim, CopiesToAndFromCpu) {
   OneRank rank;
-  const MemoryPtr host = allocate(cpu, 8), device = allocate(sim, 8), back = allocate(cpu, 8, true);
+  const MemoryPtr host = allocate(cpu, 8), device = allocate(sim, 8), back = allocate_pinned(sim, 8);
   const double value = 2.5;
   write_from_host(*host, 0, &value, 8);
   Stream& copy = current_stream(sim);
@@ -136,7 +136,7 @@ TEST(Sim, CopiesToAndFromCpu) {
 
 TEST(Sim, CopiesAsynchronouslyOnlyWithPinnedMemory) {
   OneRank rank;
-  const MemoryPtr pageable = allocate(cpu, 8), pinned = allocate(cpu, 8, true), device = allocate(sim, 8);
+  const MemoryPtr pageable = allocate(cpu, 8), pinned = allocate_pinned(sim, 8), device = allocate(sim, 8);
   Stream& copy = stream(sim, Role::copy_in);
   copy.wait(current_stream(sim).record());
   delay(copy, 200.0);

@@ -2,7 +2,8 @@
 //
 // A stream runs its launches in order. On cpu, a launch runs inline. On sim, the host runs a launch itself if the
 // stream is idle and the launch cannot block. Launches that may block (collectives, delays) go to the stream's worker
-// thread. Later launches are queued; the worker runs them, or the first thread that waits for them.
+// thread. Later launches are queued; the worker runs them, or the first thread that waits for them. On meta, a launch
+// passes the same checks and does not run.
 //
 // The order check (order.hpp) models both devices as CUDA: a launch is ordered after everything that the host had
 // waited for when it issued the launch, and issuing a launch gives the host no order. Only events order two streams.
@@ -129,8 +130,8 @@ class Event {
   std::shared_ptr<State> state_;
 };
 
-// The rank's stream with this role on the device, created at the first use. Throws Error for the meta device and for
-// more than 16 streams per rank, UnsupportedError for a device that the build lacks.
+// The rank's stream with this role on the device, created at the first use. Throws Error for more than 16 streams per
+// rank, UnsupportedError for a device that the build lacks.
 Stream& stream(Device device, Role role);
 // The stream that operations on the device run on: compute, unless a StreamScope sets another.
 Stream& current_stream(Device device);
@@ -200,12 +201,14 @@ void launch(Stream& stream, const char* name, std::initializer_list<Access> acce
 // at the end of the rank.
 void launch_deferred(Stream& stream, const char* name, std::span<const Access> accesses, Body start, Body finish);
 
-// Copies bytes between blocks on cpu or sim. `stream` belongs to the device of one of them. A copy between devices runs
-// after the launches that the cpu's current stream has so far. It is asynchronous if the cpu block is pinned; a reader
-// on the cpu then waits for an event of `stream`. Otherwise the host waits for the copy. Throws Error for ranges of
-// different sizes.
+// Copies bytes between blocks of one device, or of one and cpu. `stream` belongs to the device of one of them. A copy
+// between devices runs after the launches that the cpu's current stream has so far. It is asynchronous if the cpu block
+// is pinned for the device, or if the device copies pageable memory asynchronously (capabilities.hpp); a reader on the
+// cpu then waits for an event of `stream`. Otherwise the host waits for the copy. Throws Error for ranges of different
+// sizes, and for a source without values (meta) whose target has some.
 void copy_bytes(Stream& stream, const Access& to, const Access& from);
-// The host waits for the current stream of the block's device, then reads or writes `bytes` at `offset`.
+// The host waits for the current stream of the block's device, then reads or writes `bytes` at `offset`. A write to
+// meta changes nothing; reading from it throws Error.
 void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes);
 void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes);
 // Keeps the stream busy for this time. Throws Error for a time below 0 or above an hour.

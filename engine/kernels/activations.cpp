@@ -108,8 +108,8 @@ void keep_scaled(Execution on, const View& out, const View& a, const View& keep,
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &keep.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
     run_rows(on, "lockstep::keep_scaled", rows,
-             KeepScaled<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data),
-                           static_cast<const bool*>(keep.data), rows, static_cast<ComputeType<T>>(factor)});
+             KeepScaled<T>{data_of<T>(out), data_of<const T>(a), data_of<const bool>(keep), rows,
+                           static_cast<ComputeType<T>>(factor)});
   });
 }
 

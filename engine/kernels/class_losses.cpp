@@ -5,6 +5,7 @@
 #include "engine/kernels/kokkos_sum_internal.hpp"
 #include "engine/kernels/math_internal.hpp"
 #include "engine/kernels/normalize.hpp"
+#include "engine/kernels/out_of_range_internal.hpp"
 
 namespace lockstep::kernels {
 
@@ -12,18 +13,6 @@ namespace {
 
 // Never a class: targets are checked before.
 constexpr std::int64_t no_target = std::numeric_limits<std::int64_t>::min();
-
-// Whether the target of a row is neither a class nor ignored.
-struct OutOfRange {
-  const std::int64_t* targets;
-  std::int64_t classes;
-  std::int64_t ignored;
-  bool ignores;
-  KOKKOS_FUNCTION bool operator()(std::int64_t row) const {
-    const std::int64_t target = targets[row];
-    return (target < 0 || target >= classes) && !(ignores && target == ignored);
-  }
-};
 
 template <class T>
 struct ClassLosses {
@@ -149,11 +138,6 @@ struct WeighedLosses {
   }
 };
 
-template <class T, class V>
-T* data_of(const V& view) {
-  return static_cast<T*>(view.data);
-}
-
 }  // namespace
 
 void class_losses(Execution on, const View& losses, const View& log_sums, const View& logits, const View& targets,
@@ -161,8 +145,7 @@ void class_losses(Execution on, const View& losses, const View& log_sums, const 
   const std::int64_t classes = logits.sizes.back();
   const auto* const target = data_of<const std::int64_t>(targets);
   const std::int64_t rows = num_elements(targets);
-  const std::int64_t bad = first_index(on, "lockstep::check_targets", rows,
-                                       OutOfRange{target, classes, ignored.value_or(0), ignored.has_value()});
+  const std::int64_t bad = first_index(on, "lockstep::check_targets", rows, OutOfRange(target, 0, classes, ignored));
   if (bad < rows)
     throw Error(str("cross_entropy: target ", value_at(on, target + bad), " of row ", bad, " is out of range for ",
                     classes, " classes"),

@@ -64,8 +64,7 @@ void compare_with(Execution on, const View& out, const View& a, const View& b, O
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
   dispatch_all(a.dtype, [&]<class T>() {
     run_rows(on, "lockstep::compare", rows,
-             CompareKernel<T, Op>{op, static_cast<bool*>(out.data), static_cast<const T*>(a.data),
-                                  static_cast<const T*>(b.data), rows});
+             CompareKernel<T, Op>{op, data_of<bool>(out), data_of<const T>(a), data_of<const T>(b), rows});
   });
 }
 
@@ -105,8 +104,8 @@ template <class Word>
 void where_words(Execution on, const View& out, const View& condition, const View& a, const View& b) {
   const Rows<4> rows = make_rows<4>(out.sizes, {&out.strides, &condition.strides, &a.strides, &b.strides});
   run_rows(on, "lockstep::where", rows,
-           WhereKernel<Word>{static_cast<Word*>(out.data), static_cast<const bool*>(condition.data),
-                             static_cast<const Word*>(a.data), static_cast<const Word*>(b.data), rows});
+           WhereKernel<Word>{data_of<Word>(out), data_of<const bool>(condition), data_of<const Word>(a),
+                             data_of<const Word>(b), rows});
 }
 
 template <class T>
@@ -184,24 +183,15 @@ void compare(Execution on, const View& out, const View& a, const View& b, Compar
 }
 
 void where(Execution on, const View& out, const View& condition, const View& a, const View& b) {
-  switch (size_of(out.dtype)) {
-    case 1:
-      return where_words<std::uint8_t>(on, out, condition, a, b);
-    case 2:
-      return where_words<std::uint16_t>(on, out, condition, a, b);
-    case 4:
-      return where_words<std::uint32_t>(on, out, condition, a, b);
-    default:
-      return where_words<std::uint64_t>(on, out, condition, a, b);
-  }
+  dispatch_words(out.dtype, [&]<class Word>() { where_words<Word>(on, out, condition, a, b); });
 }
 
 void extremes(Execution on, const View& values, const View& indices, const View& a, bool largest) {
   const std::int64_t length = a.sizes.empty() ? 1 : a.sizes.back();
   dispatch_all(a.dtype, [&]<class T>() {
-    run_teams(on, "lockstep::extremes", num_elements(a) / length,
-              ExtremesKernel<T>{static_cast<T*>(values.data), static_cast<std::int64_t*>(indices.data),
-                                static_cast<const T*>(a.data), length, largest});
+    run_teams(
+        on, "lockstep::extremes", num_elements(a) / length,
+        ExtremesKernel<T>{data_of<T>(values), data_of<std::int64_t>(indices), data_of<const T>(a), length, largest});
   });
 }
 

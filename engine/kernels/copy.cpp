@@ -152,7 +152,7 @@ void move_words(Execution on, const View& out, const View& a) {
   if (rows.step[0] == 1 && rows.step[1] > 1 && rows.length >= 8) {
     for (int dim = 0; dim < rows.num_outer; ++dim) {
       if (rows.strides[1][dim] != 1 || rows.sizes[dim] < 8) continue;
-      TransposeKernel<Word> kernel{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows, dim, 0, 0};
+      TransposeKernel<Word> kernel{data_of<Word>(out), data_of<const Word>(a), rows, dim, 0, 0};
       kernel.tiles_along = (rows.length + kernel.side - 1) / kernel.side;
       kernel.tiles_across = (rows.sizes[dim] + kernel.side - 1) / kernel.side;
       const std::int64_t others = rows.num_rows / rows.sizes[dim];
@@ -161,15 +161,14 @@ void move_words(Execution on, const View& out, const View& a) {
   }
   if (on.space == Space::host && rows.step[0] == 1 && rows.step[1] == 0) {
     return run_on_host("lockstep::copy", num_row_tiles(rows),
-                       RepeatKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+                       RepeatKernel<Word>{data_of<Word>(out), data_of<const Word>(a), rows});
   }
   if (StreamingCopyKernel<Word>::suits(on, rows)) {
     return run_on_host("lockstep::copy", num_row_tiles(rows),
-                       StreamingCopyKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data), rows});
+                       StreamingCopyKernel<Word>{data_of<Word>(out), data_of<const Word>(a), rows});
   }
   run_rows(on, "lockstep::copy", rows,
-           UnaryKernel<Identity, Word, Word>{Identity{}, static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
-                                             rows});
+           UnaryKernel<Identity, Word, Word>{Identity{}, data_of<Word>(out), data_of<const Word>(a), rows});
 }
 
 }  // namespace
@@ -181,16 +180,7 @@ void copy(Execution on, const View& out, const View& a) {
       if (bytes > 0 && out.data != a.data) std::memcpy(out.data, a.data, bytes);
       return;
     }
-    switch (size_of(out.dtype)) {
-      case 1:
-        return move_words<std::uint8_t>(on, out, a);
-      case 2:
-        return move_words<std::uint16_t>(on, out, a);
-      case 4:
-        return move_words<std::uint32_t>(on, out, a);
-      default:
-        return move_words<std::uint64_t>(on, out, a);
-    }
+    return dispatch_words(out.dtype, [&]<class Word>() { move_words<Word>(on, out, a); });
   }
   dispatch_all(out.dtype, [&]<class R>() {
     dispatch_all(a.dtype, [&]<class A>() { run_unary<R, A>(on, "lockstep::cast", out, a, Cast<ComputeType<R>>{}); });
@@ -201,7 +191,7 @@ void fill(Execution on, const View& out, double value) {
   const Rows<1> rows = make_rows<1>(out.sizes, {&out.strides});
   dispatch_all(out.dtype, [&]<class T>() {
     run_rows(on, "lockstep::fill", rows,
-             FillKernel<T>{static_cast<T*>(out.data), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
+             FillKernel<T>{data_of<T>(out), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
   });
 }
 

@@ -2,6 +2,7 @@
 
 #include "engine/core/checked.hpp"
 #include "engine/kernels/kokkos_launch_internal.hpp"
+#include "engine/kernels/out_of_range_internal.hpp"
 
 namespace lockstep::kernels {
 
@@ -21,23 +22,11 @@ DimSplit split_at(const View& view, int dim) {
   return result;
 }
 
-// Whether an index is outside of [lowest, size) and not the ignored one.
-struct OutOfRange {
-  const std::int64_t* index;
-  std::int64_t lowest, size;
-  std::int64_t ignored;
-  bool ignores;
-  KOKKOS_FUNCTION bool operator()(std::int64_t i) const {
-    return (index[i] < lowest || index[i] >= size) && !(ignores && index[i] == ignored);
-  }
-};
-
 void check_indices(Execution on, const char* operation, const View& index, std::int64_t size,
                    Missing missing = Missing::refused, std::optional<std::int64_t> ignored = {}) {
-  const auto* const at = static_cast<const std::int64_t*>(index.data);
+  const auto* const at = data_of<const std::int64_t>(index);
   const std::int64_t count = num_elements(index), lowest = missing == Missing::zeros ? -1 : 0;
-  const std::int64_t bad = first_index(on, "lockstep::check_indices", count,
-                                       OutOfRange{at, lowest, size, ignored.value_or(0), ignored.has_value()});
+  const std::int64_t bad = first_index(on, "lockstep::check_indices", count, OutOfRange(at, lowest, size, ignored));
   if (bad < count)
     throw Error(str(operation, ": index ", value_at(on, at + bad), " at position ", bad,
                     " is out of range for a dim of size ", size),
@@ -110,8 +99,7 @@ void select_words(Execution on, const View& out, const View& a, int dim, const V
   const DimSplit from = split_at(a, dim);
   const std::int64_t picked = num_elements(index);
   run(on, "lockstep::index_select", from.inner == 0 ? 0 : from.outer * picked,
-      SelectKernel<Word>{static_cast<Word*>(out.data), static_cast<const Word*>(a.data),
-                         static_cast<const std::int64_t*>(index.data), from, picked},
+      SelectKernel<Word>{data_of<Word>(out), data_of<const Word>(a), data_of<const std::int64_t>(index), from, picked},
       from.outer * picked * from.inner);
 }
 
@@ -137,16 +125,7 @@ struct PositionInRange {
 
 void index_select(Execution on, const View& out, const View& a, int dim, const View& index, Missing missing) {
   check_indices(on, "index_select", index, a.sizes[dim], missing);
-  switch (size_of(a.dtype)) {
-    case 1:
-      return select_words<std::uint8_t>(on, out, a, dim, index);
-    case 2:
-      return select_words<std::uint16_t>(on, out, a, dim, index);
-    case 4:
-      return select_words<std::uint32_t>(on, out, a, dim, index);
-    default:
-      return select_words<std::uint64_t>(on, out, a, dim, index);
-  }
+  dispatch_words(a.dtype, [&]<class Word>() { select_words<Word>(on, out, a, dim, index); });
 }
 
 void index_add(Execution on, const View& to, int dim, const View& index, const View& value, Missing missing) {
@@ -155,8 +134,8 @@ void index_add(Execution on, const View& to, int dim, const View& index, const V
   const std::int64_t pieces = num_tiles(shape.inner);
   dispatch_all(to.dtype, [&]<class T>() {
     run(on, "lockstep::index_add", shape.outer * pieces,
-        AddKernel<T>{static_cast<T*>(to.data), static_cast<const T*>(value.data),
-                     static_cast<const std::int64_t*>(index.data), shape, num_elements(index), pieces},
+        AddKernel<T>{data_of<T>(to), data_of<const T>(value), data_of<const std::int64_t>(index), shape,
+                     num_elements(index), pieces},
         shape.outer * shape.inner);
   });
 }
@@ -164,8 +143,8 @@ void index_add(Execution on, const View& to, int dim, const View& index, const V
 void positions_in(Execution on, const View& out, const View& index, std::int64_t size,
                   const std::vector<layout::Chunk>& held, const char* operation, std::optional<std::int64_t> ignored) {
   check_indices(on, operation, index, size, Missing::refused, ignored);
-  const auto* const at = static_cast<const std::int64_t*>(index.data);
-  auto* const to = static_cast<std::int64_t*>(out.data);
+  const auto* const at = data_of<const std::int64_t>(index);
+  auto* const to = data_of<std::int64_t>(out);
   const std::int64_t count = num_elements(index);
   run(on, "lockstep::positions", count, NoPosition{to, at, ignored.value_or(0), ignored.has_value()});
   std::int64_t passed = 0;  // elements of the ranges before `range`

@@ -24,7 +24,8 @@ struct RowTile {
   std::int64_t count;
   std::int64_t start[N];
 
-  RowTile(const Rows<N>& rows, std::int64_t index) {
+  // Always inlined: a call per row takes a quarter of the time of a copy of rows of 128 elements.
+  [[gnu::always_inline]] RowTile(const Rows<N>& rows, std::int64_t index) {
     const std::int64_t tiles_per_row = (rows.length + tile - 1) / tile;
     std::int64_t row = index / tiles_per_row;
     begin = (index - row * tiles_per_row) * tile;
@@ -123,14 +124,12 @@ struct BinaryKernel {
 template <class R, class A, class Op>
 void run_unary(Execution on, const char* label, const View& out, const View& a, Op op) {
   const Rows<2> rows = make_rows<2>(out.sizes, {&out.strides, &a.strides});
-  run_rows(on, label, rows, UnaryKernel<Op, R, A>{op, static_cast<R*>(out.data), static_cast<const A*>(a.data), rows});
+  run_rows(on, label, rows, UnaryKernel<Op, R, A>{op, data_of<R>(out), data_of<const A>(a), rows});
 }
 template <class T, class Op>
 void run_binary(Execution on, const char* label, const View& out, const View& a, const View& b, Op op) {
   const Rows<3> rows = make_rows<3>(out.sizes, {&out.strides, &a.strides, &b.strides});
-  run_rows(on, label, rows,
-           BinaryKernel<Op, T>{op, static_cast<T*>(out.data), static_cast<const T*>(a.data),
-                               static_cast<const T*>(b.data), rows});
+  run_rows(on, label, rows, BinaryKernel<Op, T>{op, data_of<T>(out), data_of<const T>(a), data_of<const T>(b), rows});
 }
 
 // Dispatch shared by all operations: over all types (dispatch_all), all but bool, or floating types.

@@ -17,6 +17,7 @@
 
 #include <Kokkos_Macros.hpp>
 
+#include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
 #include "engine/kernels/view.hpp"
@@ -42,6 +43,34 @@ void loop_through_kokkos(const char* label, std::int64_t count, const void* func
 // `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
 void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
                    void (*call)(const void* functor, const HostTeam& team));
+
+template <class T>
+T* data_of(const View& view) {
+  return static_cast<T*>(view.data);
+}
+
+// Calls f<Word>() with the unsigned type that has the size of an element, for kernels that move bits.
+template <class F>
+void dispatch_words(DType dtype, F&& f) {
+  switch (size_of(dtype)) {
+    case 1:
+      return f.template operator()<std::uint8_t>();
+    case 2:
+      return f.template operator()<std::uint16_t>();
+    case 4:
+      return f.template operator()<std::uint32_t>();
+    default:
+      return f.template operator()<std::uint64_t>();
+  }
+}
+
+// Calls f<float>() or f<double>(), for kernels without a 16-bit type.
+template <class F>
+void dispatch_wide(const char* label, DType dtype, F&& f) {
+  if (dtype == DType::float32) return f.template operator()<float>();
+  LOCKSTEP_CHECK(dtype == DType::float64, label, " of ", name_of(dtype));
+  f.template operator()<double>();
+}
 
 // The host bodies of indices [0, count). Always inlined, like the functions that choose it: a launch of a small model
 // takes less time than copies of the kernel's members.

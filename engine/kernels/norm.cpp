@@ -252,11 +252,6 @@ struct NormWeights {
   }
 };
 
-template <class T>
-T* data_of(const View& view) {
-  return static_cast<T*>(view.data);
-}
-
 }  // namespace
 
 void norm(Execution on, const NormRows& rows, const View& out, const View& mean, const View& rstd, const View& x,

@@ -119,10 +119,10 @@ void sgd(Execution on, std::span<const SgdItem> items, const SgdNumbers& numbers
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
       run(on, "lockstep::sgd", num_tiles(count),
-          SgdKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
-                       static_cast<T*>(item.buffer.data), count, static_cast<C>(-numbers.lr),
-                       static_cast<C>(numbers.momentum), static_cast<C>(numbers.weight_decay),
-                       numbers.weight_decay != 0.0, numbers.momentum != 0.0, item.first_step},
+          SgdKernel<T>{data_of<T>(item.parameter), data_of<const T>(item.grad), data_of<T>(item.buffer), count,
+                       static_cast<C>(-numbers.lr), static_cast<C>(numbers.momentum),
+                       static_cast<C>(numbers.weight_decay), numbers.weight_decay != 0.0, numbers.momentum != 0.0,
+                       item.first_step},
           count);
     });
   }
@@ -139,11 +139,10 @@ void adam(Execution on, std::span<const AdamItem> items, const AdamNumbers& numb
     dispatch_floating(item.parameter.dtype, [&]<class T>() {
       using C = ComputeType<T>;
       run(on, "lockstep::adam", num_tiles(count),
-          AdamKernel<T>{static_cast<T*>(item.parameter.data), static_cast<const T*>(item.grad.data),
-                        static_cast<T*>(item.exp_avg.data), static_cast<T*>(item.exp_avg_sq.data), count,
-                        static_cast<C>(1.0 - numbers.beta1), static_cast<C>(numbers.beta2),
-                        static_cast<C>(1.0 - numbers.beta2), static_cast<C>(-(numbers.lr / c1)),
-                        static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
+          AdamKernel<T>{data_of<T>(item.parameter), data_of<const T>(item.grad), data_of<T>(item.exp_avg),
+                        data_of<T>(item.exp_avg_sq), count, static_cast<C>(1.0 - numbers.beta1),
+                        static_cast<C>(numbers.beta2), static_cast<C>(1.0 - numbers.beta2),
+                        static_cast<C>(-(numbers.lr / c1)), static_cast<C>(std::sqrt(c2)), static_cast<C>(numbers.eps),
                         static_cast<C>(numbers.weight_decay),
                         static_cast<C>(numbers.decoupled ? 1.0 - numbers.lr * numbers.weight_decay : 1.0),
                         numbers.weight_decay != 0.0 && !numbers.decoupled},

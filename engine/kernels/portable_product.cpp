@@ -14,8 +14,7 @@ namespace {
 template <class T>
 struct TiledProduct {
   static constexpr std::int64_t side = 32;
-  static constexpr std::int64_t pitch =
-      side + 1;  // a column of a tile then lies in different banks of a device's memory
+  static constexpr std::int64_t pitch = side + 1;  // the elements of a column then lie in different banks of a device
   static constexpr std::int64_t elements = side * pitch;  // of a tile
   static constexpr std::size_t scratch_bytes = sizeof(T[3][elements]);
   T* out;
@@ -86,33 +85,29 @@ void product_of(Execution on, const char* label, const View& out, const View& a,
     of_a.push_back(a.strides[dim]);
     of_b.push_back(b.strides[dim]);
   }
-  TiledProduct<T> kernel{static_cast<T*>(out.data),
-                         static_cast<const T*>(a.data),
-                         static_cast<const T*>(b.data),
-                         out.sizes[dims - 2],
-                         out.sizes[dims - 1],
-                         a.sizes[dims - 1],
-                         make_rows<3>(sizes, {&of_out, &of_a, &of_b}),
-                         out.strides[dims - 2],
-                         a.strides[dims - 2],
-                         a.strides[dims - 1],
-                         b.strides[dims - 2],
-                         b.strides[dims - 1],
-                         adds,
-                         0,
-                         0};
-  kernel.tiles_down = (kernel.m + kernel.side - 1) / kernel.side;
-  kernel.tiles_along = (kernel.n + kernel.side - 1) / kernel.side;
-  run_portable_teams(
-      on, label, bounded_product(bounded_product(num_elements(sizes), kernel.tiles_down), kernel.tiles_along), kernel);
+  const TiledProduct<T> kernel{data_of<T>(out),
+                               data_of<const T>(a),
+                               data_of<const T>(b),
+                               out.sizes[dims - 2],
+                               out.sizes[dims - 1],
+                               a.sizes[dims - 1],
+                               make_rows<3>(sizes, {&of_out, &of_a, &of_b}),
+                               out.strides[dims - 2],
+                               a.strides[dims - 2],
+                               a.strides[dims - 1],
+                               b.strides[dims - 2],
+                               b.strides[dims - 1],
+                               adds,
+                               (out.sizes[dims - 2] + TiledProduct<T>::side - 1) / TiledProduct<T>::side,
+                               (out.sizes[dims - 1] + TiledProduct<T>::side - 1) / TiledProduct<T>::side};
+  const std::int64_t tiles = bounded_product(kernel.tiles_down, kernel.tiles_along);
+  run_portable_teams(on, label, bounded_product(num_elements(sizes), tiles), kernel);
 }
 
 }  // namespace
 
 void portable_product(Execution on, const char* label, const View& out, const View& a, const View& b, bool adds) {
-  if (out.dtype == DType::float32) return product_of<float>(on, label, out, a, b, adds);
-  LOCKSTEP_CHECK(out.dtype == DType::float64, label, ": a product of ", name_of(out.dtype));
-  product_of<double>(on, label, out, a, b, adds);
+  dispatch_wide(label, out.dtype, [&]<class T>() { product_of<T>(on, label, out, a, b, adds); });
 }
 
 }  // namespace lockstep::kernels

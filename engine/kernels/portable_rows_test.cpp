@@ -67,6 +67,17 @@ TEST(PortableRows, SquaredDifferencesAndFinitenessGiveTheBitsOfTheHost) {
   }
 }
 
+// `mean` is null for norms that do not centre.
+template <class T>
+void check_norm_weights(const NormRows& of, bool has_bias, std::vector<T>& grad, std::vector<T>& x, const View& mean,
+                        const View& rstd) {
+  expect_host_bits(
+      "norm_backward_weights", std::vector<T>(size(2 * of.length)), [&](Execution on, std::vector<T>& out) {
+        const View bias_grad = has_bias ? view_of(out, {of.length}, {1}, of.length) : View{};
+        norm_backward_weights(on, of, view_of(out, {of.length}, {1}), bias_grad, view_of(grad), view_of(x), mean, rstd);
+      });
+}
+
 template <class T>
 void check_norms(std::int64_t length, std::int64_t num_rows) {
   using C = ComputeType<T>;
@@ -93,12 +104,7 @@ void check_norms(std::int64_t length, std::int64_t num_rows) {
       expect_host_bits("norm_backward", std::vector<T>(x.size()), [&](Execution on, std::vector<T>& out) {
         norm_backward(on, of, view_of(out), view_of(grad), view_of(x), means, view_of(rstd), w);
       });
-      expect_host_bits("norm_backward_weights", std::vector<T>(size(2 * length)),
-                       [&](Execution on, std::vector<T>& out) {
-                         const View bias_grad = view_of(out, {length}, {1}, length);
-                         norm_backward_weights(on, of, view_of(out, {length}, {1}), has_bias ? bias_grad : View{},
-                                               view_of(grad), view_of(x), means, view_of(rstd));
-                       });
+      check_norm_weights(of, has_bias, grad, x, means, view_of(rstd));
     }
   }
 }
@@ -106,7 +112,14 @@ TEST(PortableRows, NormsGiveTheBitsOfTheHost) {
   for (const std::int64_t length : lengths) check_norms<float>(length, 3);
   check_norms<double>(100, 5);
   check_norms<BFloat16>(1030, 4);
-  check_norms<float>(37, 8 * 1024 + 1030);  // more blocks of rows than a team adds at a time
+}
+// Only the gradients of the weights, whose teams are few: one team per row takes many waits of threads for each other.
+TEST(PortableRows, GradientsOfNormWeightsOverManyRowsGiveTheBitsOfTheHost) {
+  constexpr std::int64_t length = 37, num_rows = 8 * 1024 + 1030;  // more blocks of rows than a team adds at a time
+  std::vector<float> x = mixed_values<float>(size(num_rows * length)), grad = mixed_values<float>(x.size(), 3);
+  std::vector<float> mean = mixed_values<float>(num_rows, 4), rstd = mixed_values<float>(num_rows, 5);
+  for (const bool centred : {true, false})
+    check_norm_weights({length, 1e-5, centred}, centred, grad, x, centred ? view_of(mean) : View{}, view_of(rstd));
 }
 
 template <class T>

@@ -234,8 +234,8 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
   const bool columns = results > 1 && kept.unit && kept.length >= 8 && !(reduced.num_outer == 0 && reduced.unit);
   dispatch_all(a.dtype, [&]<class T>() {
     using R = std::conditional_t<std::is_integral_v<T>, std::int64_t, T>;
-    R* const to = static_cast<R*>(out.data);
-    const T* const from = static_cast<const T*>(a.data);
+    R* const to = data_of<R>(out);
+    const T* const from = data_of<const T>(a);
     if (columns) {
       const std::int64_t strips = (kept.length + ColumnSum<R, T>::width - 1) / ColumnSum<R, T>::width;
       const std::int64_t teams = (kept.length + ColumnSum<R, T>::team_width - 1) / ColumnSum<R, T>::team_width;
@@ -249,18 +249,17 @@ void sum(Execution on, const View& out, const View& a, int num_reduced, double d
 
 void sum_squared_difference(Execution on, const View& out, const View& a, const View& b, double divisor) {
   dispatch_floating(a.dtype, [&]<class T>() {
-    run_teams(on, "lockstep::sum_squared_difference", 1,
-              SquaredDifferenceSum<T>{static_cast<T*>(out.data), static_cast<const T*>(a.data),
-                                      static_cast<const T*>(b.data), num_elements(a), divisor});
+    run_teams(
+        on, "lockstep::sum_squared_difference", 1,
+        SquaredDifferenceSum<T>{data_of<T>(out), data_of<const T>(a), data_of<const T>(b), num_elements(a), divisor});
   });
 }
 
 void all_finite(Execution on, const View& out, const View& a) {
-  run(on, "lockstep::all_finite", 1, SetTrue{static_cast<bool*>(out.data)});
+  run(on, "lockstep::all_finite", 1, SetTrue{data_of<bool>(out)});
   const Rows<1> rows = make_rows<1>(a.sizes, {&a.strides});
   dispatch_floating(a.dtype, [&]<class T>() {
-    run_rows(on, "lockstep::all_finite", rows,
-             AllFinite<T>{static_cast<bool*>(out.data), static_cast<const T*>(a.data), rows});
+    run_rows(on, "lockstep::all_finite", rows, AllFinite<T>{data_of<bool>(out), data_of<const T>(a), rows});
   });
 }
 

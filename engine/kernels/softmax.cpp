@@ -112,6 +112,13 @@ struct SoftmaxBackward {
   }
 };
 
+// The number of keys at the start of a row of scores that its query may see.
+KOKKOS_INLINE_FUNCTION std::int64_t visible_keys(std::int64_t row, std::int64_t queries, std::int64_t keys,
+                                                 bool causal) {
+  const std::int64_t own = row % queries + 1;
+  return causal && own < keys ? own : keys;
+}
+
 template <class T>
 struct Probabilities {
   T* scores;
@@ -126,8 +133,7 @@ struct Probabilities {
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    const std::int64_t row = team.index(), own = row % queries + 1;
-    const std::int64_t n = causal && own < keys ? own : keys;
+    const std::int64_t row = team.index(), n = visible_keys(row, queries, keys, causal);
     T* const x = scores + row * keys;
     const T none = -std::numeric_limits<T>::infinity();
     for_each_of(team, n, [&](std::int64_t i) {
@@ -157,8 +163,7 @@ struct Probabilities {
   }
   void operator()(std::int64_t row) const {
     T* const x = scores + row * keys;
-    const std::int64_t own = row % queries + 1;
-    const std::int64_t n = causal && own < keys ? own : keys;
+    const std::int64_t n = visible_keys(row, queries, keys, causal);
     const T by = scale;
     if (!mask && !keep && keys % reduce_lanes == 0 && n <= reduce_block) return row_of_full_lanes(x, n, by);
     const T none = -std::numeric_limits<T>::infinity();
@@ -252,8 +257,7 @@ struct ProbabilitiesBackward {
   static constexpr std::size_t scratch_bytes = sum_scratch_bytes;
   template <class Team>
   KOKKOS_FUNCTION void team(const Team& team) const {
-    const std::int64_t row = team.index(), own = row % queries + 1;
-    const std::int64_t n = causal && own < keys ? own : keys;
+    const std::int64_t row = team.index(), n = visible_keys(row, queries, keys, causal);
     T* const g = grad + row * keys;
     const T* const p = probabilities + row * keys;
     if (keep) {
@@ -266,8 +270,7 @@ struct ProbabilitiesBackward {
   void operator()(std::int64_t row) const {
     T* const g = grad + row * keys;
     const T* const p = probabilities + row * keys;
-    const std::int64_t own = row % queries + 1;
-    const std::int64_t n = causal && own < keys ? own : keys;
+    const std::int64_t n = visible_keys(row, queries, keys, causal);
     if (keep) {
       const bool* const kept = keep + row * keys;
       const T up = factor;
@@ -297,18 +300,6 @@ struct ProbabilitiesBackward {
   }
 };
 
-template <class T, class V>
-T* data_of(const V& view) {
-  return static_cast<T*>(view.data);
-}
-
-template <class F>
-void dispatch_wide(DType dtype, F&& f) {
-  if (dtype == DType::float32) return f.template operator()<float>();
-  LOCKSTEP_CHECK(dtype == DType::float64, "scores of ", name_of(dtype));
-  f.template operator()<double>();
-}
-
 }  // namespace
 
 void softmax(Execution on, const View& out, const View& a, bool logarithm) {
@@ -331,9 +322,10 @@ void attention_probabilities(Execution on, const AttentionRows& rows, const View
                              const View& mask, const View& keep) {
   const int n = scores.sizes.size();
   const std::int64_t queries = scores.sizes[n - 2], keys = scores.sizes[n - 1];
-  dispatch_wide(scores.dtype, [&]<class T>() {
+  constexpr const char* label = "lockstep::attention_probabilities";
+  dispatch_wide(label, scores.dtype, [&]<class T>() {
     run_teams(
-        on, "lockstep::attention_probabilities", num_elements(scores) / keys,
+        on, label, num_elements(scores) / keys,
         Probabilities<T>{data_of<T>(scores), data_of<T>(dropped), data_of<const bool>(mask), data_of<const bool>(keep),
                          queries, keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
   });
@@ -343,9 +335,10 @@ void attention_backward(Execution on, const AttentionRows& rows, const View& gra
                         const View& keep) {
   const int n = grad.sizes.size();
   const std::int64_t queries = grad.sizes[n - 2], keys = grad.sizes[n - 1];
-  dispatch_wide(grad.dtype, [&]<class T>() {
+  constexpr const char* label = "lockstep::attention_backward";
+  dispatch_wide(label, grad.dtype, [&]<class T>() {
     run_teams(
-        on, "lockstep::attention_backward", num_elements(grad) / keys,
+        on, label, num_elements(grad) / keys,
         ProbabilitiesBackward<T>{data_of<T>(grad), data_of<const T>(probabilities), data_of<const bool>(keep), queries,
                                  keys, static_cast<T>(rows.scale), static_cast<T>(rows.factor), rows.causal});
   });

@@ -78,30 +78,21 @@ struct Fold {
   }
 };
 
-template <class F>
-void dispatch_wide(DType dtype, F&& f) {
-  if (dtype == DType::float32) return f.template operator()<float>();
-  LOCKSTEP_CHECK(dtype == DType::float64, "windows of ", name_of(dtype));
-  f.template operator()<double>();
-}
-
 }  // namespace
 
 void unfold(Execution on, const Windows& windows, const View& out, const View& images) {
-  dispatch_wide(out.dtype, [&]<class T>() {
+  dispatch_wide("lockstep::unfold", out.dtype, [&]<class T>() {
     run(on, "lockstep::unfold",
         bounded_product(bounded_product(windows.batch, windows.out_height()), windows.out_width()),
-        Unfold<T>{static_cast<T*>(out.data), static_cast<const T*>(images.data), windows, windows.out_height(),
-                  windows.out_width()},
+        Unfold<T>{data_of<T>(out), data_of<const T>(images), windows, windows.out_height(), windows.out_width()},
         num_elements(out));
   });
 }
 
 void fold(Execution on, const Windows& windows, const View& images, const View& columns) {
-  dispatch_wide(images.dtype, [&]<class T>() {
+  dispatch_wide("lockstep::fold", images.dtype, [&]<class T>() {
     run(on, "lockstep::fold", bounded_product(bounded_product(windows.batch, windows.channels), windows.height),
-        Fold<T>{static_cast<T*>(images.data), static_cast<const T*>(columns.data), windows, windows.out_height(),
-                windows.out_width()},
+        Fold<T>{data_of<T>(images), data_of<const T>(columns), windows, windows.out_height(), windows.out_width()},
         num_elements(images));
   });
 }

@@ -68,11 +68,10 @@ FlatParameterShards::FlatParameterShards(GroupSettings settings, FlatSettings fl
 // Zeros, also in the padding, which no copy writes.
 Tensor FlatParameterShards::empty_shard(DType dtype, device::Device device) const {
   const device::PurposeScope purpose(device::Purpose::parameter);
-  if (!device::is_host(device) || settings().offload != Offload::cpu_pinned || !offloads())
-    return zeros({flat_.per_rank}, dtype, device);
-  const Tensor pinned = empty({flat_.per_rank}, dtype, device, true);
-  raw::zero_(pinned);
-  return pinned;
+  if (!offloads() || !device::is_host(device)) return zeros({flat_.per_rank}, dtype, device);
+  const Tensor shard = empty_offloaded(settings(), {flat_.per_rank}, dtype);
+  raw::zero_(shard);
+  return shard;
 }
 
 layout::Stretch FlatParameterShards::stretch(std::size_t index) const {

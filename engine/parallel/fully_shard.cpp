@@ -89,12 +89,10 @@ std::shared_ptr<ShardGroup> make_group(const std::vector<ModulePtr>& modules, co
                                        const std::vector<int>& dims, const FullyShardOptions& options,
                                        GroupSettings settings) {
   if (collector.parameters().empty()) return nullptr;
-  const bool offload = options.offload != Offload::none && !device::is_host(settings.device);
   std::vector<ShardParameter> parameters;
   for (std::size_t i = 0; i < dims.size(); ++i) {
     const CollectedParameter& one = collector.parameters()[i];
-    parameters.emplace_back(one.name, one.slots, dims[i], settings.mesh, offload,
-                            options.offload == Offload::cpu_pinned);
+    parameters.emplace_back(one.name, one.slots, dims[i], settings);
     claim(one.tensor, parameters.back().sharded(), str(options.name, ".", one.name), fully_shard_name);
   }
   const auto shards = std::make_shared<PerParameterShards>(std::move(settings), std::move(parameters));

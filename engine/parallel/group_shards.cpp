@@ -4,7 +4,14 @@
 
 namespace lockstep::parallel {
 
-bool GroupShards::offloads() const { return settings_.offload != Offload::none && !device::is_host(settings_.device); }
+bool offloads(const GroupSettings& settings) {
+  return settings.offload != Offload::none && !device::is_host(settings.device);
+}
+
+Tensor empty_offloaded(const GroupSettings& settings, const Dims& sizes, DType dtype) {
+  if (settings.offload == Offload::cpu_pinned) return empty_pinned(sizes, dtype, settings.device);
+  return empty(sizes, dtype, device::host_device);
+}
 
 DType GroupShards::compute_type() const {
   if (defect_armed(Defect::shard_cast_left_out)) [[unlikely]]

@@ -36,6 +36,12 @@ struct GroupSettings {
   int max_gathers_in_flight = 0;
 };
 
+// Whether the shards are on the host and the group computes elsewhere.
+bool offloads(const GroupSettings& settings);
+// Memory on the host for a shard or a gradient of an offloading group. It is pinned for the group's device if the
+// offload says so.
+Tensor empty_offloaded(const GroupSettings& settings, const Dims& sizes, DType dtype);
+
 // Shards that `ranks` consecutive ranks keep among them after forward.
 struct KeptShards {
   int ranks = 0;
@@ -51,7 +57,7 @@ class GroupShards {
   GroupShards& operator=(const GroupShards&) = delete;
 
   const GroupSettings& settings() const { return settings_; }
-  bool offloads() const;  // the shards are on the host, the group computes elsewhere
+  bool offloads() const { return parallel::offloads(settings_); }
   virtual DType original_type() const = 0;
   DType compute_type() const;
   DType reduce_type() const;

@@ -22,9 +22,10 @@ layout::Chunk rows_of(const layout::ShardedParameter& cut, int rank) {
 
 }  // namespace
 
-ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlotRef> of, int dim, const ShardMesh& mesh,
-                               bool offload, bool pinned)
+ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlotRef> of, int dim,
+                               const GroupSettings& settings)
     : UnshardedParameter(std::move(name_below), std::move(of)) {
+  const ShardMesh& mesh = settings.mesh;
   const Tensor full = slots.front().get().tensor;
   cut_ = {full.sizes(), dim, mesh.num_shards()};
   inner_layout = full.layout();
@@ -35,8 +36,8 @@ ShardParameter::ShardParameter(std::string name_below, std::vector<ParameterSlot
   const layout::Chunk rows = rows_of(cut_, mesh.shard_rank());
   const Tensor source = slice(detach(full), dim, rows.begin, rows.begin + rows.length);
   Tensor local;
-  if (offload && !full.is_meta()) {
-    local = empty(source.sizes(), source.dtype(), {}, pinned);
+  if (offloads(settings) && !full.is_meta()) {
+    local = empty_offloaded(settings, source.sizes(), source.dtype());
     raw::copy_(local, source);
   } else {
     local = raw::clone(source);

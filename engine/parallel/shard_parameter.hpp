@@ -13,6 +13,7 @@
 #include "engine/layout/flat_shards.hpp"
 #include "engine/mesh/sharded.hpp"
 #include "engine/parallel/gather_extension.hpp"
+#include "engine/parallel/group_shards.hpp"
 #include "engine/parallel/shard_mesh.hpp"
 #include "engine/parallel/unsharded_parameter.hpp"
 
@@ -21,10 +22,8 @@ namespace lockstep::parallel {
 class ShardParameter final : public UnshardedParameter {
  public:
   // Shards the tensor in the first slot along `dim` and puts the sharded tensor into all slots. If tensor parallelism
-  // has sharded it already, its local shard is sharded. `offload`: the shard is kept on the host, in pinned memory if
-  // `pinned`.
-  ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const ShardMesh& mesh, bool offload,
-                 bool pinned);
+  // has sharded it already, its local shard is sharded. The shard of an offloading group is on the host.
+  ShardParameter(std::string name, std::vector<ParameterSlotRef> slots, int dim, const GroupSettings& settings);
 
   // How the group shards the parameter. With tensor parallelism, all sizes are those of its local shard, which are
   // equal on all ranks of the group.

@@ -344,7 +344,7 @@ void ShardGroup::write_targets(const Reduction& reduction) {
 // Copies a gradient to the host on `stream`. The host adds it to a gradient of earlier backwards.
 void ShardGroup::offload_gradient(const Tensor& trained, const Tensor& gradient, device::Stream& stream) {
   const device::PurposeScope purpose(device::Purpose::gradient);
-  const Tensor host = empty(gradient.sizes(), gradient.dtype(), {}, settings().offload == Offload::cpu_pinned);
+  const Tensor host = empty_offloaded(settings(), gradient.sizes(), gradient.dtype());
   if (host.num_elements() > 0) device::copy_bytes(stream, write(host), read(gradient));
   host_waits_ = true;
   if (!grad(trained).defined()) return set_grad(trained, sharded_like(host, trained), GradientType::any_floating);

@@ -60,17 +60,31 @@ void require_floating(const char* operation, const Tensor& tensor) {
 
 }  // namespace
 
-Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned) {
-  const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");
-  device::require_available(device.kind);
-  device::MemoryPtr memory;
-  if (device::is_counted(device)) memory = device::allocate(device, bytes, pinned);
+namespace {
+
+Tensor tensor_over(device::Device device, std::size_t bytes, device::MemoryPtr memory, const Dims& sizes, DType dtype) {
   auto impl = std::make_shared<TensorImpl>();
   impl->storage = std::make_shared<Storage>(device, bytes, std::move(memory));
   impl->sizes = sizes;
   impl->strides = contiguous_strides(sizes);
   impl->dtype = dtype;
   return Tensor(std::move(impl));
+}
+
+}  // namespace
+
+Tensor empty(const Dims& sizes, DType dtype, device::Device device) {
+  const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty");
+  device::require_available(device.kind);
+  device::MemoryPtr memory;
+  // A block that has neither values nor statistics is left out.
+  if (device::is_counted(device)) memory = device::allocate(device, bytes);
+  return tensor_over(device, bytes, std::move(memory), sizes, dtype);
+}
+
+Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user) {
+  const std::size_t bytes = checked_bytes(sizes, size_of(dtype), "empty_pinned");
+  return tensor_over(device::host_device, bytes, device::allocate_pinned(user, bytes), sizes, dtype);
 }
 
 Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(), like.device()); }

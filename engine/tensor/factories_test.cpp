@@ -214,7 +214,7 @@ TEST(FactoriesMemory, HasPurposeAndPinning) {
   RankContext context(0, 1);
   RankScope scope(context);
   device::PurposeScope purpose(device::Purpose::optimizer);
-  const Tensor tensor = empty({10}, DType::float32, cpu, true);
+  const Tensor tensor = empty_pinned({10}, DType::float32, {device::Kind::sim, 0});
   EXPECT_EQ(tensor.storage()->memory().purpose(), device::Purpose::optimizer);
   EXPECT_TRUE(tensor.storage()->memory().pinned());
   EXPECT_EQ(device::memory_stats().current_total, 40);

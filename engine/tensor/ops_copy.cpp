@@ -54,7 +54,7 @@ Tensor to_device(const Tensor& a, device::Device device) {
   require_defined("to_device", a);
   if (a.device() == device) return a;
   const Tensor out = empty(a.sizes(), a.dtype(), device);
-  if (!device::has_memory(device)) return out;
+  if (!device::computes(device)) return out;
   copy_across(out, contiguous(a));
   return out;
 }

@@ -57,7 +57,7 @@ struct Operand {
 template <std::size_t count, class Kernel>
 void run_operands(const char* name, device::Device device, std::int64_t elements, const Operand (&operands)[count],
                   const Kernel& kernel) {
-  if (!device::has_memory(device) || elements == 0) return;
+  if (!device::computes(device) || elements == 0) return;
   std::array<device::Access, count> accesses;
   std::array<kernels::View, count> views;
   std::array<int, count> positions;

@@ -195,7 +195,7 @@ TEST_F(RawOps, CopyBetweenDevicesWithCastsStridesAndBroadcasts) {
 
 TEST_F(RawOps, PinnedCopiesAreOrderedWithLaterWork) {
   const Tensor there = full({1000}, 3.0, DType::float32, sim);
-  const Tensor pinned = empty({1000}, DType::float32, cpu, true);
+  const Tensor pinned = empty_pinned({1000}, DType::float32, sim);
   device::delay(device::current_stream(sim), 20.0);
   mul_(there, 2.0);
   copy_(pinned, there);

@@ -6,10 +6,10 @@
 namespace lockstep {
 
 device::Memory& Storage::memory() const {
-  if (memory_ && device::has_memory(device_)) [[likely]]
+  if (memory_ && device::computes(device_)) [[likely]]
     return *memory_;
   const std::string what = owner.empty() ? str("a storage of ", bytes_, " bytes") : str("`", owner, "`");
-  if (!device::has_memory(device_)) {
+  if (!device::computes(device_)) {
     throw Error(str(what, " is on the meta device: it has a shape and no values"),
                 "make the model on cpu or sim, or give it memory before it is used");
   }

@@ -84,7 +84,7 @@ class Tensor {
   DType dtype() const { return impl_->dtype; }
   device::Device device() const { return impl_->storage->device(); }
   const StoragePtr& storage() const { return impl_->storage; }
-  bool is_meta() const { return !device::has_memory(device()); }
+  bool is_meta() const { return !device::computes(device()); }
   bool is_contiguous() const { return lockstep::is_contiguous(impl_->sizes, impl_->strides); }
   const LayoutPtr& layout() const { return impl_->layout; }
   bool is_sharded() const { return layout() != nullptr; }
@@ -106,7 +106,9 @@ device::Access update(const Tensor& tensor);
 // Contiguous tensors of any type, filled on the current stream of the device; their memory has the purpose of the
 // current PurposeScope. Throws Error for sizes whose bytes exceed max_tensor_bytes, for a device that is not available,
 // and when the memory limit is reached.
-Tensor empty(const Dims& sizes, DType dtype, device::Device device, bool pinned = false);
+Tensor empty(const Dims& sizes, DType dtype, device::Device device);
+// On cpu, in memory that copies to and from `user` may use asynchronously (device::allocate_pinned).
+Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user);
 Tensor empty_like(const Tensor& like);  // contiguous, without a layout
 Tensor zeros_like(const Tensor& like);  // contiguous, with the layout of `like`
 Tensor full(const Dims& sizes, double value, DType dtype, device::Device device);
