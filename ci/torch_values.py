@@ -20,10 +20,11 @@ import sys
 
 import torch
 
+from torch_values_operations import operations
 from torch_values_training import trainings
 
 FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "scenarios", "beside_pytorch")
-FILES = {"trainings": trainings}
+FILES = {"operations": operations, "trainings": trainings}
 
 
 def written(cases: list[dict]) -> str:
