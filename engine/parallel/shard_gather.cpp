@@ -147,6 +147,8 @@ void ShardGroup::drop_unused_gather() {
   device::Stream& compute = device::current_stream(settings().device);
   wait_for_gather(WaitEdge::compute_for_unused_all_gather, compute, buffers, streams);
   buffers.copied_out = compute.record();
+  if (shards_->offloads())
+    wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), buffers.copied_out);
   buffers.free(streams);
   shards_->forget_gather_input();
   shards_->install_shards();
