@@ -64,6 +64,14 @@ FACTORS: dict[str, dict[str, list]] = {
         "ignored": [False, True],
         **FEATURES,
     },
+    "tensor_parallel": {
+        "mesh": ["two_by_two", "one_by_four"],
+        "data": ["alone", "replicate", "fully_shard", "kept"],
+        "input": ["whole", "rows", "sharded"],
+        "between": ["features", "whole", "rows", "kept"],
+        "output": ["whole", "rows", "columns", "kept"],
+        **{name: values for name, values in FEATURES.items() if name != "shared"},
+    },
 }
 
 # The first rule that holds excludes a row. A rule reads at most two factors, so that it excludes pairs.
@@ -76,6 +84,7 @@ RULES: dict[str, list[tuple[str, Callable[[Row], bool]]]] = {
         ("one flat parameter is frozen as a whole", lambda r: not r["original"] and r["frozen"] != "never"),
     ],
     "replicate": [],
+    "tensor_parallel": [],
 }
 
 
