@@ -179,14 +179,14 @@ void check_groups(std::string_view type, const std::vector<Group>& groups) {
   if (groups.empty()) throw Error(str(type, ": no parameter groups"), "give at least one");
   std::set<std::string> names;
   for (const Group& group : groups) {
-    if (group.parameters.empty())
-      throw Error(str(type, ": a parameter group is empty"), "give every group a parameter");
     for (const ParameterRef& parameter : group.parameters)
       if (!names.insert(parameter.name).second)
         throw Error(str(type, ": parameter `", parameter.name, "` is listed more than once"),
                     "list every parameter once");
     check_options(type, group.options);
   }
+  if (names.empty())
+    throw Error(str(type, ": none of the ", groups.size(), " parameter groups has a parameter"), "give at least one");
 }
 
 }  // namespace

@@ -97,8 +97,8 @@ class Optimizer {
 // A group of a module's parameters. Each step reads the trained tensors from their slots.
 Group group_of(const std::vector<nn::NamedParameter>& parameters, const Options& options);
 
-// Creates SGD, Adam or AdamW. Throws Error for an unknown type, no group or an empty one, a repeated parameter name,
-// and options out of range.
+// Creates SGD, Adam or AdamW. A group may be empty, but not all of them. Throws Error for an unknown type, no
+// parameter, a repeated parameter name, and options out of range.
 std::unique_ptr<Optimizer> make_optimizer(std::string_view type, std::vector<Group> groups);
 
 }  // namespace lockstep::optim

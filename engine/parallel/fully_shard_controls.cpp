@@ -54,7 +54,10 @@ UnshardHandle unshard(const ModulePtr& module, bool async) {
 }
 
 void reshard(const ModulePtr& module) {
-  if (const auto& group = require_state(*module, "reshard")->group()) group->reshard();
+  if (const auto& group = require_state(*module, "reshard")->group()) {
+    group->refuse_replaced_leaves();
+    group->reshard();
+  }
 }
 
 // ---- flags ----

@@ -1,9 +1,12 @@
 #include "engine/parallel/shard_context.hpp"
 
+#include <algorithm>
 #include <limits>
 
+#include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/parallel/shard_group.hpp"
+#include "engine/parallel/shard_state.hpp"
 #include "engine/parallel/waits.hpp"
 
 namespace lockstep::parallel {
@@ -41,6 +44,17 @@ std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
   for (const auto& state : states)
     if (auto alive = state.lock()) living.push_back(std::move(alive));
   return living;
+}
+
+// No backward follows, whose end would wait. An optimizer step on the host may.
+void ShardContext::let_host_wait_for_copy_in(device::Device at) const {
+  if (grad_enabled()) return;
+  const auto living = living_states();
+  if (std::none_of(living.begin(), living.end(),
+                   [](const auto& state) { return state->group() && state->group()->shards().offloads(); }))
+    return;
+  wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}),
+       device::stream(at, device::Role::copy_in).record());
 }
 
 void ShardContext::free_gather_buffers(const ShardStreams& streams) {

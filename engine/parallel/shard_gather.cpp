@@ -9,6 +9,8 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/defects.hpp"
+#include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/parallel/events.hpp"
 #include "engine/parallel/shard_group.hpp"
 #include "engine/parallel/waits.hpp"
@@ -16,11 +18,31 @@
 namespace lockstep::parallel {
 
 // ---- begin: copy-in and the collective ----
+// A tensor that was put in a slot of an unsharded group would be lost when the group is resharded, and the graph that
+// is open has saved the leaf.
+void ShardGroup::refuse_replaced_leaves() {
+  if (state() != GroupState::unsharded) return;
+  for (std::size_t i = 0; i < shards_->num_parameters(); ++i) {
+    const UnshardedParameter& parameter = shards_->parameter(i);
+    for (const ParameterSlotRef& ref : parameter.slots) {
+      if (ref.get().tensor.same_as(parameter.leaf)) continue;
+      const Tensor put = std::exchange(ref.get().tensor, parameter.leaf);
+      throw Error(str("`", parameter.name, "` of ", owner(), " was replaced by ",
+                      put.defined() ? describe_sharded(put) : "nothing", " while it was unsharded"),
+                  "reshard the module, then assign a tensor that is sharded as the parameter");
+    }
+  }
+}
+
 void ShardGroup::begin_unshard(bool after_compute) {
-  const bool changed = shards_->shards_changed();
+  refuse_replaced_leaves();
+  bool changed = shards_->shards_changed();
   if (holds_stale_values()) reshard();
   if (state() == GroupState::unsharding || state() == GroupState::unsharded) return;
-  if (state() == GroupState::sharded) adopt_slots();
+  if (state() == GroupState::sharded) {
+    adopt_slots();
+    changed = changed || shards_->shards_changed();  // a tensor that was put in a slot may just have been written
+  }
   note_event(EventKind::unshard, owner());
 
   const NoGrad no_grad;
@@ -125,6 +147,8 @@ void ShardGroup::drop_unused_gather() {
   device::Stream& compute = device::current_stream(settings().device);
   wait_for_gather(WaitEdge::compute_for_unused_all_gather, compute, buffers, streams);
   buffers.copied_out = compute.record();
+  if (shards_->offloads())
+    wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), buffers.copied_out);
   buffers.free(streams);
   shards_->forget_gather_input();
   shards_->install_shards();

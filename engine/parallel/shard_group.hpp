@@ -56,6 +56,8 @@ class ShardGroup : public std::enable_shared_from_this<ShardGroup> {
   // Issues the all-gather unless it is issued already or the group is unsharded with fresh values. `after_compute`:
   // copy-in waits for the compute stream, which may have written the shards.
   void begin_unshard(bool after_compute = false);
+  // Throws Error if a tensor was put in a slot of an unsharded group. The slot holds the unsharded parameter again.
+  void refuse_replaced_leaves();
   // Later launches on compute see the unsharded parameters. `keep_buffers`: the flat buffers are freed with those of
   // the next all-gather, so that an all-gather that follows at once need not wait for this copy-out.
   void finish_unshard(bool keep_buffers = false);

@@ -41,6 +41,7 @@ enum class WaitEdge : std::uint8_t {
   all_reduce_for_reduce_scatter,
   compute_for_reduction,
   // ---- fully_shard: offload to the host ----
+  host_for_copy_in,
   host_add_for_offload,
   host_for_offload  // the last one: waits.cpp counts on it
 };
