@@ -1,0 +1,202 @@
+#include "harness/cli/fuzz_command.hpp"
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "engine/core/defects.hpp"
+#include "engine/core/printable.hpp"
+#include "engine/core/resources.hpp"
+#include "harness/cli/interrupts.hpp"
+#include "harness/cli/machine.hpp"
+#include "harness/cli/run_cases.hpp"
+#include "harness/fuzz/grammar.hpp"
+#include "harness/fuzz/judge.hpp"
+#include "harness/fuzz/render.hpp"
+#include "harness/fuzz/shrink.hpp"
+#include "harness/report/text.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::uint64_t batch_size = 64;
+
+// A program with the tree that derives it, its text and its case.
+struct Prepared {
+  std::uint64_t index = 0;
+  fuzz::Derivation tree;
+  fuzz::Program program;
+  std::string text;
+  scenario::Case test_case;
+};
+
+std::string file_name_of(const fuzz::Program& program) {
+  return str("seed_", program.seed, "_program_", program.index, ".yaml");
+}
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(const FuzzSettings& settings)
+      : settings_(settings), library_(scenarios_folder()), start_(Clock::now()) {
+    options_.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
+    options_.order_check = settings.order_check;
+    if (!settings.defect.empty()) options_.repro_suffix = " --defect " + settings.defect;
+  }
+
+  int run() {
+    std::uint64_t next = settings_.program.value_or(0);
+    const std::uint64_t end = settings_.program        ? next + 1
+                              : settings_.programs > 0 ? static_cast<std::uint64_t>(settings_.programs)
+                              : settings_.seconds > 0  ? UINT64_MAX
+                                                       : 1000;
+    while (next < end && !is_over()) {
+      const std::uint64_t batch_end = std::min(end, next + batch_size);
+      run_batch(next, batch_end);
+      next = batch_end;
+      if (interrupted()) return 130;
+    }
+    return settings_.shows ? 0 : summarize();
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  bool is_over() const {
+    return (settings_.seconds > 0 && seconds() >= settings_.seconds) || num_disagreed_ >= settings_.most_failures;
+  }
+
+  // The case of a program; nothing if the language refuses it, which counts as a refusal.
+  std::optional<scenario::Case> case_of(const fuzz::Program& program, const std::string& text) {
+    try {
+      return scenario::expand(library_.load_text(text, file_name_of(program)), {}).at(0);
+    } catch (const scenario::ScenarioError& error) {
+      ++num_refused_;
+      ++refusals_[str("the language: ", error.what())];
+      return {};
+    }
+  }
+
+  void run_batch(std::uint64_t begin, std::uint64_t end) {
+    std::map<std::string, Prepared> prepared;  // by name of the scenario
+    std::vector<scenario::Case> cases;
+    for (std::uint64_t index = begin; index < end; ++index) {
+      Prepared one;
+      one.index = index;
+      one.program = fuzz::program_of(settings_.seed, index, one.tree);
+      one.text = fuzz::yaml_text(fuzz::scenario_of(one.program));
+      if (settings_.shows) {
+        fmt::print("{}", one.text);
+        continue;
+      }
+      ++num_run_;
+      const std::optional<scenario::Case> test_case = case_of(one.program, one.text);
+      if (!test_case) continue;
+      cases.push_back(*test_case);
+      prepared.emplace(test_case->scenario->name, std::move(one));
+    }
+    std::vector<verdict::CaseResult> failed;
+    const RunCasesOutcome outcome = run_cases(library_, cases, options_, [&](const verdict::CaseResult& row) {
+      if (row.status == verdict::Status::MISSING) return;
+      if (row.evidence.bits_required > 0) ++num_exact_;
+      const fuzz::Outcome result = fuzz::outcome_of(row);
+      if (result == fuzz::Outcome::refused) {
+        ++num_refused_;
+        const std::string kind = fuzz::kind_of_refusal(row);
+        if (refusals_[kind]++ == 0) first_refused_[kind] = prepared.at(row.scenario).index;
+      }
+      if (result == fuzz::Outcome::disagrees) failed.push_back(row);
+    });
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
+    if (interrupted()) return;
+    for (const verdict::CaseResult& row : failed)
+      if (num_disagreed_ < settings_.most_failures) report(prepared.at(row.scenario), row);
+  }
+
+  verdict::CaseResult run_one(const scenario::Case& test_case) {
+    RunCasesOptions one = options_;
+    one.jobs = 1;
+    const RunCasesOutcome outcome = run_cases(library_, {test_case}, one, [](const verdict::CaseResult&) {});
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
+    return outcome.results.at(0);
+  }
+
+  void report(const Prepared& failing, const verdict::CaseResult& row) {
+    ++num_disagreed_;
+    const std::string wanted = fuzz::signature_of(row);
+    std::string text = failing.text;
+    verdict::CaseResult last = row;
+    int num_runs = 0;
+    const fuzz::Derivation small = fuzz::shrink(failing.tree, settings_.most_runs, [&](fuzz::Derivation& candidate) {
+      if (interrupted()) return false;
+      const fuzz::Program program = fuzz::derive(settings_.seed, failing.index, candidate);
+      const std::string smaller = fuzz::yaml_text(fuzz::scenario_of(program));
+      const std::optional<scenario::Case> test_case = case_of(program, smaller);
+      ++num_runs;
+      if (!test_case) return false;
+      const verdict::CaseResult again = run_one(*test_case);
+      if (fuzz::signature_of(again) != wanted) return false;
+      text = smaller;
+      last = again;
+      return true;
+    });
+    const std::string repeat = str("lockstep fuzz --seed ", settings_.seed, " --program ", failing.index,
+                                   settings_.defect.empty() ? "" : " --defect " + settings_.defect);
+    const std::string message = last.failure ? last.failure->message : last.reason;
+    const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(failing.program);
+    write(file, str("# ", repeat, "\n# ", printable_line(str(wanted, ": ", message)), "\n", text));
+    fmt::print(
+        "DISAGREES  program {}: {}\n           {}\n           shrunk from {} to {} choices in {} runs: {}\n"
+        "           {}\n",
+        failing.index, wanted, printable_line(message), failing.tree.size(), small.size(), num_runs, file.string(),
+        repeat);
+    std::fflush(stdout);
+  }
+
+  static void write(const std::filesystem::path& path, const std::string& text) {
+    std::error_code ignored;
+    std::filesystem::create_directories(path.parent_path(), ignored);
+    std::ofstream file(path);
+    file << text << std::flush;
+    if (!file) throw Error(str("cannot write ", path.string()), "name a folder that can be written with --output");
+  }
+
+  int summarize() {
+    const double share = num_run_ > 0 ? 100.0 * static_cast<double>(num_refused_) / static_cast<double>(num_run_) : 0.0;
+    for (const auto& [kind, count] : refusals_) {
+      const auto first = first_refused_.find(kind);
+      fmt::print("refused    {}{}: {}\n", report::plural(count, "program"),
+                 first == first_refused_.end() ? "" : str(", first ", first->second), printable_line(kind));
+    }
+    fmt::print(
+        "seed {}: {} in {:.1f} s ({:.1f} per second); {} with required bits, {} refused ({:.2f} %), {} disagree\n",
+        settings_.seed, report::plural(num_run_, "program"), seconds(),
+        static_cast<double>(num_run_) / std::max(seconds(), 1e-9), num_exact_, num_refused_, share, num_disagreed_);
+    return num_disagreed_ > 0 || share >= 2.0 ? 1 : 0;
+  }
+
+  const FuzzSettings& settings_;
+  scenario::Library library_;
+  RunCasesOptions options_;
+  Clock::time_point start_;
+  std::int64_t num_run_ = 0, num_refused_ = 0, num_exact_ = 0;
+  int num_disagreed_ = 0;
+  std::map<std::string, std::int64_t> refusals_;
+  std::map<std::string, std::uint64_t> first_refused_;
+};
+
+}  // namespace
+
+int fuzz_command(const FuzzSettings& settings) {
+  catch_interrupts();
+  if (!settings.defect.empty()) arm_defect(defect_from_name(settings.defect));
+  return Fuzzer(settings).run();
+}
+
+}  // namespace lockstep::cli
