@@ -26,12 +26,14 @@ Optimizer derive_optimizer(Chooser choose, const Program& program) {
 }
 
 // A checkpoint inside another is left out: the outer one recomputes the inner one already.
-void derive_checkpoints(Chooser choose, Program& program) {
-  for (const std::string& module : program.model.recomputable) {
+void derive_checkpoints(const DerivedModel& derived, Program& program) {
+  for (std::size_t i = 0; i < derived.model.units.size(); ++i) {
+    const Unit& unit = derived.model.units[i];
+    Chooser of_unit = derived.of_units[i];
     bool is_inside = false;
-    for (const auto& [outer, form] : program.checkpoints) is_inside |= module.starts_with(outer + ".");
-    if (is_inside || !choose.chance(module, 14)) continue;
-    program.checkpoints.emplace_back(module, choose.in(module).chance("wrapper", 40) ? "wrapper" : "composable");
+    for (const auto& [outer, form] : program.checkpoints) is_inside |= unit.path.starts_with(outer + ".");
+    if (!unit.may_recompute || is_inside || !of_unit.chance("checkpoint", 14)) continue;
+    program.checkpoints.emplace_back(unit.path, of_unit.chance("wrapper", 40) ? "wrapper" : "composable");
   }
 }
 
@@ -54,17 +56,19 @@ Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
   if (choose.chance("processes", 50)) program.launch = "process";
   if (choose.chance("sim", 35)) program.device = "sim";
   const int axis_size = program.world_size % 2 == 0 && program.world_size > 2 ? 2 : program.world_size;
-  program.model = derive_model(choose.in("model"), api == Api::tensor_parallel, axis_size);
-  program.parallel = derive_parallel(choose.in("parallel"), api, program.world_size, program.model);
+  const DerivedModel model = derive_model(choose.in("model"), api == Api::tensor_parallel, axis_size);
+  program.model = model.model;
+  program.parallel = derive_parallel(choose.in("parallel"), api, program.world_size, model);
   if (program.model.has_unused && api == Api::flat_shard) {
     // A unit gives zeros to a parameter without a gradient, and the plain model gives none.
-    program.parallel = derive_parallel(choose.in("parallel"), Api::fully_shard, program.world_size, program.model);
+    program.parallel = derive_parallel(choose.in("parallel"), Api::fully_shard, program.world_size, model);
   }
-  derive_checkpoints(choose.in("checkpoints"), program);
+  derive_checkpoints(model, program);
   derive_frozen(choose.in("frozen"), program);
   program.optimizer = derive_optimizer(choose.in("optimizer"), program);
   program.means = choose.chance("means", 30);
-  program.beside_replicated = api != Api::tensor_parallel && choose.chance("beside replicated", 35);
+  program.beside_replicated = api != Api::tensor_parallel && program.parallel.param.empty() &&
+                              program.parallel.reduce.empty() && choose.chance("beside replicated", 35);
   program.value_seed = static_cast<int>(choose.number("values", 1, 1000));
   program.steps = derive_steps(choose.in("steps"), program);
   return program;

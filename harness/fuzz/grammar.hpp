@@ -22,8 +22,15 @@ Program program_of(std::uint64_t seed, std::uint64_t index, Derivation& tree);
 Program derive(std::uint64_t seed, std::uint64_t index, Derivation& tree);
 
 // Parts of the grammar, one file each.
-Model derive_model(Chooser choose, bool tensor_parallel, int axis_size);
-Parallel derive_parallel(Chooser choose, Api api, int world_size, const Model& model);
+//
+// The choices about a unit (whether it is a group, or a checkpoint) stand in the tree below the block that contains it.
+// A block that is removed takes them along, and the choices of other blocks do not change.
+struct DerivedModel {
+  Model model;
+  std::vector<Chooser> of_units;  // one per unit of the model
+};
+DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size);
+Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedModel& derived);
 std::vector<Step> derive_steps(Chooser choose, const Program& program);
 
 }  // namespace lockstep::fuzz

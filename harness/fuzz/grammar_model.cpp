@@ -1,5 +1,7 @@
 // Models: a Sequential of blocks of small and odd widths, or a Transformer.
+#include <algorithm>
 #include <array>
+#include <optional>
 
 #include "engine/core/error.hpp"
 #include "harness/fuzz/grammar.hpp"
@@ -39,6 +41,7 @@ class Blocks {
         static_cast<Kind>(choose.pick("kind", {14, 6, 8, 5, 10, 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8,
                                                tensor_parallel_ ? 0 : 4, tensor_parallel_ ? 0 : 3}));
     const std::string path = std::to_string(count_++);
+    block_ = choose;
     switch (kind) {
       case linear:
         return add_linear(choose, path, true);
@@ -74,10 +77,10 @@ class Blocks {
     }
   }
 
-  Model finish(const std::string& rows_and_more, int input_width) {
+  DerivedModel finish(const std::string& rows_and_more, int input_width) {
     model_.build = str("Sequential(", parts_, ")");
     model_.input = str("randn(", rows_and_more, ", ", input_width, ")");
-    return std::move(model_);
+    return {std::move(model_), std::move(of_units_)};
   }
   int width() const { return width_; }
   void start_with(int width) { width_ = width; }
@@ -87,14 +90,15 @@ class Blocks {
   void add_plain(const std::string& build) { parts_ += (parts_.empty() ? "" : ", ") + build; }
 
   void add_unit(const std::string& path, const std::string& type, int rows = 0, int columns = 0) {
-    model_.units.push_back({.path = path, .type = type, .block = count_ - 1, .rows = rows, .columns = columns});
+    model_.units.push_back({.path = path, .type = type, .rows = rows, .columns = columns});
+    of_units_.push_back(block_->in("unit" + path.substr(std::min(path.find('.'), path.size()))));
   }
 
   void add_block(const std::string& path, const std::string& build, const std::string& type) {
     add_plain(build);
     add_unit(path, type);
     model_.blocks.push_back(path);
-    model_.recomputable.push_back(path);
+    model_.units.back().may_recompute = true;
   }
 
   void add_linear(Chooser choose, const std::string& path, bool bias) {
@@ -120,8 +124,8 @@ class Blocks {
   void add_nested(const std::string& path) {
     add_block(path, str("Sequential(Linear(", width_, ", 6), ReLU(), Linear(6, ", width_, "))"), "Sequential");
     add_unit(path + ".0", "Linear", 6, width_);
+    model_.units.back().may_recompute = true;
     add_unit(path + ".2", "Linear", width_, 6);
-    model_.recomputable.push_back(path + ".0");
     if (tensor_parallel_) add_pair(path + ".0", path + ".2", 6);
   }
 
@@ -169,51 +173,51 @@ class Blocks {
   int width_ = 4, count_ = 0;
   std::string parts_;
   Model model_;
+  std::vector<Chooser> of_units_;
+  std::optional<Chooser> block_;  // of the block that is added
 };
 
-Model transformer(Chooser choose) {
-  Model model;
-  const auto layers = choose.number("layers", 1, 3);
+DerivedModel transformer(Chooser choose) {
+  DerivedModel derived;
+  Model& model = derived.model;
   const bool tied = choose.chance("tied", 40), drops = choose.chance("dropout", 20);
   const int heads = static_cast<int>(choose.number("heads", 1, 3));
   const int dim = heads * 4;
-  model.build = str("Transformer(n_layers=", layers, ", vocab_size=5, max_seq_len=6, dim=", dim, ", n_heads=", heads,
-                    ", dropout_p=", drops ? "0.1" : "0", ", weight_tying=", tied ? "true" : "false", ")");
   model.draws = drops;
-  const auto add = [&](const std::string& path, const std::string& type, int block) {
-    model.units.push_back({.path = path, .type = type, .block = block});
+  const auto add = [&](const std::string& path, const std::string& type, Chooser of_unit) -> Unit& {
+    derived.of_units.push_back(of_unit);
+    return model.units.emplace_back(Unit{.path = path, .type = type});
   };
-  for (int i = 0; i < layers; ++i) {
+  std::vector<Chooser> layers = choose.items("layers", 1, 3);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
     const std::string path = str("layers.", i);
-    add(path, "TransformerBlock", i);
-    add(path + ".attention", "Attention", i);
-    add(path + ".feed_forward", "FeedForward", i);
-    add(path + ".ffn_norm", "LayerNorm", i);
+    add(path, "TransformerBlock", layers[i].in("unit")).may_recompute = true;
+    add(path + ".attention", "Attention", layers[i].in("attention"));
+    add(path + ".feed_forward", "FeedForward", layers[i].in("feed forward")).may_recompute = true;
+    add(path + ".ffn_norm", "LayerNorm", layers[i].in("norm"));
     model.blocks.push_back(path);
-    model.recomputable.push_back(path);
-    model.recomputable.push_back(path + ".feed_forward");
   }
-  add("norm", "LayerNorm", -1);
-  add("pos_embeddings", "Embedding", -1);
-  add("tok_embeddings", "Embedding", -1);
-  model.units.back().may_be_group = !tied;
-  add("output", "Linear", -1);
-  model.units.back().may_be_group = !tied;
+  add("norm", "LayerNorm", choose.in("norm"));
+  add("pos_embeddings", "Embedding", choose.in("positions"));
+  add("tok_embeddings", "Embedding", choose.in("tokens")).may_be_group = !tied;
+  add("output", "Linear", choose.in("output")).may_be_group = !tied;
+  model.build =
+      str("Transformer(n_layers=", layers.size(), ", vocab_size=5, max_seq_len=6, dim=", dim, ", n_heads=", heads,
+          ", dropout_p=", drops ? "0.1" : "0", ", weight_tying=", tied ? "true" : "false", ")");
   model.input = "randint(0, 5, [rows, 6])";
-  return model;
+  return derived;
 }
 
 }  // namespace
 
-Model derive_model(Chooser choose, bool tensor_parallel, int axis_size) {
+DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size) {
   if (!tensor_parallel && choose.chance("transformer", 12)) return transformer(choose);
   Blocks blocks(tensor_parallel, axis_size);
   const int width = widths[static_cast<std::size_t>(choose.number("width", 0, widths.size() - 1))];
   blocks.start_with(width);
   for (Chooser& block : choose.items("blocks", 1, 5)) blocks.add(block);
   if (!blocks.has_parameters()) {
-    Derivation none;  // a Linear with its simplest choices
-    blocks.add(Chooser(none));
+    blocks.add(choose.in("only block"));
   }
   return blocks.finish(choose.chance("sequences", 15) ? "rows, 3" : "rows", width);
 }

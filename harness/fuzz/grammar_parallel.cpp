@@ -33,20 +33,24 @@ std::string derive_reshard(Chooser choose, int shard_ranks) {
 }
 
 // A group for some of the units, children before their parents, then one for the model itself.
-void derive_groups(Chooser choose, const Model& model, Parallel& parallel) {
+void derive_groups(Chooser choose, const DerivedModel& derived, Parallel& parallel) {
   const int shard_ranks = parallel.neighbours > 0 ? parallel.neighbours : parallel.data_ranks;
   std::vector<Unit> chosen;
   std::vector<Chooser> choosers;
-  Chooser units = choose.in("units");
-  for (const Unit& unit : model.units) {
-    if (!unit.may_be_group || !units.chance(unit.path, unit.path.find('.') == std::string::npos ? 55 : 22)) continue;
+  for (std::size_t i = 0; i < derived.model.units.size(); ++i) {
+    const Unit& unit = derived.model.units[i];
+    Chooser of_unit = derived.of_units[i];
+    if (!unit.may_be_group || !of_unit.chance("group", unit.path.find('.') == std::string::npos ? 55 : 22)) continue;
     chosen.push_back(unit);
-    choosers.push_back(units.in(unit.path));
+    choosers.push_back(of_unit);
   }
+  parallel.root_is_replicated = parallel.names.empty() && !chosen.empty() && parallel.param.empty() &&
+                                parallel.reduce.empty() && parallel.offload.empty() &&
+                                choose.chance("root replicated", 10);
   for (std::size_t i = chosen.size(); i-- > 0;) {  // a unit comes after those inside it
     Group group{.modules = {chosen[i].path}, .reshard = derive_reshard(choosers[i], shard_ranks)};
     if (chosen[i].columns > 0 && choosers[i].chance("other dim", 12)) group.other_dim = true;
-    const bool joins = !parallel.groups.empty() && choosers[i].chance("together", 15) &&
+    const bool joins = !parallel.root_is_replicated && !parallel.groups.empty() && choosers[i].chance("together", 15) &&
                        !is_below(parallel.groups.back().modules.back(), chosen[i].path) && !group.other_dim &&
                        !parallel.groups.back().other_dim;
     if (joins)
@@ -54,9 +58,6 @@ void derive_groups(Chooser choose, const Model& model, Parallel& parallel) {
     else
       parallel.groups.push_back(group);
   }
-  parallel.root_is_replicated = parallel.names.empty() && !parallel.groups.empty() && parallel.param.empty() &&
-                                parallel.reduce.empty() && parallel.offload.empty() &&
-                                choose.chance("root replicated", 10);
   if (!parallel.root_is_replicated)
     parallel.groups.push_back({.modules = {""}, .reshard = derive_reshard(choose.in("root"), shard_ranks)});
 }
@@ -93,11 +94,11 @@ void derive_prefetches(Chooser choose, Parallel& parallel) {
   }
 }
 
-void derive_fully_shard(Chooser choose, const Model& model, Parallel& parallel) {
+void derive_fully_shard(Chooser choose, const DerivedModel& derived, Parallel& parallel) {
   const int offload = choose.pick("offload", {80, 10, 10});
   parallel.offload = offload == 1 ? "cpu" : offload == 2 ? "cpu_pinned" : "";
   derive_precision(choose, parallel);
-  derive_groups(choose, model, parallel);
+  derive_groups(choose, derived, parallel);
   derive_prefetches(choose, parallel);
 }
 
@@ -145,7 +146,7 @@ void derive_flat_shard(Chooser choose, const Model& model, Parallel& parallel) {
 }
 
 // On one axis alone, or below data parallelism on the other axis of a 2-d mesh.
-void derive_tensor_parallel(Chooser choose, int world_size, const Model& model, Parallel& parallel) {
+void derive_tensor_parallel(Chooser choose, int world_size, const DerivedModel& derived, Parallel& parallel) {
   const bool is_alone = world_size < 4 || world_size % 2 != 0;
   if (is_alone) {
     parallel.shape = str("[", world_size, "]");
@@ -158,26 +159,26 @@ void derive_tensor_parallel(Chooser choose, int world_size, const Model& model, 
   parallel.names = "[dp, tp]";
   parallel.data_ranks = world_size / 2;
   if (choose.chance("replicated", 30)) {
-    derive_replicate(choose, model, parallel);
+    derive_replicate(choose, derived.model, parallel);
     parallel.bucket_view = false;
   } else {
-    derive_groups(choose, model, parallel);
+    derive_groups(choose, derived, parallel);
   }
 }
 
 }  // namespace
 
-Parallel derive_parallel(Chooser choose, Api api, int world_size, const Model& model) {
+Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedModel& derived) {
   Parallel parallel;
   parallel.api = api;
   if (api == Api::tensor_parallel) {
-    derive_tensor_parallel(choose, world_size, model, parallel);
+    derive_tensor_parallel(choose, world_size, derived, parallel);
     return parallel;
   }
   derive_mesh(choose, world_size, parallel);
-  if (api == Api::fully_shard) derive_fully_shard(choose, model, parallel);
-  if (api == Api::replicate) derive_replicate(choose, model, parallel);
-  if (api == Api::flat_shard) derive_flat_shard(choose, model, parallel);
+  if (api == Api::fully_shard) derive_fully_shard(choose, derived, parallel);
+  if (api == Api::replicate) derive_replicate(choose, derived.model, parallel);
+  if (api == Api::flat_shard) derive_flat_shard(choose, derived.model, parallel);
   return parallel;
 }
 

@@ -13,11 +13,11 @@ namespace lockstep::fuzz {
 // A module with parameters, by its path below the model. A module inside another comes before it.
 struct Unit {
   std::string path;
-  std::string type;           // as unit_types of flat_shard names it
-  bool may_be_group = true;   // false: one of its parameters is shared with another module
-  bool is_used = true;        // false: forward never calls it
-  int block = -1;             // index of the child of the model that contains it
-  int rows = 0, columns = 0;  // of its own weight, if it is a Linear
+  std::string type;            // as unit_types of flat_shard names it
+  bool may_be_group = true;    // false: one of its parameters is shared with another module
+  bool may_recompute = false;  // an activation checkpoint may wrap it
+  bool is_used = true;         // false: forward never calls it
+  int rows = 0, columns = 0;   // of its own weight, if it is a Linear
 };
 
 struct Model {
@@ -25,7 +25,6 @@ struct Model {
   std::vector<std::string> definitions;  // models that the scenario defines (render.cpp has their text)
   std::vector<Unit> units;
   std::vector<std::string> blocks;                          // children with parameters, by path
-  std::vector<std::string> recomputable;                    // modules that a checkpoint may wrap
   std::vector<std::pair<std::string, std::string>> ties;    // parameter, the parameter that it becomes
   std::vector<std::pair<std::string, std::string>> styles;  // path, style: what tensor parallelism does to it
   std::string input;                                        // one microbatch, as an expression of `rows`
