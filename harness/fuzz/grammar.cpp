@@ -12,7 +12,9 @@ Optimizer derive_optimizer(Chooser choose, const Program& program) {
   Optimizer optimizer;
   const int type = choose.pick("type", {35, 35, 30});
   optimizer.type = type == 1 ? "Adam" : type == 2 ? "AdamW" : "SGD";
-  if (choose.chance("larger lr", 30)) optimizer.lr = "0.03";
+  // A sum of squares has large gradients, with which a large learning rate ends in infinities.
+  if (!program.means && type == 0) optimizer.lr = "0.002";
+  if (choose.chance("larger lr", 30)) optimizer.lr = program.means || type > 0 ? "0.02" : "0.004";
   if (type == 0 && choose.chance("momentum", 50)) optimizer.momentum = "0.9";
   if (choose.chance("weight decay", 30)) optimizer.weight_decay = "0.1";
   if (type > 0 && choose.chance("betas", 25)) optimizer.betas = "[0.8, 0.9]";
@@ -65,8 +67,8 @@ Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
   }
   derive_checkpoints(model, program);
   derive_frozen(choose.in("frozen"), program);
-  program.optimizer = derive_optimizer(choose.in("optimizer"), program);
   program.means = choose.chance("means", 30);
+  program.optimizer = derive_optimizer(choose.in("optimizer"), program);
   program.beside_replicated = api != Api::tensor_parallel && program.parallel.param.empty() &&
                               program.parallel.reduce.empty() && choose.chance("beside replicated", 35);
   program.value_seed = static_cast<int>(choose.number("values", 1, 1000));

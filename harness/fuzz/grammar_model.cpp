@@ -77,6 +77,11 @@ class Blocks {
     }
   }
 
+  void add_only_linear(Chooser choose) {
+    block_ = choose;
+    add_linear(choose, std::to_string(count_++), true);
+  }
+
   DerivedModel finish(const std::string& rows_and_more, int input_width) {
     model_.build = str("Sequential(", parts_, ")");
     model_.input = str("randn(", rows_and_more, ", ", input_width, ")");
@@ -217,7 +222,7 @@ DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size) {
   blocks.start_with(width);
   for (Chooser& block : choose.items("blocks", 1, 5)) blocks.add(block);
   if (!blocks.has_parameters()) {
-    blocks.add(choose.in("only block"));
+    blocks.add_only_linear(choose.in("only block"));
   }
   return blocks.finish(choose.chance("sequences", 15) ? "rows, 3" : "rows", width);
 }

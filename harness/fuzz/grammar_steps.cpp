@@ -69,7 +69,7 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
       step.max_norm = "0.5";
       step.norm = clips == 2 ? "inf" : clips == 3 ? "1" : "";
     }
-    if (item.chance("lr", 8)) step.lr = "0.02";
+    if (item.chance("lr", 8)) step.lr = "0.003";
     step.clear = static_cast<Clear>(item.pick("clear", {60, 25, 15}));
     steps.push_back(step);
   }

@@ -169,7 +169,7 @@ std::vector<std::string> models_of(const Program& program) {
 
 bool promises_bits(const Program& program) {
   const Parallel& parallel = program.parallel;
-  if (parallel.api == Api::tensor_parallel || !parallel.param.empty() || !parallel.reduce.empty()) return false;
+  if (parallel.api == Api::tensor_parallel) return false;
   for (const Step& step : program.steps) {
     if (!step.max_norm.empty()) return false;
     for (const Microbatch& microbatch : step.microbatches)
