@@ -332,6 +332,8 @@ void define_fuzz(CLI::App& app, Choices& choices) {
   fuzz.add_option("--failures", settings.most_failures, "stop after so many failing programs (5)")
       ->check(CLI::Range(1, 1000000));
   fuzz.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
+  fuzz.add_option("--peer", settings.peer, "a Python with PyTorch: run the programs there too, and compare the values")
+      ->type_name("PYTHON");
   fuzz.add_option("--output", settings.output, "folder for the files of failing programs (fuzz)");
   fuzz.add_flag("--show", settings.shows, "print the programs instead of running them");
 }

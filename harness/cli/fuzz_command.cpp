@@ -1,14 +1,20 @@
 #include "harness/cli/fuzz_command.hpp"
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
+#include <optional>
 #include <utility>
 
 #include <fmt/core.h>
+#include <nlohmann/json.hpp>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "engine/core/defects.hpp"
 #include "engine/core/printable.hpp"
@@ -34,12 +40,27 @@ struct Prepared {
   std::uint64_t index = 0;
   fuzz::Derivation tree;
   fuzz::Program program;
+  nlohmann::ordered_json document;
   std::string text;
-  scenario::Case test_case;
 };
 
 std::string file_name_of(const fuzz::Program& program) {
   return str("seed_", program.seed, "_program_", program.index, ".yaml");
+}
+
+// Runs a program to its end and returns its exit code, or 128 and the signal that ended it.
+int run_program(const std::vector<std::string>& command) {
+  std::fflush(nullptr);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_t pid = 0;
+  if (const int error = ::posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ); error != 0)
+    throw resource_error(str("starting ", command[0]), error);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 class Fuzzer {
@@ -63,7 +84,9 @@ class Fuzzer {
       next = batch_end;
       if (interrupted()) return 130;
     }
-    return settings_.shows ? 0 : summarize();
+    if (settings_.shows) return 0;
+    const int result = summarize();
+    return settings_.peer.empty() ? result : std::max(result, compare_with_peer());
   }
 
  private:
@@ -90,7 +113,8 @@ class Fuzzer {
       Prepared one;
       one.index = index;
       one.program = fuzz::program_of(settings_.seed, index, one.tree);
-      one.text = fuzz::yaml_text(fuzz::scenario_of(one.program));
+      one.document = fuzz::scenario_of(one.program, !settings_.peer.empty());
+      one.text = fuzz::yaml_text(one.document);
       if (settings_.shows) {
         fmt::print("{}", one.text);
         continue;
@@ -112,6 +136,7 @@ class Fuzzer {
         if (refusals_[kind]++ == 0) first_refused_[kind] = prepared.at(row.scenario).index;
       }
       if (result == fuzz::Outcome::disagrees) failed.push_back(row);
+      if (result == fuzz::Outcome::agrees && !settings_.peer.empty()) add_for_peer(prepared.at(row.scenario), row);
     });
     if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
     if (interrupted()) return;
@@ -167,6 +192,27 @@ class Fuzzer {
     if (!file) throw Error(str("cannot write ", path.string()), "name a folder that can be written with --output");
   }
 
+  // The values of the first rank; those of the others agree with them, because each computes them alone.
+  void add_for_peer(const Prepared& one, const verdict::CaseResult& row) {
+    nlohmann::ordered_json records;
+    for (const auto& [name, of_ranks] : row.records) records[name] = nlohmann::ordered_json::parse(of_ranks.at(0));
+    for_peer_ += nlohmann::ordered_json{{"index", one.index}, {"scenario", one.document}, {"records", records}}.dump();
+    for_peer_ += "\n";
+  }
+
+  // Runs ci/fuzz_torch.py once over all programs that agree here. It prints what differs.
+  int compare_with_peer() {
+    const std::filesystem::path script = std::filesystem::path(scenarios_folder()).parent_path() / "ci/fuzz_torch.py";
+    if (!std::filesystem::exists(script))
+      throw Error(str("--peer: there is no ", script.string()), "run in a checkout of the source");
+    const std::filesystem::path programs = std::filesystem::path(settings_.output) / "programs_for_peer.jsonl";
+    write(programs, for_peer_);
+    const int status = run_program({settings_.peer, script.string(), programs.string()});
+    std::error_code ignored;
+    if (status == 0) std::filesystem::remove(programs, ignored);
+    return status == 0 ? 0 : 1;
+  }
+
   int summarize() {
     const double share = num_run_ > 0 ? 100.0 * static_cast<double>(num_refused_) / static_cast<double>(num_run_) : 0.0;
     for (const auto& [kind, count] : refusals_) {
@@ -187,6 +233,7 @@ class Fuzzer {
   Clock::time_point start_;
   std::int64_t num_run_ = 0, num_refused_ = 0, num_exact_ = 0;
   int num_disagreed_ = 0;
+  std::string for_peer_;  // JSON lines
   std::map<std::string, std::int64_t> refusals_;
   std::map<std::string, std::uint64_t> first_refused_;
 };

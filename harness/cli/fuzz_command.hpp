@@ -16,6 +16,7 @@ struct FuzzSettings {
   int jobs = 0;                          // programs at once; 0: default_jobs()
   int most_runs = 300;                   // of candidates while a program is shrunk
   int most_failures = 5;                 // the run stops after so many
+  std::string peer{};                    // a Python with PyTorch, on which the programs run too; empty: none
   std::string defect{};
   std::string output = "fuzz";  // folder of the files of failing programs
   bool shows = false;           // print the programs instead of running them

@@ -133,7 +133,7 @@ void render_parallel(const Program& program, Json& steps) {
           {{"module", "test." + one.module}, {one.in_backward ? "backward" : "forward", "test." + one.ahead}}}});
 }
 
-void render_optimizer(const Program& program, const std::string& model, Json& steps) {
+void render_optimizer(const Program& program, const std::string& model, bool for_peer, Json& steps) {
   const Optimizer& optimizer = program.optimizer;
   Json arguments = {{"type", optimizer.type}};
   if (optimizer.own_group.empty()) {
@@ -150,7 +150,7 @@ void render_optimizer(const Program& program, const std::string& model, Json& st
   if (!optimizer.momentum.empty()) arguments["momentum"] = optimizer.momentum;
   if (!optimizer.weight_decay.empty()) arguments["weight_decay"] = optimizer.weight_decay;
   if (!optimizer.betas.empty()) arguments["betas"] = optimizer.betas;
-  if (optimizer.type != "SGD" && !promises_bits(program)) arguments["eps"] = "0.01";
+  if (optimizer.type != "SGD" && (for_peer || !promises_bits(program))) arguments["eps"] = "0.01";
   if (optimizer.fused) arguments["fused"] = true;
   steps.push_back({{"optimizer", arguments}, {"as", model + "_optimizer"}});
 }
@@ -178,7 +178,7 @@ bool promises_bits(const Program& program) {
   return true;
 }
 
-Json scenario_of(const Program& program) {
+Json scenario_of(const Program& program, bool for_peer) {
   Json document;
   document["scenario"] = str("fuzz/seed_", program.seed, "_program_", program.index);
   document["summary"] =
@@ -193,8 +193,8 @@ Json scenario_of(const Program& program) {
   Json steps = Json::array();
   render_models(program, steps);
   render_parallel(program, steps);
-  for (const std::string& model : models_of(program)) render_optimizer(program, model, steps);
-  render_steps(program, steps);
+  for (const std::string& model : models_of(program)) render_optimizer(program, model, for_peer, steps);
+  render_steps(program, for_peer, steps);
   document["steps"] = steps;
   return document;
 }

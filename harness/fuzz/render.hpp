@@ -22,7 +22,9 @@ namespace lockstep::fuzz {
 // microbatches.
 bool promises_bits(const Program& program);
 
-nlohmann::ordered_json scenario_of(const Program& program);
+// `for_peer` adds the records that ci/fuzz_torch.py compares with, and gives Adam a large eps, so that a gradient which
+// is zero but for rounding moves no parameter.
+nlohmann::ordered_json scenario_of(const Program& program, bool for_peer = false);
 
 // Two-space indentation, maps of one line where they fit into 116 columns.
 std::string yaml_text(const nlohmann::ordered_json& document);

@@ -9,7 +9,8 @@ namespace {
 
 class Steps {
  public:
-  Steps(const Program& program, Json& steps) : program_(program), parallel_(program.parallel), steps_(steps) {
+  Steps(const Program& program, bool for_peer, Json& steps)
+      : for_peer_(for_peer), program_(program), parallel_(program.parallel), steps_(steps) {
     exact_ = promises_bits(program);
     has_frozen_ = !program.frozen.empty();
     me_ = parallel_.only_tensor_parallel ? "0" : parallel_.names == "[dp, tp]" ? "world.dp.rank" : "rank";
@@ -25,12 +26,15 @@ class Steps {
     add_alone(step, index);
     compare_losses(step);
     compare_models();
+    if (for_peer_) record(index, {{"losses", "[[item(loss) for loss in own] for own in losses]"}});
     clip(step);
+    if (for_peer_) record(index, {{"gradients", "[p.grad for p in parameters(alone) if p.grad != none]"}});
     for (const std::string& model : models_of(program_)) {
       if (!step.lr.empty()) put("set_lr", {{"optimizer", model + "_optimizer"}, {"to", step.lr}});
       put("step", model + "_optimizer");
     }
     compare_models();
+    if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
     compare_states();
     clear(step);
   }
@@ -39,6 +43,12 @@ class Steps {
   void put(const std::string& verb, const Json& arguments) { steps_.push_back({{verb, arguments}}); }
   void put(const std::string& verb, const Json& arguments, const std::string& as) {
     steps_.push_back({{verb, arguments}, {"as", as}});
+  }
+
+  void record(int index, const Json& values) {
+    Json named;
+    for (const auto& [name, value] : values.items()) named[str(name, "_", index)] = value;
+    put("record", named);
   }
 
   void draw(const Step& step, int index) {
@@ -215,6 +225,7 @@ class Steps {
     if (!may_stay) put("expect", "memory(['gathered']) == 0");
   }
 
+  const bool for_peer_;
   const Program& program_;
   const Parallel& parallel_;
   Json& steps_;
@@ -225,8 +236,8 @@ class Steps {
 
 }  // namespace
 
-void render_steps(const Program& program, Json& steps) {
-  Steps all(program, steps);
+void render_steps(const Program& program, bool for_peer, Json& steps) {
+  Steps all(program, for_peer, steps);
   for (std::size_t i = 0; i < program.steps.size(); ++i) all.add(program.steps[i], static_cast<int>(i));
 }
 
