@@ -29,7 +29,7 @@ ORDER = ENGINE + HARNESS
 NARROWED = {
     "harness/scenario": {"engine/core"},
     "harness/verdict": {"engine/core"},
-    "harness/fuzz": {"engine/core", "harness/verdict"},
+    "harness/fuzz": {"engine/core", "harness/scenario", "harness/verdict"},
     "harness/plan": {"engine/core", "engine/layout", "harness/scenario", "harness/verdict"},
 }
 

@@ -127,7 +127,7 @@ class Run:
         setattr(self.model.get_submodule(owner), slot, self.model.get_parameter(arguments["to"].removeprefix("test.")))
 
     def verb_set_requires_grad(self, arguments, step):
-        is_copied = "inputs" in self.names
+        is_copied = "x_0" in self.names
         if arguments["parameters"].startswith("alone." if is_copied else "test."):
             for p in matching(self.model, arguments["parameters"]):
                 p.requires_grad_(arguments["to"])
@@ -148,15 +148,16 @@ class Run:
         self.names["optimizer"] = getattr(torch.optim, arguments["type"])(groups, **options)
 
     def verb_let(self, names, step):
-        if "x" in names:
-            self.names["inputs"] = evaluate(names["x"], {})
+        for name, value in names.items():
+            if name.startswith("x_"):
+                self.names[name] = evaluate(value, {})
 
     def verb_use(self, routine, step):
         """The mean over the ranks of their gradients; microbatches of one round share a reduction."""
         given = step["with"]
         if "computes_in" in given or "reduces_in" in given:
             raise Unsupported("16-bit types")
-        inputs, seeds = self.names["inputs"], evaluate(given.get("seeds", "[]"), {})
+        inputs, seeds = self.names[given["inputs"]], evaluate(given.get("seeds", "[]"), {})
         is_mean = given.get("loss_kind") == "mean"
         parameters = list(self.model.parameters())
         total = [None if p.grad is None else p.grad.clone() for p in parameters]

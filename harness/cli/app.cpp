@@ -335,6 +335,9 @@ void define_fuzz(CLI::App& app, Choices& choices) {
   fuzz.add_option("--peer", settings.peer, "a Python with PyTorch: run the programs there too, and compare the values")
       ->type_name("PYTHON");
   fuzz.add_option("--output", settings.output, "folder for the files of failing programs (fuzz)");
+  fuzz.add_option("--keep", settings.keeps,
+                  "write so many of the programs, those with the most pairs of features, instead of running them")
+      ->check(CLI::Range(1, 10000));
   fuzz.add_flag("--show", settings.shows, "print the programs instead of running them");
 }
 

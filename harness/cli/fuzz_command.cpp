@@ -22,6 +22,7 @@
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
+#include "harness/fuzz/corpus.hpp"
 #include "harness/fuzz/grammar.hpp"
 #include "harness/fuzz/judge.hpp"
 #include "harness/fuzz/render.hpp"
@@ -70,6 +71,19 @@ class Fuzzer {
     options_.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
     options_.order_check = settings.order_check;
     if (!settings.defect.empty()) options_.repro_suffix = " --defect " + settings.defect;
+  }
+
+  // Writes the programs that bring the most pairs of features together.
+  int keep() {
+    std::vector<fuzz::Derivation> trees(static_cast<std::size_t>(settings_.programs > 0 ? settings_.programs : 1000));
+    for (std::size_t i = 0; i < trees.size(); ++i) fuzz::program_of(settings_.seed, i, trees[i]);
+    for (const std::size_t i : fuzz::with_most_pairs(trees, static_cast<std::size_t>(settings_.keeps))) {
+      const fuzz::Program program = fuzz::derive(settings_.seed, i, trees[i]);
+      const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(program);
+      write(file, fuzz::yaml_text(fuzz::scenario_of(program)));
+      fmt::print("{}\n", file.string());
+    }
+    return 0;
   }
 
   int run() {
@@ -243,7 +257,8 @@ class Fuzzer {
 int fuzz_command(const FuzzSettings& settings) {
   catch_interrupts();
   if (!settings.defect.empty()) arm_defect(defect_from_name(settings.defect));
-  return Fuzzer(settings).run();
+  Fuzzer fuzzer(settings);
+  return settings.keeps > 0 ? fuzzer.keep() : fuzzer.run();
 }
 
 }  // namespace lockstep::cli

@@ -19,6 +19,7 @@ struct FuzzSettings {
   std::string peer{};                    // a Python with PyTorch, on which the programs run too; empty: none
   std::string defect{};
   std::string output = "fuzz";  // folder of the files of failing programs
+  int keeps = 0;                // write this many programs with the most pairs of features; 0: run them
   bool shows = false;           // print the programs instead of running them
   bool order_check = true;
 };

@@ -59,7 +59,12 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     step.microbatches = derive_microbatches(item, program);
     step.rows = static_cast<int>(item.number("rows", 2, 4));
     step.evaluates = !program.model.draws && item.chance("evaluates", 15);
-    derive_thaw(item, program, frozen, step);
+    // Two gathers of an evaluation are not ordered before the optimizer
+    // (scenarios/bugs/offloaded_evaluation_before_step and unused_prefetch_of_evaluation).
+    const bool races = (!parallel.offload.empty() && program.device != "cpu") || !parallel.prefetches.empty();
+    step.evaluates_late = !program.model.draws && !races && item.chance("evaluates late", 12);
+    // The slots of a root show unsharded parameters after an evaluation; to freeze them does not freeze the shards.
+    if (steps.empty() || !steps.back().evaluates_late) derive_thaw(item, program, frozen, step);
     if (shards_by_groups(parallel) && item.chance("unshards", 8)) {
       step.unsharded = parallel.groups.front().modules.front();
       step.unshards_async = item.chance("async", 50);

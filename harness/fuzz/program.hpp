@@ -91,9 +91,10 @@ enum class Clear { to_none, to_zeros, not_at_all };
 struct Step {
   std::vector<Microbatch> microbatches{Microbatch{}};
   int rows = 2;
-  bool evaluates = false;      // the model runs without a graph before the step
-  std::string frozen, thawed;  // children of the model, before the step; empty: none
-  std::string unsharded;       // a module that `unshard` gathers before the step; empty: none
+  bool evaluates = false;       // the model runs without a graph before the step
+  bool evaluates_late = false;  // and between the backward and the update
+  std::string frozen, thawed;   // children of the model, before the step; empty: none
+  std::string unsharded;        // a module that `unshard` gathers before the step; empty: none
   bool unshards_async = false;
   std::string max_norm, norm;    // of clipping; empty: none
   std::string lr;                // set_lr before the step; empty: none

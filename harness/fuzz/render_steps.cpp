@@ -16,8 +16,22 @@ class Steps {
     me_ = parallel_.only_tensor_parallel ? "0" : parallel_.names == "[dp, tp]" ? "world.dp.rank" : "rank";
   }
 
+  // The inputs of all steps are drawn first: a draw waits for the device, and would hide a missing wait.
+  void draw_all() {
+    put("seed", 1000 * program_.value_seed);
+    Json inputs;
+    for (std::size_t i = 0; i < program_.steps.size(); ++i) {
+      const Step& step = program_.steps[i];
+      std::string input = program_.model.input;
+      input.replace(input.find("rows"), 4, std::to_string(step.rows));
+      inputs[str("x_", i)] = str("[[", input, " for k in range(", step.microbatches.size(), ")] for r in range(",
+                                 parallel_.data_ranks, ")]");
+    }
+    put("let", inputs);
+  }
+
   void add(const Step& step, int index) {
-    draw(step, index);
+    x_ = str("x_", index);
     before(step);
     for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("test", "loss", step, k, index);
     if (program_.beside_replicated) {
@@ -29,11 +43,13 @@ class Steps {
     if (for_peer_) record(index, {{"losses", "[[item(loss) for loss in own] for own in losses]"}});
     clip(step);
     if (for_peer_) record(index, {{"gradients", "[p.grad for p in parameters(alone) if p.grad != none]"}});
+    if (step.evaluates_late) evaluate();
     for (const std::string& model : models_of(program_)) {
       if (!step.lr.empty()) put("set_lr", {{"optimizer", model + "_optimizer"}, {"to", step.lr}});
       put("step", model + "_optimizer");
     }
-    compare_models();
+    // After an evaluation the slots of the root show the values that it gathered, until the next forward.
+    if (!step.evaluates_late || parallel_.groups.empty()) compare_models();
     if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
     compare_states();
     clear(step);
@@ -51,12 +67,12 @@ class Steps {
     put("record", named);
   }
 
-  void draw(const Step& step, int index) {
-    if (program_.model.draws || index == 0) put("seed", 1000 * program_.value_seed + 100 * index);
-    std::string input = program_.model.input;
-    input.replace(input.find("rows"), 4, std::to_string(step.rows));
-    put("let", {{"x", str("[[", input, " for k in range(", step.microbatches.size(), ")] for r in range(",
-                          parallel_.data_ranks, ")]")}});
+  // Microbatch k of this rank.
+  std::string own(std::size_t k) const { return str(x_, "[", me_, "][", k, "]"); }
+
+  void evaluate() {
+    put("let", {{"seen", str("test(", own(0), ")")}, {"wanted", str("alone(", own(0), ")")}});
+    if (parallel_.param.empty()) compare("seen", "wanted");
   }
 
   void before(const Step& step) {
@@ -67,10 +83,7 @@ class Steps {
       if (!step.thawed.empty())
         put("set_requires_grad", {{"parameters", str(model, ".", step.thawed, ".**")}, {"to", true}});
     }
-    if (step.evaluates) {
-      put("let", {{"seen", str("test(x[", me_, "][0])")}, {"wanted", str("alone(x[", me_, "][0])")}});
-      if (parallel_.param.empty()) compare("seen", "wanted");
-    }
+    if (step.evaluates) evaluate();
     if (step.unsharded.empty() && !step.unshards_async) return;
     const std::string module = path_of("test", step.unsharded);
     if (step.unshards_async) {
@@ -91,7 +104,7 @@ class Steps {
     set_flags(model, microbatch);
     if (program_.model.draws) put("seed", str(seed_of(index, k), " + ", me_));
     const std::string name = str(loss, "_", k);
-    put("forward", {{"y", str(model, "(x[", me_, "][", k, "])")}, {name, loss_of("y")}});
+    put("forward", {{"y", str(model, "(", own(k), ")")}, {name, loss_of("y")}});
     if (model == "test" && !microbatch.resharded_between.empty())
       put("reshard", path_of("test", microbatch.resharded_between));
     put("backward", name);
@@ -124,7 +137,7 @@ class Steps {
   }
 
   void add_alone(const Step& step, int index) {
-    Json with = {{"plain", "alone"}, {"inputs", "x"}};
+    Json with = {{"plain", "alone"}, {"inputs", x_}};
     std::string rounds, round, seeds;
     for (std::size_t k = 0; k < step.microbatches.size(); ++k) {
       round += (round.empty() ? "" : ", ") + std::to_string(k);
@@ -221,7 +234,8 @@ class Steps {
       put("zero_grad", arguments);
     }
     // A root of its own whose parameters are frozen has no backward after which it is resharded.
-    const bool may_stay = parallel_.api == Api::flat_shard || (parallel_.root_is_replicated && has_frozen_);
+    const bool may_stay =
+        parallel_.api == Api::flat_shard || step.evaluates_late || (parallel_.root_is_replicated && has_frozen_);
     if (!may_stay) put("expect", "memory(['gathered']) == 0");
   }
 
@@ -230,7 +244,7 @@ class Steps {
   const Parallel& parallel_;
   Json& steps_;
   bool exact_ = true, has_frozen_ = false;
-  std::string me_;
+  std::string me_, x_;  // the index of this rank's inputs, and the inputs of the step
   Microbatch test_flags_, other_flags_;
 };
 
@@ -238,6 +252,7 @@ class Steps {
 
 void render_steps(const Program& program, bool for_peer, Json& steps) {
   Steps all(program, for_peer, steps);
+  all.draw_all();
   for (std::size_t i = 0; i < program.steps.size(); ++i) all.add(program.steps[i], static_cast<int>(i));
 }
 
