@@ -21,7 +21,7 @@ ENGINE = [
     f"engine/{name}"
     for name in "core layout device kernels tensor comm mesh autograd nn optim parallel state".split()
 ]
-HARNESS = [f"harness/{name}" for name in "scenario verdict launch plan run report cli".split()]
+HARNESS = [f"harness/{name}" for name in "scenario verdict launch plan run report fuzz cli".split()]
 ORDER = ENGINE + HARNESS
 
 # Layers that may include less than all layers below them. The language and the evidence are independent of the engine under test,
@@ -29,6 +29,7 @@ ORDER = ENGINE + HARNESS
 NARROWED = {
     "harness/scenario": {"engine/core"},
     "harness/verdict": {"engine/core"},
+    "harness/fuzz": {"engine/core", "harness/scenario", "harness/verdict"},
     "harness/plan": {"engine/core", "engine/layout", "harness/scenario", "harness/verdict"},
 }
 

@@ -99,12 +99,13 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4):
+    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4, tied: bool = True):
         super().__init__()
         self.tok_embeddings, self.pos_embeddings = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
         self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
         self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
-        self.output.weight = self.tok_embeddings.weight
+        if tied:
+            self.output.weight = self.tok_embeddings.weight
 
     def forward(self, tokens):
         hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))

@@ -13,6 +13,7 @@
 #include "harness/cli/case_selection.hpp"
 #include "harness/cli/checkpoint_command.hpp"
 #include "harness/cli/doctor.hpp"
+#include "harness/cli/fuzz_command.hpp"
 #include "harness/cli/inspect_commands.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/kill_matrix.hpp"
@@ -44,6 +45,7 @@ struct Choices {
   std::string name, old_results, new_results, folder, output;
   std::vector<std::string> files, defects;
   BenchOptions bench;
+  FuzzSettings fuzz;
   int world_size = 0;
   double timeout = 0.0;
   bool no_order_check = false;
@@ -150,6 +152,7 @@ int dispatch(const std::string& command, Choices& choices) {
         {.json = choices.json, .time_gates = choices.gate_time, .allow_cut = choices.allow_cut});
   }
   if (command == "bench") return bench(choices.bench);
+  if (command == "fuzz") return fuzz_command(choices.fuzz);
   if (command == "defects") return defects_command(choices.json);
   if (command == "kill-matrix") return kill_matrix_command(choices);
   if (command == "explain-hang") return explain_hang_command(choices.folder);
@@ -308,6 +311,36 @@ void define_checkpoint(CLI::App& app, Choices& choices) {
       ->required();
 }
 
+void define_fuzz(CLI::App& app, Choices& choices) {
+  CLI::App& fuzz = *app.add_subcommand(
+      "fuzz",
+      "Run training programs that a grammar makes. Each trains sharded or replicated, and alone on one rank, and must "
+      "agree. A failing program is shrunk and written to a file.\n\nExamples:\n"
+      "  lockstep fuzz --seconds 300 --seed 7\n"
+      "  lockstep fuzz --seed 7 --program 1234          one program again\n"
+      "  lockstep fuzz --seed 7 --program 1234 --show   its text\n");
+  FuzzSettings& settings = choices.fuzz;
+  fuzz.add_option("--seed", settings.seed, "the same programs for the same seed, on every machine (1)");
+  fuzz.add_option("--seconds", settings.seconds, "start no further program after this time")
+      ->check(CLI::PositiveNumber);
+  fuzz.add_option("--programs", settings.programs, "number of programs (1000 without --seconds)")
+      ->check(CLI::Range(1, 100000000));
+  fuzz.add_option("--program", settings.program, "this program only, counted from 0");
+  fuzz.add_option("--jobs", settings.jobs, "programs at once (1.5 per core)")->check(CLI::Range(1, 256));
+  fuzz.add_option("--shrink", settings.most_runs, "runs that shrinking one program may take (300)")
+      ->check(CLI::Range(0, 100000));
+  fuzz.add_option("--failures", settings.most_failures, "stop after so many failing programs (5)")
+      ->check(CLI::Range(1, 1000000));
+  fuzz.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
+  fuzz.add_option("--peer", settings.peer, "a Python with PyTorch: run the programs there too, and compare the values")
+      ->type_name("PYTHON");
+  fuzz.add_option("--output", settings.output, "folder for the files of failing programs (fuzz)");
+  fuzz.add_option("--keep", settings.keeps,
+                  "write so many of the programs, those with the most pairs of features, instead of running them")
+      ->check(CLI::Range(1, 10000));
+  fuzz.add_flag("--show", settings.shows, "print the programs instead of running them");
+}
+
 void define_quality(CLI::App& app, Choices& choices) {
   CLI::App& bench = *app.add_subcommand("bench",
                                         "Measure collectives, training steps, launching, kernels and "
@@ -360,6 +393,7 @@ int run_app(int argc, char** argv) {
   define_results(app, choices);
   define_checkpoint(app, choices);
   define_quality(app, choices);
+  define_fuzz(app, choices);
   if (argc <= 1) {
     fmt::print("{}", app.help());
     return 2;

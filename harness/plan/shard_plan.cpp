@@ -161,6 +161,10 @@ void ShardPlan::reshard_after_forward(Group& group) {
   group.state = among_few ? State::sharded_post_forward : State::sharded;
 }
 
+std::vector<ModuleId> ShardPlan::modules_of_group(ModuleId module) const {
+  return has(module) ? groups_[number(module)].modules : std::vector<ModuleId>();
+}
+
 void ShardPlan::unshard(ModuleId module, bool async) {
   if (has(module)) all_gather(number(module), async);
 }

@@ -118,6 +118,9 @@ class ShardPlan {
   void set_forward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
   void set_backward_prefetch(ModuleId module, const std::vector<ModuleId>& next);
 
+  // The modules of the group of this module; none if it has no group.
+  std::vector<ModuleId> modules_of_group(ModuleId module) const;
+
   // ---- events of modules with a group ----
   // A call begins and ends; `recomputing`: during backward. Return whether backward must be reported at the inputs
   // (enter) or outputs (leave) of the call. A group of several modules needs the inputs of the first one entered and

@@ -196,6 +196,9 @@ Value DryRun::unshard(StepCall& call) {
   watch_.report_position();
   const bool async = call.boolean("async");
   const std::vector<plan::ModuleId> ids = refreshed_ids(call.modules("modules"));
+  // A group of several modules gathers the parameters of all of them.
+  for (const plan::ModuleId id : ids)
+    for (const plan::ModuleId member : planner_.shards().modules_of_group(id)) watch_.refresh(model_.module(member));
   for (const plan::ModuleId id : ids) planner_.shards().unshard(id, async);
   shards_.follow();
   if (!async) return Value();

@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""Runs programs of `lockstep fuzz --peer` on PyTorch and compares losses, gradients and parameters.
+
+    fuzz_torch.py FILE          one JSON line per program: {index, scenario, records}
+
+`lockstep fuzz` has shown that the ranks of a program train as one model alone (the name `alone` in the scenario), in bits where they are
+promised. Sharding, replication and tensor parallelism are defined to equal that plain model. So this interpreter of the scenario
+language runs the plain model only: the steps on `alone`, with the inputs of all ranks, on PyTorch's own modules, autograd, clipping and
+optimizers. Steps on `test` and `replicated` are left out, as are meshes, checkpoints and flags, which change no value. The seeds, and
+with them the initial weights and inputs, are those of the scenario.
+
+A number agrees if |a - b| <= 1e-3 |b| + 1e-3 max |b| over its tensor + 2e-5 max |b| over all tensors of the record. A program is left out if it computes or reduces in 16-bit
+types, where the order of roundings is not PyTorch's. Prints each disagreement and a summary; exit code 1 where programs disagree.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import sys
+from pathlib import Path
+
+import torch
+import torch.nn as nn
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import golden_torch_models as models  # noqa: E402
+
+
+class Expression(nn.Module):
+    """A model that the scenario defines: children, parameters and a forward expression of the input x."""
+
+    def __init__(self, definition: dict, dim: int):
+        super().__init__()
+        self.expression = compile(definition["forward"], "forward", "eval")
+        for name, build in definition["children"].items():
+            self.add_module(name, evaluate(build, {"dim": dim, "Linear": linear}))
+        for name, draw in definition.get("parameters", {}).items():
+            self.register_parameter(name, nn.Parameter(evaluate(draw, {"dim": dim})))
+
+    def forward(self, x):
+        return eval(self.expression, dict(FUNCTIONS), dict(self._modules) | dict(self._parameters) | {"x": x})
+
+
+def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:
+    return nn.Linear(rows, columns, bias=bias)
+
+
+def transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, dropout_p, weight_tying) -> nn.Module:
+    if dropout_p:
+        raise Unsupported("dropout within a Transformer")
+    return models.Transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, tied=weight_tying)
+
+
+class Unsupported(Exception):
+    """The program uses something that this interpreter leaves out."""
+
+
+FUNCTIONS = {
+    "__builtins__": {"len": len, "range": range, "zip": zip},
+    "none": None,
+    "true": True,
+    "false": False,
+    "relu": torch.relu,
+    "randn": torch.randn,
+    "rand": torch.rand,
+    "randint": torch.randint,
+    "sum": torch.sum,
+    "mean": torch.mean,
+    "Linear": linear,
+    "MLP": models.MLP,
+    "ReLU": nn.ReLU,
+    "GELU": nn.GELU,
+    "LayerNorm": nn.LayerNorm,
+    "RMSNorm": lambda dim: nn.RMSNorm(dim, eps=1e-6),  # PyTorch's default is that of the type
+    "Dropout": nn.Dropout,
+    "Sequential": nn.Sequential,
+    "Transformer": transformer,
+}
+
+
+def evaluate(expression, names: dict):
+    """The scenario's expressions of these programs are Python's, but for true, false and none."""
+    return expression if not isinstance(expression, str) else eval(expression, dict(FUNCTIONS), names)
+
+
+def matching(model: nn.Module, path: str) -> list[nn.Parameter]:
+    """The parameters below `alone.PATH.**`."""
+    below = path.split(".", 1)[1].removesuffix("**")
+    return [p for name, p in model.named_parameters() if name.startswith(below)]
+
+
+class Run:
+    """One program. The names `test` and `alone` are one model until the scenario copies it."""
+
+    def __init__(self, scenario: dict):
+        self.scenario = scenario
+        self.names: dict = {}
+        self.records: dict = {}
+        self.builders = {}
+        for name, definition in scenario.get("models", {}).items():
+            self.builders[name] = lambda dim, definition=definition: Expression(definition, dim)
+
+    def run(self) -> dict:
+        for step in self.scenario["steps"]:
+            verb = next(iter(step))
+            action = getattr(self, "verb_" + verb, None)
+            if action:
+                action(step[verb], step)
+        return self.records
+
+    @property
+    def model(self) -> nn.Module:
+        return self.names["model"]
+
+    def verb_seed(self, value, step):
+        if not isinstance(value, str):  # a seed per rank belongs to a step of the model under test
+            torch.manual_seed(value)
+
+    def verb_model(self, build, step):
+        self.names["model"] = evaluate(build, self.builders)
+
+    def verb_set_parameter(self, arguments, step):
+        """Ties a weight to another one; before the model is copied."""
+        owner, _, slot = arguments["parameter"].removeprefix("test.").rpartition(".")
+        setattr(self.model.get_submodule(owner), slot, self.model.get_parameter(arguments["to"].removeprefix("test.")))
+
+    def verb_set_requires_grad(self, arguments, step):
+        is_copied = "x_0" in self.names
+        if arguments["parameters"].startswith("alone." if is_copied else "test."):
+            for p in matching(self.model, arguments["parameters"]):
+                p.requires_grad_(arguments["to"])
+
+    def verb_optimizer(self, arguments, step):
+        if step["as"] != "alone_optimizer":
+            return
+        options = {key: evaluate(value, {}) for key, value in arguments.items() if key not in ("type", "model", "groups", "fused")}
+        groups = [{"params": list(self.model.parameters())}]
+        if "groups" in arguments:
+            own, rest = arguments["groups"]
+            path = re.fullmatch(r"parameters\(alone\.(.*)\)", own["parameters"])[1] + "."
+            named = list(self.model.named_parameters())
+            groups = [
+                {"params": [p for name, p in named if name.startswith(path)], "lr": float(own["lr"]), "weight_decay": float(own["weight_decay"])},
+                {"params": [p for name, p in named if not name.startswith(path)]},
+            ]
+        self.names["optimizer"] = getattr(torch.optim, arguments["type"])(groups, **options)
+
+    def verb_let(self, names, step):
+        for name, value in names.items():
+            if name.startswith("x_"):
+                self.names[name] = evaluate(value, {})
+
+    def verb_use(self, routine, step):
+        """The mean over the ranks of their gradients; microbatches of one round share a reduction."""
+        given = step["with"]
+        if "computes_in" in given or "reduces_in" in given:
+            raise Unsupported("16-bit types")
+        inputs, seeds = self.names[given["inputs"]], evaluate(given.get("seeds", "[]"), {})
+        is_mean = given.get("loss_kind") == "mean"
+        parameters = list(self.model.parameters())
+        total = [None if p.grad is None else p.grad.clone() for p in parameters]
+        losses = [[] for _ in inputs]
+        for rank, own in enumerate(inputs):
+            for p in parameters:
+                p.grad = None
+            for k, x in enumerate(own):
+                if seeds:
+                    torch.manual_seed(seeds[k] + rank)
+                y = self.model(x)
+                loss = (y * y).mean() if is_mean else ((y - 1) * (y - 1)).sum()
+                loss.backward()
+                losses[rank].append(loss.item())
+            for i, p in enumerate(parameters):
+                if p.grad is not None:
+                    part = p.grad / len(inputs)
+                    total[i] = part if total[i] is None else total[i] + part
+        for p, gradient in zip(parameters, total):
+            p.grad = gradient
+        self.names["losses"] = losses
+
+    def verb_clip_grad_norm(self, arguments, step):
+        if arguments["model"] == "alone":
+            norm = evaluate(arguments.get("norm", 2.0), {"inf": float("inf")})
+            nn.utils.clip_grad_norm_(self.model.parameters(), float(arguments["max_norm"]), norm_type=float(norm))
+
+    def verb_set_lr(self, arguments, step):
+        if arguments["optimizer"] == "alone_optimizer":
+            for group in self.names["optimizer"].param_groups:
+                group["lr"] = float(arguments["to"])
+
+    def verb_step(self, optimizer, step):
+        if optimizer == "alone_optimizer":
+            self.names["optimizer"].step()
+
+    def verb_zero_grad(self, of, step):
+        arguments = of if isinstance(of, dict) else {"of": of}
+        if arguments["of"] == "alone_optimizer":
+            self.names["optimizer"].zero_grad(set_to_none=arguments.get("set_to_none", True))
+
+    def verb_record(self, names, step):
+        """The names of records say what they hold: losses_0, gradients_0, parameters_0."""
+        for name in names:
+            kind = name.split("_")[0]
+            if kind == "losses":
+                self.records[name] = copy.deepcopy(self.names["losses"])
+            elif kind == "gradients":
+                self.records[name] = [p.grad.tolist() for p in self.model.parameters() if p.grad is not None]
+            else:
+                self.records[name] = [p.detach().tolist() for p in self.model.parameters()]
+
+
+def flat(value) -> list[float]:
+    return [number for item in value for number in flat(item)] if isinstance(value, list) else [float(value)]
+
+
+def difference(theirs, ours) -> str:
+    """Empty where two records agree."""
+    if len(theirs) != len(ours):
+        return f"{len(theirs)} tensors here, {len(ours)} in PyTorch"
+    largest_of_all = max(map(abs, flat(ours)), default=0.0)
+    for i, (a, b) in enumerate(zip(theirs, ours)):
+        a, b = flat(a), flat(b)
+        if len(a) != len(b):
+            return f"tensor {i} has {len(a)} elements here, {len(b)} in PyTorch"
+        largest = max(map(abs, b), default=0.0)
+        for x, y in zip(a, b):
+            if not abs(x - y) <= 1e-3 * abs(y) + 1e-3 * largest + 2e-5 * largest_of_all:
+                return f"tensor {i}: {x} here, {y} in PyTorch; the largest is {largest}"
+    return ""
+
+
+def disagreement(program: dict) -> str:
+    found = Run(program["scenario"]).run()
+    if not found:
+        return "nothing was recorded"
+    for name, ours in found.items():
+        text = difference(program["records"][name], ours)
+        if text:
+            return f"{name}: {text}"
+    return ""
+
+
+def main(arguments: list[str]) -> int:
+    if len(arguments) != 1:
+        print(__doc__)
+        return 2
+    torch.set_num_threads(1)
+    compared, different, left_out = 0, 0, {}
+    with open(arguments[0], encoding="utf-8") as file:
+        for line in file:
+            program = json.loads(line)
+            try:
+                text = disagreement(program)
+            except Unsupported as reason:
+                left_out[str(reason)] = left_out.get(str(reason), 0) + 1
+                continue
+            compared += 1
+            if text:
+                different += 1
+                print(f"DISAGREES  program {program['index']} with PyTorch: {text}")
+    reasons = ", ".join(f"{count} for {reason}" for reason, count in sorted(left_out.items()))
+    print(f"PyTorch {torch.__version__.split('+')[0]}: {compared} programs compared, {different} disagree; left out: {reasons or 'none'}")
+    return 1 if different or not compared else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

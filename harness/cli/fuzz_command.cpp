@@ -1,0 +1,264 @@
+#include "harness/cli/fuzz_command.hpp"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include <fmt/core.h>
+#include <nlohmann/json.hpp>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/core/defects.hpp"
+#include "engine/core/printable.hpp"
+#include "engine/core/resources.hpp"
+#include "harness/cli/interrupts.hpp"
+#include "harness/cli/machine.hpp"
+#include "harness/cli/run_cases.hpp"
+#include "harness/fuzz/corpus.hpp"
+#include "harness/fuzz/grammar.hpp"
+#include "harness/fuzz/judge.hpp"
+#include "harness/fuzz/render.hpp"
+#include "harness/fuzz/shrink.hpp"
+#include "harness/report/text.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+constexpr std::uint64_t batch_size = 64;
+
+// A program with the tree that derives it, its text and its case.
+struct Prepared {
+  std::uint64_t index = 0;
+  fuzz::Derivation tree;
+  fuzz::Program program;
+  nlohmann::ordered_json document;
+  std::string text;
+};
+
+std::string file_name_of(const fuzz::Program& program) {
+  return str("seed_", program.seed, "_program_", program.index, ".yaml");
+}
+
+// Runs a program to its end and returns its exit code, or 128 and the signal that ended it.
+int run_program(const std::vector<std::string>& command) {
+  std::fflush(nullptr);
+  std::vector<char*> arguments;
+  for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_t pid = 0;
+  if (const int error = ::posix_spawnp(&pid, arguments[0], nullptr, nullptr, arguments.data(), environ); error != 0)
+    throw resource_error(str("starting ", command[0]), error);
+  int status = 0;
+  while (::waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+}
+
+class Fuzzer {
+ public:
+  explicit Fuzzer(const FuzzSettings& settings)
+      : settings_(settings), library_(scenarios_folder()), start_(Clock::now()) {
+    options_.jobs = settings.jobs > 0 ? settings.jobs : default_jobs();
+    options_.order_check = settings.order_check;
+    if (!settings.defect.empty()) options_.repro_suffix = " --defect " + settings.defect;
+  }
+
+  // Writes the programs that bring the most pairs of features together.
+  int keep() {
+    std::vector<fuzz::Derivation> trees(static_cast<std::size_t>(settings_.programs > 0 ? settings_.programs : 1000));
+    for (std::size_t i = 0; i < trees.size(); ++i) fuzz::program_of(settings_.seed, i, trees[i]);
+    for (const std::size_t i : fuzz::with_most_pairs(trees, static_cast<std::size_t>(settings_.keeps))) {
+      const fuzz::Program program = fuzz::derive(settings_.seed, i, trees[i]);
+      const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(program);
+      write(file, fuzz::yaml_text(fuzz::scenario_of(program)));
+      fmt::print("{}\n", file.string());
+    }
+    return 0;
+  }
+
+  int run() {
+    std::uint64_t next = settings_.program.value_or(0);
+    const std::uint64_t end = settings_.program        ? next + 1
+                              : settings_.programs > 0 ? static_cast<std::uint64_t>(settings_.programs)
+                              : settings_.seconds > 0  ? UINT64_MAX
+                                                       : 1000;
+    while (next < end && !is_over()) {
+      const std::uint64_t batch_end = std::min(end, next + batch_size);
+      run_batch(next, batch_end);
+      next = batch_end;
+      if (interrupted()) return 130;
+    }
+    if (settings_.shows) return 0;
+    const int result = summarize();
+    return settings_.peer.empty() ? result : std::max(result, compare_with_peer());
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
+  bool is_over() const {
+    return (settings_.seconds > 0 && seconds() >= settings_.seconds) || num_disagreed_ >= settings_.most_failures;
+  }
+
+  // The case of a program; nothing if the language refuses it, which counts as a refusal.
+  std::optional<scenario::Case> case_of(const fuzz::Program& program, const std::string& text) {
+    try {
+      return scenario::expand(library_.load_text(text, file_name_of(program)), {}).at(0);
+    } catch (const scenario::ScenarioError& error) {
+      ++num_refused_;
+      ++refusals_[str("the language: ", error.what())];
+      return {};
+    }
+  }
+
+  void run_batch(std::uint64_t begin, std::uint64_t end) {
+    std::map<std::string, Prepared> prepared;  // by name of the scenario
+    std::vector<scenario::Case> cases;
+    for (std::uint64_t index = begin; index < end; ++index) {
+      Prepared one;
+      one.index = index;
+      one.program = fuzz::program_of(settings_.seed, index, one.tree);
+      one.document = fuzz::scenario_of(one.program, !settings_.peer.empty());
+      one.text = fuzz::yaml_text(one.document);
+      if (settings_.shows) {
+        fmt::print("{}", one.text);
+        continue;
+      }
+      ++num_run_;
+      const std::optional<scenario::Case> test_case = case_of(one.program, one.text);
+      if (!test_case) continue;
+      cases.push_back(*test_case);
+      prepared.emplace(test_case->scenario->name, std::move(one));
+    }
+    std::vector<verdict::CaseResult> failed;
+    const RunCasesOutcome outcome = run_cases(library_, cases, options_, [&](const verdict::CaseResult& row) {
+      if (row.status == verdict::Status::MISSING) return;
+      if (row.evidence.bits_required > 0) ++num_exact_;
+      const fuzz::Outcome result = fuzz::outcome_of(row);
+      if (result == fuzz::Outcome::refused) {
+        ++num_refused_;
+        const std::string kind = fuzz::kind_of_refusal(row);
+        if (refusals_[kind]++ == 0) first_refused_[kind] = prepared.at(row.scenario).index;
+      }
+      if (result == fuzz::Outcome::disagrees) failed.push_back(row);
+      if (result == fuzz::Outcome::agrees && !settings_.peer.empty()) add_for_peer(prepared.at(row.scenario), row);
+    });
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
+    if (interrupted()) return;
+    for (const verdict::CaseResult& row : failed)
+      if (num_disagreed_ < settings_.most_failures) report(prepared.at(row.scenario), row);
+  }
+
+  verdict::CaseResult run_one(const scenario::Case& test_case) {
+    RunCasesOptions one = options_;
+    one.jobs = 1;
+    const RunCasesOutcome outcome = run_cases(library_, {test_case}, one, [](const verdict::CaseResult&) {});
+    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
+    return outcome.results.at(0);
+  }
+
+  void report(const Prepared& failing, const verdict::CaseResult& row) {
+    ++num_disagreed_;
+    const std::string wanted = fuzz::signature_of(row);
+    std::string text = failing.text;
+    verdict::CaseResult last = row;
+    int num_runs = 0;
+    const fuzz::Derivation small = fuzz::shrink(failing.tree, settings_.most_runs, [&](fuzz::Derivation& candidate) {
+      if (interrupted()) return false;
+      const fuzz::Program program = fuzz::derive(settings_.seed, failing.index, candidate);
+      const std::string smaller = fuzz::yaml_text(fuzz::scenario_of(program));
+      const std::optional<scenario::Case> test_case = case_of(program, smaller);
+      ++num_runs;
+      if (!test_case) return false;
+      const verdict::CaseResult again = run_one(*test_case);
+      if (fuzz::signature_of(again) != wanted) return false;
+      text = smaller;
+      last = again;
+      return true;
+    });
+    const std::string repeat = str("lockstep fuzz --seed ", settings_.seed, " --program ", failing.index,
+                                   settings_.defect.empty() ? "" : " --defect " + settings_.defect);
+    const std::string message = last.failure ? last.failure->message : last.reason;
+    const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(failing.program);
+    write(file, str("# ", repeat, "\n# ", printable_line(str(wanted, ": ", message)), "\n", text));
+    fmt::print(
+        "DISAGREES  program {}: {}\n           {}\n           shrunk from {} to {} choices in {} runs: {}\n"
+        "           {}\n",
+        failing.index, wanted, printable_line(message), failing.tree.size(), small.size(), num_runs, file.string(),
+        repeat);
+    std::fflush(stdout);
+  }
+
+  static void write(const std::filesystem::path& path, const std::string& text) {
+    std::error_code ignored;
+    std::filesystem::create_directories(path.parent_path(), ignored);
+    std::ofstream file(path);
+    file << text << std::flush;
+    if (!file) throw Error(str("cannot write ", path.string()), "name a folder that can be written with --output");
+  }
+
+  // The values of the first rank; those of the others agree with them, because each computes them alone.
+  void add_for_peer(const Prepared& one, const verdict::CaseResult& row) {
+    nlohmann::ordered_json records;
+    for (const auto& [name, of_ranks] : row.records) records[name] = nlohmann::ordered_json::parse(of_ranks.at(0));
+    for_peer_ += nlohmann::ordered_json{{"index", one.index}, {"scenario", one.document}, {"records", records}}.dump();
+    for_peer_ += "\n";
+  }
+
+  // Runs ci/fuzz_torch.py once over all programs that agree here. It prints what differs.
+  int compare_with_peer() {
+    const std::filesystem::path script = std::filesystem::path(scenarios_folder()).parent_path() / "ci/fuzz_torch.py";
+    if (!std::filesystem::exists(script))
+      throw Error(str("--peer: there is no ", script.string()), "run in a checkout of the source");
+    const std::filesystem::path programs = std::filesystem::path(settings_.output) / "programs_for_peer.jsonl";
+    write(programs, for_peer_);
+    const int status = run_program({settings_.peer, script.string(), programs.string()});
+    std::error_code ignored;
+    if (status == 0) std::filesystem::remove(programs, ignored);
+    return status == 0 ? 0 : 1;
+  }
+
+  int summarize() {
+    const double share = num_run_ > 0 ? 100.0 * static_cast<double>(num_refused_) / static_cast<double>(num_run_) : 0.0;
+    for (const auto& [kind, count] : refusals_) {
+      const auto first = first_refused_.find(kind);
+      fmt::print("refused    {}{}: {}\n", report::plural(count, "program"),
+                 first == first_refused_.end() ? "" : str(", first ", first->second), printable_line(kind));
+    }
+    fmt::print(
+        "seed {}: {} in {:.1f} s ({:.1f} per second); {} with required bits, {} refused ({:.2f} %), {} disagree\n",
+        settings_.seed, report::plural(num_run_, "program"), seconds(),
+        static_cast<double>(num_run_) / std::max(seconds(), 1e-9), num_exact_, num_refused_, share, num_disagreed_);
+    return num_disagreed_ > 0 || share >= 2.0 ? 1 : 0;
+  }
+
+  const FuzzSettings& settings_;
+  scenario::Library library_;
+  RunCasesOptions options_;
+  Clock::time_point start_;
+  std::int64_t num_run_ = 0, num_refused_ = 0, num_exact_ = 0;
+  int num_disagreed_ = 0;
+  std::string for_peer_;  // JSON lines
+  std::map<std::string, std::int64_t> refusals_;
+  std::map<std::string, std::uint64_t> first_refused_;
+};
+
+}  // namespace
+
+int fuzz_command(const FuzzSettings& settings) {
+  catch_interrupts();
+  if (!settings.defect.empty()) arm_defect(defect_from_name(settings.defect));
+  Fuzzer fuzzer(settings);
+  return settings.keeps > 0 ? fuzzer.keep() : fuzzer.run();
+}
+
+}  // namespace lockstep::cli

@@ -1,0 +1,195 @@
+// Programs, their trees and their texts.
+#include <algorithm>
+#include <set>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/error.hpp"
+#include "harness/fuzz/corpus.hpp"
+#include "harness/fuzz/grammar.hpp"
+#include "harness/fuzz/judge.hpp"
+#include "harness/fuzz/render.hpp"
+#include "harness/fuzz/shrink.hpp"
+#include "harness/scenario/library.hpp"
+
+namespace lockstep::fuzz {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// The first numbers of splitmix64 with seed 1234567, as its author publishes them.
+TEST(Random, GivesTheNumbersOfSplitmix64) {
+  Random random(1234567);
+  EXPECT_EQ(random.next(), 6457827717110365317ull);
+  EXPECT_EQ(random.next(), 3203168211198807973ull);
+  EXPECT_EQ(random.next(), 9817491932198370423ull);
+}
+
+TEST(Chooser, TakesTheSimplestAlternativeWhereATreeSaysNothing) {
+  Derivation tree;
+  Chooser choose(tree);
+  EXPECT_EQ(choose.pick("kind", {1, 98, 1}), 0);
+  EXPECT_EQ(choose.number("width", 3, 9), 3);
+  EXPECT_FALSE(choose.chance("flag", 99));
+  EXPECT_EQ(choose.items("list", 2, 5).size(), 2u);
+  EXPECT_EQ(tree.size(), 2) << "the two items";
+}
+
+TEST(Chooser, RepeatsWhatItDrew) {
+  Derivation tree;
+  Random random(3);
+  Chooser drawn(tree, &random);
+  const int kind = drawn.pick("kind", {1, 1, 1, 1, 1, 1, 1, 1});
+  const auto width = drawn.number("width", 10, 1000);
+  const std::size_t length = drawn.items("list", 0, 50).size();
+  Chooser again(tree);
+  EXPECT_EQ(again.pick("kind", {1, 1, 1, 1, 1, 1, 1, 1}), kind);
+  EXPECT_EQ(again.number("width", 10, 1000), width);
+  EXPECT_EQ(again.items("list", 0, 50).size(), length);
+  EXPECT_EQ(again.pick("kind", {1, 1}), kind < 2 ? kind : 0) << "an alternative that is gone counts as the simplest";
+}
+
+TEST(Chooser, NeverPicksAnAlternativeWithoutWeight) {
+  Random random(11);
+  for (int i = 0; i < 200; ++i) {
+    Derivation tree;
+    EXPECT_EQ(Chooser(tree, &random).pick("kind", {0, 1, 0}), 1);
+  }
+}
+
+TEST(Grammar, TheSimplestProgramIsSmall) {
+  Derivation none;
+  const Program program = derive(1, 0, none);
+  EXPECT_TRUE(promises_bits(program));
+  const std::string text = yaml_text(scenario_of(program));
+  EXPECT_THAT(text, HasSubstr("Linear(4, 4)"));
+  EXPECT_THAT(text, HasSubstr("fully_shard: test\n"));
+  EXPECT_THAT(text, Not(HasSubstr("replicated")));
+  EXPECT_LT(std::count(text.begin(), text.end(), '\n'), 32);
+}
+
+TEST(Grammar, ATreeDerivesItsProgramAgain) {
+  for (std::uint64_t index = 0; index < 300; ++index) {
+    Derivation tree;
+    const std::string text = yaml_text(scenario_of(program_of(5, index, tree)));
+    const int size = tree.size();
+    EXPECT_EQ(yaml_text(scenario_of(derive(5, index, tree))), text) << "program " << index;
+    EXPECT_EQ(tree.size(), size);
+    Derivation other;
+    EXPECT_EQ(yaml_text(scenario_of(program_of(5, index, other))), text) << "program " << index;
+  }
+}
+
+TEST(Grammar, ProgramsDiffer) {
+  std::set<std::string> texts;
+  for (std::uint64_t index = 0; index < 300; ++index) {
+    Derivation tree;
+    Program program = program_of(5, index, tree);
+    program.index = 0;
+    program.value_seed = 1;
+    texts.insert(yaml_text(scenario_of(program)));
+  }
+  EXPECT_GT(texts.size(), 290u);
+}
+
+TEST(Grammar, TheLanguageAcceptsEveryProgram) {
+  scenario::Library library(std::string(LOCKSTEP_SOURCE_DIR) + "/scenarios");
+  for (std::uint64_t index = 0; index < 300; ++index) {
+    Derivation tree;
+    const Program program = program_of(6, index, tree);
+    for (const bool for_peer : {false, true}) {
+      const std::string text = yaml_text(scenario_of(program, for_peer));
+      EXPECT_NO_THROW(library.load_text(text, "program.yaml")) << text;
+    }
+  }
+}
+
+// The choices of the other blocks stay when a block is removed.
+TEST(Shrink, RemovesBlocksWithTheirChoices) {
+  Derivation tree;
+  const Program whole = program_of(1, 498, tree);
+  const auto has_mlp = [](const Program& program) {
+    for (const Unit& unit : program.model.units)
+      if (unit.type == "MLP") return true;
+    return false;
+  };
+  ASSERT_GT(whole.model.units.size(), 1u);
+  std::uint64_t index = 0;
+  Program found = whole;
+  while (!has_mlp(found) || found.model.build.find(", ") == std::string::npos) {
+    tree = {};
+    found = program_of(2, index++, tree);
+  }
+  int num_runs = 0;
+  Derivation small = shrink(tree, 300, [&](Derivation& candidate) {
+    ++num_runs;
+    return has_mlp(derive(2, index - 1, candidate));
+  });
+  const Program program = derive(2, index - 1, small);
+  EXPECT_EQ(program.model.build, "Sequential(MLP(4, mult=2))");
+  EXPECT_EQ(program.steps.size(), 1u);
+  EXPECT_LE(small.size(), 3) << "the block and its kind, and the step";
+  EXPECT_LE(num_runs, 300);
+}
+
+TEST(Shrink, KeepsTwoChoicesThatFailTogether) {
+  std::uint64_t index = 0;
+  Derivation tree;
+  const auto fails = [](const Program& program) {
+    return !program.checkpoints.empty() && program.optimizer.type == "AdamW" && program.steps.size() > 1;
+  };
+  while (!fails(program_of(4, index, tree = {}))) ++index;
+  Derivation small = shrink(tree, 400, [&](Derivation& candidate) { return fails(derive(4, index, candidate)); });
+  const Program program = derive(4, index, small);
+  EXPECT_EQ(program.checkpoints.size(), 1u);
+  EXPECT_EQ(program.optimizer.type, "AdamW");
+  EXPECT_EQ(program.steps.size(), 2u);
+  EXPECT_EQ(program.steps[0].microbatches.size(), 1u);
+  EXPECT_EQ(program.launch, "thread");
+}
+
+TEST(Shrink, StopsAfterItsRuns) {
+  Derivation tree;
+  program_of(4, 1, tree);
+  int num_runs = 0;
+  const Derivation same = shrink(tree, 7, [&](Derivation&) { return ++num_runs, false; });
+  EXPECT_EQ(num_runs, 7);
+  EXPECT_EQ(same.size(), tree.size());
+}
+
+TEST(Corpus, KeepsTheTreesWithNewPairs) {
+  std::vector<Derivation> trees(3);
+  trees[0].fields["a"].value = 1;
+  trees[0].fields["b"].value = 1;
+  trees[1] = trees[0];
+  trees[2] = trees[0];
+  trees[2].fields["c"].value = 1;
+  EXPECT_THAT(with_most_pairs(trees, 3), ElementsAre(2)) << "its pairs contain those of the others";
+  trees[1].fields["d"].value = 2;
+  EXPECT_THAT(with_most_pairs(trees, 3), ElementsAre(1, 2));
+}
+
+TEST(Judge, ARefusalIsAnErrorWhileTheProgramIsBuilt) {
+  verdict::CaseResult row;
+  row.status = verdict::Status::PASS;
+  EXPECT_EQ(outcome_of(row), Outcome::agrees);
+  row.status = verdict::Status::FAIL;
+  row.failure.emplace();
+  row.failure->check = "fully_shard";
+  row.failure->message = "fully_shard: `test.3` has 12 rows";
+  EXPECT_EQ(outcome_of(row), Outcome::refused);
+  EXPECT_EQ(kind_of_refusal(row), "fully_shard: fully_shard: ` has N rows");
+  row.failure->check = "backward";
+  EXPECT_EQ(outcome_of(row), Outcome::disagrees);
+  EXPECT_EQ(signature_of(row), "FAIL backward");
+  row.status = verdict::Status::HANG;
+  row.failure->check = "fully_shard";
+  EXPECT_EQ(outcome_of(row), Outcome::disagrees) << "a hang is never a refusal";
+}
+
+}  // namespace
+}  // namespace lockstep::fuzz

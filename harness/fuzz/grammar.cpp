@@ -1,0 +1,94 @@
+#include "harness/fuzz/grammar.hpp"
+
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+
+namespace lockstep::fuzz {
+
+namespace {
+
+Optimizer derive_optimizer(Chooser choose, const Program& program) {
+  Optimizer optimizer;
+  const int type = choose.pick("type", {35, 35, 30});
+  optimizer.type = type == 1 ? "Adam" : type == 2 ? "AdamW" : "SGD";
+  // A sum of squares has large gradients, with which a large learning rate ends in infinities.
+  if (!program.means && type == 0) optimizer.lr = "0.002";
+  if (choose.chance("larger lr", 30)) optimizer.lr = program.means || type > 0 ? "0.02" : "0.004";
+  if (type == 0 && choose.chance("momentum", 50)) optimizer.momentum = "0.9";
+  if (choose.chance("weight decay", 30)) optimizer.weight_decay = "0.1";
+  if (type > 0 && choose.chance("betas", 25)) optimizer.betas = "[0.8, 0.9]";
+  if (choose.chance("fused", 20)) optimizer.fused = true;
+  const Parallel& parallel = program.parallel;
+  const bool has_names = parallel.api != Api::flat_shard || parallel.use_orig_params;
+  if (has_names && program.model.blocks.size() > 1 && choose.chance("groups", 20))
+    optimizer.own_group = program.model.blocks[static_cast<std::size_t>(
+        choose.number("own", 0, static_cast<std::int64_t>(program.model.blocks.size()) - 1))];
+  return optimizer;
+}
+
+// A checkpoint inside another is left out: the outer one recomputes the inner one already.
+void derive_checkpoints(const DerivedModel& derived, Program& program) {
+  for (std::size_t i = 0; i < derived.model.units.size(); ++i) {
+    const Unit& unit = derived.model.units[i];
+    Chooser of_unit = derived.of_units[i];
+    bool is_inside = false;
+    for (const auto& [outer, form] : program.checkpoints) is_inside |= unit.path.starts_with(outer + ".");
+    if (!unit.may_recompute || is_inside || !of_unit.chance("checkpoint", 14)) continue;
+    program.checkpoints.emplace_back(unit.path, of_unit.chance("wrapper", 40) ? "wrapper" : "composable");
+  }
+}
+
+// Children that are frozen from the beginning; at least one child that is used stays trainable.
+void derive_frozen(Chooser choose, Program& program) {
+  const Parallel& parallel = program.parallel;
+  if (parallel.api == Api::flat_shard || program.model.blocks.size() < 2 || program.model.has_unused) return;
+  if (!choose.chance("some", 12)) return;
+  const auto count = static_cast<std::int64_t>(program.model.blocks.size());
+  program.frozen = {program.model.blocks[static_cast<std::size_t>(choose.number("which", 0, count - 1))]};
+}
+
+Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
+  Program program;
+  program.seed = seed;
+  program.index = index;
+  const Api api = static_cast<Api>(choose.pick("api", {56, 16, 16, 12}));
+  constexpr int sizes[] = {2, 4, 3, 1, 6};
+  program.world_size = sizes[choose.pick("world size", {44, 32, 18, 2, 4})];
+  if (choose.chance("processes", 50)) program.launch = "process";
+  if (choose.chance("sim", 35)) program.device = "sim";
+  const int axis_size = program.world_size % 2 == 0 && program.world_size > 2 ? 2 : program.world_size;
+  const DerivedModel model = derive_model(choose.in("model"), api == Api::tensor_parallel, axis_size);
+  program.model = model.model;
+  program.parallel = derive_parallel(choose.in("parallel"), api, program.world_size, model);
+  if (program.model.has_unused && api == Api::flat_shard) {
+    // A unit gives zeros to a parameter without a gradient, and the plain model gives none.
+    program.parallel = derive_parallel(choose.in("parallel"), Api::fully_shard, program.world_size, model);
+  }
+  derive_checkpoints(model, program);
+  derive_frozen(choose.in("frozen"), program);
+  program.means = choose.chance("means", 30);
+  program.optimizer = derive_optimizer(choose.in("optimizer"), program);
+  program.beside_replicated = api != Api::tensor_parallel && program.parallel.param.empty() &&
+                              program.parallel.reduce.empty() && choose.chance("beside replicated", 35);
+  program.value_seed = static_cast<int>(choose.number("values", 1, 1000));
+  program.steps = derive_steps(choose.in("steps"), program);
+  return program;
+}
+
+}  // namespace
+
+Program program_of(std::uint64_t seed, std::uint64_t index, Derivation& tree) {
+  Random random(program_seed(seed, index));
+  Program program = derived(seed, index, Chooser(tree, &random));
+  tree.drop_unused();
+  return program;
+}
+
+Program derive(std::uint64_t seed, std::uint64_t index, Derivation& tree) {
+  Program program = derived(seed, index, Chooser(tree));
+  tree.drop_unused();
+  return program;
+}
+
+}  // namespace lockstep::fuzz

@@ -1,0 +1,230 @@
+// Models: a Sequential of blocks of small and odd widths, or a Transformer.
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "engine/core/error.hpp"
+#include "harness/fuzz/grammar.hpp"
+
+namespace lockstep::fuzz {
+
+namespace {
+
+constexpr std::array<int, 6> widths{4, 3, 2, 5, 8, 7};
+
+// The kinds of blocks; the values of the choice `kind`.
+enum Kind {
+  linear,
+  without_bias,
+  relu,
+  gelu,
+  mlp,
+  layer_norm,
+  rms_norm,
+  residual,
+  twice,
+  scaled,
+  spare,
+  fan,
+  nested,
+  tied,
+  dropout
+};
+
+// Builds a Sequential block by block and follows the width.
+class Blocks {
+ public:
+  explicit Blocks(bool tensor_parallel, int axis_size) : tensor_parallel_(tensor_parallel), axis_size_(axis_size) {}
+
+  void add(Chooser choose) {
+    const auto kind =
+        static_cast<Kind>(choose.pick("kind", {14, 6, 8, 5, 10, 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8,
+                                               tensor_parallel_ ? 0 : 4, tensor_parallel_ ? 0 : 3}));
+    const std::string path = std::to_string(count_++);
+    block_ = choose;
+    switch (kind) {
+      case linear:
+        return add_linear(choose, path, true);
+      case without_bias:
+        return add_linear(choose, path, false);
+      case relu:
+        return add_plain("ReLU()");
+      case gelu:
+        return add_plain("GELU()");
+      case dropout:
+        model_.draws = true;
+        return add_plain("Dropout(0.25)");
+      case layer_norm:
+        return add_block(path, str("LayerNorm(", width_, ")"), "LayerNorm");
+      case rms_norm:
+        return add_block(path, str("RMSNorm(", width_, ")"), "RMSNorm");
+      case mlp:
+        return add_mlp(choose, path);
+      case nested:
+        return add_nested(path);
+      case residual:
+        return add_defined(path, "Residual", {"inner"});
+      case twice:
+        return add_defined(path, "Twice", {"inner"});
+      case scaled:
+        return add_defined(path, "Scaled", {"inner"});
+      case spare:
+        return add_spare(path);
+      case fan:
+        return add_defined(path, "Fan", {"left", "right"});
+      case tied:
+        return add_tied(path);
+    }
+  }
+
+  void add_only_linear(Chooser choose) {
+    block_ = choose;
+    add_linear(choose, std::to_string(count_++), true);
+  }
+
+  DerivedModel finish(const std::string& rows_and_more, int input_width) {
+    model_.build = str("Sequential(", parts_, ")");
+    model_.input = str("randn(", rows_and_more, ", ", input_width, ")");
+    return {std::move(model_), std::move(of_units_)};
+  }
+  int width() const { return width_; }
+  void start_with(int width) { width_ = width; }
+  bool has_parameters() const { return !model_.blocks.empty(); }
+
+ private:
+  void add_plain(const std::string& build) { parts_ += (parts_.empty() ? "" : ", ") + build; }
+
+  void add_unit(const std::string& path, const std::string& type, int rows = 0, int columns = 0) {
+    model_.units.push_back({.path = path, .type = type, .rows = rows, .columns = columns});
+    of_units_.push_back(block_->in("unit" + path.substr(std::min(path.find('.'), path.size()))));
+  }
+
+  void add_block(const std::string& path, const std::string& build, const std::string& type) {
+    add_plain(build);
+    add_unit(path, type);
+    model_.blocks.push_back(path);
+    model_.units.back().may_recompute = true;
+  }
+
+  void add_linear(Chooser choose, const std::string& path, bool bias) {
+    const int out = widths[static_cast<std::size_t>(choose.number("width", 0, widths.size() - 1))];
+    add_block(path, str("Linear(", width_, ", ", out, bias ? ")" : ", bias=false)"), "Linear");
+    model_.units.back().rows = out;
+    model_.units.back().columns = width_;
+    if (tensor_parallel_ && choose.chance("styled", 60))
+      model_.styles.emplace_back(path,
+                                 out % axis_size_ == 0 ? "colwise(output=replicate())" : "rowwise(input=replicate())");
+    width_ = out;
+  }
+
+  void add_mlp(Chooser choose, const std::string& path) {
+    const auto mult = choose.number("mult", 2, 3);
+    add_block(path, str("MLP(", width_, ", mult=", mult, ")"), "MLP");
+    const int hidden = width_ * static_cast<int>(mult);
+    add_unit(path + ".in_proj", "Linear", hidden, width_);
+    add_unit(path + ".out_proj", "Linear", width_, hidden);
+    if (tensor_parallel_) add_pair(path + ".in_proj", path + ".out_proj", hidden);
+  }
+
+  void add_nested(const std::string& path) {
+    add_block(path, str("Sequential(Linear(", width_, ", 6), ReLU(), Linear(6, ", width_, "))"), "Sequential");
+    add_unit(path + ".0", "Linear", 6, width_);
+    model_.units.back().may_recompute = true;
+    add_unit(path + ".2", "Linear", width_, 6);
+    if (tensor_parallel_) add_pair(path + ".0", path + ".2", 6);
+  }
+
+  // Columns of the first Linear and rows of the second: one all-reduce for both.
+  void add_pair(const std::string& first, const std::string& second, int hidden) {
+    const std::string keep = hidden % axis_size_ == 0 ? "" : "keep_sharded=true";
+    model_.styles.emplace_back(first, str("colwise(", keep, ")"));
+    model_.styles.emplace_back(second, "rowwise()");
+  }
+
+  void define(const std::string& name) {
+    for (const std::string& each : model_.definitions)
+      if (each == name) return;
+    model_.definitions.push_back(name);
+  }
+
+  void add_defined(const std::string& path, const std::string& type, const std::vector<std::string>& children) {
+    define(type);
+    add_block(path, str(type, "(", width_, ")"), type);
+    for (const std::string& child : children) {
+      add_unit(path + "." + child, "Linear", width_, width_);
+      if (tensor_parallel_ && width_ % axis_size_ == 0)
+        model_.styles.emplace_back(path + "." + child, "colwise(output=replicate())");
+    }
+  }
+
+  void add_spare(const std::string& path) {
+    add_defined(path, "Spare", {"inner", "unused"});
+    model_.units.back().is_used = false;
+    model_.has_unused = true;
+  }
+
+  void add_tied(const std::string& path) {
+    define("Tied");
+    add_block(path, str("Tied(", width_, ")"), "Tied");
+    for (const char* child : {".first", ".second"}) {
+      add_unit(path + child, "Linear", width_, width_);
+      model_.units.back().may_be_group = false;
+    }
+    model_.ties.emplace_back(path + ".second.weight", path + ".first.weight");
+  }
+
+  bool tensor_parallel_;
+  int axis_size_;
+  int width_ = 4, count_ = 0;
+  std::string parts_;
+  Model model_;
+  std::vector<Chooser> of_units_;
+  std::optional<Chooser> block_;  // of the block that is added
+};
+
+DerivedModel transformer(Chooser choose) {
+  DerivedModel derived;
+  Model& model = derived.model;
+  const bool tied = choose.chance("tied", 40), drops = choose.chance("dropout", 20);
+  const int heads = static_cast<int>(choose.number("heads", 1, 3));
+  const int dim = heads * 4;
+  model.draws = drops;
+  const auto add = [&](const std::string& path, const std::string& type, Chooser of_unit) -> Unit& {
+    derived.of_units.push_back(of_unit);
+    return model.units.emplace_back(Unit{.path = path, .type = type});
+  };
+  std::vector<Chooser> layers = choose.items("layers", 1, 3);
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const std::string path = str("layers.", i);
+    add(path, "TransformerBlock", layers[i].in("unit")).may_recompute = true;
+    add(path + ".attention", "Attention", layers[i].in("attention"));
+    add(path + ".feed_forward", "FeedForward", layers[i].in("feed forward")).may_recompute = true;
+    add(path + ".ffn_norm", "LayerNorm", layers[i].in("norm"));
+    model.blocks.push_back(path);
+  }
+  add("norm", "LayerNorm", choose.in("norm"));
+  add("pos_embeddings", "Embedding", choose.in("positions"));
+  add("tok_embeddings", "Embedding", choose.in("tokens")).may_be_group = !tied;
+  add("output", "Linear", choose.in("output")).may_be_group = !tied;
+  model.build =
+      str("Transformer(n_layers=", layers.size(), ", vocab_size=5, max_seq_len=6, dim=", dim, ", n_heads=", heads,
+          ", dropout_p=", drops ? "0.1" : "0", ", weight_tying=", tied ? "true" : "false", ")");
+  model.input = "randint(0, 5, [rows, 6])";
+  return derived;
+}
+
+}  // namespace
+
+DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size) {
+  if (!tensor_parallel && choose.chance("transformer", 12)) return transformer(choose);
+  Blocks blocks(tensor_parallel, axis_size);
+  const int width = widths[static_cast<std::size_t>(choose.number("width", 0, widths.size() - 1))];
+  blocks.start_with(width);
+  for (Chooser& block : choose.items("blocks", 1, 5)) blocks.add(block);
+  if (!blocks.has_parameters()) {
+    blocks.add_only_linear(choose.in("only block"));
+  }
+  return blocks.finish(choose.chance("sequences", 15) ? "rows, 3" : "rows", width);
+}
+
+}  // namespace lockstep::fuzz

@@ -1,0 +1,119 @@
+// A training program as the grammar derives it: a model, the parallel APIs on it, an optimizer and the steps of the
+// training. render.hpp writes it as a scenario. Every value is valid by construction: the grammar knows which features
+// go together.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace lockstep::fuzz {
+
+// A module with parameters, by its path below the model. A module inside another comes before it.
+struct Unit {
+  std::string path;
+  std::string type;            // as unit_types of flat_shard names it
+  bool may_be_group = true;    // false: one of its parameters is shared with another module
+  bool may_recompute = false;  // an activation checkpoint may wrap it
+  bool is_used = true;         // false: forward never calls it
+  int rows = 0, columns = 0;   // of its own weight, if it is a Linear
+};
+
+struct Model {
+  std::string build;                     // "Sequential(Linear(4, 5), ReLU())"
+  std::vector<std::string> definitions;  // models that the scenario defines (render.cpp has their text)
+  std::vector<Unit> units;
+  std::vector<std::string> blocks;                          // children with parameters, by path
+  std::vector<std::pair<std::string, std::string>> ties;    // parameter, the parameter that it becomes
+  std::vector<std::pair<std::string, std::string>> styles;  // path, style: what tensor parallelism does to it
+  std::string input;                                        // one microbatch, as an expression of `rows`
+  bool draws = false;                                       // its forward draws random numbers
+  bool has_unused = false;                                  // a parameter that gets no gradient
+};
+
+enum class Api { fully_shard, replicate, flat_shard, tensor_parallel };
+
+// One call of fully_shard.
+struct Group {
+  std::vector<std::string> modules;  // "" is the model itself
+  std::string reshard;               // the argument reshard_after_forward; empty: not given
+  bool other_dim = false;            // shards dim 1 of its Linear's weight
+};
+
+struct Prefetch {
+  std::string module, ahead;
+  bool in_backward = false;
+};
+
+struct Parallel {
+  Api api = Api::fully_shard;
+  std::string shape;   // of the mesh, "[2, 2]"; empty: no mesh is made
+  std::string names;   // of its axes, "[replicate, shard]"
+  int data_ranks = 1;  // ranks with inputs of their own
+  int neighbours = 0;  // ranks whose gradients are summed first; 0: all at once
+  bool only_tensor_parallel = false;
+  // fully_shard
+  std::vector<Group> groups;
+  bool root_is_replicated = false;
+  std::string offload;        // empty: none
+  std::string param, reduce;  // element types of mixed precision; empty: not given
+  std::vector<Prefetch> prefetches;
+  // replicate
+  std::vector<std::string> replicated;  // modules
+  std::string bucket_cap;
+  bool bucket_view = false;
+  // flat_shard
+  std::string strategy;
+  std::vector<std::string> unit_types;
+  bool use_orig_params = true;
+  std::string backward_prefetch;
+  bool forward_prefetch = false;
+};
+
+struct Optimizer {
+  std::string type = "SGD";
+  std::string lr = "0.01", momentum, weight_decay, betas, eps;
+  bool fused = false;
+  std::string own_group;  // a child of the model whose parameters have options of their own; empty: none
+};
+
+struct Microbatch {
+  bool sync = true;
+  bool reshards = true;           // after backward
+  bool last_backward = true;      // is_last_backward
+  bool all_reduces = true;        // requires_all_reduce
+  std::string resharded_between;  // a module that is resharded between forward and backward; empty: none
+};
+
+enum class Clear { to_none, to_zeros, not_at_all };
+
+struct Step {
+  std::vector<Microbatch> microbatches{Microbatch{}};
+  int rows = 2;
+  bool evaluates = false;       // the model runs without a graph before the step
+  bool evaluates_late = false;  // and between the backward and the update
+  std::string frozen, thawed;   // children of the model, before the step; empty: none
+  std::string unsharded;        // a module that `unshard` gathers before the step; empty: none
+  bool unshards_async = false;
+  std::string max_norm, norm;    // of clipping; empty: none
+  std::string lr;                // set_lr before the step; empty: none
+  Clear clear = Clear::to_none;  // after the step
+};
+
+struct Program {
+  std::uint64_t seed = 0, index = 0;
+  int world_size = 2;
+  std::string launch = "thread", device = "cpu";
+  Model model;
+  Parallel parallel;
+  std::vector<std::pair<std::string, std::string>> checkpoints;  // module, form
+  std::vector<std::string> frozen;                               // children of the model, from the beginning
+  Optimizer optimizer;
+  bool beside_replicated = false;  // a replicated copy trains along
+  bool means = false;              // the loss is a mean, not a sum
+  int value_seed = 1;
+  std::vector<Step> steps;
+};
+
+}  // namespace lockstep::fuzz
