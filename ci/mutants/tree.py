@@ -3,7 +3,7 @@
     tree = Tree(root, root / "build-mutants")
     mutants = tree.build(folders, jobs)        # compiles; a mutant that does not compile is left out
 
-Files of the folder: source/ (the copy), build/ (of CMake), points.json (cache of the points), numbers.json (the first number
+Files of the folder: source/ (the copy), source/build/ (of CMake), flags.cmake (of mutated sources), points.json (cache of the points), numbers.json (the first number
 of each source, kept so that a change of one source renumbers no other), dropped.json (mutants that do not compile).
 """
 
@@ -28,10 +28,9 @@ from rewrite import Rewritten, rewrite
 
 HERE = Path(__file__).resolve().parent
 SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/core/mutants_switch.cpp"}
-CONFIGURE = [
-    "-G", "Ninja", "-DCMAKE_BUILD_TYPE=RelWithDebInfo", "-DCMAKE_CXX_FLAGS_RELWITHDEBINFO=-O1 -DNDEBUG",
-    "-DCMAKE_CXX_FLAGS=-w -Wno-narrowing", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON",
-]  # fmt: skip
+# The configuration of the preset release, so that a compiler cache has what is not mutated.
+CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
+MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^(/[^:\n]+):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 
@@ -83,7 +82,7 @@ def _points_of(job: tuple[str, list[str]]) -> list[dict]:
 class Tree:
     def __init__(self, root: Path, folder: Path):
         self.root, self.folder = root, folder
-        self.source, self.binary = folder / "source", folder / "build"
+        self.source, self.binary = folder / "source", folder / "source" / "build"
         self.dropped: set[str] = set(read_json(folder / "dropped.json", []))
         self.points: dict[str, list[Point]] = {}
         self.mutants: dict[str, list[Mutant]] = {}
@@ -113,13 +112,19 @@ class Tree:
             write_if_changed(self.source / path, (HERE / own).read_bytes())
         known = {*files, *SWITCH.values()}
         for path in self.source.rglob("*"):
-            if path.is_file() and str(path.relative_to(self.source)) not in known:
+            stale = path.is_file() and not path.is_relative_to(self.binary)
+            if stale and str(path.relative_to(self.source)) not in known:
                 path.unlink()
 
-    def configure(self) -> None:
+    def configure(self, mutated: list[str]) -> None:
+        flags = self.folder / "flags.cmake"
+        sources = "".join(f'  "{self.source / file}"\n' for file in mutated)
+        text = f'set_source_files_properties(\n{sources}  PROPERTIES COMPILE_OPTIONS "{MUTATED_FLAGS}")\n'
+        write_if_changed(flags, text.encode())
         if (self.binary / "build.ninja").exists():
             return
-        result = subprocess.run(["cmake", "-S", self.source, "-B", self.binary, *CONFIGURE], capture_output=True, text=True)
+        command = ["cmake", "-S", self.source, "-B", self.binary, *CONFIGURE, f"-DCMAKE_PROJECT_INCLUDE={flags}"]
+        result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode != 0:
             sys.exit(f"mutants: cmake failed\n{result.stdout}{result.stderr}")
 
@@ -194,7 +199,7 @@ class Tree:
         for file in mutated:
             if not (self.source / file).exists():
                 write_if_changed(self.source / file, (self.root / file).read_bytes())
-        self.configure()
+        self.configure(mutated)
         self.find(mutated, jobs)
         self.number()
         written = {file: self.write(file) for file in self.points}
