@@ -39,6 +39,8 @@ def arguments() -> argparse.Namespace:
                         help="of scenarios, and of unit tests, that one mutant gets (%(default)s)")  # fmt: skip
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that scenarios must catch (%(default)s)")
+    parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
+                        help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -63,7 +65,7 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
 
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[tuple[object, Coverage]]:
     size = max(one.number for own in tree.mutants.values() for one in own) + 1
-    scenarios = execute.Scenarios(tree.binary / "bin" / "lockstep", tree.folder / "run", options.jobs)
+    scenarios = execute.Scenarios(tree.binary / "bin" / "lockstep", tree.folder / "run", options.jobs, options.scenarios)
     stages: list[tuple[object, Coverage]] = [(scenarios, None)]
     if not options.no_unit_tests:
         programs = [tree.binary / "tests" / target for target in test_targets(folders)]

@@ -18,6 +18,7 @@ class Coverage:
         self.path, self.digest, self.size = path, digest, size
         self.seconds: dict[str, float] = {}
         self.reached: dict[str, int] = {}  # bit N: the point of mutant N
+        self.asked: set[str] = set()  # the names that may judge
         self.failing: dict[str, str] = {}  # without a mutant: they judge none
         known = json.loads(path.read_text()) if path.is_file() else {}
         if known.get("digest") == digest:
@@ -25,7 +26,8 @@ class Coverage:
             self.reached = {name: int(bits, 16) for name, bits in known["reached"].items()}
 
     def record(self, tests, say=print) -> "Coverage":
-        names = [name for name in tests.names() if name not in self.reached]
+        self.asked = set(tests.names())
+        names = sorted(self.asked - self.reached.keys())
         began = time.monotonic()
         for name in names:
             self._record_one(tests, name)
@@ -55,7 +57,7 @@ class Coverage:
 
     def of(self, number: int) -> list[str]:
         bit = 1 << number
-        names = [name for name, reached in self.reached.items() if reached & bit and name not in self.failing]
+        names = [name for name in self.asked if self.reached[name] & bit and name not in self.failing]
         return sorted(names, key=lambda name: (self.seconds[name], name))
 
     def batches(self, number: int, first: float = 1.5, growth: float = 3) -> list[list[str]]:

@@ -78,12 +78,12 @@ class Scenarios:
 
     what = "scenario"
 
-    def __init__(self, program: Path, folder: Path, jobs: int):
-        self.program, self.folder, self.jobs = program, folder, jobs
+    def __init__(self, program: Path, folder: Path, jobs: int, selection: list[str] = ()):
+        self.program, self.folder, self.jobs, self.selection = program, folder, jobs, selection
         folder.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        listed = subprocess.run([self.program, "list", "--json"], capture_output=True, text=True, check=True).stdout
+        listed = subprocess.run([self.program, "list", "--json", *self.selection], capture_output=True, text=True, check=True).stdout
         return sorted(row["scenario"] for row in _rows(listed))
 
     def run(self, names: list[str], environment: dict[str, str], limit: float) -> Catch | None:
