@@ -17,6 +17,7 @@
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/kill_matrix.hpp"
 #include "harness/cli/machine.hpp"
+#include "harness/cli/mutate.hpp"
 #include "harness/cli/plan_command.hpp"
 #include "harness/cli/run_command.hpp"
 #include "harness/cli/standard_streams.hpp"
@@ -126,6 +127,21 @@ int kill_matrix_command(const Choices& choices) {
   return kill_matrix(library, cases, options);
 }
 
+int mutate_command(const Choices& choices) {
+  catch_interrupts();
+  scenario::Library library(scenarios_folder());
+  const std::vector<scenario::Case> cases = cases_of(library, choices.run);
+  MutateOptions options;
+  options.expand = choices.run.expand;
+  options.expand.shard.reset();  // of all cases, which are no longer all
+  options.expand.tags.clear();
+  options.results_file = choices.run.results;
+  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : default_jobs();
+  options.run.order_check = choices.run.order_check;
+  options.run.collective_deadline = choices.run.collective_deadline;
+  return mutate(library, cases, options);
+}
+
 PlanSettings plan_settings(const Choices& choices) {
   return {choices.name, choices.run.expand, choices.rank, choices.machine, choices.format == "json"};
 }
@@ -152,6 +168,7 @@ int dispatch(const std::string& command, Choices& choices) {
   if (command == "bench") return bench(choices.bench);
   if (command == "defects") return defects_command(choices.json);
   if (command == "kill-matrix") return kill_matrix_command(choices);
+  if (command == "mutate") return mutate_command(choices);
   if (command == "explain-hang") return explain_hang_command(choices.folder);
   if (command == "checkpoint show") return checkpoint_show_command(choices.folder);
   if (command == "checkpoint verify") return checkpoint_verify_command(choices.folder);
@@ -336,6 +353,14 @@ void define_quality(CLI::App& app, Choices& choices) {
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
   matrix.add_flag("--all", choices.all, "run every case under every defect, instead of stopping at the first catch");
   matrix.add_option("--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
+  CLI::App& mutate = *app.add_subcommand(
+      "mutate",
+      "Run scenarios with each step that brings a feature left out in turn, and report the steps whose absence no "
+      "check "
+      "notices.\n\nExamples:\n  lockstep mutate 'replicate/*'\n  lockstep mutate my_scenario.yaml\n");
+  add_selection(mutate, choices);
+  add_execution(mutate, choices);
+  mutate.add_option("--results", choices.run.results, "write a results file with one line per step (JSON lines)");
   app.add_subcommand("doctor", "Check that this machine has all that a run needs.\n\nExamples:\n  lockstep doctor\n");
 }
 
