@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import Coverage
-from execute import Catch
+from execute import LATE, Catch
 from tree import Mutant, one_line
 
 KINDS = {
-    "parity": "value", "expect_equal": "value", "plan": "plan", "witness": "counts", "expect_collectives": "counts",
+    "expect_equal": "value", "expect_different": "value", "expect_across": "value", "parity": "value", "plan": "plan", "witness": "counts", "expect_collectives": "counts",
     "expect_events": "order", "order": "order", "plan_order": "order", "raises": "error", "expect_bits": "bits",
     "expect": "expectation", "HANG": "hang", "CRASH": "crash", "INVALID": "no evidence", "XPASS": "a failure expected",
 }  # fmt: skip
@@ -38,7 +38,11 @@ class Outcome:
 
     @property
     def kind(self) -> str:
-        return KINDS.get(self.catch.check, self.catch.check) if self.catch else ""
+        if self.catch is None or self.catch.by != "scenario":
+            return ""
+        if self.catch.check.startswith("exit code") or self.catch.check == "time limit":
+            return self.catch.check
+        return KINDS.get(self.catch.check, "error")  # another verb: the step failed
 
 
 def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: float) -> Outcome:
@@ -54,6 +58,8 @@ def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: f
                 break
             spent += expected
             catch = tests.run(batch, environment, limit=60 + 5 * expected)
+            if catch is not None and catch.check in LATE and coverage.seconds.get(catch.name, 0) > 1:  # is it the machine?
+                catch = tests.run([catch.name], environment, limit=60 + 5 * coverage.seconds[catch.name])
             if catch is not None:
                 return Outcome(mutant, catch, reaching, time.monotonic() - began)
     return Outcome(mutant, None, reaching, time.monotonic() - began)

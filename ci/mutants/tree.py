@@ -32,7 +32,7 @@ SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/
 CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
 BLOCK = 100  # numbers are given to sources in blocks of this size
-ERROR_AT = re.compile(r"^(/[^:\n]+):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
+ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 
 
 @dataclass
@@ -228,8 +228,11 @@ class Tree:
         found = []
         for line in result.stdout.splitlines():
             match = ERROR_AT.match(line)
-            if match and Path(match[1]).is_relative_to(self.source):
-                found.append((str(Path(match[1]).relative_to(self.source)), int(match[2]), int(match[3])))
+            if not match:
+                continue
+            path = Path(os.path.normpath(self.binary / match[1]))  # a compiler cache makes paths relative
+            if path.is_relative_to(self.source):
+                found.append((str(path.relative_to(self.source)), int(match[2]), int(match[3])))
         return found
 
     def _drop(self, errors: list[tuple[str, int, int]], written: dict[str, Rewritten]) -> dict[str, int]:

@@ -106,39 +106,51 @@ void apply_shared_options(Choices& choices) {
   run.order_check = !choices.no_order_check;
 }
 
+// The cases of the run, and those on `sim` if no device is asked for: some errors show only on an accelerator, which
+// `sim` stands in for.
+std::vector<scenario::Case> cases_on_sim_too(scenario::Library& library, const RunSettings& run) {
+  std::vector<scenario::Case> cases = cases_of(library, run);
+  if (!run.expand.device.empty()) return cases;
+  RunSettings on_sim = run;
+  on_sim.expand.device = "sim";
+  for (scenario::Case& one : cases_of(library, on_sim))
+    if (one.device == "sim") cases.push_back(std::move(one));
+  return cases;
+}
+
+RunCasesOptions execution_of(const RunSettings& run) {
+  RunCasesOptions options;
+  options.jobs = run.jobs > 0 ? run.jobs : default_jobs();
+  options.order_check = run.order_check;
+  options.collective_deadline = run.collective_deadline;
+  return options;
+}
+
 int kill_matrix_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
-  std::vector<scenario::Case> cases = cases_of(library, choices.run);
-  if (choices.run.expand.device.empty()) {
-    // Some defects show only on an accelerator, which `sim` stands in for.
-    RunSettings on_sim = choices.run;
-    on_sim.expand.device = "sim";
-    for (scenario::Case& one : cases_of(library, on_sim))
-      if (one.device == "sim") cases.push_back(std::move(one));
-  }
+  const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
   KillMatrixOptions options;
   options.all = choices.all;
   options.defects = choices.defects;
   options.results_file = choices.run.results;
-  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : default_jobs();
-  options.run.order_check = choices.run.order_check;
-  options.run.collective_deadline = choices.run.collective_deadline;
+  options.run = execution_of(choices.run);
   return kill_matrix(library, cases, options);
 }
 
 int mutate_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
-  const std::vector<scenario::Case> cases = cases_of(library, choices.run);
+  const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
   MutateOptions options;
-  options.expand = choices.run.expand;
-  options.expand.shard.reset();  // of all cases, which are no longer all
-  options.expand.tags.clear();
+  options.expand = {choices.run.expand};
+  options.expand[0].available_devices = {"cpu", "sim"};
+  if (choices.run.expand.device.empty()) {
+    options.expand.push_back(options.expand[0]);
+    options.expand[1].device = "sim";
+  }
   options.results_file = choices.run.results;
-  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : default_jobs();
-  options.run.order_check = choices.run.order_check;
-  options.run.collective_deadline = choices.run.collective_deadline;
+  options.run = execution_of(choices.run);
   return mutate(library, cases, options);
 }
 

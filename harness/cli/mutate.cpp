@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <fstream>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -104,8 +105,12 @@ class Mutation {
 
   Judgement judge_text(const scenario::Scenario& scenario, const std::string& text, const std::set<std::string>& ids) {
     try {
-      std::vector<scenario::Case> cases = scenario::expand(library_.load_text(text, scenario.file), options_.expand);
-      std::erase_if(cases, [&](const scenario::Case& one) { return !ids.contains(one.id); });
+      const ScenarioPtr changed = library_.load_text(text, scenario.file);
+      std::vector<scenario::Case> cases;
+      std::set<std::string> left = ids;
+      for (const scenario::ExpandOptions& expand : options_.expand)
+        for (scenario::Case& one : scenario::expand(changed, expand))
+          if (left.erase(one.id) > 0) cases.push_back(std::move(one));
       scenario::Diagnostics wrong;
       run::check_before_launch(cases, wrong);
       if (!wrong.empty()) return {"refused before launch", false};
@@ -162,14 +167,20 @@ class Mutation {
 }  // namespace
 
 int mutate(scenario::Library& library, const std::vector<scenario::Case>& cases, const MutateOptions& options) {
-  std::vector<std::pair<ScenarioPtr, std::vector<scenario::Case>>> groups;
+  // A scenario may have been read once per device.
+  std::vector<ScenarioPtr> scenarios;
+  std::map<std::string, std::map<std::string, scenario::Case>> cases_of;  // by path and id
   for (const scenario::Case& one : cases) {
-    if (groups.empty() || groups.back().first != one.scenario) groups.push_back({one.scenario, {}});
-    if (!one.skip && !one.unsupported) groups.back().second.push_back(one);
+    if (one.skip || one.unsupported) continue;
+    if (!cases_of.contains(one.scenario->path)) scenarios.push_back(one.scenario);
+    cases_of[one.scenario->path].emplace(one.id, one);
   }
   Mutation mutation(library, options);
-  for (const auto& [scenario, own] : groups)
-    if (!own.empty() && !mutation.run(scenario, own)) return 130;
+  for (const ScenarioPtr& scenario : scenarios) {
+    std::vector<scenario::Case> own;
+    for (const auto& [id, one] : cases_of[scenario->path]) own.push_back(one);
+    if (!mutation.run(scenario, own)) return 130;
+  }
   return mutation.summarize();
 }
 

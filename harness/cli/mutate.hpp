@@ -11,8 +11,8 @@
 namespace lockstep::cli {
 
 struct MutateOptions {
-  scenario::ExpandOptions expand;  // that gave the cases
-  std::string results_file;        // JSON lines, one per step; empty: none
+  std::vector<scenario::ExpandOptions> expand{1};  // that gave the cases
+  std::string results_file;                        // JSON lines, one per step; empty: none
   RunCasesOptions run;
 };
 
