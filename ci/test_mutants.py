@@ -119,8 +119,8 @@ def small(tmp_path_factory):
     (folder / "engine/core").mkdir(parents=True)
     for suffix in ("hpp", "cpp"):
         shutil.copy(CI / f"mutants/switch.{suffix}", folder / f"engine/core/mutants_switch.{suffix}")
-    command = ["g++", "-std=c++20", "-w", f"-I{folder}", "-o", folder / "program", folder / "main.cpp", folder / "engine/core/mutants_switch.cpp"]
-    built = run(*command)
+    sources = [folder / "main.cpp", folder / "engine/core/mutants_switch.cpp"]
+    built = run("g++", "-std=c++20", "-w", f"-I{folder}", "-o", folder / "program", *sources)
     assert built.returncode == 0, built.stderr
     return folder, points, by_text, rewritten
 
@@ -240,7 +240,8 @@ def test_a_whole_run_reports_survivors(tmp_path):
     command = [sys.executable, root / "ci/mutants", "engine/layout", "--report", report, "--jobs", "1"]
     ended = run(*command)
     assert ended.returncode == 1, ended.stdout + ended.stderr
-    rows = {(row["operator"], row["key"].split("|")[1], row["diff"][-1]): row for row in map(json.loads, report.read_text().splitlines())}
+    written = map(json.loads, report.read_text().splitlines())
+    rows = {(row["operator"], row["key"].split("|")[1], row["diff"][-1]): row for row in written}
     assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["verdict"] == "scenario"
     assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["check"] == "expect"
     assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"

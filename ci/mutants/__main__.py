@@ -106,7 +106,8 @@ def outcomes(chosen: list[Mutant], stages, options: argparse.Namespace, tree: Tr
             outcome = judge.run_mutant(mutant, stages, options.longest)
             rows.append(judge.row_of(outcome, text))
             how = f" ({outcome.catch.name}: {outcome.catch.check})" if outcome.catch else ""
-            say(f"{i + 1}/{len(chosen)} {mutant.file}:{mutant.line} {mutant.operator}: {outcome.verdict}{how}, {outcome.seconds:.1f} s")
+            place = f"{i + 1}/{len(chosen)} {mutant.file}:{mutant.line} {mutant.operator}"
+            say(f"{place}: {outcome.verdict}{how}, {outcome.seconds:.1f} s")
         if options.report:
             judge.write_rows(options.report, rows)
     return rows
@@ -129,7 +130,8 @@ def main() -> int:
     chosen = chosen_from(mutants, options)
     if options.list:
         for one in chosen:
-            print(f"{one.number} {one.file}:{one.line} {one.operator}: {' '.join(one.before.split())} -> {' '.join(one.after.split())}")
+            before, after = " ".join(one.before.split()), " ".join(one.after.split())
+            print(f"{one.number} {one.file}:{one.line} {one.operator}: {before} -> {after}")
         return 0
     rows = outcomes(chosen, stages_of(tree, options, folders), options, tree)
     print(judge.survivors(rows))

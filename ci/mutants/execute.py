@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MAPPED = """
-mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc && shift && exec "$@"
+mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
+shift && exec "$@"
 """
 DEADLINE = 10  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 20
@@ -84,7 +85,8 @@ class Scenarios:
         folder.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        listed = subprocess.run([self.program, "list", "--json", *self.selection], capture_output=True, text=True, check=True).stdout
+        command = [self.program, "list", "--json", *self.selection]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return sorted(row["scenario"] for row in _rows(listed))
 
     def run(self, names: list[str], environment: dict[str, str], limit: float) -> Catch | None:

@@ -14,8 +14,8 @@ from execute import LATE, Catch
 from tree import Mutant, one_line
 
 KINDS = {
-    "expect_equal": "value", "expect_different": "value", "expect_across": "value", "parity": "value", "plan": "plan", "witness": "counts", "expect_collectives": "counts",
-    "expect_events": "order", "order": "order", "plan_order": "order", "raises": "error", "expect_bits": "bits",
+    "expect_equal": "value", "expect_different": "value", "expect_across": "value", "plan": "plan", "witness": "counts",
+    "expect_collectives": "counts", "expect_events": "order", "order": "order", "plan_order": "order", "raises": "error",
     "expect": "expectation", "HANG": "hang", "CRASH": "crash", "INVALID": "no evidence", "XPASS": "a failure expected",
 }  # fmt: skip
 

@@ -45,6 +45,7 @@ NUMBERS = {
     TypeKind.CHAR_S, TypeKind.SHORT, TypeKind.USHORT, TypeKind.INT, TypeKind.UINT, TypeKind.LONG, TypeKind.ULONG,
     TypeKind.LONGLONG, TypeKind.ULONGLONG, TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.UCHAR, TypeKind.SCHAR,
 }  # fmt: skip
+FASTER_ONLY = {"reserve", "shrink_to_fit"}  # nothing but time and memory depends on them
 WAITS = re.compile(r"wait|synchroni[sz]e|record_event|depend", re.IGNORECASE)
 
 
@@ -164,6 +165,8 @@ class Finder:
         if inner.kind == Kind.UNARY_OPERATOR:
             return "omit_assign"
         if inner.kind == Kind.CALL_EXPR:
+            if inner.spelling in FASTER_ONLY:
+                return None
             if inner.spelling.startswith("operator"):
                 return "omit_assign"
             return "omit_wait" if WAITS.search(inner.spelling) else "omit_call"
@@ -263,7 +266,8 @@ class Finder:
             return
         for child in children[:at]:
             self.walk(child)
-        if "constexpr" not in head and condition.kind.is_expression() and (at == 0 or span(condition)[0] >= span(children[at - 1])[1]):
+        declared_until = span(children[at - 1])[1] if at > 0 else begin
+        if "constexpr" not in head and condition.kind.is_expression() and span(condition)[0] >= declared_until:
             self.condition(condition, then[0], len(then) > 1)
             self.walk(condition)
         for branch in then:
@@ -292,7 +296,7 @@ class Finder:
         for child in children[:-1]:
             if child.kind.is_expression():
                 begin, end = span(child)
-                if self.text[:begin].rstrip().endswith(":"):
+                if self.text[:begin].rstrip().endswith(":") and self.text[begin] != "{":
                     self.add(begin, end, "range", "reverse", f"reversed({self.text[begin:end]})")
                     self.walk(child)
         self.statement(children[-1])
@@ -415,6 +419,6 @@ def parser_arguments(command: list[str]) -> list[str]:
     for word in words:
         if word in ("-isystem", "-I", "-D"):
             kept += [word, next(words)]
-        elif word.startswith(("-I", "-D", "-std=", "-isystem", "-f", "-m")) and not word.startswith(("-march", "-mtune", "-fp", "-fno-math")):
+        elif word.startswith(("-I", "-D", "-std=", "-isystem")):
             kept.append(word)
     return [*kept, "-w"]

@@ -3,8 +3,9 @@
     tree = Tree(root, root / "build-mutants")
     mutants = tree.build(folders, jobs)        # compiles; a mutant that does not compile is left out
 
-Files of the folder: source/ (the copy), source/build/ (of CMake), flags.cmake (of mutated sources), points.json (cache of the points), numbers.json (the first number
-of each source, kept so that a change of one source renumbers no other), dropped.json (mutants that do not compile).
+Files of the folder: source/ (the copy), source/build/ (of CMake), flags.cmake (of mutated sources), points.json (cache of the
+points), numbers.json (the first number of each source, kept so that a change of one source renumbers no other), dropped.json
+(mutants that do not compile). A source that was mutated once stays mutated in the folder.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ class Mutant:
 
     @property
     def key(self) -> str:
-        return "|".join([self.file, self.function, self.operator, one_line(self.before), one_line(self.after), str(self.occurrence)])
+        texts = [one_line(self.before), one_line(self.after)]
+        return "|".join([self.file, self.function, self.operator, *texts, str(self.occurrence)])
 
     @property
     def folder(self) -> str:
