@@ -21,8 +21,10 @@ packages=(
   python3-matplotlib python3-jinja2
 )
 # chromium: a test opens the page in a browser. Open MPI and iproute2: runs on several hosts. The program builds without MPI.
+# python3-clang-14: the syntax trees of ci/mutants.sh.
 test_packages=(
   libgtest-dev libgmock-dev python3-pytest clang-format clang-tidy chromium openmpi-bin libopenmpi-dev iproute2 procps
+  python3-clang-14
 )
 
 list_only=false

@@ -18,6 +18,7 @@
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/kill_matrix.hpp"
 #include "harness/cli/machine.hpp"
+#include "harness/cli/mutate.hpp"
 #include "harness/cli/plan_command.hpp"
 #include "harness/cli/run_command.hpp"
 #include "harness/cli/standard_streams.hpp"
@@ -107,25 +108,52 @@ void apply_shared_options(Choices& choices) {
   run.order_check = !choices.no_order_check;
 }
 
+// The cases of the run, and those on `sim` if no device is asked for: some errors show only on an accelerator, which
+// `sim` stands in for.
+std::vector<scenario::Case> cases_on_sim_too(scenario::Library& library, const RunSettings& run) {
+  std::vector<scenario::Case> cases = cases_of(library, run);
+  if (!run.expand.device.empty()) return cases;
+  RunSettings on_sim = run;
+  on_sim.expand.device = "sim";
+  for (scenario::Case& one : cases_of(library, on_sim))
+    if (one.device == "sim") cases.push_back(std::move(one));
+  return cases;
+}
+
+RunCasesOptions execution_of(const RunSettings& run) {
+  RunCasesOptions options;
+  options.jobs = run.jobs > 0 ? run.jobs : default_jobs();
+  options.order_check = run.order_check;
+  options.collective_deadline = run.collective_deadline;
+  return options;
+}
+
 int kill_matrix_command(const Choices& choices) {
   catch_interrupts();
   scenario::Library library(scenarios_folder());
-  std::vector<scenario::Case> cases = cases_of(library, choices.run);
-  if (choices.run.expand.device.empty()) {
-    // Some defects show only on an accelerator, which `sim` stands in for.
-    RunSettings on_sim = choices.run;
-    on_sim.expand.device = "sim";
-    for (scenario::Case& one : cases_of(library, on_sim))
-      if (one.device == "sim") cases.push_back(std::move(one));
-  }
+  const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
   KillMatrixOptions options;
   options.all = choices.all;
   options.defects = choices.defects;
   options.results_file = choices.run.results;
-  options.run.jobs = choices.run.jobs > 0 ? choices.run.jobs : default_jobs();
-  options.run.order_check = choices.run.order_check;
-  options.run.collective_deadline = choices.run.collective_deadline;
+  options.run = execution_of(choices.run);
   return kill_matrix(library, cases, options);
+}
+
+int mutate_command(const Choices& choices) {
+  catch_interrupts();
+  scenario::Library library(scenarios_folder());
+  const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
+  MutateOptions options;
+  options.expand = {choices.run.expand};
+  options.expand[0].available_devices = {"cpu", "sim"};
+  if (choices.run.expand.device.empty()) {
+    options.expand.push_back(options.expand[0]);
+    options.expand[1].device = "sim";
+  }
+  options.results_file = choices.run.results;
+  options.run = execution_of(choices.run);
+  return mutate(library, cases, options);
 }
 
 PlanSettings plan_settings(const Choices& choices) {
@@ -155,6 +183,7 @@ int dispatch(const std::string& command, Choices& choices) {
   if (command == "fuzz") return fuzz_command(choices.fuzz);
   if (command == "defects") return defects_command(choices.json);
   if (command == "kill-matrix") return kill_matrix_command(choices);
+  if (command == "mutate") return mutate_command(choices);
   if (command == "explain-hang") return explain_hang_command(choices.folder);
   if (command == "checkpoint show") return checkpoint_show_command(choices.folder);
   if (command == "checkpoint verify") return checkpoint_verify_command(choices.folder);
@@ -369,6 +398,14 @@ void define_quality(CLI::App& app, Choices& choices) {
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
   matrix.add_flag("--all", choices.all, "run every case under every defect, instead of stopping at the first catch");
   matrix.add_option("--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
+  CLI::App& mutate = *app.add_subcommand(
+      "mutate",
+      "Run scenarios with each step that brings a feature left out in turn, and report the steps whose absence no "
+      "check "
+      "notices.\n\nExamples:\n  lockstep mutate 'replicate/*'\n  lockstep mutate my_scenario.yaml\n");
+  add_selection(mutate, choices);
+  add_execution(mutate, choices);
+  mutate.add_option("--results", choices.run.results, "write a results file with one line per step (JSON lines)");
   app.add_subcommand("doctor", "Check that this machine has all that a run needs.\n\nExamples:\n  lockstep doctor\n");
 }
 

@@ -1,0 +1,147 @@
+"""Mutants of the engine and the verdict: built once, switched by number, each run against the tests that reach it."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import execute  # noqa: E402
+import judge  # noqa: E402
+from coverage import Coverage  # noqa: E402
+from tree import Mutant, Tree  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = [f"engine/{layer}" for layer in
+           ("layout", "device", "kernels", "tensor", "comm", "mesh", "autograd", "nn", "optim", "parallel", "state")]  # fmt: skip
+FOLDERS.append("harness/verdict")
+
+
+def say(line: str) -> None:
+    print(f"== {line}", file=sys.stderr, flush=True)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="ci/mutants.sh", description=__doc__)
+    parser.add_argument("folders", nargs="*", metavar="FOLDER", help="folders of sources, such as engine/layout; default: all")
+    parser.add_argument("--sample", type=int, metavar="N", help="this many mutants, drawn by --seed; default: all")
+    parser.add_argument("--seed", type=int, help="of the sample; default: drawn, and printed")
+    parser.add_argument("--jobs", type=int, default=2, help="compilers and cases at once (%(default)s)")
+    parser.add_argument("--report", type=Path, metavar="FILE", help="write one line of JSON per mutant")
+    parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
+    parser.add_argument("--seconds", type=float, help="start no further mutant after this time")
+    parser.add_argument("--longest", type=float, default=120, metavar="SECONDS",
+                        help="of scenarios, and of unit tests, that one mutant gets (%(default)s)")  # fmt: skip
+    parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
+    parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that scenarios must catch (%(default)s)")
+    parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
+                        help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
+    parser.add_argument("--list", action="store_true", help="list the mutants and run none")
+    parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
+    parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
+    parser.add_argument("--no-unit-tests", action="store_true", help="build and run no unit tests")
+    return parser.parse_args()
+
+
+def test_targets(folders: list[str]) -> list[str]:
+    layers = {"/".join(folder.split("/")[:2]) for folder in folders}
+    return [f"{layer.split('/')[1]}_tests" for layer in sorted(layers) if list((ROOT / layer).rglob("*_test.cpp"))]
+
+
+def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Mutant]:
+    if options.only:
+        return [one for one in mutants if one.number in options.only]
+    if options.sample is None or options.sample >= len(mutants):
+        return mutants
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {seed}")
+    return random.Random(seed).sample(mutants, options.sample)
+
+
+def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[tuple[object, Coverage]]:
+    size = max(one.number for own in tree.mutants.values() for one in own) + 1
+    scenarios = execute.Scenarios(tree.binary / "bin" / "lockstep", tree.folder / "run", options.jobs, options.scenarios)
+    stages: list[tuple[object, Coverage]] = [(scenarios, None)]
+    if not options.no_unit_tests:
+        programs = [tree.binary / "tests" / target for target in test_targets(folders)]
+        stages.append((execute.UnitTests(programs, tree.folder / "run"), None))
+    found = []
+    for tests, _ in stages:
+        digest = hashlib.sha256()
+        for program in getattr(tests, "programs", {"": scenarios.program}).values():
+            digest.update(program.read_bytes())
+        if tests is scenarios:
+            for path in sorted((tree.source / "scenarios").rglob("*.yaml")):
+                digest.update(path.read_bytes())
+        path = tree.folder / f"reached-{tests.what.replace(' ', '-')}.json"
+        coverage = Coverage(path, digest.hexdigest(), size).record(tests, say)
+        for name, how in sorted(coverage.failing.items()):
+            say(f"without a mutant, {name} does not pass ({how}); it judges none")
+        found.append((tests, coverage))
+    return found
+
+
+def outcomes(chosen: list[Mutant], stages, options: argparse.Namespace, tree: Tree) -> list[dict]:
+    equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
+    rows = []
+    known = {}
+    if options.resume and options.report and options.report.is_file():
+        known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
+    began = time.monotonic()
+    for i, mutant in enumerate(chosen):
+        text = (tree.root / mutant.file).read_bytes().decode("latin-1")
+        if mutant.key in equivalents:
+            outcome = judge.Outcome(mutant, None, 0, 0, equivalents[mutant.key])
+            rows.append(judge.row_of(outcome, text))
+        elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
+            rows.append(known[mutant.key])
+        elif options.seconds and time.monotonic() - began > options.seconds:
+            continue
+        else:
+            outcome = judge.run_mutant(mutant, stages, options.longest)
+            rows.append(judge.row_of(outcome, text))
+            how = f" ({outcome.catch.name}: {outcome.catch.check})" if outcome.catch else ""
+            place = f"{i + 1}/{len(chosen)} {mutant.file}:{mutant.line} {mutant.operator}"
+            say(f"{place}: {outcome.verdict}{how}, {outcome.seconds:.1f} s")
+        if options.report:
+            judge.write_rows(options.report, rows)
+    return rows
+
+
+def main() -> int:
+    options = arguments()
+    folders = [folder.rstrip("/") for folder in options.folders] or FOLDERS
+    wrong = [folder for folder in folders if not any(folder == known or folder.startswith(known + "/") for known in FOLDERS)]
+    if wrong:
+        print(f"mutants: no sources for mutants in {', '.join(wrong)}; the folders are {', '.join(FOLDERS)}", file=sys.stderr)
+        return 2
+    if not execute.can_isolate():
+        say("this machine permits no namespaces (unshare): mutants run with all rights of this user")
+    tree = Tree(ROOT, options.folder.resolve())
+    began = time.monotonic()
+    targets = ["lockstep"] + ([] if options.no_unit_tests else test_targets(folders))
+    mutants = tree.build(folders, targets, options.jobs, say)
+    say(f"{len(mutants)} mutants in {', '.join(folders)}; built in {time.monotonic() - began:.0f} s")
+    chosen = chosen_from(mutants, options)
+    if options.list:
+        for one in chosen:
+            before, after = " ".join(one.before.split()), " ".join(one.after.split())
+            print(f"{one.number} {one.file}:{one.line} {one.operator}: {before} -> {after}")
+        return 0
+    rows = outcomes(chosen, stages_of(tree, options, folders), options, tree)
+    print(judge.survivors(rows))
+    print(judge.table(rows))
+    caught, by_scenarios = 100 * judge.share(rows, "scenario", "unit test"), 100 * judge.share(rows, "scenario")
+    enough = caught >= options.caught and by_scenarios >= options.by_scenarios
+    print(f"{len(rows)} of {len(chosen)} mutants ran: {caught:.1f} % caught (at least {options.caught:g}), "
+          f"{by_scenarios:.1f} % by scenarios (at least {options.by_scenarios:g}): {'enough' if enough else 'NOT enough'}")  # fmt: skip
+    return 0 if enough and rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The outcome of each mutant, the table, and whether enough of them are caught."""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from coverage import Coverage
+from execute import LATE, Catch
+from tree import Mutant, one_line
+
+KINDS = {
+    "expect_equal": "value", "expect_different": "value", "expect_across": "value", "plan": "plan", "witness": "counts",
+    "expect_collectives": "counts", "expect_events": "order", "order": "order", "plan_order": "order", "raises": "error",
+    "expect": "expectation", "HANG": "hang", "CRASH": "crash", "INVALID": "no evidence", "XPASS": "a failure expected",
+}  # fmt: skip
+
+
+@dataclass
+class Outcome:
+    mutant: Mutant
+    catch: Catch | None
+    num_reaching: int  # scenarios and suites that reach it
+    seconds: float
+    reason: str = ""  # why it is equivalent
+
+    @property
+    def verdict(self) -> str:
+        if self.reason:
+            return "equivalent"
+        if self.catch is None:
+            return "survived" if self.num_reaching else "not covered"
+        return "scenario" if self.catch.by == "scenario" else "unit test"
+
+    @property
+    def kind(self) -> str:
+        if self.catch is None or self.catch.by != "scenario":
+            return ""
+        if self.catch.check.startswith("exit code") or self.catch.check == "time limit":
+            return self.catch.check
+        return KINDS.get(self.catch.check, "error")  # another verb: the step failed
+
+
+def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: float) -> Outcome:
+    """Runs what reaches the mutant, the quickest first, until something catches it. `stages`: scenarios, then unit tests."""
+    began = time.monotonic()
+    environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
+    reaching = sum(len(coverage.of(mutant.number)) for _, coverage in stages)
+    for tests, coverage in stages:
+        spent = 0.0
+        for batch in coverage.batches(mutant.number):
+            expected = sum(coverage.seconds[name] for name in batch)
+            if spent + expected > longest:
+                break
+            spent += expected
+            catch = tests.run(batch, environment, limit=60 + 5 * expected)
+            if catch is not None and catch.check in LATE and coverage.seconds.get(catch.name, 0) > 1:  # is it the machine?
+                catch = tests.run([catch.name], environment, limit=60 + 5 * coverage.seconds[catch.name])
+            if catch is not None:
+                return Outcome(mutant, catch, reaching, time.monotonic() - began)
+    return Outcome(mutant, None, reaching, time.monotonic() - began)
+
+
+def diff_of(mutant: Mutant, text: str) -> list[str]:
+    """The changed lines: `- before`, `+ after`."""
+    if mutant.operator.startswith("omit"):
+        changed = ""
+    else:
+        changed = mutant.after
+    begin = text.rfind("\n", 0, mutant.begin) + 1
+    end = text.find("\n", mutant.end)
+    end = len(text) if end < 0 else end
+    before = text[begin:end].splitlines()
+    after = (text[begin : mutant.begin] + changed + text[mutant.end : end]).splitlines()
+    lines = list(difflib.ndiff(before, after))
+    return [one_line(line[:2]) + " " + line[2:].strip() for line in lines if line[0] in "-+" and line[2:].strip()]
+
+
+def read_equivalents(path: Path) -> dict[str, str]:
+    """Keys of mutants with the reason why no test can tell them from the original. Two lines each: `reason: ...`, then the key."""
+    found: dict[str, str] = {}
+    reason = ""
+    if not path.is_file():
+        return found
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        if line.startswith("reason: "):
+            reason = line.removeprefix("reason: ").strip()
+        elif not reason:
+            raise ValueError(f"{path}:{number}: a mutant without a line `reason: ...` before it")
+        else:
+            found[line.strip()] = reason
+    return found
+
+
+def row_of(outcome: Outcome, text: str) -> dict:
+    mutant, catch = outcome.mutant, outcome.catch
+    row = {"kind": "mutant", "number": mutant.number, "file": mutant.file, "line": mutant.line, "operator": mutant.operator,
+           "verdict": outcome.verdict, "seconds": round(outcome.seconds, 2), "reaching": outcome.num_reaching,
+           "diff": diff_of(mutant, text), "key": mutant.key}  # fmt: skip
+    if catch:
+        row |= {"by": catch.name, "check": catch.check, "check_kind": outcome.kind}
+    if outcome.reason:
+        row["reason"] = outcome.reason
+    return row
+
+
+def share(rows: list[dict], *verdicts: str) -> float:
+    counted = [row for row in rows if row["verdict"] != "equivalent"]
+    return sum(row["verdict"] in verdicts for row in counted) / len(counted) if counted else 1.0
+
+
+def table(rows: list[dict]) -> str:
+    lines = []
+    columns = ["scenario", "unit test", "survived", "not covered", "equivalent"]
+    for title, group in (("folder", lambda row: "/".join(row["file"].split("/")[:2])), ("operator", lambda row: row["operator"])):
+        lines.append(f"{title:<20}" + "".join(f"{name:>13}" for name in ["mutants", *columns, "caught %", "scenarios %"]))
+        groups = collections.defaultdict(list)
+        for row in rows:
+            groups[group(row)].append(row)
+        for name, own in [*sorted(groups.items()), ("all", rows)]:
+            counts = [len(own)] + [sum(row["verdict"] == verdict for row in own) for verdict in columns]
+            shares = [f"{100 * share(own, 'scenario', 'unit test'):.1f}", f"{100 * share(own, 'scenario'):.1f}"]
+            lines.append(f"{name:<20}" + "".join(f"{cell:>13}" for cell in [*counts, *shares]))
+        lines.append("")
+    checks = collections.Counter(row["check_kind"] for row in rows if row["verdict"] == "scenario")
+    lines.append("checks of scenarios: " + ", ".join(f"{name} {count}" for name, count in checks.most_common()))
+    return "\n".join(lines)
+
+
+def survivors(rows: list[dict]) -> str:
+    lines = []
+    for row in rows:
+        if row["verdict"] in ("survived", "not covered", "unit test"):
+            how = f"unit test only: {row['by']}" if row["verdict"] == "unit test" else row["verdict"]
+            lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how}, {row['reaching']} reach it)")
+            lines += [f"    {line}" for line in row["diff"]]
+    return "\n".join(lines)
+
+
+def write_rows(path: Path, rows: list[dict]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,0 +1,424 @@
+"""Finds the mutation points of a C++ source in its syntax tree (libclang of Debian, python3-clang-14).
+
+    points = find_points(path, arguments)      # arguments: those of the compiler (includes, definitions, standard)
+
+A point is a stretch of the source with one or more alternatives. Each alternative is one mutant. The operators:
+
+    negate       the condition of an if or of ?: is negated
+    drop         an if without its condition; one operand of && or || alone
+    compare      a comparison shifted by one: < and <=, > and >=; == and != are exchanged
+    swap         the operands of - / % exchanged; two neighbouring arguments of one type exchanged
+    arithmetic   + and - exchanged
+    constant     an integer or a number plus one, 1 becomes 0, true and false exchanged
+    omit         a call, wait, assignment, throw or jump left out (omit_call, omit_wait, omit_assign, ...)
+    reverse      a range-based loop runs from the last element to the first
+    copy         a local reference that is written through refers to a copy
+
+Excluded: functions that a compiler may evaluate (constexpr), functions that return text, operands of throw and arguments of
+str() and Error(), macros, seeded defects, and code that is not in a function.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from clang.cindex import CursorKind as Kind
+from clang.cindex import Index, TranslationUnit, TypeKind
+
+FUNCTIONS = {
+    Kind.FUNCTION_DECL,
+    Kind.CXX_METHOD,
+    Kind.CONSTRUCTOR,
+    Kind.DESTRUCTOR,
+    Kind.FUNCTION_TEMPLATE,
+    Kind.CONVERSION_FUNCTION,
+}
+SHIFTED = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+ARITHMETIC = {"+": "-", "-": "+"}
+ORDERED = {"-", "/", "%"}
+COMMUTATIVE_CALLS = {"min", "max", "swap", "str", "gcd", "lcm", "add", "multiply", "checked_multiply", "bounded_product"}
+TEXT_CALLS = {"str", "Error", "InternalError", "CollectiveError", "UnsupportedError", "ResourceError", "fail_check"}
+TEXT_TYPES = re.compile(r"^(const )?(std::(__cxx11::)?)?(basic_)?string(_view)?\b|^const char \*")
+NUMBERS = {
+    TypeKind.CHAR_S, TypeKind.SHORT, TypeKind.USHORT, TypeKind.INT, TypeKind.UINT, TypeKind.LONG, TypeKind.ULONG,
+    TypeKind.LONGLONG, TypeKind.ULONGLONG, TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.UCHAR, TypeKind.SCHAR,
+}  # fmt: skip
+FASTER_ONLY = {"reserve", "shrink_to_fit"}  # nothing but time and memory depends on them
+WAITS = re.compile(r"wait|synchroni[sz]e|record_event|depend", re.IGNORECASE)
+
+
+@dataclass
+class Alternative:
+    operator: str
+    text: str  # the mutated text of the stretch, for the diff; what is compiled where the form is "value" or "condition"
+
+
+@dataclass
+class Point:
+    """One stretch. `form` says how the switch stands there; see rewrite.py."""
+
+    begin: int
+    end: int
+    form: str  # value, condition, statement, arguments, range, alias
+    function: str
+    function_begin: int
+    line: int
+    alternatives: list[Alternative] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)  # arguments: begin and end of both
+
+    def to_json(self) -> dict:
+        return asdict(self)
+
+    @staticmethod
+    def from_json(data: dict) -> "Point":
+        point = Point(**data)
+        point.alternatives = [Alternative(**one) for one in data["alternatives"]]
+        return point
+
+
+def span(cursor) -> tuple[int, int]:
+    return cursor.extent.start.offset, cursor.extent.end.offset
+
+
+class Finder:
+    """Walks the functions of one translation unit's main file."""
+
+    def __init__(self, path: str, text: str, unit: TranslationUnit):
+        self.path, self.text = path, text
+        self.points: dict[tuple[int, int, str], Point] = {}
+        self.macros: list[tuple[int, int]] = []
+        self.function, self.function_begin = "", 0
+        for cursor in unit.cursor.get_children():
+            if cursor.location.file is None or cursor.location.file.name != path:
+                continue
+            if cursor.kind == Kind.MACRO_INSTANTIATION:
+                self.macros.append(span(cursor))
+        for cursor in unit.cursor.get_children():
+            if cursor.location.file is not None and cursor.location.file.name == path:
+                self.declarations(cursor)
+
+    # ---- which functions
+
+    def declarations(self, cursor) -> None:
+        if cursor.kind in FUNCTIONS:
+            self.function_of(cursor)
+        elif cursor.kind in (Kind.NAMESPACE, Kind.CLASS_DECL, Kind.STRUCT_DECL, Kind.CLASS_TEMPLATE,
+                             Kind.CLASS_TEMPLATE_PARTIAL_SPECIALIZATION, Kind.LINKAGE_SPEC, Kind.UNEXPOSED_DECL):  # fmt: skip
+            for child in cursor.get_children():
+                self.declarations(child)
+
+    def function_of(self, cursor) -> None:
+        bodies = [child for child in cursor.get_children() if child.kind == Kind.COMPOUND_STMT]
+        if not bodies:
+            return
+        begin, _ = span(cursor)
+        head = self.text[begin : span(bodies[-1])[0]]
+        if re.search(r"\b(constexpr|consteval)\b", head):
+            return
+        if TEXT_TYPES.match(cursor.result_type.spelling):
+            return
+        names, parent = [cursor.spelling], cursor.semantic_parent
+        while parent is not None and parent.kind in (Kind.CLASS_DECL, Kind.STRUCT_DECL, Kind.CLASS_TEMPLATE):
+            names.append(parent.spelling)
+            parent = parent.semantic_parent
+        self.function, self.function_begin = "::".join(reversed(names)), begin
+        for child in cursor.get_children():
+            if child.kind == Kind.COMPOUND_STMT:
+                self.statement(child)
+            elif cursor.kind == Kind.CONSTRUCTOR and child.kind.is_expression() and span(child)[0] > begin:
+                self.walk(child)
+
+    # ---- statements
+
+    def statement(self, cursor) -> None:
+        """A statement in the place of a statement: of a block, a branch or a loop."""
+        if cursor.kind == Kind.COMPOUND_STMT:
+            for child in cursor.get_children():
+                self.statement(child)
+            return
+        if self.sets_text(cursor):
+            return
+        operator = self.omission_of(cursor)
+        if operator:
+            begin, end = span(cursor)
+            semicolon = re.compile(r"\s*;").match(self.text, end)
+            if semicolon:
+                self.add(begin, semicolon.end(), "statement", operator, "")
+        self.walk(cursor)
+
+    def omission_of(self, cursor) -> str | None:
+        kind = cursor.kind
+        if kind == Kind.RETURN_STMT:
+            return None if list(cursor.get_children()) else "omit_jump"
+        if kind in (Kind.CONTINUE_STMT, Kind.BREAK_STMT):
+            return "omit_jump"
+        text = self.text[slice(*span(cursor))]
+        if kind == Kind.CXX_THROW_EXPR or text.startswith("throw "):
+            return "omit_throw"
+        if not kind.is_expression():
+            return None
+        inner = self.unwrapped(cursor)
+        if inner.kind == Kind.BINARY_OPERATOR or inner.kind == Kind.COMPOUND_ASSIGNMENT_OPERATOR:
+            return "omit_assign"
+        if inner.kind == Kind.UNARY_OPERATOR:
+            return "omit_assign"
+        if inner.kind == Kind.CALL_EXPR:
+            if inner.spelling in FASTER_ONLY:
+                return None
+            if inner.spelling.startswith("operator"):
+                return "omit_assign"
+            return "omit_wait" if WAITS.search(inner.spelling) else "omit_call"
+        if inner.kind == Kind.CXX_DELETE_EXPR:
+            return None
+        return "omit_call" if text.endswith(")") else None
+
+    def sets_text(self, cursor) -> bool:
+        """An assignment to a text, or an addition to it."""
+        return cursor.kind.is_expression() and "basic_string" in cursor.type.get_canonical().spelling
+
+    def unwrapped(self, cursor):
+        while cursor.kind == Kind.UNEXPOSED_EXPR:
+            children = list(cursor.get_children())
+            if len(children) != 1 or span(children[0]) != span(cursor):
+                break
+            cursor = children[0]
+        return cursor
+
+    # ---- everything else
+
+    def walk(self, cursor) -> None:
+        kind = cursor.kind
+        if kind == Kind.IF_STMT:
+            return self.if_statement(cursor)
+        if kind in (Kind.WHILE_STMT, Kind.FOR_STMT, Kind.DO_STMT):
+            return self.loop(cursor)
+        if kind == Kind.CXX_FOR_RANGE_STMT:
+            return self.range_loop(cursor)
+        if kind in (Kind.CASE_STMT, Kind.DEFAULT_STMT):
+            children = list(cursor.get_children())
+            return self.statement(children[-1]) if children else None
+        if kind == Kind.COMPOUND_STMT:
+            return self.statement(cursor)
+        if kind == Kind.LAMBDA_EXPR:
+            for child in cursor.get_children():
+                if child.kind == Kind.COMPOUND_STMT:
+                    self.statement(child)
+            return None
+        if kind == Kind.CXX_THROW_EXPR or self.makes_text(cursor):
+            return None
+        if kind in (Kind.STATIC_ASSERT, Kind.TYPE_ALIAS_DECL, Kind.USING_DECLARATION, Kind.CXX_UNARY_EXPR):
+            return None
+        if kind in (Kind.CLASS_DECL, Kind.STRUCT_DECL):
+            function, begin = self.function, self.function_begin
+            self.declarations(cursor)
+            self.function, self.function_begin = function, begin
+            return None
+        if kind == Kind.VAR_DECL:
+            return self.variable(cursor)
+        self.alternatives_of(cursor)
+        for child in cursor.get_children():
+            if not self.is_bound(child):
+                self.walk(child)
+        return None
+
+    def is_bound(self, child) -> bool:
+        """Sizes of arrays and arguments of templates, which are constants."""
+        begin, end = span(child)
+        before = self.text[:begin].rstrip()[-1:]
+        return child.kind == Kind.INTEGER_LITERAL and before in ("<", ",") and self.text[end : end + 1] == ">"
+
+    def makes_text(self, cursor) -> bool:
+        return cursor.kind == Kind.CALL_EXPR and cursor.spelling in TEXT_CALLS
+
+    def variable(self, cursor) -> None:
+        begin, _ = span(cursor)
+        name_at = cursor.location.offset
+        if re.search(r"\bconstexpr\b", self.text[begin:name_at]):
+            return
+        after = [child for child in cursor.get_children() if child.kind.is_expression() and span(child)[0] >= name_at]
+        after = [child for child in after if self.text[: span(child)[0]].rstrip()[-1:] != "["]
+        if cursor.type.kind == TypeKind.LVALUEREFERENCE and not cursor.type.get_pointee().is_const_qualified() and after:
+            value = after[-1]
+            if self.text[: span(value)[0]].rstrip().endswith("="):
+                self.add(*span(value), "alias", "copy", f"copied({self.text[slice(*span(value))]})")
+        for child in after:
+            self.walk(child)
+
+    def if_statement(self, cursor) -> None:
+        children = list(cursor.get_children())
+        begin, _ = span(cursor)
+        at = next(
+            (i for i in range(len(children) - 1)
+             if re.match(r"\s*\)", self.text[span(children[i])[1] : span(children[i + 1])[0]])),
+            None,
+        )  # fmt: skip
+        if at is None:
+            return
+        condition = children[at]
+        then = children[at + 1 :]
+        head = self.text[begin : span(condition)[0]]
+        source = self.text[slice(*span(condition))]
+        if "armed(" in source or "is_left_out(" in source:  # a seeded defect
+            for branch in then[1:]:
+                self.statement(branch)
+            return
+        for child in children[:at]:
+            self.walk(child)
+        declared_until = span(children[at - 1])[1] if at > 0 else begin
+        if "constexpr" not in head and condition.kind.is_expression() and span(condition)[0] >= declared_until:
+            self.condition(condition, then[0], len(then) > 1)
+            self.walk(condition)
+        for branch in then:
+            self.statement(branch)
+
+    def condition(self, cursor, then, has_else: bool) -> None:
+        begin, end = span(cursor)
+        source = self.text[begin:end]
+        if self.sign_of(cursor) not in ("==", "!="):  # there `compare` is the same
+            self.add(begin, end, "condition", "negate", f"!({source})")
+        leaves = self.text[slice(*span(then))].lstrip("{ \n")
+        if not has_else and not re.match(r"throw\b|return\b|continue\b|break\b", leaves):
+            self.add(begin, end, "condition", "drop", "true")
+
+    def loop(self, cursor) -> None:
+        children = list(cursor.get_children())
+        body = children[0] if cursor.kind == Kind.DO_STMT else children[-1]
+        for child in children:
+            if child == body:
+                self.statement(child)
+            else:
+                self.walk(child)
+
+    def range_loop(self, cursor) -> None:
+        children = list(cursor.get_children())
+        for child in children[:-1]:
+            if child.kind.is_expression():
+                begin, end = span(child)
+                if self.text[:begin].rstrip().endswith(":") and self.text[begin] != "{":
+                    self.add(begin, end, "range", "reverse", f"reversed({self.text[begin:end]})")
+                    self.walk(child)
+        self.statement(children[-1])
+
+    def alternatives_of(self, cursor) -> None:
+        kind = cursor.kind
+        if kind == Kind.BINARY_OPERATOR:
+            self.binary(cursor, list(cursor.get_children()))
+        elif kind == Kind.CONDITIONAL_OPERATOR:
+            first = next(iter(cursor.get_children()), None)
+            if first is not None:
+                self.add(*span(first), "condition", "negate", f"!({self.text[slice(*span(first))]})")
+        elif kind == Kind.CALL_EXPR:
+            if cursor.spelling.startswith("operator"):
+                self.overloaded(cursor)
+            else:
+                self.arguments(cursor)
+        elif kind == Kind.INTEGER_LITERAL:
+            self.integer(cursor)
+        elif kind == Kind.FLOATING_LITERAL:
+            begin, end = span(cursor)
+            self.add(begin, end, "value", "constant", f"{self.text[begin:end]} + 1")
+        elif kind == Kind.CXX_BOOL_LITERAL_EXPR:
+            begin, end = span(cursor)
+            source = self.text[begin:end]
+            if source in ("true", "false"):
+                self.add(begin, end, "value", "constant", "false" if source == "true" else "true")
+
+    def integer(self, cursor) -> None:
+        begin, end = span(cursor)
+        source = self.text[begin:end]
+        if not re.fullmatch(r"[\d']+[uUlL]*", source) or self.text[:begin].rstrip().endswith("virtual ="):
+            return
+        self.add(begin, end, "value", "constant", "0" if source == "1" else f"{source} + 1")
+
+    def overloaded(self, cursor) -> None:
+        name = cursor.spelling[len("operator") :]
+        children = sorted(cursor.get_children(), key=span)
+        if name in SHIFTED and len(children) == 3:
+            self.binary(cursor, [children[0], children[2]], compare_only=True)
+
+    def sign_of(self, cursor) -> str:
+        """The operator of a comparison or another expression with two operands, else nothing."""
+        cursor = self.unwrapped(cursor)
+        children = sorted(cursor.get_children(), key=span)
+        if cursor.kind == Kind.CALL_EXPR and cursor.spelling.startswith("operator"):
+            return cursor.spelling[len("operator") :]
+        if cursor.kind != Kind.BINARY_OPERATOR or len(children) != 2:
+            return ""
+        return self.text[span(children[0])[1] : span(children[1])[0]].strip()
+
+    def binary(self, cursor, children, compare_only: bool = False) -> None:
+        if len(children) != 2:
+            return
+        (begin, left_end), (right_begin, end) = span(children[0]), span(children[1])
+        if left_end > right_begin or (begin, end) != span(cursor):
+            return
+        between = self.text[left_end:right_begin]
+        sign = between.strip()
+        left, right = self.text[begin:left_end], self.text[right_begin:end]
+        exchange = between.replace(sign, "{}", 1) if sign else between
+        if sign in SHIFTED:
+            self.add(begin, end, "value", "compare", left + exchange.format(SHIFTED[sign]) + right)
+        elif sign in ("&&", "||") and not compare_only:
+            self.add(begin, end, "condition", "drop", left)
+            self.add(begin, end, "condition", "drop", right)
+        elif compare_only or cursor.type.get_canonical().kind not in NUMBERS:
+            return
+        elif sign in ARITHMETIC:
+            self.add(begin, end, "value", "arithmetic", left + exchange.format(ARITHMETIC[sign]) + right)
+        if sign in ORDERED and not compare_only and left != right:
+            self.add(begin, end, "value", "swap", f"({right}){between}({left})")
+
+    def arguments(self, cursor) -> None:
+        if cursor.spelling in COMMUTATIVE_CALLS:
+            return
+        given = [one for one in cursor.get_arguments() if one is not None]
+        at = 0
+        while at + 1 < len(given):
+            first, second = given[at], given[at + 1]
+            (begin, first_end), (second_begin, end) = span(first), span(second)
+            types = [one.type.get_canonical().spelling.removeprefix("const ") for one in (first, second)]
+            a, b = self.text[begin:first_end], self.text[second_begin:end]
+            simple = not {a[:1], b[:1]} & {"{", "[", ""}
+            if types[0] == types[1] and a != b and simple and re.fullmatch(r"\s*,\s*", self.text[first_end:second_begin]):
+                self.add(begin, end, "arguments", "swap", b + self.text[first_end:second_begin] + a,
+                         [begin, first_end, second_begin, end])  # fmt: skip
+                at += 2
+            else:
+                at += 1
+
+    # ---- the table
+
+    def add(self, begin: int, end: int, form: str, operator: str, text: str, parts: list[int] | None = None) -> None:
+        if end <= begin or any(first < end and begin < last for first, last in self.macros):
+            return
+        key = (begin, end, form)
+        if key not in self.points:
+            line = self.text.count("\n", 0, begin) + 1
+            self.points[key] = Point(begin, end, form, self.function, self.function_begin, line, parts=parts or [])
+        known = self.points[key].alternatives
+        if all(one.text != text for one in known):
+            known.append(Alternative(operator, text))
+
+
+def find_points(path: str, arguments: list[str]) -> list[Point]:
+    """The points of the source, in the order of their places. Raises ValueError if clang cannot read the source."""
+    unit = Index.create().parse(path, args=arguments, options=TranslationUnit.PARSE_DETAILED_PROCESSING_RECORD)
+    fatal = [str(one) for one in unit.diagnostics if one.severity >= 4]
+    if fatal:
+        raise ValueError(f"{path}: clang cannot read it: {fatal[0]}")
+    text = Path(path).read_bytes().decode("latin-1")
+    return sorted(Finder(path, text, unit).points.values(), key=lambda point: (point.begin, -point.end, point.form))
+
+
+def parser_arguments(command: list[str]) -> list[str]:
+    """The part of a compiler's command line that changes what is parsed."""
+    kept: list[str] = []
+    words = iter(command[1:])
+    for word in words:
+        if word in ("-isystem", "-I", "-D"):
+            kept += [word, next(words)]
+        elif word.startswith(("-I", "-D", "-std=", "-isystem")):
+            kept.append(word)
+    return [*kept, "-w"]

@@ -1,0 +1,259 @@
+"""The mutants' tool does what it says, on a small source of its own: operators, switch, coverage, verdicts, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CI = Path(__file__).resolve().parent
+sys.path.insert(0, str(CI / "mutants"))
+from points import find_points, parser_arguments  # noqa: E402
+from rewrite import INCLUDE, rewrite  # noqa: E402
+
+# One function per operator; each returns a number that the mutant changes.
+SOURCE = """
+#include <array>
+#include <string>
+#include <vector>
+int pair(int a, int b) { return 10 * a + b; }
+int lower(int x) {
+  if (x < 5) return 1;
+  return 2;
+}
+bool both(bool a, bool b) { return a && b; }
+int guarded(int x) {
+  if (x == 3) x = 8;
+  return x;
+}
+int order(const std::vector<int>& all) {
+  int sum = 0;
+  for (int one : all) sum = sum * 10 + one;
+  return sum;
+}
+int alias() {
+  int kept = 4;
+  int& same = kept;
+  same = 6;
+  return kept;
+}
+void add(int& to) { to += 7; }
+int call(int a, int b) {
+  int total = pair(a, b);
+  add(total);
+  return total;
+}
+int quotient(int a, int b) { return a / b; }
+constexpr int constant(int x) { return x < 3 ? 1 : 2; }
+std::string text(int x) { return x < 3 ? "few" : "many"; }
+int array() {
+  std::array<int, 3> all{};
+  return static_cast<int>(all.size());
+}
+int refused(int x) {
+  if (x > 4) throw std::string(x < 9 ? "middle" : "large");
+  return x;
+}
+"""
+PROGRAM = """
+#include <cstdio>
+#include <vector>
+#include "source.cpp"
+int main() {
+  std::printf("pair %d\\n", pair(1, 2));
+  std::printf("lower %d %d %d\\n", lower(4), lower(5), lower(6));
+  std::printf("both %d %d\\n", both(true, false), both(false, true));
+  std::printf("guarded %d %d\\n", guarded(3), guarded(1));
+  std::printf("order %d\\n", order({1, 2, 3}));
+  std::printf("alias %d\\n", alias());
+  std::printf("call %d\\n", call(1, 2));
+  std::printf("quotient %d\\n", quotient(8, 2));
+}
+"""
+EXPECTED = {  # operator, function, stretch, mutated: the line of output under the mutant
+    ("compare", "lower", "x < 5", "x <= 5"): "lower 1 1 2",
+    ("negate", "lower", "x < 5", "!(x < 5)"): "lower 2 1 1",
+    ("constant", "lower", "5", "5 + 1"): "lower 1 1 2",
+    ("constant", "lower", "1", "0"): "lower 0 2 2",
+    ("drop", "both", "a && b", "a"): "both 1 0",
+    ("drop", "both", "a && b", "b"): "both 0 1",
+    ("drop", "guarded", "x == 3", "true"): "guarded 8 8",
+    ("compare", "guarded", "x == 3", "x != 3"): "guarded 3 8",
+    ("omit_assign", "guarded", "x = 8;", ""): "guarded 3 1",
+    ("reverse", "order", "all", "reversed(all)"): "order 321",
+    ("arithmetic", "pair", "10 * a + b", "10 * a - b"): "pair 8",
+    ("copy", "alias", "kept", "copied(kept)"): "alias 4",
+    ("swap", "call", "a, b", "b, a"): "call 28",
+    ("omit_call", "call", "add(total);", ""): "call 12",
+    ("omit_assign", "add", "to += 7;", ""): "call 12",
+    ("swap", "quotient", "a / b", "(b) / (a)"): "quotient 0",
+}
+
+
+def run(*command, **environment: str) -> subprocess.CompletedProcess:
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The small program with its mutants: their points, the number of each, and the compiled program."""
+    folder = tmp_path_factory.mktemp("small")
+    (folder / "source.cpp").write_text(SOURCE)
+    (folder / "main.cpp").write_text(PROGRAM)
+    points = find_points(str(folder / "source.cpp"), parser_arguments(["g++", "-std=c++20"]))
+    numbers, by_text, count = [], {}, 0
+    for point in points:
+        own = []
+        for one in point.alternatives:
+            count += 1
+            own.append(count)
+            by_text.setdefault((one.operator, point.function, SOURCE[point.begin : point.end], one.text), count)
+        numbers.append(own)
+    rewritten = rewrite(SOURCE, points, numbers)
+    (folder / "source.cpp").write_text(rewritten.text)
+    (folder / "engine/core").mkdir(parents=True)
+    for suffix in ("hpp", "cpp"):
+        shutil.copy(CI / f"mutants/switch.{suffix}", folder / f"engine/core/mutants_switch.{suffix}")
+    sources = [folder / "main.cpp", folder / "engine/core/mutants_switch.cpp"]
+    built = run("g++", "-std=c++20", "-w", f"-I{folder}", "-o", folder / "program", *sources)
+    assert built.returncode == 0, built.stderr
+    return folder, points, by_text, rewritten
+
+
+def test_each_operator_changes_what_it_says(small):
+    folder, _, by_text, _ = small
+    original = run(folder / "program").stdout.splitlines()
+    assert original == ["pair 12", "lower 1 2 2", "both 0 0", "guarded 8 1", "order 123", "alias 6", "call 19", "quotient 4"]
+    for mutant, said in EXPECTED.items():
+        lines = run(folder / "program", LOCKSTEP_MUTANT=str(by_text[mutant])).stdout.splitlines()
+        changed = [line for line in lines if line not in original]
+        assert said in changed, mutant
+
+
+def test_no_mutants_in_constants_and_text(small):
+    _, points, _, _ = small
+    functions = {point.function for point in points}
+    assert {"constant", "text", "array"} & functions == set()
+    refused = [(one.operator, SOURCE[p.begin : p.end]) for p in points if p.function == "refused" for one in p.alternatives]
+    assert ("omit_throw", 'throw std::string(x < 9 ? "middle" : "large");') in refused
+    assert not any("x < 9" == source for _, source in refused)
+
+
+def test_stretches_name_the_mutants_at_a_place(small):
+    _, _, by_text, rewritten = small
+    at = rewritten.text.index("x <= 5")
+    assert by_text[("compare", "lower", "x < 5", "x <= 5")] in rewritten.mutants_at(at)
+    assert rewritten.text.startswith(INCLUDE) and rewritten.mutants_at(0) == []
+
+
+def test_reached_points_are_recorded(small):
+    folder, _, by_text, _ = small
+    reached = folder / "reached"
+    reached.write_bytes(bytes(1000))
+    assert run(folder / "program", LOCKSTEP_MUTANTS_REACHED=str(reached)).returncode == 0
+    found = reached.read_bytes()
+    assert all(found[number] == 1 for mutant, number in by_text.items() if mutant[1] in ("lower", "call"))
+    assert not any(found[number] for mutant, number in by_text.items() if mutant[1] == "refused")
+
+
+TINY = """
+#include "engine/layout/tiny.hpp"
+namespace tiny {
+int twice(int x) { return x + x; }
+int least(int a, int b) {
+  if (a < b) return a;
+  return b;
+}
+int never(int x) {
+  if (x > 1) return 5;
+  return 6;
+}
+template <int n> int chosen() { return n; }
+int of_template() { return chosen<2>(); }
+int fixed() {
+  const int size = 3;
+  int all[size] = {};
+  static_assert(sizeof(all) == size * sizeof(int));
+  return all[1];
+}
+}  // namespace tiny
+"""
+TINY_PROGRAM = """
+#include <cstdio>
+#include <cstring>
+#include "engine/layout/tiny.hpp"
+int main(int argc, char** argv) {
+  if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\"}]"); return 0; }
+  const bool right = tiny::twice(3) == 6 && tiny::least(1, 1) == 1;
+  for (int i = 1; i + 1 < argc; ++i)
+    if (std::strcmp(argv[i], "--results") == 0) {
+      std::FILE* file = std::fopen(argv[i + 1], "w");
+      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
+      std::fclose(file);
+    }
+  return right ? 0 : 1;
+}
+"""
+TINY_TEST = """
+#include <gtest/gtest.h>
+#include "engine/layout/tiny.hpp"
+TEST(Tiny, Least) { EXPECT_EQ(tiny::least(1, 2), 1); EXPECT_EQ(tiny::least(2, 1), 1); EXPECT_EQ(tiny::of_template(), 2); }
+"""
+TINY_CMAKE = """
+cmake_minimum_required(VERSION 3.23)
+project(tiny LANGUAGES CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+find_package(GTest REQUIRED)
+add_library(tiny engine/layout/tiny.cpp engine/core/mutants_switch.cpp)
+target_include_directories(tiny PUBLIC ${CMAKE_SOURCE_DIR})
+add_executable(lockstep main.cpp)
+set_target_properties(lockstep PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin)
+target_link_libraries(lockstep tiny)
+add_executable(layout_tests engine/layout/tiny_test.cpp)
+set_target_properties(layout_tests PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_link_libraries(layout_tests tiny GTest::gtest_main)
+"""
+
+
+def test_a_whole_run_reports_survivors(tmp_path):
+    """A repository with one small source: verdicts by scenario, by unit test, survived, not covered, equivalent; exit codes."""
+    root = tmp_path / "repository"
+    files = {
+        "engine/layout/tiny.cpp": TINY, "engine/layout/tiny_test.cpp": TINY_TEST, "main.cpp": TINY_PROGRAM,
+        "engine/layout/tiny.hpp": "#pragma once\nnamespace tiny { int twice(int x); int least(int a, int b); int never(int x); int of_template(); int fixed(); }\n",
+        "CMakeLists.txt": TINY_CMAKE, ".gitignore": "/build-*/\n__pycache__/\n",
+    }  # fmt: skip
+    for path, text in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+    shutil.copytree(CI / "mutants", root / "ci/mutants", ignore=shutil.ignore_patterns("__pycache__", "equivalent.txt"))
+    equivalent = "engine/layout/tiny.cpp|least|compare|a < b|a <= b|0"
+    (root / "ci/mutants/equivalent.txt").write_text(f"reason: both are the same number\n{equivalent}\n")
+    run("git", "init", "-q", root)
+    report = root / "build-mutants/report.jsonl"
+    command = [sys.executable, root / "ci/mutants", "engine/layout", "--report", report, "--jobs", "1"]
+    ended = run(*command)
+    assert ended.returncode == 1, ended.stdout + ended.stderr
+    written = map(json.loads, report.read_text().splitlines())
+    rows = {(row["operator"], row["key"].split("|")[1], row["diff"][-1]): row for row in written}
+    assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["verdict"] == "scenario"
+    assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["check"] == "expect"
+    assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"
+    assert rows[("negate", "never", "+ if (!(x > 1)) return 5;")]["verdict"] == "not covered"
+    assert [row["verdict"] for row in rows.values() if row["key"] == equivalent] == ["equivalent"]
+    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered, 0 reach it)" in ended.stdout
+    assert "chosen<" not in report.read_text()
+    # A mutant of a number that must be constant does not compile; the functions beside it keep theirs.
+    assert "mutants do not compile" in ended.stderr and "|fixed|" not in report.read_text()
+    # The tree is as before, and bars that are reached give exit code 0.
+    assert (root / "engine/layout/tiny.cpp").read_text() == TINY
+    assert run(*command, "--resume", "--caught", "10", "--by-scenarios", "5").returncode == 0
+    # The sample depends on the seed alone.
+    listed = [run(*command, "--sample", "3", "--seed", seed, "--list").stdout for seed in ("1", "1", "2")]
+    assert listed[0] == listed[1] != listed[2] and len(listed[0].splitlines()) == 3

@@ -1,0 +1,109 @@
+#include "harness/cli/mutate.hpp"
+
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "harness/cli/step_mutants.hpp"
+#include "harness/cli/test_support.hpp"
+
+namespace lockstep::cli {
+namespace {
+
+using namespace testing_support;
+using scenario::Case;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+
+// The first sum is checked. Nothing looks at the second.
+constexpr const char* summing =
+    "ranks: {world_size: [2], launch: [thread]}\n"
+    "steps:\n"
+    "  - let: {x: \"full([2], rank + 1)\", y: \"full([2], rank + 1)\"}\n"
+    "  - all_reduce: {tensor: x, op: sum}\n"
+    "  - if: rank >= 0\n"
+    "    steps:\n"
+    "      - note: a sum\n"
+    "        all_reduce:\n"
+    "          tensor: y\n"
+    "          op: sum\n"
+    "  - expect_equal: [x, 3]\n";
+
+class Mutate : public testing::Test {
+ protected:
+  std::vector<Case> add(const std::string& text) {
+    home_.add("sums", text);
+    return scenario::expand(library_.load(home_.scenarios() + "/sums.yaml"), {});
+  }
+  Ended run(const std::vector<Case>& cases, MutateOptions options = {}) {
+    return in_child([&] { return mutate(library_, cases, options); });
+  }
+
+  Home home_;
+  scenario::Library library_{home_.scenarios()};
+};
+
+TEST_F(Mutate, FindsTheStepsThatBringAFeatureInBlocksToo) {
+  const std::vector<FeatureStep> steps = feature_steps(*add(summing).front().scenario);
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].place.line, 6);
+  EXPECT_EQ(steps[1].place.line, 10);
+}
+
+TEST_F(Mutate, LeavesOutTheLinesOfOneStep) {
+  const std::vector<Case> cases = add(summing);
+  const std::string text = content_of(home_.scenarios() + "/sums.yaml");
+  const std::vector<FeatureStep> steps = feature_steps(*cases.front().scenario);
+  const std::string first = without_step(text, steps[0]);
+  EXPECT_THAT(first, Not(HasSubstr("tensor: x")));
+  EXPECT_THAT(first, HasSubstr("  - let: {left_out: 0}\n  - if: rank >= 0\n"));
+  const std::string second = without_step(text, steps[1]);
+  EXPECT_THAT(second, HasSubstr("    steps:\n      - let: {left_out: 0}\n\n\n\n  - expect_equal: [x, 3]\n"));
+  EXPECT_THAT(second, HasSubstr("tensor: x"));
+}
+
+TEST_F(Mutate, DoesNotReadAStepAmongOthersOnALine) {
+  const std::vector<Case> cases =
+      add("ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - let: {x: \"ones([2])\"}\n"
+          "  - {if: rank >= 0, steps: [{all_reduce: {tensor: x, op: sum}}]}\n  - expect_equal: [x, 2]\n");
+  const Ended ended = run(cases);
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("NOT READ"));
+}
+
+TEST_F(Mutate, ReportsTheStepThatNothingChecks) {
+  MutateOptions options;
+  options.results_file = home_ / "steps.jsonl";
+  const Ended ended = run(add(summing), options);
+  EXPECT_EQ(ended.code, 1) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("sums.yaml:10 all_reduce\n"));
+  EXPECT_THAT(ended.out, HasSubstr("2 steps left out: 1 noticed, 0 excused, 1 unnoticed, 0 wrongly excused"));
+  EXPECT_THAT(content_of(options.results_file), HasSubstr("\"line\":6,\"verb\":\"all_reduce\",\"sight\":\"noticed\""));
+}
+
+TEST_F(Mutate, AcceptsAReasonAndRefusesAWrongOne) {
+  std::string text = summing;
+  text.replace(text.find("note: a sum"), 11, "note: \"unseen: nothing reads y\"");
+  Ended ended = run(add(text));
+  EXPECT_EQ(ended.code, 0) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("1 noticed, 1 excused, 0 unnoticed"));
+  text += "  - expect_equal: [y, 3]\n";
+  ended = run(add(text));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("NOT EXCUSED"));
+  EXPECT_THAT(ended.out, HasSubstr("sums.yaml:10 all_reduce (expect_equal)\n"));
+}
+
+TEST_F(Mutate, FailsForAScenarioThatFailsAsItIs) {
+  std::string text = summing;
+  text += "  - expect_equal: [x, 4]\n";
+  const Ended ended = run(add(text));
+  EXPECT_EQ(ended.code, 1);
+  EXPECT_THAT(ended.out, HasSubstr("sums does not pass as it is (expect_equal)\n"));
+}
+
+}  // namespace
+}  // namespace lockstep::cli
