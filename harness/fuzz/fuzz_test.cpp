@@ -132,7 +132,7 @@ TEST(Shrink, RemovesBlocksWithTheirChoices) {
   const Program program = derive(2, index - 1, small);
   EXPECT_EQ(program.model.build, "Sequential(MLP(4, mult=2))");
   EXPECT_EQ(program.steps.size(), 1u);
-  EXPECT_LE(small.size(), 3) << "the block and its kind, and the step";
+  EXPECT_EQ(small.size(), 4) << "the block, its kind, the step and its microbatch";
   EXPECT_LE(num_runs, 300);
 }
 
