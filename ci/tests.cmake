@@ -78,6 +78,8 @@ lockstep_scenarios_test(sim 2400 --device sim)
 # The two runs above compare with PyTorch's figures for seed 42, the default, this one with those of the other stored seed.
 lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device cpu)
 lockstep_run_test(defects 3600 kill-matrix --results ${CMAKE_BINARY_DIR}/test-results/defects.jsonl)
+# Programs that a grammar makes, the same ones each time.
+lockstep_run_test(fuzz 600 fuzz --seed 1 --programs 400 --output ${CMAKE_BINARY_DIR}/test-results/fuzz)
 lockstep_run_test(doctor 120 doctor)
 
 # lockstep_python_test(NAME SECONDS folder or file)

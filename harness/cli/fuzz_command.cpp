@@ -11,7 +11,6 @@
 #include <utility>
 
 #include <fmt/core.h>
-#include <nlohmann/json.hpp>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -41,8 +40,8 @@ struct Prepared {
   std::uint64_t index = 0;
   fuzz::Derivation tree;
   fuzz::Program program;
-  nlohmann::ordered_json document;
   std::string text;
+  std::string json;
 };
 
 std::string file_name_of(const fuzz::Program& program) {
@@ -80,7 +79,7 @@ class Fuzzer {
     for (const std::size_t i : fuzz::with_most_pairs(trees, static_cast<std::size_t>(settings_.keeps))) {
       const fuzz::Program program = fuzz::derive(settings_.seed, i, trees[i]);
       const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(program);
-      write(file, fuzz::yaml_text(fuzz::scenario_of(program)));
+      write(file, fuzz::render(program).yaml);
       fmt::print("{}\n", file.string());
     }
     return 0;
@@ -127,8 +126,9 @@ class Fuzzer {
       Prepared one;
       one.index = index;
       one.program = fuzz::program_of(settings_.seed, index, one.tree);
-      one.document = fuzz::scenario_of(one.program, !settings_.peer.empty());
-      one.text = fuzz::yaml_text(one.document);
+      const fuzz::Rendered rendered = fuzz::render(one.program, !settings_.peer.empty());
+      one.text = rendered.yaml;
+      one.json = rendered.json;
       if (settings_.shows) {
         fmt::print("{}", one.text);
         continue;
@@ -175,7 +175,7 @@ class Fuzzer {
     const fuzz::Derivation small = fuzz::shrink(failing.tree, settings_.most_runs, [&](fuzz::Derivation& candidate) {
       if (interrupted()) return false;
       const fuzz::Program program = fuzz::derive(settings_.seed, failing.index, candidate);
-      const std::string smaller = fuzz::yaml_text(fuzz::scenario_of(program));
+      const std::string smaller = fuzz::render(program).yaml;
       const std::optional<scenario::Case> test_case = case_of(program, smaller);
       ++num_runs;
       if (!test_case) return false;
@@ -208,10 +208,10 @@ class Fuzzer {
 
   // The values of the first rank; those of the others agree with them, because each computes them alone.
   void add_for_peer(const Prepared& one, const verdict::CaseResult& row) {
-    nlohmann::ordered_json records;
-    for (const auto& [name, of_ranks] : row.records) records[name] = nlohmann::ordered_json::parse(of_ranks.at(0));
-    for_peer_ += nlohmann::ordered_json{{"index", one.index}, {"scenario", one.document}, {"records", records}}.dump();
-    for_peer_ += "\n";
+    std::string records;
+    for (const auto& [name, of_ranks] : row.records)
+      records += str(records.empty() ? "" : ", ", "\"", name, "\": ", of_ranks.at(0));
+    for_peer_ += str("{\"index\": ", one.index, ", \"scenario\": ", one.json, ", \"records\": {", records, "}}\n");
   }
 
   // Runs ci/fuzz_torch.py once over all programs that agree here. It prints what differs.

@@ -65,7 +65,7 @@ TEST(Grammar, TheSimplestProgramIsSmall) {
   Derivation none;
   const Program program = derive(1, 0, none);
   EXPECT_TRUE(promises_bits(program));
-  const std::string text = yaml_text(scenario_of(program));
+  const std::string text = render(program).yaml;
   EXPECT_THAT(text, HasSubstr("Linear(4, 4)"));
   EXPECT_THAT(text, HasSubstr("fully_shard: test\n"));
   EXPECT_THAT(text, Not(HasSubstr("replicated")));
@@ -75,12 +75,12 @@ TEST(Grammar, TheSimplestProgramIsSmall) {
 TEST(Grammar, ATreeDerivesItsProgramAgain) {
   for (std::uint64_t index = 0; index < 300; ++index) {
     Derivation tree;
-    const std::string text = yaml_text(scenario_of(program_of(5, index, tree)));
+    const std::string text = render(program_of(5, index, tree)).yaml;
     const int size = tree.size();
-    EXPECT_EQ(yaml_text(scenario_of(derive(5, index, tree))), text) << "program " << index;
+    EXPECT_EQ(render(derive(5, index, tree)).yaml, text) << "program " << index;
     EXPECT_EQ(tree.size(), size);
     Derivation other;
-    EXPECT_EQ(yaml_text(scenario_of(program_of(5, index, other))), text) << "program " << index;
+    EXPECT_EQ(render(program_of(5, index, other)).yaml, text) << "program " << index;
   }
 }
 
@@ -91,7 +91,7 @@ TEST(Grammar, ProgramsDiffer) {
     Program program = program_of(5, index, tree);
     program.index = 0;
     program.value_seed = 1;
-    texts.insert(yaml_text(scenario_of(program)));
+    texts.insert(render(program).yaml);
   }
   EXPECT_GT(texts.size(), 290u);
 }
@@ -102,7 +102,7 @@ TEST(Grammar, TheLanguageAcceptsEveryProgram) {
     Derivation tree;
     const Program program = program_of(6, index, tree);
     for (const bool for_peer : {false, true}) {
-      const std::string text = yaml_text(scenario_of(program, for_peer));
+      const std::string text = render(program, for_peer).yaml;
       EXPECT_NO_THROW(library.load_text(text, "program.yaml")) << text;
     }
   }
@@ -132,7 +132,7 @@ TEST(Shrink, RemovesBlocksWithTheirChoices) {
   const Program program = derive(2, index - 1, small);
   EXPECT_EQ(program.model.build, "Sequential(MLP(4, mult=2))");
   EXPECT_EQ(program.steps.size(), 1u);
-  EXPECT_LE(small.size(), 3) << "the block and its kind, and the step";
+  EXPECT_EQ(small.size(), 4) << "the block, its kind, the step and its microbatch";
   EXPECT_LE(num_runs, 300);
 }
 

@@ -42,7 +42,9 @@ void derive_checkpoints(const DerivedModel& derived, Program& program) {
 // Children that are frozen from the beginning; at least one child that is used stays trainable.
 void derive_frozen(Chooser choose, Program& program) {
   const Parallel& parallel = program.parallel;
-  if (parallel.api == Api::flat_shard || program.model.blocks.size() < 2 || program.model.has_unused) return;
+  if (parallel.api == Api::flat_shard || parallel.root_is_replicated || program.model.blocks.size() < 2 ||
+      program.model.has_unused)
+    return;
   if (!choose.chance("some", 12)) return;
   const auto count = static_cast<std::int64_t>(program.model.blocks.size());
   program.frozen = {program.model.blocks[static_cast<std::size_t>(choose.number("which", 0, count - 1))]};

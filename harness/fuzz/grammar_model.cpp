@@ -3,6 +3,7 @@
 #include <array>
 #include <optional>
 
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "harness/fuzz/grammar.hpp"
 
@@ -120,7 +121,7 @@ class Blocks {
   void add_mlp(Chooser choose, const std::string& path) {
     const auto mult = choose.number("mult", 2, 3);
     add_block(path, str("MLP(", width_, ", mult=", mult, ")"), "MLP");
-    const int hidden = width_ * static_cast<int>(mult);
+    const int hidden = static_cast<int>(bounded_product(std::int64_t{width_}, mult));
     add_unit(path + ".in_proj", "Linear", hidden, width_);
     add_unit(path + ".out_proj", "Linear", width_, hidden);
     if (tensor_parallel_) add_pair(path + ".in_proj", path + ".out_proj", hidden);

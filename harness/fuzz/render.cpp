@@ -199,4 +199,9 @@ Json scenario_of(const Program& program, bool for_peer) {
   return document;
 }
 
+Rendered render(const Program& program, bool for_peer) {
+  const Json document = scenario_of(program, for_peer);
+  return {yaml_text(document), document.dump()};
+}
+
 }  // namespace lockstep::fuzz

@@ -1,8 +1,6 @@
-// Programs as scenarios. The steps of a scenario are a JSON document first, which the YAML text and PyTorch's
-// interpreter (ci/fuzz_torch.py) share.
+// Programs as scenarios, and as the same document in JSON for PyTorch's interpreter (ci/fuzz_torch.py).
 //
-//   const nlohmann::ordered_json document = scenario_of(program);
-//   write(path, yaml_text(document));
+//   write(path, render(program).yaml);
 //
 // Each scenario trains up to three models on the same inputs: `test` under the APIs, `replicated`, and `alone`, whose
 // gradients each rank computes without a collective (scenarios/lib/alone_on_one_rank.yaml). Where the engine promises
@@ -10,8 +8,6 @@
 #pragma once
 
 #include <string>
-
-#include <nlohmann/json.hpp>
 
 #include "harness/fuzz/program.hpp"
 
@@ -22,11 +18,13 @@ namespace lockstep::fuzz {
 // microbatches.
 bool promises_bits(const Program& program);
 
+struct Rendered {
+  std::string yaml;  // two spaces of indentation, maps of one line where they fit into 116 columns
+  std::string json;  // one line
+};
+
 // `for_peer` adds the records that ci/fuzz_torch.py compares with, and gives Adam a large eps, so that a gradient which
 // is zero but for rounding moves no parameter.
-nlohmann::ordered_json scenario_of(const Program& program, bool for_peer = false);
-
-// Two-space indentation, maps of one line where they fit into 116 columns.
-std::string yaml_text(const nlohmann::ordered_json& document);
+Rendered render(const Program& program, bool for_peer = false);
 
 }  // namespace lockstep::fuzz

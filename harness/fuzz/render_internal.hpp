@@ -14,6 +14,8 @@ using Json = nlohmann::ordered_json;
 
 std::string path_of(const std::string& model, const std::string& path);  // "test.0", or "test" for an empty path
 std::vector<std::string> models_of(const Program& program);              // test, alone, and replicated if it is beside
-void render_steps(const Program& program, bool for_peer, Json& steps);   // of the training
+Json scenario_of(const Program& program, bool for_peer);
+std::string yaml_text(const Json& document);
+void render_steps(const Program& program, bool for_peer, Json& steps);  // of the training
 
 }  // namespace lockstep::fuzz

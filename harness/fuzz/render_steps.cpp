@@ -156,16 +156,16 @@ class Steps {
     steps_.push_back({{"use", "alone_on_one_rank"}, {"with", with}, {"as", {{"losses", "losses"}}}});
   }
 
-  // The allowance where the bits are not promised: rounding of float32 in another order, or of 16-bit types.
+  // The allowance where the bits are not promised: float32 rounded in another order. A norm of nearly equal values
+  // multiplies the rounding by up to 1 / sqrt(eps), about 300.
   Json allowance(const std::string& actual, const std::string& expected) const {
     Json arguments = {{"actual", actual}, {"expected", expected}};
     if (exact_) {
       arguments["bits"] = true;
-      return arguments;
+    } else {
+      arguments["rtol"] = "1e-3";
+      arguments["of_largest"] = parallel_.api == Api::tensor_parallel ? "1e-3" : "1e-4";
     }
-    const bool is_narrow = !parallel_.param.empty() || !parallel_.reduce.empty();
-    arguments["rtol"] = is_narrow ? "2e-2" : "1e-4";
-    arguments["of_largest"] = is_narrow ? "2e-2" : "2e-5";
     return arguments;
   }
 

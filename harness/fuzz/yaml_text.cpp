@@ -3,13 +3,12 @@
 #include <cstdlib>
 
 #include "engine/core/error.hpp"
-#include "harness/fuzz/render.hpp"
+#include "harness/fuzz/render_internal.hpp"
 
 namespace lockstep::fuzz {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
 constexpr std::size_t columns = 116;
 
 bool is_plain(const std::string& text) {
