@@ -99,7 +99,7 @@ def outcomes(chosen: list[Mutant], stages, options: argparse.Namespace, tree: Tr
     for i, mutant in enumerate(chosen):
         text = (tree.root / mutant.file).read_bytes().decode("latin-1")
         if mutant.key in equivalents:
-            outcome = judge.Outcome(mutant, None, 0, 0, equivalents[mutant.key])
+            outcome = judge.Outcome(mutant, None, 0, 0, reason=equivalents[mutant.key])
             rows.append(judge.row_of(outcome, text))
         elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
             rows.append(known[mutant.key])
