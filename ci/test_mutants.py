@@ -247,7 +247,7 @@ def test_a_whole_run_reports_survivors(tmp_path):
     assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"
     assert rows[("negate", "never", "+ if (!(x > 1)) return 5;")]["verdict"] == "not covered"
     assert [row["verdict"] for row in rows.values() if row["key"] == equivalent] == ["equivalent"]
-    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered, 0 reach it)" in ended.stdout
+    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered, 0 of 0 that reach it ran)" in ended.stdout
     assert "chosen<" not in report.read_text()
     # A mutant of a number that must be constant does not compile; the functions beside it keep theirs.
     assert "mutants do not compile" in ended.stderr and "|fixed|" not in report.read_text()

@@ -41,6 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that scenarios must catch (%(default)s)")
     parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
                         help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
+    parser.add_argument("--device", nargs="+", choices=["cpu", "sim"], default=["cpu", "sim"],
+                        help="of the scenarios, in turn (%(default)s)")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -65,20 +67,21 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
 
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[tuple[object, Coverage]]:
     size = max(one.number for own in tree.mutants.values() for one in own) + 1
-    scenarios = execute.Scenarios(tree.binary / "bin" / "lockstep", tree.folder / "run", options.jobs, options.scenarios)
-    stages: list[tuple[object, Coverage]] = [(scenarios, None)]
+    program, folder = tree.binary / "bin" / "lockstep", tree.folder / "run"
+    # On sim the order of accesses is that of an accelerator.
+    stages: list = [execute.Scenarios(program, folder, options.jobs, options.scenarios, device) for device in options.device]
     if not options.no_unit_tests:
         programs = [tree.binary / "tests" / target for target in test_targets(folders)]
-        stages.append((execute.UnitTests(programs, tree.folder / "run"), None))
+        stages.append(execute.UnitTests(programs, folder))
     found = []
-    for tests, _ in stages:
+    for tests in stages:
         digest = hashlib.sha256()
-        for program in getattr(tests, "programs", {"": scenarios.program}).values():
-            digest.update(program.read_bytes())
-        if tests is scenarios:
+        for one in getattr(tests, "programs", {"": program}).values():
+            digest.update(one.read_bytes())
+        if tests.what == "scenario":
             for path in sorted((tree.source / "scenarios").rglob("*.yaml")):
                 digest.update(path.read_bytes())
-        path = tree.folder / f"reached-{tests.what.replace(' ', '-')}.json"
+        path = tree.folder / f"reached-{tests.kept_as}.json"
         coverage = Coverage(path, digest.hexdigest(), size).record(tests, say)
         for name, how in sorted(coverage.failing.items()):
             say(f"without a mutant, {name} does not pass ({how}); it judges none")
@@ -96,7 +99,7 @@ def outcomes(chosen: list[Mutant], stages, options: argparse.Namespace, tree: Tr
     for i, mutant in enumerate(chosen):
         text = (tree.root / mutant.file).read_bytes().decode("latin-1")
         if mutant.key in equivalents:
-            outcome = judge.Outcome(mutant, None, 0, 0, equivalents[mutant.key])
+            outcome = judge.Outcome(mutant, None, 0, 0, reason=equivalents[mutant.key])
             rows.append(judge.row_of(outcome, text))
         elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
             rows.append(known[mutant.key])

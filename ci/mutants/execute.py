@@ -76,12 +76,13 @@ class Catch:
 
 
 class Scenarios:
-    """The scenarios of a program."""
+    """The scenarios of a program on one device."""
 
     what = "scenario"
 
-    def __init__(self, program: Path, folder: Path, jobs: int, selection: list[str] = ()):
-        self.program, self.folder, self.jobs, self.selection = program, folder, jobs, selection
+    def __init__(self, program: Path, folder: Path, jobs: int, selection: list[str] = (), device: str = "cpu"):
+        self.program, self.folder, self.jobs, self.selection, self.device = program, folder, jobs, selection, device
+        self.kept_as = f"scenario-{device}"
         folder.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
@@ -93,7 +94,7 @@ class Scenarios:
         results = self.folder / "results.jsonl"
         results.unlink(missing_ok=True)
         command = [str(self.program), "run", *names, "--results", str(results), "--fail-fast", "-q", "--color", "never",
-                   "--jobs", str(self.jobs), "--deadline", str(DEADLINE), "--timeout", str(CASE_TIMEOUT)]  # fmt: skip
+                   "--device", self.device, "--jobs", str(self.jobs), "--deadline", str(DEADLINE), "--timeout", str(CASE_TIMEOUT)]  # fmt: skip
         ended = run(command, self.folder, environment, limit)
         if ended.code == 0:
             return None
@@ -111,6 +112,7 @@ class UnitTests:
     """The suites of the programs of unit tests, as PROGRAM:SUITE."""
 
     what = "unit test"
+    kept_as = "unit-test"
 
     def __init__(self, programs: list[Path], folder: Path):
         self.programs, self.folder = {one.name: one for one in programs}, folder

@@ -26,6 +26,7 @@ class Outcome:
     catch: Catch | None
     num_reaching: int  # scenarios and suites that reach it
     seconds: float
+    num_ran: int = 0  # of those, under the mutant
     reason: str = ""  # why it is equivalent
 
     @property
@@ -50,6 +51,7 @@ def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: f
     began = time.monotonic()
     environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
     reaching = sum(len(coverage.of(mutant.number)) for _, coverage in stages)
+    ran = 0
     for tests, coverage in stages:
         spent = 0.0
         for batch in coverage.batches(mutant.number):
@@ -57,12 +59,13 @@ def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: f
             if spent + expected > longest:
                 break
             spent += expected
+            ran += len(batch)
             catch = tests.run(batch, environment, limit=60 + 5 * expected)
             if catch is not None and catch.check in LATE and coverage.seconds.get(catch.name, 0) > 1:  # is it the machine?
                 catch = tests.run([catch.name], environment, limit=60 + 5 * coverage.seconds[catch.name])
             if catch is not None:
-                return Outcome(mutant, catch, reaching, time.monotonic() - began)
-    return Outcome(mutant, None, reaching, time.monotonic() - began)
+                return Outcome(mutant, catch, reaching, time.monotonic() - began, ran)
+    return Outcome(mutant, None, reaching, time.monotonic() - began, ran)
 
 
 def diff_of(mutant: Mutant, text: str) -> list[str]:
@@ -102,7 +105,7 @@ def row_of(outcome: Outcome, text: str) -> dict:
     mutant, catch = outcome.mutant, outcome.catch
     row = {"kind": "mutant", "number": mutant.number, "file": mutant.file, "line": mutant.line, "operator": mutant.operator,
            "verdict": outcome.verdict, "seconds": round(outcome.seconds, 2), "reaching": outcome.num_reaching,
-           "diff": diff_of(mutant, text), "key": mutant.key}  # fmt: skip
+           "ran": outcome.num_ran, "diff": diff_of(mutant, text), "key": mutant.key}  # fmt: skip
     if catch:
         row |= {"by": catch.name, "check": catch.check, "check_kind": outcome.kind}
     if outcome.reason:
@@ -138,7 +141,7 @@ def survivors(rows: list[dict]) -> str:
     for row in rows:
         if row["verdict"] in ("survived", "not covered", "unit test"):
             how = f"unit test only: {row['by']}" if row["verdict"] == "unit test" else row["verdict"]
-            lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how}, {row['reaching']} reach it)")
+            lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how}, {row['ran']} of {row['reaching']} that reach it ran)")
             lines += [f"    {line}" for line in row["diff"]]
     return "\n".join(lines)
 

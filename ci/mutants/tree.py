@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import points as points_module
-import rewrite as rewrite_module
 from points import Point, find_points, parser_arguments
 from rewrite import Rewritten, rewrite
 
