@@ -202,6 +202,8 @@ constexpr std::array table = {
                "the inputs of all reductions are kept until the end of their backward"},
     DefectInfo{shard_owner_not_compared, "shard_owner_not_compared", DefectKind::message, "engine/comm",
                "all-gathers of two blocks of the same sizes match each other"},
+    DefectInfo{shard_optimizer_ignores_unused_gather, "shard_optimizer_ignores_unused_gather", DefectKind::order,
+               "engine/parallel", "the optimizer does not wait for an all-gather that no module uses"},
     DefectInfo{shard_host_ignores_offload, "shard_host_ignores_offload", DefectKind::order, "engine/parallel",
                "the host does not wait for gradients that are copied to it"},
     DefectInfo{sharded_padding_leaked, "sharded_padding_leaked", DefectKind::value, "engine/mesh/redistribute.cpp",

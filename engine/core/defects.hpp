@@ -104,53 +104,54 @@ enum class Defect {
   shard_reduction_input_freed_early,     // the input of a reduce-scatter is freed without a wait for it
   shard_all_reduce_ignores_reduce_scatter,  // the all-reduce does not wait for the reduce-scatter
   shard_optimizer_ignores_reduction,        // compute does not wait for reductions
-  shard_gather_ignores_kept_parts,  // the all-gather for backward does not wait for the shards that forward kept
-  shard_unshard_ignores_compute,    // an explicit unshard does not wait for writes of the shards
-  shard_unused_gather_kept,         // an all-gather that was prefetched and not used is never dropped
-  shard_reduction_inputs_kept,      // the inputs of all reductions are kept until the end of their backward
-  shard_owner_not_compared,         // all-gathers of two blocks of the same sizes match each other
-  shard_host_ignores_offload,       // the host does not wait for gradients that are copied to it
-  sharded_padding_leaked,           // uneven shards are joined with their padding
-  sharded_pieces_in_rank_order,     // shards of several pieces are joined rank by rank instead of piece by piece
-  sharded_gathers_twice,            // an all-gather is made twice
-  sharded_mean_of_parts,            // a mean divides by the size of this rank's shard
-  sharded_rows_off_by_one,          // a rank that holds a range of rows of an embedding leaves out the last one
-  sharded_vocabulary_offset,        // the targets of a loss are looked up one class late on all ranks but the first
-  sharded_loss_own_maximum,         // each rank subtracts its own maximum from its logits instead of that of all
-  sharded_loss_mean_of_parts,       // a mean loss divides by the rows of this rank
-  sharded_loss_gathers_logits,      // the logits of a loss over sharded classes are gathered
-  sharded_loss_weight_offset,       // replicated class weights are looked up by the local number of the class
-  loss_weights_counted,             // a weighted mean loss divides by the number of rows
-  sharded_bias_added_by_all,        // a linear layer with a partial result adds the whole bias on every rank
-  sharded_view_takes_last_dim,      // a split of a sharded dim shards the last of the new dims instead of the first
-  sharded_partial_gradient_kept,    // the partial gradient of an operand that ranks share is not reduced
-  sharded_dropout_draws_shard,      // dropout on a shard draws one number per element of the shard
-  sharded_gradient_of_own_part,     // the gradient of a slice into shards is not gathered from the other ranks
-  clip_norm_of_parts,               // clipping uses the norm of this rank's shards
-  shard_empty_part_offset,          // a shard without rows takes no room in the flat buffer of its rank
-  shard_extension_left_out,         // the all-gather sends the shards themselves, regardless of their extensions
-  shard_entered_group_kept,         // a group of which one module did not run counts as entered in the next forward
-  shard_reduced_parts_kept,         // the outputs of all reductions are kept until the end of their backward
-  scaler_found_inf_of_parts,        // ranks do not share whether their gradients are finite
-  scaler_steps_anyway,              // the optimizer steps although gradients are not finite
-  scaler_unscale_left_out,          // the gradients of a scaled loss are not divided by the scale
-  scaler_growth_not_reset,          // a skipped step does not reset the count of steps until the scale grows
-  optimizer_state_of_first_part,    // every rank takes the first shard of full optimizer state
-  saved_replicas_by_nobody,         // no rank writes the values that several ranks hold
-  saved_replicas_twice,             // two ranks write the values that several ranks hold
-  saved_chunk_of_zeros,             // the last chunk of a rank's file is never written
-  saved_stale_snapshot,             // an asynchronous save writes the snapshot of the save before it
-  saved_index_before_data,          // the checkpoint gets its name before the files of the ranks are flushed
-  saved_over_old,                   // the old checkpoint is removed before the new one is complete
-  saved_failure_of_one_rank,        // the failure of a rank in a save or load is raised on that rank only
-  loaded_from_wrong_offset,         // the pieces of a chunk are read from its begin
-  loaded_without_hashes,            // the values of a checkpoint are not compared with their hashes
-  loaded_step_forgotten,            // the step counts of an optimizer are not restored
-  loaded_options_forgotten,         // the hyperparameters of an optimizer are not restored
-  bucket_cap_ignored,               // buckets have no maximal size: there is one per type
-  tensor_bias_on_every_rank,        // each rank adds the full bias of a rowwise layer before the sum
-  tensor_bias_gradient_divided,     // the gradient of such a bias is divided by the number of ranks
-  tensor_gradient_not_reduced,  // each rank keeps its own summand of the gradient of a replicated parameter or input
+  shard_gather_ignores_kept_parts,        // the all-gather for backward does not wait for the shards that forward kept
+  shard_unshard_ignores_compute,          // an explicit unshard does not wait for writes of the shards
+  shard_unused_gather_kept,               // an all-gather that was prefetched and not used is never dropped
+  shard_reduction_inputs_kept,            // the inputs of all reductions are kept until the end of their backward
+  shard_owner_not_compared,               // all-gathers of two blocks of the same sizes match each other
+  shard_optimizer_ignores_unused_gather,  // the optimizer does not wait for a gather that no module uses
+  shard_host_ignores_offload,             // the host does not wait for gradients that are copied to it
+  sharded_padding_leaked,                 // uneven shards are joined with their padding
+  sharded_pieces_in_rank_order,           // shards of several pieces are joined rank by rank instead of piece by piece
+  sharded_gathers_twice,                  // an all-gather is made twice
+  sharded_mean_of_parts,                  // a mean divides by the size of this rank's shard
+  sharded_rows_off_by_one,                // a rank that holds a range of rows of an embedding leaves out the last one
+  sharded_vocabulary_offset,      // the targets of a loss are looked up one class late on all ranks but the first
+  sharded_loss_own_maximum,       // each rank subtracts its own maximum from its logits instead of that of all
+  sharded_loss_mean_of_parts,     // a mean loss divides by the rows of this rank
+  sharded_loss_gathers_logits,    // the logits of a loss over sharded classes are gathered
+  sharded_loss_weight_offset,     // replicated class weights are looked up by the local number of the class
+  loss_weights_counted,           // a weighted mean loss divides by the number of rows
+  sharded_bias_added_by_all,      // a linear layer with a partial result adds the whole bias on every rank
+  sharded_view_takes_last_dim,    // a split of a sharded dim shards the last of the new dims instead of the first
+  sharded_partial_gradient_kept,  // the partial gradient of an operand that ranks share is not reduced
+  sharded_dropout_draws_shard,    // dropout on a shard draws one number per element of the shard
+  sharded_gradient_of_own_part,   // the gradient of a slice into shards is not gathered from the other ranks
+  clip_norm_of_parts,             // clipping uses the norm of this rank's shards
+  shard_empty_part_offset,        // a shard without rows takes no room in the flat buffer of its rank
+  shard_extension_left_out,       // the all-gather sends the shards themselves, regardless of their extensions
+  shard_entered_group_kept,       // a group of which one module did not run counts as entered in the next forward
+  shard_reduced_parts_kept,       // the outputs of all reductions are kept until the end of their backward
+  scaler_found_inf_of_parts,      // ranks do not share whether their gradients are finite
+  scaler_steps_anyway,            // the optimizer steps although gradients are not finite
+  scaler_unscale_left_out,        // the gradients of a scaled loss are not divided by the scale
+  scaler_growth_not_reset,        // a skipped step does not reset the count of steps until the scale grows
+  optimizer_state_of_first_part,  // every rank takes the first shard of full optimizer state
+  saved_replicas_by_nobody,       // no rank writes the values that several ranks hold
+  saved_replicas_twice,           // two ranks write the values that several ranks hold
+  saved_chunk_of_zeros,           // the last chunk of a rank's file is never written
+  saved_stale_snapshot,           // an asynchronous save writes the snapshot of the save before it
+  saved_index_before_data,        // the checkpoint gets its name before the files of the ranks are flushed
+  saved_over_old,                 // the old checkpoint is removed before the new one is complete
+  saved_failure_of_one_rank,      // the failure of a rank in a save or load is raised on that rank only
+  loaded_from_wrong_offset,       // the pieces of a chunk are read from its begin
+  loaded_without_hashes,          // the values of a checkpoint are not compared with their hashes
+  loaded_step_forgotten,          // the step counts of an optimizer are not restored
+  loaded_options_forgotten,       // the hyperparameters of an optimizer are not restored
+  bucket_cap_ignored,             // buckets have no maximal size: there is one per type
+  tensor_bias_on_every_rank,      // each rank adds the full bias of a rowwise layer before the sum
+  tensor_bias_gradient_divided,   // the gradient of such a bias is divided by the number of ranks
+  tensor_gradient_not_reduced,    // each rank keeps its own summand of the gradient of a replicated parameter or input
   tensor_gradient_reduced_per_use,  // such gradients are reduced at each use instead of once
   tensor_output_left_partial,       // the outputs of rowwise layers are not summed
   tensor_input_wrong_dim,           // inputs sharded along dim 0 are taken as sharded along dim 1, and the reverse

@@ -46,15 +46,19 @@ std::vector<std::shared_ptr<ShardState>> ShardContext::living_states() const {
   return living;
 }
 
-// No backward follows, whose end would wait. An optimizer step on the host may.
-void ShardContext::let_host_wait_for_copy_in(device::Device at) const {
-  if (grad_enabled()) return;
+void ShardContext::let_writers_wait_for_copy_in(device::Device at) const {
   const auto living = living_states();
-  if (std::none_of(living.begin(), living.end(),
-                   [](const auto& state) { return state->group() && state->group()->shards().offloads(); }))
-    return;
-  wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}),
-       device::stream(at, device::Role::copy_in).record());
+  device::Stream& copy_in = device::stream(at, device::Role::copy_in);
+  // A prefetch hint may name a group that has run already: no module waits for its all-gather.
+  if (std::any_of(living.begin(), living.end(), [](const auto& state) {
+        return state->group() && state->group()->state() == GroupState::unsharding;
+      }))
+    wait(WaitEdge::compute_for_unused_copy_in, device::current_stream(at), copy_in);
+  // Without gradients no backward follows, at whose end the host would wait.
+  if (!grad_enabled() && std::any_of(living.begin(), living.end(), [](const auto& state) {
+        return state->group() && state->group()->shards().offloads();
+      }))
+    wait(WaitEdge::host_for_copy_in, device::current_stream(device::Device{}), copy_in.record());
 }
 
 void ShardContext::free_gather_buffers(const ShardStreams& streams) {

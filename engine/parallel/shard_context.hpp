@@ -64,8 +64,9 @@ struct ShardContext {
   // gradient.
   void agree_on_end() const;
   void free_gather_buffers(const ShardStreams& streams);
-  // After a forward without gradients of groups whose shards are on the host. `at`: where they compute.
-  void let_host_wait_for_copy_in(device::Device at) const;
+  // At the end of a forward, whose groups compute `at`: what writes the shards later runs after the copies that still
+  // read them.
+  void let_writers_wait_for_copy_in(device::Device at) const;
   // Before an all-gather: the host waits until fewer than `limit` of the resharded groups are still in use.
   void wait_for_freed(int limit);
   // Before a new reduction: compute waits for earlier ones and frees the memory that they no longer need.

@@ -136,7 +136,7 @@ void ShardState::post_forward(const nn::Module& module, nn::Structure& outputs) 
   watch_outputs(outputs);
   phase_ = Phase::idle;
   if (context->forward_root == this) {
-    context->let_host_wait_for_copy_in(settings_.device);
+    context->let_writers_wait_for_copy_in(settings_.device);
     context->free_gather_buffers(ShardStreams(settings_.device));
     context->forward_root = nullptr;
     context->first_forward_is_complete = true;

@@ -33,6 +33,8 @@ constexpr std::array table = {
                  shard_compute_ignores_gather},
     WaitEdgeInfo{compute_for_unused_all_gather, "compute, before it drops an unused all-gather", "the all-gather",
                  "the flat buffers are freed after it", shard_compute_ignores_gather},
+    WaitEdgeInfo{compute_for_unused_copy_in, "compute, after a forward that leaves an all-gather unused", "copy-in",
+                 "it reads the shards, and the optimizer writes them", shard_optimizer_ignores_unused_gather},
     WaitEdgeInfo{copy_in_for_copy_out, "copy-in", "copy-out, which runs after the all-gather",
                  "the flat input is freed on copy-in", shard_input_freed_early},
     WaitEdgeInfo{all_gather_for_copy_out, "all-gather", "copy-out", "the flat output is freed on all-gather",

@@ -31,6 +31,7 @@ enum class WaitEdge : std::uint8_t {
   all_gather_for_copy_in,
   compute_for_all_gather,
   compute_for_unused_all_gather,
+  compute_for_unused_copy_in,
   copy_in_for_copy_out,
   all_gather_for_copy_out,
   all_gather_for_unsharded_use,
