@@ -191,8 +191,11 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     return true;
   };
   const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
-  if (auto own = make_unless_confirmed(spec.plans.get(), control_digest, make, confirm))
-    return judge_by(*own, rank, log, left_out);
+  if (auto own = make_unless_confirmed(spec.plans.get(), control_digest, make, confirm)) {
+    PlanJudgement judgement = judge_by(*own, rank, log, left_out);
+    judgement.num_dry_runs = 1;
+    return judgement;
+  }
   if (rank == 0) return judge_by(outcome, rank, log, left_out);  // for the rows
   PlanJudgement confirmed;
   confirmed.left_out = never_planned(log, left_out);
