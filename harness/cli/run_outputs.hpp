@@ -52,7 +52,7 @@ class RunOutputs {
   int num_plans_judged_ = 0;
   std::map<std::string, int> plans_not_judged_;  // by kind of reason
   verdict::PlanningCost planning_;
-  std::size_t num_unwritten_ = 0;                // results that are not in the results file
+  std::size_t num_unwritten_ = 0;  // results that are not in the results file
   int code_ = 0;
 };
 

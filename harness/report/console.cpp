@@ -95,8 +95,7 @@ std::string plans_text(const verdict::Summary& summary) {
 // "planning took 0.4 of the ranks' 12.3 s of CPU time (3.3 %), with 120 dry runs"
 std::string planning_text(const verdict::PlanningCost& cost) {
   return fmt::format("planning took {:.3g} of the ranks' {:.3g} s of CPU time ({:.1f} %), with {}", cost.seconds,
-                     cost.rank_seconds, 100 * cost.seconds / cost.rank_seconds,
-                     plural(cost.num_dry_runs, "dry run"));
+                     cost.rank_seconds, 100 * cost.seconds / cost.rank_seconds, plural(cost.num_dry_runs, "dry run"));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ class ControlDigest {
   void add(const Value& value, int& room);
   void add(std::uint64_t number);
   std::uint64_t digest_ = fnv1a_basis;
-  bool counts_ = false;  // the step that was entered last
+  bool counts_ = false;                        // the step that was entered last
   scenario::Verb verb_ = scenario::Verb::let;  // its verb, if it counts
 };
 

@@ -1,8 +1,8 @@
-// Shares plans among the ranks of a scenario's cases, so that a dry run is made once and not once per rank and case. The
-// launcher makes a board per scenario before it starts ranks: memory that their processes share.
+// Shares plans among the ranks of a scenario's cases, so that a dry run is made once and not once per rank and case.
+// The launcher makes a board per scenario before it starts ranks: memory that their processes share.
 //
-//   const auto confirmed = [&](const PlanBoard::Posted& plan) { return holds(plan.conditions) && agrees(plan.planned); };
-//   if (std::optional<PlanOutcome> own = make_unless_confirmed(board, digest, make, confirmed)) judge by it
+//   const auto confirmed = [&](const PlanBoard::Posted& plan) { return holds(plan.conditions) && agrees(plan.planned);
+//   }; if (std::optional<PlanOutcome> own = make_unless_confirmed(board, digest, make, confirmed)) judge by it
 //
 // A rank looks at the plans of ranks with the digest of its own steps (control_digest.hpp). If one of them holds under
 // conditions that this rank's case meets (plan_conditions.hpp), and is the sequence of its own collectives, the rank is
@@ -40,7 +40,7 @@ class PlanBoard {
   static constexpr int num_places = 1024;
   // A place for a plan. The rank that claims it calls post() or give_up(). Nothing: all places are taken.
   struct Place {
-    int number = 0;  // in the order in which the places of a digest are looked at
+    int number = 0;        // in the order in which the places of a digest are looked at
     bool is_mine = false;  // claimed by this call; otherwise of another rank with this digest
   };
   // The next place from number `from` on that has this digest, or is free and thereby claimed.

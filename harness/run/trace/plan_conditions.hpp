@@ -1,6 +1,6 @@
-// The conditions under which a plan is that of another case of its scenario: the values that its dry run read. A dry run
-// depends on nothing else that differs among cases with the same ranks and device. So a case with the same values has
-// the same plan.
+// The conditions under which a plan is that of another case of its scenario: the values that its dry run read. A dry
+// run depends on nothing else that differs among cases with the same ranks and device. So a case with the same values
+// has the same plan.
 //
 //   const std::string conditions = conditions_of(spec, {"num_layers", "$launch"});   // of the case that was planned
 //   if (meets(other_spec, conditions)) its dry run on the same rank gives the same plan
