@@ -1,8 +1,8 @@
 // Shares plans among the ranks of a scenario's cases, so that a dry run is made once and not once per rank and case.
 // The launcher makes a board per scenario before it starts ranks: memory that their processes share.
 //
-//   const auto confirmed = [&](const PlanBoard::Posted& plan) { return holds(plan.conditions) && agrees(plan.planned);
-//   }; if (std::optional<PlanOutcome> own = make_unless_confirmed(board, digest, make, confirmed)) judge by it
+//   const auto confirm = [&](const PlanBoard::Posted& plan) { return met(plan.conditions) && agrees(plan.planned); };
+//   if (std::optional<PlanOutcome> own = make_unless_confirmed(board, digest, make, confirm)) judge by it
 //
 // A rank looks at the plans of ranks with the digest of its own steps (control_digest.hpp). If one of them holds under
 // conditions that this rank's case meets (plan_conditions.hpp), and is the sequence of its own collectives, the rank is
