@@ -72,6 +72,7 @@ int follow_hosts(launch::Hosts& hosts, const std::function<void(const StageComma
 int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& cases, const RunCasesOptions& options) {
   launch::Hosts& hosts = *options.hosts;
   launch::Pool pool(1);
+  run::PlanBoards plans;
   OwnFolder folder;
   bool has_told = false;
   return follow_hosts(hosts, [&](const StageCommand& command) {
@@ -83,7 +84,7 @@ int follow_cases(scenario::Library& library, const std::vector<scenario::Case>& 
     }
     const scenario::Case& test_case = cases[static_cast<std::size_t>(command.ticket)];
     start_stage(pool, command.ticket, spec_of(library, test_case, command.ticket, command.folder, options),
-                command.stage, options);
+                command.stage, options, plans);
     pool.next([&] {
       if (interrupted()) hosts.report_interrupt(interrupting_signal());
       return interrupted();

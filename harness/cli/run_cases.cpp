@@ -51,10 +51,11 @@ struct Running {
   std::size_t next_stage = 0;
 };
 
-void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCasesOptions& options) {
+void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCasesOptions& options,
+                 run::PlanBoards& plans) {
   const std::size_t stage = running.next_stage++;
   if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
-  start_stage(pool, ticket, running.spec, stage, options);
+  start_stage(pool, ticket, running.spec, stage, options, plans);
 }
 
 bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
@@ -137,7 +138,7 @@ class Runner {
       return finish_ticket(ticket);
     }
     one.spec = spec_of(library_, test_case, ticket, one.folder->path(), options_);
-    start_stage(pool_, ticket, one, options_);
+    start_stage(pool_, ticket, one, options_, plans_);
     while (pool_.full()) collect_one();
   }
 
@@ -153,7 +154,7 @@ class Runner {
         {stage < stages.size() ? stages[stage].name : std::string(), std::move(finished.result.outcomes)});
     one.stories = std::move(finished.result.stories);
     if (well && !interrupted() && one.next_stage < stages.size())
-      return start_stage(pool_, finished.ticket, one, options_);
+      return start_stage(pool_, finished.ticket, one, options_, plans_);
     if (interrupted()) {
       one.row.status = verdict::Status::MISSING;
       one.row.reason = interruption();
@@ -234,6 +235,7 @@ class Runner {
   const std::function<void(const verdict::CaseResult&)>& on_result_;
   std::optional<launch::RunFolder> folder_;
   launch::Pool pool_;
+  run::PlanBoards plans_;
   std::map<int, Running> running_;
   std::string stop_reason_;  // empty: further cases may start
   int num_dumps_ = 0;

@@ -54,6 +54,7 @@ void RunOutputs::add(const verdict::CaseResult& row) {
   ++counts_[std::string(verdict::name_of(row.status))];
   if (row.plan_verdict && row.plan_verdict->is_judged) ++num_plans_judged_;
   if (row.plan_verdict && !row.plan_verdict->is_judged) ++plans_not_judged_[row.plan_verdict->kind()];
+  planning_.add(row.planning);
   console_.finished(row);
   output_failed();  // notes the reason of a failed write while errno still holds it
   ++num_unwritten_;
@@ -66,6 +67,7 @@ verdict::Summary RunOutputs::summary_of(const RunCasesOutcome& outcome, double s
   summary.counts = counts_;
   summary.num_plans_judged = num_plans_judged_;
   summary.plans_not_judged = plans_not_judged_;
+  summary.planning = planning_;
   summary.seconds = seconds;
   summary.exit_code = exit_code_of(outcome, out_of_time());
   return summary;

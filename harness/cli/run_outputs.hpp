@@ -51,7 +51,8 @@ class RunOutputs {
   std::map<std::string, int> counts_;  // of cases, by status
   int num_plans_judged_ = 0;
   std::map<std::string, int> plans_not_judged_;  // by kind of reason
-  std::size_t num_unwritten_ = 0;                // results that are not in the results file
+  verdict::PlanningCost planning_;
+  std::size_t num_unwritten_ = 0;  // results that are not in the results file
   int code_ = 0;
 };
 

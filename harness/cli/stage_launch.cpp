@@ -6,7 +6,6 @@
 
 #include "engine/core/error.hpp"
 #include "harness/cli/case_limits.hpp"
-#include "harness/run/trace/plan_board.hpp"
 
 namespace lockstep::cli {
 
@@ -28,7 +27,7 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
 }
 
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
-                 const RunCasesOptions& options) {
+                 const RunCasesOptions& options, run::PlanBoards& plans) {
   const scenario::Case& test_case = *spec.test_case;
   launch::LaunchOptions how;
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
@@ -38,7 +37,7 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.memory_bytes = spec.limits.memory_bytes;
   how.hosts = options.hosts;
   run::CaseSpec shared = spec;
-  shared.plans = std::make_shared<run::PlanBoard>();  // of the ranks that this launcher forks
+  shared.plans = plans.of(test_case.scenario);
   pool.start(ticket, how, [shared, stage](int rank) { return run::run_case(shared, rank, stage); });
 }
 

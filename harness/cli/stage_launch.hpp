@@ -9,14 +9,15 @@
 #include "harness/cli/run_cases.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/run/case_runner.hpp"
+#include "harness/run/trace/plan_board.hpp"
 
 namespace lockstep::cli {
 
-// `ticket` is the index of the case in the run.
+// `ticket` is the index of the case in the run. `plans`: of the ranks that this launcher forks, for the whole run.
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options);
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
-                 const RunCasesOptions& options);
+                 const RunCasesOptions& options, run::PlanBoards& plans);
 
 struct StageCommand {
   int ticket = 0;

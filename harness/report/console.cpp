@@ -92,6 +92,12 @@ std::string plans_text(const verdict::Summary& summary) {
   return str("plans judged ", summary.num_plans_judged, ", not judged ", others, kinds);
 }
 
+// "planning took 0.4 of the ranks' 12.3 s of CPU time (3.3 %), with 120 dry runs"
+std::string planning_text(const verdict::PlanningCost& cost) {
+  return fmt::format("planning took {:.3g} of the ranks' {:.3g} s of CPU time ({:.1f} %), with {}", cost.seconds,
+                     cost.rank_seconds, 100 * cost.seconds / cost.rank_seconds, plural(cost.num_dry_runs, "dry run"));
+}
+
 }  // namespace
 
 When when_from_name(std::string_view name) {
@@ -186,6 +192,7 @@ void Console::finished(const CaseResult& row) {
       if (row.plan_verdict)
         for (const std::string& text : row.plan_verdict->left_out)
           out_ << "  " << paint(printable_line("not planned: " + text), dim) << '\n';
+      if (row.planning.num_dry_runs > 0) out_ << "  " << paint(planning_text(row.planning), dim) << '\n';
       for (const auto& collective : row.collectives) {
         out_ << "  " << paint(printable_line(collective_text(collective)), dim) << '\n';
       }
@@ -226,7 +233,10 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << status_text(status) << fmt::format(" {:>6}", found->second) << '\n';
   }
   out_ << fmt::format("{:<11} {:>6}", "cases", total) << "  in " << seconds_text(summary.seconds) << '\n';
-  if (options_.verbosity > 0) out_ << plans_text(summary) << '\n';
+  if (options_.verbosity > 0) {
+    out_ << plans_text(summary) << '\n';
+    if (summary.planning.rank_seconds > 0) out_ << planning_text(summary.planning) << '\n';
+  }
   if (!results_path.empty()) out_ << "results: " << printable_line(results_path) << '\n';
   if (summary.exit_code == 4) out_ << "nothing was executed\n";
   if (summary.exit_code == 77) out_ << "nothing was executed: this machine lacks what the cases need\n";

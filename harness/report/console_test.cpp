@@ -107,6 +107,16 @@ TEST(Console, PrintsTheEvidenceWhenVerbose) {
             "  memory peak 4 KiB\n");
 }
 
+TEST(Console, PrintsTheCostOfPlanningWhenVerbose) {
+  ConsoleOptions verbose;
+  verbose.verbosity = 1;
+  CaseResult row = passed();
+  row.planning = {0.001, 0.02, 1};
+  EXPECT_THAT(shown(row, verbose),
+              HasSubstr("planning took 0.001 of the ranks' 0.02 s of CPU time (5.0 %), with 1 dry run\n"));
+  EXPECT_THAT(shown(row), Not(HasSubstr("planning")));
+}
+
 TEST(Console, PrintsConditionsApartFromComparisons) {
   ConsoleOptions verbose;
   verbose.verbosity = 1;

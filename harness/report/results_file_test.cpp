@@ -26,10 +26,14 @@ TEST(ResultsFile, ReadsWhetherAPlanWasJudged) {
     verdict::Summary summary;
     summary.num_plans_judged = 3;
     summary.plans_not_judged = {{"unplanned", 1}};
+    summary.planning = {0.25, 8.0, 7};
     const ResultsFile file =
         parse_results(str(json_line(run_info()), "\n", json_line(row), "\n", json_line(summary), "\n"), "r.jsonl");
     EXPECT_EQ(file.summary->num_plans_judged, 3);
     EXPECT_EQ(file.summary->plans_not_judged, summary.plans_not_judged);
+    EXPECT_EQ(file.summary->planning.seconds, 0.25);
+    EXPECT_EQ(file.summary->planning.rank_seconds, 8.0);
+    EXPECT_EQ(file.summary->planning.num_dry_runs, 7);
     return file.cases.at(0);
   };
   CaseResult row = full_case();

@@ -246,6 +246,9 @@ verdict::Summary summary_of(const Line& line, const Json& json) {
   if (json.contains("plan")) {
     const Json& plan = line.object(json, "plan");
     summary.num_plans_judged = line.small(plan, "judged");
+    if (plan.contains("rank_seconds"))
+      summary.planning = {line.number(plan, "seconds"), line.number(plan, "rank_seconds"),
+                          line.small(plan, "dry_runs")};
     const Json& kinds = line.object(plan, "not_judged");
     for (const auto& [kind, count] : kinds.items()) summary.plans_not_judged[kind] = line.small(kinds, kind.c_str());
   }

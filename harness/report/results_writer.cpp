@@ -228,9 +228,15 @@ std::string json_line(const verdict::Summary& summary) {
   Fields fields;
   fields.text("kind", "summary").raw("counts", counts.take());
   fields.number("seconds", summary.seconds).integer("exit_code", summary.exit_code);
-  if (summary.num_plans_judged > 0 || !summary.plans_not_judged.empty())
-    fields.raw("plan",
-               Fields().integer("judged", summary.num_plans_judged).raw("not_judged", not_judged.take()).take());
+  if (summary.num_plans_judged > 0 || !summary.plans_not_judged.empty()) {
+    Fields plan;
+    plan.integer("judged", summary.num_plans_judged).raw("not_judged", not_judged.take());
+    if (summary.planning.rank_seconds > 0)
+      plan.number("seconds", summary.planning.seconds)
+          .number("rank_seconds", summary.planning.rank_seconds)
+          .integer("dry_runs", summary.planning.num_dry_runs);
+    fields.raw("plan", plan.take());
+  }
   return fields.take();
 }
 

@@ -54,6 +54,7 @@ verdict::RankOutcome LiveRun::run() {
   const Site& last = interpreter_.current_site();
   outcome_.last_step = {last.check, last.file, last.line, last.column};
   outcome_.end_time_ns = now_ns();
+  outcome_.planning.rank_seconds = thread_cpu_seconds();
   return std::move(outcome_);
 }
 

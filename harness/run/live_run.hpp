@@ -24,6 +24,9 @@
 
 namespace lockstep::run {
 
+// The CPU time of the calling thread since it started.
+double thread_cpu_seconds();
+
 // Thrown by a rank that returns early because the scenario says so.
 struct EarlyExit {};
 
@@ -75,6 +78,7 @@ class LiveRun final : public StepRunner {
   void judge_order();
   void judge_transport();
   void judge_plan();
+  void judge_planned_collectives();
   void summarise();
   void write_trace_bits() const;
   void write_timeline() const;

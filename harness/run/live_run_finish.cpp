@@ -1,5 +1,6 @@
 // The end of a case on a rank: judges deferred checks, order, transport and plan, and summarises the observations.
 #include <algorithm>
+#include <ctime>
 #include <map>
 #include <tuple>
 
@@ -8,6 +9,12 @@
 #include "harness/run/step_blocks.hpp"
 
 namespace lockstep::run {
+
+double thread_cpu_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
 
 void LiveRun::finish() {
   const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
@@ -71,6 +78,12 @@ void LiveRun::judge_transport() {
 
 // Compares the collectives of the parallel layer, and their order, with the plan.
 void LiveRun::judge_plan() {
+  const double start = thread_cpu_seconds();
+  judge_planned_collectives();
+  outcome_.planning.seconds += thread_cpu_seconds() - start;
+}
+
+void LiveRun::judge_planned_collectives() {
   const Session& session = interpreter_.session();
   const std::size_t stage = interpreter_.stage_index();
   PlanJudgement judgement;
@@ -81,6 +94,7 @@ void LiveRun::judge_plan() {
         check_plan(spec_, session.rank, session.world_size, stage, comm::log(), expected_to_fail_, control_.value());
   else
     judgement.left_out = left_out_of_plan(comm::log(), expected_to_fail_);
+  outcome_.planning.num_dry_runs += judgement.num_dry_runs;
   outcome_.plan_verdict = {judgement.not_judged.empty(), judgement.not_judged, judgement.left_out};
   if (session.rank == 0) outcome_.plan = std::move(judgement.rows);
   outcome_.evidence.planned_in_order += judgement.num_in_order;

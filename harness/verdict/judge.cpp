@@ -262,6 +262,7 @@ CaseResult judge(CaseResult blank, const Expectation& expectation, const std::ve
     judge_failure(row, expectation, causes);
   }
   if (row.status != Status::UNSUPPORTED) row.plan_verdict = merge_plan_verdicts(stages);
+  row.planning = merge_planning(stages);
   return row;
 }
 

@@ -67,6 +67,7 @@ struct RankOutcome {
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;
   PlanVerdict plan_verdict;
+  PlanningCost planning;
   MemoryPeaks memory;
   std::vector<std::pair<std::string, JsonText>> records;  // name and JSON text
   std::vector<std::string> checks_reached;                // ids of CheckSite
@@ -110,6 +111,7 @@ bool is_expected(const Failure& failure, const ExpectedFailure& expected);
 std::vector<CollectiveCount> merge_collectives(const std::vector<RankOutcome>& ranks, const std::string& stage);
 // Judged when the plan of every rank of every stage that replicates or shards was judged. Otherwise the first reason.
 PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages);
+PlanningCost merge_planning(const std::vector<StageOutcomes>& stages);
 // The largest peak of each purpose over the ranks.
 MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks);
 // The end of a rank as a sentence: "rank 1 was ended by signal 11 (SIGSEGV) in forward; ...".

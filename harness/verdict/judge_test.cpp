@@ -357,6 +357,16 @@ TEST(Judge, GivesTheReasonWhyAPlanWasNotJudged) {
   EXPECT_FALSE(verdict_of({{"save", {judged, early}}, {"load", {judged}}}).is_judged);
 }
 
+TEST(Judge, AddsTheCostOfPlanningOverRanksAndStages) {
+  RankOutcome a = good(0), b = good(1);
+  a.planning = {0.25, 1.0, 1};
+  b.planning = {0.5, 2.0, 0};
+  const PlanningCost cost = judge({}, {}, {{"save", {a, b}}, {"load", {a}}}).planning;
+  EXPECT_EQ(cost.seconds, 1.0);
+  EXPECT_EQ(cost.rank_seconds, 4.0);
+  EXPECT_EQ(cost.num_dry_runs, 2);
+}
+
 TEST(Judge, KeepsThePeakOfMemoryOverRanksAndStages) {
   RankOutcome a = good(0), b = good(1), c = good(0);
   a.memory = {{"parameter", 100}, {"peak_total", 300}};

@@ -97,6 +97,13 @@ PlanVerdict merge_plan_verdicts(const std::vector<StageOutcomes>& stages) {
   return merged;
 }
 
+PlanningCost merge_planning(const std::vector<StageOutcomes>& stages) {
+  PlanningCost merged;
+  for (const StageOutcomes& stage : stages)
+    for (const RankOutcome& outcome : stage.ranks) merged.add(outcome.planning);
+  return merged;
+}
+
 MemoryPeaks merge_memory(const std::vector<RankOutcome>& ranks) {
   MemoryPeaks peaks;
   for (const RankOutcome& outcome : ranks) {

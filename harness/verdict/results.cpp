@@ -48,6 +48,12 @@ bool is_unexpected(Status status) {
   return true;
 }
 
+void PlanningCost::add(const PlanningCost& other) {
+  seconds += other.seconds;
+  rank_seconds += other.rank_seconds;
+  num_dry_runs += other.num_dry_runs;
+}
+
 void Evidence::add(const Evidence& other) {
   comparisons += other.comparisons;
   trivial += other.trivial;

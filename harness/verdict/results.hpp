@@ -84,6 +84,13 @@ struct PlanVerdict {
   std::vector<std::string> left_out{};  // collectives that were not planned, with the reason; also of a judged case
   std::string kind() const { return reason.substr(0, reason.find(':')); }
 };
+// The CPU time of ranks, of their own threads, and the part of it that went into the plan: dry runs and comparisons.
+struct PlanningCost {
+  double seconds = 0.0;
+  double rank_seconds = 0.0;
+  int num_dry_runs = 0;
+  void add(const PlanningCost& other);
+};
 inline constexpr std::string_view nothing_to_plan =
     "nothing to plan: no step replicates, shards or applies tensor parallelism";
 
@@ -126,6 +133,7 @@ struct CaseResult {
   std::vector<CollectiveCount> collectives;
   std::vector<PlanRow> plan;                // empty where nothing is planned
   std::optional<PlanVerdict> plan_verdict;  // nothing when the case did not run
+  PlanningCost planning;                    // of all ranks; not written
   MemoryPeaks memory;
   std::vector<std::pair<std::string, MemoryPeaks>> stage_memory;  // per stage, only in staged cases
   std::map<std::string, std::vector<JsonText>> records;           // one entry per rank
@@ -148,6 +156,7 @@ struct Summary {
   int exit_code = 0;
   int num_plans_judged = 0;
   std::map<std::string, int> plans_not_judged{};  // by kind of reason
+  PlanningCost planning{};                        // of all cases
 };
 
 // The number of cases of each status, by its name, without statuses that did not occur.

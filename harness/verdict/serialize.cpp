@@ -197,6 +197,9 @@ void visit(Archive& archive, Outcome& outcome) {
   archive(outcome.plan_verdict.is_judged);
   archive(outcome.plan_verdict.reason);
   visit_list(archive, outcome.plan_verdict.left_out, [&](auto& text) { archive(text); });
+  archive(outcome.planning.seconds);
+  archive(outcome.planning.rank_seconds);
+  archive(outcome.planning.num_dry_runs);
   visit_peaks(archive, outcome.memory);
   visit_list(archive, outcome.records, [&](auto& record) {
     archive(record.first);

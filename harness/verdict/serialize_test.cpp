@@ -40,6 +40,7 @@ RankOutcome full() {
   o.failures = {failure, Failure{}};
   o.collectives = {{"user", "all_reduce", "dp", 2, "forward", 3, 4, 1, "load"}};
   o.plan_verdict = {false, "ended early: rank 3"};
+  o.planning = {0.25, 1.5, 6};
   o.plan = {{"start_up", "broadcast", "dp", 2, "forward", 3, 40, true, 5, 60, "load"}};
   o.memory = {{"parameter", 5}, {"peak_total", 6}};
   o.records = {{"losses", "[1]"}, {"again", "null"}};
@@ -101,6 +102,9 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.collectives[0].stage, "load");
   EXPECT_FALSE(b.plan_verdict.is_judged);
   EXPECT_EQ(b.plan_verdict.reason, "ended early: rank 3");
+  EXPECT_EQ(b.planning.seconds, 0.25);
+  EXPECT_EQ(b.planning.rank_seconds, 1.5);
+  EXPECT_EQ(b.planning.num_dry_runs, 6);
   ASSERT_EQ(b.plan.size(), 1u);
   EXPECT_EQ(b.plan[0].family, "start_up");
   EXPECT_EQ(b.plan[0].operation, "broadcast");

@@ -15,6 +15,7 @@ void ControlDigest::add(std::uint64_t number) {
 void ControlDigest::enter(const scenario::Step& step) {
   counts_ = DryRun::affects_plan(step.verb) && scenario::spec_of(step.verb).group != scenario::Group::control;
   if (!counts_) return;
+  verb_ = step.verb;
   add(static_cast<std::uint64_t>(step.verb));
   digest_ = fnv1a_append(digest_, step.place.file);
   add(static_cast<std::uint64_t>(step.place.line));
@@ -22,7 +23,7 @@ void ControlDigest::enter(const scenario::Step& step) {
 }
 
 void ControlDigest::argument(std::string_view name, const Value& value) {
-  if (!counts_) return;
+  if (!counts_ || !DryRun::reads(verb_, name)) return;
   constexpr int most_values = 1000;  // of one argument
   int room = most_values;
   digest_ = fnv1a_append(digest_, name);

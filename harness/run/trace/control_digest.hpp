@@ -2,7 +2,8 @@
 // which arguments. Ranks with equal digests followed one path through the scenario.
 //
 // Values of tensors do not count, because a plan depends on none; their sizes and types do. Steps that check, record or
-// seed do not count, nor do the arguments of control steps: the steps that they lead to do.
+// seed do not count, nor do the arguments of control steps: the steps that they lead to do. Arguments that the dry run
+// of a verb does not read (DryRun::reads) do not count either.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,8 @@ class ControlDigest {
   void add(const Value& value, int& room);
   void add(std::uint64_t number);
   std::uint64_t digest_ = fnv1a_basis;
-  bool counts_ = false;  // the step that was entered last
+  bool counts_ = false;                        // the step that was entered last
+  scenario::Verb verb_ = scenario::Verb::let;  // its verb, if it counts
 };
 
 }  // namespace lockstep::run

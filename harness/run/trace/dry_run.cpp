@@ -35,7 +35,6 @@ DryRun::DryRun()
 DryRun::Treatment DryRun::treatment_of(Verb verb) {
   switch (verb) {
     // Performed by the verb's own function. Later steps depend on it.
-    case Verb::seed:
     case Verb::exact_products:
     case Verb::model:
     case Verb::copy:
@@ -52,7 +51,6 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
 
     // Performed by the verb's own function. It may need a value that only a run knows: then it is left out.
     case Verb::drop:
-    case Verb::read:
     case Verb::reset_parameters:
     case Verb::set_gradient:
     case Verb::assign:
@@ -66,7 +64,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     case Verb::use:
       return {&DryRun::run_as_is, OnError::by_steps};
 
-    // Left out: they check, record, synchronize or inject faults.
+    // Left out: they check, record, synchronize or inject faults. No tensor of a dry run has values to draw.
+    case Verb::seed:
     case Verb::write:
     case Verb::set_post_optim_event:
     case Verb::barrier:
@@ -85,6 +84,8 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Performed by a function of the dry run.
     case Verb::let:
       return {&DryRun::let, OnError::is_left_out};
+    case Verb::read:
+      return {&DryRun::read, OnError::is_left_out};
     case Verb::to_empty:
       return {&DryRun::to_empty, OnError::ends_plan};
     case Verb::state_dict:
@@ -164,10 +165,26 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
   throw InternalError("a verb that is not in the vocabulary");
 }
 
-bool DryRun::affects_plan(Verb verb) { return verb != Verb::seed && treatment_of(verb).perform != &DryRun::leave_out; }
+bool DryRun::affects_plan(Verb verb) { return treatment_of(verb).perform != &DryRun::leave_out; }
+
+// StepCall::value() holds the dry run to this.
+bool DryRun::reads(Verb verb, std::string_view argument) {
+  switch (verb) {
+    case Verb::clip_grad_norm:
+      return argument == "model";
+    case Verb::all_reduce:
+    case Verb::broadcast:
+    case Verb::receive:
+    case Verb::send:
+      return false;
+    default:
+      return true;
+  }
+}
 
 void DryRun::prepare(Session& session) {
   session.is_dry_run = true;
+  session.names_read = &values_read_;
   meshes_.push_back(DeviceMesh::world().shape());
 }
 

@@ -37,8 +37,10 @@ class Unforeseeable : public Error {
 class DryRun final : public StepRunner {
  public:
   DryRun();
-  // Whether a plan depends on steps of this verb. It does not on those that are left out, and on seeds.
+  // Whether a plan depends on steps of this verb. It does not on those that are left out.
   static bool affects_plan(scenario::Verb verb);
+  // Whether the dry run of the verb reads the argument. Otherwise the plan does not depend on it.
+  static bool reads(scenario::Verb verb, std::string_view argument);
 
   void prepare(Session& session) override;
   void enter(const scenario::Step& step, const Site& site) override;
@@ -54,6 +56,8 @@ class DryRun final : public StepRunner {
   bool allows_unbound_results() const override { return true; }
 
   const plan::Planner& planner() const { return planner_; }
+  // The names of the values that differ among the cases of a scenario and that the steps read (plan_conditions.hpp).
+  const std::set<std::string, std::less<>>& values_read() const { return values_read_; }
   // The meshes of the case in the order of their making: that of all ranks, and those of `mesh` steps.
   const std::vector<layout::MeshShape>& meshes() const { return meshes_; }
   // The values that were needed and unknown, each with its place and the reason. Those that `message` names come first.
@@ -78,6 +82,7 @@ class DryRun final : public StepRunner {
   Value run_as_is(StepCall& call);  // by the verb's own function
   Value leave_out(StepCall& call);
   Value let(StepCall& call);
+  Value read(StepCall& call);
   Value to_empty(StepCall& call);
   Value save_checkpoint(StepCall& call);
   Value load_checkpoint(StepCall& call);
@@ -149,6 +154,7 @@ class DryRun final : public StepRunner {
   std::map<plan::TensorId, MeshPtr> gather_meshes_;       // of sharded parameters: the ranks of their all-gathers
   std::map<std::string, bool> saved_optimizer_state_;  // of checkpoints of this stage, by folder: whether they have one
   std::vector<std::string> unknown_values_;
+  std::set<std::string, std::less<>> values_read_;
   bool is_attempt_ = false;  // within a step that must raise
   int num_attempts_ = 0;
   std::map<std::string, std::int64_t> user_collectives_;  // of the scenario's own steps, by operation

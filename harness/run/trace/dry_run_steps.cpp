@@ -4,6 +4,7 @@
 #include "engine/tensor/ops.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/trace/dry_run.hpp"
+#include "harness/run/trace/plan_conditions.hpp"
 #include "harness/run/trace/stand_in.hpp"
 
 namespace lockstep::run {
@@ -40,6 +41,12 @@ Value DryRun::let(StepCall& call) {
     }
   }
   return Value();
+}
+
+// A file of the case holds what a run of this case wrote.
+Value DryRun::read(StepCall& call) {
+  values_read_.emplace(files_of_case);
+  return run_verb(call);
 }
 
 // Moves the tensors that the scenario made on the meta device to a stand-in.

@@ -6,10 +6,12 @@
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "harness/launch/launcher.hpp"
 #include "harness/run/test_support.hpp"
 #include "harness/run/trace/control_digest.hpp"
 #include "harness/run/trace/plan_bytes.hpp"
 #include "harness/run/trace/plan_check.hpp"
+#include "harness/run/trace/plan_conditions.hpp"
 
 namespace lockstep::run {
 namespace {
@@ -58,8 +60,8 @@ PlanOutcome outcome_of(std::vector<plan::Collective> planned) {
   return outcome;
 }
 
-bool always(std::string_view) { return true; }
-bool never(std::string_view) { return false; }
+bool always(const PlanBoard::Posted&) { return true; }
+bool never(const PlanBoard::Posted&) { return false; }
 
 TEST(PlanBoard, ConfirmsRanksOfTheSameDigest) {
   PlanBoard board;
@@ -70,8 +72,8 @@ TEST(PlanBoard, ConfirmsRanksOfTheSameDigest) {
   };
   EXPECT_TRUE(make_unless_confirmed(&board, 7, make, always));
   std::string seen;
-  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](std::string_view posted) {
-    seen = text_of(plan_from_bytes(posted).value());
+  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](const PlanBoard::Posted& posted) {
+    seen = text_of(plan_from_bytes(posted.planned).value());
     return true;
   }));
   EXPECT_EQ(seen, text_of(two_collectives()));
@@ -92,7 +94,7 @@ TEST(PlanBoard, HoldsSeveralPlansOfOneDigest) {
   for (int i = 0; i < PlanBoard::num_places + 2; ++i) EXPECT_TRUE(make_unless_confirmed(&board, 7, make, never));
   EXPECT_EQ(num_made, PlanBoard::num_places + 2);
   int num_asked = 0;
-  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](std::string_view) {
+  EXPECT_FALSE(make_unless_confirmed(&board, 7, make, [&](const PlanBoard::Posted&) {
     return ++num_asked == PlanBoard::num_places;  // the last one
   }));
 }
@@ -118,7 +120,10 @@ TEST(PlanBoard, WaitsNoLongerThanAsked) {
   PlanBoard board;
   EXPECT_TRUE(board.find(7, 0).value().is_mine);
   EXPECT_FALSE(board.find(7, 0).value().is_mine);
-  EXPECT_FALSE(board.read(0, 0.02));
+  EXPECT_FALSE(board.read(7, 0, 0.02));
+  EXPECT_FALSE(board.read(7, 0, 1000));  // its rank has ended: nobody waits again
+  board.post(7, 0, outcome_of(two_collectives()));
+  EXPECT_TRUE(board.read(7, 0, 0.0));
 }
 
 TEST(PlanBoard, IsSharedByProcesses) {
@@ -127,13 +132,13 @@ TEST(PlanBoard, IsSharedByProcesses) {
   const pid_t child = ::fork();
   if (child == 0) {
     ::usleep(20'000);
-    board.post(0, two_collectives());
+    board.post(7, 0, outcome_of(two_collectives()));
     ::_exit(0);
   }
-  const auto read = board.read(0, 10.0);
+  const auto read = board.read(7, 0, 10.0);
   ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(read);
-  EXPECT_EQ(text_of(plan_from_bytes(*read).value()), text_of(two_collectives()));
+  EXPECT_EQ(text_of(plan_from_bytes(read->planned).value()), text_of(two_collectives()));
 }
 
 // ---- cases ----
@@ -159,8 +164,9 @@ TEST(PlanBoard, AWrongPlanDoesNotJudgeARank) {
   const PlanJudgement expected = check_plan(spec, 1, 2, 0, {}, {}, 7);
   ASSERT_THAT(expected.mismatches, Not(IsEmpty()));
   spec.plans = std::make_shared<PlanBoard>();
-  ASSERT_TRUE(spec.plans->find(7, 0).value().is_mine);
-  spec.plans->post(0, two_collectives());
+  const std::uint64_t digest = digest_of_plan(spec, 7, 0, 2);
+  ASSERT_TRUE(spec.plans->find(digest, 0).value().is_mine);
+  spec.plans->post(digest, 0, outcome_of(two_collectives()));
   const PlanJudgement judged = check_plan(spec, 1, 2, 0, {}, {}, 7);
   ASSERT_THAT(judged.mismatches, SizeIs(expected.mismatches.size()));
   for (std::size_t i = 0; i < judged.mismatches.size(); ++i)
@@ -208,6 +214,85 @@ TEST(PlanBoard, ADefectIsReportedOnEveryRank) {
   }
 }
 
+// ---- cases of one scenario ----
+constexpr const char* with_matrix = R"yaml(
+scenario: test/text
+summary: A test.
+ranks: {world_size: [2], launch: [thread]}
+matrix: {seen: [1, 2], unseen: [1, 2]}
+steps:
+  - seed: unseen
+  - model: Linear(2, 2)
+    as: net
+  - replicate: net
+  - let: {inputs: "ones(seen, 2)"}
+  - forward: {loss: sum(net(inputs))}
+  - backward: loss
+  - clip_grad_norm: {model: net, max_norm: unseen}
+    as: norm
+  - expect: item(norm) > 0 and unseen > 0
+)yaml";
+
+// All cases have the same collectives. A case takes the plan of one in which the dry run reads the same values.
+TEST(PlanBoard, IsSharedByCasesWithTheValuesThatThePlanDependsOn) {
+  scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto scenario = library.load_text(with_matrix, "text.yaml");
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+  ASSERT_THAT(cases, SizeIs(4));
+  PlanBoards boards;
+  std::vector<int> dry_runs;
+  for (const scenario::Case& one : cases) {
+    CaseSpec spec;
+    spec.scenario = scenario.get();
+    spec.library = &library;
+    spec.test_case = &one;
+    spec.plans = boards.of(one.scenario);
+    launch::LaunchOptions how;
+    how.world_size = 2;
+    how.launch = launch::Launch::thread;
+    int& num = dry_runs.emplace_back(0);
+    for (const verdict::RankOutcome& rank : launch::launch(how, [&](int r) { return run_case(spec, r); }).outcomes) {
+      EXPECT_THAT(rank.failures, IsEmpty()) << one.id;
+      EXPECT_TRUE(rank.plan_verdict.is_judged) << one.id;
+      EXPECT_GT(rank.evidence.planned_in_order, 0) << one.id;
+      EXPECT_GT(rank.planning.seconds, 0.0);
+      EXPECT_GT(rank.planning.rank_seconds, rank.planning.seconds);
+      num += rank.planning.num_dry_runs;
+    }
+  }
+  EXPECT_THAT(dry_runs, ::testing::ElementsAre(1, 0, 1, 0));
+}
+
+TEST(PlanConditions, NameTheValuesOfACase) {
+  scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto scenario = library.load_text(with_matrix, "text.yaml");
+  const std::vector<scenario::Case> cases = scenario::expand(scenario, {});
+  CaseSpec first, second;
+  first.test_case = &cases.at(0);
+  second.test_case = &cases.at(1);
+  EXPECT_EQ(conditions_of(first, {"seen", std::string(launch_of_case)}), "$launch\tthread\nseen\t1\n");
+  EXPECT_TRUE(meets(second, conditions_of(first, {"seen"})));
+  EXPECT_FALSE(meets(second, conditions_of(first, {"unseen"})));
+  EXPECT_TRUE(meets(second, ""));
+  first.case_folder = "case-1";
+  second.case_folder = "case-2";
+  EXPECT_FALSE(meets(second, conditions_of(first, {std::string(files_of_case)})));
+  for (const char* damaged : {"seen", "seen\t1", "\n", "seen\n\t1\n"}) EXPECT_FALSE(meets(first, damaged)) << damaged;
+  EXPECT_NE(digest_of_plan(first, 7, 0, 2), digest_of_plan(first, 7, 1, 2));
+  EXPECT_NE(digest_of_plan(first, 7, 0, 2), digest_of_plan(first, 7, 0, 4));
+}
+
+TEST(PlanBoards, KeepTheBoardsOfTheLatestScenarios) {
+  scenario::Library library(LOCKSTEP_SOURCE_DIR "/scenarios");
+  const auto first = library.load_text(with_matrix, "text.yaml");
+  PlanBoards boards;
+  const std::shared_ptr<PlanBoard> board = boards.of(first);
+  EXPECT_EQ(boards.of(first), board);
+  std::vector<std::shared_ptr<PlanBoard>> others;
+  for (int i = 0; i < 8; ++i) others.push_back(boards.of(std::make_shared<const scenario::Scenario>()));
+  EXPECT_NE(boards.of(first), board);
+}
+
 // ---- digests ----
 TEST(ControlDigest, DependsOnStepsAndArguments) {
   scenario::Step step;
@@ -230,6 +315,19 @@ TEST(ControlDigest, DependsOnStepsAndArguments) {
   EXPECT_NE(with(Value::list({Value(1), Value(2)})), with(Value::list({Value(2), Value(1)})));
   step.place.line = 4;
   EXPECT_NE(digest_of([](ControlDigest&) {}), plain);
+}
+
+TEST(ControlDigest, LeavesOutArgumentsThatTheDryRunDoesNotRead) {
+  scenario::Step step;
+  step.verb = scenario::Verb::clip_grad_norm;
+  const auto digest_of = [&](const char* name, double value) {
+    ControlDigest digest;
+    digest.enter(step);
+    digest.argument(name, Value(value));
+    return digest.value();
+  };
+  EXPECT_EQ(digest_of("max_norm", 1), digest_of("max_norm", 2));
+  EXPECT_NE(digest_of("model", 1), digest_of("model", 2));
 }
 
 TEST(ControlDigest, LeavesOutSeedsAndChecks) {

@@ -10,6 +10,7 @@
 #include "harness/run/trace/dry_run.hpp"
 #include "harness/run/trace/group_members.hpp"
 #include "harness/run/trace/layout_table.hpp"
+#include "harness/run/trace/plan_conditions.hpp"
 #include "harness/scenario/evaluation.hpp"
 
 namespace lockstep::run {
@@ -67,6 +68,7 @@ PlanOutcome plan_case(const CaseSpec& spec, int rank, int world_size, std::size_
   }
   outcome.planned = dry_run.planner().collectives();
   outcome.left_out = dry_run.planner().left_out();
+  outcome.conditions = conditions_of(spec, dry_run.values_read());
   outcome.memory = device::memory_stats();
   outcome.groups = groups_of(outcome.planned, dry_run.meshes(), rank);
   return outcome;

@@ -25,6 +25,7 @@ struct PlanOutcome {
   std::vector<plan::Collective> planned;
   std::string unforeseen;             // why the plan ends early; empty: it is complete
   std::vector<std::string> left_out;  // why the collectives of tensor parallelism are not planned; empty: they are
+  std::string conditions;             // the values of the case that the dry run read (plan_conditions.hpp)
   std::vector<PlanGroup> groups;      // of the planned collectives, each once
   device::MemoryStats memory;         // of the tensors on stand-in devices, on request
   std::string layouts;                // of the parameters after the last step (layout_table.hpp), on request

@@ -8,6 +8,7 @@
 #include "harness/run/trace/plan_board.hpp"
 #include "harness/run/trace/plan_bytes.hpp"
 #include "harness/run/trace/plan_case.hpp"
+#include "harness/run/trace/plan_conditions.hpp"
 
 namespace lockstep::run {
 
@@ -185,14 +186,18 @@ PlanJudgement check_plan(const CaseSpec& spec, int rank, int world_size, std::si
     return judgement;
   }
   PlanOutcome outcome;
-  const auto confirm = [&](std::string_view posted) {
-    if (!agrees(posted, log, left_out)) return false;
-    if (rank == 0) outcome.planned = plan_from_bytes(posted).value();
+  const std::uint64_t digest = digest_of_plan(spec, control_digest, stage, world_size);
+  const auto confirm = [&](const PlanBoard::Posted& posted) {
+    if (!meets(spec, posted.conditions) || !agrees(posted.planned, log, left_out)) return false;
+    if (rank == 0) outcome.planned = plan_from_bytes(posted.planned).value();
     return true;
   };
   const auto make = [&] { return plan_case(spec, rank, world_size, stage); };
-  if (auto own = make_unless_confirmed(spec.plans.get(), control_digest, make, confirm))
-    return judge_by(*own, rank, log, left_out);
+  if (auto own = make_unless_confirmed(spec.plans.get(), digest, make, confirm)) {
+    PlanJudgement judgement = judge_by(*own, rank, log, left_out);
+    judgement.num_dry_runs = 1;
+    return judgement;
+  }
   if (rank == 0) return judge_by(outcome, rank, log, left_out);  // for the rows
   PlanJudgement confirmed;
   confirmed.left_out = never_planned(log, left_out);

@@ -28,6 +28,7 @@ struct PlanJudgement {
   std::string not_judged;                              // why the case was not compared with a plan; empty: it was
   std::vector<std::string> left_out;                   // collectives that were not planned, with the reason
   std::vector<verdict::PlanRow> rows;                  // both sides; empty without a plan
+  int num_dry_runs = 0;                                // that this rank made
 };
 // Why a stage has no plan, known without a dry run; empty if it has one.
 std::string why_not_planned(const CaseSpec& spec, std::size_t stage);

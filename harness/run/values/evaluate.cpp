@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "harness/run/observe/observation.hpp"
+#include "harness/run/trace/plan_conditions.hpp"
 #include "harness/run/values/functions.hpp"
 #include "harness/run/values/scenario_module.hpp"
 
@@ -20,8 +21,14 @@ const Value* find_name(std::string_view name, const Scope& scope) {
   if (const auto at = frame.names.find(key); at != frame.names.end()) return &at->second;
   const Session& session = *frame.session;
   if (!frame.routine)
-    if (const auto at = session.parameters.find(key); at != session.parameters.end()) return &at->second;
-  if (const auto at = session.variables.find(key); at != session.variables.end()) return &at->second;
+    if (const auto at = session.parameters.find(key); at != session.parameters.end()) {
+      if (session.names_read) session.names_read->insert(key);
+      return &at->second;
+    }
+  if (const auto at = session.variables.find(key); at != session.variables.end()) {
+    if (session.names_read && key == "launch") session.names_read->emplace(launch_of_case);
+    return &at->second;
+  }
   return nullptr;
 }
 

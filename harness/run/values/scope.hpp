@@ -6,6 +6,7 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,6 +34,8 @@ struct Session {
   MeshPtr all_ranks;
   Names variables;   // rank, world_size, ..., and the names of dtypes: visible everywhere
   Names parameters;  // parameters and matrix names of the scenario: visible in its file only
+  // Gets the names of `parameters` that are read, and launch_of_case (trace/plan_conditions.hpp); null: nobody asks.
+  std::set<std::string, std::less<>>* names_read = nullptr;
 };
 
 // The names of a file or of one call of a routine.

@@ -5,6 +5,7 @@
 #include <new>
 
 #include "harness/run/live_run.hpp"
+#include "harness/run/trace/dry_run.hpp"
 
 namespace lockstep::run {
 
@@ -53,7 +54,11 @@ const scenario::Expr& StepCall::expr(std::string_view name) const {
 Value StepCall::value(std::string_view name) const {
   const scenario::Expr* found = step.argument(name);
   Value value = found ? evaluate(*found, scope) : Value();
-  if (live_run != nullptr) live_run->control().argument(name, value);
+  if (live_run != nullptr)
+    live_run->control().argument(name, value);
+  else
+    LOCKSTEP_CHECK(DryRun::reads(step.verb, name), "the dry run of ", scenario::name_of(step.verb), " reads `", name,
+                   "`, on which its plan is said not to depend");
   return value;
 }
 
