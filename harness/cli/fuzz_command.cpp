@@ -52,6 +52,7 @@ std::string file_name_of(const fuzz::Program& program) {
 int run_program(const std::vector<std::string>& command) {
   std::fflush(nullptr);
   std::vector<char*> arguments;
+  arguments.reserve(command.size() + 1);
   for (const std::string& word : command) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   pid_t pid = 0;

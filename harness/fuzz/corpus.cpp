@@ -30,6 +30,7 @@ Pairs pairs_of(const Derivation& tree) {
 
 std::vector<std::size_t> with_most_pairs(const std::vector<Derivation>& trees, std::size_t count) {
   std::vector<Pairs> left;
+  left.reserve(trees.size());
   for (const Derivation& tree : trees) left.push_back(pairs_of(tree));
   std::vector<std::size_t> kept;
   while (kept.size() < count) {

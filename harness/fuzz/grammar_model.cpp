@@ -152,9 +152,10 @@ class Blocks {
     define(type);
     add_block(path, str(type, "(", width_, ")"), type);
     for (const std::string& child : children) {
-      add_unit(path + "." + child, "Linear", width_, width_);
+      const std::string unit = str(path, ".", child);
+      add_unit(unit, "Linear", width_, width_);
       if (tensor_parallel_ && width_ % axis_size_ == 0)
-        model_.styles.emplace_back(path + "." + child, "colwise(output=replicate())");
+        model_.styles.emplace_back(unit, "colwise(output=replicate())");
     }
   }
 

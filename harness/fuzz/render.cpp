@@ -163,7 +163,7 @@ std::string path_of(const std::string& model, const std::string& path) {
 
 std::vector<std::string> models_of(const Program& program) {
   std::vector<std::string> models{"test", "alone"};
-  if (program.beside_replicated) models.push_back("replicated");
+  if (program.beside_replicated) models.emplace_back("replicated");
   return models;
 }
 

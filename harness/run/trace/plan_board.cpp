@@ -1,8 +1,8 @@
 #include "harness/run/trace/plan_board.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstring>
 #include <ctime>
 
 #include <linux/futex.h>
@@ -96,8 +96,7 @@ void PlanBoard::post(std::uint64_t digest, int place, const PlanOutcome& outcome
   Slot& to = slot(digest, place);
   char* room = take_room(outcome.conditions.size() + plan.size(), to.offset);
   if (room == nullptr) return give_up(digest, place);
-  std::memcpy(room, outcome.conditions.data(), outcome.conditions.size());
-  std::memcpy(room + outcome.conditions.size(), plan.data(), plan.size());
+  std::copy(plan.begin(), plan.end(), std::copy(outcome.conditions.begin(), outcome.conditions.end(), room));
   to.conditions_size = static_cast<std::uint32_t>(outcome.conditions.size());
   to.plan_size = static_cast<std::uint32_t>(plan.size());
   set_state(to, posted);
