@@ -1,5 +1,3 @@
-#include "engine/core/mutants_switch.hpp"
-
 #include <cstdlib>
 #include <cstring>
 
@@ -7,6 +5,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include "engine/core/mutants_switch.hpp"
 
 namespace lockstep::mutants {
 
@@ -21,7 +21,7 @@ long num_reached = 0;
 __attribute__((constructor(101))) void read_environment() {
   if (const char* const file = std::getenv("LOCKSTEP_MUTANTS_REACHED")) {
     const int descriptor = ::open(file, O_RDWR | O_CLOEXEC);
-    struct stat found{};
+    struct stat found {};
     if (descriptor < 0 || ::fstat(descriptor, &found) != 0 || found.st_size == 0) std::abort();
     void* const memory = ::mmap(nullptr, found.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, descriptor, 0);
     ::close(descriptor);

@@ -154,8 +154,7 @@ class Blocks {
     for (const std::string& child : children) {
       const std::string unit = str(path, ".", child);
       add_unit(unit, "Linear", width_, width_);
-      if (tensor_parallel_ && width_ % axis_size_ == 0)
-        model_.styles.emplace_back(unit, "colwise(output=replicate())");
+      if (tensor_parallel_ && width_ % axis_size_ == 0) model_.styles.emplace_back(unit, "colwise(output=replicate())");
     }
   }
 
