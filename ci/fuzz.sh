@@ -4,8 +4,9 @@
 #   ci/fuzz.sh [SECONDS] [FUZZER...]      default: 60 seconds for each fuzzer
 #
 # A fuzzer is a source *_fuzz.cpp, built by clang with libFuzzer and sanitizers in build-fuzz/. It starts from its corpus
-# in ci/corpus/FUZZER, which it leaves as it is; inputs that reach new code are kept in build-fuzz/corpus for the next
-# run. An input that fails is kept in build-fuzz/findings, and the command that repeats it is printed. Exits with 1 then.
+# in ci/corpus/FUZZER where there is one (scenario_fuzz reads scenarios/), which it leaves as it is; inputs that reach
+# new code are kept in build-fuzz/corpus for the next run. An input that fails is kept in build-fuzz/findings, and the
+# command that repeats it is printed. Exits with 1 then.
 # --merge adds what was found in build-fuzz/corpus to ci/corpus, as far as it reaches new code.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -13,7 +14,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 seconds=60 merge=false names=()
 for argument in "$@"; do
   case "$argument" in
-    -h | --help) sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
+    -h | --help) sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0 ;;
     --merge) merge=true ;;
     *[!0-9]*) names+=("$argument") ;;
     *) seconds="$argument" ;;
@@ -39,7 +40,8 @@ export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
 
 fuzz() { # NAME
   local name="$1" log="$folder/$1.log" grown="$folder/corpus/$1" findings="$folder/findings" finding
-  local corpora=("$grown" "$root/ci/corpus/$name")
+  local corpora=("$grown")
+  [[ ! -d $root/ci/corpus/$name ]] || corpora+=("$root/ci/corpus/$name")
   [[ $name != scenario_fuzz ]] || corpora+=("$root"/scenarios/*/)
   mkdir -p "$grown" "$findings"
   if "$folder/fuzzers/$name" -max_total_time="$seconds" -timeout=20 -rss_limit_mb=4096 -print_final_stats=1 \
@@ -69,6 +71,7 @@ for ((; running > 0; --running)); do wait -n || failed=1; done
 
 if $merge; then
   for name in "${names[@]}"; do
+    mkdir -p "$root/ci/corpus/$name"
     "$folder/fuzzers/$name" -merge=1 "$root/ci/corpus/$name" "$folder/corpus/$name" >>"$folder/$name.log" 2>&1
   done
 fi
