@@ -119,6 +119,8 @@ class Run:
             torch.manual_seed(value)
 
     def verb_model(self, build, step):
+        if "model" in self.names:  # the model under test goes on under another parallel API
+            return
         self.names["model"] = evaluate(build, self.builders)
 
     def verb_set_parameter(self, arguments, step):

@@ -19,8 +19,7 @@ Optimizer derive_optimizer(Chooser choose, const Program& program) {
   if (choose.chance("weight decay", 30)) optimizer.weight_decay = "0.1";
   if (type > 0 && choose.chance("betas", 25)) optimizer.betas = "[0.8, 0.9]";
   if (choose.chance("fused", 20)) optimizer.fused = true;
-  const Parallel& parallel = program.parallel;
-  const bool has_names = parallel.api != Api::flat_shard || parallel.use_orig_params;
+  const bool has_names = program.parallel.has_names() && (!program.move || program.move->parallel.has_names());
   if (has_names && program.model.blocks.size() > 1 && choose.chance("groups", 20))
     optimizer.own_group = program.model.blocks[static_cast<std::size_t>(
         choose.number("own", 0, static_cast<std::int64_t>(program.model.blocks.size()) - 1))];
@@ -69,10 +68,16 @@ Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
   }
   derive_checkpoints(model, program);
   derive_frozen(choose.in("frozen"), program);
+  const bool may_move =
+      api != Api::tensor_parallel && !program.parallel.is_narrow() && program.frozen.empty() && program.world_size > 1;
+  if (may_move && choose.chance("moves", 15)) program.move = derive_move(choose.in("move"), program, model);
   program.means = choose.chance("means", 30);
   program.optimizer = derive_optimizer(choose.in("optimizer"), program);
-  program.beside_replicated = api != Api::tensor_parallel && program.parallel.param.empty() &&
-                              program.parallel.reduce.empty() && choose.chance("beside replicated", 35);
+  // Three neighbours are not pairs, so that their sums have other bits than those over all ranks at once.
+  const bool sums_change =
+      program.move && (program.move->parallel.neighbours == 3) != (program.parallel.neighbours == 3);
+  program.beside_replicated = api != Api::tensor_parallel && !program.parallel.is_narrow() && !sums_change &&
+                              choose.chance("beside replicated", 35);
   program.value_seed = static_cast<int>(choose.number("values", 1, 1000));
   program.steps = derive_steps(choose.in("steps"), program);
   return program;

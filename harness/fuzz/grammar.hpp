@@ -31,6 +31,7 @@ struct DerivedModel {
 };
 DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size);
 Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedModel& derived);
+Move derive_move(Chooser choose, const Program& program, const DerivedModel& derived);
 std::vector<Step> derive_steps(Chooser choose, const Program& program);
 
 }  // namespace lockstep::fuzz

@@ -112,6 +112,7 @@ void derive_replicate(Chooser choose, const Model& model, Parallel& parallel) {
   const int cap = choose.pick("bucket cap", {40, 30, 30});
   parallel.bucket_cap = cap == 1 ? "0.0001" : cap == 2 ? "0.0003" : "";
   parallel.bucket_view = choose.chance("bucket view", 35);
+  parallel.starts_apart = !in_parts && choose.chance("starts apart", 15);
 }
 
 void derive_flat_shard(Chooser choose, const Model& model, Parallel& parallel) {
@@ -143,6 +144,7 @@ void derive_flat_shard(Chooser choose, const Model& model, Parallel& parallel) {
   parallel.backward_prefetch = prefetch == 1 ? "after" : prefetch == 2 ? "none" : "";
   parallel.forward_prefetch = choose.chance("forward prefetch", 20);
   if (choose.chance("offload", 12)) parallel.offload = "cpu";
+  parallel.starts_apart = choose.chance("starts apart", 15);
 }
 
 // On one axis alone, or below data parallelism on the other axis of a 2-d mesh.
@@ -160,7 +162,7 @@ void derive_tensor_parallel(Chooser choose, int world_size, const DerivedModel& 
   parallel.data_ranks = world_size / 2;
   if (choose.chance("replicated", 30)) {
     derive_replicate(choose, derived.model, parallel);
-    parallel.bucket_view = false;
+    parallel.bucket_view = parallel.starts_apart = false;
   } else {
     derive_groups(choose, derived, parallel);
   }
@@ -180,6 +182,20 @@ Parallel derive_parallel(Chooser choose, Api api, int world_size, const DerivedM
   if (api == Api::replicate) derive_replicate(choose, derived.model, parallel);
   if (api == Api::flat_shard) derive_flat_shard(choose, derived.model, parallel);
   return parallel;
+}
+
+Move derive_move(Chooser choose, const Program& program, const DerivedModel& derived) {
+  DerivedModel again{.model = derived.model, .of_units = {}};
+  for (Chooser of_unit : derived.of_units) again.of_units.push_back(of_unit.in("moved"));
+  constexpr Api apis[] = {Api::fully_shard, Api::replicate, Api::flat_shard};
+  // A unit of flat_shard gives zeros to a parameter without a gradient, and the plain model gives none.
+  const int api = choose.pick("api", {60, 20, derived.model.has_unused ? 0 : 20});
+  Move move;
+  move.parallel = derive_parallel(choose.in("parallel"), apis[api], program.world_size, again);
+  move.parallel.param = move.parallel.reduce = "";
+  // A checkpoint cannot say in advance which parameters have no state in the optimizer.
+  move.through_disk = !derived.model.has_unused && choose.chance("through disk", 50);
+  return move;
 }
 
 }  // namespace lockstep::fuzz

@@ -5,11 +5,9 @@ namespace lockstep::fuzz {
 
 namespace {
 
-bool is_narrow(const Parallel& parallel) { return !parallel.param.empty() || !parallel.reduce.empty(); }
 bool shards_by_groups(const Parallel& parallel) { return !parallel.groups.empty(); }
 
-std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& program) {
-  const Parallel& parallel = program.parallel;
+std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& program, const Parallel& parallel) {
   const bool is_root_sharded = shards_by_groups(parallel) && !parallel.root_is_replicated;
   const bool is_hybrid = parallel.names == "[replicate, shard]";
   std::vector<Microbatch> microbatches;
@@ -24,7 +22,7 @@ std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& progr
         microbatch.reshards = !item.chance("stays unsharded", 20);
         microbatch.last_backward = !item.chance("not the last backward", 25);
         // With 16-bit types, what is summed in another order is rounded to other values.
-        if (is_hybrid && microbatch.sync && parallel.api == Api::fully_shard && !is_narrow(parallel))
+        if (is_hybrid && microbatch.sync && parallel.api == Api::fully_shard && !parallel.is_narrow())
           microbatch.all_reduces = !item.chance("without all-reduce", 25);
       }
     }
@@ -37,10 +35,9 @@ std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& progr
 
 // Freezes or thaws one child before a step. At most one is frozen at a time. A frozen group that is a root of its own
 // has no backward after which it is resharded, so its slots would show the values from before the step.
-void derive_thaw(Chooser choose, const Program& program, std::string& frozen, Step& step) {
-  const bool may = program.parallel.api != Api::flat_shard && program.model.blocks.size() > 1 &&
-                   !program.model.has_unused && !program.parallel.only_tensor_parallel &&
-                   !program.parallel.root_is_replicated;
+void derive_thaw(Chooser choose, const Program& program, const Parallel& parallel, std::string& frozen, Step& step) {
+  const bool may = parallel.api != Api::flat_shard && program.model.blocks.size() > 1 && !program.model.has_unused &&
+                   !parallel.only_tensor_parallel && !parallel.root_is_replicated;
   if (!may || !choose.chance("thaw", 8)) return;
   if (!frozen.empty()) {
     step.thawed = frozen;
@@ -55,12 +52,13 @@ void derive_thaw(Chooser choose, const Program& program, std::string& frozen, St
 }  // namespace
 
 std::vector<Step> derive_steps(Chooser choose, const Program& program) {
-  const Parallel& parallel = program.parallel;
   std::vector<Step> steps;
   std::string frozen = program.frozen.empty() ? "" : program.frozen.front();
   for (Chooser& item : choose.items("all", 1, 3)) {
     Step step;
-    step.microbatches = derive_microbatches(item, program);
+    const bool moves_later = program.move && steps.size() < program.move->before_step;
+    const Parallel& parallel = program.move && !moves_later ? program.move->parallel : program.parallel;
+    step.microbatches = derive_microbatches(item, program, parallel);
     step.rows = static_cast<int>(item.number("rows", 2, 4));
     step.evaluates = !program.model.draws && item.chance("evaluates", 15);
     // Two gathers of an evaluation are not ordered before the optimizer
@@ -68,18 +66,20 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     const bool races = (!parallel.offload.empty() && program.device != "cpu") || !parallel.prefetches.empty();
     step.evaluates_late = !program.model.draws && !races && item.chance("evaluates late", 12);
     // The slots of a root show unsharded parameters after an evaluation; to freeze them does not freeze the shards.
-    if (steps.empty() || !steps.back().evaluates_late) derive_thaw(item, program, frozen, step);
+    if (!moves_later && (steps.empty() || !steps.back().evaluates_late))
+      derive_thaw(item, program, parallel, frozen, step);
     if (shards_by_groups(parallel) && !parallel.root_is_replicated && item.chance("unshards", 8)) {
       step.unsharded = parallel.groups.front().modules.front();
       step.unshards_async = item.chance("async", 50);
     }
-    const int clips = is_narrow(parallel) ? 0 : item.pick("clips", {88, 8, 2, 2});
+    const int clips = parallel.is_narrow() ? 0 : item.pick("clips", {88, 8, 2, 2});
     if (clips > 0) {
       step.max_norm = "0.5";
       step.norm = clips == 2 ? "inf" : clips == 3 ? "1" : "";
     }
     if (item.chance("lr", 8)) step.lr = "0.003";
     step.clear = static_cast<Clear>(item.pick("clear", {60, 25, 15}));
+    if (moves_later) step.clear = Clear::to_none;  // a state dict has no gradients
     steps.push_back(step);
   }
   return steps;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -47,11 +48,15 @@ struct Prefetch {
 };
 
 struct Parallel {
+  bool is_narrow() const { return !param.empty() || !reduce.empty(); }          // computes or reduces in 16 bits
+  bool has_names() const { return api != Api::flat_shard || use_orig_params; }  // optimizers see every parameter
+
   Api api = Api::fully_shard;
-  std::string shape;   // of the mesh, "[2, 2]"; empty: no mesh is made
-  std::string names;   // of its axes, "[replicate, shard]"
-  int data_ranks = 1;  // ranks with inputs of their own
-  int neighbours = 0;  // ranks whose gradients are summed first; 0: all at once
+  std::string shape;          // of the mesh, "[2, 2]"; empty: no mesh is made
+  std::string names;          // of its axes, "[replicate, shard]"
+  int data_ranks = 1;         // ranks with inputs of their own
+  int neighbours = 0;         // ranks whose gradients are summed first; 0: all at once
+  bool starts_apart = false;  // each rank has other values, until the API takes those of rank 0
   bool only_tensor_parallel = false;
   // fully_shard
   std::vector<Group> groups;
@@ -86,6 +91,14 @@ struct Microbatch {
   std::string resharded_between;  // a module that is resharded between forward and backward; empty: none
 };
 
+// Before one of the steps, the state of the model under test and of its optimizer moves into a new model under another
+// parallel API.
+struct Move {
+  std::size_t before_step = 1;
+  Parallel parallel;
+  bool through_disk = false;  // as a checkpoint; otherwise as full state dicts
+};
+
 enum class Clear { to_none, to_zeros, not_at_all };
 
 struct Step {
@@ -109,6 +122,7 @@ struct Program {
   Parallel parallel;
   std::vector<std::pair<std::string, std::string>> checkpoints;  // module, form
   std::vector<std::string> frozen;                               // children of the model, from the beginning
+  std::optional<Move> move;
   Optimizer optimizer;
   bool beside_replicated = false;  // a replicated copy trains along
   bool means = false;              // the loss is a mean, not a sum

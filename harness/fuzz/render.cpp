@@ -37,28 +37,22 @@ Json paths(const std::string& model, const std::vector<std::string>& below) {
   return list.size() == 1 ? list[0] : list;
 }
 
+// The first rank keeps its values.
+void render_other_values(const std::string& model, Json& steps) {
+  steps.push_back({{"for_each", {{"name", "p"}, {"in", str("parameters(", model, ")")}}},
+                   {"steps", {{{"assign", {{"to", "p"}, {"value", "detach(p) * (rank + 1)"}}}}}}});
+}
+
 void render_models(const Program& program, Json& steps) {
-  const Model& model = program.model;
-  if (!program.parallel.names.empty()) {
-    Json names = Json::array();
-    std::string name;
-    for (char c : program.parallel.names + ",")
-      if (c == ',' || c == ']') {
-        if (!name.empty()) names.push_back(name);
-        name.clear();
-      } else if (c != '[' && c != ' ') {
-        name += c;
-      }
-    steps.push_back({{"mesh", {{"shape", program.parallel.shape}, {"names", names}}}, {"as", "world"}});
-  }
+  render_mesh(program.parallel, steps);
   steps.push_back({{"seed", program.value_seed}});
-  steps.push_back({{"model", model.build}, {"as", "test"}});
-  for (const auto& [slot, source] : model.ties)
-    steps.push_back({{"set_parameter", {{"parameter", "test." + slot}, {"to", "test." + source}}}});
+  steps.push_back({{"model", program.model.build}, {"as", "test"}});
+  render_ties(program, steps);
   for (const std::string& child : program.frozen)
     steps.push_back({{"set_requires_grad", {{"parameters", str("test.", child, ".**")}, {"to", false}}}});
   steps.push_back({{"copy", "test"}, {"as", "alone"}});
   if (program.beside_replicated) steps.push_back({{"copy", "test"}, {"as", "replicated"}});
+  if (program.parallel.starts_apart) render_other_values("test", steps);
 }
 
 // "fully_shard: test.0", or with arguments.
@@ -87,9 +81,8 @@ void render_groups(const Parallel& parallel, Json& steps) {
   }
 }
 
-void render_replicate(const Program& program, const std::string& model, const std::vector<std::string>& modules,
-                      bool has_options, Json& steps) {
-  const Parallel& parallel = program.parallel;
+void render_replicate(const Program& program, const Parallel& parallel, const std::string& model,
+                      const std::vector<std::string>& modules, bool has_options, Json& steps) {
   Json arguments = Json::object();
   if (parallel.names == "[dp, tp]") arguments["mesh"] = "world.dp";
   if (parallel.names == "[replicate, shard]") arguments["mesh"] = "world";
@@ -107,13 +100,43 @@ void render_flat(const Parallel& parallel, Json& steps) {
   if (!parallel.use_orig_params) arguments["use_orig_params"] = false;
   if (!parallel.backward_prefetch.empty()) arguments["backward_prefetch"] = parallel.backward_prefetch;
   if (parallel.forward_prefetch) arguments["forward_prefetch"] = true;
+  if (parallel.starts_apart) arguments["sync_module_states"] = true;
   if (!parallel.offload.empty()) arguments["offload"] = parallel.offload;
   steps.push_back(call("flat_shard", "modules", "test", arguments));
 }
 
-void render_parallel(const Program& program, Json& steps) {
-  const Parallel& parallel = program.parallel;
-  if (program.beside_replicated) render_replicate(program, "replicated", {""}, false, steps);
+}  // namespace
+
+std::string path_of(const std::string& model, const std::string& path) {
+  return path.empty() ? model : model + "." + path;
+}
+
+std::vector<std::string> models_of(const Program& program) {
+  std::vector<std::string> models{"test", "alone"};
+  if (program.beside_replicated) models.emplace_back("replicated");
+  return models;
+}
+
+void render_mesh(const Parallel& parallel, Json& steps) {
+  if (parallel.names.empty()) return;
+  Json names = Json::array();
+  std::string name;
+  for (char c : parallel.names + ",")
+    if (c == ',' || c == ']') {
+      if (!name.empty()) names.push_back(name);
+      name.clear();
+    } else if (c != '[' && c != ' ') {
+      name += c;
+    }
+  steps.push_back({{"mesh", {{"shape", parallel.shape}, {"names", names}}}, {"as", "world"}});
+}
+
+void render_ties(const Program& program, Json& steps) {
+  for (const auto& [slot, source] : program.model.ties)
+    steps.push_back({{"set_parameter", {{"parameter", "test." + slot}, {"to", "test." + source}}}});
+}
+
+void render_test_parallel(const Program& program, const Parallel& parallel, Json& steps) {
   if (parallel.api == Api::tensor_parallel && !program.model.styles.empty()) {
     Json plan = Json::object();
     for (const auto& [path, style] : program.model.styles) plan[path] = style;
@@ -124,8 +147,8 @@ void render_parallel(const Program& program, Json& steps) {
     steps.push_back(call("activation_checkpoint", "modules", "test." + module,
                          form == "composable" ? Json::object() : Json{{"form", form}}));
   render_groups(parallel, steps);
-  if (parallel.root_is_replicated) render_replicate(program, "test", {""}, true, steps);
-  if (!parallel.replicated.empty()) render_replicate(program, "test", parallel.replicated, true, steps);
+  if (parallel.root_is_replicated) render_replicate(program, parallel, "test", {""}, true, steps);
+  if (!parallel.replicated.empty()) render_replicate(program, parallel, "test", parallel.replicated, true, steps);
   if (parallel.api == Api::flat_shard) render_flat(parallel, steps);
   for (const Prefetch& one : parallel.prefetches)
     steps.push_back(
@@ -155,18 +178,6 @@ void render_optimizer(const Program& program, const std::string& model, bool for
   steps.push_back({{"optimizer", arguments}, {"as", model + "_optimizer"}});
 }
 
-}  // namespace
-
-std::string path_of(const std::string& model, const std::string& path) {
-  return path.empty() ? model : model + "." + path;
-}
-
-std::vector<std::string> models_of(const Program& program) {
-  std::vector<std::string> models{"test", "alone"};
-  if (program.beside_replicated) models.emplace_back("replicated");
-  return models;
-}
-
 bool promises_bits(const Program& program) {
   const Parallel& parallel = program.parallel;
   if (parallel.api == Api::tensor_parallel) return false;
@@ -192,7 +203,8 @@ Json scenario_of(const Program& program, bool for_peer) {
   }
   Json steps = Json::array();
   render_models(program, steps);
-  render_parallel(program, steps);
+  if (program.beside_replicated) render_replicate(program, program.parallel, "replicated", {""}, false, steps);
+  render_test_parallel(program, program.parallel, steps);
   for (const std::string& model : models_of(program)) render_optimizer(program, model, for_peer, steps);
   render_steps(program, for_peer, steps);
   document["steps"] = steps;

@@ -16,6 +16,11 @@ std::string path_of(const std::string& model, const std::string& path);  // "tes
 std::vector<std::string> models_of(const Program& program);              // test, alone, and replicated if it is beside
 Json scenario_of(const Program& program, bool for_peer);
 std::string yaml_text(const Json& document);
+void render_mesh(const Parallel& parallel, Json& steps);
+void render_test_parallel(const Program& program, const Parallel& parallel, Json& steps);  // of the model under test
+void render_ties(const Program& program, Json& steps);
+void render_optimizer(const Program& program, const std::string& model, bool for_peer, Json& steps);
+void render_move(const Program& program, bool for_peer, Json& steps);
 void render_steps(const Program& program, bool for_peer, Json& steps);  // of the training
 
 }  // namespace lockstep::fuzz

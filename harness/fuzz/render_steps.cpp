@@ -10,10 +10,10 @@ namespace {
 class Steps {
  public:
   Steps(const Program& program, bool for_peer, Json& steps)
-      : for_peer_(for_peer), program_(program), parallel_(program.parallel), steps_(steps) {
+      : for_peer_(for_peer), program_(program), parallel_(&program.parallel), steps_(steps) {
     exact_ = promises_bits(program);
     has_frozen_ = !program.frozen.empty();
-    me_ = parallel_.only_tensor_parallel ? "0" : parallel_.names == "[dp, tp]" ? "world.dp.rank" : "rank";
+    me_ = parallel_->only_tensor_parallel ? "0" : parallel_->names == "[dp, tp]" ? "world.dp.rank" : "rank";
   }
 
   // The inputs of all steps are drawn first: a draw waits for the device, and would hide a missing wait.
@@ -25,13 +25,14 @@ class Steps {
       std::string input = program_.model.input;
       input.replace(input.find("rows"), 4, std::to_string(step.rows));
       inputs[str("x_", i)] = str("[[", input, " for k in range(", step.microbatches.size(), ")] for r in range(",
-                                 parallel_.data_ranks, ")]");
+                                 parallel_->data_ranks, ")]");
     }
     put("let", inputs);
   }
 
   void add(const Step& step, int index) {
     x_ = str("x_", index);
+    if (program_.move && program_.move->before_step == static_cast<std::size_t>(index)) move();
     before(step);
     for (std::size_t k = 0; k < step.microbatches.size(); ++k) run("test", "loss", step, k, index);
     if (program_.beside_replicated) {
@@ -49,7 +50,7 @@ class Steps {
       put("step", model + "_optimizer");
     }
     // After an evaluation the slots of the root show the values that it gathered, until the next forward.
-    if (!step.evaluates_late || parallel_.groups.empty()) compare_models();
+    if (!step.evaluates_late || parallel_->groups.empty()) compare_models();
     if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
     compare_states();
     clear(step);
@@ -72,7 +73,13 @@ class Steps {
 
   void evaluate() {
     put("let", {{"seen", str("test(", own(0), ")")}, {"wanted", str("alone(", own(0), ")")}});
-    if (parallel_.param.empty()) compare("seen", "wanted");
+    if (parallel_->param.empty()) compare("seen", "wanted");
+  }
+
+  void move() {
+    render_move(program_, for_peer_, steps_);
+    parallel_ = &program_.move->parallel;
+    test_flags_ = {};
   }
 
   void before(const Step& step) {
@@ -116,7 +123,7 @@ class Steps {
 
   // Only the flags that change.
   void set_flags(const std::string& model, const Microbatch& wanted) {
-    if (parallel_.only_tensor_parallel) return;
+    if (parallel_->only_tensor_parallel) return;
     Microbatch& now = model == "test" ? test_flags_ : other_flags_;
     Json flags = Json::object();
     if (wanted.sync != now.sync) flags["requires_gradient_sync"] = wanted.sync;
@@ -128,9 +135,9 @@ class Steps {
     now = wanted;
     if (flags.empty()) return;
     Json arguments = {{"modules", model}};
-    if (model == "test" && parallel_.replicated.size() > 1) {
+    if (model == "test" && parallel_->replicated.size() > 1) {
       arguments["modules"] = Json::array();
-      for (const std::string& module : parallel_.replicated) arguments["modules"].push_back(path_of("test", module));
+      for (const std::string& module : parallel_->replicated) arguments["modules"].push_back(path_of("test", module));
     }
     arguments.update(flags);
     put("set_flags", arguments);
@@ -148,11 +155,11 @@ class Steps {
     }
     if (step.microbatches.size() > 1) with["rounds"] = str("[", rounds, "]");
     if (program_.means) with["loss_kind"] = "mean";
-    if (parallel_.neighbours > 0) with["shards"] = parallel_.neighbours;
+    if (parallel_->neighbours > 0) with["shards"] = parallel_->neighbours;
     if (program_.model.draws) with["seeds"] = str("[", seeds, "]");
-    if (!parallel_.param.empty()) with["computes_in"] = parallel_.param;
-    if (!parallel_.reduce.empty() || !parallel_.param.empty())
-      with["reduces_in"] = parallel_.reduce.empty() ? parallel_.param : parallel_.reduce;
+    if (!parallel_->param.empty()) with["computes_in"] = parallel_->param;
+    if (!parallel_->reduce.empty() || !parallel_->param.empty())
+      with["reduces_in"] = parallel_->reduce.empty() ? parallel_->param : parallel_->reduce;
     steps_.push_back({{"use", "alone_on_one_rank"}, {"with", with}, {"as", {{"losses", "losses"}}}});
   }
 
@@ -164,7 +171,7 @@ class Steps {
       arguments["bits"] = true;
     } else {
       arguments["rtol"] = "1e-3";
-      arguments["of_largest"] = parallel_.api == Api::tensor_parallel ? "1e-3" : "1e-4";
+      arguments["of_largest"] = parallel_->api == Api::tensor_parallel ? "1e-3" : "1e-4";
     }
     return arguments;
   }
@@ -184,7 +191,7 @@ class Steps {
   }
 
   void compare_models() {
-    if (parallel_.api == Api::flat_shard) {
+    if (parallel_->api == Api::flat_shard) {
       Json inner = Json::array();
       Json outer = std::exchange(steps_, Json::array());
       compare_test();
@@ -205,11 +212,11 @@ class Steps {
             "[to(p.grad, 'cpu') for p in parameters(alone) if p.grad != none]");
   }
 
-  bool is_on_host() const { return !parallel_.offload.empty() && program_.device != "cpu"; }
+  bool is_on_host() const { return !parallel_->offload.empty() && program_.device != "cpu"; }
 
   void compare_states() {
     const bool has_state = program_.optimizer.type != "SGD" || !program_.optimizer.momentum.empty();
-    if (!has_state || parallel_.api == Api::flat_shard || !program_.optimizer.own_group.empty()) return;
+    if (!has_state || parallel_->api == Api::flat_shard || !program_.optimizer.own_group.empty()) return;
     if (is_on_host())
       compare("tensors(test_optimizer)", "[to(t, 'cpu') for t in tensors(alone_optimizer)]");
     else
@@ -235,13 +242,13 @@ class Steps {
     }
     // A root of its own whose parameters are frozen has no backward after which it is resharded.
     const bool may_stay =
-        parallel_.api == Api::flat_shard || step.evaluates_late || (parallel_.root_is_replicated && has_frozen_);
+        parallel_->api == Api::flat_shard || step.evaluates_late || (parallel_->root_is_replicated && has_frozen_);
     if (!may_stay) put("expect", "memory(['gathered']) == 0");
   }
 
   const bool for_peer_;
   const Program& program_;
-  const Parallel& parallel_;
+  const Parallel* parallel_;  // of the model under test
   Json& steps_;
   bool exact_ = true, has_frozen_ = false;
   std::string me_, x_;  // the index of this rank's inputs, and the inputs of the step

@@ -90,6 +90,8 @@ bool Planner::enter(ModuleId module, Call call) {
 
 bool Planner::leave(ModuleId module, Call call) {
   const bool of_group = shards_.has(module) && shards_.leave(module, call.recomputing, call.recording);
+  // The end of the backward reshards a group that is only recomputed.
+  if (call.recomputing && shards_.has(module)) add_participant({true, shards_.root_of(module)});
   if (!call.recording || call.recomputing) return false;
   return of_group || replicated_.contains(module);
 }

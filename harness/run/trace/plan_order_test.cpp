@@ -53,6 +53,23 @@ TEST(PlanOrder, RunsFollowThePlannedOrderOnBothDevices) {
   }
 }
 
+// The recomputation reaches the left group first, the backward of the product the right one.
+TEST(PlanOrder, FollowsRootsInsideARecomputedModule) {
+  const Ran ran = run_on_two(R"yaml(
+  - seed: 1
+  - model: Sequential(Sequential(Linear(4, 4), Linear(4, 4), ReLU()))
+    as: net
+  - activation_checkpoint: net.0
+  - fully_shard: net.0.1
+  - fully_shard: net.0.0
+  - forward: {loss: "sum(net(randn(3, 4)))"}
+  - backward: loss
+  - expect: all([p.grad != none for p in parameters(net)])
+)yaml");
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  EXPECT_EQ(ran.evidence(1).planned_in_order, 2 + 2);
+}
+
 TEST(PlanOrder, ReportsWrongPrefetchWithCorrectCounts) {
   const ArmedDefect armed(Defect::shard_prefetch_wrong_group);
   const Ran ran = run_on_two(sharded_steps);
