@@ -65,9 +65,7 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
     // (scenarios/bugs/offloaded_evaluation_before_step and unused_prefetch_of_evaluation).
     const bool races = (!parallel.offload.empty() && program.device != "cpu") || !parallel.prefetches.empty();
     step.evaluates_late = !program.model.draws && !races && item.chance("evaluates late", 12);
-    // The slots of a root show unsharded parameters after an evaluation; to freeze them does not freeze the shards.
-    if (!moves_later && (steps.empty() || !steps.back().evaluates_late))
-      derive_thaw(item, program, parallel, frozen, step);
+    if (!moves_later) derive_thaw(item, program, parallel, frozen, step);
     if (shards_by_groups(parallel) && !parallel.root_is_replicated && item.chance("unshards", 8)) {
       step.unsharded = parallel.groups.front().modules.front();
       step.unshards_async = item.chance("async", 50);

@@ -143,7 +143,7 @@ Value DryRun::clip_grad_norm(StepCall& call) {
   for (const plan::ModuleId unit : shards_.units_below(call.module("model").module))
     for (plan::Planner::Gradient& norm : shards_.norms_of_unit(unit)) gradients.push_back(std::move(norm));
   for (const nn::NamedParameter& entry : nn::named_parameters(call.module("model").module))
-    add_gradient(gradients, entry.tensor());
+    add_gradient(gradients, entry.trained());
   watch_.report_position();
   planner_.clip_gradients(gradients);
   return Value(empty({}, DType::float32, call.in.session().device));

@@ -111,7 +111,12 @@ Value set_training(StepCall& call) {
 Value set_requires_grad(StepCall& call) {
   const std::vector<TensorMatch> parameters = call.parameters("parameters");
   const bool to = call.boolean("to");
-  for (const TensorMatch& parameter : parameters) lockstep::set_requires_grad(parameter.tensor(), to);
+  for (const TensorMatch& parameter : parameters) {
+    lockstep::set_requires_grad(parameter.tensor(), to);
+    // While its group is unsharded, the slot holds another tensor than the optimizer.
+    if (parameter.owner && !parameter.buffer)
+      lockstep::set_requires_grad(parameter.owner->parameters[parameter.slot].trained(), to);
+  }
   return Value();
 }
 

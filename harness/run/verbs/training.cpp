@@ -173,8 +173,9 @@ Value clip_grad_norm(StepCall& call) {
   const nn::ModulePtr model = call.module("model").module;
   if (parallel::holds_flat_units(model))
     return Value(parallel::clip_flat_grad_norm(model, call.number("max_norm"), call.number("norm")));
+  // Of an unsharded group, too, the shards have the gradients.
   std::vector<Tensor> parameters;
-  for (const nn::NamedParameter& entry : nn::named_parameters(model)) parameters.push_back(entry.tensor());
+  for (const nn::NamedParameter& entry : nn::named_parameters(model)) parameters.push_back(entry.trained());
   return Value(optim::clip_grad_norm(parameters, call.number("max_norm"), call.number("norm")));
 }
 
