@@ -1,5 +1,7 @@
 #include "harness/cli/mutate.hpp"
 
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,38 @@ TEST_F(Mutate, LeavesOutTheLinesOfOneStep) {
   const std::string second = without_step(text, steps[1]);
   EXPECT_THAT(second, HasSubstr("    steps:\n      - let: {left_out: 0}\n\n\n\n  - expect_equal: [x, 3]\n"));
   EXPECT_THAT(second, HasSubstr("tensor: x"));
+}
+
+// Without the verb the steps of the block run as they are, with the shards.
+TEST_F(Mutate, KeepsTheStepsOfFullParameters) {
+  const std::vector<Case> cases =
+      add("ranks: {world_size: [2], launch: [thread]}\nsteps:\n  - model: Linear(2, 2)\n    as: model\n"
+          "  - flat_shard: model\n  - note: full\n    summon_full_parameters:\n      model: model\n    steps:\n"
+          "      - expect: model.weight.numel == 4\n");
+  const std::vector<FeatureStep> steps = feature_steps(*cases.front().scenario);
+  ASSERT_EQ(steps.size(), 3u);
+  EXPECT_THAT(without_step(content_of(home_.scenarios() + "/sums.yaml"), steps[2]),
+              HasSubstr("  - note: full\n    if: rank >= 0\n\n    steps:\n      - expect: model.weight.numel"));
+  const Ended ended = run(cases);
+  EXPECT_EQ(ended.code, 1) << ended.out << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("sums.yaml:7 flat_shard\n3 steps left out: 2 noticed"));
+}
+
+// A routine with checks is a test, and a delay may change nothing.
+TEST_F(Mutate, LeavesRoutinesWithChecksAndDelaysAlone) {
+  std::filesystem::create_directories(home_.scenarios() + "/lib");
+  const std::string sum =
+      "summary: A test.\nparameters: {value: tensor}\nsteps:\n  - all_reduce: {tensor: value, op: sum}\n";
+  std::ofstream(home_.scenarios() + "/lib/checked.yaml") << "routine: checked\n"
+                                                         << sum << "  - expect_equal: [value, 3]\n";
+  std::ofstream(home_.scenarios() + "/lib/summed.yaml") << "routine: summed\n" << sum;
+  const std::vector<Case> cases =
+      add("ranks: {world_size: [2], launch: [thread]}\nsteps:\n"
+          "  - let: {x: \"full([2], rank + 1)\", y: \"full([2], rank + 1)\"}\n  - delay: 1\n"
+          "  - use: checked\n    with: {value: x}\n  - use: summed\n    with: {value: y}\n  - expect_equal: [y, 3]\n");
+  const std::vector<FeatureStep> steps = feature_steps(*cases.front().scenario);
+  ASSERT_EQ(steps.size(), 1u);
+  EXPECT_EQ(steps[0].place.line, 9);
 }
 
 TEST_F(Mutate, DoesNotReadAStepAmongOthersOnALine) {

@@ -16,6 +16,7 @@ using scenario::Steps;
 using scenario::Verb;
 
 bool brings_feature(Verb verb) {
+  if (verb == Verb::delay) return false;  // results must not depend on it
   switch (scenario::spec_of(verb).group) {
     case Group::models:
     case Group::parallel:
@@ -28,8 +29,7 @@ bool brings_feature(Verb verb) {
       return verb == Verb::hook;
     case Group::control:
       return verb == Verb::use;
-    case Group::set_up:
-      return verb == Verb::exact_products;
+    case Group::set_up:  // exact_products: most processors round a small product in the same way without it
     case Group::checks:
       return false;
   }
@@ -45,9 +45,30 @@ std::string reason_in(const std::string& note) {
   return begin == std::string::npos ? std::string() : note.substr(begin);
 }
 
+template <class Wanted>
+bool any_step(const Steps& steps, const Wanted& wanted) {
+  return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+    return wanted(step) || any_step(step.steps, wanted) || any_step(step.otherwise, wanted) ||
+           std::any_of(step.among.begin(), step.among.end(),
+                       [&](const scenario::Branch& branch) { return any_step(branch.steps, wanted); }) ||
+           (step.routine && any_step(step.routine->steps, wanted));
+  });
+}
+
+bool is_check(const Step& step) { return scenario::spec_of(step.verb).group == Group::checks; }
+
+bool brings_feature(const Step& step) {
+  if (step.raises || !brings_feature(step.verb)) return false;
+  // A routine that checks its own steps is a test. Without it nothing is left to be noticed.
+  if (step.verb == Verb::use) return !any_step(step.routine->steps, is_check);
+  if (step.verb != Verb::hook) return true;
+  return any_step(step.steps, [](const Step& inner) { return inner.verb != Verb::delay; });
+}
+
 void add_feature_steps(const Steps& steps, std::vector<FeatureStep>& found) {
   for (const Step& step : steps) {
-    if (brings_feature(step.verb) && !step.raises) found.push_back({step.verb, step.place, reason_in(step.note)});
+    if (brings_feature(step))
+      found.push_back({step.verb, step.place, reason_in(step.note), step.verb == Verb::summon_full_parameters});
     add_feature_steps(step.steps, found);
     add_feature_steps(step.otherwise, found);
     for (const scenario::Branch& branch : step.among) add_feature_steps(branch.steps, found);
@@ -88,11 +109,17 @@ std::string without_step(const std::string& text, const FeatureStep& step) {
     if (first == 0 || (at != std::string::npos && at < key)) return {};
     --first;
   }
-  std::size_t last = first + 1;
-  while (last < lines.size() && (indentation(lines[last]) == std::string::npos || indentation(lines[last]) > dash))
-    ++last;
-  lines[first] = std::string(dash, ' ') + "- let: {left_out: 0}";
-  for (std::size_t i = first + 1; i < last; ++i) lines[i].clear();
+  if (step.keeps_steps) {
+    first = static_cast<std::size_t>(step.place.line - 1);
+    lines[first] = lines[first].substr(0, key) + "if: rank >= 0";
+  } else {
+    lines[first] = std::string(dash, ' ') + "- let: {left_out: 0}";
+  }
+  const std::size_t inside = step.keeps_steps ? key : dash;  // the lines of the verb, or of the step
+  for (std::size_t i = first + 1; i < lines.size(); ++i) {
+    if (indentation(lines[i]) != std::string::npos && indentation(lines[i]) <= inside) break;
+    lines[i].clear();
+  }
   std::string changed;
   for (const std::string& line : lines) changed += line + "\n";
   return changed;
