@@ -78,8 +78,8 @@ def problems_of_files(folder: Path) -> list[str]:
 
 def is_named(text: str, point: Point) -> bool:
     """Whether the text names the failure, and a remedy in parentheses behind it."""
-    what = "out of memory" if point.call == "new" else re.escape(os.strerror(point.reason))
-    return re.search(what + r"[^\n]*(\n[^\n]*)?\([^\n)]{8,}", text, re.IGNORECASE) is not None
+    what = r"out of memory|memory left for|refuses this process more memory" if point.call == "new" else re.escape(os.strerror(point.reason))
+    return re.search(f"({what})" + r"[^\n]*(\n[^\n]*)?\([^\n)]{8,}", text, re.IGNORECASE) is not None
 
 
 def judge(scene: Scene, point: Point, ran: Ran, clean: Ran) -> tuple[str, list[str]]:

@@ -133,7 +133,7 @@ int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
     cases = cases_on(*library, settings, &hosts);
     common = common_text(settings, cases);
   } catch (const std::exception& error) {
-    common = str("error: ", error.what());
+    common = str("error: ", text_of(error));
   }
   try {
     hosts.agree("commands and cases", common, interrupted);
@@ -196,7 +196,7 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
       if (hosts.is_lost(0)) complain(str(hosts.name_of(hosts.host()), " ends: ", hosts.why_lost()));
       return end(code);
     } catch (const std::exception& error) {  // host 0 sees that this host is gone
-      complain(str(hosts.name_of(hosts.host()), ": ", error.what()));
+      complain(str(hosts.name_of(hosts.host()), ": ", text_of(error)));
       hosts.link().abandon(3);
       return 3;
     }
@@ -206,14 +206,9 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
   } catch (const scenario::ScenarioError& error) {
     complain_plainly(error.what());
     return end(2);
-  } catch (const Error& error) {
-    const bool is_of_machine =
-        dynamic_cast<const ResourceError*>(&error) != nullptr || dynamic_cast<const InternalError*>(&error) != nullptr;
-    complain(error.what());
-    return end(interrupted() ? 130 : is_of_machine ? 3 : 2);
   } catch (const std::exception& error) {
-    complain(error.what());
-    return end(3);
+    complain(error);
+    return end(interrupted() ? 130 : is_of_machine(error) ? 3 : 2);
   }
 }
 

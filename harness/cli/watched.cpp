@@ -35,7 +35,7 @@ constexpr int no_memory_code = 113;
 
 std::unique_ptr<Progress, void (*)(Progress*)> map_progress() {
   void* page = ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw std::bad_alloc();
+  if (page == MAP_FAILED) throw resource_error("mapping the page in which a child reports its progress", errno);
   return {new (page) Progress, [](Progress* progress) { ::munmap(progress, sizeof *progress); }};
 }
 
@@ -50,6 +50,19 @@ void limit_heap([[maybe_unused]] std::int64_t mebibytes) {
 #endif
   const rlimit no_core = {0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
+}
+
+// Whether the heap has reached a good part of the child's own limit, so that the file asks for too much. Otherwise the
+// machine has refused memory that the file may ask for. Allocates nothing.
+bool is_near_limit(const WatchLimits& limits) {
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  char text[256] = "";
+  const ssize_t size = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  long data_pages = 0;
+  if (size <= 0 || std::sscanf(text, "%*d %*d %*d %*d %*d %ld", &data_pages) != 1) return false;
+  return data_pages * ::sysconf(_SC_PAGESIZE) > (limits.heap_mb << 20) / 4;
 }
 
 std::string no_memory_text(const Progress& progress, const WatchLimits& limits) {
@@ -150,6 +163,10 @@ int in_watched_child(const std::function<int()>& command, const WatchLimits& lim
       scenario::share_progress(nullptr);
       return code;
     } catch (const std::bad_alloc&) {
+      if (!is_near_limit(limits)) {
+        scenario::share_progress(nullptr);
+        throw;
+      }
       complain_plainly(no_memory_text(*progress, limits));
     } catch (const scenario::OutOfTime& error) {
       complain_plainly(str(place_of(*progress), ": ", error.what()));
@@ -176,7 +193,7 @@ void try_in_child(const std::function<void()>& work, const WatchLimits& limits) 
     try {
       work();
     } catch (const std::bad_alloc&) {
-      code = no_memory_code;
+      if (is_near_limit(limits)) code = no_memory_code;
     } catch (...) {
       // The caller repeats the work and meets the error itself.
     }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -58,6 +59,22 @@ int lock_new_folder(const std::string& path) {
   return -1;
 }
 
+// Removes a folder and all below it. A call that fails for a moment, because another program takes the last open file or
+// the last memory, is repeated. A folder that remains is removed by the next run.
+void remove_tree(const std::string& path) noexcept {
+  constexpr int most_attempts = 5;
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return;
+    try {
+      std::error_code error;
+      fs::remove_all(path, error);
+      if (!error) return;
+    } catch (const std::bad_alloc&) {  // the next attempt may find memory
+    }
+    ::usleep(1000U << attempt);
+  }
+}
+
 }  // namespace
 
 RunFolder::RunFolder() {
@@ -66,13 +83,17 @@ RunFolder::RunFolder() {
   while (lock_ < 0) {
     path_ = (fs::path(parent) / str(prefix, "XXXXXX")).string();
     if (::mkdtemp(path_.data()) == nullptr) fail(path_, errno);
-    lock_ = lock_new_folder(path_);
+    try {
+      lock_ = lock_new_folder(path_);
+    } catch (...) {
+      remove_tree(path_);
+      throw;
+    }
   }
 }
 
 RunFolder::~RunFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  remove_tree(path_);
   ::close(lock_);
 }
 
@@ -80,10 +101,7 @@ CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : path_(st
   if (::mkdir(path_.c_str(), 0700) != 0) fail(path_, errno);
 }
 
-CaseFolder::~CaseFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
+CaseFolder::~CaseFolder() { remove_tree(path_); }
 
 int sweep_run_folders(const std::string& parent) {
   int removed = 0;

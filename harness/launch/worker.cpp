@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 #include <mutex>
+#include <new>
+#include <span>
 #include <system_error>
 #include <thread>
 
@@ -33,19 +35,22 @@ namespace lockstep::launch {
 
 namespace {
 
-bool write_all(int pipe, const char* data, std::size_t bytes) {
+// A broken pipe is no error: the launcher has ended, and this process is about to be killed too.
+void write_all(int pipe, const char* data, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::write(pipe, data, bytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
+    if (n < 0 && errno == EPIPE) return;
+    if (n < 0) throw resource_error("handing in the outcome of a rank", errno);
     data += n;
     bytes -= static_cast<std::size_t>(n);
   }
-  return true;
 }
 
 // Sends the outcomes of the ranks of this process. Its threads share it.
 struct Outlet {
+  Outlet(int pipe_of_process, bool ranks_are_threads) : pipe(pipe_of_process), threads(ranks_are_threads) {}
+
   int pipe = -1;
   bool threads = false;
   std::mutex mutex;
@@ -56,8 +61,8 @@ struct Outlet {
     head.rank = rank;
     head.bytes = bytes.size();
     std::lock_guard lock(mutex);
-    // A write fails when the launcher has ended; this process is then about to be killed too.
-    if (write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head)) write_all(pipe, bytes.data(), bytes.size());
+    write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head);
+    write_all(pipe, bytes.data(), bytes.size());
   }
 };
 
@@ -217,7 +222,7 @@ verdict::RankOutcome outcome_of_exception(int rank) {
     failure.message = error.what();
     failure.secondary = true;
   } catch (const std::exception& error) {
-    failure.message = error.what();
+    failure.message = text_of(error);
   } catch (...) {
     failure.message = "an exception that is no std::exception was thrown";
   }
@@ -242,12 +247,51 @@ void become_child(int parent) {
   }
 }
 
-void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+namespace {
+
+// Ends this process because of an error that its ranks cannot report. Peers and the launcher read the reason from the
+// control region.
+[[noreturn]] void end_without_outcome(std::span<const int> ranks, device::HostWorld& world,
+                                      const std::exception& error) noexcept {
+  const char* text = error.what();
+  std::string longer;
+  try {
+    longer = text_of(error);
+    text = longer.c_str();
+  } catch (const std::bad_alloc&) {  // the short text will do
+  }
+  std::fprintf(stderr, "lockstep: a rank ends: %s\n", text);
+  for (const int rank : ranks) comm::mark_crashed(world, rank, text);
+  std::fflush(nullptr);
+  ::_exit(3);
+}
+
+// Starts the thread of a rank, or reports that it cannot start.
+void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptions& options, device::HostWorld& world,
+                  const RankFunction& function, Outlet& outlet) {
+  try {
+    threads.emplace_back([&, rank] {
+      char name[16];
+      std::snprintf(name, sizeof name, "rank %d", rank);
+      ::pthread_setname_np(::pthread_self(), name);
+      rank_of_thread = rank;
+      use_spare_stack();
+      try {
+        run_rank(rank, options, world, function, outlet);
+      } catch (const std::exception& error) {
+        end_without_outcome({&rank, 1}, world, error);
+      }
+    });
+  } catch (const std::system_error& error) {
+    send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+  }
+}
+
+// Runs the ranks. An error leaves it only if a rank could not hand in its outcome.
+void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
                const RankFunction& function, int pipe) {
   limit_process_memory(options.memory_bytes, ranks.size());
-  Outlet outlet;
-  outlet.pipe = pipe;
-  outlet.threads = options.launch == Launch::thread;
+  Outlet outlet(pipe, options.launch == Launch::thread);
   mark_crashes(world);
   if (!outlet.threads) {
     use_spare_stack();
@@ -260,19 +304,24 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
     threads.reserve(ranks.size());
     for (int rank : ranks) {
       try {
-        threads.emplace_back([&, rank] {
-          char name[16];
-          std::snprintf(name, sizeof name, "rank %d", rank);
-          ::pthread_setname_np(::pthread_self(), name);
-          rank_of_thread = rank;
-          use_spare_stack();
-          run_rank(rank, options, world, function, outlet);
-        });
-      } catch (const std::system_error& error) {
-        send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+        start_thread(threads, rank, options, world, function, outlet);
+      } catch (const std::exception& error) {  // the threads that run already cannot be unwound
+        end_without_outcome({&rank, 1}, world, error);
       }
     }
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+
+void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+               const RankFunction& function, int pipe) {
+  // This process is a copy of the launcher: an error must not reach the launcher's handlers and destructors here.
+  try {
+    run_all(ranks, options, world, function, pipe);
+  } catch (const std::exception& error) {
+    end_without_outcome(ranks, world, error);
   }
   std::fflush(nullptr);
 #if defined(__SANITIZE_ADDRESS__)

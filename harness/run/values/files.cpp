@@ -29,6 +29,8 @@ std::string contents_of(const std::string& file, const std::string& shown) {
     return scenario::read_regular_file(file, std::numeric_limits<std::int64_t>::max() - 1, str("`", shown, "`"));
   } catch (const scenario::BudgetError&) {
     throw;
+  } catch (const ResourceError&) {
+    throw;
   } catch (const Error& error) {
     throw Error(error.message(), "a file that a step writes is in the folder of the case");
   }
@@ -53,6 +55,8 @@ Value json_of(const std::string& file, const std::string& shown) {
   try {
     return parse_json(contents_of(file, shown));
   } catch (const scenario::BudgetError&) {
+    throw;
+  } catch (const ResourceError&) {
     throw;
   } catch (const Error& error) {
     if (error.message().find(shown) != std::string::npos) throw;
