@@ -31,6 +31,7 @@
 #include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -305,6 +306,10 @@ int fflush(FILE* file) {
   }
   return real(file);
 }
+FAULT(ssize_t, sendfile, PathOf(to).text, -1, (int to, int from, off_t* at, size_t size), (to, from, at, size))
+FAULT(ssize_t, copy_file_range, PathOf(to).text, -1,
+      (int from, off64_t* from_at, int to, off64_t* to_at, size_t size, unsigned flags),
+      (from, from_at, to, to_at, size, flags))
 FAULT(int, fsync, PathOf(file).text, -1, (int file), (file))
 FAULT(int, ftruncate, PathOf(file).text, -1, (int file, off_t size), (file, size))
 FAULT(int, ftruncate64, PathOf(file).text, -1, (int file, off64_t size), (file, size))

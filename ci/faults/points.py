@@ -14,7 +14,7 @@ SOURCE = Path(__file__).resolve().parent / "interpose.cpp"
 REASONS = {
     "create": errno.ENOSPC, "open": errno.EMFILE, "openat": errno.EMFILE, "fopen": errno.EMFILE, "fopen64": errno.EMFILE,
     "opendir": errno.EMFILE, "fdopendir": errno.ENOMEM, "read": errno.EIO, "pread": errno.EIO, "write": errno.ENOSPC,
-    "writev": errno.ENOSPC, "close": errno.EIO, "fclose": errno.EIO, "fwrite": errno.EIO, "fflush": errno.ENOSPC, "fsync": errno.EIO,
+    "writev": errno.ENOSPC, "close": errno.EIO, "fclose": errno.EIO, "fwrite": errno.EIO, "fflush": errno.ENOSPC, "fsync": errno.EIO, "sendfile": errno.ENOSPC, "copy_file_range": errno.ENOSPC,
     "ftruncate": errno.ENOSPC, "ftruncate64": errno.ENOSPC, "flock": errno.ENOLCK, "rename": errno.EIO, "renameat2": errno.EIO,
     "mkdir": errno.ENOSPC, "mkdtemp": errno.ENOSPC, "stat": errno.EIO, "lstat": errno.EIO, "fstat": errno.EIO,
     "realpath": errno.EIO, "readlink": errno.EIO, "dup2": errno.EMFILE, "mmap": errno.ENOMEM, "memfd_create": errno.EMFILE,

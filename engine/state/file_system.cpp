@@ -115,7 +115,9 @@ void remove_folder_of_files(FileSystem& files, const std::string& path) {
 // ---- reading ----
 bool exists(const std::string& path) {
   std::error_code failed;
-  return fs::exists(fs::symlink_status(path, failed));
+  const fs::file_status status = fs::symlink_status(path, failed);
+  if (status.type() == fs::file_type::none) refuse("look for", path, failed.value());
+  return fs::exists(status);
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

@@ -34,7 +34,13 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(file_ >= 0, path);
   struct stat status = {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(file_, &status) != 0) {
+    const int reason = errno;
+    ::close(file_);
+    errno = reason;
+    require(false, path);
+  }
+  if (!S_ISREG(status.st_mode)) {
     ::close(file_);
     throw Error(str("cannot read `", path, "`: it is not a regular file"), "restore the checkpoint from a copy");
   }

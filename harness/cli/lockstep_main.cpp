@@ -8,9 +8,11 @@
 
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/app.hpp"
+#include "harness/cli/last_resort.hpp"
 #include "harness/cli/standard_streams.hpp"
 
 int main(int argc, char** argv) try {
+  lockstep::cli::install_last_resort();
   lockstep::cli::prepare_standard_streams();
   const auto missing = lockstep::kernels::missing_blas_environment();
   if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {

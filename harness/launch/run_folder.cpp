@@ -18,13 +18,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const std::string* made_here = nullptr;  // the folder of the run
+pid_t made_by = 0;
+
 constexpr std::string_view prefix = "lockstep-run-";
 
 std::string temporary_folder() {
   const char* chosen = std::getenv("TMPDIR");
   const std::string folder = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
   std::error_code error;
-  if (!fs::is_directory(folder, error))
+  const bool is_there = fs::is_directory(folder, error);
+  if (is_exhaustion(error.value())) throw resource_error(str("looking for the temporary folder ", folder), error.value());
+  if (!is_there)
     throw ResourceError(str("the temporary folder ", folder, " does not exist or is not a folder"),
                         "set TMPDIR to a folder that can be written");
   return folder;
@@ -54,8 +59,11 @@ int lock_new_folder(const std::string& path) {
   }
   struct stat about {};
   const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (!taken && ::fstat(descriptor, &about) == 0 && about.st_nlink > 0) return descriptor;
+  const bool is_known = ::fstat(descriptor, &about) == 0;
+  const int reason = errno;
+  if (!taken && is_known && about.st_nlink > 0) return descriptor;
   ::close(descriptor);
+  if (!is_known) fail(path, reason);
   return -1;
 }
 
@@ -90,9 +98,16 @@ RunFolder::RunFolder() {
       throw;
     }
   }
+  made_by = ::getpid();
+  made_here = &path_;
+}
+
+void RunFolder::remove_of_this_process() noexcept {
+  if (made_here != nullptr && made_by == ::getpid()) remove_tree(*made_here);
 }
 
 RunFolder::~RunFolder() {
+  made_here = nullptr;
   remove_tree(path_);
   ::close(lock_);
 }

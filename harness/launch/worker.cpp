@@ -2,7 +2,9 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <new>
 #include <span>
@@ -88,6 +90,7 @@ verdict::RankOutcome run_function(int rank, const RankFunction& function) {
 // The rank that runs on this thread, for the handler of a crash; -1: none.
 thread_local int rank_of_thread = -1;
 device::HostWorld* world_of_process = nullptr;
+std::span<const int> only_rank_of_process;  // empty where ranks are threads
 
 std::string_view why_of(int signal) {
   switch (signal) {
@@ -266,6 +269,18 @@ namespace {
   ::_exit(3);
 }
 
+// Of an error that cannot be thrown, in a destructor for example. Only refused memory can be named.
+[[noreturn]] void end_by_terminate() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc& error) {
+    end_without_outcome(rank_of_thread >= 0 ? std::span<const int>(&rank_of_thread, 1) : only_rank_of_process,
+                        *world_of_process, error);
+  } catch (...) {  // a crash like any other
+  }
+  std::abort();
+}
+
 // Starts the thread of a rank, or reports that it cannot start.
 void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptions& options, device::HostWorld& world,
                   const RankFunction& function, Outlet& outlet) {
@@ -293,7 +308,9 @@ void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device
   limit_process_memory(options.memory_bytes, ranks.size());
   Outlet outlet(pipe, options.launch == Launch::thread);
   mark_crashes(world);
+  std::set_terminate(end_by_terminate);
   if (!outlet.threads) {
+    only_rank_of_process = ranks;
     use_spare_stack();
     for (int rank : ranks) {
       rank_of_thread = rank;

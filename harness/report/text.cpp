@@ -66,6 +66,7 @@ void clear_files(const std::string& folder, bool (*is_old)(const std::string& na
       if (is_old(entry.path().filename().string())) old.push_back(entry.path());
   for (const std::filesystem::path& file : old)
     if (!failed) std::filesystem::remove(file, failed);
+  if (is_exhaustion(failed.value())) throw resource_error(str("preparing the folder ", folder), failed.value());
   if (failed)
     throw Error(str("cannot use the folder ", folder, ": ", failed.message()), str("give ", option, " another folder"));
 }

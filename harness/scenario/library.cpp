@@ -57,13 +57,19 @@ bool holds(bool (*question)(const fs::path&, std::error_code&), const fs::path& 
   throw Error(str(reading, ": ", why.message()), "check its permissions");
 }
 
-std::vector<std::string> yaml_files(const fs::path& folder) {
-  std::vector<std::string> out;
+void add_yaml_files(const fs::path& folder, std::vector<std::string>& out) {
   std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory() && !it->is_symlink()) add_yaml_files(it->path(), out);
     if (it->path().extension() == ".yaml" && it->is_regular_file()) out.push_back(it->path().string());
+  }
   // Scenarios that cannot be found must not be left out silently.
   if (error && error != std::errc::no_such_file_or_directory) refuse_folder(folder, error);
+}
+
+std::vector<std::string> yaml_files(const fs::path& folder) {
+  std::vector<std::string> out;
+  add_yaml_files(folder, out);
   std::sort(out.begin(), out.end());
   return out;
 }

@@ -1,9 +1,12 @@
 #include "harness/run/values/files.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+
+#include <unistd.h>
 
 #include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
@@ -48,7 +51,10 @@ void replace_contents(const std::string& file, const std::string& shown, const s
       throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
     }
   }
-  fs::rename(temporary, file);
+  if (std::rename(temporary.c_str(), file.c_str()) == 0) return;
+  const int reason = errno;
+  ::unlink(temporary.c_str());
+  throw resource_error(str("writing `", shown, "`"), reason);
 }
 
 Value json_of(const std::string& file, const std::string& shown) {
@@ -92,11 +98,15 @@ std::string to_safetensors(const Map& map) {
 }
 
 fs::path below(const std::string& folder, const fs::path& path, const std::string& shown) {
-  std::error_code failed;
-  const fs::path root = fs::weakly_canonical(folder, failed);
-  const fs::path full = fs::weakly_canonical(root / path, failed);
+  const auto real = [&](const fs::path& of) {
+    std::error_code failed;
+    fs::path found = fs::weakly_canonical(of, failed);
+    if (failed) throw resource_error(str("finding the folder of `", shown, "`, ", of.string()), failed.value());
+    return found;
+  };
+  const fs::path root = real(folder), full = real(root / path);
   const fs::path inside = full.lexically_relative(root);
-  if (failed || inside.empty() || *inside.begin() == "..") throw Error(str("`", shown, "` leads out of its folder"));
+  if (inside.empty() || *inside.begin() == "..") throw Error(str("`", shown, "` leads out of its folder"));
   return full;
 }
 
@@ -117,6 +127,7 @@ std::string resolve_path(const std::string& path, const Folders& folders, bool w
     const fs::path full = below(folder, relative, path);
     std::error_code error;
     if (fs::exists(full, error)) return full.string();
+    if (is_exhaustion(error.value())) throw resource_error(str("looking for ", full.string()), error.value());
     searched += str(searched.empty() ? "" : " and ", full.string());
   }
   throw Error(str("cannot read `", path, "`: there is no ", searched),
