@@ -57,7 +57,7 @@ def _name(pid: int) -> str:
         return "?"
 
 
-def _reap_orphans(seconds: float) -> list[str]:
+def reap_orphans(seconds: float) -> list[str]:
     """Waits for the end of adopted processes. Kills and names those that remain."""
     deadline = time.monotonic() + seconds
     while True:
@@ -74,11 +74,11 @@ def _reap_orphans(seconds: float) -> list[str]:
             for pid in left:
                 os.kill(pid, signal.SIGKILL)
             time.sleep(0.1)
-            return named + _reap_orphans(1.0)
+            return named + reap_orphans(1.0)
         time.sleep(0.005)
 
 
-def _shared_memory() -> set[str]:
+def shared_memory() -> set[str]:
     folder = Path("/dev/shm")
     return {each.name for each in folder.iterdir() if "lockstep" in each.name} if folder.is_dir() else set()
 
@@ -104,7 +104,7 @@ class Sandbox:
             (folder / name).mkdir()
         log = folder / "points"
         port = free_port()
-        before = _shared_memory()
+        before = shared_memory()
         started, files = [], []
         began = time.monotonic()
         for number, command in enumerate(self.scene.commands):
@@ -132,8 +132,8 @@ class Sandbox:
                 process.kill()
                 process.wait()
         seconds = time.monotonic() - began
-        left = _reap_orphans(GRACE_S)
-        left += [f"shared memory {name}" for name in sorted(_shared_memory() - before)]
+        left = reap_orphans(GRACE_S)
+        left += [f"shared memory {name}" for name in sorted(shared_memory() - before)]
         texts = [[stream.read_text(encoding="utf-8", errors="replace") for stream in each] for each in files]
         reached = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
         return Ran(codes, [each[0] for each in texts], [each[1] for each in texts], reached, left, folder, seconds)
