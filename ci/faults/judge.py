@@ -85,6 +85,17 @@ def is_named(text: str, point: Point) -> bool:
     return re.search(f"({what})" + r"[^\n]*(\n[^\n]*)?\([^\n)]{8,}", text, re.IGNORECASE) is not None
 
 
+def _judge_start_of_hosts(point: Point, ran: Ran, problems: list[str]) -> tuple[str, list[str]]:
+    """Before the hosts have found each other, one cannot know why another is absent: 2, with a message that says which."""
+    at_fault = int(point.process[1])
+    for number, code in enumerate(ran.exit_codes):
+        if code != 3 and not (code == 2 and number != at_fault):
+            problems.append(f"exit code {code} of process {number}")
+    if not is_named(ran.said(), point):
+        problems.append("no message names what failed and a remedy")
+    return "refused", problems
+
+
 def judge(scene: Scene, point: Point, ran: Ran, clean: Ran) -> tuple[str, list[str]]:
     """The class of the run (unreached, tolerated, verdict, refused), and what is wrong with it."""
     problems = list(ran.left) and [f"left: {', '.join(ran.left)}"]
@@ -93,14 +104,19 @@ def judge(scene: Scene, point: Point, ran: Ran, clean: Ran) -> tuple[str, list[s
         return "unreached", problems
     if None in ran.exit_codes:
         return "hang", problems + [f"no end within {ran.seconds:.0f} s"]
+    if len(ran.exit_codes) > 1 and not verdicts_of(ran.folder):
+        return _judge_start_of_hosts(point, ran, problems)
     if len(set(ran.exit_codes)) > 1:
         problems.append(f"the processes end with {ran.exit_codes}")
     code = max(ran.exit_codes, key=lambda each: (each != 3, each))
     verdicts, expected = verdicts_of(ran.folder), verdicts_of(clean.folder)
     if code == scene.exit_code and verdicts == expected:
         same = normal(ran.output[0], ran.folder) == normal(clean.output[0], clean.folder)
-        is_output = point.target == "standard output" and is_named(ran.said(), point)
-        return "tolerated", problems + ([] if same or is_output else ["the same exit code and verdicts, and other output"])
+        if same:
+            return "tolerated", problems
+        # Of a scene that fails without a fault: another failure.
+        named = any(is_named(text, point) for text in [*messages_of(ran.folder), ran.said()])
+        return "verdict", problems + ([] if named else ["the same exit code and verdicts, and other output"])
     texts = messages_of(ran.folder)
     if code == 1:
         if not any(status not in ("PASS", "SKIP") for status in verdicts.values()):

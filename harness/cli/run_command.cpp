@@ -133,6 +133,7 @@ int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
     cases = cases_on(*library, settings, &hosts);
     common = common_text(settings, cases);
   } catch (const std::exception& error) {
+    if (is_of_machine(error)) throw;  // host 0 loses this host
     common = str("error: ", text_of(error));
   }
   try {
