@@ -1,4 +1,5 @@
-// A library for LD_PRELOAD that makes one chosen call of the program fail, as a full disk or an exhausted machine would.
+// A library for LD_PRELOAD that makes one chosen call of the program fail, as a full disk or an exhausted machine
+// would.
 //
 // A *point* is one call: the process (role), the name of the call, the place of the caller, and how often that place
 // has called so far. Without FAULTS_AT the library appends every point to the file FAULTS_LOG. With FAULTS_AT it makes
@@ -63,10 +64,10 @@ Place places[1 << 15];
 
 int note_module(dl_phdr_info* info, std::size_t, void*) {
   const bool is_program = info->dlpi_name[0] == '\0' && modules[0].end == 0;
-  const int index = is_program                                    ? 0
-                    : std::strstr(info->dlpi_name, "/libstdc++")  ? 1
+  const int index = is_program                                     ? 0
+                    : std::strstr(info->dlpi_name, "/libstdc++")   ? 1
                     : std::strstr(info->dlpi_name, "/libyaml-cpp") ? 2
-                                                                  : -1;
+                                                                   : -1;
   if (index < 0) return 0;
   Module& found = modules[index];
   found.begin = info->dlpi_addr;
@@ -82,8 +83,7 @@ int note_module(dl_phdr_info* info, std::size_t, void*) {
 std::uint64_t place_of(const void* caller) {
   const auto address = reinterpret_cast<std::uintptr_t>(caller);
   for (std::uint64_t i = 0; i < 3; ++i)
-    if (address >= modules[i].begin && address < modules[i].end)
-      return (i + 1) << 48 | (address - modules[i].begin);
+    if (address >= modules[i].begin && address < modules[i].end) return (i + 1) << 48 | (address - modules[i].begin);
   return 0;
 }
 
@@ -116,7 +116,8 @@ bool must_fail(const char* call, const void* caller, const char* target, bool fi
   if (first_only && count > 1) return false;
   const int saved = errno;
   char text[max_text];
-  int size = std::snprintf(text, sizeof text, "%s|%s|%llx|%d", role, call, static_cast<unsigned long long>(place), count);
+  int size =
+      std::snprintf(text, sizeof text, "%s|%s|%llx|%d", role, call, static_cast<unsigned long long>(place), count);
   const bool is_wanted = wanted != nullptr && std::strcmp(text, wanted) == 0;
   if (is_wanted || wanted == nullptr) {
     size += std::snprintf(text + size, sizeof text - static_cast<std::size_t>(size), "|%.250s\n", target ? target : "");
@@ -197,11 +198,11 @@ Write fate_of_write(const char* call, const void* caller, int file) {
 #define CALLER __builtin_return_address(0)
 #define NEXT(name) static const auto real = next(&::name, #name)
 // A call that returns -1 or `failed` with errno.
-#define FAULT(result, name, target, failed, parameters, arguments)    \
-  result name parameters {                                            \
-    NEXT(name);                                                       \
-    if (must_fail(#name, CALLER, target)) return failed;              \
-    return real arguments;                                            \
+#define FAULT(result, name, target, failed, parameters, arguments) \
+  result name parameters {                                         \
+    NEXT(name);                                                    \
+    if (must_fail(#name, CALLER, target)) return failed;           \
+    return real arguments;                                         \
   }
 
 extern "C" {
@@ -209,8 +210,8 @@ extern "C" {
 int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(), void (*rtld)(), void* stack) {
   using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
   real_main = main;
-  return reinterpret_cast<Start>(::dlsym(RTLD_NEXT, "__libc_start_main"))(main_with_faults, argc, argv, init, fini, rtld,
-                                                                          stack);
+  return reinterpret_cast<Start>(::dlsym(RTLD_NEXT, "__libc_start_main"))(main_with_faults, argc, argv, init, fini,
+                                                                          rtld, stack);
 }
 
 pid_t fork() {
@@ -339,7 +340,8 @@ FAULT(int, memfd_create, name, -1, (const char* name, unsigned flags), (name, fl
 FAULT(int, pipe2, "", -1, (int* ends, int flags), (ends, flags))
 FAULT(int, eventfd, "", -1, (unsigned start, int flags), (start, flags))
 FAULT(int, epoll_create1, "", -1, (int flags), (flags))
-FAULT(int, epoll_ctl, "", -1, (int events, int operation, int file, epoll_event* event), (events, operation, file, event))
+FAULT(int, epoll_ctl, "", -1, (int events, int operation, int file, epoll_event* event),
+      (events, operation, file, event))
 int pthread_create(pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument) {
   NEXT(pthread_create);
   if (must_fail("pthread_create", CALLER, "")) return reason;
@@ -363,8 +365,9 @@ namespace {
 void* allocate(std::size_t size, std::size_t alignment, const void* caller) {
   if (must_fail("new", caller, "", true)) return nullptr;
   if (size == 0) size = 1;
-  return alignment <= alignof(std::max_align_t) ? std::malloc(size)
-                                                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  return alignment <= alignof(std::max_align_t)
+             ? std::malloc(size)
+             : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
 }
 void* allocated(void* memory) {
   if (memory == nullptr) throw std::bad_alloc();

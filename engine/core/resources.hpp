@@ -30,8 +30,8 @@ bool is_exhaustion(int reason);
 // the same words as a ResourceError.
 std::string text_of(const std::exception& error);
 
-// True when the machine, not the scenario or the command, is at fault: a ResourceError, an error of the standard library
-// about memory, files or threads, or an InternalError.
+// True when the machine, not the scenario or the command, is at fault: a ResourceError, an error of the standard
+// library about memory, files or threads, or an InternalError.
 bool is_of_machine(const std::exception& error);
 
 }  // namespace lockstep

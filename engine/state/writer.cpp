@@ -52,7 +52,8 @@ void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite) {
 }
 
 void discard_folder(FileSystem& files, const SavePaths& paths) noexcept {
-  // A second attempt, because a call may have failed for a moment. The next save of this checkpoint removes what is left.
+  // A second attempt, because a call may have failed for a moment. The next save of this checkpoint removes what is
+  // left.
   for (int attempt = 0; attempt < 2; ++attempt) {
     try {
       return remove_folder_of_files(files, paths.temporary);

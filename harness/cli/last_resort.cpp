@@ -1,5 +1,6 @@
 #include "harness/cli/last_resort.hpp"
 
+#include <cstdio>
 #include <cstdlib>
 #include <exception>
 
@@ -14,15 +15,19 @@ namespace {
 
 [[noreturn]] void end() {
   try {
-    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    const std::exception_ptr thrown = std::current_exception();
+    if (thrown) std::rethrow_exception(thrown);
+    std::fputs(
+        "lockstep: a library failed where it must not, most likely out of memory (end other programs, or raise the "
+        "limits on memory: ulimit -v, memory.max)\n",
+        stderr);
   } catch (const std::exception& error) {
     complain(error);
-    launch::RunFolder::remove_of_this_process();
-    ::_exit(3);
   } catch (...) {
     std::abort();
   }
-  std::abort();
+  launch::RunFolder::remove_of_this_process();
+  ::_exit(3);
 }
 
 }  // namespace

@@ -62,9 +62,8 @@ int exit_code_after_output(int code) {
   std::fflush(stdout);
   if (!output_failed()) return code;
   if (!complained_of_output)
-    complain(
-        str("standard output could not be written: ", static_cast<const char*>(std::strerror(first_output_error)),
-            " (free space there, or send it to a reader that stays until the end)"));
+    complain(str("standard output could not be written: ", static_cast<const char*>(std::strerror(first_output_error)),
+                 " (free space there, or send it to a reader that stays until the end)"));
   complained_of_output = true;
   return code == 0 || code == 77 ? 3 : code;
 }

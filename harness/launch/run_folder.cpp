@@ -28,7 +28,8 @@ std::string temporary_folder() {
   const std::string folder = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
   std::error_code error;
   const bool is_there = fs::is_directory(folder, error);
-  if (is_exhaustion(error.value())) throw resource_error(str("looking for the temporary folder ", folder), error.value());
+  if (is_exhaustion(error.value()))
+    throw resource_error(str("looking for the temporary folder ", folder), error.value());
   if (!is_there)
     throw ResourceError(str("the temporary folder ", folder, " does not exist or is not a folder"),
                         "set TMPDIR to a folder that can be written");
@@ -67,8 +68,8 @@ int lock_new_folder(const std::string& path) {
   return -1;
 }
 
-// Removes a folder and all below it. A call that fails for a moment, because another program takes the last open file or
-// the last memory, is repeated. A folder that remains is removed by the next run.
+// Removes a folder and all below it. A call that fails for a moment, because another program takes the last open file
+// or the last memory, is repeated. A folder that remains is removed by the next run.
 void remove_tree(const std::string& path) noexcept {
   constexpr int most_attempts = 5;
   for (int attempt = 0; attempt < most_attempts; ++attempt) {

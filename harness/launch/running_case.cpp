@@ -90,8 +90,7 @@ std::string reason_of_end(const RunningCase& test_case, int status) {
   if (test_case.interrupted) return str("ended by the harness: ", test_case.lost_reason);
   if (test_case.is_out_of_time() && WIFSIGNALED(status))
     return str("ended by the harness after the time-out of ", seconds_text(test_case.options.timeout_seconds));
-  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
-                             : str(exited_with, WEXITSTATUS(status));
+  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status))) : str(exited_with, WEXITSTATUS(status));
 }
 
 // A crash of one thread rank ends all ranks of its process. Those that did not crash themselves are bystanders.
@@ -187,11 +186,9 @@ void complete_outcomes(RunningCase& test_case) {
       if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
         outcome.detail = comm::last_call_text(story);
       // The rank's own handler of the crash has recorded a cause, or the rank has ended because of an error.
-      const bool has_cause = outcome.signal != 0
-                                 ? story.why.ends_with(str("; ended by ", signal_text(outcome.signal)))
-                                 : outcome.exit_code != 0 && !story.why.starts_with(exited_with);
-      if (cut_short && has_cause)
-        outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
+      const bool has_cause = outcome.signal != 0 ? story.why.ends_with(str("; ended by ", signal_text(outcome.signal)))
+                                                 : outcome.exit_code != 0 && !story.why.starts_with(exited_with);
+      if (cut_short && has_cause) outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
     }
   }
   if (test_case.options.hosts == nullptr) blame_culprits(test_case);

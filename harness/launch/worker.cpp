@@ -272,7 +272,9 @@ namespace {
 // Of an error that cannot be thrown, in a destructor for example. Only refused memory can be named.
 [[noreturn]] void end_by_terminate() {
   try {
-    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    const std::exception_ptr thrown = std::current_exception();
+    if (!thrown) throw std::bad_alloc();  // in a library, most likely
+    std::rethrow_exception(thrown);
   } catch (const std::bad_alloc& error) {
     end_without_outcome(rank_of_thread >= 0 ? std::span<const int>(&rank_of_thread, 1) : only_rank_of_process,
                         *world_of_process, error);
@@ -304,7 +306,7 @@ void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptio
 
 // Runs the ranks. An error leaves it only if a rank could not hand in its outcome.
 void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
-               const RankFunction& function, int pipe) {
+             const RankFunction& function, int pipe) {
   limit_process_memory(options.memory_bytes, ranks.size());
   Outlet outlet(pipe, options.launch == Launch::thread);
   mark_crashes(world);

@@ -35,7 +35,8 @@ Ended run_program(const std::vector<std::string>& words, double seconds) {
   constexpr std::size_t most_output = 8192;
   Ended ended;
   int channel[2];
-  if (::pipe2(channel, O_CLOEXEC) != 0) throw resource_error("opening a pipe to the program that writes the page", errno);
+  if (::pipe2(channel, O_CLOEXEC) != 0)
+    throw resource_error("opening a pipe to the program that writes the page", errno);
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));

@@ -28,7 +28,8 @@ const char* kind_of(mode_t mode) {
   const int reason = errno;
   const std::string reading = str("cannot read ", shown);
   if (is_exhaustion(reason) || reason == EIO) throw resource_error(reading, reason);
-  throw Error(str(reading, ": ", static_cast<const char*>(std::strerror(reason))), "check the name and the permissions");
+  throw Error(str(reading, ": ", static_cast<const char*>(std::strerror(reason))),
+              "check the name and the permissions");
 }
 
 void check_kind(const std::string& shown, mode_t mode) {

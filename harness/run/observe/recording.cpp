@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <new>
 
 #include <unistd.h>
 
@@ -33,11 +34,15 @@ void write_recording(const std::string& path, const std::string& text, std::stri
   std::filesystem::create_directories(file.parent_path(), ignored);
   // Written under another name and renamed, so that no file with its final name is incomplete.
   const std::string part = path + ".part";
-  errno = 0;
-  std::ofstream out(part, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out && std::rename(part.c_str(), path.c_str()) == 0) return;
+  try {
+    errno = 0;
+    std::ofstream out(part, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.close();
+    if (out && std::rename(part.c_str(), path.c_str()) == 0) return;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+  }
   const int reason = errno != 0 ? errno : EIO;
   ::unlink(part.c_str());
   if (is_exhaustion(reason)) throw resource_error(str("writing ", what, " ", path), reason);

@@ -42,19 +42,19 @@ std::string contents_of(const std::string& file, const std::string& shown) {
 void replace_contents(const std::string& file, const std::string& shown, const std::string& bytes) {
   // Written under another name and renamed, so that no reader sees an incomplete file.
   const std::string temporary = file + ".part" + std::to_string(RankContext::current().rank());
-  {
+  try {
+    errno = 0;
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) {
-      const int reason = errno;
-      if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
-      throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
-    }
+    out.close();
+    if (out && std::rename(temporary.c_str(), file.c_str()) == 0) return;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
   }
-  if (std::rename(temporary.c_str(), file.c_str()) == 0) return;
   const int reason = errno;
   ::unlink(temporary.c_str());
-  throw resource_error(str("writing `", shown, "`"), reason);
+  if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
+  throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
 }
 
 Value json_of(const std::string& file, const std::string& shown) {
