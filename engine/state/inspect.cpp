@@ -192,12 +192,12 @@ void export_checkpoint(const std::string& folder, const std::string& file) {
     entries.push_back({key, tensor.dtype, tensor.sizes, begin, begin + bytes_of(tensor)});
     begin = entries.back().end;
   }
+  const std::string header = safetensors_header(entries);
   FileSystem& files = real_files();
   const std::string part = file + ".part";
   if (exists(part)) files.remove_file(part);
   int descriptor = files.create(part);
   try {
-    const std::string header = safetensors_header(entries);
     files.write(descriptor, part, header.data(), header.size());
     for (const SafetensorsEntry& entry : entries) {
       const std::vector<std::byte> bytes = full_bytes(reader, entry.name);
