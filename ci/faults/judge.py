@@ -81,7 +81,7 @@ def is_named(text: str, point: Point) -> bool:
     """Whether the text names the failure, and a remedy in parentheses behind it."""
     if point.target == "standard output" and "standard output could not be written" in text:
         return True  # the reason of an earlier call may have replaced the errno
-    what = r"out of memory|memory left|refuses this process more memory" if point.call == "new" else re.escape(os.strerror(point.reason))
+    what = r"out of memory|cannot allocate memory|memory left|refuses this process more memory" if point.call == "new" else re.escape(os.strerror(point.reason))
     return re.search(f"({what})" + r"[^\n]*(\n[^\n]*)?\([^\n)]{8,}", text, re.IGNORECASE) is not None
 
 

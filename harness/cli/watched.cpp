@@ -52,9 +52,12 @@ void limit_heap([[maybe_unused]] std::int64_t mebibytes) {
   ::setrlimit(RLIMIT_CORE, &no_core);
 }
 
-// Whether the heap has reached a good part of the child's own limit, so that the file asks for too much. Otherwise the
-// machine has refused memory that the file may ask for. Allocates nothing.
-bool is_near_limit(const WatchLimits& limits) {
+std::int64_t heap_limit_mb = 0;  // of this process, which is a watched child
+bool has_reached_limit = false;  // when an allocation failed, the heap held a good part of the limit
+
+// Distinguishes a file that asks for too much from a machine that refuses memory. It is asked when an allocation fails,
+// because the heap has shrunk once the error is caught. Allocates nothing.
+bool is_near_limit() {
   const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
   if (file < 0) return false;
   char text[256] = "";
@@ -62,7 +65,12 @@ bool is_near_limit(const WatchLimits& limits) {
   ::close(file);
   long data_pages = 0;
   if (size <= 0 || std::sscanf(text, "%*d %*d %*d %*d %*d %ld", &data_pages) != 1) return false;
-  return data_pages * ::sysconf(_SC_PAGESIZE) > (limits.heap_mb << 20) / 4;
+  return data_pages * ::sysconf(_SC_PAGESIZE) > (heap_limit_mb << 20) / 4;
+}
+
+[[noreturn]] void note_refused_memory() {
+  has_reached_limit = is_near_limit();
+  throw std::bad_alloc();
 }
 
 std::string no_memory_text(const Progress& progress, const WatchLimits& limits) {
@@ -148,6 +156,8 @@ Fork fork_watched(Progress& progress, const WatchLimits& limits) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   limit_heap(limits.heap_mb);
+  heap_limit_mb = limits.heap_mb;
+  std::set_new_handler(note_refused_memory);
   share_progress(&progress);
   return made;
 }
@@ -163,7 +173,7 @@ int in_watched_child(const std::function<int()>& command, const WatchLimits& lim
       scenario::share_progress(nullptr);
       return code;
     } catch (const std::bad_alloc&) {
-      if (!is_near_limit(limits)) {
+      if (!has_reached_limit) {
         scenario::share_progress(nullptr);
         throw;
       }
@@ -193,7 +203,7 @@ void try_in_child(const std::function<void()>& work, const WatchLimits& limits) 
     try {
       work();
     } catch (const std::bad_alloc&) {
-      if (is_near_limit(limits)) code = no_memory_code;
+      if (has_reached_limit) code = no_memory_code;
     } catch (...) {
       // The caller repeats the work and meets the error itself.
     }
