@@ -72,7 +72,7 @@ class Outcome:
 class Run:
     """A running program in a folder of its own."""
 
-    def __init__(self, folder: Path, text: str, name: str, *options: str, place: Path | None = None):
+    def __init__(self, folder: Path, text: str, name: str, *options: str, place: Path | None = None, timeout: float = TIMEOUT_S):
         self.folder = folder
         self.place = place or folder  # of TMPDIR and results
         for each in ("home/scenarios", "tmp", "out"):
@@ -85,7 +85,7 @@ class Run:
             "OPENBLAS_NUM_THREADS": "1", "LOCKSTEP_HOME": str(folder / "home"), "TMPDIR": str(self.place / "tmp"),
         }  # fmt: skip
         self.command = [str(PROGRAM), "run", str(folder / f"{name}.yaml"), "--results", str(self.results), "--jobs", "1",
-                        "--deadline", str(DEADLINE_S), "--timeout", str(TIMEOUT_S), "--progress", "never", "--color", "never",
+                        "--deadline", str(DEADLINE_S), "--timeout", str(timeout), "--progress", "never", "--color", "never",
                         *options]  # fmt: skip
         self.log = folder / "log"
         with self.log.open("wb") as output:
@@ -287,9 +287,9 @@ def pauses(seed: int, collectives: int, jobs_ranks: int = 4) -> tuple[int, int, 
     text = COUNTED.format(ranks=jobs_ranks, parts=list(range(parts)), times=5000, total=total)
     longest, num, problems = 0.0, 0, []
     with tempfile.TemporaryDirectory(prefix="soak-") as folder:
-        run = Run(Path(folder), text, "counted", "--timeout", "600", "--no-order-check")
+        run = Run(Path(folder), text, "counted", "--no-order-check", timeout=600)
         while run.process.poll() is None:
-            time.sleep(random_.uniform(0.02, 0.3))
+            time.sleep(random_.uniform(0.01, 0.1))
             ranks = run.children()[1:]
             if len(ranks) < 2:  # between two cases
                 continue

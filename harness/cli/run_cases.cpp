@@ -213,7 +213,8 @@ class Runner {
     if (!error) return;
     std::error_code ignored;
     fs::remove_all(part, ignored);
-    stop_for(resource_error(str("keeping the files of a case in ", kept.string()), error.value()));
+    const ResourceError why = resource_error(str("keeping the files of a case in ", kept.string()), error.value());
+    stop_for(why.remedy().empty() ? ResourceError(why.message(), "name another folder with --files") : why);
   }
 
   void finish_ticket(int ticket) {

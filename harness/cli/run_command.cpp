@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +26,8 @@
 #include "harness/launch/cores.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/timeline.hpp"
+#include "harness/scenario/regular_file.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::cli {
 
@@ -103,8 +103,7 @@ std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettin
 }
 
 std::uint64_t digest_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return fnv1a(std::string(std::istreambuf_iterator<char>(file), {}));
+  return fnv1a(scenario::read_regular_file(path, scenario::limits::file_bytes));
 }
 
 // What all hosts must have in common, an entry per line: program, command, cases with the bytes of their files.
