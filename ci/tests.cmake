@@ -102,7 +102,15 @@ lockstep_python_test(mutants 300 ci/test_mutants.py)
 lockstep_python_test(command_line 300 ci/test_command_line.py)
 lockstep_python_test(launcher 300 ci/test_launcher.py)
 lockstep_python_test(hosts 600 ci/test_hosts.py)
+lockstep_python_test(faults 60 ci/test_faults.py)
 set_tests_properties(command_line launcher hosts PROPERTIES RUN_SERIAL TRUE)
+
+# A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
+# library into the program, which the sanitizers do not permit.
+add_test(NAME faults/points COMMAND ${PROJECT_SOURCE_DIR}/ci/faults.sh --sample 800)
+add_test(NAME faults/soak COMMAND ${PROJECT_SOURCE_DIR}/ci/soak.sh 60 --collectives 10000)
+set_tests_properties(faults/points faults/soak PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE LABELS faults
+                     ENVIRONMENT "LOCKSTEP_PROGRAM=$<TARGET_FILE:lockstep>")
 
 # Hosts that are network namespaces. Skipped, with the reason, where the machine does not permit them.
 add_test(NAME network_hosts COMMAND ${PROJECT_SOURCE_DIR}/ci/network_hosts.sh $<TARGET_FILE:lockstep>)

@@ -1,12 +1,13 @@
 #include "engine/comm/peer_mappings.hpp"
 
 #include <algorithm>
+#include <cerrno>
 #include <type_traits>
 
 #include <sys/mman.h>
 
 #include "engine/core/checked.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
@@ -21,7 +22,8 @@ PeerMappings::PeerMappings(const device::HostWorld& host) : host_(&host) {
   // Zero-filled, and pages that are never accessed use no memory. Allocators do not promise both.
   void* const words =
       ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  LOCKSTEP_CHECK(words != MAP_FAILED, "no memory to track the mapped blocks of ", host.world_size(), " ranks");
+  if (words == MAP_FAILED)
+    throw resource_error(str("mapping the table of the blocks of ", host.world_size(), " ranks"), errno);
   words_ = {static_cast<Word*>(words), Unmap{bytes}};
 }
 

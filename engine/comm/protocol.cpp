@@ -10,7 +10,7 @@
 #include "engine/comm/slot.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/comm/wait_graph.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
@@ -203,7 +203,7 @@ void run(IssuedCollective& issued) {
       issued.failed_by_end = dynamic_cast<const PeerEndedError*>(&error) != nullptr;
     } catch (const std::exception& error) {
       // The peers wait for this rank's chunks and must learn that it has failed.
-      issued.failure = error.what();
+      issued.failure = text_of(error);
       issued.rank->plane->poison(*issued.group, issued.failure, Cause::own);
     }
     note_state(issued, CollectiveState::failed);

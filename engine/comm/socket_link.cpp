@@ -140,6 +140,7 @@ void SocketLink::deliver_here(Channel channel, std::string_view bytes, const std
 }
 
 void SocketLink::queue(Peer& peer, Frame frame) {
+  if (peer.is_write_over) return finish(frame.done);
   peer.frames.push_back(std::move(frame));
   if (!peer.wants_write) write_some(peer);
 }
@@ -192,9 +193,12 @@ void SocketLink::write_some(Peer& peer) {
     const ssize_t sent = ::sendmsg(peer.socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) {
       note_sent(peer, static_cast<std::size_t>(sent));
-    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-      return watch(peer, true);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM) {
+      return watch(peer, true);  // the machine may have memory for it later
     } else if (errno != EINTR) {
+      // Later messages would arrive without the lost ones. The peer sees the end of this direction and ends the other.
+      peer.is_write_over = true;
+      ::shutdown(peer.socket, SHUT_WR);
       // What the peer sent before its end can still be read; read_some() finds the end.
       peer.frames.clear();
       peer.asked.clear();

@@ -86,6 +86,7 @@ class SocketLink : public Link {
     int socket = -1;
     bool alive = false;
     bool wants_write = false;
+    bool is_write_over = false;  // a write has failed: nothing more is sent
     std::deque<Frame> frames;
     std::map<std::uint64_t, Outgoing> offered;   // waits for the receiver's answer
     std::deque<std::uint64_t> asked;             // of `sending`, in turns

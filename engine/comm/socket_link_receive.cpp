@@ -57,7 +57,7 @@ void SocketLink::read_some(int from) {
     }
     const ssize_t num = ::recv(peer.socket, place, room, MSG_DONTWAIT);
     if (num < 0 && errno == EINTR) continue;
-    if (num < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return;
+    if (num < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == ENOBUFS || errno == ENOMEM)) return;
     if (num <= 0) return lose(peer);
     const auto got = static_cast<std::size_t>(num);
     total += got;

@@ -2,7 +2,10 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <new>
 #include <optional>
+#include <system_error>
 
 #include <sys/resource.h>
 
@@ -30,7 +33,13 @@ constexpr Limit limits[] = {
     {ENOSPC, {}, "", "free space there, or name another place"},
     {EDQUOT, {}, "", "free space within the quota there, or name another place"},
     {EIO, {}, "", "check that the disk or terminal is still available"},
+    {ENOLCK, {}, "", "no more locks are available there: name a file on another file system"},
+    {ENOBUFS, {}, "", "the machine has no memory for the network: end other programs"},
 };
+
+constexpr const char* no_memory =
+    "out of memory: the machine refused this process an allocation (end other programs, run fewer cases at once with "
+    "--jobs, or raise the limits on memory: ulimit -v, memory.max)";
 
 const Limit* limit_behind(int reason) {
   for (const Limit& limit : limits)
@@ -56,6 +65,25 @@ ResourceError resource_error(const std::string& operation, int reason) {
   if (limit == nullptr) return ResourceError(std::move(message));
   if (limit->resource) message += str("; ", limit->name, " is ", value_of(*limit->resource));
   return ResourceError(std::move(message), limit->remedy);
+}
+
+std::string text_of(const std::exception& error) {
+  if (dynamic_cast<const Error*>(&error) != nullptr) return error.what();
+  if (dynamic_cast<const std::bad_alloc*>(&error) != nullptr) return no_memory;
+  if (const auto* const of_file = dynamic_cast<const std::filesystem::filesystem_error*>(&error)) {
+    const ResourceError made = resource_error(str("using ", of_file->path1().string()), of_file->code().value());
+    return made.remedy().empty() ? str(made.message(), " (check the path and its permissions)") : made.what();
+  }
+  if (const auto* const of_system = dynamic_cast<const std::system_error*>(&error))
+    return str(of_system->what(), is_exhaustion(of_system->code().value())
+                                      ? str(" (", limit_behind(of_system->code().value())->remedy, ")")
+                                      : std::string(" (check the limits of this machine: ulimit -a)"));
+  return error.what();
+}
+
+bool is_of_machine(const std::exception& error) {
+  return dynamic_cast<const Error*>(&error) == nullptr || dynamic_cast<const ResourceError*>(&error) != nullptr ||
+         dynamic_cast<const InternalError*>(&error) != nullptr;
 }
 
 }  // namespace lockstep

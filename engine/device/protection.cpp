@@ -2,8 +2,10 @@
 
 #include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <mutex>
+#include <new>
 #include <string_view>
 
 #include <sys/mman.h>
@@ -42,9 +44,10 @@ struct State {
 };
 
 State& state() {
-  // Never destroyed: threads may run until the process has ended.
+  // Never destroyed: threads may run until the process has ended. No allocation, because destructors come here too.
+  alignas(State) static std::byte room[sizeof(State)];
   static State* const made = [] {
-    auto* const fresh = new State;
+    auto* const fresh = new (room) State;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
     const char* const text = std::getenv("LOCKSTEP_PROTECT_SIM");
     const std::string_view wanted = text == nullptr ? "" : text;

@@ -21,7 +21,7 @@ std::string outcome_of(const std::function<std::string()>& stage) {
   } catch (const Error& error) {
     return str("-", error.message(), '\0', error.remedy());
   } catch (const std::bad_alloc&) {
-    return str("-the host has no memory left", '\0', "use more ranks");
+    return str("-the host has no memory left", '\0', "use more ranks, or end other programs");
   } catch (const std::exception& error) {
     return str("-", error.what(), '\0');
   }

@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::state {
 
@@ -23,7 +23,9 @@ namespace {
   const char* remedy = reason == ENOSPC || reason == EDQUOT                     ? "free space on the disk"
                        : reason == EACCES || reason == EPERM || reason == EROFS ? "make the folder writable"
                                                                                 : "check the path and the disk";
-  throw Error(str("cannot ", operation, " `", path, "`: ", std::strerror(reason)), remedy);
+  const std::string message = str("cannot ", operation, " `", path, "`: ", std::strerror(reason));
+  if (is_exhaustion(reason)) throw ResourceError(message, remedy);
+  throw Error(message, remedy);
 }
 
 void require(bool holds, const char* operation, const std::string& path) {
@@ -115,7 +117,9 @@ void remove_folder_of_files(FileSystem& files, const std::string& path) {
 // ---- reading ----
 bool exists(const std::string& path) {
   std::error_code failed;
-  return fs::exists(fs::symlink_status(path, failed));
+  const fs::file_status status = fs::symlink_status(path, failed);
+  if (status.type() == fs::file_type::none) refuse("look for", path, failed.value());
+  return fs::exists(status);
 }
 
 std::vector<std::string> names_in(const std::string& folder) {

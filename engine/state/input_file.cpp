@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "engine/core/checked.hpp"
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22
@@ -25,7 +25,11 @@ constexpr std::size_t part_bytes = 64 << 10;
 constexpr std::size_t most_parts_per_call = 32;
 
 void require(bool holds, const std::string& path) {
-  if (!holds) throw Error(str("cannot read `", path, "`: ", std::strerror(errno)), "check the path and the disk");
+  if (holds) return;
+  const int reason = errno;
+  const std::string message = str("cannot read `", path, "`: ", std::strerror(reason));
+  if (is_exhaustion(reason)) throw ResourceError(message, "check the disk, and the limits of this machine: ulimit -a");
+  throw Error(message, "check the path and the disk");
 }
 
 }  // namespace
@@ -34,7 +38,13 @@ InputFile::InputFile(const std::string& path) : path_(path) {
   file_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   require(file_ >= 0, path);
   struct stat status = {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) {
+  if (::fstat(file_, &status) != 0) {
+    const int reason = errno;
+    ::close(file_);
+    errno = reason;
+    require(false, path);
+  }
+  if (!S_ISREG(status.st_mode)) {
     ::close(file_);
     throw Error(str("cannot read `", path, "`: it is not a regular file"), "restore the checkpoint from a copy");
   }

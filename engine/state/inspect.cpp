@@ -5,10 +5,11 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include <unistd.h>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/state/reader.hpp"
 #include "engine/state/safetensors.hpp"
 
@@ -103,6 +104,8 @@ Verification verify_checkpoint(const std::string& folder) {
     try {
       check();
       return true;
+    } catch (const ResourceError&) {
+      throw;  // it says nothing about the checkpoint
     } catch (const Error& error) {
       result.problems.push_back(error.message());
       return false;
@@ -189,25 +192,25 @@ void export_checkpoint(const std::string& folder, const std::string& file) {
     entries.push_back({key, tensor.dtype, tensor.sizes, begin, begin + bytes_of(tensor)});
     begin = entries.back().end;
   }
+  const std::string header = safetensors_header(entries);
   FileSystem& files = real_files();
   const std::string part = file + ".part";
   if (exists(part)) files.remove_file(part);
-  const int descriptor = files.create(part);
+  int descriptor = files.create(part);
   try {
-    const std::string header = safetensors_header(entries);
     files.write(descriptor, part, header.data(), header.size());
     for (const SafetensorsEntry& entry : entries) {
       const std::vector<std::byte> bytes = full_bytes(reader, entry.name);
       files.write(descriptor, part, bytes.data(), bytes.size());
     }
     files.sync(descriptor, part);
+    files.close(std::exchange(descriptor, -1), part);
+    files.rename(part, file);
   } catch (...) {
-    ::close(descriptor);
-    files.remove_file(part);
+    if (descriptor >= 0) ::close(descriptor);
+    ::unlink(part.c_str());
     throw;
   }
-  files.close(descriptor, part);
-  files.rename(part, file);
 }
 
 }  // namespace lockstep::state

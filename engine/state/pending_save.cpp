@@ -1,9 +1,10 @@
 #include "engine/state/pending_save.hpp"
 
 #include <chrono>
+#include <system_error>
 #include <utility>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/state/agree.hpp"
 
 namespace lockstep::state {
@@ -14,7 +15,16 @@ PendingSave::PendingSave(std::string operation, std::function<void()> write, std
       write_(std::move(write)),
       discard_(std::move(discard)),
       publish_(std::move(publish)),
-      thread_([this] { run(); }) {}
+      thread_(started()) {}
+
+std::thread PendingSave::started() {
+  try {
+    return std::thread([this] { run(); });
+  } catch (const std::system_error& error) {
+    if (discard_) discard_();
+    throw resource_error(str(operation_, ": starting its thread"), error.code().value());
+  }
+}
 
 PendingSave::~PendingSave() {
   const bool is_left = thread_.joinable();

@@ -30,6 +30,7 @@ class PendingSave {
   void pause();
 
  private:
+  std::thread started();
   enum class Stage { running, complete, failed };
   void run();
   void cancel_and_join();

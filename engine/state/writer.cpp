@@ -52,10 +52,13 @@ void prepare_folder(FileSystem& files, const SavePaths& paths, bool overwrite) {
 }
 
 void discard_folder(FileSystem& files, const SavePaths& paths) noexcept {
-  try {
-    remove_folder_of_files(files, paths.temporary);
-  } catch (const std::exception&) {
-    // The next save of this checkpoint removes it.
+  // A second attempt, because a call may have failed for a moment. The next save of this checkpoint removes what is
+  // left.
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    try {
+      return remove_folder_of_files(files, paths.temporary);
+    } catch (const std::exception&) {
+    }
   }
 }
 

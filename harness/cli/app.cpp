@@ -409,9 +409,8 @@ void define_quality(CLI::App& app, Choices& choices) {
   app.add_subcommand("doctor", "Check that this machine has all that a run needs.\n\nExamples:\n  lockstep doctor\n");
 }
 
-}  // namespace
-
-int run_app(int argc, char** argv) {
+// Parses the command line and performs it. Returns the exit code.
+int parse_and_dispatch(int argc, char** argv) {
   CLI::App app(
       "Lockstep: a conformance suite and reference engine for composable sharded training.\n\nExamples:\n"
       "  lockstep run                          run every scenario\n"
@@ -446,25 +445,23 @@ int run_app(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
+  const CLI::App& command = *app.get_subcommands().front();
+  const std::vector<CLI::App*> nested = command.get_subcommands();
+  return dispatch(command.get_name() + (nested.empty() ? "" : " " + nested.front()->get_name()), choices);
+}
+
+}  // namespace
+
+int run_app(int argc, char** argv) {
   try {
-    const CLI::App& command = *app.get_subcommands().front();
-    const std::vector<CLI::App*> nested = command.get_subcommands();
-    return dispatch(command.get_name() + (nested.empty() ? "" : " " + nested.front()->get_name()), choices);
+    return parse_and_dispatch(argc, argv);
   } catch (const scenario::ScenarioError& error) {
     complain_plainly(error.what());
     return 2;
-  } catch (const InternalError& error) {
-    complain(error.what());
-    return 3;
-  } catch (const ResourceError& error) {
-    complain(error.what());
-    return 3;
-  } catch (const Error& error) {
-    complain(error.what());
-    return 2;
   } catch (const std::exception& error) {
-    if (!output_failed()) complain(error.what());  // a failed output is reported at the end of the program
-    return 3;
+    // A failed output is reported at the end of the program.
+    if (dynamic_cast<const Error*>(&error) != nullptr || !output_failed()) complain(error);
+    return is_of_machine(error) ? 3 : 2;
   }
 }
 

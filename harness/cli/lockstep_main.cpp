@@ -2,14 +2,17 @@
 // code that fits the processor, main() sets it and executes the program once more.
 
 #include <cstdlib>
+#include <exception>
 
 #include <unistd.h>
 
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/app.hpp"
+#include "harness/cli/last_resort.hpp"
 #include "harness/cli/standard_streams.hpp"
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  lockstep::cli::install_last_resort();
   lockstep::cli::prepare_standard_streams();
   const auto missing = lockstep::kernels::missing_blas_environment();
   if (!missing.empty() && !std::getenv("LOCKSTEP_RESTARTED")) {
@@ -19,4 +22,7 @@ int main(int argc, char** argv) {
   }
   unsetenv("LOCKSTEP_RESTARTED");
   return lockstep::cli::exit_code_after_output(lockstep::cli::run_app(argc, argv));
+} catch (const std::exception& error) {
+  lockstep::cli::complain(error);
+  return 3;
 }

@@ -5,8 +5,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -28,6 +26,8 @@
 #include "harness/launch/cores.hpp"
 #include "harness/report/compare_traces.hpp"
 #include "harness/report/timeline.hpp"
+#include "harness/scenario/regular_file.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::cli {
 
@@ -103,8 +103,7 @@ std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettin
 }
 
 std::uint64_t digest_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return fnv1a(std::string(std::istreambuf_iterator<char>(file), {}));
+  return fnv1a(scenario::read_regular_file(path, scenario::limits::file_bytes));
 }
 
 // What all hosts must have in common, an entry per line: program, command, cases with the bytes of their files.
@@ -133,7 +132,8 @@ int run_on_other_host(const RunSettings& settings, launch::Hosts& hosts) {
     cases = cases_on(*library, settings, &hosts);
     common = common_text(settings, cases);
   } catch (const std::exception& error) {
-    common = str("error: ", error.what());
+    if (is_of_machine(error)) throw;  // host 0 loses this host
+    common = str("error: ", text_of(error));
   }
   try {
     hosts.agree("commands and cases", common, interrupted);
@@ -196,7 +196,7 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
       if (hosts.is_lost(0)) complain(str(hosts.name_of(hosts.host()), " ends: ", hosts.why_lost()));
       return end(code);
     } catch (const std::exception& error) {  // host 0 sees that this host is gone
-      complain(str(hosts.name_of(hosts.host()), ": ", error.what()));
+      complain(str(hosts.name_of(hosts.host()), ": ", text_of(error)));
       hosts.link().abandon(3);
       return 3;
     }
@@ -206,14 +206,9 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
   } catch (const scenario::ScenarioError& error) {
     complain_plainly(error.what());
     return end(2);
-  } catch (const Error& error) {
-    const bool is_of_machine =
-        dynamic_cast<const ResourceError*>(&error) != nullptr || dynamic_cast<const InternalError*>(&error) != nullptr;
-    complain(error.what());
-    return end(interrupted() ? 130 : is_of_machine ? 3 : 2);
   } catch (const std::exception& error) {
-    complain(error.what());
-    return end(3);
+    complain(error);
+    return end(interrupted() ? 130 : is_of_machine(error) ? 3 : 2);
   }
 }
 

@@ -4,11 +4,14 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <new>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "engine/core/printable.hpp"
+#include "engine/core/resources.hpp"
 #include "engine/core/text.hpp"
 
 namespace lockstep::cli {
@@ -33,6 +36,16 @@ void prepare_standard_streams() {
 
 void complain(std::string_view text) { complain_plainly(str("lockstep: ", text)); }
 
+void complain(const std::exception& error) {
+  try {
+    complain(text_of(error));
+  } catch (const std::bad_alloc&) {  // no memory is left for a text of any kind
+    std::fputs("lockstep: ", stderr);
+    std::fputs(error.what(), stderr);
+    std::fputs(" (out of memory; end other programs)\n", stderr);
+  }
+}
+
 void complain_plainly(std::string_view text) {
   const std::string line = printable(text) + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
@@ -49,8 +62,8 @@ int exit_code_after_output(int code) {
   std::fflush(stdout);
   if (!output_failed()) return code;
   if (!complained_of_output)
-    complain(
-        str("standard output could not be written: ", static_cast<const char*>(std::strerror(first_output_error))));
+    complain(str("standard output could not be written: ", static_cast<const char*>(std::strerror(first_output_error)),
+                 " (free space there, or send it to a reader that stays until the end)"));
   complained_of_output = true;
   return code == 0 || code == 77 ? 3 : code;
 }

@@ -11,6 +11,7 @@
 //   }
 #pragma once
 
+#include <exception>
 #include <string>
 #include <string_view>
 
@@ -23,6 +24,8 @@ void prepare_standard_streams();
 
 // Prints "lockstep: text" to standard error. A failed write there is ignored.
 void complain(std::string_view text);
+// Prints the text of an error with its remedy, also when no memory is left.
+void complain(const std::exception& error);
 // The same without "lockstep: ", for messages that begin with a place in a file.
 void complain_plainly(std::string_view text);
 

@@ -61,7 +61,9 @@ TEST(StandardStreams, MakeAWriteToAClosedOutputAnError) {
     return exit_code_after_output(0);
   });
   EXPECT_EQ(ended.code, 3);
-  EXPECT_EQ(ended.err, "lockstep: standard output could not be written: Bad file descriptor\n");
+  EXPECT_EQ(ended.err,
+            "lockstep: standard output could not be written: Bad file descriptor"
+            " (free space there, or send it to a reader that stays until the end)\n");
 }
 
 TEST(StandardStreams, TurnGoodExitCodesIntoThreeWhenOutputIsFull) {
@@ -91,7 +93,10 @@ TEST(StandardStreams, KeepTheReasonOfTheFirstFailure) {
     return exit_code_after_output(0);
   });
   EXPECT_EQ(ended.code, 3);
-  EXPECT_EQ(ended.err, "lockstep: standard output could not be written: No space left on device\n") << "once";
+  EXPECT_EQ(ended.err,
+            "lockstep: standard output could not be written: No space left on device"
+            " (free space there, or send it to a reader that stays until the end)\n")
+      << "once";
 }
 
 TEST(StandardStreams, MakeABrokenPipeAnErrorOfTheWrite) {

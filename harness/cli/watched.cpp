@@ -35,7 +35,7 @@ constexpr int no_memory_code = 113;
 
 std::unique_ptr<Progress, void (*)(Progress*)> map_progress() {
   void* page = ::mmap(nullptr, sizeof(Progress), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw std::bad_alloc();
+  if (page == MAP_FAILED) throw resource_error("mapping the page in which a child reports its progress", errno);
   return {new (page) Progress, [](Progress* progress) { ::munmap(progress, sizeof *progress); }};
 }
 
@@ -50,6 +50,27 @@ void limit_heap([[maybe_unused]] std::int64_t mebibytes) {
 #endif
   const rlimit no_core = {0, 0};
   ::setrlimit(RLIMIT_CORE, &no_core);
+}
+
+std::int64_t heap_limit_mb = 0;  // of this process, which is a watched child
+bool has_reached_limit = false;  // when an allocation failed, the heap held a good part of the limit
+
+// Distinguishes a file that asks for too much from a machine that refuses memory. It is asked when an allocation fails,
+// because the heap has shrunk once the error is caught. Allocates nothing.
+bool is_near_limit() {
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  char text[256] = "";
+  const ssize_t size = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  long data_pages = 0;
+  if (size <= 0 || std::sscanf(text, "%*d %*d %*d %*d %*d %ld", &data_pages) != 1) return false;
+  return data_pages * ::sysconf(_SC_PAGESIZE) > (heap_limit_mb << 20) / 4;
+}
+
+[[noreturn]] void note_refused_memory() {
+  has_reached_limit = is_near_limit();
+  throw std::bad_alloc();
 }
 
 std::string no_memory_text(const Progress& progress, const WatchLimits& limits) {
@@ -135,6 +156,8 @@ Fork fork_watched(Progress& progress, const WatchLimits& limits) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (::getppid() != parent) ::_exit(1);
   limit_heap(limits.heap_mb);
+  heap_limit_mb = limits.heap_mb;
+  std::set_new_handler(note_refused_memory);
   share_progress(&progress);
   return made;
 }
@@ -150,6 +173,10 @@ int in_watched_child(const std::function<int()>& command, const WatchLimits& lim
       scenario::share_progress(nullptr);
       return code;
     } catch (const std::bad_alloc&) {
+      if (!has_reached_limit) {
+        scenario::share_progress(nullptr);
+        throw;
+      }
       complain_plainly(no_memory_text(*progress, limits));
     } catch (const scenario::OutOfTime& error) {
       complain_plainly(str(place_of(*progress), ": ", error.what()));
@@ -176,7 +203,7 @@ void try_in_child(const std::function<void()>& work, const WatchLimits& limits) 
     try {
       work();
     } catch (const std::bad_alloc&) {
-      code = no_memory_code;
+      if (has_reached_limit) code = no_memory_code;
     } catch (...) {
       // The caller repeats the work and meets the error itself.
     }

@@ -233,7 +233,7 @@ void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& f
       if (!added.is_local(static_cast<int>(rank))) continue;
       added.outcomes[rank].rank = static_cast<int>(rank);
       added.outcomes[rank].status = verdict::RankStatus::never_started;
-      added.outcomes[rank].detail = error.what();
+      added.outcomes[rank].detail = text_of(error);
       added.outcomes[rank].end_time_ns = comm::now_ns();
     }
     if (added.exchange != ExchangeState::over) stop_other_hosts(added);

@@ -110,7 +110,7 @@ void Meeting::transfer(int fd, void* data, std::size_t bytes, bool write, const 
   while (bytes > 0) {
     wait(fd, write ? POLLOUT : POLLIN, what);
     const ssize_t num = write ? ::send(fd, at, bytes, MSG_NOSIGNAL) : ::recv(fd, at, bytes, 0);
-    if (num < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (num < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) continue;
     if (num <= 0) fail("another process ended while it connected", "see its message; start the processes again");
     at += num;
     bytes -= static_cast<std::size_t>(num);
@@ -241,6 +241,7 @@ std::vector<Hello> Meeting::accept_from(const Listener& listener, int first_rank
       if (waited[i + 1].revents == 0) continue;
       const ssize_t num = ::recv(comer.socket.get(), reinterpret_cast<char*>(&comer.hello) + comer.received,
                                  sizeof(Hello) - comer.received, 0);
+      if (num < 0 && (errno == EINTR || errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)) continue;
       comer.received += num > 0 ? static_cast<std::size_t>(num) : 0;
       if (num > 0 && comer.received < sizeof(Hello)) continue;
       if (comer.received == sizeof(Hello) && comer.hello.magic == hello_magic) {

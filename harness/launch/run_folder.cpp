@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -17,13 +18,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+const std::string* made_here = nullptr;  // the folder of the run
+pid_t made_by = 0;
+
 constexpr std::string_view prefix = "lockstep-run-";
 
 std::string temporary_folder() {
   const char* chosen = std::getenv("TMPDIR");
   const std::string folder = chosen != nullptr && *chosen != '\0' ? chosen : "/tmp";
   std::error_code error;
-  if (!fs::is_directory(folder, error))
+  const bool is_there = fs::is_directory(folder, error);
+  if (is_exhaustion(error.value()))
+    throw resource_error(str("looking for the temporary folder ", folder), error.value());
+  if (!is_there)
     throw ResourceError(str("the temporary folder ", folder, " does not exist or is not a folder"),
                         "set TMPDIR to a folder that can be written");
   return folder;
@@ -53,9 +60,28 @@ int lock_new_folder(const std::string& path) {
   }
   struct stat about {};
   const bool taken = ::flock(descriptor, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  if (!taken && ::fstat(descriptor, &about) == 0 && about.st_nlink > 0) return descriptor;
+  const bool is_known = ::fstat(descriptor, &about) == 0;
+  const int reason = errno;
+  if (!taken && is_known && about.st_nlink > 0) return descriptor;
   ::close(descriptor);
+  if (!is_known) fail(path, reason);
   return -1;
+}
+
+// Removes a folder and all below it. A call that fails for a moment, because another program takes the last open file
+// or the last memory, is repeated. A folder that remains is removed by the next run.
+void remove_tree(const std::string& path) noexcept {
+  constexpr int most_attempts = 5;
+  for (int attempt = 0; attempt < most_attempts; ++attempt) {
+    if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return;
+    try {
+      std::error_code error;
+      fs::remove_all(path, error);
+      if (!error) return;
+    } catch (const std::bad_alloc&) {  // the next attempt may find memory
+    }
+    ::usleep(1000U << attempt);
+  }
 }
 
 }  // namespace
@@ -66,13 +92,24 @@ RunFolder::RunFolder() {
   while (lock_ < 0) {
     path_ = (fs::path(parent) / str(prefix, "XXXXXX")).string();
     if (::mkdtemp(path_.data()) == nullptr) fail(path_, errno);
-    lock_ = lock_new_folder(path_);
+    try {
+      lock_ = lock_new_folder(path_);
+    } catch (...) {
+      remove_tree(path_);
+      throw;
+    }
   }
+  made_by = ::getpid();
+  made_here = &path_;
+}
+
+void RunFolder::remove_of_this_process() noexcept {
+  if (made_here != nullptr && made_by == ::getpid()) remove_tree(*made_here);
 }
 
 RunFolder::~RunFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
+  made_here = nullptr;
+  remove_tree(path_);
   ::close(lock_);
 }
 
@@ -80,10 +117,7 @@ CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : path_(st
   if (::mkdir(path_.c_str(), 0700) != 0) fail(path_, errno);
 }
 
-CaseFolder::~CaseFolder() {
-  std::error_code ignored;
-  fs::remove_all(path_, ignored);
-}
+CaseFolder::~CaseFolder() { remove_tree(path_); }
 
 int sweep_run_folders(const std::string& parent) {
   int removed = 0;

@@ -20,6 +20,10 @@ class RunFolder {
   RunFolder& operator=(const RunFolder&) = delete;
   const std::string& path() const { return path_; }
 
+  // Removes the folder that this process has made, where one exists, for the end of a process that runs no destructors.
+  // A rank, which is a fork of this process, removes nothing.
+  static void remove_of_this_process() noexcept;
+
  private:
   std::string path_;
   int lock_ = -1;

@@ -20,6 +20,8 @@ namespace lockstep::launch {
 
 namespace {
 
+constexpr std::string_view exited_with = "its process exited with ";
+
 std::string signal_text(int signal) {
   const char* name = ::sigabbrev_np(signal);
   return name == nullptr ? str("signal ", signal) : str("signal ", signal, " (SIG", name, ")");
@@ -88,19 +90,18 @@ std::string reason_of_end(const RunningCase& test_case, int status) {
   if (test_case.interrupted) return str("ended by the harness: ", test_case.lost_reason);
   if (test_case.is_out_of_time() && WIFSIGNALED(status))
     return str("ended by the harness after the time-out of ", seconds_text(test_case.options.timeout_seconds));
-  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status)))
-                             : str("its process exited with ", WEXITSTATUS(status));
+  return WIFSIGNALED(status) ? str("ended by ", signal_text(WTERMSIG(status))) : str(exited_with, WEXITSTATUS(status));
 }
 
 // A crash of one thread rank ends all ranks of its process. Those that did not crash themselves are bystanders.
 void note_bystanders(RunningCase& test_case, const Child& child, int status) {
-  if (child.ranks.size() < 2 || !WIFSIGNALED(status)) return;
+  if (child.ranks.size() < 2 || (WIFEXITED(status) && WEXITSTATUS(status) == 0)) return;
   const std::vector<int> crashed = comm::crashed_ranks(*test_case.world);
   if (crashed.empty()) return;
   for (int number : child.ranks) {
     if (std::find(crashed.begin(), crashed.end(), number) != crashed.end()) continue;
     verdict::RankOutcome& outcome = test_case.outcomes[static_cast<std::size_t>(number)];
-    if (outcome.status != verdict::RankStatus::killed) continue;
+    if (outcome.status != verdict::RankStatus::killed && outcome.status != verdict::RankStatus::exited) continue;
     outcome.bystander = true;
     outcome.detail = str("rank ", crashed.front(), ", a thread of the same process, crashed");
   }
@@ -184,9 +185,10 @@ void complete_outcomes(RunningCase& test_case) {
       const bool cut_short = !test_case.handed_in[rank] && outcome.status != verdict::RankStatus::never_started;
       if ((cut_short || outcome.status == verdict::RankStatus::hung) && outcome.detail.empty())
         outcome.detail = comm::last_call_text(story);
-      // The rank's own handler of the crash has recorded a cause.
-      if (cut_short && outcome.signal != 0 && story.why.ends_with(str("; ended by ", signal_text(outcome.signal))))
-        outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
+      // The rank's own handler of the crash has recorded a cause, or the rank has ended because of an error.
+      const bool has_cause = outcome.signal != 0 ? story.why.ends_with(str("; ended by ", signal_text(outcome.signal)))
+                                                 : outcome.exit_code != 0 && !story.why.starts_with(exited_with);
+      if (cut_short && has_cause) outcome.detail = str(story.why, outcome.detail.empty() ? "" : "; ", outcome.detail);
     }
   }
   if (test_case.options.hosts == nullptr) blame_culprits(test_case);

@@ -2,8 +2,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <mutex>
+#include <new>
+#include <span>
 #include <system_error>
 #include <thread>
 
@@ -33,19 +37,22 @@ namespace lockstep::launch {
 
 namespace {
 
-bool write_all(int pipe, const char* data, std::size_t bytes) {
+// A broken pipe is no error: the launcher has ended, and this process is about to be killed too.
+void write_all(int pipe, const char* data, std::size_t bytes) {
   while (bytes > 0) {
     const ssize_t n = ::write(pipe, data, bytes);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return false;
+    if (n < 0 && errno == EPIPE) return;
+    if (n < 0) throw resource_error("handing in the outcome of a rank", errno);
     data += n;
     bytes -= static_cast<std::size_t>(n);
   }
-  return true;
 }
 
 // Sends the outcomes of the ranks of this process. Its threads share it.
 struct Outlet {
+  Outlet(int pipe_of_process, bool ranks_are_threads) : pipe(pipe_of_process), threads(ranks_are_threads) {}
+
   int pipe = -1;
   bool threads = false;
   std::mutex mutex;
@@ -56,8 +63,8 @@ struct Outlet {
     head.rank = rank;
     head.bytes = bytes.size();
     std::lock_guard lock(mutex);
-    // A write fails when the launcher has ended; this process is then about to be killed too.
-    if (write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head)) write_all(pipe, bytes.data(), bytes.size());
+    write_all(pipe, reinterpret_cast<const char*>(&head), sizeof head);
+    write_all(pipe, bytes.data(), bytes.size());
   }
 };
 
@@ -83,6 +90,7 @@ verdict::RankOutcome run_function(int rank, const RankFunction& function) {
 // The rank that runs on this thread, for the handler of a crash; -1: none.
 thread_local int rank_of_thread = -1;
 device::HostWorld* world_of_process = nullptr;
+std::span<const int> only_rank_of_process;  // empty where ranks are threads
 
 std::string_view why_of(int signal) {
   switch (signal) {
@@ -217,7 +225,7 @@ verdict::RankOutcome outcome_of_exception(int rank) {
     failure.message = error.what();
     failure.secondary = true;
   } catch (const std::exception& error) {
-    failure.message = error.what();
+    failure.message = text_of(error);
   } catch (...) {
     failure.message = "an exception that is no std::exception was thrown";
   }
@@ -242,14 +250,69 @@ void become_child(int parent) {
   }
 }
 
-void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
-               const RankFunction& function, int pipe) {
+namespace {
+
+// Ends this process because of an error that its ranks cannot report. Peers and the launcher read the reason from the
+// control region.
+[[noreturn]] void end_without_outcome(std::span<const int> ranks, device::HostWorld& world,
+                                      const std::exception& error) noexcept {
+  const char* text = error.what();
+  std::string longer;
+  try {
+    longer = text_of(error);
+    text = longer.c_str();
+  } catch (const std::bad_alloc&) {  // the short text will do
+  }
+  std::fprintf(stderr, "lockstep: a rank ends: %s\n", text);
+  for (const int rank : ranks) comm::mark_crashed(world, rank, text);
+  std::fflush(nullptr);
+  ::_exit(3);
+}
+
+// Of an error that cannot be thrown, in a destructor for example. Only refused memory can be named.
+[[noreturn]] void end_by_terminate() {
+  try {
+    const std::exception_ptr thrown = std::current_exception();
+    if (!thrown) throw std::bad_alloc();  // in a library, most likely
+    std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc& error) {
+    end_without_outcome(rank_of_thread >= 0 ? std::span<const int>(&rank_of_thread, 1) : only_rank_of_process,
+                        *world_of_process, error);
+  } catch (...) {  // a crash like any other
+  }
+  std::abort();
+}
+
+// Starts the thread of a rank, or reports that it cannot start.
+void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptions& options, device::HostWorld& world,
+                  const RankFunction& function, Outlet& outlet) {
+  try {
+    threads.emplace_back([&, rank] {
+      char name[16];
+      std::snprintf(name, sizeof name, "rank %d", rank);
+      ::pthread_setname_np(::pthread_self(), name);
+      rank_of_thread = rank;
+      use_spare_stack();
+      try {
+        run_rank(rank, options, world, function, outlet);
+      } catch (const std::exception& error) {
+        end_without_outcome({&rank, 1}, world, error);
+      }
+    });
+  } catch (const std::system_error& error) {
+    send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+  }
+}
+
+// Runs the ranks. An error leaves it only if a rank could not hand in its outcome.
+void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+             const RankFunction& function, int pipe) {
   limit_process_memory(options.memory_bytes, ranks.size());
-  Outlet outlet;
-  outlet.pipe = pipe;
-  outlet.threads = options.launch == Launch::thread;
+  Outlet outlet(pipe, options.launch == Launch::thread);
   mark_crashes(world);
+  std::set_terminate(end_by_terminate);
   if (!outlet.threads) {
+    only_rank_of_process = ranks;
     use_spare_stack();
     for (int rank : ranks) {
       rank_of_thread = rank;
@@ -260,19 +323,24 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
     threads.reserve(ranks.size());
     for (int rank : ranks) {
       try {
-        threads.emplace_back([&, rank] {
-          char name[16];
-          std::snprintf(name, sizeof name, "rank %d", rank);
-          ::pthread_setname_np(::pthread_self(), name);
-          rank_of_thread = rank;
-          use_spare_stack();
-          run_rank(rank, options, world, function, outlet);
-        });
-      } catch (const std::system_error& error) {
-        send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
+        start_thread(threads, rank, options, world, function, outlet);
+      } catch (const std::exception& error) {  // the threads that run already cannot be unwound
+        end_without_outcome({&rank, 1}, world, error);
       }
     }
     for (std::thread& thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+
+void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, device::HostWorld& world,
+               const RankFunction& function, int pipe) {
+  // This process is a copy of the launcher: an error must not reach the launcher's handlers and destructors here.
+  try {
+    run_all(ranks, options, world, function, pipe);
+  } catch (const std::exception& error) {
+    end_without_outcome(ranks, world, error);
   }
   std::fflush(nullptr);
 #if defined(__SANITIZE_ADDRESS__)

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/report/text.hpp"
 #include "harness/scenario/regular_file.hpp"
 
@@ -25,7 +25,6 @@ constexpr const char* remedy =
     "install python3-matplotlib and python3-jinja2, or set LOCKSTEP_PYTHON to a Python that has both";
 
 struct Ended {
-  bool started = false;
   bool in_time = false;
   int exit_code = -1;  // -1: ended by a signal
   std::string output;  // the end of its standard output and standard error
@@ -36,16 +35,18 @@ Ended run_program(const std::vector<std::string>& words, double seconds) {
   constexpr std::size_t most_output = 8192;
   Ended ended;
   int channel[2];
-  if (::pipe2(channel, O_CLOEXEC) != 0) return ended;
+  if (::pipe2(channel, O_CLOEXEC) != 0)
+    throw resource_error("opening a pipe to the program that writes the page", errno);
   std::vector<char*> arguments;
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
   const pid_t child = ::fork();
   if (child < 0) {
+    const int reason = errno;
     ::close(channel[0]);
     ::close(channel[1]);
-    return ended;
+    throw resource_error("starting the program that writes the page", reason);
   }
   if (child == 0) {
     const int nothing = ::open("/dev/null", O_RDONLY);
@@ -56,7 +57,6 @@ Ended run_program(const std::vector<std::string>& words, double seconds) {
     ::_exit(127);
   }
   ::close(channel[1]);
-  ended.started = true;
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
   bool open = true;
   while (open) {
@@ -140,6 +140,8 @@ int write_page(const std::string& reports_folder, const std::string& results, co
   }
   try {
     const scenario::RegularFile readable(results);  // the program would wait for the content of a pipe
+  } catch (const ResourceError&) {
+    throw;
   } catch (const Error& error) {
     throw Error(error.message(), "give a results file written by `lockstep run --results FILE`");
   }
@@ -150,8 +152,7 @@ int write_page(const std::string& reports_folder, const std::string& results, co
   if (ended.in_time && ended.exit_code == 0) return 0;
   std::string how = str("ended with exit code ", ended.exit_code);
   if (!ended.in_time) how = "did not end within 600 s";
-  if (!ended.started) how = "could not be started";
-  if (ended.started && ended.in_time && ended.exit_code < 0) how = "was ended by a signal";
+  if (ended.in_time && ended.exit_code < 0) how = "was ended by a signal";
   std::string said = printable(ended.output);
   while (!said.empty() && said.back() == '\n') said.pop_back();
   throw Error(str("the page was not written: ", python, " ", program, " ", how, said.empty() ? "" : ":\n", said),

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/scenario/regular_file.hpp"
 
@@ -305,6 +305,8 @@ ResultsFile read_results(const std::string& path) {
   std::string text;
   try {
     text = scenario::read_regular_file(path, most_bytes);
+  } catch (const ResourceError&) {
+    throw;
   } catch (const Error& error) {
     throw Error(error.message(), remedy);
   }

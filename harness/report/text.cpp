@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <vector>
 
 #include <fmt/format.h>
@@ -47,13 +48,17 @@ void write_whole_file(const std::string& path, std::string_view content) {
     if (is_exhaustion(reason)) throw resource_error(writing, reason);
     throw Error(str(writing, ": ", std::strerror(reason)), "give a path that can be written");
   };
-  {
+  int reason = 0;
+  try {
     errno = 0;
     std::ofstream file(beside, std::ios::binary);
     file.write(content.data(), static_cast<std::streamsize>(content.size()));
     file.close();
-    if (!file) fail(errno != 0 ? errno : EIO);
+    if (!file) reason = errno != 0 ? errno : EIO;
+  } catch (const std::bad_alloc&) {
+    reason = ENOMEM;
   }
+  if (reason != 0) fail(reason);
   if (std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
 }
 
@@ -66,6 +71,7 @@ void clear_files(const std::string& folder, bool (*is_old)(const std::string& na
       if (is_old(entry.path().filename().string())) old.push_back(entry.path());
   for (const std::filesystem::path& file : old)
     if (!failed) std::filesystem::remove(file, failed);
+  if (is_exhaustion(failed.value())) throw resource_error(str("preparing the folder ", folder), failed.value());
   if (failed)
     throw Error(str("cannot use the folder ", folder, ": ", failed.message()), str("give ", option, " another folder"));
 }

@@ -1,5 +1,6 @@
 #include "harness/run/case_runner.hpp"
 
+#include "engine/core/resources.hpp"
 #include "harness/run/live_run.hpp"
 
 namespace lockstep::run {
@@ -16,7 +17,7 @@ verdict::RankOutcome run_case(const CaseSpec& spec, int rank, std::size_t stage)
     failure.check = "run";
     failure.file = spec.scenario ? spec.scenario->file : "";
     failure.rank = rank;
-    failure.message = error.what();
+    failure.message = text_of(error);
     outcome.failures.push_back(std::move(failure));
     return outcome;
   }

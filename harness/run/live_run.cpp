@@ -192,7 +192,7 @@ void LiveRun::fail_from(const std::exception& error) {
   Site site = interpreter_.current_site();
   site.time_ns = now_ns();
   const bool no_memory = budget_ && dynamic_cast<const std::bad_alloc*>(&error) != nullptr;
-  fail(site, no_memory ? budget_->out_of_memory() : error.what(),
+  fail(site, no_memory ? budget_->out_of_memory() : text_of(error),
        dynamic_cast<const comm::PeerEndedError*>(&error) != nullptr);
 }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <set>
 
+#include "engine/core/resources.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/document_parser.hpp"
 #include "harness/scenario/evaluation.hpp"
@@ -31,21 +32,51 @@ bool glob(std::string_view pattern, std::string_view text) {
   return !text.empty() && (pattern[0] == '?' || pattern[0] == text[0]) && glob(pattern.substr(1), text.substr(1));
 }
 
+// Throws when the machine could not answer a question about the path. Other errors answer it: there is no such path.
+void require_answer(std::error_code error, const fs::path& path) {
+  if (is_exhaustion(error.value())) throw resource_error(str("looking for ", path.string()), error.value());
+}
+
+fs::path real_path(const fs::path& path) {
+  std::error_code error;
+  fs::path found = fs::weakly_canonical(path, error);
+  require_answer(error, path);
+  return found;
+}
+
+bool holds(bool (*question)(const fs::path&, std::error_code&), const fs::path& path) {
+  std::error_code error;
+  const bool answer = question(path, error);
+  require_answer(error, path);
+  return answer;
+}
+
+[[noreturn]] void refuse_folder(const fs::path& folder, std::error_code why) {
+  const std::string reading = str("cannot read the folder ", folder.string());
+  if (is_exhaustion(why.value())) throw resource_error(reading, why.value());
+  throw Error(str(reading, ": ", why.message()), "check its permissions");
+}
+
+void add_yaml_files(const fs::path& folder, std::vector<std::string>& out) {
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    if (it->is_directory() && !it->is_symlink()) add_yaml_files(it->path(), out);
+    if (it->path().extension() == ".yaml" && it->is_regular_file()) out.push_back(it->path().string());
+  }
+  // Scenarios that cannot be found must not be left out silently.
+  if (error && error != std::errc::no_such_file_or_directory) refuse_folder(folder, error);
+}
+
 std::vector<std::string> yaml_files(const fs::path& folder) {
   std::vector<std::string> out;
-  std::error_code error;
-  for (fs::recursive_directory_iterator it(folder, error), end; it != end; it.increment(error)) {
-    if (error) break;
-    if (it->is_regular_file(error) && it->path().extension() == ".yaml") out.push_back(it->path().string());
-  }
+  add_yaml_files(folder, out);
   std::sort(out.begin(), out.end());
   return out;
 }
 
 // The path below the root without its extension; empty for a path outside the root.
 std::string name_below(const fs::path& root, const fs::path& path) {
-  std::error_code error;
-  const fs::path below = fs::weakly_canonical(path, error).lexically_relative(fs::weakly_canonical(root, error));
+  const fs::path below = real_path(path).lexically_relative(real_path(root));
   if (below.empty() || *below.begin() == ".." || *below.begin() == ".") return {};
   return (below.parent_path() / below.stem()).generic_string();
 }
@@ -69,9 +100,8 @@ std::vector<std::string> Library::find(const std::vector<std::string>& wanted) c
   std::vector<std::string> out;
   std::set<std::string> seen;
   const auto add = [&](const std::vector<std::string>& paths) {
-    std::error_code error;
     for (const std::string& path : paths)
-      if (seen.insert(fs::weakly_canonical(path, error).string()).second) out.push_back(path);
+      if (seen.insert(real_path(path).string()).second) out.push_back(path);
   };
   const std::vector<std::string> all = yaml_files(root_);
   if (wanted.empty()) add(find_by_name(all, "*").paths);
@@ -91,23 +121,23 @@ Library::NamedFiles Library::find_by_name(const std::vector<std::string>& all, c
 }
 
 std::vector<std::string> Library::find_one(const std::vector<std::string>& all, const std::string& wanted) const {
-  std::error_code error;
   // An existing file takes precedence over a scenario of the program with that name.
-  if (wanted.ends_with(".yaml") && fs::is_regular_file(wanted, error)) return {wanted};
+  if (wanted.ends_with(".yaml") && holds(fs::is_regular_file, wanted)) return {wanted};
   std::string pattern = wanted;
   if (pattern.ends_with(".yaml")) pattern.resize(pattern.size() - 5);
   const NamedFiles named = find_by_name(all, pattern);
   if (!named.paths.empty()) return named.paths;
   // A folder: relative to the working directory, or to the root.
   for (const fs::path& folder : {fs::path(wanted), fs::path(root_) / wanted}) {
-    if (!fs::is_directory(folder, error)) continue;
+    if (!holds(fs::is_directory, folder)) continue;
     std::vector<std::string> paths = yaml_files(folder);
     std::erase_if(paths, [&](const std::string& path) { return is_in_lib(folder, path); });
     if (paths.empty())
       throw Error(str("no scenario in the folder ", folder.string()), "name a folder with .yaml files");
     return paths;
   }
-  if (fs::exists(wanted, error)) return {wanted};
+  if (holds(fs::exists, wanted)) return {wanted};
+  std::error_code error;
   const fs::path looked = fs::absolute(wanted, error).lexically_normal();
   throw Error(str("no file ", looked.string(), " and no scenario `", pattern, "` under ", root_,
                   suggestion(pattern, named.names)),
@@ -120,8 +150,7 @@ namespace {
 std::string shown_name(const std::string& root, const std::string& path) {
   const std::string name = name_below(root, path);
   if (name.empty()) return path;
-  std::error_code error;
-  return str(fs::weakly_canonical(root, error).filename().string(), "/", name, fs::path(path).extension().string());
+  return str(real_path(root).filename().string(), "/", name, fs::path(path).extension().string());
 }
 
 }  // namespace
@@ -130,9 +159,9 @@ Library::Folders Library::folders_for(const std::string& path) const {
   const std::string built_in = (fs::path(root_) / "lib").string();
   if (!name_below(root_, path).empty()) return {built_in};
   std::error_code error;
-  const fs::path here = fs::weakly_canonical(fs::current_path(error), error);
+  const fs::path here = real_path(fs::current_path(error));
   Folders folders;
-  for (fs::path folder = fs::weakly_canonical(path, error).parent_path();; folder = folder.parent_path()) {
+  for (fs::path folder = real_path(path).parent_path();; folder = folder.parent_path()) {
     // The file of a routine is in a `lib` already.
     folders.push_back((folder.filename() == "lib" ? folder : folder / "lib").string());
     const fs::path below = folder.lexically_relative(here);
@@ -249,6 +278,8 @@ Diagnostics Library::validate(const std::string& path) {
   std::string text;
   try {
     text = read_text(path);
+  } catch (const ResourceError&) {
+    throw;
   } catch (const Error& mistake) {
     diagnostics.error(Place{path, 0, 0}, mistake.message());
     return diagnostics;

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "engine/core/resources.hpp"
 #include "engine/core/text.hpp"
 #include "harness/scenario/budget.hpp"
 
@@ -22,7 +23,14 @@ const char* kind_of(mode_t mode) {
   return "no regular file";
 }
 
-std::string reason() { return static_cast<const char*>(std::strerror(errno)); }
+// A full table of files or a failing disk is an error of the machine, any other reason one of the name.
+[[noreturn]] void refuse(const std::string& shown) {
+  const int reason = errno;
+  const std::string reading = str("cannot read ", shown);
+  if (is_exhaustion(reason) || reason == EIO) throw resource_error(reading, reason);
+  throw Error(str(reading, ": ", static_cast<const char*>(std::strerror(reason))),
+              "check the name and the permissions");
+}
 
 void check_kind(const std::string& shown, mode_t mode) {
   if (!S_ISREG(mode)) throw Error(str(shown, " is ", kind_of(mode), ", not a regular file"), "name a file");
@@ -35,9 +43,9 @@ RegularFile::RegularFile(const std::string& path, const std::string& shown) : sh
   // The kind is checked before opening too, because opening a device may have an effect.
   if (::stat(path.c_str(), &facts) == 0) check_kind(shown_, facts.st_mode);
   fd_ = ::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
-  if (fd_ < 0) throw Error(str("cannot read ", shown_, ": ", reason()), "check the name and the permissions");
+  if (fd_ < 0) refuse(shown_);
   try {
-    if (::fstat(fd_, &facts) != 0) throw Error(str("cannot read ", shown_, ": ", reason()));
+    if (::fstat(fd_, &facts) != 0) refuse(shown_);
     check_kind(shown_, facts.st_mode);
   } catch (...) {
     ::close(fd_);
@@ -65,7 +73,7 @@ std::string RegularFile::read(std::int64_t most) const {
     const ssize_t got = ::read(fd_, text.data() + at, wanted);
     text.resize(at + static_cast<std::size_t>(got > 0 ? got : 0));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(str("cannot read ", shown_, ": ", reason()));
+    if (got < 0) refuse(shown_);
     if (got == 0) return text;
     if (static_cast<std::int64_t>(text.size()) > most) too_large(static_cast<std::int64_t>(text.size()));
   }

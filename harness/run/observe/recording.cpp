@@ -1,8 +1,12 @@
 #include "harness/run/observe/recording.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <new>
+
+#include <unistd.h>
 
 #include "engine/core/json_text.hpp"
 #include "engine/core/resources.hpp"
@@ -28,11 +32,19 @@ void write_recording(const std::string& path, const std::string& text, std::stri
   const std::filesystem::path file(path);
   std::error_code ignored;
   std::filesystem::create_directories(file.parent_path(), ignored);
-  std::ofstream out(file, std::ios::binary | std::ios::trunc);
-  out << text;
-  out.close();
-  if (out) return;
-  const int reason = errno;
+  // Written under another name and renamed, so that no file with its final name is incomplete.
+  const std::string part = path + ".part";
+  try {
+    errno = 0;
+    std::ofstream out(part, std::ios::binary | std::ios::trunc);
+    out << text;
+    out.close();
+    if (out && std::rename(part.c_str(), path.c_str()) == 0) return;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
+  }
+  const int reason = errno != 0 ? errno : EIO;
+  ::unlink(part.c_str());
   if (is_exhaustion(reason)) throw resource_error(str("writing ", what, " ", path), reason);
   throw Error(str("cannot write ", what, " ", path), str("give ", option, " another folder"));
 }

@@ -1,19 +1,20 @@
 #include "harness/run/trace/foresight.hpp"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <optional>
 #include <set>
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/core/resources.hpp"
 #include "harness/run/checks/event_texts.hpp"
 #include "harness/run/observe/observation.hpp"
 #include "harness/run/trace/foresight_values.hpp"
 #include "harness/run/values/evaluate.hpp"
 #include "harness/run/values/paths.hpp"
+#include "harness/scenario/regular_file.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
 
@@ -330,8 +331,13 @@ bool walk_case(const scenario::Case& one, scenario::Diagnostics& diagnostics) {
 }
 
 void add_source(const scenario::Scenario& of, scenario::Diagnostics& diagnostics) {
-  std::ifstream in(of.path, std::ios::binary);
-  if (!of.path.empty() && in) diagnostics.add_source(of.file, {std::istreambuf_iterator<char>(in), {}});
+  if (of.path.empty()) return;
+  try {
+    diagnostics.add_source(of.file, scenario::read_regular_file(of.path, scenario::limits::file_bytes));
+  } catch (const ResourceError&) {
+    throw;
+  } catch (const Error&) {  // messages then lack the line of the file
+  }
 }
 
 }  // namespace

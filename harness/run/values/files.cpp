@@ -1,9 +1,12 @@
 #include "harness/run/values/files.hpp"
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+
+#include <unistd.h>
 
 #include "engine/core/checked.hpp"
 #include "engine/core/rank_context.hpp"
@@ -29,6 +32,8 @@ std::string contents_of(const std::string& file, const std::string& shown) {
     return scenario::read_regular_file(file, std::numeric_limits<std::int64_t>::max() - 1, str("`", shown, "`"));
   } catch (const scenario::BudgetError&) {
     throw;
+  } catch (const ResourceError&) {
+    throw;
   } catch (const Error& error) {
     throw Error(error.message(), "a file that a step writes is in the folder of the case");
   }
@@ -37,22 +42,27 @@ std::string contents_of(const std::string& file, const std::string& shown) {
 void replace_contents(const std::string& file, const std::string& shown, const std::string& bytes) {
   // Written under another name and renamed, so that no reader sees an incomplete file.
   const std::string temporary = file + ".part" + std::to_string(RankContext::current().rank());
-  {
+  try {
+    errno = 0;
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-    if (!out.flush()) {
-      const int reason = errno;
-      if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
-      throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
-    }
+    out.close();
+    if (out && std::rename(temporary.c_str(), file.c_str()) == 0) return;
+  } catch (const std::bad_alloc&) {
+    errno = ENOMEM;
   }
-  fs::rename(temporary, file);
+  const int reason = errno;
+  ::unlink(temporary.c_str());
+  if (is_exhaustion(reason)) throw resource_error(str("writing `", shown, "`"), reason);
+  throw Error(str("cannot write `", shown, "`"), "make the folder of the case writable");
 }
 
 Value json_of(const std::string& file, const std::string& shown) {
   try {
     return parse_json(contents_of(file, shown));
   } catch (const scenario::BudgetError&) {
+    throw;
+  } catch (const ResourceError&) {
     throw;
   } catch (const Error& error) {
     if (error.message().find(shown) != std::string::npos) throw;
@@ -88,11 +98,15 @@ std::string to_safetensors(const Map& map) {
 }
 
 fs::path below(const std::string& folder, const fs::path& path, const std::string& shown) {
-  std::error_code failed;
-  const fs::path root = fs::weakly_canonical(folder, failed);
-  const fs::path full = fs::weakly_canonical(root / path, failed);
+  const auto real = [&](const fs::path& of) {
+    std::error_code failed;
+    fs::path found = fs::weakly_canonical(of, failed);
+    if (failed) throw resource_error(str("finding the folder of `", shown, "`, ", of.string()), failed.value());
+    return found;
+  };
+  const fs::path root = real(folder), full = real(root / path);
   const fs::path inside = full.lexically_relative(root);
-  if (failed || inside.empty() || *inside.begin() == "..") throw Error(str("`", shown, "` leads out of its folder"));
+  if (inside.empty() || *inside.begin() == "..") throw Error(str("`", shown, "` leads out of its folder"));
   return full;
 }
 
@@ -113,6 +127,7 @@ std::string resolve_path(const std::string& path, const Folders& folders, bool w
     const fs::path full = below(folder, relative, path);
     std::error_code error;
     if (fs::exists(full, error)) return full.string();
+    if (is_exhaustion(error.value())) throw resource_error(str("looking for ", full.string()), error.value());
     searched += str(searched.empty() ? "" : " and ", full.string());
   }
   throw Error(str("cannot read `", path, "`: there is no ", searched),
