@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -82,6 +83,8 @@ def is_named(text: str, point: Point) -> bool:
     if point.target == "standard output" and "standard output could not be written" in text:
         return True  # the reason of an earlier call may have replaced the errno
     what = r"out of memory|cannot allocate memory|memory left|refuses this process more memory" if point.call == "new" else re.escape(os.strerror(point.reason))
+    if point.call == "stat":  # the library takes a path about which it learns nothing for an absent one
+        what += "|" + re.escape(os.strerror(errno.ENOENT))
     return re.search(f"({what})" + r"[^\n]*(\n[^\n]*)?\([^\n)]{8,}", text, re.IGNORECASE) is not None
 
 
