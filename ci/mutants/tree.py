@@ -159,7 +159,7 @@ class Tree:
         free = max((one["first"] + one["size"] for one in blocks.values()), default=1)
         for file, found in self.points.items():
             count = sum(len(point.alternatives) for point in found)
-            if blocks.get(file, {}).get("size", 0) < count:
+            if blocks.get(file, {"size": -1})["size"] < count:
                 size = -(-max(count, 1) // BLOCK) * BLOCK
                 blocks[file] = {"first": free, "size": size}
                 free += size
