@@ -17,6 +17,7 @@ import execute  # noqa: E402
 import judge  # noqa: E402
 from coverage import Coverage  # noqa: E402
 from order import History  # noqa: E402
+from relink import Relinked, draw  # noqa: E402
 from tree import Mutant, Tree  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -34,6 +35,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="folders of sources, such as engine/layout; default: all")
     parser.add_argument("--sample", type=int, metavar="N", help="this many mutants, drawn by --seed; default: all")
     parser.add_argument("--seed", type=int, help="of the sample; default: drawn, and printed")
+    parser.add_argument("--sources", type=int, metavar="N",
+                        help="mutants of this many sources only, drawn by --seed; built from the release build in a minute or two")  # fmt: skip
     parser.add_argument("--jobs", type=int, default=2, help="compilers, and mutants, at once (%(default)s)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one line of JSON per mutant")
     parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
@@ -64,9 +67,8 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
         return [one for one in mutants if one.number in options.only]
     if options.sample is None or options.sample >= len(mutants):
         return mutants
-    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
-    say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {seed}")
-    return random.Random(seed).sample(mutants, options.sample)
+    say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {options.seed}")
+    return random.Random(options.seed).sample(mutants, options.sample)
 
 
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[judge.Stage]:
@@ -162,10 +164,18 @@ def main() -> int:
         return 2
     if not execute.can_isolate():
         say("this machine permits no namespaces (unshare): mutants run with all rights of this user")
-    tree = Tree(ROOT, options.folder.resolve())
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1_000_000)
     began = time.monotonic()
     targets = ["lockstep"] + ([] if options.no_unit_tests else test_targets(folders))
-    mutants = tree.build(folders, targets, options.jobs, say)
+    if options.sources is not None:
+        tree = Relinked(ROOT, options.folder.resolve())
+        files = draw(tree.selected(folders), options.sources, ROOT, random.Random(options.seed))
+        say(f"--sources {options.sources} --seed {options.seed}: {' '.join(files)}")
+        mutants = tree.build_sources(files, targets, options.jobs, say)
+    else:
+        tree = Tree(ROOT, options.folder.resolve())
+        mutants = tree.build(folders, targets, options.jobs, say)
     say(f"{len(mutants)} mutants in {', '.join(folders)}; built in {time.monotonic() - began:.0f} s")
     chosen = chosen_from(mutants, options)
     if options.list:

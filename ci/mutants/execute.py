@@ -25,6 +25,7 @@ DEADLINE = 3  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 8
 PATIENCE = 4  # times as long for a run that asks whether the machine was slow
 MEMORY = 4 << 30  # bytes per process: a mutant that fills memory ends, and not the processes beside it
+ADDRESSES = 1 << 42  # for unit tests: there, ranks are threads, and each device reserves 8 GiB
 LATE = ("HANG", "time limit")  # a slow machine ends like this too
 UNEXPECTED = ("FAIL", "XPASS", "HANG", "CRASH", "INVALID")
 
@@ -38,9 +39,10 @@ def can_isolate() -> bool:
         return False
 
 
-def _limit() -> None:
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+def _limit(memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Path("/proc/self/oom_score_adj").write_text("1000")  # ends first where memory is short
 
 
 @dataclass
@@ -50,7 +52,7 @@ class Ended:
     seconds: float
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str], limit: float) -> Ended:
+def run(command: list[str], folder: Path, environment: dict[str, str], limit: float, memory: int = MEMORY) -> Ended:
     """Runs the command, which may write into the folder only."""
     temporary = folder / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -63,7 +65,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], limit: fl
     with (folder / "output").open("w+", errors="replace") as output:
         process = subprocess.Popen(
             command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=full, cwd=folder, start_new_session=True,
-            preexec_fn=_limit,
+            preexec_fn=lambda: _limit(memory),
         )  # fmt: skip
         try:
             code = process.wait(limit)
@@ -192,7 +194,7 @@ class UnitTests:
         for program in dict.fromkeys(name.split(":")[0] for name in names):
             own = [name.split(":")[1] + "*" for name in names if name.startswith(program + ":")]
             command = [str(self.programs[program]), f"--gtest_filter={':'.join(own)}", "--gtest_fail_fast", "--gtest_brief=1"]
-            ended = run(command, self.folder, environment, limit)
+            ended = run(command, self.folder, environment, limit, ADDRESSES)
             if ended.code == 0:
                 continue
             failed = [line.split("]", 1)[1].split("(")[0].split(",")[0].strip()
