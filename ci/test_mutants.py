@@ -188,12 +188,12 @@ TINY_PROGRAM = """
 #include <cstring>
 #include "engine/layout/tiny.hpp"
 int main(int argc, char** argv) {
-  if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\"}]"); return 0; }
+  if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\", \\"cases\\": [{\\"case\\": \\"c\\", \\"world_size\\": 1}]}]"); return 0; }
   const bool right = tiny::twice(3) == 6 && tiny::least(1, 1) == 1;
   for (int i = 1; i + 1 < argc; ++i)
     if (std::strcmp(argv[i], "--results") == 0) {
       std::FILE* file = std::fopen(argv[i + 1], "w");
-      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
+      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"case\\":\\"c\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
       std::fclose(file);
     }
   return right ? 0 : 1;

@@ -31,6 +31,7 @@ SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/
 # The configuration of the preset release, so that a compiler cache has what is not mutated.
 CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
+TEST_INPUTS = re.compile(r"/op_registry[^/]*\.cpp$")  # the operands that unit tests and benchmarks give to the operations
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 
@@ -99,7 +100,7 @@ class Tree:
 
     def selected(self, folders: list[str]) -> list[str]:
         def is_source(path: str) -> bool:
-            return path.endswith(".cpp") and not path.endswith(("_test.cpp", "_bench.cpp", "_main.cpp"))
+            return path.endswith(".cpp") and not path.endswith(("_test.cpp", "_bench.cpp", "_main.cpp")) and not TEST_INPUTS.search(path)
 
         return [one for one in self.tracked() if is_source(one) and one.startswith(tuple(f"{f.rstrip('/')}/" for f in folders))]
 
