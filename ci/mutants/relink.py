@@ -3,8 +3,8 @@
     tree = Relinked(root, root / "build-mutants")       # build/ is complete
     mutants = tree.build_sources(files, targets, jobs)
 
-Files of the folder, beside those of Tree: few/mutated/ (the mutated sources and the switch), few/objects/, few/bin/, few/tests/.
-A program takes an object in place of the member of a static library, because it stands before the libraries.
+Files of the folder, beside those of Tree: few/mutated/ (the mutated sources and the switch), few/objects/, few/lib/, few/bin/, few/tests/.
+The programs take copies of the static libraries in which the objects of mutated sources stand for the original ones.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import os
 import random
 import shlex
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -61,13 +62,34 @@ class Relinked(Tree):
             places = [ERROR_AT.match(line) for output in outputs for line in output.splitlines()]
             return [(str(Path(one[1]).relative_to(self.mutated)), int(one[2]), int(one[3]))
                     for one in places if one and Path(one[1]).is_relative_to(self.mutated)]  # fmt: skip
+        libraries = self._libraries()
         with ThreadPoolExecutor(jobs) as pool:
-            for _ in pool.map(self._link, targets):
+            for _ in pool.map(lambda target: self._link(target, libraries), targets):
                 pass
         return None
 
+    def _libraries(self) -> dict[str, Path]:
+        """The copies of libraries, by the names of the originals in the release build."""
+        members: dict[str, list[Path]] = {}
+        for file in self.points:
+            words = shlex.split(self.commands[str(self.root / file)])
+            folder = Path(words[words.index("-o") + 1]).parts[1]  # CMakeFiles/lockstep_optim.dir/engine/optim/clip.cpp.o
+            members.setdefault(f"lib{folder.removesuffix('.dir')}.a", []).append(self._object(file))
+        copies = {}
+        for name, objects in members.items():
+            copy = self.binary / "lib" / name
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(self.release / name, copy)
+            listed = subprocess.run(["ar", "t", copy], capture_output=True, text=True, check=True).stdout.split()
+            twice = [one.name for one in objects if listed.count(one.name) != 1]
+            if twice:
+                sys.exit(f"mutants: {name} does not have one member of the name {twice[0]}")
+            subprocess.run(["ar", "r", copy, *objects], capture_output=True, check=True)
+            copies[name] = copy
+        return copies
+
     def _object(self, file: str) -> Path:
-        return self.objects / (file.replace("/", "__") + ".o")
+        return self.objects / (file + ".o")
 
     def _object_of(self, file: str) -> str:
         """Compiles the source if need be; returns the errors of the compiler."""
@@ -96,20 +118,17 @@ class Relinked(Tree):
         made.unlink(missing_ok=True)
         return ended.stderr or f"{file}: the compiler ended with {ended.returncode}\n"
 
-    def _link(self, target: str) -> None:
+    def _link(self, target: str, libraries: dict[str, Path]) -> None:
         name = f"bin/{target}" if target == "lockstep" else f"tests/{target}"
         made = self.binary / name
         listed = subprocess.run(["ninja", "-C", str(self.release), "-t", "commands", name], capture_output=True, text=True)
         if listed.returncode != 0:
             sys.exit(f"mutants: the release build has no {name}\n{listed.stdout}{listed.stderr}")
         command = next(line for line in reversed(listed.stdout.splitlines()) if f"-o {name} " in line)
-        command = command.split("&&")[1].strip()  # `: && c++ ... && :`
-        objects = [self._object(file) for file in [*self.points, SWITCH["switch.cpp"]]]
-        if made.is_file() and made.stat().st_mtime > max(one.stat().st_mtime for one in [*objects, self.release / name]):
-            return
+        words = shlex.split(command.split("&&")[1])  # `: && c++ ... && :`
+        words = [str(libraries.get(one, made if one == name else one)) for one in words]
+        words.insert(1, str(self._object(SWITCH["switch.cpp"])))
         made.parent.mkdir(parents=True, exist_ok=True)
-        before, after = command.split(f" -o {name} ", 1)
-        ended = subprocess.run(f"{before} {shlex.join(map(str, objects))} -o {shlex.quote(str(made))} {after}",
-                               shell=True, cwd=self.release, capture_output=True, text=True)  # fmt: skip
+        ended = subprocess.run(words, cwd=self.release, capture_output=True, text=True)
         if ended.returncode != 0:
             sys.exit(f"mutants: {name} could not be linked\n{ended.stderr[-2000:]}")
