@@ -174,7 +174,7 @@ def test_what_caught_a_mutant_nearby_runs_first():
 
 def test_batches_grow_and_end():
     seconds = {str(i): 0.2 for i in range(100)}
-    found = batches(list(seconds), seconds, longest=5, first=0.5, growth=2)
+    found = batches(list(seconds), seconds, longest=5.1, first=0.5, growth=2)
     assert [len(batch) for batch in found[:3]] == [2, 5, 10]
     assert [name for batch in found for name in batch] == [str(i) for i in range(25)]
     assert batches(["x"], {"x": 9.0}, longest=5) == [["x"]]  # one runs in any case
