@@ -2,11 +2,13 @@
 # Mutants of the engine: small changes of its sources, each of which a scenario or a unit test should catch.
 #
 #   ci/mutants.sh [FOLDER...] [--sample N --seed S]     default: all folders, all mutants
+#   ci/mutants.sh --sources N [--seed S]                only mutants in N sources, drawn by the seed; needs the release build
 #   ci/mutants.sh --help                                every option
 #
-# All mutants are compiled into one build, in build-mutants/, and switched on by number. Each runs the scenarios that reach it,
-# the quickest first, then the unit tests that do. The table counts those that scenarios caught, those that only unit tests
-# caught, and those that nothing caught. Mutants that no test can tell from the original are listed in ci/mutants/equivalent.txt.
+# All mutants are compiled into one build, in build-mutants/, and switched on by number. Each runs cases of the scenarios that
+# reach it, on cpu and on sim, then the unit tests that do: first the quick, and those that caught mutants near it. The table counts
+# those that scenarios caught, those that only unit tests caught, and those that nothing caught. Mutants that no test can tell from
+# the original are listed in ci/mutants/equivalent.txt.
 # Exit codes: 0 enough mutants are caught, 1 too few, 2 usage, 3 the tool or the build failed.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -13,6 +13,7 @@ import pytest
 
 CI = Path(__file__).resolve().parent
 sys.path.insert(0, str(CI / "mutants"))
+from order import History, batches  # noqa: E402
 from points import find_points, parser_arguments  # noqa: E402
 from rewrite import INCLUDE, rewrite  # noqa: E402
 
@@ -161,6 +162,24 @@ def test_reached_points_are_recorded(small):
     assert not any(found[number] for mutant, number in by_text.items() if mutant[1] == "refused")
 
 
+def test_what_caught_a_mutant_nearby_runs_first():
+    seconds = {"a one": 0.1, "a two": 0.1, "b one": 0.11, "c slow": 2.0}
+    history = History()
+    # Quick first, and one case of each scenario before the second of one.
+    assert history.ranked("f.cpp", "g", list(seconds), seconds) == ["a one", "b one", "a two", "c slow"]
+    history.caught("f.cpp", "g", "c slow")
+    assert history.ranked("f.cpp", "g", list(seconds), seconds)[0] == "c slow"
+    assert history.ranked("other.cpp", "g", list(seconds), seconds)[-1] == "c slow"
+
+
+def test_batches_grow_and_end():
+    seconds = {str(i): 0.2 for i in range(100)}
+    found = batches(list(seconds), seconds, longest=5.1, first=0.5, growth=2)
+    assert [len(batch) for batch in found[:3]] == [2, 5, 10]
+    assert [name for batch in found for name in batch] == [str(i) for i in range(25)]
+    assert batches(["x"], {"x": 9.0}, longest=5) == [["x"]]  # one runs in any case
+
+
 TINY = """
 #include "engine/layout/tiny.hpp"
 namespace tiny {
@@ -188,12 +207,12 @@ TINY_PROGRAM = """
 #include <cstring>
 #include "engine/layout/tiny.hpp"
 int main(int argc, char** argv) {
-  if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\"}]"); return 0; }
+  if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\", \\"cases\\": [{\\"case\\": \\"c\\", \\"world_size\\": 1}]}]"); return 0; }
   const bool right = tiny::twice(3) == 6 && tiny::least(1, 1) == 1;
   for (int i = 1; i + 1 < argc; ++i)
     if (std::strcmp(argv[i], "--results") == 0) {
       std::FILE* file = std::fopen(argv[i + 1], "w");
-      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
+      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"case\\":\\"c\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
       std::fclose(file);
     }
   return right ? 0 : 1;

@@ -7,13 +7,17 @@ import hashlib
 import json
 import random
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import execute  # noqa: E402
 import judge  # noqa: E402
 from coverage import Coverage  # noqa: E402
+from order import History  # noqa: E402
+from relink import Relinked, draw  # noqa: E402
 from tree import Mutant, Tree  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,12 +35,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("folders", nargs="*", metavar="FOLDER", help="folders of sources, such as engine/layout; default: all")
     parser.add_argument("--sample", type=int, metavar="N", help="this many mutants, drawn by --seed; default: all")
     parser.add_argument("--seed", type=int, help="of the sample; default: drawn, and printed")
-    parser.add_argument("--jobs", type=int, default=2, help="compilers and cases at once (%(default)s)")
+    parser.add_argument("--sources", type=int, metavar="N",
+                        help="mutants of this many sources only, drawn by --seed; built from the release build in a minute or two")  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=2, help="compilers, and mutants, at once (%(default)s)")
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one line of JSON per mutant")
     parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
     parser.add_argument("--seconds", type=float, help="start no further mutant after this time")
-    parser.add_argument("--longest", type=float, default=120, metavar="SECONDS",
-                        help="of scenarios, and of unit tests, that one mutant gets (%(default)s)")  # fmt: skip
+    parser.add_argument("--longest", type=float, default=12, metavar="SECONDS",
+                        help="of cases on cpu that one mutant gets; on sim, and of unit tests, half as many (%(default)s)")  # fmt: skip
+    parser.add_argument("--cases", type=int, default=6, metavar="N", help="of each scenario that may judge (%(default)s)")
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that scenarios must catch (%(default)s)")
     parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
@@ -60,60 +67,92 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
         return [one for one in mutants if one.number in options.only]
     if options.sample is None or options.sample >= len(mutants):
         return mutants
-    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
-    say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {seed}")
-    return random.Random(seed).sample(mutants, options.sample)
+    say(f"a sample of {options.sample} of {len(mutants)} mutants, --seed {options.seed}")
+    return random.Random(options.seed).sample(mutants, options.sample)
 
 
-def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[tuple[object, Coverage]]:
+def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[judge.Stage]:
     size = max(one.number for own in tree.mutants.values() for one in own) + 1
     program, folder = tree.binary / "bin" / "lockstep", tree.folder / "run"
     # On sim the order of accesses is that of an accelerator.
-    stages: list = [execute.Scenarios(program, folder, options.jobs, options.scenarios, device) for device in options.device]
+    suites: list = [(execute.Scenarios(program, folder, options.scenarios, device, options.cases if device == "cpu" else 1),
+                     options.longest / (1 if device == "cpu" else 2)) for device in options.device]  # fmt: skip
     if not options.no_unit_tests:
         programs = [tree.binary / "tests" / target for target in test_targets(folders)]
-        stages.append(execute.UnitTests(programs, folder))
+        suites.append((execute.UnitTests(programs, folder), options.longest / 2))
     found = []
-    for tests in stages:
+    for tests, longest in suites:
         digest = hashlib.sha256()
         for one in getattr(tests, "programs", {"": program}).values():
             digest.update(one.read_bytes())
-        if tests.what == "scenario":
+        if tests.what == "case":
             for path in sorted((tree.source / "scenarios").rglob("*.yaml")):
                 digest.update(path.read_bytes())
         path = tree.folder / f"reached-{tests.kept_as}.json"
-        coverage = Coverage(path, digest.hexdigest(), size).record(tests, say)
-        for name, how in sorted(coverage.failing.items()):
-            say(f"without a mutant, {name} does not pass ({how}); it judges none")
-        found.append((tests, coverage))
+        coverage = Coverage(path, digest.hexdigest(), size).record(tests, options.jobs, say)
+        if coverage.failing:
+            some = ", ".join(f"{name} ({how})" for name, how in sorted(coverage.failing.items())[:3])
+            say(f"{tests.kept_as}: {len(coverage.asked)}; without a mutant, {len(coverage.failing)} do not pass and judge none: {some}")
+        found.append(judge.Stage(tests, coverage, longest))
     return found
 
 
-def outcomes(chosen: list[Mutant], stages, options: argparse.Namespace, tree: Tree) -> list[dict]:
-    equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
-    rows = []
-    known = {}
-    if options.resume and options.report and options.report.is_file():
-        known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
-    began = time.monotonic()
-    for i, mutant in enumerate(chosen):
-        text = (tree.root / mutant.file).read_bytes().decode("latin-1")
-        if mutant.key in equivalents:
-            outcome = judge.Outcome(mutant, None, 0, 0, reason=equivalents[mutant.key])
-            rows.append(judge.row_of(outcome, text))
-        elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
-            rows.append(known[mutant.key])
-        elif options.seconds and time.monotonic() - began > options.seconds:
-            continue
-        else:
-            outcome = judge.run_mutant(mutant, stages, options.longest)
-            rows.append(judge.row_of(outcome, text))
-            how = f" ({outcome.catch.name}: {outcome.catch.check})" if outcome.catch else ""
-            place = f"{i + 1}/{len(chosen)} {mutant.file}:{mutant.line} {mutant.operator}"
-            say(f"{place}: {outcome.verdict}{how}, {outcome.seconds:.1f} s")
+class Outcomes:
+    """The rows of the chosen mutants, in the order of their ends, written to the report as they come."""
+
+    def __init__(self, chosen: list[Mutant], options: argparse.Namespace, tree: Tree):
+        self.chosen, self.options, self.tree = chosen, options, tree
+        self.rows: list[dict] = []
+        self.history = History()
+        self.lock = threading.Lock()
+        self.waiting: list[Mutant] = []
+        equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
+        known = {}
+        if options.resume and options.report and options.report.is_file():
+            known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
+        for mutant in chosen:
+            if mutant.key in equivalents:
+                self.rows.append(self.row_of(judge.Outcome(mutant, None, 0, 0, reason=equivalents[mutant.key])))
+            elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
+                self.rows.append(known[mutant.key])
+                if "by" in known[mutant.key]:
+                    self.history.caught(mutant.file, mutant.function, known[mutant.key]["by"])
+            else:
+                self.waiting.append(mutant)
+        self.waiting.reverse()
         if options.report:
-            judge.write_rows(options.report, rows)
-    return rows
+            judge.write_rows(options.report, self.rows)
+
+    def row_of(self, outcome: judge.Outcome) -> dict:
+        text = (self.tree.root / outcome.mutant.file).read_bytes().decode("latin-1")
+        return judge.row_of(outcome, text)
+
+    def run(self, stages: list[judge.Stage]) -> list[dict]:
+        began = time.monotonic()
+
+        def work(index: int) -> None:
+            own = [stage.in_folder(self.tree.folder / f"run-{index}") for stage in stages]
+            while self.waiting and not (self.options.seconds and time.monotonic() - began > self.options.seconds):
+                try:
+                    mutant = self.waiting.pop()
+                except IndexError:
+                    return
+                self.add(judge.run_mutant(mutant, own, self.history))
+
+        with ThreadPoolExecutor(self.options.jobs) as pool:
+            for one in [pool.submit(work, index) for index in range(self.options.jobs)]:
+                one.result()
+        return self.rows
+
+    def add(self, outcome: judge.Outcome) -> None:
+        with self.lock:
+            self.rows.append(self.row_of(outcome))
+            if self.options.report:
+                judge.add_row(self.options.report, self.rows[-1])
+            mutant = outcome.mutant
+            how = f" ({outcome.catch.name}: {outcome.catch.check})" if outcome.catch else ""
+            place = f"{len(self.rows)}/{len(self.chosen)} {mutant.file}:{mutant.line} {mutant.operator}"
+            say(f"{place}: {outcome.verdict}{how}, {outcome.seconds:.1f} s")
 
 
 def main() -> int:
@@ -125,10 +164,18 @@ def main() -> int:
         return 2
     if not execute.can_isolate():
         say("this machine permits no namespaces (unshare): mutants run with all rights of this user")
-    tree = Tree(ROOT, options.folder.resolve())
+    if options.seed is None:
+        options.seed = random.SystemRandom().randrange(1_000_000)
     began = time.monotonic()
     targets = ["lockstep"] + ([] if options.no_unit_tests else test_targets(folders))
-    mutants = tree.build(folders, targets, options.jobs, say)
+    if options.sources is not None:
+        tree = Relinked(ROOT, options.folder.resolve())
+        files = draw(tree.selected(folders), options.sources, ROOT, random.Random(options.seed))
+        say(f"--sources {options.sources} --seed {options.seed}: {' '.join(files)}")
+        mutants = tree.build_sources(files, targets, options.jobs, say)
+    else:
+        tree = Tree(ROOT, options.folder.resolve())
+        mutants = tree.build(folders, targets, options.jobs, say)
     say(f"{len(mutants)} mutants in {', '.join(folders)}; built in {time.monotonic() - began:.0f} s")
     chosen = chosen_from(mutants, options)
     if options.list:
@@ -136,7 +183,7 @@ def main() -> int:
             before, after = " ".join(one.before.split()), " ".join(one.after.split())
             print(f"{one.number} {one.file}:{one.line} {one.operator}: {before} -> {after}")
         return 0
-    rows = outcomes(chosen, stages_of(tree, options, folders), options, tree)
+    rows = Outcomes(chosen, options, tree).run(stages_of(tree, options, folders))
     print(judge.survivors(rows))
     print(judge.table(rows))
     caught, by_scenarios = 100 * judge.share(rows, "scenario", "unit test"), 100 * judge.share(rows, "scenario")

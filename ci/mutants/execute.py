@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -20,9 +21,13 @@ MAPPED = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
 shift && exec "$@"
 """
-DEADLINE = 10  # seconds that a collective waits for its ranks
-CASE_TIMEOUT = 20
+DEADLINE = 3  # seconds that a collective waits for its ranks
+CASE_TIMEOUT = 8
+PATIENCE = 4  # times as long for a run that asks whether the machine was slow
+MEMORY = 4 << 30  # bytes per process: a mutant that fills memory ends, and not the processes beside it
+ADDRESSES = 1 << 42  # for unit tests: there, ranks are threads, and each device reserves 8 GiB
 LATE = ("HANG", "time limit")  # a slow machine ends like this too
+UNEXPECTED = ("FAIL", "XPASS", "HANG", "CRASH", "INVALID")
 
 
 @functools.cache
@@ -34,6 +39,12 @@ def can_isolate() -> bool:
         return False
 
 
+def _limit(memory: int) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    Path("/proc/self/oom_score_adj").write_text("1000")  # ends first where memory is short
+
+
 @dataclass
 class Ended:
     code: int | None  # None: it ran past the limit and was killed
@@ -41,7 +52,7 @@ class Ended:
     seconds: float
 
 
-def run(command: list[str], folder: Path, environment: dict[str, str], limit: float) -> Ended:
+def run(command: list[str], folder: Path, environment: dict[str, str], limit: float, memory: int = MEMORY) -> Ended:
     """Runs the command, which may write into the folder only."""
     temporary = folder / "tmp"
     shutil.rmtree(temporary, ignore_errors=True)
@@ -53,8 +64,9 @@ def run(command: list[str], folder: Path, environment: dict[str, str], limit: fl
     began = time.monotonic()
     with (folder / "output").open("w+", errors="replace") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=full, cwd=folder, start_new_session=True
-        )
+            command, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=full, cwd=folder, start_new_session=True,
+            preexec_fn=lambda: _limit(memory),
+        )  # fmt: skip
         try:
             code = process.wait(limit)
         except subprocess.TimeoutExpired:
@@ -75,37 +87,82 @@ class Catch:
     check: str  # the check that failed, or how the run ended
 
 
+FEW_RANKS = 4
+ALL_SKIPPED = 77  # an exit code
+# `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
+ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}
+NO_EVIDENCE = dict.fromkeys(("comparisons", "trivial", "elements", "same_bits", "bits_required", "max_abs_difference",
+                             "collectives_checked", "orders_checked", "errors_expected"), 0)  # fmt: skip
+NO_EVIDENCE["loosest"] = {"rtol": 0, "atol": 0}
+NO_MEMORY = dict.fromkeys(("parameter", "gradient", "gathered", "activation", "optimizer", "communication", "other", "peak_total"), 0)
+ANY_CASE = {"kind": "case", "status": "FAIL", "mirrors": None, "params": {}, "world_size": 1, "launch": "process", "device": "cpu",
+            "seconds": 0.0, "evidence": NO_EVIDENCE, "collectives": [], "memory": NO_MEMORY, "records": {}, "repro": ""}  # fmt: skip
+
+
+def spread(items: list, count: int) -> list:
+    """This many of them: the first, the last, and others at equal distances."""
+    if len(items) <= count:
+        return items
+    if count == 1:
+        return items[:1]
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
 class Scenarios:
-    """The scenarios of a program on one device."""
+    """Cases of the scenarios of a program on one device, as "SCENARIO CASE"."""
 
-    what = "scenario"
+    what = "case"
 
-    def __init__(self, program: Path, folder: Path, jobs: int, selection: list[str] = (), device: str = "cpu"):
-        self.program, self.folder, self.jobs, self.selection, self.device = program, folder, jobs, selection, device
-        self.kept_as = f"scenario-{device}"
+    def __init__(self, program: Path, folder: Path, selection: list[str] = (), device: str = "cpu", per_scenario: int | None = None):
+        """`per_scenario`: at most this many cases of each, on few ranks where it has such; None: all."""
+        self.program, self.folder, self.selection, self.device = program, folder, selection, device
+        self.per_scenario = per_scenario
+        self.kept_as = f"cases-{device}"
         folder.mkdir(parents=True, exist_ok=True)
 
-    def names(self) -> list[str]:
-        command = [self.program, "list", "--json", *self.selection]
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        return sorted(row["scenario"] for row in _rows(listed))
+    def in_folder(self, folder: Path) -> "Scenarios":
+        return Scenarios(self.program, folder, self.selection, self.device, self.per_scenario)
 
-    def run(self, names: list[str], environment: dict[str, str], limit: float) -> Catch | None:
-        results = self.folder / "results.jsonl"
-        results.unlink(missing_ok=True)
-        command = [str(self.program), "run", *names, "--results", str(results), "--fail-fast", "-q", "--color", "never",
-                   "--device", self.device, "--jobs", str(self.jobs), "--deadline", str(DEADLINE), "--timeout", str(CASE_TIMEOUT)]  # fmt: skip
-        ended = run(command, self.folder, environment, limit)
-        if ended.code == 0:
-            return None
-        rows = _rows(results.read_text(errors="replace")) if results.is_file() else []
+    def names(self) -> list[str]:
+        command = [self.program, "list", "--json", "--device", self.device, *self.selection]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        found = []
+        for row in _rows(listed):
+            cases = [(one["world_size"], one["case"]) for one in row["cases"] if "skip" not in one]
+            few = [one for one in cases if one[0] <= FEW_RANKS] or [one for one in cases if one[0] == min(cases)[0]]
+            chosen = cases if self.per_scenario is None else spread(few, self.per_scenario)
+            found += [f"{row['scenario']} {case}" for _, case in chosen]
+        return found
+
+    def run(self, names: list[str], environment: dict[str, str], limit: float, patience: int = 1) -> Catch | None:
+        """The first unexpected result."""
+        ended, rows = self._run(names, environment, limit, patience)
         for row in rows:
-            if row.get("kind") == "case" and row["status"] in ("FAIL", "XPASS", "HANG", "CRASH", "INVALID"):
+            if row["status"] in UNEXPECTED:
                 check = (row.get("failure") or {}).get("check")
-                return Catch(self.what, row["scenario"], check if row["status"] == "FAIL" and check else row["status"])
-        if ended.code is None:
-            return Catch(self.what, names[0], "time limit")
-        return Catch(self.what, names[0], f"exit code {ended.code}")
+                name = f"{row['scenario']} {row['case']}"
+                return Catch("scenario", name, check if row["status"] == "FAIL" and check else row["status"])
+        if ended.code in (0, ALL_SKIPPED):
+            return None
+        return Catch("scenario", names[0], "time limit" if ended.code is None else f"exit code {ended.code}")
+
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> str | None:
+        """Why the case cannot judge, or None."""
+        ended, rows = self._run([name], environment, limit, 1)
+        statuses = [row["status"] for row in rows]
+        return None if ended.code == 0 and statuses and statuses[0] in ("PASS", "XFAIL") else ", ".join(statuses) or f"exit code {ended.code}"
+
+    def _run(self, names: list[str], environment: dict[str, str], limit: float, patience: int) -> tuple[Ended, list[dict]]:
+        results, chosen = self.folder / "results.jsonl", self.folder / "chosen.jsonl"
+        results.unlink(missing_ok=True)
+        rows = [ANY_RUN, *({**ANY_CASE, "scenario": name.split(" ", 1)[0], "case": name.split(" ", 1)[1]} for name in names)]
+        chosen.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
+                   "--progress", "never", "--device", self.device, "--jobs", "2",
+                   "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
+        ended = run(command, self.folder, environment, limit)
+        rows = _rows(results.read_text(errors="replace")) if results.is_file() else []
+        return ended, [row for row in rows if row.get("kind") == "case"]
 
 
 class UnitTests:
@@ -118,6 +175,13 @@ class UnitTests:
         self.programs, self.folder = {one.name: one for one in programs}, folder
         folder.mkdir(parents=True, exist_ok=True)
 
+    def in_folder(self, folder: Path) -> "UnitTests":
+        return UnitTests(list(self.programs.values()), folder)
+
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> str | None:
+        catch = self.run([name], environment, limit)
+        return None if catch is None else catch.check
+
     def names(self) -> list[str]:
         found = []
         for name, program in self.programs.items():
@@ -126,11 +190,11 @@ class UnitTests:
             found += [f"{name}:{suite}" for suite in suites if suite.endswith(".")]
         return found
 
-    def run(self, names: list[str], environment: dict[str, str], limit: float) -> Catch | None:
+    def run(self, names: list[str], environment: dict[str, str], limit: float, patience: int = 1) -> Catch | None:
         for program in dict.fromkeys(name.split(":")[0] for name in names):
             own = [name.split(":")[1] + "*" for name in names if name.startswith(program + ":")]
             command = [str(self.programs[program]), f"--gtest_filter={':'.join(own)}", "--gtest_fail_fast", "--gtest_brief=1"]
-            ended = run(command, self.folder, environment, limit)
+            ended = run(command, self.folder, environment, limit, ADDRESSES)
             if ended.code == 0:
                 continue
             failed = [line.split("]", 1)[1].split("(")[0].split(",")[0].strip()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coverage import Coverage
-from execute import LATE, Catch
+from execute import LATE, PATIENCE, Catch
+from order import History, batches
 from tree import Mutant, one_line
 
 KINDS = {
@@ -24,7 +25,7 @@ KINDS = {
 class Outcome:
     mutant: Mutant
     catch: Catch | None
-    num_reaching: int  # scenarios and suites that reach it
+    num_reaching: int  # recorded cases and suites that reach it
     seconds: float
     num_ran: int = 0  # of those, under the mutant
     reason: str = ""  # why it is equivalent
@@ -46,26 +47,40 @@ class Outcome:
         return KINDS.get(self.catch.check, "error")  # another verb: the step failed
 
 
-def run_mutant(mutant: Mutant, stages: list[tuple[object, Coverage]], longest: float) -> Outcome:
-    """Runs what reaches the mutant, the quickest first, until something catches it. `stages`: scenarios, then unit tests."""
+@dataclass
+class Stage:
+    """Tests that judge a mutant one stage after the other: on cpu, on sim, unit tests."""
+
+    tests: object
+    coverage: Coverage
+    longest: float  # seconds of tests that one mutant gets
+
+    def in_folder(self, folder: Path) -> "Stage":
+        return Stage(self.tests.in_folder(folder), self.coverage, self.longest)
+
+
+def run_mutant(mutant: Mutant, stages: list[Stage], history: History) -> Outcome:
+    """Runs what reaches the mutant, the likely and quick first, until something catches it."""
     began = time.monotonic()
     environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
-    reaching = sum(len(coverage.of(mutant.number)) for _, coverage in stages)
-    ran = 0
-    for tests, coverage in stages:
-        spent = 0.0
-        for batch in coverage.batches(mutant.number):
-            expected = sum(coverage.seconds[name] for name in batch)
-            if spent + expected > longest:
-                break
-            spent += expected
+    reaching = ran = 0
+    catch = None
+    for stage in stages:
+        names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
+        reaching += len(names)
+        if catch is not None:
+            continue
+        order = history.ranked(mutant.file, mutant.function, names, seconds)
+        for batch in batches(order, seconds, stage.longest):
             ran += len(batch)
-            catch = tests.run(batch, environment, limit=60 + 5 * expected)
-            if catch is not None and catch.check in LATE and coverage.seconds.get(catch.name, 0) > 1:  # is it the machine?
-                catch = tests.run([catch.name], environment, limit=60 + 5 * coverage.seconds[catch.name])
+            limit = 60 + 5 * sum(seconds[name] for name in batch)
+            catch = stage.tests.run(batch, environment, limit)
+            if catch is not None and catch.check in LATE and seconds.get(catch.name, 0) > 0.5:  # is it the machine?
+                catch = stage.tests.run([catch.name], environment, PATIENCE * limit, PATIENCE)
             if catch is not None:
-                return Outcome(mutant, catch, reaching, time.monotonic() - began, ran)
-    return Outcome(mutant, None, reaching, time.monotonic() - began, ran)
+                history.caught(mutant.file, mutant.function, catch.name)
+                break
+    return Outcome(mutant, catch, reaching, time.monotonic() - began, ran)
 
 
 def diff_of(mutant: Mutant, text: str) -> list[str]:
@@ -148,3 +163,8 @@ def survivors(rows: list[dict]) -> str:
 
 def write_rows(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def add_row(path: Path, row: dict) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(row) + "\n")

@@ -138,7 +138,7 @@ class Finder:
             for child in cursor.get_children():
                 self.statement(child)
             return
-        if self.sets_text(cursor):
+        if self.sets_text(cursor) or self.returns_defect(cursor):
             return
         operator = self.omission_of(cursor)
         if operator:
@@ -177,6 +177,10 @@ class Finder:
     def sets_text(self, cursor) -> bool:
         """An assignment to a text, or an addition to it."""
         return cursor.kind.is_expression() and "basic_string" in cursor.type.get_canonical().spelling
+
+    def returns_defect(self, cursor) -> bool:
+        """The answer of a function that asks whether a seeded defect is armed."""
+        return cursor.kind == Kind.RETURN_STMT and "defect_armed(" in self.text[slice(*span(cursor))]
 
     def unwrapped(self, cursor):
         while cursor.kind == Kind.UNEXPOSED_EXPR:

@@ -31,6 +31,7 @@ SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/
 # The configuration of the preset release, so that a compiler cache has what is not mutated.
 CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
+TEST_INPUTS = re.compile(r"/op_registry[^/]*\.cpp$")  # the operands that unit tests and benchmarks give to the operations
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 
@@ -84,6 +85,7 @@ class Tree:
     def __init__(self, root: Path, folder: Path):
         self.root, self.folder = root, folder
         self.source, self.binary = folder / "source", folder / "source" / "build"
+        self.mutated = self.source  # where the mutated sources stand
         self.dropped: set[str] = set(read_json(folder / "dropped.json", []))
         self.points: dict[str, list[Point]] = {}
         self.mutants: dict[str, list[Mutant]] = {}
@@ -98,7 +100,7 @@ class Tree:
 
     def selected(self, folders: list[str]) -> list[str]:
         def is_source(path: str) -> bool:
-            return path.endswith(".cpp") and not path.endswith(("_test.cpp", "_bench.cpp", "_main.cpp"))
+            return path.endswith(".cpp") and not path.endswith(("_test.cpp", "_bench.cpp", "_main.cpp")) and not TEST_INPUTS.search(path)
 
         return [one for one in self.tracked() if is_source(one) and one.startswith(tuple(f"{f.rstrip('/')}/" for f in folders))]
 
@@ -131,8 +133,11 @@ class Tree:
 
     # ---- points
 
+    def compile_commands(self) -> Path:
+        return self.binary / "compile_commands.json"
+
     def find(self, files: list[str], jobs: int) -> None:
-        commands = {c["file"]: c["command"] for c in json.loads((self.binary / "compile_commands.json").read_text())}
+        commands = {c["file"]: c["command"] for c in json.loads(self.compile_commands().read_text())}
         rules = "".join(Path(m.__file__).read_text() for m in (points_module,))
         path = self.folder / "points.json"
         cache, wanted = read_json(path, {}), []
@@ -159,7 +164,7 @@ class Tree:
         free = max((one["first"] + one["size"] for one in blocks.values()), default=1)
         for file, found in self.points.items():
             count = sum(len(point.alternatives) for point in found)
-            if blocks.get(file, {}).get("size", 0) < count:
+            if blocks.get(file, {"size": -1})["size"] < count:
                 size = -(-max(count, 1) // BLOCK) * BLOCK
                 blocks[file] = {"first": free, "size": size}
                 free += size
@@ -187,7 +192,7 @@ class Tree:
             used = [next(own) for _ in point.alternatives]
             numbers.append([None if mutant.key in self.dropped else mutant.number for mutant in used])
         rewritten = rewrite(text, self.points[file], numbers)
-        write_if_changed(self.source / file, rewritten.text.encode("latin-1"))
+        write_if_changed(self.mutated / file, rewritten.text.encode("latin-1"))
         return rewritten
 
     # ---- compiling
@@ -204,19 +209,23 @@ class Tree:
         self.find(mutated, jobs)
         self.number()
         written = {file: self.write(file) for file in self.points}
+        self.compile_until_it_succeeds(written, targets, jobs, say)
+        chosen = set(files)
+        return [one for file in sorted(chosen & set(self.mutants)) for one in self.mutants[file] if one.key not in self.dropped]
+
+    def compile_until_it_succeeds(self, written: dict[str, Rewritten], targets: list[str], jobs: int, say=print) -> None:
+        """Compiles without the mutants that do not compile."""
         while True:
             errors = self._compile(targets, jobs)
             if errors is None:
                 break
             dropped = self._drop(errors, written)
             if not dropped:
-                sys.exit(f"mutants: the build failed for another reason than a mutant; see {self.folder / 'ninja.log'}")
+                sys.exit(f"mutants: the build failed for another reason than a mutant; see the log in {self.folder}")
             say(f"{sum(dropped.values())} mutants do not compile; building {len(dropped)} sources again")
             (self.folder / "dropped.json").write_text(json.dumps(sorted(self.dropped)))
             for file in dropped:
                 written[file] = self.write(file)
-        chosen = set(files)
-        return [one for file in sorted(chosen & set(self.mutants)) for one in self.mutants[file] if one.key not in self.dropped]
 
     def _compile(self, targets: list[str], jobs: int) -> list[tuple[str, int, int]] | None:
         """The places of the errors in mutated sources; nothing when the build succeeded."""
