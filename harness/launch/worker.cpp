@@ -26,7 +26,9 @@
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/device/fault.hpp"
+#include "engine/core/schedule.hpp"
 #include "engine/kernels/backend.hpp"
+#include "harness/launch/run_schedule.hpp"
 #include "harness/verdict/serialize.hpp"
 
 namespace lockstep::launch {
@@ -256,11 +258,13 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
       run_rank(rank, options, world, function, outlet);
     }
   } else {
+    RankActors actors(ranks, options.schedule.get());
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     for (int rank : ranks) {
       try {
         threads.emplace_back([&, rank] {
+          const RankActors::Turn turn(actors, rank);
           char name[16];
           std::snprintf(name, sizeof name, "rank %d", rank);
           ::pthread_setname_np(::pthread_self(), name);
@@ -269,9 +273,11 @@ void run_ranks(const std::vector<int>& ranks, const LaunchOptions& options, devi
           run_rank(rank, options, world, function, outlet);
         });
       } catch (const std::system_error& error) {
+        actors.retire(rank);
         send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
       }
     }
+    actors.start();
     for (std::thread& thread : threads) thread.join();
   }
   std::fflush(nullptr);
