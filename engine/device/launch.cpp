@@ -72,9 +72,10 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
     auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
-    body = [guard, inner = std::move(body)](const Pointers& p) {
+    body = [guard, inner = std::move(body), is_beside = !stream.runs_inline()](const Pointers& p) {
       guard->before(p);
       inner(p);
+      if (is_beside) schedule::point();  // launches of other streams may run meanwhile
       guard->after(p);
     };
   }
