@@ -12,7 +12,7 @@ namespace {
 
 bool is_same_failure(const verdict::CaseResult& a, const verdict::CaseResult& b) {
   if (a.status != b.status || a.failure.has_value() != b.failure.has_value()) return false;
-  return !a.failure || (a.failure->check == b.failure->check && a.failure->line == b.failure->line);
+  return !a.failure || a.failure->check == b.failure->check;
 }
 
 }  // namespace
@@ -36,6 +36,7 @@ bool CaseSchedules::search(verdict::CaseResult row) {
   search_.ran(record);
   if (verdict::is_unexpected(row_.status)) {
     found_by_ = search_.text();
+    seconds_to_failure_ = seconds_;
     const std::vector<schedule::Switch> switches =
         record.num_kept == record.num_decisions ? record.switches() : std::vector<schedule::Switch>();
     num_found_ = switches.size();
@@ -56,6 +57,7 @@ bool CaseSchedules::shrink(verdict::CaseResult row) {
 }
 
 bool CaseSchedules::start_candidate() {
+  if (seconds_ - seconds_to_failure_ > options_.seconds_to_shrink) return false;
   const std::optional<std::vector<schedule::Switch>> candidate = shrinker_->candidate();
   if (!candidate) return false;
   current_->spec = {};

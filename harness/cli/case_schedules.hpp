@@ -19,7 +19,8 @@ struct ScheduleOptions {
   launch::ScheduleRequest request{};
   std::int64_t count = 1;       // schedules per case, of random and pct
   std::string folder{};         // for the files of schedules that fail
-  int max_runs_to_shrink = 400;
+  int max_runs_to_shrink = 1000;
+  double seconds_to_shrink = 60.0;
   bool is_on() const { return request.kind != launch::ScheduleRequest::Kind::none; }
 };
 
@@ -48,7 +49,7 @@ class CaseSchedules {
   launch::ScheduleSearch search_;
   std::shared_ptr<launch::RunSchedule> current_;
   verdict::CaseResult row_;
-  double seconds_ = 0.0;
+  double seconds_ = 0.0, seconds_to_failure_ = 0.0;
   std::uint64_t most_decisions_ = 0;
   std::string found_by_;
   std::size_t num_found_ = 0;  // switches of the schedule that failed first
