@@ -13,6 +13,7 @@
 #   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
 #   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
+#   schedules   leaves out each wait and finds it by schedules; runs three folders under 10 schedules per case                10
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
@@ -21,12 +22,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels fuzz tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels fuzz schedules tidy benchmarks asan tsan kokkos4)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp cuda-kernels fuzz tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels fuzz schedules tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
     --only)
       shift
@@ -37,7 +38,7 @@ while (($#)); do
       stages+=("$1")
       ;;
     -h | --help)
-      sed -n '2,20s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
@@ -115,6 +116,7 @@ for name in "${stages[@]}"; do
     openmp) stage openmp kernels_tests_of_openmp ;;
     cuda-kernels) stage cuda-kernels cuda_kernels ;;
     fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
+    schedules) stage schedules "$root/ci/schedules.sh" ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
     kokkos4) stage kokkos4 tests_of_kokkos4 ;;

@@ -152,7 +152,8 @@ Actor* Scheduler::pick_looking() {
 Actor& Scheduler::stuck(Actor& first) {
   stuck_text_ = "no actor of the schedule can run:";
   for (const Actor* each : in_order_)
-    if (each->state_ == Actor::State::waiting) stuck_text_ += str(" ", to_text(each->name_), " waits for ", each->what_, ";");
+    if (each->state_ == Actor::State::waiting)
+      stuck_text_ += str(" ", to_text(each->name_), " waits for ", each->what_, ";");
   first.is_stuck_ = true;
   return first;
 }

@@ -16,8 +16,8 @@
 // switch is a decision that differs from the fallback: the current actor goes on if it can, otherwise the next one in
 // order of rank and name runs. A list of switches is a schedule. The record of a run names all its decisions.
 //
-// Waits of which no condition holds are a deadlock. The scheduler then lets the waiting actors look in turn (`stalled`),
-// so that the search of comm/wait_graph.hpp names the cycle, and deadlines end what it cannot name.
+// Waits of which no condition holds are a deadlock. The scheduler then lets the waiting actors look in turn
+// (`stalled`), so that the search of comm/wait_graph.hpp names the cycle, and deadlines end what it cannot name.
 //
 //   if (schedule::Actor* me = schedule::self()) [[unlikely]]   // null without a schedule: one thread-local load
 //     me->wait("an event", [&] { return completed >= number; });
@@ -40,8 +40,8 @@ namespace lockstep::schedule {
 
 class Scheduler;
 
-// What a run has decided, in memory that the launcher shares with the process of the ranks, so that it survives a crash.
-// Decisions after the first `max_kept` are counted and not kept.
+// What a run has decided, in memory that the launcher shares with the process of the ranks, so that it survives a
+// crash. Decisions after the first `max_kept` are counted and not kept.
 struct Record {
   static constexpr std::size_t max_actors = 128;
   static constexpr std::size_t max_kept = std::size_t{1} << 17;
@@ -96,8 +96,8 @@ class Actor {
   bool wait_or_stall(const char* what, const F& condition) {
     return wait(what, Condition(condition), true);
   }
-  void begin();  // first call of its thread: returns when the scheduler picks it
-  void end();    // last call of its thread; another actor runs
+  void begin();                             // first call of its thread: returns when the scheduler picks it
+  void end();                               // last call of its thread; another actor runs
   void retire() { state_ = State::ended; }  // of the creator, which has the baton: its thread could not be started
   bool has_ended() const { return state_ == State::ended; }
 
@@ -114,8 +114,8 @@ class Actor {
   State state_ = State::able;
   const char* what_ = "";
   Condition condition_;
-  bool looks_ = false;    // when nothing can run
-  bool stalled_ = false;  // woken to look
+  bool looks_ = false;     // when nothing can run
+  bool stalled_ = false;   // woken to look
   bool is_stuck_ = false;  // woken to throw
   std::uint32_t steps_ = 0;
   std::binary_semaphore baton_{0};

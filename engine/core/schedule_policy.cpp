@@ -61,7 +61,8 @@ class Pct final : public Policy {
   // An actor's first priority follows from its name, and not from when it is created.
   std::uint64_t priority(const ActorName& name) {
     const auto [at, is_new] = priorities_.try_emplace(name, 0);
-    if (is_new) at->second = Draws(fnv1a(to_text(name)) ^ (seed_ * 0x9e3779b97f4a7c15u)).next() | (std::uint64_t{1} << 63);
+    if (is_new)
+      at->second = Draws(fnv1a(to_text(name)) ^ (seed_ * 0x9e3779b97f4a7c15u)).next() | (std::uint64_t{1} << 63);
     return at->second;
   }
 
@@ -97,9 +98,7 @@ std::string to_text(const ActorName& name) {
   return str("rank ", name.rank, name.thread.empty() ? "" : " ", name.thread);
 }
 
-std::string to_text(const Switch& change) {
-  return str(change.actor, " #", change.own_step, arrow, change.next);
-}
+std::string to_text(const Switch& change) { return str(change.actor, " #", change.own_step, arrow, change.next); }
 
 Switch switch_from_text(const std::string& text) {
   const std::size_t hash = text.rfind(" #"), to = text.find(arrow);

@@ -1,10 +1,11 @@
 // Policies of a schedule (schedule.hpp): pure functions of the decisions so far, without threads.
 //
 //   random:SEED        each decision draws one of the actors that can run
-//   pct:DEPTH,SEED     each actor has a random priority and the highest that can run does; at DEPTH - 1 random steps the
+//   pct:DEPTH,SEED     each actor has a random priority and the highest that can run does; at DEPTH - 1 random steps
+//   the
 //                      current actor falls below all others (Burckhardt et al., "A randomized scheduler with
-//                      probabilistic guarantees of finding bugs", ASPLOS 2010: a bug that DEPTH ordering constraints show
-//                      is found with probability 1 / (actors * steps^(DEPTH - 1)) per schedule)
+//                      probabilistic guarantees of finding bugs", ASPLOS 2010: a bug that DEPTH ordering constraints
+//                      show is found with probability 1 / (actors * steps^(DEPTH - 1)) per schedule)
 //   switches           the fallback, except at the listed steps
 #pragma once
 
@@ -27,8 +28,8 @@ struct ActorName {
 };
 std::string to_text(const ActorName& name);  // "rank 1 sim/all_gather"
 
-// At its step `own_step` (from 1), `actor` hands over to `next`. A step counts the decision points of one actor, so that
-// it means the same when switches of other actors are left out.
+// At its step `own_step` (from 1), `actor` hands over to `next`. A step counts the decision points of one actor, so
+// that it means the same when switches of other actors are left out.
 struct Switch {
   std::string actor;
   std::uint32_t own_step = 0;

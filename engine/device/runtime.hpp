@@ -116,7 +116,7 @@ class Runtime {
   };
   std::vector<PinnedPages> pinned_;
   bool poison_ = false;
-  bool poisons_freed_ = false;  // under a schedule: a block that is freed gets NaN, in stream order
+  bool poisons_freed_ = false;      // under a schedule: a block that is freed gets NaN, in stream order
   std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: the destructor ends the workers first
   std::uint64_t next_id_ = 1;
   MemoryLimit limit_;

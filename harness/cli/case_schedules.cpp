@@ -68,7 +68,8 @@ bool CaseSchedules::start_candidate() {
 std::string CaseSchedules::text() const {
   if (!shrinker_) {
     const std::string all = search_.has_run_all() ? ", all that there are" : "";
-    return str(report::plural(search_.num_run(), "schedule"), " passed", all, ", up to ", most_decisions_, " decisions");
+    return str(report::plural(search_.num_run(), "schedule"), " passed", all, ", up to ", most_decisions_,
+               " decisions");
   }
   const std::size_t count = shrinker_->switches().size();
   std::string text = str("schedule ", found_by_, " (number ", search_.num_run(), ", ",

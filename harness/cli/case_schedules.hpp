@@ -17,8 +17,8 @@ namespace lockstep::cli {
 
 struct ScheduleOptions {
   launch::ScheduleRequest request{};
-  std::int64_t count = 1;       // schedules per case, of random and pct
-  std::string folder{};         // for the files of schedules that fail
+  std::int64_t count = 1;  // schedules per case, of random and pct
+  std::string folder{};    // for the files of schedules that fail
   int max_runs_to_shrink = 1000;
   double seconds_to_shrink = 60.0;
   bool is_on() const { return request.kind != launch::ScheduleRequest::Kind::none; }

@@ -184,7 +184,7 @@ class Runner {
     if (options_.hosts != nullptr && options_.hosts->any_lost() && !is_interrupted())
       stop_for(ResourceError(options_.hosts->why_lost()));
     if (one.schedules && machine_error.empty() && !interrupted()) {
-      if (one.schedules->goes_on(one.row)) {
+      if (one.schedules->goes_on(one.row) && (stop_reason_.empty() || one.schedules->has_failed())) {
         one.row = blank_row(*one.test_case, options_);
         return start_run(finished.ticket, one);
       }
@@ -213,7 +213,8 @@ class Runner {
     file.scenario = of.call.empty() ? of.name : of.call;
     file.case_id = one.row.case_id;
     file.set = one.test_case->set;
-    if (armed_defect() != Defect::none) file.defect = std::string(defect_table()[static_cast<int>(armed_defect()) - 1].name);
+    if (armed_defect() != Defect::none)
+      file.defect = std::string(defect_table()[static_cast<int>(armed_defect()) - 1].name);
     file.order_check = options_.order_check;
     file.found_by = one.schedules->found_by();
     if (one.row.failure) file.check = str(one.row.failure->check, ": ", one.row.failure->message);

@@ -10,8 +10,8 @@
 namespace lockstep::cli {
 
 struct ScheduleFile {
-  std::string scenario;  // name, or path of a user's own file
-  std::string case_id;   // "world_size=2,launch=thread,device=sim"
+  std::string scenario;            // name, or path of a user's own file
+  std::string case_id;             // "world_size=2,launch=thread,device=sim"
   std::vector<std::string> set{};  // of --set
   std::string defect{};
   bool order_check = true;
@@ -24,6 +24,6 @@ std::string to_text(const ScheduleFile& file);
 ScheduleFile schedule_file_from_text(const std::string& text, const std::string& path);  // throws Error with the line
 // Writes it as FOLDER/schedule-N and returns that path. Throws ResourceError.
 std::string write_schedule(const std::string& folder, int number, const ScheduleFile& file);
-ScheduleFile read_schedule_file(const std::string& path);                                // throws Error
+ScheduleFile read_schedule_file(const std::string& path);  // throws Error
 
 }  // namespace lockstep::cli

@@ -30,12 +30,12 @@ ScheduleRequest request_from_text(const std::string& text);
 // The schedules of one case.
 //   random, pct   `count` schedules, with the seeds SEED, SEED + 1, ... Before those of pct, one without switches gives
 //                 the number of steps from which change points are drawn.
-//   exhaustive    all schedules, those with fewer switches first, and of these the ones with earlier switches; at most N
-//   replay        one
+//   exhaustive    all schedules, those with fewer switches first, and of these the ones with earlier switches; at most
+//   N replay        one
 class ScheduleSearch {
  public:
   ScheduleSearch(ScheduleRequest request, std::int64_t count);
-  std::optional<ScheduleSpec> next();  // nothing: it has ended
+  std::optional<ScheduleSpec> next();        // nothing: it has ended
   void ran(const schedule::Record& record);  // after each next()
   std::string text() const;                  // of the last schedule: "random:9", "pct:3,9", "no switches"
   std::int64_t num_run() const { return num_run_; }

@@ -7,9 +7,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/device/stream.hpp"
-#include "engine/comm/process_group.hpp"
 #include "harness/launch/launcher.hpp"
 #include "harness/launch/test_support.hpp"
 
