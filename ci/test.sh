@@ -14,6 +14,7 @@
 #   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
 #   mutants     100 mutants in 24 sources, drawn by a seed that it prints: as many as its bars must be caught                 10
+#   schedules   leaves out each wait and finds it by schedules; runs three folders under 10 schedules per case                10
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
@@ -22,12 +23,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels fuzz mutants tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels fuzz mutants schedules tidy benchmarks asan tsan kokkos4)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp cuda-kernels fuzz mutants tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels fuzz mutants schedules tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
     --only)
       shift
@@ -122,6 +123,7 @@ for name in "${stages[@]}"; do
     cuda-kernels) stage cuda-kernels cuda_kernels ;;
     fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
     mutants) stage mutants sample_of_mutants ;;
+    schedules) stage schedules "$root/ci/schedules.sh" ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
     kokkos4) stage kokkos4 tests_of_kokkos4 ;;

@@ -9,6 +9,7 @@
 #include "engine/comm/messages.hpp"
 #include "engine/comm/protocol.hpp"
 #include "engine/comm/slot.hpp"
+#include "engine/core/schedule.hpp"
 
 namespace lockstep::comm {
 
@@ -64,6 +65,10 @@ void wait_for_texts(const IssuedCollective& issued) {
     const std::int64_t waited = now_ns() - start;
     if (!(soon && waited < max_text_wait_ns) && !(deferred && waited < max_deferred_ns)) break;
     publish_deferred_texts(*issued.rank);
+    if (schedule::Actor* me = schedule::self()) [[unlikely]] {
+      me->poll();
+      continue;
+    }
     const timespec pause{0, 200'000};
     nanosleep(&pause, nullptr);
   }

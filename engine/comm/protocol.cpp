@@ -11,6 +11,7 @@
 #include "engine/comm/transport.hpp"
 #include "engine/comm/wait_graph.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/schedule.hpp"
 
 namespace lockstep::comm {
 
@@ -127,11 +128,13 @@ void run_once(IssuedCollective& issued) {
     wait_until(issued, WaitReason::slot);
   }
   note_state(issued, CollectiveState::waiting);
+  schedule::point();
   wait_until(issued, WaitReason::arrivals);
   Stage stage = slot.stage.load(std::memory_order_acquire);
   if (stage == Stage::mismatch) fail_mismatch(issued);
   if (stage == Stage::open) {
     note_state(issued, CollectiveState::running);
+    schedule::point();
     transport_of(slot.transport).move(issued);
   } else if (issued.exchange_output != nullptr) {
     (*issued.exchange_output)[0] = *issued.exchange_input;  // a group of one rank: nothing was staged
@@ -144,8 +147,28 @@ void run_once(IssuedCollective& issued) {
 
 }  // namespace
 
+namespace {
+
+// The wait of an actor. Every change that may end it counts up the event count of the slot.
+void wait_under_schedule(schedule::Actor& me, IssuedCollective& issued, WaitReason reason, std::uint64_t target) {
+  const std::int64_t start = now_ns();
+  const LongWait wait(issued, reason, target);
+  const std::atomic<std::uint32_t>& epoch = issued.slot().changes.epoch;
+  for (bool stalled = false;;) {
+    const std::uint32_t seen = epoch.load();
+    if (is_ready(issued, reason, target)) return;
+    check_for_failure(issued, reason, target, start);
+    if (stalled) search_for_deadlock(*issued.rank);
+    stalled = !me.wait_or_stall("peers", [&] { return epoch.load() != seen || is_ready(issued, reason, target); });
+  }
+}
+
+}  // namespace
+
 void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t target) {
   if (is_ready(issued, reason, target)) return;
+  if (schedule::Actor* me = schedule::self()) [[unlikely]]
+    return wait_under_schedule(*me, issued, reason, target);
   const WorldControl& world = *issued.rank->world;
   EventCount& changes = issued.slot().changes;
   const bool fits = world.num_waiters.load(std::memory_order_relaxed) <= world.num_cores;

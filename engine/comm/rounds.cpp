@@ -6,6 +6,7 @@
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/wait_graph.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/schedule.hpp"
 
 namespace lockstep::comm {
 
@@ -22,6 +23,11 @@ void poll(RankState& state, const std::string& operation, Ready&& ready) {
     if (now_ns() - start > state.deadline_ns.load())
       throw CollectiveError(str(operation, ": some rank did not end its backward within ",
                                 static_cast<double>(state.deadline_ns.load()) * 1e-9, " s"));
+    if (schedule::Actor* me = schedule::self()) [[unlikely]] {
+      if (!me->wait_or_stall("the end of a round", [&] { return ready() || state.world->abort.is_set(); }))
+        search_for_deadlock(state);
+      continue;
+    }
     check_for_deadlock(state, now_ns() - start);
     const timespec pause{0, pause_ns};
     nanosleep(&pause, nullptr);

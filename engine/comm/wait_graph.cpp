@@ -319,6 +319,13 @@ bool is_confirmed(RankState& rank, const WaitGraph& graph, std::int64_t now) {
   return now - rank.suspected_since_ns >= between_hosts_confirmation_ns;
 }
 
+void search(RankState& rank, std::int64_t now) {
+  const DeadlockSearch turn(*rank.world, rank.rank);
+  if (!turn.is_mine()) return;
+  WaitGraph graph(*rank.world);
+  if (graph.finds(rank.rank) && is_confirmed(rank, graph, now)) graph.poison(*rank.plane, graph.text());
+}
+
 }  // namespace
 
 LongWait::LongWait(RankState& rank) : rank_(rank) { rank_.control().waits.fetch_add(1); }
@@ -379,10 +386,11 @@ void check_for_deadlock(RankState& rank, std::int64_t waited_ns) {
   const std::int64_t now = now_ns();
   if (now < rank.next_deadlock_check_ns.load(std::memory_order_relaxed)) return;
   rank.next_deadlock_check_ns.store(now + between_searches_ns, std::memory_order_relaxed);
-  const DeadlockSearch search(*rank.world, rank.rank);
-  if (!search.is_mine()) return;
-  WaitGraph graph(*rank.world);
-  if (graph.finds(rank.rank) && is_confirmed(rank, graph, now)) graph.poison(*rank.plane, graph.text());
+  search(rank, now);
+}
+
+void search_for_deadlock(RankState& rank) {
+  if (publish_blocked(rank)) search(rank, now_ns());
 }
 
 }  // namespace lockstep::comm

@@ -39,6 +39,8 @@ class LongWait {
 // Called repeatedly by a thread in a LongWait that has lasted `waited_ns`. Searches once the wait has lasted 40 ms. A
 // found deadlock poisons the groups, which ends their waits.
 void check_for_deadlock(RankState& rank, std::int64_t waited_ns);
+// Searches at once, however short the wait: under a schedule in which no thread can run.
+void search_for_deadlock(RankState& rank);
 // The text is that of a deadlock in which this rank waits. On another host it may arrive as the reason why a peer
 // ended, before it arrives as the poison of the group.
 bool names_deadlock_of(const std::string& text, int rank);

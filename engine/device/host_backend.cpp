@@ -6,6 +6,7 @@
 #include "engine/device/inline_queue.hpp"
 #include "engine/device/private_arena.hpp"
 #include "engine/device/protection.hpp"
+#include "engine/device/scheduled_queue.hpp"
 #include "engine/device/worker_queue.hpp"
 
 namespace lockstep::device {
@@ -44,7 +45,7 @@ class CpuBackend final : public HostBackend {
 // Host code can touch its memory in launches only (protection.hpp), here as on a device.
 class SimBackend final : public HostBackend {
  public:
-  explicit SimBackend(const RankContext& context) : HostBackend(Kind::sim, context) {
+  explicit SimBackend(const RankContext& context) : HostBackend(Kind::sim, context), rank_(context.rank()) {
     const auto* world = static_cast<const HostWorld*>(context.shared());
     protect(arena().area());
     for (int rank = 0; world != nullptr && rank < world->world_size(); ++rank) protect(world->arena(Kind::sim, rank));
@@ -58,8 +59,12 @@ class SimBackend final : public HostBackend {
     HostBackend::write(to, from, bytes);
   }
   std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) override {
+    if (schedule::self() != nullptr) return std::make_shared<ScheduledQueue>(name, rank_, activity);
     return std::make_shared<WorkerQueue>(name, activity);
   }
+
+ private:
+  int rank_;
 };
 
 }  // namespace

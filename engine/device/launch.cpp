@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/core/schedule.hpp"
 #include "engine/device/poison_guard.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/tracer.hpp"
@@ -71,9 +72,10 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
   StreamState& state = *stream.state_;
   if (state.runtime->poison()) {
     auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
-    body = [guard, inner = std::move(body)](const Pointers& p) {
+    body = [guard, inner = std::move(body), is_beside = !stream.runs_inline()](const Pointers& p) {
       guard->before(p);
       inner(p);
+      if (is_beside) schedule::point();  // launches of other streams may run meanwhile
       guard->after(p);
     };
   }
@@ -172,6 +174,7 @@ void delay(Stream& stream, double milliseconds) {
   LaunchDetail::enqueue(
       stream, "delay", {}, LaunchDetail::prepare(stream, "delay", {}, false),
       [milliseconds](const Pointers&) {
+        if (schedule::self() != nullptr) return;  // the schedule decides how late the stream is
         std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
       },
       true);

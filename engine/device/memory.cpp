@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <cstring>
+#include <exception>
 #include <utility>
 
 #include "engine/core/error.hpp"
@@ -98,10 +100,29 @@ void Runtime::collect_released() {
   for (Memory* memory : released) release(memory);
 }
 
+// The stream that allocated a block may use its bytes for the next one after the launches that it has so far.
+void Runtime::poison_freed(Memory& memory) {
+  Stream& stream = *memory.allocation_stream_;
+  if (stream.runs_inline()) {  // what has been issued has run, apart from second halves
+    if (memory.pinned() && !stream.queue_->has_deferred()) std::memset(memory.data_, 0xff, memory.bytes_);
+    return;
+  }
+  Pointers pointers(stream.execution());
+  pointers.push_back(memory.data_);
+  try {
+    stream.queue_->issue([bytes = memory.bytes_](const Pointers& p) { std::memset(p.at(0), 0xff, bytes); },
+                         std::move(pointers), false);
+  } catch (const std::exception&) {
+    // The stream has failed already; nothing runs on it any more.
+  }
+}
+
 void Runtime::release(Memory* memory) {
   if (memory->block_ != nullptr) {
     if (order_.on() && memory->shadow_)
       order_.freed(memory->allocation_stream_->state_->clock, *memory->shadow_, *memory);
+    if (poisons_freed_) [[unlikely]]
+      poison_freed(*memory);
     memory->pool_->release(memory->block_);
     memory->block_ = nullptr;
     memory->data_ = nullptr;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/core/error.hpp"
+#include "engine/core/schedule.hpp"
 
 namespace lockstep::device {
 
@@ -63,6 +64,9 @@ void PoisonGuard::after(const Pointers& pointers) const {
       is_unchanged = is_unchanged && std::memcmp(range.copy.data() + begin, now.data(), bytes) == 0;
     });
     if (is_unchanged) continue;
+    if (schedule::self() != nullptr)
+      throw Error(str("while launch `", name_, "` on ", stream_, " read ", range.text, ", another launch wrote them"),
+                  "let one of them wait for the other");
     throw Error(str("launch `", name_, "` on ", stream_, " changed ", range.text, ", which it declares as read-only"),
                 "declare the access as write or update");
   }

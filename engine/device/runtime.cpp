@@ -3,12 +3,16 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/core/schedule.hpp"
 
 namespace lockstep::device {
 
-Runtime::Runtime(RankContext& context) : context_(&context), activity_(context.service<Activity>()), order_(context) {}
+Runtime::Runtime(RankContext& context) : context_(&context), activity_(context.service<Activity>()), order_(context) {
+  poison_ = poisons_freed_ = schedule::self() != nullptr;
+}
 
 Runtime::~Runtime() {
+  poisons_freed_ = false;
   // Queued items are abandoned. All workers are stopped before any is joined, because they wait for each other.
   const auto for_each_stream = [this](auto&& f) {
     for (auto& device : devices_) {

@@ -93,6 +93,7 @@ class Runtime {
   DeviceState& state_of(Device device);
   Backend& backend_of(Kind kind);
   void release(Memory* memory);
+  static void poison_freed(Memory& memory);
   void collect_released();
   Memory* new_memory();
   Pool& pinned_pool(StreamState& state, Kind user);
@@ -115,6 +116,7 @@ class Runtime {
   };
   std::vector<PinnedPages> pinned_;
   bool poison_ = false;
+  bool poisons_freed_ = false;      // under a schedule: a block that is freed gets NaN, in stream order
   std::shared_ptr<Tracer> tracer_;  // outlives the launches that write into it: the destructor ends the workers first
   std::uint64_t next_id_ = 1;
   MemoryLimit limit_;

@@ -4,10 +4,20 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/state/agree.hpp"
 
 namespace lockstep::state {
+
+namespace {
+
+schedule::Actor* actor_of_thread() {
+  schedule::Actor* const me = schedule::self();
+  return me == nullptr ? nullptr : &me->scheduler().add(RankContext::current().rank(), "save");
+}
+
+}  // namespace
 
 PendingSave::PendingSave(std::string operation, std::function<void()> write, std::function<void(PendingSave&)> publish,
                          std::function<void()> discard)
@@ -15,6 +25,7 @@ PendingSave::PendingSave(std::string operation, std::function<void()> write, std
       write_(std::move(write)),
       discard_(std::move(discard)),
       publish_(std::move(publish)),
+      actor_(actor_of_thread()),
       thread_(started()) {}
 
 std::thread PendingSave::started() {
@@ -33,6 +44,12 @@ PendingSave::~PendingSave() {
 }
 
 void PendingSave::run() {
+  if (actor_ != nullptr) actor_->begin();
+  write_and_publish();
+  if (actor_ != nullptr) actor_->end();
+}
+
+void PendingSave::write_and_publish() {
   std::exception_ptr problem;
   try {
     write_();
@@ -60,6 +77,7 @@ bool PendingSave::is_cancelled() {
 }
 
 void PendingSave::pause() {
+  if (schedule::Actor* me = schedule::self()) return me->poll();
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(1), [this] { return is_cancelled_; });
 }
@@ -70,6 +88,12 @@ void PendingSave::cancel_and_join() {
     is_cancelled_ = true;
   }
   changed_.notify_all();
+  join();
+}
+
+void PendingSave::join() {
+  if (schedule::Actor* me = schedule::self(); me != nullptr && thread_.joinable())
+    me->wait("the thread of a save", [this] { return actor_->has_ended(); });
   if (thread_.joinable()) thread_.join();
 }
 
@@ -78,6 +102,7 @@ void PendingSave::wait() {
   if (stage_ == Stage::failed) throw Error(failure_, remedy_);
   try {
     agree(operation_, [this]() -> std::string {
+      if (schedule::Actor* me = schedule::self()) me->wait("a save", [this] { return is_written_; });
       std::unique_lock lock(mutex_);
       changed_.wait(lock, [this] { return is_written_; });
       if (write_problem_) std::rethrow_exception(write_problem_);
@@ -85,7 +110,7 @@ void PendingSave::wait() {
     });
     // All ranks have written, so that the thread of rank 0 ends by itself.
     agree(operation_, [this]() -> std::string {
-      thread_.join();
+      join();
       if (publish_problem_) std::rethrow_exception(publish_problem_);
       return "";
     });

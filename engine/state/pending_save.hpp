@@ -8,6 +8,8 @@
 #include <string>
 #include <thread>
 
+#include "engine/core/schedule.hpp"
+
 namespace lockstep::state {
 
 class PendingSave {
@@ -33,6 +35,8 @@ class PendingSave {
   std::thread started();
   enum class Stage { running, complete, failed };
   void run();
+  void write_and_publish();
+  void join();
   void cancel_and_join();
 
   const std::string operation_;
@@ -46,6 +50,7 @@ class PendingSave {
   bool is_written_ = false;  // the write has ended
   bool is_cancelled_ = false;
   std::exception_ptr write_problem_, publish_problem_;
+  schedule::Actor* const actor_;  // the thread as an actor; null without a schedule
   std::thread thread_;
 };
 

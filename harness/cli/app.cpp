@@ -225,6 +225,16 @@ void define_run(CLI::App& app, Choices& choices) {
                  "how processes that mpirun, srun or torchrun started find each other; none: this process runs alone")
       ->check(CLI::IsMember({"mpi", "tcp", "none"}))
       ->envname("LOCKSTEP_LINK");
+  run.add_option(
+         "--schedule", settings.schedule,
+         "decide who runs next (ranks as threads, streams of sim): random:SEED, pct:DEPTH,SEED, exhaustive:N, or "
+         "replay:FILE, which repeats one that failed")
+      ->type_name("POLICY");
+  run.add_option("--schedules", settings.schedules, "schedules per case, of random and pct")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
+  run.add_option("--schedule-files", settings.schedule_files,
+                 "write the schedules that fail into this folder (lockstep-schedules)")
+      ->type_name("FOLDER");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));

@@ -8,8 +8,10 @@
 #include <utility>
 
 #include "engine/comm/recorder.hpp"
+#include "engine/core/defects.hpp"
 #include "engine/core/resources.hpp"
 #include "harness/cli/interrupts.hpp"
+#include "harness/cli/schedule_file.hpp"
 #include "harness/cli/stage_launch.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/launcher.hpp"
@@ -45,6 +47,8 @@ struct Running {
   const scenario::Case* test_case = nullptr;
   run::CaseSpec spec;
   std::unique_ptr<launch::CaseFolder> folder;
+  std::unique_ptr<CaseSchedules> schedules;  // null: the machine decides who runs
+  int num_runs = 0;
   verdict::CaseResult row;
   std::vector<verdict::StageOutcomes> stages;
   std::vector<comm::RankHistory> stories;
@@ -55,7 +59,8 @@ void start_stage(launch::Pool& pool, int ticket, Running& running, const RunCase
                  run::PlanBoards& plans) {
   const std::size_t stage = running.next_stage++;
   if (options.hosts != nullptr) command_stage(*options.hosts, {ticket, stage, running.folder->path()});
-  start_stage(pool, ticket, running.spec, stage, options, plans);
+  start_stage(pool, ticket, running.spec, stage, options, plans,
+              running.schedules ? running.schedules->current() : std::shared_ptr<launch::RunSchedule>());
 }
 
 bool all_well(const std::vector<verdict::RankOutcome>& ranks) {
@@ -130,16 +135,26 @@ class Runner {
     one.test_case = &test_case;
     one.row = std::move(row);
     try {
-      one.folder = std::make_unique<launch::CaseFolder>(*folder_, str("case-", ticket + 1));
+      if (options_.schedule.is_on()) one.schedules = std::make_unique<CaseSchedules>(options_.schedule);
+      start_run(ticket, one);
     } catch (const ResourceError& error) {
       stop_for(error);
       one.row.status = verdict::Status::MISSING;
       one.row.reason = stop_reason_;
       return finish_ticket(ticket);
     }
-    one.spec = spec_of(library_, test_case, ticket, one.folder->path(), options_);
-    start_stage(pool_, ticket, one, options_, plans_);
     while (pool_.full()) collect_one();
+  }
+
+  // Starts the case, or starts it again under its next schedule.
+  void start_run(int ticket, Running& one) {
+    const std::string again = one.num_runs++ > 0 ? str("-", one.num_runs) : std::string();
+    one.folder = nullptr;
+    one.folder = std::make_unique<launch::CaseFolder>(*folder_, str("case-", ticket + 1, again));
+    one.spec = spec_of(library_, *one.test_case, ticket, one.folder->path(), options_);
+    one.stages.clear();
+    one.next_stage = 0;
+    start_stage(pool_, ticket, one, options_, plans_);
   }
 
   void collect_one() {
@@ -168,9 +183,43 @@ class Runner {
     // A host without ranks in this case may be lost too.
     if (options_.hosts != nullptr && options_.hosts->any_lost() && !is_interrupted())
       stop_for(ResourceError(options_.hosts->why_lost()));
+    if (one.schedules && machine_error.empty() && !interrupted()) {
+      if (one.schedules->goes_on(one.row) && (stop_reason_.empty() || one.schedules->has_failed())) {
+        one.row = blank_row(*one.test_case, options_);
+        return start_run(finished.ticket, one);
+      }
+      conclude_schedules(one);
+    }
     keep_evidence(one);
     keep_files(one, finished.ticket);
     finish_ticket(finished.ticket);
+  }
+
+  // The row of a case under schedules. A schedule that fails is written to a file, which `repro` names.
+  void conclude_schedules(Running& one) {
+    one.row = one.schedules->result();
+    if (!one.schedules->has_failed()) {
+      if (one.row.reason.empty()) one.row.reason = one.schedules->text();
+      return;
+    }
+    const std::string path = write_schedule(options_.schedule.folder, ++num_schedules_, schedule_file_of(one));
+    one.row.repro = str("lockstep run --schedule replay:", path);
+    if (one.row.failure) one.row.failure->also.insert(one.row.failure->also.begin(), one.schedules->text());
+  }
+
+  ScheduleFile schedule_file_of(const Running& one) const {
+    ScheduleFile file;
+    const scenario::Scenario& of = *one.test_case->scenario;
+    file.scenario = of.call.empty() ? of.name : of.call;
+    file.case_id = one.row.case_id;
+    file.set = one.test_case->set;
+    if (armed_defect() != Defect::none)
+      file.defect = std::string(defect_table()[static_cast<int>(armed_defect()) - 1].name);
+    file.order_check = options_.order_check;
+    file.found_by = one.schedules->found_by();
+    if (one.row.failure) file.check = str(one.row.failure->check, ": ", one.row.failure->message);
+    file.switches = one.schedules->switches();
+    return file;
   }
 
   // Keeps the timeline, the flight recorder dump and the lines of the failed step. The verdict does not depend on them.
@@ -248,7 +297,7 @@ class Runner {
   run::PlanBoards plans_;
   std::map<int, Running> running_;
   std::string stop_reason_;  // empty: further cases may start
-  int num_dumps_ = 0;
+  int num_dumps_ = 0, num_schedules_ = 0;
   RunCasesOutcome outcome_;
 };
 

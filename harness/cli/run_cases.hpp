@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "harness/cli/case_schedules.hpp"
 #include "harness/launch/hosts.hpp"
 #include "harness/scenario/expand.hpp"
 #include "harness/scenario/library.hpp"
@@ -27,6 +28,7 @@ struct RunCasesOptions {
   std::string files_folder{};      // for the files that the cases write; empty: not kept
   std::string results_folder{};    // rows name timelines relative to it; empty: by absolute paths
   launch::Hosts* hosts = nullptr;  // on which the ranks run; this is host 0, the others follow (follow_hosts.hpp)
+  ScheduleOptions schedule{};      // of cases on sim with ranks as threads
   std::string dump_folder{};       // for flight recorder dumps of unexpected results; empty: not kept
 };
 

@@ -22,6 +22,7 @@
 #include "harness/cli/machine.hpp"
 #include "harness/cli/run_cases.hpp"
 #include "harness/cli/run_outputs.hpp"
+#include "harness/cli/schedule_file.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/cores.hpp"
 #include "harness/report/compare_traces.hpp"
@@ -49,6 +50,8 @@ std::string repro_options(const RunSettings& settings) {
   if (!settings.order_check) text += " --no-order-check";
   if (settings.collective_deadline != RunSettings().collective_deadline)
     text += str(" --deadline ", settings.collective_deadline);
+  if (!settings.schedule.empty()) text += str(" --schedule ", settings.schedule);
+  if (settings.schedules != 1) text += str(" --schedules ", settings.schedules);
   if (settings.expand.timeout) text += str(" --timeout ", *settings.expand.timeout);
   return text;
 }
@@ -64,6 +67,15 @@ verdict::RunInfo info_of(const RunSettings& settings, const launch::Hosts* hosts
   return info;
 }
 
+ScheduleOptions schedule_options_of(const RunSettings& settings) {
+  ScheduleOptions schedule;
+  schedule.request = launch::request_from_text(settings.schedule);
+  if (!schedule.request.file.empty()) schedule.request.switches = read_schedule_file(schedule.request.file).switches;
+  schedule.count = settings.schedules;
+  schedule.folder = settings.schedule_files.empty() ? "lockstep-schedules" : settings.schedule_files;
+  return schedule;
+}
+
 // The options that hold on every host. Of a run on several hosts, each case uses all of them.
 RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
   RunCasesOptions options;
@@ -77,6 +89,7 @@ RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
   options.trace_folder = settings.trace_bits;
   options.timeline_folder = settings.timeline;
   options.files_folder = settings.files;
+  if (!settings.schedule.empty()) options.schedule = schedule_options_of(settings);
   return options;
 }
 
@@ -88,10 +101,43 @@ void check_files_folder(const std::string& folder) {
     throw Error(str("--files: `", folder, "` is not an empty folder"), "name a new folder, or an empty one");
 }
 
+// The settings of a run under a schedule: on sim, with ranks as threads. Those of a replay are in its file.
+RunSettings with_schedule(RunSettings settings) {
+  if (settings.schedule.empty()) return settings;
+  const auto refuse = [&](const char* option) {
+    throw Error(str("--schedule decides for ranks that are threads of one process, with streams on sim; ", option,
+                    " asks for something else"),
+                str("leave ", option, " out"));
+  };
+  scenario::ExpandOptions& expand = settings.expand;
+  if (!expand.device.empty() && expand.device != "sim") refuse("--device");
+  if (expand.launch == scenario::Launch::process) refuse("--launch");
+  expand.device = "sim";
+  expand.launch = scenario::Launch::thread;
+  const launch::ScheduleRequest request = launch::request_from_text(settings.schedule);
+  if (request.kind != launch::ScheduleRequest::Kind::replay) return settings;
+  const ScheduleFile file = read_schedule_file(request.file);
+  if (settings.what.empty()) {
+    settings.what = {file.scenario};
+    if (expand.only.empty()) expand.only = file.case_id;
+    expand.set.insert(expand.set.begin(), file.set.begin(), file.set.end());
+  }
+  if (settings.defect.empty()) settings.defect = file.defect;
+  settings.order_check = settings.order_check && file.order_check;
+  return settings;
+}
+
+// Cases that run elsewhere than on sim have no streams that could be scheduled.
+void skip_cases_without_streams(std::vector<scenario::Case>& cases) {
+  for (scenario::Case& one : cases)
+    if (one.device != "sim" && !one.skip) one.skip = str("--schedule needs sim, and the scenario runs on ", one.device);
+}
+
 // The cases of the run. Those with more ranks than processes were started are skipped.
 std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettings& settings,
                                      const launch::Hosts* hosts) {
   std::vector<scenario::Case> cases = cases_of(library, settings);
+  if (!settings.schedule.empty()) skip_cases_without_streams(cases);
   if (hosts == nullptr) return cases;
   for (scenario::Case& one : cases) {
     int num_ranks = one.world_size;
@@ -214,8 +260,9 @@ int run_on_hosts(const RunSettings& settings, launch::Processes& processes, cons
 
 }  // namespace
 
-int run_command(const RunSettings& settings) {
+int run_command(const RunSettings& asked) {
   catch_interrupts();
+  const RunSettings settings = with_schedule(asked);
   launch::ProcessOptions options = launch::process_options();
   options.stop = interrupted;
   std::unique_ptr<launch::Processes> processes;

@@ -1,6 +1,7 @@
 // The settings of `lockstep run`, as the command line gives them.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,13 @@ struct RunSettings {
   std::string junit{};
   std::string report{};
   std::string defect{};
-  std::string trace_bits{};  // folder for hashes of outputs and gradients; empty: none
-  std::string timeline{};    // folder for timelines; empty: none
-  std::string files{};       // folder for the files that cases write; empty: they are removed
-  std::string link{};        // mpi, tcp or none; empty: as the environment says (launch/environment.hpp)
+  std::string trace_bits{};      // folder for hashes of outputs and gradients; empty: none
+  std::string timeline{};        // folder for timelines; empty: none
+  std::string files{};           // folder for the files that cases write; empty: they are removed
+  std::string link{};            // mpi, tcp or none; empty: as the environment says (launch/environment.hpp)
+  std::string schedule{};        // a request of launch/schedule_search.hpp; empty: the machine decides who runs
+  std::int64_t schedules = 1;    // of random and pct, per case
+  std::string schedule_files{};  // folder for the schedules that fail; empty: lockstep-schedules
   bool fail_fast = false;
   bool order_check = true;
   std::string color = "auto";

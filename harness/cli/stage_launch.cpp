@@ -27,7 +27,8 @@ run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& te
 }
 
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
-                 const RunCasesOptions& options, run::PlanBoards& plans) {
+                 const RunCasesOptions& options, run::PlanBoards& plans,
+                 const std::shared_ptr<launch::RunSchedule>& schedule) {
   const scenario::Case& test_case = *spec.test_case;
   launch::LaunchOptions how;
   how.world_size = stage < test_case.stages.size() ? test_case.stages[stage].world_size : test_case.world_size;
@@ -36,6 +37,7 @@ void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std:
   how.collective_deadline_seconds = options.collective_deadline;
   how.memory_bytes = spec.limits.memory_bytes;
   how.hosts = options.hosts;
+  how.schedule = schedule;
   run::CaseSpec shared = spec;
   shared.plans = plans.of(test_case.scenario);
   pool.start(ticket, how, [shared, stage](int rank) { return run::run_case(shared, rank, stage); });

@@ -17,7 +17,8 @@ namespace lockstep::cli {
 run::CaseSpec spec_of(const scenario::Library& library, const scenario::Case& test_case, int ticket,
                       const std::string& case_folder, const RunCasesOptions& options);
 void start_stage(launch::Pool& pool, int ticket, const run::CaseSpec& spec, std::size_t stage,
-                 const RunCasesOptions& options, run::PlanBoards& plans);
+                 const RunCasesOptions& options, run::PlanBoards& plans,
+                 const std::shared_ptr<launch::RunSchedule>& schedule = {});
 
 struct StageCommand {
   int ticket = 0;

@@ -21,6 +21,7 @@
 namespace lockstep::launch {
 
 class Hosts;
+struct RunSchedule;  // run_schedule.hpp
 
 enum class Launch { process, thread };
 
@@ -34,6 +35,8 @@ struct LaunchOptions {
   // Of a run on several hosts: every launcher launches the same cases, one at a time, in the same order. It forks the
   // ranks of its own host, and all launchers have the outcomes of all ranks in the end. Null: all ranks run here.
   Hosts* hosts = nullptr;
+  // Thread ranks run under this schedule, and their decisions are recorded in it. Null: the machine decides.
+  std::shared_ptr<RunSchedule> schedule{};
 };
 
 // Runs on each rank, with its RankContext current and its communicator ready. It must not throw, because failures are

@@ -29,8 +29,10 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/schedule.hpp"
 #include "engine/device/fault.hpp"
 #include "engine/kernels/backend.hpp"
+#include "harness/launch/run_schedule.hpp"
 #include "harness/verdict/serialize.hpp"
 
 namespace lockstep::launch {
@@ -284,10 +286,11 @@ namespace {
 }
 
 // Starts the thread of a rank, or reports that it cannot start.
-void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptions& options, device::HostWorld& world,
-                  const RankFunction& function, Outlet& outlet) {
+void start_thread(std::vector<std::thread>& threads, int rank, RankActors& actors, const LaunchOptions& options,
+                  device::HostWorld& world, const RankFunction& function, Outlet& outlet) {
   try {
     threads.emplace_back([&, rank] {
+      const RankActors::Turn turn(actors, rank);
       char name[16];
       std::snprintf(name, sizeof name, "rank %d", rank);
       ::pthread_setname_np(::pthread_self(), name);
@@ -300,6 +303,7 @@ void start_thread(std::vector<std::thread>& threads, int rank, const LaunchOptio
       }
     });
   } catch (const std::system_error& error) {
+    actors.retire(rank);
     send_never_started(rank, resource_error("starting its thread", error.code().value()), world, outlet);
   }
 }
@@ -319,15 +323,17 @@ void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device
       run_rank(rank, options, world, function, outlet);
     }
   } else {
+    RankActors actors(ranks, options.schedule.get());
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
     for (int rank : ranks) {
       try {
-        start_thread(threads, rank, options, world, function, outlet);
+        start_thread(threads, rank, actors, options, world, function, outlet);
       } catch (const std::exception& error) {  // the threads that run already cannot be unwound
         end_without_outcome({&rank, 1}, world, error);
       }
     }
+    actors.start();
     for (std::thread& thread : threads) thread.join();
   }
 }

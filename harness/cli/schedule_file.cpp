@@ -1,0 +1,86 @@
+#include "harness/cli/schedule_file.hpp"
+
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "engine/core/error.hpp"
+#include "engine/core/printable.hpp"
+#include "engine/core/resources.hpp"
+#include "harness/report/text.hpp"
+
+namespace lockstep::cli {
+
+namespace {
+constexpr const char* head = "# A schedule of lockstep, version 1. Run it: lockstep run --schedule replay:THIS_FILE";
+}
+
+std::string to_text(const ScheduleFile& file) {
+  std::string text = str(head, "\nscenario: ", file.scenario, "\ncase: ", file.case_id, "\n");
+  for (const std::string& each : file.set) text += str("set: ", each, "\n");
+  if (!file.defect.empty()) text += str("defect: ", file.defect, "\n");
+  if (!file.order_check) text += "order_check: off\n";
+  text += str("found_by: ", file.found_by, "\ncheck: ", printable_line(file.check), "\n");
+  for (const schedule::Switch& each : file.switches) text += str("switch: ", to_text(each), "\n");
+  return text;
+}
+
+ScheduleFile schedule_file_from_text(const std::string& text, const std::string& path) {
+  ScheduleFile file;
+  std::istringstream lines(text);
+  std::string line;
+  const auto refuse = [&](int number, const std::string& why) {
+    throw Error(str(path, ":", number, ": ", why), "give a file that a failed `lockstep run --schedule` has written");
+  };
+  for (int number = 1; std::getline(lines, line); ++number) {
+    if (line.empty() || line.front() == '#') continue;
+    const std::size_t colon = line.find(": ");
+    if (colon == std::string::npos) refuse(number, "this is no line of a schedule");
+    const std::string key = line.substr(0, colon), value = line.substr(colon + 2);
+    if (key == "scenario") {
+      file.scenario = value;
+    } else if (key == "case") {
+      file.case_id = value;
+    } else if (key == "set") {
+      file.set.push_back(value);
+    } else if (key == "defect") {
+      file.defect = value;
+    } else if (key == "order_check") {
+      file.order_check = value != "off";
+    } else if (key == "found_by") {
+      file.found_by = value;
+    } else if (key == "check") {
+      file.check = value;
+    } else if (key == "switch") {
+      try {
+        file.switches.push_back(schedule::switch_from_text(value));
+      } catch (const Error& error) {
+        refuse(number, error.message());
+      }
+    } else {
+      refuse(number, str("`", printable_line(key), "` is no key of a schedule"));
+    }
+  }
+  if (file.scenario.empty()) refuse(1, "the file names no scenario");
+  return file;
+}
+
+std::string write_schedule(const std::string& folder, int number, const ScheduleFile& file) {
+  const std::string path = (std::filesystem::path(folder) / str("schedule-", number)).string();
+  report::make_parent_folder(path);
+  errno = 0;
+  std::ofstream out(path);
+  out << to_text(file) << std::flush;
+  if (!out) throw resource_error(str("writing ", path), errno != 0 ? errno : EIO);
+  return path;
+}
+
+ScheduleFile read_schedule_file(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) throw Error(str("--schedule: cannot read `", path, "`"), "name the file of a schedule");
+  return schedule_file_from_text(std::string(std::istreambuf_iterator<char>(file), {}), path);
+}
+
+}  // namespace lockstep::cli
