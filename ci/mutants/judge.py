@@ -75,7 +75,7 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History) -> Outcome
             ran += len(batch)
             limit = 60 + 5 * sum(seconds[name] for name in batch)
             catch = stage.tests.run(batch, environment, limit)
-            if catch is not None and catch.check in LATE and seconds.get(catch.name, 0) > 0.5:  # is it the machine?
+            if catch is not None and catch.check in LATE:  # is it the machine?
                 catch = stage.tests.run([catch.name], environment, PATIENCE * limit, PATIENCE)
             if catch is not None:
                 history.caught(mutant.file, mutant.function, catch.name)
