@@ -20,9 +20,12 @@ number="${1:-10}" seed="${2:-1}"
   sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   exit 2
 }
-"$root/ci/build.sh" release lockstep
 export OPENBLAS_NUM_THREADS=1
-lockstep="$root/build/bin/lockstep"
+lockstep="${LOCKSTEP_PROGRAM:-}"  # of a build that exists
+if [[ -z $lockstep ]]; then
+  "$root/ci/build.sh" release lockstep
+  lockstep="$(build_folder release)/bin/lockstep"
+fi
 files="$root/build/schedules"
 rm -rf "$files"
 

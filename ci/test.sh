@@ -13,6 +13,7 @@
 #   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
 #   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
+#   programs    runs training programs of a grammar for five minutes, by a seed that it prints                                  6
 #   mutants     100 mutants in 24 sources, drawn by a seed that it prints: as many as its bars must be caught                 10
 #   schedules   leaves out each wait and finds it by schedules; runs three folders under 10 schedules per case                10
 #   tidy        runs clang-tidy on every source                                                                               10
@@ -23,12 +24,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels fuzz mutants schedules tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan kokkos4)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp cuda-kernels fuzz mutants schedules tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
     --only)
       shift
@@ -50,6 +51,11 @@ if ((!${#stages[@]})); then
   stages=(release strict openmp cuda-kernels fuzz)
   ((!${#arguments[@]})) || stages=(release)
 fi
+
+programs_of_a_grammar() {
+  "$root/ci/build.sh" release lockstep
+  "$(build_folder release)/bin/lockstep" fuzz --seconds 300 --seed "$(date +%j)" --output "$root/build/programs"
+}
 
 failed=()
 failures=""
@@ -122,6 +128,7 @@ for name in "${stages[@]}"; do
     openmp) stage openmp kernels_tests_of_openmp ;;
     cuda-kernels) stage cuda-kernels cuda_kernels ;;
     fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
+    programs) stage programs programs_of_a_grammar ;;
     mutants) stage mutants sample_of_mutants ;;
     schedules) stage schedules "$root/ci/schedules.sh" ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;

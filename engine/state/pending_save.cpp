@@ -32,6 +32,7 @@ std::thread PendingSave::started() {
   try {
     return std::thread([this] { run(); });
   } catch (const std::system_error& error) {
+    if (actor_ != nullptr) actor_->retire();
     if (discard_) discard_();
     throw resource_error(str(operation_, ": starting its thread"), error.code().value());
   }

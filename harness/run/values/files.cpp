@@ -101,7 +101,9 @@ fs::path below(const std::string& folder, const fs::path& path, const std::strin
   const auto real = [&](const fs::path& of) {
     std::error_code failed;
     fs::path found = fs::weakly_canonical(of, failed);
-    if (failed) throw resource_error(str("finding the folder of `", shown, "`, ", of.string()), failed.value());
+    if (is_exhaustion(failed.value()))
+      throw resource_error(str("finding the folder of `", shown, "`, ", of.string()), failed.value());
+    if (failed) throw Error(str("cannot find the folder of `", shown, "`: ", failed.message()), "give another name");
     return found;
   };
   const fs::path root = real(folder), full = real(root / path);
