@@ -107,7 +107,7 @@ set_tests_properties(command_line launcher hosts PROPERTIES RUN_SERIAL TRUE)
 
 # A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
 # library into the program, which the sanitizers do not permit.
-add_test(NAME faults/points COMMAND ${PROJECT_SOURCE_DIR}/ci/faults.sh --sample 300
+add_test(NAME faults/points COMMAND ${PROJECT_SOURCE_DIR}/ci/faults.sh --sample 800
   list run run_failing run_checkpoint compare report checkpoint_verify checkpoint_diff checkpoint_show checkpoint_export)
 add_test(NAME faults/soak COMMAND ${PROJECT_SOURCE_DIR}/ci/soak.sh 60 --collectives 10000)
 set_tests_properties(faults/points faults/soak PROPERTIES TIMEOUT 900 RUN_SERIAL TRUE LABELS faults
