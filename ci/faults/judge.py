@@ -99,6 +99,13 @@ def _judge_start_of_hosts(point: Point, ran: Ran, problems: list[str]) -> tuple[
     return "refused", problems
 
 
+def _is_last_word(scene: Scene, point: Point, ran: Ran, clean: Ran) -> bool:
+    """A process failed alone when the run was over: its output could not be written, or its farewell not be sent."""
+    at_fault = int(point.process[1])
+    others = {code for number, code in enumerate(ran.exit_codes) if number != at_fault}
+    return ran.exit_codes[at_fault] == 3 and others == {scene.exit_code} and verdicts_of(ran.folder) == verdicts_of(clean.folder)
+
+
 def judge(scene: Scene, point: Point, ran: Ran, clean: Ran) -> tuple[str, list[str]]:
     """The class of the run (unreached, tolerated, verdict, refused), and what is wrong with it."""
     problems = list(ran.left) and [f"left: {', '.join(ran.left)}"]
@@ -109,7 +116,7 @@ def judge(scene: Scene, point: Point, ran: Ran, clean: Ran) -> tuple[str, list[s
         return "hang", problems + [f"no end within {ran.seconds:.0f} s"]
     if len(ran.exit_codes) > 1 and not verdicts_of(ran.folder):
         return _judge_start_of_hosts(point, ran, problems)
-    if len(set(ran.exit_codes)) > 1:
+    if len(set(ran.exit_codes)) > 1 and not _is_last_word(scene, point, ran, clean):
         problems.append(f"the processes end with {ran.exit_codes}")
     code = max(ran.exit_codes, key=lambda each: (each != 3, each))
     verdicts, expected = verdicts_of(ran.folder), verdicts_of(clean.folder)

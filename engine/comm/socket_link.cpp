@@ -23,7 +23,7 @@ constexpr int most_pieces = 32;
 SocketLink::SocketLink(int host, std::vector<int> sockets, std::string name)
     : name_(std::move(name)), host_(host), peers_(sockets.size()) {
   for (std::size_t i = 0; i < sockets.size(); ++i) peers_[i].socket = sockets[i];
-  const auto fail = [&](const Error& error) {
+  const auto fail = [&](const auto& error) {  // throws its own type
     for (Peer& peer : peers_)
       if (peer.socket >= 0) ::close(peer.socket);
     if (events_ >= 0) ::close(events_);

@@ -26,13 +26,13 @@ std::vector<Switch> Record::switches() const {
 
 void Actor::begin() {
   detail::self = this;
-  baton_.acquire();
+  baton_.take();
 }
 
 void Actor::end() {
   if (detail::self == this) detail::self = nullptr;
   state_ = State::ended;
-  if (Actor* next = scheduler_.pick(*this, false)) next->baton_.release();
+  if (Actor* next = scheduler_.pick(*this, false)) next->baton_.give();
 }
 
 void Actor::point() { scheduler_.give_up(*this, false); }
@@ -87,7 +87,7 @@ void Scheduler::start() {
   LOCKSTEP_CHECK(!in_order_.empty(), "a schedule without actors");
   for (Actor* first : in_order_) {
     if (first->state_ == Actor::State::ended) continue;
-    first->baton_.release();
+    first->baton_.give();
     return;
   }
 }
@@ -95,8 +95,8 @@ void Scheduler::start() {
 void Scheduler::give_up(Actor& me, bool must_leave) {
   Actor* const next = pick(me, must_leave);
   if (next == &me) return;
-  next->baton_.release();
-  me.baton_.acquire();
+  next->baton_.give();
+  me.baton_.take();
 }
 
 Actor* Scheduler::pick(Actor& me, bool must_leave) {

@@ -30,9 +30,10 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <semaphore>
 #include <string>
 #include <vector>
+
+#include <semaphore.h>
 
 #include "engine/core/schedule_policy.hpp"
 
@@ -77,6 +78,25 @@ class Condition {
   bool (*call_)(const void*) = nullptr;
 };
 
+// The right to run, which one thread hands to another. Unlike std::binary_semaphore, take() sleeps at once: on one core,
+// a thread that spins delays the one it waits for.
+class Baton {
+ public:
+  Baton() { ::sem_init(&semaphore_, 0, 0); }
+  ~Baton() { ::sem_destroy(&semaphore_); }
+  Baton(const Baton&) = delete;
+  Baton& operator=(const Baton&) = delete;
+  void give() { ::sem_post(&semaphore_); }
+  void take() {
+    while (::sem_wait(&semaphore_) != 0) {  // a signal was handled
+    }
+  }
+
+ private:
+  sem_t semaphore_;
+};
+
+// A thread or stream whose turns the scheduler decides.
 class Actor {
  public:
   const ActorName& name() const { return name_; }
@@ -118,7 +138,7 @@ class Actor {
   bool stalled_ = false;   // woken to look
   bool is_stuck_ = false;  // woken to throw
   std::uint32_t steps_ = 0;
-  std::binary_semaphore baton_{0};
+  Baton baton_;
 };
 
 class Scheduler {

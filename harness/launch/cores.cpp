@@ -49,4 +49,18 @@ int use_cores_of_processes(int num_processes) {
   return ::sched_getaffinity(0, sizeof now, &now) == 0 ? CPU_COUNT(&now) : 1;
 }
 
+void use_one_core(int number) {
+  cpu_set_t all;
+  if (::sched_getaffinity(0, sizeof all, &all) != 0 || CPU_COUNT(&all) == 0) return;
+  number %= CPU_COUNT(&all);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (!CPU_ISSET(core, &all) || number-- > 0) continue;
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    ::sched_setaffinity(0, sizeof one, &one);
+    return;
+  }
+}
+
 }  // namespace lockstep::launch

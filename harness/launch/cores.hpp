@@ -9,4 +9,8 @@ namespace lockstep::launch {
 // between, on all cores that the machine gives to this process. Returns the number of cores.
 int use_cores_of_processes(int num_processes);
 
+// Lets this process run on one of its cores only: the one with this number, modulo how many it has. A thread that
+// hands over to another on the same core does so several times as fast.
+void use_one_core(int number);
+
 }  // namespace lockstep::launch

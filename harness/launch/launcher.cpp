@@ -20,6 +20,7 @@
 #include "harness/launch/exchange.hpp"
 #include "harness/launch/guardian.hpp"
 #include "harness/launch/hosts.hpp"
+#include "harness/launch/run_schedule.hpp"
 #include "harness/launch/running_case.hpp"
 #include "harness/launch/worker.hpp"
 
@@ -41,6 +42,7 @@ struct Pool::State {
   void close_inherited();
   void wait_and_handle_events();
   void enforce_deadline(RunningCase& test_case, std::int64_t now_ns);
+  int free_core() const;
   void abort(RunningCase& test_case);
   void kill(RunningCase& test_case);
 };
@@ -175,6 +177,18 @@ void Pool::State::wait_and_handle_events() {
   }
 }
 
+// The lowest number of a core on which no case under a schedule runs.
+int Pool::State::free_core() const {
+  const auto is_taken = [&](int core) {
+    return std::any_of(cases.begin(), cases.end(), [&](const std::unique_ptr<RunningCase>& each) {
+      return each->options.schedule != nullptr && each->options.schedule->core == core;
+    });
+  };
+  int core = 0;
+  while (is_taken(core)) ++core;
+  return core;
+}
+
 // Aborts a case that is out of time. Kills it when it still runs after the grace period.
 void Pool::State::enforce_deadline(RunningCase& test_case, std::int64_t now_ns) {
   if (!test_case.ranks_run() || now_ns < test_case.deadline_ns) return;
@@ -211,6 +225,7 @@ void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& f
   made->deadline_ns = made->start_ns + static_cast<std::int64_t>(options.timeout_seconds * 1e9);
   made->outcomes.resize(static_cast<std::size_t>(std::max(options.world_size, 0)));
   made->handed_in.resize(made->outcomes.size());
+  if (options.schedule != nullptr) options.schedule->core = state_->free_core();
   RunningCase& added = *state_->cases.emplace_back(std::move(made));
   try {
     if (options.world_size < 1)
@@ -229,6 +244,12 @@ void Pool::start(int ticket, const LaunchOptions& options, const RankFunction& f
     comm::prepare_world(*added.world);
     if (added.exchange == ExchangeState::ranks_run) begin_exchange(added);
   } catch (const std::exception& error) {
+    // Before it has joined, a host that follows cannot tell the others: its end does.
+    if (options.hosts != nullptr && options.hosts->host() != 0 && added.exchange == ExchangeState::over &&
+        is_of_machine(error)) {
+      state_->cases.pop_back();
+      throw;
+    }
     for (std::size_t rank = 0; rank < added.outcomes.size(); ++rank) {
       if (!added.is_local(static_cast<int>(rank))) continue;
       added.outcomes[rank].rank = static_cast<int>(rank);

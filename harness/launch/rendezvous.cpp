@@ -117,6 +117,12 @@ void Meeting::transfer(int fd, void* data, std::size_t bytes, bool write, const 
   }
 }
 
+// True for an errno by which the system refuses this address, not any.
+bool is_of_address(int reason) {
+  return reason == EADDRINUSE || reason == EADDRNOTAVAIL || reason == EACCES || reason == EAFNOSUPPORT ||
+         reason == EINVAL;
+}
+
 Listener Meeting::listen_at(int port) const {
   std::string why;
   const bool here_only = is_loopback(how_.address);
@@ -134,7 +140,7 @@ Listener Meeting::listen_at(int port) const {
       }
       if (socket.get() < 0 || ::bind(socket.get(), each->ai_addr, each->ai_addrlen) != 0 ||
           ::listen(socket.get(), how_.world_size + 8) != 0) {
-        if (errno == EMFILE || errno == ENFILE) throw resource_error(str(place_, ": opening a socket"), errno);
+        if (!is_of_address(errno)) throw resource_error(str(place_, ": listening"), errno);
         why = std::strerror(errno);
         continue;
       }

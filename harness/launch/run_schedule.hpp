@@ -35,6 +35,7 @@ struct RunSchedule {
   schedule::Record& record() const { return *record_; }
 
   ScheduleSpec spec;
+  int core = 0;  // on which its threads run, of those that the process may use: one runs at a time
 
  private:
   schedule::Record* record_ = nullptr;

@@ -32,6 +32,7 @@
 #include "engine/core/schedule.hpp"
 #include "engine/device/fault.hpp"
 #include "engine/kernels/backend.hpp"
+#include "harness/launch/cores.hpp"
 #include "harness/launch/run_schedule.hpp"
 #include "harness/verdict/serialize.hpp"
 
@@ -323,6 +324,7 @@ void run_all(const std::vector<int>& ranks, const LaunchOptions& options, device
       run_rank(rank, options, world, function, outlet);
     }
   } else {
+    if (options.schedule != nullptr) use_one_core(options.schedule->core);
     RankActors actors(ranks, options.schedule.get());
     std::vector<std::thread> threads;
     threads.reserve(ranks.size());
