@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Runs scenarios on sim under schedules that decide who runs next (engine/core/schedule.hpp).
 #
-#   ci/schedules.sh [NUMBER] [SEED]   NUMBER (10) schedules per case of replicate/, training/ and bugs/, seeds from SEED (1)
+#   ci/schedules.sh [NUMBER] [SEED]   NUMBER (200) schedules per scenario of replicate/, training/ and bugs/, seeds from SEED (1)
 #   ci/schedules.sh --missing-waits   only the first part
 #
 # 1. Each seeded defect that leaves out a wait fails by schedules alone: without the order check, and not by the plan.
-# 2. All cases of the three folders pass all their schedules: half of them pct, half random.
+# 2. All scenarios of the three folders pass all their schedules, which their cases share: half of them pct, half random.
 # A schedule that fails is in build/schedules, and the output has the command that repeats it.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -15,7 +15,7 @@ if [[ ${1:-} == --missing-waits ]]; then
   only_missing=true
   shift
 fi
-number="${1:-10}" seed="${2:-1}"
+number="${1:-200}" seed="${2:-1}"
 [[ $number =~ ^[1-9][0-9]*$ && $seed =~ ^[0-9]+$ ]] || {
   sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   exit 2
@@ -64,11 +64,20 @@ for each in "${missing_waits[@]}"; do
 done
 ! $only_missing || exit $failed
 
-for policy in "pct:3,$seed $(((number + 1) / 2))" "random:$seed $((number / 2))"; do
-  read -r policy count <<<"$policy"
-  ((count)) || continue
-  say "$count schedules per case from $policy"
-  "$lockstep" run 'replicate/*' 'training/*' 'bugs/*' --schedule "$policy" --schedules "$count" -q --timeout 600 \
-    --schedule-files "$files/${policy%%:*}" --progress never --color never || failed=1
+# Scenarios with as many cases get as many schedules per case: one run for them all.
+"$lockstep" list 'replicate/*' 'training/*' 'bugs/*' --json | "$python" -c "
+import json, sys
+groups = {}
+for row in json.load(sys.stdin):
+    groups.setdefault(-(-$number // (2 * len(row['cases']))), []).append(row['scenario'])
+for count in sorted(groups):
+    print(count, *groups[count])" >"$root/build/schedules.txt"
+for policy in "pct:3,$seed" "random:$seed"; do
+  while read -r count scenarios; do
+    say "$count schedules per case from $policy for $(wc -w <<<"$scenarios") scenarios"
+    # shellcheck disable=SC2086
+    "$lockstep" run $scenarios --schedule "$policy" --schedules "$count" -q --timeout 600 \
+      --schedule-files "$files/${policy%%:*}" --progress never --color never </dev/null || failed=1
+  done <"$root/build/schedules.txt"
 done
 exit $failed
