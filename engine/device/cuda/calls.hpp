@@ -34,7 +34,10 @@ class Calls {
   Calls& operator=(const Calls&) = delete;
 
   // ---- devices
-  virtual int num_devices() = 0;  // throws UnsupportedError with the reason and a remedy where there is no driver
+  // Throws UnsupportedError with the reason and a remedy where there is no driver, or one that is too old. It does not
+  // initialise CUDA, so that a process which forks ranks may call it.
+  virtual void require_driver() = 0;
+  virtual int num_devices() = 0;  // at least 1; initialises CUDA; throws UnsupportedError like require_driver()
   virtual DeviceProperties properties_of(int device) = 0;
   virtual void use_device(int device) = 0;  // of the calling thread, from now on
   virtual std::size_t free_bytes() = 0;
