@@ -29,16 +29,18 @@ class Backend {
   virtual Arena& arena() = 0;
   // A new queue for a stream of this name. Its threads count in `activity`.
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
-  // Copies bytes within a launch on one of its queues. One of the two blocks may be the host's.
-  virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  // In a body, with its execution. copy() copies bytes; one of the two blocks may be the host's. fill() sets each byte
+  // of a block.
+  virtual void copy(const Execution& on, std::byte* to, const std::byte* from, std::size_t bytes) = 0;
+  virtual void fill(const Execution& on, std::byte* to, std::byte value, std::size_t bytes) = 0;
   // Prepares pages of the host's memory for asynchronous copies to and from the devices of this kind, until unpin()
   // with the same pages. The pages are populated. pin() throws Error with the system's reason if it refuses.
   virtual void pin(HostWorld::Region pages) = 0;
   virtual void unpin(HostWorld::Region pages) noexcept = 0;
-  // The host's own copies, outside of launches or in a body. They see the kernels that were issued before on the
-  // calling thread. No other launch that uses the block runs meanwhile.
-  virtual void read(void* to, const std::byte* from, std::size_t bytes) = 0;
-  virtual void write(std::byte* to, const void* from, std::size_t bytes) = 0;
+  // The host's own copies, outside of launches or in a body, with the execution of a stream. They see the kernels that
+  // were issued before on this stream. No other launch that uses the block runs meanwhile.
+  virtual void read(const Execution& on, void* to, const std::byte* from, std::size_t bytes) = 0;
+  virtual void write(const Execution& on, std::byte* to, const void* from, std::size_t bytes) = 0;
 };
 
 // A rank's backend of this kind. Throws UnsupportedError for a kind that this build lacks.

@@ -18,6 +18,9 @@ using testing::HasSubstr;
 INSTANTIATE_TEST_SUITE_P(Backends, BackendPromises, testing::ValuesIn(backends_of_this_build()),
                          [](const auto& kind) { return std::string(name_of(kind.param)); });
 
+INSTANTIATE_TEST_SUITE_P(OnStandIn, BackendPromises, testing::Values(Kind::cuda),
+                         [](const auto& kind) { return std::string(name_of(kind.param)); });
+
 TEST(BackendTable, HoldsEveryKindOfTheBuild) {
   EXPECT_THAT(backends_of_this_build(), testing::IsSupersetOf({Kind::cpu, Kind::sim, Kind::meta}));
   for (int i = 0; i < num_kinds; ++i) EXPECT_EQ(kind_from_name(name_of(static_cast<Kind>(i))), static_cast<Kind>(i));

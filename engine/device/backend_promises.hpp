@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/capabilities.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/device/test_rank.hpp"
 
@@ -29,6 +31,19 @@ inline std::vector<Kind> backends_of_this_build() {
   }
   return kinds;
 }
+
+// The suite runs for cuda against a stand-in, too, on machines without a GPU (instance OnStandIn).
+class MaybeOnStandIn {
+ public:
+  MaybeOnStandIn() {
+    const testing::TestInfo* const info = testing::UnitTest::GetInstance()->current_test_info();
+    if (std::string(info->test_suite_name()).starts_with("OnStandIn")) stand_in_.emplace(calls_);
+  }
+
+ private:
+  cuda::RecordingCalls calls_;
+  std::optional<cuda::StandIn> stand_in_;
+};
 
 class BackendPromises : public testing::TestWithParam<Kind> {
  protected:
@@ -59,6 +74,7 @@ class BackendPromises : public testing::TestWithParam<Kind> {
     copy_bytes(on, full_access(to, Mode::write), full_access(from, Mode::read));
   }
 
+  MaybeOnStandIn stand_in_;
   OneRank rank_;
 };
 

@@ -3,7 +3,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/backend.hpp"
-#include "engine/device/cuda_backend.hpp"
+#include "engine/device/cuda/cuda_backend.hpp"
 #include "engine/device/host_backend.hpp"
 #include "engine/device/meta_backend.hpp"
 

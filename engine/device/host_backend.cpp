@@ -25,12 +25,21 @@ class HostBackend : public Backend {
  public:
   HostBackend(Kind kind, const RankContext& context) : arena_(open_arena(kind, context)) {}
   Arena& arena() override { return arena_; }
-  void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memmove(to, from, bytes); }
+  void copy(const Execution&, std::byte* to, const std::byte* from, std::size_t bytes) override {
+    std::memmove(to, from, bytes);
+  }
+  void fill(const Execution&, std::byte* to, std::byte value, std::size_t bytes) override {
+    std::memset(to, std::to_integer<int>(value), bytes);
+  }
   // Its copies can use any page of the host.
   void pin(HostWorld::Region) override {}
   void unpin(HostWorld::Region) noexcept override {}
-  void read(void* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
-  void write(std::byte* to, const void* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
+  void read(const Execution&, void* to, const std::byte* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
+  void write(const Execution&, std::byte* to, const void* from, std::size_t bytes) override {
+    std::memcpy(to, from, bytes);
+  }
 
  private:
   Arena arena_;
@@ -50,13 +59,13 @@ class SimBackend final : public HostBackend {
     protect(arena().area());
     for (int rank = 0; world != nullptr && rank < world->world_size(); ++rank) protect(world->arena(Kind::sim, rank));
   }
-  void read(void* to, const std::byte* from, std::size_t bytes) override {
+  void read(const Execution& on, void* to, const std::byte* from, std::size_t bytes) override {
     const OpenMemory open;
-    HostBackend::read(to, from, bytes);
+    HostBackend::read(on, to, from, bytes);
   }
-  void write(std::byte* to, const void* from, std::size_t bytes) override {
+  void write(const Execution& on, std::byte* to, const void* from, std::size_t bytes) override {
     const OpenMemory open;
-    HostBackend::write(to, from, bytes);
+    HostBackend::write(on, to, from, bytes);
   }
   std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) override {
     if (schedule::self() != nullptr) return std::make_shared<ScheduledQueue>(name, rank_, activity);

@@ -140,8 +140,8 @@ void copy_bytes(Stream& stream, const Access& to, const Access& from) {
   if (crosses) stream.wait(current_stream(host_device).record());
   Pointers pointers = LaunchDetail::prepare(stream, "copy", accesses, true);
   LaunchDetail::run_or_enqueue(stream, "copy", accesses, std::move(pointers),
-                               [&backend = Runtime::current().backend_of(stream.device()),
-                                bytes = to.bytes](const Pointers& p) { backend.copy(p.at(0), p.at(1), bytes); });
+                               [&backend = Runtime::current().backend_of(stream.device()), bytes = to.bytes](
+                                   const Pointers& p) { backend.copy(p.execution(), p.at(0), p.at(1), bytes); });
   if (!crosses || capabilities_of(stream.device()).copies_pageable_async) return;
   const auto is_pageable = [&](const Access& access) {
     return on_host(access) && !access.memory->pinned_for(stream.device().kind);
@@ -155,7 +155,7 @@ void read_to_host(void* to, Memory& from, std::size_t offset, std::size_t bytes)
   const Access accesses[] = {{&from, offset, bytes, Mode::read}};
   const Pointers pointers = LaunchDetail::prepare(stream, "read_to_host", accesses, false);
   stream.synchronize();
-  Runtime::current().backend_of(from.device()).read(to, pointers.at(0), bytes);
+  Runtime::current().backend_of(from.device()).read(stream.execution(), to, pointers.at(0), bytes);
 }
 
 void write_from_host(Memory& to, std::size_t offset, const void* from, std::size_t bytes) {
@@ -164,7 +164,7 @@ void write_from_host(Memory& to, std::size_t offset, const void* from, std::size
   const Access accesses[] = {{&to, offset, bytes, Mode::write}};
   const Pointers pointers = LaunchDetail::prepare(stream, "write_from_host", accesses, false);
   stream.synchronize();
-  Runtime::current().backend_of(to.device()).write(pointers.at(0), from, bytes);
+  Runtime::current().backend_of(to.device()).write(stream.execution(), pointers.at(0), from, bytes);
 }
 
 void delay(Stream& stream, double milliseconds) {

@@ -110,7 +110,9 @@ void Runtime::poison_freed(Memory& memory) {
   Pointers pointers(stream.execution());
   pointers.push_back(memory.data_);
   try {
-    stream.queue_->issue([bytes = memory.bytes_](const Pointers& p) { std::memset(p.at(0), 0xff, bytes); },
+    Backend& backend = memory.runtime_->backend_of(memory.device_);
+    stream.queue_->issue([&backend, bytes = memory.bytes_](
+                             const Pointers& p) { backend.fill(p.execution(), p.at(0), std::byte{0xff}, bytes); },
                          std::move(pointers), false);
   } catch (const std::exception&) {
     // The stream has failed already; nothing runs on it any more.

@@ -26,14 +26,15 @@ class MetaBackend final : public Backend {
   std::shared_ptr<Queue> open_queue(const std::string&, Activity&) override {
     return std::make_shared<DroppingQueue>();
   }
-  void copy(std::byte*, const std::byte*, std::size_t) override {}
+  void copy(const Execution&, std::byte*, const std::byte*, std::size_t) override {}
+  void fill(const Execution&, std::byte*, std::byte, std::size_t) override {}
   void pin(HostWorld::Region) override {}
   void unpin(HostWorld::Region) noexcept override {}
-  void read(void*, const std::byte*, std::size_t bytes) override {
+  void read(const Execution&, void*, const std::byte*, std::size_t bytes) override {
     throw Error(str("reading ", bytes, " bytes on the host: the meta device has sizes and no values"),
                 "make the tensor on cpu or sim if its values are needed");
   }
-  void write(std::byte*, const void*, std::size_t) override {}
+  void write(const Execution&, std::byte*, const void*, std::size_t) override {}
 
  private:
   Arena arena_;  // undefined

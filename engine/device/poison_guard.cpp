@@ -44,14 +44,11 @@ PoisonGuard::PoisonGuard(Backend& backend, const Stream& stream, const char* nam
 }
 
 void PoisonGuard::before(const Pointers& pointers) {
-  static const std::vector<std::byte> poison(piece_bytes, std::byte{0xff});
   for (const Range& range : write_only_)
-    for_each_piece(range.bytes, [&](std::size_t begin, std::size_t bytes) {
-      backend_.write(pointers.at(range.index) + begin, poison.data(), bytes);
-    });
+    backend_.fill(pointers.execution(), pointers.at(range.index), std::byte{0xff}, range.bytes);
   for (Range& range : read_only_) {
     range.copy.resize(range.bytes);
-    backend_.read(range.copy.data(), pointers.at(range.index), range.bytes);
+    backend_.read(pointers.execution(), range.copy.data(), pointers.at(range.index), range.bytes);
   }
 }
 
@@ -60,7 +57,7 @@ void PoisonGuard::after(const Pointers& pointers) const {
   for (const Range& range : read_only_) {
     bool is_unchanged = true;
     for_each_piece(range.bytes, [&](std::size_t begin, std::size_t bytes) {
-      backend_.read(now.data(), pointers.at(range.index) + begin, bytes);
+      backend_.read(pointers.execution(), now.data(), pointers.at(range.index) + begin, bytes);
       is_unchanged = is_unchanged && std::memcmp(range.copy.data() + begin, now.data(), bytes) == 0;
     });
     if (is_unchanged) continue;

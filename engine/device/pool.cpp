@@ -44,6 +44,12 @@ Arena Arena::map_private(std::size_t bytes) {
   return arena;
 }
 
+Arena Arena::of_device(HostWorld::Region area) {
+  Arena arena(area);
+  arena.on_host_ = false;
+  return arena;
+}
+
 Arena::~Arena() {
   if (!owned_) return;
   forget_protected(area_.base, area_.bytes);
@@ -56,15 +62,16 @@ Arena& Arena::operator=(Arena&& other) noexcept {
   std::swap(area_, other.area_);
   std::swap(used_, other.used_);
   std::swap(owned_, other.owned_);
+  std::swap(on_host_, other.on_host_);
   return *this;
 }
 
 std::byte* Arena::extend(std::size_t bytes) {
   if (bytes > area_.bytes - used_) return nullptr;
-  if (bytes >= min_checked_bytes && bytes > available_memory()) return nullptr;
+  if (on_host_ && bytes >= min_checked_bytes && bytes > available_memory()) return nullptr;
   std::byte* base = area_.base + used_;
   used_ += bytes;
-  populate(base, bytes);
+  if (on_host_) populate(base, bytes);
   return base;
 }
 

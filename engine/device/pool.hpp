@@ -26,6 +26,8 @@ class Arena {
   explicit Arena(HostWorld::Region area) : area_(area) {}
   // Maps private memory, for a rank without a HostWorld. Throws Error if the mapping fails.
   static Arena map_private(std::size_t bytes);
+  // Memory whose pages are not the host's, owned by the caller.
+  static Arena of_device(HostWorld::Region area);
   ~Arena();
   Arena(Arena&& other) noexcept;
   Arena& operator=(Arena&& other) noexcept;
@@ -41,6 +43,7 @@ class Arena {
   HostWorld::Region area_;
   std::size_t used_ = 0;
   bool owned_ = false;
+  bool on_host_ = true;
 };
 
 struct PoolBlock {

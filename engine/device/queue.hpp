@@ -34,6 +34,8 @@ class Queue {
   // Items issued from now on run after item `number` of the other queue.
   virtual void issue_wait(const std::shared_ptr<Queue>& other, std::uint64_t number) = 0;
   virtual std::uint64_t last_number() const = 0;
+  // Prepares waits for item last_number(), for queues whose device needs a mark in the stream for that.
+  virtual void mark() {}
 
   // ---- any thread, but the host alone for queues that run inline
   // Returns when item `number` has run. Rethrows a failure of an item up to it.

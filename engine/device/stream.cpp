@@ -25,6 +25,7 @@ Event Stream::record() {
   Event event;
   event.state_ = std::make_shared<Event::State>();
   event.state_->stream = state_;
+  queue_->mark();
   event.state_->number = queue_->last_number();
   if (OrderCheck& order = state_->runtime->order(); order.on()) {
     order.learn_from_host(state_->clock);

@@ -1,0 +1,105 @@
+#include "engine/device/cuda/cuda_backend.hpp"
+
+#include <algorithm>
+
+#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
+#include "engine/core/schedule.hpp"
+#include "engine/device/cuda/calls.hpp"
+#include "engine/device/cuda/cuda_queue.hpp"
+#include "engine/device/cuda/shared.hpp"
+#include "engine/device/private_arena.hpp"
+
+namespace lockstep::device {
+
+namespace cuda {
+
+namespace {
+
+constexpr std::size_t bytes_per_context = std::size_t{768} << 20;
+constexpr std::size_t least_arena = std::size_t{1} << 20;
+constexpr std::size_t page = std::size_t{2} << 20;  // of the GPU
+
+std::size_t nine_tenths(std::size_t bytes) { return bytes / 10 * 9; }
+
+// The size of the arenas on the host also bounds those on the device.
+std::size_t wanted_bytes(const RankContext& context) {
+  const auto* world = static_cast<const HostWorld*>(context.shared());
+  if (world == nullptr) return RankContext::current().service<PrivateArena>().bytes;
+  return world->arena(Kind::cpu, context.rank()).bytes;
+}
+
+int number_of_gpus(Calls& of) {
+  if (schedule::self() != nullptr)
+    throw UnsupportedError("cuda: a schedule does not control a GPU", "use --device sim with --schedule");
+  return of.num_devices();
+}
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const RankContext& context)
+      : calls_(calls()), num_devices_(number_of_gpus(calls_)), device_(context.rank() % num_devices_) {
+    calls_.use_device(device_);
+    const int ranks_per_gpu = (context.world_size() + num_devices_ - 1) / num_devices_;
+    const DeviceProperties properties = calls_.properties_of(device_);
+    const std::size_t free = calls_.free_bytes();
+    const std::size_t bytes = share_of({properties.total_bytes, free}, ranks_per_gpu, wanted_bytes(context));
+    if (bytes < least_arena)
+      throw ResourceError(str("GPU ", device_, " (", properties.name, ") has ", free, " of ", properties.total_bytes,
+                              " bytes free, too little for rank ", context.rank(), " of ", ranks_per_gpu, " on it"),
+                          "end other programs on the GPU, or use fewer ranks per GPU");
+    shared_ = std::make_shared<Shared>(calls_, device_);
+    memory_ = static_cast<std::byte*>(calls_.allocate(bytes));
+    arena_ = Arena::of_device({memory_, bytes});
+  }
+  ~CudaBackend() override {
+    if (!shared_->is_abandoned) calls_.release(memory_);
+  }
+  Arena& arena() override { return arena_; }
+  std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) override {
+    return std::make_shared<CudaQueue>(name, shared_, activity);
+  }
+  void copy(const Execution& on, std::byte* to, const std::byte* from, std::size_t bytes) override {
+    calls_.copy(to, from, bytes, on.stream);
+  }
+  void fill(const Execution& on, std::byte* to, std::byte value, std::size_t bytes) override {
+    calls_.set_bytes(to, std::to_integer<int>(value), bytes, on.stream);
+  }
+  void pin(HostWorld::Region pages) override { calls_.pin(pages.base, pages.bytes); }
+  void unpin(HostWorld::Region pages) noexcept override {
+    if (!shared_->is_abandoned) calls_.unpin(pages.base);
+  }
+  void read(const Execution& on, void* to, const std::byte* from, std::size_t bytes) override {
+    calls_.copy(to, from, bytes, on.stream);
+    calls_.synchronize_stream(on.stream);
+  }
+  void write(const Execution& on, std::byte* to, const void* from, std::size_t bytes) override {
+    calls_.copy(to, from, bytes, on.stream);
+    calls_.synchronize_stream(on.stream);
+  }
+
+ private:
+  Calls& calls_;
+  const int num_devices_;
+  const int device_;
+  std::shared_ptr<Shared> shared_;
+  std::byte* memory_ = nullptr;
+  Arena arena_;
+};
+
+}  // namespace
+
+std::size_t share_of(GpuMemory memory, int ranks_per_gpu, std::size_t wanted) {
+  const auto ranks = static_cast<std::size_t>(ranks_per_gpu);
+  const std::size_t per_rank = memory.total / ranks;
+  const std::size_t share = per_rank > bytes_per_context ? nine_tenths(per_rank - bytes_per_context) : 0;
+  const std::size_t bytes = std::min({share, nine_tenths(memory.free), wanted});
+  return bytes < page ? bytes : bytes / page * page;
+}
+
+}  // namespace cuda
+
+std::unique_ptr<Backend> open_cuda(const RankContext& context) { return std::make_unique<cuda::CudaBackend>(context); }
+void require_cuda() { cuda::calls().require_driver(); }
+
+}  // namespace lockstep::device

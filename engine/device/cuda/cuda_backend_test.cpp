@@ -1,0 +1,122 @@
+// What the backend of Nvidia GPUs does about machines, devices and memory, against the stand-in that records calls.
+#include "engine/device/cuda/cuda_backend.hpp"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+#include "engine/core/resources.hpp"
+#include "engine/device/cuda/driver_errors.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
+#include "engine/device/test_rank.hpp"
+
+namespace lockstep::device::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::Contains;
+using testing::HasSubstr;
+
+constexpr Device gpu{Kind::cuda, 0};
+constexpr std::size_t gib = std::size_t{1} << 30;
+
+TEST(DriverErrors, SayWhyAndWhatToDo) {
+  EXPECT_THAT(message_of([] { require_versions(0, 13000); }), AllOf(HasSubstr("no Nvidia driver"), HasSubstr("sim")));
+  EXPECT_THAT(message_of([] { require_versions(12040, 13000); }),
+              AllOf(HasSubstr("supports CUDA 12.4"), HasSubstr("needs 13.0"), HasSubstr("newer driver")));
+  require_versions(13000, 13010);  // of the same major version
+  require_versions(14000, 13000);
+  EXPECT_THAT(no_device().what(), AllOf(HasSubstr("no GPU"), HasSubstr("CUDA_VISIBLE_DEVICES")));
+  EXPECT_THAT(not_built().what(), AllOf(HasSubstr("this build"), HasSubstr("ci/build.sh cuda")));
+}
+
+TEST(CudaBackend, RefusesAMachineWithoutADriver) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  cuda.no_driver = "no driver here";
+  const OneRank rank;
+  EXPECT_THROW(require_available(Kind::cuda), UnsupportedError);
+  EXPECT_THROW(allocate(gpu, 16), UnsupportedError);
+  EXPECT_TRUE(cuda.log().empty());
+}
+
+TEST(CudaBackend, UsesTheGpuOfItsRank) {
+  RecordingCalls cuda(3);
+  const StandIn stand_in(cuda);
+  for (int number = 0; number < 5; ++number) {
+    RankContext context(number, 5);
+    const RankScope scope(context);
+    allocate(device_from_name("cuda"), 8);
+    EXPECT_THAT(cuda.log(), Contains(str("use_device ", number % 3)));
+    EXPECT_EQ(cuda.count("use_device"), number + 1);
+  }
+}
+
+TEST(CudaBackend, SharesTheMemoryOfAGpuAmongItsRanks) {
+  const GpuMemory large{80 * gib, 79 * gib};
+  EXPECT_LE(share_of(large, 8, 100 * gib) * 8, 72 * gib);
+  EXPECT_GE(share_of(large, 8, 100 * gib), 8 * gib);
+  EXPECT_EQ(share_of(large, 1, gib), gib);                           // no more than is wanted
+  EXPECT_LE(share_of({80 * gib, gib}, 1, 100 * gib), gib / 10 * 9);  // no more than is free
+  EXPECT_EQ(share_of({gib, gib}, 2, gib), 0U);                       // the contexts take it all
+}
+
+TEST(CudaBackend, NamesAGpuWithoutMemory) {
+  RecordingCalls cuda(1, std::size_t{700} << 20);
+  const StandIn stand_in(cuda);
+  const OneRank rank;
+  EXPECT_THAT(message_of([] { allocate(gpu, 8); }),
+              AllOf(HasSubstr("GPU 0 (recording stand-in)"), HasSubstr("too little")));
+  EXPECT_EQ(cuda.num_live_allocations(), 0);
+}
+
+TEST(CudaBackend, AllocatesOncePerRank) {
+  RecordingCalls cuda;
+  const StandIn stand_in(cuda);
+  {
+    const OneRank rank;
+    std::vector<MemoryPtr> blocks;
+    for (int i = 0; i < 100; ++i) blocks.push_back(allocate(gpu, 100'000));
+    EXPECT_EQ(cuda.count("allocate"), 1);
+    EXPECT_EQ(memory_stats().current_total, 10'000'000);
+    EXPECT_THAT(message_of([] { allocate(gpu, std::size_t{1} << 45); }), HasSubstr("out of memory on cuda:0"));
+  }
+  EXPECT_EQ(cuda.num_live_allocations(), 0);
+}
+
+TEST(RecordingCalls, WaitsForWordsOfTheHost) {
+  RecordingCalls cuda;
+  StreamHandle const a = cuda.create_stream(), b = cuda.create_stream();
+  alignas(8) std::uint64_t word = 0;
+  bool ran = false;
+  cuda.wait_word(a, &word, 3);
+  cuda.launch(a, [&] { ran = true; });
+  EXPECT_FALSE(ran);
+  cuda.write_word(b, &word, 2);
+  EXPECT_FALSE(ran);
+  cuda.write_word(b, &word, 3);
+  EXPECT_TRUE(ran);
+}
+
+TEST(RecordingCalls, WaitsForTheRecordThatAnEventHad) {
+  RecordingCalls cuda;
+  StreamHandle const a = cuda.create_stream(), b = cuda.create_stream();
+  EventHandle const event = cuda.create_event(false);
+  cuda.record_event(event, a);
+  cuda.hold(a);
+  bool ran = false;
+  cuda.wait_event(b, event);
+  cuda.launch(b, [&] { ran = true; });
+  EXPECT_TRUE(ran);  // the first record is done
+  cuda.record_event(event, a);
+  EXPECT_FALSE(cuda.event_done(event));
+  cuda.wait_event(b, event);
+  cuda.launch(b, [&] { ran = false; });
+  EXPECT_TRUE(ran);
+  cuda.resume(a);
+  EXPECT_FALSE(ran);
+}
+
+}  // namespace
+}  // namespace lockstep::device::cuda

@@ -1,0 +1,340 @@
+#include "engine/device/cuda/recording_calls.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+
+#include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
+
+namespace lockstep::device::cuda {
+
+namespace {
+// Words are also written by the host, which no call tells of.
+constexpr std::chrono::milliseconds look_again{1};
+constexpr std::size_t alignment = 256;  // CUDA's
+}  // namespace
+
+RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device)
+    : num_devices_(num_devices), bytes_per_device_(bytes_per_device) {}
+
+RecordingCalls::~RecordingCalls() {
+  for (const auto& [memory, bytes] : allocations_) std::free(memory);
+}
+
+// ---- for tests
+
+void RecordingCalls::hold(StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  stream_of(stream).held = true;
+}
+
+void RecordingCalls::resume(StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  stream_of(stream).held = false;
+  progress();
+}
+
+void RecordingCalls::hold_all(bool on) {
+  const std::lock_guard lock(mutex_);
+  holds_new_ = on;
+  for (const auto& [handle, stream] : streams_) stream->held = on;
+  progress();
+}
+
+void RecordingCalls::launch(StreamHandle stream, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  enter("launch", str("s", stream_of(stream).number));
+  enqueue(stream, {nullptr, std::move(work)});
+}
+
+void RecordingCalls::fail(const std::string& call, int nth) {
+  const std::lock_guard lock(mutex_);
+  failing_[call] = nth;
+}
+
+std::vector<std::string> RecordingCalls::log() const {
+  const std::lock_guard lock(mutex_);
+  return log_;
+}
+
+int RecordingCalls::count(const std::string& call) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = counts_.find(call);
+  return found == counts_.end() ? 0 : found->second;
+}
+
+std::map<std::string, int> RecordingCalls::counts() const {
+  const std::lock_guard lock(mutex_);
+  return counts_;
+}
+
+int RecordingCalls::num_live_events() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(events_.size());
+}
+
+int RecordingCalls::num_live_allocations() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(allocations_.size());
+}
+
+int RecordingCalls::num_pinned() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<int>(pinned_.size());
+}
+
+// ---- the model
+
+void RecordingCalls::enter(const std::string& call, const std::string& operands) {
+  log_.push_back(operands.empty() ? call : str(call, " ", operands));
+  ++counts_[call];
+  if (const auto failing = failing_.find(call); failing != failing_.end() && --failing->second == 0) {
+    failing_.erase(failing);
+    throw ResourceError(str(call, ": refused on purpose"), "a test asked for it");
+  }
+}
+
+RecordingCalls::ModelStream& RecordingCalls::stream_of(StreamHandle stream) {
+  const auto found = streams_.find(stream);
+  LOCKSTEP_CHECK(found != streams_.end(), "a call with a stream that does not exist");
+  return *found->second;
+}
+
+RecordingCalls::ModelEvent& RecordingCalls::event_of(EventHandle event) {
+  const auto found = events_.find(event);
+  LOCKSTEP_CHECK(found != events_.end(), "a call with an event that does not exist");
+  return *found->second;
+}
+
+void RecordingCalls::enqueue(StreamHandle stream, Work work) {
+  stream_of(stream).work.push_back(std::move(work));
+  progress();
+}
+
+void RecordingCalls::progress() {
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (const auto& [handle, stream] : streams_) {
+      while (!stream->held && !stream->work.empty() && (!stream->work.front().ready || stream->work.front().ready())) {
+        const Work next = std::move(stream->work.front());
+        stream->work.pop_front();
+        if (next.run) next.run();
+        ++num_run_;
+        moved = true;
+      }
+    }
+  }
+  changed_.notify_all();
+}
+
+void RecordingCalls::wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds) {
+  for (progress(); !holds(); progress()) changed_.wait_for(lock, look_again);
+}
+
+// ---- devices
+
+void RecordingCalls::require_driver() {
+  if (!no_driver.empty()) throw UnsupportedError(no_driver, "use --device sim");
+}
+
+int RecordingCalls::num_devices() {
+  require_driver();
+  const std::lock_guard lock(mutex_);
+  enter("num_devices", "");
+  return num_devices_;
+}
+
+DeviceProperties RecordingCalls::properties_of(int device) {
+  const std::lock_guard lock(mutex_);
+  enter("properties_of", str(device));
+  return {"recording stand-in", 9, 0, bytes_per_device_};
+}
+
+void RecordingCalls::use_device(int device) {
+  const std::lock_guard lock(mutex_);
+  enter("use_device", str(device));
+  LOCKSTEP_CHECK(device >= 0 && device < num_devices_, "device ", device, " of ", num_devices_);
+}
+
+std::size_t RecordingCalls::free_bytes() {
+  const std::lock_guard lock(mutex_);
+  enter("free_bytes", "");
+  std::size_t used = 0;
+  for (const auto& [memory, bytes] : allocations_) used += bytes;
+  return bytes_per_device_ - used;
+}
+
+// ---- streams and events
+
+StreamHandle RecordingCalls::create_stream() {
+  const std::lock_guard lock(mutex_);
+  const int number = next_number_;
+  enter("create_stream", str("s", number));
+  ++next_number_;
+  auto stream = std::make_unique<ModelStream>();
+  stream->number = number;
+  stream->held = holds_new_;
+  StreamHandle const handle = stream.get();
+  streams_.emplace(handle, std::move(stream));
+  return handle;
+}
+
+void RecordingCalls::destroy_stream(StreamHandle stream) noexcept {
+  const std::lock_guard lock(mutex_);
+  streams_.erase(stream);
+}
+
+void RecordingCalls::synchronize_stream(StreamHandle stream) {
+  std::unique_lock lock(mutex_);
+  enter("synchronize_stream", str("s", stream_of(stream).number));
+  wait_until(lock, [&] { return stream_of(stream).work.empty(); });
+}
+
+EventHandle RecordingCalls::create_event(bool timed) {
+  const std::lock_guard lock(mutex_);
+  const int number = next_number_;
+  enter("create_event", str("e", number));
+  ++next_number_;
+  auto event = std::make_unique<ModelEvent>();
+  event->number = number;
+  event->timed = timed;
+  EventHandle const handle = event.get();
+  events_.emplace(handle, std::move(event));
+  return handle;
+}
+
+void RecordingCalls::destroy_event(EventHandle event) noexcept {
+  const std::lock_guard lock(mutex_);
+  events_.erase(event);
+}
+
+void RecordingCalls::record_event(EventHandle event, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  ModelEvent& of = event_of(event);
+  enter("record_event", str("s", stream_of(stream).number, " e", of.number));
+  const std::uint64_t record = ++of.recorded;
+  enqueue(stream, {nullptr, [this, event, record] {
+                     const auto found = events_.find(event);  // it may have been destroyed since
+                     if (found == events_.end()) return;
+                     found->second->reached = record;
+                     found->second->time = num_run_;
+                   }});
+}
+
+bool RecordingCalls::event_done(EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const ModelEvent& of = event_of(event);
+  enter("event_done", str("e", of.number));
+  progress();
+  return of.reached == of.recorded;
+}
+
+void RecordingCalls::synchronize_event(EventHandle event) {
+  std::unique_lock lock(mutex_);
+  const ModelEvent& of = event_of(event);
+  enter("synchronize_event", str("e", of.number));
+  const std::uint64_t record = of.recorded;
+  wait_until(lock, [&of, record] { return of.reached >= record; });
+}
+
+// The stream waits for the record that the event has now.
+void RecordingCalls::wait_event(StreamHandle stream, EventHandle event) {
+  const std::lock_guard lock(mutex_);
+  const ModelEvent& of = event_of(event);
+  enter("wait_event", str("s", stream_of(stream).number, " e", of.number));
+  enqueue(stream, {[this, event, record = of.recorded] {
+                     const auto found = events_.find(event);
+                     return found == events_.end() || found->second->reached >= record;
+                   },
+                   nullptr});
+}
+
+float RecordingCalls::milliseconds_between(EventHandle begin, EventHandle end) {
+  const std::lock_guard lock(mutex_);
+  const ModelEvent &first = event_of(begin), &last = event_of(end);
+  enter("milliseconds_between", str("e", first.number, " e", last.number));
+  LOCKSTEP_CHECK(first.timed && last.timed, "the time of an event that takes none");
+  LOCKSTEP_CHECK(
+      first.recorded > 0 && first.reached == first.recorded && last.recorded > 0 && last.reached == last.recorded,
+      "the time of an event that is not done");
+  return static_cast<float>(last.time - first.time);
+}
+
+void RecordingCalls::wait_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) {
+  const std::lock_guard lock(mutex_);
+  enter("wait_word", str("s", stream_of(stream).number, " ", value));
+  enqueue(stream, {[word, value] { return std::atomic_ref(*word).load() >= value; }, nullptr});
+}
+
+void RecordingCalls::write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) {
+  const std::lock_guard lock(mutex_);
+  enter("write_word", str("s", stream_of(stream).number, " ", value));
+  enqueue(stream, {nullptr, [word, value] { std::atomic_ref(*word).store(value); }});
+}
+
+// ---- memory
+
+void* RecordingCalls::allocate(std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  enter("allocate", str(bytes));
+  // The pages are used where they are touched.
+  void* const memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) throw ResourceError(str("allocate of ", bytes, " bytes: no memory"), "ask for less");
+  allocations_[memory] = bytes;
+  return memory;
+}
+
+void RecordingCalls::release(void* memory) noexcept {
+  const std::lock_guard lock(mutex_);
+  if (allocations_.erase(memory) == 1) std::free(memory);
+}
+
+void RecordingCalls::pin(void* pages, std::size_t bytes) {
+  const std::lock_guard lock(mutex_);
+  enter("pin", str(bytes));
+  LOCKSTEP_CHECK(pinned_.emplace(pages, bytes).second, "pages that are pinned twice");
+}
+
+void RecordingCalls::unpin(void* pages) noexcept {
+  const std::lock_guard lock(mutex_);
+  pinned_.erase(pages);
+}
+
+void RecordingCalls::copy(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  enter("copy", str("s", stream_of(stream).number, " ", bytes));
+  enqueue(stream, {nullptr, [=] { std::memmove(to, from, bytes); }});
+}
+
+void RecordingCalls::set_bytes(void* to, int byte, std::size_t bytes, StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  enter("set_bytes", str("s", stream_of(stream).number, " ", bytes));
+  enqueue(stream, {nullptr, [=] { std::memset(to, byte, bytes); }});
+}
+
+MemoryHandle RecordingCalls::handle_of(void* allocation) {
+  const std::lock_guard lock(mutex_);
+  enter("handle_of", "");
+  LOCKSTEP_CHECK(allocations_.contains(allocation), "the handle of memory that is no allocation");
+  MemoryHandle handle{};
+  std::memcpy(handle.bytes, &allocation, sizeof allocation);
+  return handle;
+}
+
+void* RecordingCalls::open_handle(const MemoryHandle& handle) {
+  const std::lock_guard lock(mutex_);
+  enter("open_handle", "");
+  void* memory = nullptr;
+  std::memcpy(&memory, handle.bytes, sizeof memory);
+  return memory;
+}
+
+void RecordingCalls::close_handle(void*) noexcept {
+  const std::lock_guard lock(mutex_);
+  log_.emplace_back("close_handle");
+  ++counts_["close_handle"];
+}
+
+}  // namespace lockstep::device::cuda

@@ -1,0 +1,124 @@
+// A stand-in for CUDA on the host, for tests on machines without a GPU: a model of streams and events. "Device memory"
+// is memory of the host. Work on a stream runs in order, as far as the events and words that it waits for allow, during
+// the calls of any thread; a stream on hold runs nothing. Every call is recorded, and any one can be made to fail.
+//
+//   RecordingCalls cuda;
+//   const StandIn stand_in(cuda);          // calls() returns `cuda` during its lifetime
+//   cuda.hold(stream);
+//   cuda.fail("record_event", 2);          // the second one from now throws ResourceError
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "engine/device/cuda/calls.hpp"
+
+namespace lockstep::device::cuda {
+
+class RecordingCalls final : public Calls {
+ public:
+  explicit RecordingCalls(int num_devices = 1, std::size_t bytes_per_device = std::size_t{16} << 30);
+  ~RecordingCalls() override;
+
+  // ---- for tests
+  void hold(StreamHandle stream);  // its work stays where it is
+  void resume(StreamHandle stream);
+  void hold_all(bool on);  // streams that are created later, too
+  // A kernel: `work` runs when the stream reaches it.
+  void launch(StreamHandle stream, std::function<void()> work);
+  void fail(const std::string& call, int nth);
+  std::vector<std::string> log() const;      // "record_event s1 e2": calls with the numbers of streams and events
+  int count(const std::string& call) const;  // since the start
+  std::map<std::string, int> counts() const;
+  int num_live_events() const;
+  int num_live_allocations() const;
+  int num_pinned() const;
+  std::string no_driver;  // not empty: the reason that require_driver() and num_devices() throw
+
+  // ---- Calls
+  void require_driver() override;
+  int num_devices() override;
+  DeviceProperties properties_of(int device) override;
+  void use_device(int device) override;
+  std::size_t free_bytes() override;
+  StreamHandle create_stream() override;
+  void destroy_stream(StreamHandle stream) noexcept override;
+  void synchronize_stream(StreamHandle stream) override;
+  EventHandle create_event(bool timed) override;
+  void destroy_event(EventHandle event) noexcept override;
+  void record_event(EventHandle event, StreamHandle stream) override;
+  bool event_done(EventHandle event) override;
+  void synchronize_event(EventHandle event) override;
+  void wait_event(StreamHandle stream, EventHandle event) override;
+  float milliseconds_between(EventHandle begin, EventHandle end) override;
+  void wait_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) override;
+  void write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) override;
+  void* allocate(std::size_t bytes) override;
+  void release(void* memory) noexcept override;
+  void pin(void* pages, std::size_t bytes) override;
+  void unpin(void* pages) noexcept override;
+  void copy(void* to, const void* from, std::size_t bytes, StreamHandle stream) override;
+  void set_bytes(void* to, int byte, std::size_t bytes, StreamHandle stream) override;
+  MemoryHandle handle_of(void* allocation) override;
+  void* open_handle(const MemoryHandle& handle) override;
+  void close_handle(void* memory) noexcept override;
+
+ private:
+  // Work that has been enqueued. It runs if `ready` is null or true.
+  struct Work {
+    std::function<bool()> ready;
+    std::function<void()> run;
+  };
+  struct ModelStream {
+    int number = 0;
+    bool held = false;
+    std::deque<Work> work;
+  };
+  // An event is done when the stream has reached its last record.
+  struct ModelEvent {
+    int number = 0;
+    bool timed = false;
+    std::uint64_t recorded = 0;
+    std::uint64_t reached = 0;
+    double time = 0;  // a count of the work that has run
+  };
+
+  void enter(const std::string& call, const std::string& operands);  // under the lock: records, or fails
+  ModelStream& stream_of(StreamHandle stream);
+  ModelEvent& event_of(EventHandle event);
+  void enqueue(StreamHandle stream, Work work);
+  void progress();  // runs what can run
+  void wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds);
+
+  const int num_devices_;
+  const std::size_t bytes_per_device_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool holds_new_ = false;
+  int next_number_ = 1;
+  double num_run_ = 0;
+  std::map<StreamHandle, std::unique_ptr<ModelStream>> streams_;
+  std::map<EventHandle, std::unique_ptr<ModelEvent>> events_;
+  std::map<void*, std::size_t> allocations_;
+  std::map<void*, std::size_t> pinned_;
+  std::vector<std::string> log_;
+  std::map<std::string, int> counts_;
+  std::map<std::string, int> failing_;  // by call: how many calls until one fails
+};
+
+// Puts calls in place of CUDA's.
+class StandIn {
+ public:
+  explicit StandIn(Calls& calls) { replace_calls(&calls); }
+  ~StandIn() { replace_calls(nullptr); }
+  StandIn(const StandIn&) = delete;
+  StandIn& operator=(const StandIn&) = delete;
+};
+
+}  // namespace lockstep::device::cuda
