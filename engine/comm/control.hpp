@@ -65,7 +65,7 @@ static_assert(sizeof(MemberEntry) == 64);
 
 enum class Stage : std::uint32_t { filling, open, finished, mismatch };
 
-enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts };
+enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts, one_device };
 
 struct alignas(64) Slot {
   // How many collectives the slot has completed. In generation g, slot s serves sequence number g * ring_slots + s.
@@ -222,6 +222,14 @@ struct Outbox {
   Notice notices[capacity];
 };
 
+// The memory of a rank on its accelerator, which the rank writes before it arrives at its first collective there.
+struct DeviceArenaControl {
+  std::uint64_t base, bytes;  // addresses in the rank's own process; 0 bytes: not written
+  std::int64_t process;
+  unsigned char handle[64];  // by which other processes map it
+  char device_id[64];
+};
+
 struct alignas(64) RankControl {
   std::atomic<RankEnd> end;
   std::atomic<std::int64_t> begun_ns;  // when the rank began its program; 0: not yet
@@ -240,6 +248,7 @@ struct alignas(64) RankControl {
     char file[192];
     std::int32_t line, column;
   } location;
+  DeviceArenaControl device_arena;
   Outbox outbox;
   std::atomic<std::uint64_t> num_records;
   Record records[recorder_entries];

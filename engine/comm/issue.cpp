@@ -201,6 +201,9 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
       call.stream != nullptr ? *call.stream : device::stream(device, role_of(request.operation, call.async));
   if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
+  RankState& own = *communicator.state();
+  if (!device::capabilities_of(device).runs_on_host && own.device_memory == nullptr)
+    own.device_memory = std::make_unique<DeviceMemory>(*own.world, own.rank, device.kind);
 
   std::array<device::Access, 2> accesses;
   std::size_t num_accesses = 0;
@@ -231,6 +234,7 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
       [issued, input, output](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
+        issued->execution = pointers.execution();
         if (try_arrive(*issued) || !issued->on_rank_thread) return;
         finish_predecessor(*issued, false);
         try_arrive(*issued);

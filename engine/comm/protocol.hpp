@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "engine/comm/control_plane.hpp"
+#include "engine/comm/device_memory.hpp"
 #include "engine/comm/peer_mappings.hpp"
 #include "engine/device/activity.hpp"
 
@@ -53,6 +54,7 @@ struct RankState {
   std::unique_ptr<std::byte, Free> private_control;  // the control area of a single rank without shared memory
   DeferredCalls deferred;
   std::unique_ptr<PeerMappings> peer_mappings;  // only when ranks are processes
+  std::unique_ptr<DeviceMemory> device_memory;  // since the rank's first collective on an accelerator
 
   RankControl& control() const { return world->rank(rank); }
   void note_begin() const {
@@ -70,6 +72,7 @@ struct IssuedCollective {
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  device::Execution execution;  // of its stream
   std::uint64_t record_number = 0;
   bool counted = true;  // its bytes belong to transport_bytes()
   std::function<std::string()> content_text;

@@ -1,5 +1,6 @@
 #include "engine/comm/slot.hpp"
 
+#include "engine/comm/device_memory.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/device/capabilities.hpp"
 
@@ -29,9 +30,12 @@ void open(WorldControl& world, GroupControl& group, Slot& slot) {
     has_private_buffers |= (entries[member].arrival.load(std::memory_order_relaxed) & 1) != 0;
   }
   const auto device = static_cast<device::Kind>(entries[0].fingerprint.device);
-  slot.transport = choose_transport({.private_buffers = has_private_buffers,
-                                     .between_hosts = group.spans_hosts != 0,
-                                     .device_memory = !device::capabilities_of(device).runs_on_host});
+  const bool is_on_device = !device::capabilities_of(device).runs_on_host;
+  slot.transport =
+      choose_transport({.private_buffers = has_private_buffers,
+                        .between_hosts = group.spans_hosts != 0,
+                        .device_memory = is_on_device,
+                        .between_devices = is_on_device && size > 1 && !share_a_device(world, group.members(), size)});
   if (group.spans_hosts != 0) count_leavers(slot, size, num_elsewhere(world, group));  // these have slots of their own
   const bool moves_nothing = entries[0].fingerprint.kind == static_cast<std::uint8_t>(Operation::barrier);
   if (moves_nothing || (slot.transport == TransportKind::shared_memory && run_if_small(slot, size))) {

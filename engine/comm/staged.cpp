@@ -34,15 +34,6 @@ struct Staging : StagingShape {
     return static_cast<std::size_t>(bounded_product(elements, element));
   }
 
-  // Waits until all members have copied in the piece of this number.
-  void barrier(std::int64_t number) {
-    Slot& slot = issued.slot();
-    const auto target = static_cast<std::uint64_t>(number + 1) * static_cast<std::uint64_t>(size);
-    if (slot.barrier_arrivals.fetch_add(1) + 1 == target) notify(slot.changes);
-    issued.rank->plane->staged_piece(*issued.group, issued.me, issued.sequence, static_cast<std::uint64_t>(number));
-    wait_until(issued, WaitReason::staging_barrier, target);
-  }
-
   void copy_in(std::int64_t number, std::int64_t begin, std::int64_t n) {
     if (!has_input(issued.me)) return;
     const std::int64_t mine = entries[issued.me].fingerprint.count;
@@ -124,7 +115,7 @@ class Staged : public Transport {
     for (std::int64_t begin = 0; begin < staging.count; begin += staging.piece, ++number) {
       const std::int64_t n = std::min(staging.piece, staging.count - begin);
       staging.copy_in(number, begin, n);
-      staging.barrier(number);
+      meet_members(issued, number);  // all have copied in this piece
       staging.copy_out(number, begin, n);
     }
     staging.entries[issued.me].moved_bytes.fetch_add(std::max(staging.moved_in, staging.moved_out));
@@ -132,6 +123,14 @@ class Staged : public Transport {
 };
 
 }  // namespace
+
+void meet_members(IssuedCollective& issued, std::int64_t number) {
+  Slot& slot = issued.slot();
+  const auto target = static_cast<std::uint64_t>(number + 1) * static_cast<std::uint64_t>(issued.group->size);
+  if (slot.barrier_arrivals.fetch_add(1) + 1 == target) notify(slot.changes);
+  issued.rank->plane->staged_piece(*issued.group, issued.me, issued.sequence, static_cast<std::uint64_t>(number));
+  wait_until(issued, WaitReason::staging_barrier, target);
+}
 
 const Transport& staged_transport() {
   static const Staged transport;

@@ -16,12 +16,13 @@ struct TransportTraits {
   bool private_buffers = false;  // moves buffers that peers cannot access
   bool between_hosts = false;    // members may live on different hosts
   bool device_memory = false;    // moves memory that threads of the host cannot access
+  bool between_devices = false;  // members may have devices of their own
   bool one_sided = false;        // a member that has arrived need not take part: the others complete without it
   bool ordered_sums = true;      // sums have the order, and so the bits, of reduce.hpp
   bool can(const TransportTraits& needs) const {
     return (private_buffers || !needs.private_buffers) && (between_hosts || !needs.between_hosts) &&
-           (device_memory || !needs.device_memory) && (one_sided || !needs.one_sided) &&
-           (ordered_sums || !needs.ordered_sums);
+           (device_memory || !needs.device_memory) && (between_devices || !needs.between_devices) &&
+           (one_sided || !needs.one_sided) && (ordered_sums || !needs.ordered_sums);
   }
 };
 
@@ -49,6 +50,10 @@ const Transport& transport_of(TransportKind kind);
 const Transport& shared_memory_transport();
 const Transport& staged_transport();         // all members take part in every piece
 const Transport& between_hosts_transport();  // the ferries move the data (crossing.hpp)
+const Transport& one_device_transport();     // each member's kernels use the memory of all (one_device.hpp)
+
+// Returns when all members have come to meeting `number` of the collective, from 0 (staged.cpp).
+void meet_members(IssuedCollective& issued, std::int64_t number);
 
 // Shared memory: computes the whole collective if it is small enough for the last arriver alone; returns false
 // otherwise.

@@ -11,11 +11,13 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/communicator.hpp"
+#include "engine/comm/one_device.hpp"
 #include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_mpi.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/comm/test_references.hpp"
 #include "engine/comm/transport.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -27,7 +29,7 @@ using testing::HasSubstr;
 
 // ---- the transports ----
 
-enum class On { threads, processes, hosts, hosts_of_mpi };
+enum class On { threads, processes, hosts, hosts_of_mpi, gpu_threads, gpu_processes };
 enum class Buffers { tensors, private_memory };  // private: outside the arenas, where peers cannot access them
 
 struct Row {
@@ -53,12 +55,44 @@ const std::vector<Row> transports = {
     {"SocketsThreeHosts", TransportKind::between_hosts, On::hosts, {0, 0, 1, 2, 2}},
     {"SocketsFour", TransportKind::between_hosts, On::hosts, {0, 1, 2, 3}},
     {"SocketsFourAndTwo", TransportKind::between_hosts, On::hosts, {0, 0, 0, 0, 1, 1}},
+    {"OneDeviceThreads", TransportKind::one_device, On::gpu_threads, {0, 0, 0, 0}},
+    {"OneDeviceProcesses", TransportKind::one_device, On::gpu_processes, {0, 0, 0}},
 };
 
 const std::vector<Row> transports_of_two_processes = {
     {"MpiOneAndOne", TransportKind::between_hosts, On::hosts_of_mpi, {0, 1}},
     {"MpiTwoAndTwo", TransportKind::between_hosts, On::hosts_of_mpi, {0, 0, 1, 1}},
 };
+
+// Where the tensors of the running row are.
+device::Device place;
+
+template <class T>
+Tensor placed(const std::vector<T>& values, DType dtype) {
+  return tensor_of(values, dtype, place);
+}
+
+// A call returns before a device has run it.
+void wait_for_device() { device::current_stream(place).synchronize(); }
+
+// Ranks on one GPU, for which a stand-in on the host takes the place: its streams run kernels in order.
+std::vector<std::string> run_on_gpu(int size, Kind kind, const Body& body, double deadline) {
+  device::cuda::RecordingCalls gpu;
+  const device::cuda::StandIn stand_in(gpu);
+  replace_reduce_on_device(
+      [&gpu](device::Execution on, const kernels::MemberBuffers& of, std::int64_t begin, std::int64_t count) {
+        const std::vector<const std::byte*> inputs(of.inputs.begin(), of.inputs.end());
+        const std::vector<std::byte*> outputs(of.outputs.begin(), of.outputs.end());
+        gpu.launch(on.stream, [=, dtype = of.dtype, op = of.op, divisor = of.divisor] {
+          kernels::reduce_members(device::Space::portable, {dtype, op, inputs, outputs, divisor}, begin, count);
+        });
+      });
+  place = {device::Kind::cuda, 0};
+  std::vector<std::string> failures = run_ranks(size, kind, body, deadline);
+  place = {};
+  replace_reduce_on_device(nullptr);
+  return failures;
+}
 
 // Returns the failure of each rank that this process runs; "" for others.
 std::vector<std::string> run_on(const Row& row, const Body& body, double deadline = 10.0) {
@@ -67,6 +101,10 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
       return run_ranks(row.size(), Kind::threads, body, deadline);
     case On::processes:
       return run_ranks(row.size(), Kind::processes, body, deadline);
+    case On::gpu_threads:
+      return run_on_gpu(row.size(), Kind::threads, body, deadline);
+    case On::gpu_processes:
+      return run_on_gpu(row.size(), Kind::processes, body, deadline);
     case On::hosts:
       return testing_hosts::run_hosts(row.host_of, body, {}, deadline);
     case On::hosts_of_mpi:
@@ -204,8 +242,9 @@ class Caller {
       call_on_private_memory(request, out ? reinterpret_cast<std::byte*>(output.data()) : nullptr,
                              in ? reinterpret_cast<const std::byte*>(input.data()) : nullptr);
     } else {
-      const Tensor to = out ? tensor_of(output, request.dtype) : Tensor();
-      call_on_tensors(request, to, in ? tensor_of(input, request.dtype) : Tensor());
+      const Tensor to = out ? placed(output, request.dtype) : Tensor();
+      call_on_tensors(request, to, in ? placed(input, request.dtype) : Tensor());
+      wait_for_device();
       if (out) output = values_of<T>(to);
     }
     const std::string what =
@@ -308,9 +347,12 @@ TEST_P(TransportPromises, SendsReachTheirReceives) {
       for (int from = 0; from < row.size(); ++from) {
         const int to = (from + 1) % row.size();
         const std::vector<float> values = values_for<float>(from, count);
-        if (rank == from) send(world_group(), tensor_of(values, DType::float32), to);
+        if (rank == from) {
+          send(world_group(), placed(values, DType::float32), to);
+          wait_for_device();
+        }
         if (rank != to) continue;
-        const Tensor received = empty({count}, DType::float32, {});
+        const Tensor received = empty({count}, DType::float32, place);
         receive(world_group(), received, from);
         require(same_bits(values_of<float>(received), values), str(count, " elements from ", from));
       }
@@ -324,8 +366,8 @@ TEST_P(TransportPromises, ManyCollectivesAreInProgressAtOnce) {
     std::vector<Tensor> tensors;
     std::vector<Work> works;
     for (int i = 0; i < 3 * ring_slots; ++i) {
-      tensors.push_back(tensor_of(
-          std::vector<float>(500 * static_cast<std::size_t>(i % 7), static_cast<float>(rank + i)), DType::float32));
+      tensors.push_back(placed(std::vector<float>(500 * static_cast<std::size_t>(i % 7), static_cast<float>(rank + i)),
+                               DType::float32));
       works.push_back(all_reduce(world_group(), tensors.back(), ReduceOp::max, {.async = true}));
     }
     for (std::size_t i = works.size(); i-- > 0;) {
@@ -340,8 +382,8 @@ TEST_P(TransportPromises, ManyCollectivesAreInProgressAtOnce) {
 TEST_P(TransportPromises, OneSidedTransportsCompleteWithoutABusyMember) {
   if (!transport_of(row.kind).traits().one_sided) GTEST_SKIP() << "this transport is not one-sided";
   expect_success([this](int rank) {
-    const Tensor sum = tensor_of(std::vector<float>(100'000, 1.0f), DType::float32);
-    const Tensor token = tensor_of(std::vector<float>(1, 1.0f), DType::float32);
+    const Tensor sum = placed(std::vector<float>(100'000, 1.0f), DType::float32);
+    const Tensor token = placed(std::vector<float>(1, 1.0f), DType::float32);
     const Work work = all_reduce(world_group(), sum, ReduceOp::sum, {.async = true});
     if (rank == 0) receive(world_group(), token, 1);
     work.synchronize();
@@ -356,8 +398,8 @@ void meet(const Row& row, std::int64_t count, const std::string& purpose = "stat
     exchange(world_group(), std::string(static_cast<std::size_t>(count), 'x'), purpose);
     return;
   }
-  all_reduce(world_group(), tensor_of(std::vector<float>(static_cast<std::size_t>(count)), DType::float32),
-             ReduceOp::sum);
+  all_reduce(world_group(), placed(std::vector<float>(static_cast<std::size_t>(count)), DType::float32), ReduceOp::sum);
+  wait_for_device();
 }
 
 TEST_P(TransportPromises, CallsThatDoNotMatchAreNamed) {
@@ -385,7 +427,7 @@ TEST_P(TransportPromises, ARankThatFailsEndsTheWaitsOfItsPeers) {
 }
 
 TEST_P(TransportPromises, ARankThatDiesEndsTheWaitsOfItsPeers) {
-  if (row.on == On::threads) GTEST_SKIP() << "a signal would end all ranks";
+  if (row.on == On::threads || row.on == On::gpu_threads) GTEST_SKIP() << "a signal would end all ranks";
   expect_failures(HasSubstr("signal 9"), HasSubstr("rank 1 died"), [this](int rank) {
     meet(row, 4);
     if (rank == 1) ::raise(SIGKILL);
@@ -407,9 +449,10 @@ TEST_P(TransportPromises, TheDeadlineEndsWaits) {
 TEST_P(TransportPromises, DeadlocksAreFound) {
   const auto text = AllOf(HasSubstr("deadlock"), HasSubstr("rank 0 waits for rank 1"));
   expect_failures(text, text, [this](int rank) {
-    const Tensor x = tensor_of(std::vector<float>(4), DType::float32);
+    const Tensor x = placed(std::vector<float>(4), DType::float32);
     send(world_group(), x, (rank + 1) % row.size());
     receive(world_group(), x, (rank + row.size() - 1) % row.size());
+    wait_for_device();
   });
 }
 
@@ -420,6 +463,8 @@ TEST(Transports, AreChosenByWhatTheyCan) {
   EXPECT_EQ(choose_transport({.private_buffers = true, .between_hosts = true}), TransportKind::staged);
   EXPECT_EQ(choose_transport({.between_hosts = true, .one_sided = true}), TransportKind::between_hosts);
   EXPECT_THROW(choose_transport({.private_buffers = true, .one_sided = true}), UnsupportedError);
+  EXPECT_EQ(choose_transport({.device_memory = true}), TransportKind::one_device);
+  EXPECT_THROW(choose_transport({.device_memory = true, .between_devices = true}), UnsupportedError);
 }
 
 INSTANTIATE_TEST_SUITE_P(, TransportPromises,

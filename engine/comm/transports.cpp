@@ -7,7 +7,7 @@ namespace lockstep::comm {
 namespace {
 
 constexpr TransportKind in_order_of_preference[] = {TransportKind::shared_memory, TransportKind::between_hosts,
-                                                    TransportKind::staged};
+                                                    TransportKind::staged, TransportKind::one_device};
 
 class BetweenHosts : public Transport {
  public:
@@ -28,6 +28,8 @@ const Transport& transport_of(TransportKind kind) {
       return shared_memory_transport();
     case TransportKind::staged:
       return staged_transport();
+    case TransportKind::one_device:
+      return one_device_transport();
     case TransportKind::between_hosts:
       break;
   }
@@ -37,9 +39,11 @@ const Transport& transport_of(TransportKind kind) {
 TransportKind choose_transport(const TransportTraits& needs) {
   for (const TransportKind kind : in_order_of_preference)
     if (transport_of(kind).traits().can(needs)) return kind;
-  throw UnsupportedError(str("no transport moves ", needs.device_memory ? "memory of this device" : "these buffers",
-                             needs.private_buffers ? " that peers cannot access" : "",
-                             needs.between_hosts ? " between hosts" : ""));
+  throw UnsupportedError(
+      str("no transport moves ", needs.device_memory ? "memory of this device" : "these buffers",
+          needs.private_buffers ? " that peers cannot access" : "", needs.between_devices ? " between devices" : "",
+          needs.between_hosts ? " between hosts" : ""),
+      needs.between_devices ? "let all ranks use one device: CUDA_VISIBLE_DEVICES=0" : "");
 }
 
 }  // namespace lockstep::comm

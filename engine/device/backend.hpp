@@ -27,6 +27,9 @@ class Backend {
   // The memory that this rank's pools take their chunks from, of all its devices of this kind. An undefined arena:
   // blocks have sizes and no bytes.
   virtual Arena& arena() = 0;
+  // Names the device that the arena lies on, the same in all processes of the machine. Ranks on the same device can map
+  // each other's arenas by their handles (cuda/calls.hpp). Empty where a launcher maps the arenas.
+  virtual std::string device_id() const { return ""; }
   // A new queue for a stream of this name. Its threads count in `activity`.
   virtual std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) = 0;
   // In a body, with its execution. copy() copies bytes; one of the two blocks may be the host's. fill() sets each byte

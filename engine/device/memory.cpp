@@ -6,6 +6,7 @@
 #include "engine/core/error.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/device/machine_memory.hpp"
+#include "engine/device/device_arena.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/stand_in_memory.hpp"
 #include "engine/device/tracer.hpp"
@@ -275,5 +276,10 @@ MemoryWindow::MemoryWindow(unsigned purpose_mask) : mask_(purpose_mask) {
 }
 MemoryWindow::~MemoryWindow() { std::erase(Runtime::current().windows, this); }
 std::int64_t MemoryWindow::peak_bytes() const { return peak_; }
+
+DeviceArena device_arena(Kind kind) {
+  Backend& backend = Runtime::current().backend_of(Device{kind, 0});
+  return {backend.arena().area(), backend.device_id()};
+}
 
 }  // namespace lockstep::device

@@ -56,6 +56,7 @@ class CudaBackend final : public Backend {
     if (!shared_->is_abandoned) calls_.release(memory_);
   }
   Arena& arena() override { return arena_; }
+  std::string device_id() const override { return calls_.properties_of(device_).id; }
   std::shared_ptr<Queue> open_queue(const std::string& name, Activity& activity) override {
     return std::make_shared<CudaQueue>(name, shared_, activity);
   }

@@ -84,7 +84,9 @@ class Driver final : public Calls {
   DeviceProperties properties_of(int device) override {
     cudaDeviceProp found{};
     check("cudaGetDeviceProperties", cudaGetDeviceProperties(&found, device));
-    return {found.name, found.major, found.minor, found.totalGlobalMem};
+    char id[32];
+    check("cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId(id, sizeof id, device));
+    return {found.name, id, found.major, found.minor, found.totalGlobalMem};
   }
   // Without the flag, a thread that waits for the device spins where there are fewer contexts than cores.
   void use_device(int device) override {

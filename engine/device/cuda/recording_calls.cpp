@@ -2,8 +2,11 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
@@ -13,14 +16,29 @@ namespace lockstep::device::cuda {
 namespace {
 // Words are also written by the host, which no call tells of.
 constexpr std::chrono::milliseconds look_again{1};
-constexpr std::size_t alignment = 256;  // CUDA's
+
+// What a handle says of an allocation.
+struct Exported {
+  pid_t process;
+  int file;
+  std::size_t bytes;
+};
+
+void* map(int file, std::size_t bytes) {
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+  return memory == MAP_FAILED ? nullptr : memory;
+}
 }  // namespace
 
 RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device)
     : num_devices_(num_devices), bytes_per_device_(bytes_per_device) {}
 
 RecordingCalls::~RecordingCalls() {
-  for (const auto& [memory, bytes] : allocations_) std::free(memory);
+  for (const auto& [memory, bytes] : opened_) ::munmap(memory, bytes);
+  for (const auto& [memory, each] : allocations_) {
+    ::munmap(memory, each.bytes);
+    ::close(each.file);
+  }
 }
 
 // ---- for tests
@@ -149,7 +167,7 @@ int RecordingCalls::num_devices() {
 DeviceProperties RecordingCalls::properties_of(int device) {
   const std::lock_guard lock(mutex_);
   enter("properties_of", str(device));
-  return {"recording stand-in", 9, 0, bytes_per_device_};
+  return {"recording stand-in", str("stand-in ", device), 9, 0, bytes_per_device_};
 }
 
 void RecordingCalls::use_device(int device) {
@@ -162,7 +180,7 @@ std::size_t RecordingCalls::free_bytes() {
   const std::lock_guard lock(mutex_);
   enter("free_bytes", "");
   std::size_t used = 0;
-  for (const auto& [memory, bytes] : allocations_) used += bytes;
+  for (const auto& [memory, each] : allocations_) used += each.bytes;
   return bytes_per_device_ - used;
 }
 
@@ -279,16 +297,21 @@ void RecordingCalls::write_word(StreamHandle stream, std::uint64_t* word, std::u
 void* RecordingCalls::allocate(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   enter("allocate", str(bytes));
-  // The pages are used where they are touched.
-  void* const memory = std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+  // A file in memory, so that a handle works in another process. The pages are used where they are touched.
+  const int file = ::memfd_create("stand-in of device memory", MFD_CLOEXEC);
+  void* const memory = file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map(file, bytes) : nullptr;
   if (memory == nullptr) throw ResourceError(str("allocate of ", bytes, " bytes: no memory"), "ask for less");
-  allocations_[memory] = bytes;
+  allocations_[memory] = {bytes, file};
   return memory;
 }
 
 void RecordingCalls::release(void* memory) noexcept {
   const std::lock_guard lock(mutex_);
-  if (allocations_.erase(memory) == 1) std::free(memory);
+  const auto found = allocations_.find(memory);
+  if (found == allocations_.end()) return;
+  ::munmap(memory, found->second.bytes);
+  ::close(found->second.file);
+  allocations_.erase(found);
 }
 
 void RecordingCalls::pin(void* pages, std::size_t bytes) {
@@ -318,23 +341,34 @@ MemoryHandle RecordingCalls::handle_of(void* allocation) {
   const std::lock_guard lock(mutex_);
   enter("handle_of", "");
   LOCKSTEP_CHECK(allocations_.contains(allocation), "the handle of memory that is no allocation");
+  const Allocation& found = allocations_.at(allocation);
+  const Exported exported{::getpid(), found.file, found.bytes};
   MemoryHandle handle{};
-  std::memcpy(handle.bytes, &allocation, sizeof allocation);
+  std::memcpy(handle.bytes, &exported, sizeof exported);
   return handle;
 }
 
 void* RecordingCalls::open_handle(const MemoryHandle& handle) {
   const std::lock_guard lock(mutex_);
   enter("open_handle", "");
-  void* memory = nullptr;
-  std::memcpy(&memory, handle.bytes, sizeof memory);
+  Exported exported{};
+  std::memcpy(&exported, handle.bytes, sizeof exported);
+  const int file = ::open(str("/proc/", exported.process, "/fd/", exported.file).c_str(), O_RDWR | O_CLOEXEC);
+  void* const memory = file >= 0 ? map(file, exported.bytes) : nullptr;
+  if (file >= 0) ::close(file);
+  if (memory == nullptr) throw ResourceError("open_handle: no such memory", "keep its process alive");
+  opened_[memory] = exported.bytes;
   return memory;
 }
 
-void RecordingCalls::close_handle(void*) noexcept {
+void RecordingCalls::close_handle(void* memory) noexcept {
   const std::lock_guard lock(mutex_);
   log_.emplace_back("close_handle");
   ++counts_["close_handle"];
+  const auto found = opened_.find(memory);
+  if (found == opened_.end()) return;
+  ::munmap(memory, found->second);
+  opened_.erase(found);
 }
 
 }  // namespace lockstep::device::cuda

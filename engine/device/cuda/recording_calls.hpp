@@ -105,7 +105,12 @@ class RecordingCalls final : public Calls {
   double num_run_ = 0;
   std::map<StreamHandle, std::unique_ptr<ModelStream>> streams_;
   std::map<EventHandle, std::unique_ptr<ModelEvent>> events_;
-  std::map<void*, std::size_t> allocations_;
+  struct Allocation {
+    std::size_t bytes = 0;
+    int file = -1;
+  };
+  std::map<void*, Allocation> allocations_;
+  std::map<void*, std::size_t> opened_;  // memory of other processes
   std::map<void*, std::size_t> pinned_;
   std::vector<std::string> log_;
   std::map<std::string, int> counts_;
