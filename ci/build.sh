@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
 # Configures once, and builds.
 #
-#   ci/build.sh [release|debug|strict|asan|tsan|fuzz|kokkos4|cuda-kernels] [TARGET...]      default: release, target lockstep
+#   ci/build.sh [release|debug|strict|asan|tsan|fuzz|kokkos4|cuda-kernels|cuda] [TARGET...]      default: release, target lockstep
 #
 # The program is then build/bin/lockstep (build-PRESET/bin/lockstep for the other presets). The target `tests`
 # is every unit test. LOCKSTEP_JOBS sets the number of compilers at once. `cuda-kernels` compiles and links the
-# kernels and their tests with nvcc, after ci/kokkos_cuda.sh; it runs nothing.
+# kernels and their tests with nvcc, after ci/kokkos_cuda.sh; it runs nothing. `cuda` is the program with the cuda device,
+# against the Kokkos in $Kokkos_ROOT, which has Cuda, or else the one of ci/kokkos_cuda.sh.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 case "${1:-}" in
   -h | --help)
-    sed -n '2,8s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+    sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
     exit 0
     ;;
 esac
@@ -23,10 +24,16 @@ if [[ $# -gt 0 ]] && build_folder "$1" >/dev/null; then
 fi
 folder="$(build_folder "$preset")"
 targets=("$@")
-if [[ $preset == cuda-kernels ]]; then
-  "$root/ci/kokkos_cuda.sh"
+options=()
+if [[ $preset == cuda && -n ${Kokkos_ROOT:-} ]]; then
+  options=("-DKokkos_ROOT=$Kokkos_ROOT")
+elif [[ $preset == cuda ]]; then
+  options=("-DKokkos_DIR=$root/build/kokkos-cuda/lib/cmake/Kokkos")
+fi
+if [[ $preset == cuda-kernels || $preset == cuda ]]; then
+  [[ ${options[*]} == *Kokkos_ROOT* ]] || "$root/ci/kokkos_cuda.sh"
   nvcc="$(find_nvcc)" && export CUDA_ROOT="${nvcc%/bin/nvcc}"
-  ((${#targets[@]})) || targets=(kernels_tests)
+  ((${#targets[@]})) || [[ $preset == cuda ]] || targets=(kernels_tests device_tests)
 fi
 ((${#targets[@]})) || targets=(lockstep)
 
@@ -49,7 +56,7 @@ for target in "${targets[@]}"; do
 done
 if [[ ! -e $folder/build.ninja || "$tests $benchmarks" != "$declared" ]]; then
   say "configuring $preset"
-  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests -DLOCKSTEP_BENCHMARKS=$benchmarks \
+  cmake -S "$root" --preset "$preset" -DLOCKSTEP_TESTS=$tests -DLOCKSTEP_BENCHMARKS=$benchmarks "${options[@]}" \
     >"${folder}.configure.log" 2>&1 9>&- || {
     cat "${folder}.configure.log" >&2
     rm -f "${folder}.configure.log"

@@ -11,7 +11,7 @@ python=/usr/bin/python3
 build_folder() {
   case "$1" in
     release) echo "$root/build" ;;
-    debug | strict | asan | tsan | fuzz | kokkos4 | cuda-kernels) echo "$root/build-$1" ;;
+    debug | strict | asan | tsan | fuzz | kokkos4 | cuda-kernels | cuda) echo "$root/build-$1" ;;
     *) return 1 ;;
   esac
 }

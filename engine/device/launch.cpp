@@ -81,10 +81,10 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
   }
   if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
     if (TraceRecord* record = tracer->add(stream, name, false))
-      body = [record, inner = std::move(body)](const Pointers& p) {
-        record->begin();
+      body = [record, queue = stream.queue_, inner = std::move(body)](const Pointers& p) {
+        record->begin(*queue);
         inner(p);
-        record->end();
+        record->end(*queue);
       };
   }
   stream.queue_->issue(std::move(body), std::move(pointers), may_block);
@@ -111,14 +111,15 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
   }
   if (Tracer* tracer = state.runtime->tracer(); tracer != nullptr) {
     if (TraceRecord* record = tracer->add(stream, name, true)) {
-      start = [record, inner = std::move(start)](const Pointers& p) {
-        record->begin();
+      start = [record, queue = stream.queue_, inner = std::move(start)](const Pointers& p) {
+        record->begin(*queue);
         inner(p);
       };
-      finish = [record, inner = std::move(finish), pauses = stream.runs_inline()](const Pointers& p) {
+      finish = [record, queue = stream.queue_, inner = std::move(finish),
+                pauses = stream.runs_inline()](const Pointers& p) {
         if (pauses) record->resume();
         inner(p);
-        record->end();
+        record->end(*queue);
       };
     }
   }

@@ -11,6 +11,16 @@
 
 namespace lockstep::device {
 
+// The time at which a device reached a point of its stream.
+class Stamp {
+ public:
+  Stamp() = default;
+  virtual ~Stamp() = default;
+  Stamp(const Stamp&) = delete;
+  Stamp& operator=(const Stamp&) = delete;
+  virtual std::int64_t nanoseconds() const = 0;  // on the steady clock of the host; 0 while the device is not there
+};
+
 class Queue {
  public:
   using Call = void (*)(const void* body, const Pointers& pointers);
@@ -22,6 +32,9 @@ class Queue {
 
   // Where the kernels of its items run, the same for all items.
   virtual Execution execution() const { return Space::host; }
+  // In a body: a stamp behind the work that it has enqueued; null where bodies do the work themselves. It lives as long
+  // as the backend.
+  virtual const Stamp* stamp() { return nullptr; }
 
   // ---- host: new items. Each rethrows an earlier failure of an item.
   // An item that runs after all items so far. `may_block`: it waits for something other than the rank's own threads.

@@ -16,6 +16,15 @@ std::int64_t total(const MemorySample& sample) {
   return std::accumulate(sample.bytes.begin(), sample.bytes.end(), std::int64_t{0});
 }
 
+// The device's time of a point, or 0 until it is there. The clocks agree to some microseconds, so `least` keeps the
+// order.
+std::int64_t time_of(const std::atomic<const Stamp*>& stamp, std::int64_t host_ns, std::int64_t least) {
+  const Stamp* const of_device = stamp.load(std::memory_order_acquire);
+  if (of_device == nullptr) return host_ns;
+  const std::int64_t time = of_device->nanoseconds();
+  return time == 0 ? 0 : std::max(time, least);
+}
+
 }  // namespace
 
 TraceRecord* Tracer::add(const Stream& stream, const char* name, bool deferred) {
@@ -68,9 +77,9 @@ Trace Tracer::snapshot() const {
   trace.launches.reserve(records_.size());
   for (const TraceRecord& record : records_) {
     TracedLaunch& launch = trace.launches.emplace_back(record.fixed);
-    launch.begin_ns = record.begin_ns.load(std::memory_order_relaxed);
+    launch.begin_ns = time_of(record.begin_stamp, record.begin_ns.load(std::memory_order_relaxed), launch.issued_ns);
     launch.resumed_ns = record.resumed_ns.load(std::memory_order_relaxed);
-    launch.end_ns = record.end_ns.load(std::memory_order_relaxed);
+    launch.end_ns = time_of(record.end_stamp, record.end_ns.load(std::memory_order_relaxed), launch.begin_ns);
   }
   for (const Changes& changes : memory_) {
     trace.memory.push_back(changes.peak);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/core/rank_context.hpp"
+#include "engine/device/queue.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/device/trace.hpp"
 
@@ -19,9 +20,16 @@ namespace lockstep::device {
 
 class TraceRecord {
  public:
-  void begin() { begin_ns.store(now(), std::memory_order_relaxed); }
+  // In the body, on its queue.
+  void begin(Queue& queue) {
+    begin_ns.store(now(), std::memory_order_relaxed);
+    begin_stamp.store(queue.stamp(), std::memory_order_release);
+  }
   void resume() { resumed_ns.store(now(), std::memory_order_relaxed); }
-  void end() { end_ns.store(now(), std::memory_order_relaxed); }
+  void end(Queue& queue) {
+    end_ns.store(now(), std::memory_order_relaxed);
+    end_stamp.store(queue.stamp(), std::memory_order_release);
+  }
   static std::int64_t now() {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
         .count();
@@ -29,6 +37,7 @@ class TraceRecord {
 
   TracedLaunch fixed;  // all fields except the times below
   std::atomic<std::int64_t> begin_ns{0}, resumed_ns{0}, end_ns{0};
+  std::atomic<const Stamp*> begin_stamp{nullptr}, end_stamp{nullptr};  // of the device, if it has a clock of its own
 };
 
 class Tracer {

@@ -25,6 +25,14 @@ namespace lockstep::kernels {
 
 namespace {
 
+// With Cuda, Kokkos starts with the first kernel on a GPU: its start needs a driver, and must come after the fork. The
+// host's kernels do without it.
+#ifdef KOKKOS_ENABLE_CUDA
+constexpr bool host_needs_kokkos = false;
+#else
+constexpr bool host_needs_kokkos = true;
+#endif
+
 #ifdef KOKKOS_ENABLE_SERIAL
 using HostBackend = Kokkos::Serial;
 constexpr bool host_is_serial = true;
@@ -39,6 +47,7 @@ std::mutex& start_mutex() {
   return mutex;
 }
 std::atomic<bool> started{false};
+std::atomic<bool> kokkos_started{false};
 
 // The instruction set oneDNN generates code for.
 const char* instructions_of_onednn() {
@@ -52,37 +61,58 @@ const char* instructions_of_onednn() {
 
 }  // namespace
 
+namespace {
+
+// Under the lock.
+void start_kokkos() {
+  if (kokkos_started) return;
+  if (Kokkos::is_initialized()) {
+    kokkos_started = true;
+    return;
+  }
+  // One thread per rank, unless the environment asks for more.
+  const bool threads_chosen = std::getenv("OMP_NUM_THREADS") || std::getenv("KOKKOS_NUM_THREADS");
+#if KOKKOS_VERSION >= 40000
+  Kokkos::InitializationSettings settings;
+  if (!threads_chosen) settings.set_num_threads(1);
+  settings.set_disable_warnings(true);
+  const int device = cuda::current_device();
+  if (device >= 0) settings.set_device_id(device);
+  Kokkos::initialize(settings);
+#else
+  Kokkos::InitArguments arguments;
+  if (host_is_serial || !threads_chosen) arguments.num_threads = 1;
+  arguments.disable_warnings = true;
+  Kokkos::initialize(arguments);
+#endif
+  kokkos_started.store(true, std::memory_order_release);
+}
+
+}  // namespace
+
 bool is_initialized() { return started.load(std::memory_order_acquire); }
 
 void initialize() {
   if (is_initialized()) return;
   const std::lock_guard lock(start_mutex());
   if (is_initialized()) return;
-  if (!Kokkos::is_initialized()) {
-    // One thread per rank, unless the environment asks for more.
-    const bool threads_chosen = std::getenv("OMP_NUM_THREADS") || std::getenv("KOKKOS_NUM_THREADS");
-#if KOKKOS_VERSION >= 40000
-    Kokkos::InitializationSettings settings;
-    if (!threads_chosen) settings.set_num_threads(1);
-    settings.set_disable_warnings(true);
-    Kokkos::initialize(settings);
-#else
-    Kokkos::InitArguments arguments;
-    if (host_is_serial || !threads_chosen) arguments.num_threads = 1;
-    arguments.disable_warnings = true;
-    Kokkos::initialize(arguments);
-#endif
-  }
+  if constexpr (host_needs_kokkos) start_kokkos();
   openblas_set_num_threads(1);
   started.store(true, std::memory_order_release);
 }
 
+void initialize_device() {
+  if (kokkos_started.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(start_mutex());
+  start_kokkos();
+}
+
 void finalize() {
   const std::lock_guard lock(start_mutex());
-  if (!is_initialized()) return;
+  if (!is_initialized() && !kokkos_started) return;
   started.store(false, std::memory_order_release);
   cuda::forget_instances();
-  Kokkos::finalize();
+  if (kokkos_started.exchange(false)) Kokkos::finalize();
 }
 
 std::string backend_name() {
@@ -90,7 +120,9 @@ std::string backend_name() {
              HostBackend::name());
 }
 
-bool loops_go_through_kokkos() { return !host_is_serial || Kokkos::Profiling::profileLibraryLoaded(); }
+bool loops_go_through_kokkos() {
+  return host_needs_kokkos && (!host_is_serial || Kokkos::Profiling::profileLibraryLoaded());
+}
 
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index)) {
@@ -133,7 +165,8 @@ void teams_of_threads(int team_size, std::int64_t count, std::size_t scratch_byt
 void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
                    TeamCall call) {
   if (!is_initialized()) initialize();
-  if (on.team_size > 0) return teams_of_threads(on.team_size, count, scratch_bytes, functor, call);
+  if (on.team_size > 0 || !host_needs_kokkos)
+    return teams_of_threads(std::max<int>(1, on.team_size), count, scratch_bytes, functor, call);
   using Policy = Kokkos::TeamPolicy<HostBackend>;
   using Member = Policy::member_type;
   const int bytes = static_cast<int>(scratch_bytes + scratch_alignment);

@@ -21,13 +21,18 @@ Instances& instances() {
 }  // namespace
 
 Kokkos::Cuda instance_on(device::Execution on) {
-  if (!is_initialized()) initialize();
+  initialize_device();
   if (on.stream == nullptr) return Kokkos::Cuda();
   Instances& all = instances();
   const std::lock_guard lock(all.mutex);
   const auto found = all.by_stream.find(on.stream);
   if (found != all.by_stream.end()) return found->second;
   return all.by_stream.emplace(on.stream, Kokkos::Cuda(static_cast<cudaStream_t>(on.stream))).first->second;
+}
+
+int current_device() {
+  int device = -1;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
 }
 
 void forget_instances() {

@@ -1,11 +1,13 @@
 #include "engine/kernels/gemm.hpp"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/kernels/backend.hpp"
 #include "engine/kernels/blas_internal.hpp"
+#include "engine/kernels/cublas_internal.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/kernels/portable_product_internal.hpp"
 
@@ -60,6 +62,50 @@ void dispatch_product(DType dtype, F&& f) {
   f.template operator()<double>();
 }
 
+// By the library of the GPU; false if the build has none, or if it cannot read an operand in place.
+bool library_product(Execution on, const View& out, const View& a, const View& b, bool adds) {
+  if (on.space != Space::cuda || !cublas::is_built()) return false;
+  const int num_dims = out.sizes.size();
+  cublas::Product product;
+  product.dtype = out.dtype;
+  product.m = out.sizes[num_dims - 2];
+  product.n = out.sizes[num_dims - 1];
+  product.k = a.sizes[num_dims - 1];
+  product.adds = adds;
+  const MatrixLayout layout_out = layout_of(out);
+  product.layout_a = layout_of(a);
+  product.layout_b = layout_of(b);
+  product.leading = layout_out.leading;
+  if (!layout_out.supported || layout_out.transposed || !product.layout_a.supported || !product.layout_b.supported)
+    return false;
+  // The last of the leading dims is one call.
+  const int last = num_dims - 3;
+  if (last >= 0) {
+    product.batches = out.sizes[last];
+    product.stride_out = out.strides[last];
+    product.stride_a = a.strides[last];
+    product.stride_b = b.strides[last];
+  }
+  std::int64_t num_calls = 1;
+  for (int dim = 0; dim < last; ++dim) num_calls = bounded_product(num_calls, out.sizes[dim]);
+  const auto element = static_cast<std::int64_t>(size_of(out.dtype));
+  for (std::int64_t call = 0; call < num_calls; ++call) {
+    std::int64_t rest = call, at_a = 0, at_b = 0, at_out = 0;
+    for (int dim = last - 1; dim >= 0; --dim) {
+      const std::int64_t at = rest % out.sizes[dim];
+      rest /= out.sizes[dim];
+      at_a += element_offset(at, a.strides[dim]);
+      at_b += element_offset(at, b.strides[dim]);
+      at_out += element_offset(at, out.strides[dim]);
+    }
+    product.out = static_cast<std::byte*>(out.data) + bounded_product(at_out, element);
+    product.a = static_cast<const std::byte*>(a.data) + bounded_product(at_a, element);
+    product.b = static_cast<const std::byte*>(b.data) + bounded_product(at_b, element);
+    cublas::multiply(on, product);
+  }
+  return true;
+}
+
 }  // namespace
 
 bool is_product_operand(const View& matrix) { return layout_of(matrix).supported; }
@@ -67,6 +113,7 @@ bool is_product_operand(const View& matrix) { return layout_of(matrix).supported
 void matmul(Execution on, const View& out, const View& a, const View& b) {
   if (num_elements(out) == 0) return;
   if (a.sizes.back() == 0) return fill(on, out, 0.0);
+  if (library_product(on, out, a, b, false)) return;
   if (on.space != Space::host) return portable_product(on, "lockstep::matmul", out, a, b, false);
   if (!is_initialized()) initialize();
   dispatch_product(out.dtype, [&]<class T>() { matmul_of<T>(out, a, b); });
@@ -86,6 +133,7 @@ void linear(Execution on, const View& out, const View& x, const View& weight, co
   if (on.space != Space::host) {
     const View transposed{weight.data, weight.dtype, Dims{weight.sizes[1], weight.sizes[0]},
                           Dims{weight.strides[1], weight.strides[0]}};
+    if (library_product(on, out, x, transposed, bias != nullptr)) return;
     return portable_product(on, "lockstep::linear", out, x, transposed, bias != nullptr);
   }
   if (!is_initialized()) initialize();

@@ -13,6 +13,7 @@ namespace lockstep::kernels::cuda {
 }
 
 inline void forget_instances() {}
+inline int current_device() { return -1; }
 
 template <class Functor>
 void loop(device::Execution, const char* label, std::int64_t, const Functor&) {

@@ -20,6 +20,7 @@ namespace lockstep::kernels::cuda {
 // It does not own the stream.
 Kokkos::Cuda instance_on(device::Execution on);
 void forget_instances();
+int current_device();  // of the calling thread; -1 if CUDA cannot tell
 
 inline constexpr int threads_per_team = 128;
 

@@ -32,6 +32,7 @@ class CudaQueue final : public Queue {
   ~CudaQueue() override;
 
   Execution execution() const override { return {Space::cuda, 0, stream_}; }
+  const Stamp* stamp() override { return shared_->stamp(stream_); }
   void issue(Body body, Pointers pointers, bool may_block) override;
   bool run_if_idle(Call call, const void* body, const Pointers& pointers) override;
   void issue_in_halves(const Body& start, Body finish, Pointers pointers) override;

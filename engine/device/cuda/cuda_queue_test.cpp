@@ -15,6 +15,7 @@
 #include "engine/device/order.hpp"
 #include "engine/device/stream.hpp"
 #include "engine/device/test_rank.hpp"
+#include "engine/device/trace.hpp"
 
 namespace lockstep::device::cuda {
 namespace {
@@ -191,6 +192,25 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   EXPECT_TRUE(good.done());
   EXPECT_THAT(message_of([&] { compute().synchronize(); }), HasSubstr("on purpose"));
   clear_failures();
+}
+
+// The stand-in's clock counts what has run; it advances by a millisecond per piece of work.
+TEST_F(CudaQueueTest, TracesTheTimesOfTheDevice) {
+  start_trace({});
+  kernel(compute(), "first");
+  compute().synchronize();
+  cuda_.hold(handle_of(compute()));
+  kernel(compute(), "second");
+  while (cuda_.count("launch") < 2) sleep_ms(1);  // until its body has run on the worker
+  Trace seen = trace();
+  ASSERT_EQ(seen.launches.size(), 2U);
+  EXPECT_GT(seen.launches[0].end_ns, seen.launches[0].begin_ns);
+  EXPECT_EQ(seen.launches[1].end_ns, 0);  // the host has enqueued it, and the device has not run it
+  cuda_.resume(handle_of(compute()));
+  compute().synchronize();
+  seen = trace();
+  EXPECT_GE(seen.launches[1].begin_ns, seen.launches[0].end_ns);
+  EXPECT_GE(seen.launches[1].end_ns, seen.launches[1].begin_ns + 1'000'000);
 }
 
 // Each call of CUDA is refused in turn, the first time and later. The error names the call, nothing hangs, and the end

@@ -1,5 +1,9 @@
 #include "engine/device/cuda/shared.hpp"
 
+#include <utility>
+
+#include "engine/device/tracer.hpp"
+
 namespace lockstep::device::cuda {
 
 Shared::~Shared() {
@@ -19,6 +23,33 @@ std::shared_ptr<Mark> Shared::take_mark() {
   marks_.reserve(marks_.size() + 1);
   mark->event = calls.create_event(false);
   return marks_.emplace_back(std::move(mark));
+}
+
+Shared::TimedEvent::TimedEvent(Shared& of, StreamHandle stream) : shared_(of), event_(of.calls.create_event(true)) {
+  try {
+    of.calls.record_event(event_, stream);
+  } catch (...) {
+    of.calls.destroy_event(event_);
+    throw;
+  }
+}
+
+std::int64_t Shared::TimedEvent::nanoseconds() const {
+  constexpr double per_millisecond = 1e6;
+  if (!shared_.calls.event_done(event_)) return 0;
+  const double since_base = shared_.calls.milliseconds_between(shared_.base_->event(), event_);
+  return shared_.base_ns_ + static_cast<std::int64_t>(since_base * per_millisecond);
+}
+
+const Stamp* Shared::stamp(StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  if (base_ == nullptr) {
+    auto base = std::make_unique<TimedEvent>(*this, stream);
+    calls.synchronize_event(base->event());
+    base_ns_ = TraceRecord::now();
+    base_ = std::move(base);
+  }
+  return &stamps_.emplace_back(*this, stream);
 }
 
 }  // namespace lockstep::device::cuda
