@@ -78,6 +78,7 @@ void wait_for_device() { device::current_stream(place).synchronize(); }
 // Ranks on one GPU, for which a stand-in on the host takes the place: its streams run kernels in order.
 std::vector<std::string> run_on_gpu(int size, Kind kind, const Body& body, double deadline) {
   device::cuda::RecordingCalls gpu;
+  gpu.be_lazy();
   const device::cuda::StandIn stand_in(gpu);
   replace_reduce_on_device(
       [&gpu](device::Execution on, const kernels::MemberBuffers& of, std::int64_t begin, std::int64_t count) {

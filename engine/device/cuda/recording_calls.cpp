@@ -16,6 +16,7 @@ namespace lockstep::device::cuda {
 namespace {
 // Words are also written by the host, which no call tells of.
 constexpr std::chrono::milliseconds look_again{1};
+constexpr int patience_of_polls = 16;
 
 // What a handle says of an allocation.
 struct Exported {
@@ -52,6 +53,11 @@ void RecordingCalls::resume(StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   stream_of(stream).held = false;
   progress();
+}
+
+void RecordingCalls::be_lazy() {
+  const std::lock_guard lock(mutex_);
+  lazy_ = true;
 }
 
 void RecordingCalls::hold_all(bool on) {
@@ -128,27 +134,49 @@ RecordingCalls::ModelEvent& RecordingCalls::event_of(EventHandle event) {
 
 void RecordingCalls::enqueue(StreamHandle stream, Work work) {
   stream_of(stream).work.push_back(std::move(work));
-  progress();
+  num_polls_ = 0;
+  if (!lazy_) progress();
+}
+
+bool RecordingCalls::run_front(ModelStream& stream) {
+  if (stream.held || stream.work.empty() || (stream.work.front().ready && !stream.work.front().ready())) return false;
+  const Work next = std::move(stream.work.front());
+  stream.work.pop_front();
+  if (next.run) next.run();
+  ++num_run_;
+  return true;
 }
 
 void RecordingCalls::progress() {
   for (bool moved = true; moved;) {
     moved = false;
-    for (const auto& [handle, stream] : streams_) {
-      while (!stream->held && !stream->work.empty() && (!stream->work.front().ready || stream->work.front().ready())) {
-        const Work next = std::move(stream->work.front());
-        stream->work.pop_front();
-        if (next.run) next.run();
-        ++num_run_;
-        moved = true;
-      }
-    }
+    for (const auto& [handle, stream] : streams_)
+      while (run_front(*stream)) moved = true;
   }
   changed_.notify_all();
 }
 
-void RecordingCalls::wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds) {
-  for (progress(); !holds(); progress()) changed_.wait_for(lock, look_again);
+void RecordingCalls::progress_for(ModelStream& awaited, const std::function<bool()>& holds) {
+  while (!holds()) {
+    if (run_front(awaited)) continue;
+    bool moved = false;  // on a stream that it may wait for
+    for (const auto& [handle, stream] : streams_) moved = moved || run_front(*stream);
+    if (!moved) break;
+  }
+  changed_.notify_all();
+}
+
+void RecordingCalls::wait_until(std::unique_lock<std::mutex>& lock, ModelStream* stream,
+                                const std::function<bool()>& holds) {
+  for (;;) {
+    if (lazy_ && stream != nullptr) {
+      progress_for(*stream, holds);
+    } else {
+      progress();
+    }
+    if (holds()) return;
+    changed_.wait_for(lock, look_again);
+  }
 }
 
 // ---- devices
@@ -207,7 +235,8 @@ void RecordingCalls::destroy_stream(StreamHandle stream) noexcept {
 void RecordingCalls::synchronize_stream(StreamHandle stream) {
   std::unique_lock lock(mutex_);
   enter("synchronize_stream", str("s", stream_of(stream).number));
-  wait_until(lock, [&] { return stream_of(stream).work.empty(); });
+  ModelStream& of = stream_of(stream);
+  wait_until(lock, &of, [&] { return of.work.empty(); });
 }
 
 EventHandle RecordingCalls::create_event(bool timed) {
@@ -233,6 +262,7 @@ void RecordingCalls::record_event(EventHandle event, StreamHandle stream) {
   ModelEvent& of = event_of(event);
   enter("record_event", str("s", stream_of(stream).number, " e", of.number));
   const std::uint64_t record = ++of.recorded;
+  of.stream = &stream_of(stream);
   enqueue(stream, {nullptr, [this, event, record] {
                      const auto found = events_.find(event);  // it may have been destroyed since
                      if (found == events_.end()) return;
@@ -245,7 +275,7 @@ bool RecordingCalls::event_done(EventHandle event) {
   const std::lock_guard lock(mutex_);
   const ModelEvent& of = event_of(event);
   enter("event_done", str("e", of.number));
-  progress();
+  if (!lazy_ || ++num_polls_ > patience_of_polls) progress();
   return of.reached == of.recorded;
 }
 
@@ -254,7 +284,7 @@ void RecordingCalls::synchronize_event(EventHandle event) {
   const ModelEvent& of = event_of(event);
   enter("synchronize_event", str("e", of.number));
   const std::uint64_t record = of.recorded;
-  wait_until(lock, [&of, record] { return of.reached >= record; });
+  wait_until(lock, of.stream, [&of, record] { return of.reached >= record; });
 }
 
 // The stream waits for the record that the event has now.

@@ -30,6 +30,9 @@ class RecordingCalls final : public Calls {
   void hold(StreamHandle stream);  // its work stays where it is
   void resume(StreamHandle stream);
   void hold_all(bool on);  // streams that are created later, too
+  // From now on work runs only when a call waits for its stream, or for an event behind it: a wait that is left out
+  // shows in the results. A caller that polls an event again and again sees it done in the end.
+  void be_lazy();
   // A kernel: `work` runs when the stream reaches it.
   void launch(StreamHandle stream, std::function<void()> work);
   void fail(const std::string& call, int nth);
@@ -84,6 +87,7 @@ class RecordingCalls final : public Calls {
   struct ModelEvent {
     int number = 0;
     bool timed = false;
+    ModelStream* stream = nullptr;  // of the last record
     std::uint64_t recorded = 0;
     std::uint64_t reached = 0;
     double time = 0;  // a count of the work that has run
@@ -93,14 +97,17 @@ class RecordingCalls final : public Calls {
   ModelStream& stream_of(StreamHandle stream);
   ModelEvent& event_of(EventHandle event);
   void enqueue(StreamHandle stream, Work work);
-  void progress();  // runs what can run
-  void wait_until(std::unique_lock<std::mutex>& lock, const std::function<bool()>& holds);
+  bool run_front(ModelStream& stream);                                          // false if its first work cannot run
+  void progress();                                                              // runs what can run
+  void progress_for(ModelStream& awaited, const std::function<bool()>& holds);  // runs no more than that takes
+  void wait_until(std::unique_lock<std::mutex>& lock, ModelStream* stream, const std::function<bool()>& holds);
 
   const int num_devices_;
   const std::size_t bytes_per_device_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool holds_new_ = false;
+  bool holds_new_ = false, lazy_ = false;
+  int num_polls_ = 0;  // of events since the last work was enqueued
   int next_number_ = 1;
   double num_run_ = 0;
   std::map<StreamHandle, std::unique_ptr<ModelStream>> streams_;
