@@ -209,7 +209,12 @@ bool try_arrive(IssuedCollective& issued) {
   const std::uint32_t unreachable = has_unreachable_buffer(issued) ? 1 : 0;
   entry.arrival.store((issued.generation() + 1) << 1 | unreachable, std::memory_order_release);
   issued.arrived.store(true, std::memory_order_relaxed);
-  count_arrival(*issued.rank->world, *issued.group, issued.sequence);
+  try {
+    count_arrival(*issued.rank->world, *issued.group, issued.sequence);
+  } catch (const UnsupportedError& error) {  // no transport can do it
+    issued.rank->plane->poison(*issued.group, text_of(error), Cause::own);
+    throw;
+  }
   issued.rank->plane->arrived(*issued.group, issued.me, issued.sequence);
   return true;
 }

@@ -11,13 +11,12 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/communicator.hpp"
-#include "engine/comm/one_device.hpp"
+#include "engine/comm/test_gpu.hpp"
 #include "engine/comm/test_hosts.hpp"
 #include "engine/comm/test_mpi.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/comm/test_references.hpp"
 #include "engine/comm/transport.hpp"
-#include "engine/device/cuda/recording_calls.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -75,23 +74,10 @@ Tensor placed(const std::vector<T>& values, DType dtype) {
 // A call returns before a device has run it.
 void wait_for_device() { device::current_stream(place).synchronize(); }
 
-// Ranks on one GPU, for which a stand-in on the host takes the place: its streams run kernels in order.
-std::vector<std::string> run_on_gpu(int size, Kind kind, const Body& body, double deadline) {
-  device::cuda::RecordingCalls gpu;
-  gpu.be_lazy();
-  const device::cuda::StandIn stand_in(gpu);
-  replace_reduce_on_device(
-      [&gpu](device::Execution on, const kernels::MemberBuffers& of, std::int64_t begin, std::int64_t count) {
-        const std::vector<const std::byte*> inputs(of.inputs.begin(), of.inputs.end());
-        const std::vector<std::byte*> outputs(of.outputs.begin(), of.outputs.end());
-        gpu.launch(on.stream, [=, dtype = of.dtype, op = of.op, divisor = of.divisor] {
-          kernels::reduce_members(device::Space::portable, {dtype, op, inputs, outputs, divisor}, begin, count);
-        });
-      });
-  place = {device::Kind::cuda, 0};
-  std::vector<std::string> failures = run_ranks(size, kind, body, deadline);
+std::vector<std::string> run_on_gpu_at_place(const Row& row, Kind kind, const Body& body, double deadline) {
+  place = testing_gpu::gpu;
+  std::vector<std::string> failures = testing_gpu::run_on_gpu(row.size(), kind, body, deadline);
   place = {};
-  replace_reduce_on_device(nullptr);
   return failures;
 }
 
@@ -103,9 +89,9 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
     case On::processes:
       return run_ranks(row.size(), Kind::processes, body, deadline);
     case On::gpu_threads:
-      return run_on_gpu(row.size(), Kind::threads, body, deadline);
+      return run_on_gpu_at_place(row, Kind::threads, body, deadline);
     case On::gpu_processes:
-      return run_on_gpu(row.size(), Kind::processes, body, deadline);
+      return run_on_gpu_at_place(row, Kind::processes, body, deadline);
     case On::hosts:
       return testing_hosts::run_hosts(row.host_of, body, {}, deadline);
     case On::hosts_of_mpi:

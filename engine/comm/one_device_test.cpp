@@ -1,0 +1,99 @@
+// What orders the members of a collective on one GPU. The other promises are those of every transport
+// (transport_conformance_test.cpp).
+#include "engine/comm/one_device.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/comm/test_gpu.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace testing_ranks;
+using testing::Each;
+using testing_gpu::gpu;
+using testing_gpu::run_on_gpu;
+
+constexpr std::int64_t count = 1000;
+
+// A kernel that writes the value into all elements when the stream of its process reaches it.
+void fill_by_kernel(device::cuda::RecordingCalls& calls, const Tensor& tensor, float value, useconds_t duration) {
+  device::launch(device::current_stream(gpu), "fill", {write(tensor)}, [&calls, value, duration](const auto& pointers) {
+    calls.launch(pointers.execution().stream, [to = pointers.template as<float>(0), value, duration] {
+      usleep(duration);
+      for (std::int64_t i = 0; i < count; ++i) to[i] = value;
+    });
+  });
+}
+
+// Rank 1 is late: the kernel that writes its input takes a while.
+TEST(OneDevice, ReadsInputsAfterTheKernelsThatWriteThem) {
+  for (const Kind kind : {Kind::threads, Kind::processes}) {
+    const auto failures = run_on_gpu(3, kind, [](int rank, device::cuda::RecordingCalls& calls) {
+      for (int repeat = 1; repeat < 4; ++repeat) {
+        const Tensor x = tensor_of(std::vector<float>(count, -1.0f), DType::float32, gpu);
+        fill_by_kernel(calls, x, static_cast<float>(rank + repeat), rank == 1 ? 20'000 : 0);
+        all_reduce(world_group(), x, ReduceOp::sum);
+        for (const float value : values_of<float>(x))
+          require(value == static_cast<float>(3 + 3 * repeat), "a wrong sum");
+      }
+    });
+    EXPECT_THAT(failures, Each(""));
+  }
+}
+
+// Rank 1 is late with its share of the sums, which goes to all members.
+TEST(OneDevice, EndsWhenAllMembersHaveWrittenTheirShares) {
+  const auto failures = run_on_gpu(3, Kind::processes, [](int rank) {
+    if (rank == 1) testing_gpu::before_reduction = [] { usleep(20'000); };
+    for (int repeat = 1; repeat < 4; ++repeat) {
+      const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank + repeat)), DType::float32, gpu);
+      all_reduce(world_group(), x, ReduceOp::sum);
+      for (const float value : values_of<float>(x)) require(value == static_cast<float>(3 + 3 * repeat), "a wrong sum");
+    }
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// A buffer may be written again as soon as the collective has ended, even if a peer was late to read it.
+TEST(OneDevice, LetsNoMemberWriteABufferThatAPeerStillReads) {
+  const auto failures = run_on_gpu(3, Kind::processes, [](int rank, device::cuda::RecordingCalls& calls) {
+    if (rank == 1) testing_gpu::before_reduction = [] { usleep(20'000); };
+    const Tensor all = tensor_of(std::vector<float>(3 * count, static_cast<float>(rank + 1)), DType::float32, gpu);
+    const Tensor part = tensor_of(std::vector<float>(count), DType::float32, gpu);
+    reduce_scatter(world_group(), part, all, ReduceOp::sum);
+    fill_by_kernel(calls, slice(all, 0, 0, count), -100.0f, 0);
+    device::current_stream(gpu).synchronize();
+    for (const float value : values_of<float>(part)) require(value == 6.0f, "a wrong sum");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(OneDevice, FailsOnAllMembersWhenTheDeviceRefusesACall) {
+  for (const char* call : {"synchronize_stream", "handle_of", "launch"}) {
+    const auto failures = run_on_gpu(3, Kind::processes, [&](int rank, device::cuda::RecordingCalls& calls) {
+      const Tensor x = tensor_of(std::vector<float>(count, 1.0f), DType::float32, gpu);
+      if (rank == 1) calls.fail(call, 1);
+      all_reduce(world_group(), x, ReduceOp::sum);
+      device::current_stream(gpu).synchronize();
+    });
+    EXPECT_THAT(failures, Each(testing::HasSubstr(call))) << call;
+  }
+}
+
+// Ranks with a GPU each need a transport between GPUs.
+TEST(OneDevice, IsRefusedForRanksOnSeveralDevices) {
+  device::cuda::RecordingCalls calls(2);
+  const device::cuda::StandIn stand_in(calls);
+  const auto failures = run_ranks(2, Kind::threads, [](int) {
+    const Tensor x = tensor_of(std::vector<float>(count, 1.0f), DType::float32, gpu);
+    all_reduce(world_group(), x, ReduceOp::sum);
+    device::current_stream(gpu).synchronize();
+  });
+  EXPECT_THAT(failures,
+              Each(testing::AllOf(testing::HasSubstr("between devices"), testing::HasSubstr("CUDA_VISIBLE_DEVICES"))));
+}
+
+}  // namespace
+}  // namespace lockstep::comm
