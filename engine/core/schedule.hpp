@@ -78,8 +78,8 @@ class Condition {
   bool (*call_)(const void*) = nullptr;
 };
 
-// The right to run, which one thread hands to another. Unlike std::binary_semaphore, take() sleeps at once: on one core,
-// a thread that spins delays the one it waits for.
+// The right to run, which one thread hands to another. take() sleeps at once, unlike that of std::binary_semaphore: on
+// one core, a thread that spins delays the one it waits for.
 class Baton {
  public:
   Baton() { ::sem_init(&semaphore_, 0, 0); }

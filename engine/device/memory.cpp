@@ -5,8 +5,8 @@
 
 #include "engine/core/error.hpp"
 #include "engine/device/allocations.hpp"
-#include "engine/device/machine_memory.hpp"
 #include "engine/device/device_arena.hpp"
+#include "engine/device/machine_memory.hpp"
 #include "engine/device/runtime.hpp"
 #include "engine/device/stand_in_memory.hpp"
 #include "engine/device/tracer.hpp"

@@ -17,7 +17,7 @@ using EventHandle = void*;   // cudaEvent_t
 
 struct DeviceProperties {
   std::string name;
-  std::string id;  // PCI bus id, the same in all processes
+  std::string id;            // PCI bus id, the same in all processes
   int major = 0, minor = 0;  // compute capability
   std::size_t total_bytes = 0;
 };
