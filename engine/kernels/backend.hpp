@@ -14,8 +14,8 @@
 namespace lockstep::kernels {
 
 void initialize();  // idempotent; may be called from several threads at once
-// Starts Kokkos, for kernels on a GPU: on the GPU that the calling thread uses. In a build with Cuda, initialize() leaves
-// that to the first of these kernels. Idempotent; may be called from several threads at once.
+// Starts Kokkos, for kernels on a GPU: on the GPU that the calling thread uses. In a build with Cuda, initialize()
+// leaves that to the first of these kernels. Idempotent; may be called from several threads at once.
 void initialize_device();
 void finalize();
 bool is_initialized();

@@ -1,6 +1,6 @@
-// Matrix products, on the host by the vendor libraries on one thread, on a GPU by cuBLAS, elsewhere by a tiled kernel. Operands are read in
-// place if one dim of the matrix has stride 1: a transposed operand is a flag, not a copy. The flag changes the last
-// bits of the result; alignment does not.
+// Matrix products, on the host by the vendor libraries on one thread, on a GPU by cuBLAS, elsewhere by a tiled kernel.
+// Operands are read in place if one dim of the matrix has stride 1: a transposed operand is a flag, not a copy. The
+// flag changes the last bits of the result; alignment does not.
 #pragma once
 
 #include "engine/kernels/view.hpp"

@@ -14,6 +14,10 @@ namespace {
 // Words are also written by the host, which no call tells of.
 constexpr std::chrono::milliseconds look_again{1};
 constexpr std::size_t alignment = 256;  // CUDA's
+
+double milliseconds_now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 }  // namespace
 
 RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device)
@@ -121,7 +125,6 @@ void RecordingCalls::progress() {
         const Work next = std::move(stream->work.front());
         stream->work.pop_front();
         if (next.run) next.run();
-        ++num_run_;
         moved = true;
       }
     }
@@ -219,7 +222,7 @@ void RecordingCalls::record_event(EventHandle event, StreamHandle stream) {
                      const auto found = events_.find(event);  // it may have been destroyed since
                      if (found == events_.end()) return;
                      found->second->reached = record;
-                     found->second->time = num_run_;
+                     found->second->time = milliseconds_now();
                    }});
 }
 

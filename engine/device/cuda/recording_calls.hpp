@@ -86,7 +86,7 @@ class RecordingCalls final : public Calls {
     bool timed = false;
     std::uint64_t recorded = 0;
     std::uint64_t reached = 0;
-    double time = 0;  // a count of the work that has run
+    double time = 0;  // when it was reached last, in milliseconds of the host's clock
   };
 
   void enter(const std::string& call, const std::string& operands);  // under the lock: records, or fails
@@ -102,7 +102,6 @@ class RecordingCalls final : public Calls {
   std::condition_variable changed_;
   bool holds_new_ = false;
   int next_number_ = 1;
-  double num_run_ = 0;
   std::map<StreamHandle, std::unique_ptr<ModelStream>> streams_;
   std::map<EventHandle, std::unique_ptr<ModelEvent>> events_;
   std::map<void*, std::size_t> allocations_;
