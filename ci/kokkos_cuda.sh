@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# Builds a Kokkos with the backends Serial and Cuda under build/kokkos-cuda, for ci/build.sh cuda-kernels. Runs once: about 3
+# Builds a Kokkos with the backends Serial and Cuda under build/kokkos-cuda, for ci/build.sh cuda and cuda-kernels. Runs once: about 3
 # minutes on two cores.
 #
 #   ci/kokkos_cuda.sh            the source is the Kokkos 4.7 that the Python package pygenten 0.1.5 contains
+#
+# A Kokkos is built for one architecture of GPUs: $LOCKSTEP_CUDA_ARCH, which is 90 (Hopper) if unset, or 80 (Ampere) or 100
+# (Blackwell). A program for one of them also runs on later GPUs, whose driver translates its kernels at the first start.
+# Another architecture than that of the last build builds Kokkos anew.
 #
 # Two changes of the source make it compile with CUDA 13: nvcc_wrapper's default architecture, which nvcc no longer has, and two
 # functions of the runtime with other parameters.
@@ -10,7 +14,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-architecture=90 # Hopper
+architecture="${LOCKSTEP_CUDA_ARCH:-90}"
 archive=pygenten-0.1.5.tar.gz
 installed="$root/build/kokkos-cuda"
 work="$root/build/kokkos-cuda-work"
@@ -20,7 +24,13 @@ fail() {
   exit 3
 }
 
-[[ -e $installed/complete ]] && exit 0
+case "$architecture" in
+  80) option=AMPERE80 ;;
+  90) option=HOPPER90 ;;
+  100) option=BLACKWELL100 ;;
+  *) fail "LOCKSTEP_CUDA_ARCH is '$architecture'; it may be 80, 90 or 100" ;;
+esac
+[[ -e $installed/complete-$architecture ]] && exit 0
 nvcc="$(find_nvcc)" || fail "no nvcc on PATH, in \$CUDA_ROOT/bin or in /usr/local/cuda/bin: install the CUDA toolkit, version 12 or 13"
 
 rm -rf "$work" "$installed"
@@ -47,7 +57,7 @@ export CUDA_ROOT="${nvcc%/bin/nvcc}"
 {
   cmake -S "$source_folder" -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$installed" \
     -DCMAKE_CXX_COMPILER="$source_folder/bin/nvcc_wrapper" -DCMAKE_CXX_STANDARD=20 -DCMAKE_CXX_EXTENSIONS=OFF \
-    -DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_CUDA=ON -DKokkos_ARCH_HOPPER$architecture=ON \
+    -DKokkos_ENABLE_SERIAL=ON -DKokkos_ENABLE_CUDA=ON -DKokkos_ARCH_$option=ON \
     -DKokkos_ENABLE_DEPRECATED_CODE_4=OFF -DCUDAToolkit_ROOT="$CUDA_ROOT" &&
     ninja -C "$work/build" -j "${LOCKSTEP_JOBS:-$(build_jobs)}" install
 } >"$work/build.log" 2>&1 || {
@@ -55,4 +65,4 @@ export CUDA_ROOT="${nvcc%/bin/nvcc}"
   fail "Kokkos did not build; the whole log is $work/build.log"
 }
 rm -rf "$work/build" "$work/python"
-touch "$installed/complete"
+touch "$installed/complete-$architecture"

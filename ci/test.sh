@@ -4,14 +4,15 @@
 #   ci/test.sh                      stages release, strict, openmp, cuda-kernels and fuzz
 #   ci/test.sh -R '^unit/'          stage release only; ctest gets the arguments
 #   ci/test.sh --only STAGE         one stage; repeat the option for several
-#   ci/test.sh --full               every stage but kokkos4
+#   ci/test.sh --full               every stage but kokkos4 and cuda
 #   ci/test.sh --kokkos4            stage kokkos4 only
+#   ci/test.sh --cuda               stage cuda only
 #
 #   stage       does                                                                                      minutes on two cores
 #   release     builds the program and its tests, runs unit tests, scenarios, seeded defects, reports' and scripts' tests     11
 #   strict      compiles the program for any x86-64, without precompiled headers, with every warning of g++                    6
 #   openmp      builds the kernels' tests against Kokkos 4 with OpenMP, runs them with two threads                             3
-#   cuda-kernels  compiles and links the kernels and their tests with nvcc; skipped where there is none                        8
+#   cuda-kernels  compiles and links the kernels and the devices and their tests with CUDA; skipped where there is no nvcc       8
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
 #   programs    runs training programs of a grammar for five minutes, by a seed that it prints                                  6
 #   mutants     100 mutants in 24 sources, drawn by a seed that it prints: as many as its bars must be caught                 10
@@ -21,16 +22,19 @@
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
 #   kokkos4     builds against Kokkos 4 with OpenMP, runs the kernels' tests, and three folders of scenarios with two
 #               threads per rank, whose bits equal those of the release build                                                 15
+#   cuda        builds the program and its tests with the cuda device; runs them all where there is a GPU, and elsewhere what
+#               needs none                                                                                                    40
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan kokkos4)
+known_stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan kokkos4 cuda)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
     --full) stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
+    --cuda) stages+=(cuda) ;;
     --only)
       shift
       [[ -n ${1:-} && " ${known_stages[*]} " == *" $1 "* ]] || {
@@ -40,7 +44,7 @@ while (($#)); do
       stages+=("$1")
       ;;
     -h | --help)
-      sed -n '2,21s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
@@ -115,10 +119,34 @@ cuda_kernels() {
   "$root/ci/build.sh" cuda-kernels
 }
 
+# Without a GPU: the tests of the layers and some scenarios on cpu and sim, which must not need a driver, and the words of a
+# case on cuda. With one, all tests and all scenarios on cuda.
+tests_of_cuda() {
+  local folder program words
+  "$root/ci/build.sh" cuda lockstep tests || return
+  folder="$(build_folder cuda)"
+  program="$folder/bin/lockstep"
+  if nvidia-smi -L 2>/dev/null | grep -q '^GPU '; then
+    say "cuda: testing on $(nvidia-smi -L | head -n 1)"
+    ctest --test-dir "$folder" --output-on-failure --no-tests=error -j 4 -R '^unit/' || return
+    "$program" run --device cuda --launch process --results "$folder/cuda-processes.jsonl" -q || return
+    "$program" run --device cuda --launch thread --results "$folder/cuda-threads.jsonl" -q
+    return
+  fi
+  say "cuda: no GPU; testing what needs none"
+  ctest --test-dir "$folder" --output-on-failure --no-tests=error -j "$(nproc)" -R '^unit/(core|device|kernels|comm)' || return
+  "$program" run 'replicate/*' -q || return
+  words="$("$program" run 'replicate/*' --device cuda --color never --progress never 2>&1 || true)"
+  grep -q 'this machine has no Nvidia driver' <<<"$words" || {
+    printf 'cuda: a case on cuda does not say that there is no driver:\n%s\n' "$(tail -n 20 <<<"$words")" >&2
+    return 1
+  }
+}
+
 needed=(--tests)
 [[ " ${stages[*]} " != *" benchmarks "* ]] || needed+=(--bench)
 [[ " ${stages[*]} " != *" openmp "* && " ${stages[*]} " != *" kokkos4 "* ]] || needed+=(--kokkos4)
-[[ " ${stages[*]} " != *" cuda-kernels "* ]] || needed+=(--cuda)
+[[ " ${stages[*]} " != *" cuda"* ]] || needed+=(--cuda)
 [[ " ${stages[*]} " != *" fuzz "* ]] || needed+=(--fuzz)
 "$root/ci/setup.sh" "${needed[@]}"
 for name in "${stages[@]}"; do
@@ -127,6 +155,7 @@ for name in "${stages[@]}"; do
     strict) stage strict "$root/ci/build.sh" strict ;;
     openmp) stage openmp kernels_tests_of_openmp ;;
     cuda-kernels) stage cuda-kernels cuda_kernels ;;
+    cuda) stage cuda tests_of_cuda ;;
     fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
     programs) stage programs programs_of_a_grammar ;;
     mutants) stage mutants sample_of_mutants ;;

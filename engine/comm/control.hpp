@@ -65,7 +65,7 @@ static_assert(sizeof(MemberEntry) == 64);
 
 enum class Stage : std::uint32_t { filling, open, finished, mismatch };
 
-enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts, one_device };
+enum class TransportKind : std::uint32_t { shared_memory, staged, between_hosts, one_device, nccl };
 
 struct alignas(64) Slot {
   // How many collectives the slot has completed. In generation g, slot s serves sequence number g * ring_slots + s.
@@ -133,6 +133,7 @@ struct GroupControl {
   std::uint32_t spans_hosts;  // 1: some members live on another host than others
   std::uint64_t rounds;       // offset of the MemberRounds from this structure, one per member
   std::uint64_t slots;        // offset of the slots from this structure
+  char nccl_id[128];          // of the communicator that the members are about to open
   // The poison reports the end of a member, not a mismatch or a deadline. Set before `poison` is published.
   std::atomic<std::uint32_t> poisoned_by_end;
   WriteOnceText<16384> poison;

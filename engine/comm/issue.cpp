@@ -202,8 +202,10 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
-  if (!device::capabilities_of(device).runs_on_host && own.device_memory == nullptr)
+  if (!device::capabilities_of(device).runs_on_host && own.device_memory == nullptr) {
     own.device_memory = std::make_unique<DeviceMemory>(*own.world, own.rank, device.kind);
+    own.nccl_groups = std::make_unique<NcclGroups>();
+  }
 
   std::array<device::Access, 2> accesses;
   std::size_t num_accesses = 0;

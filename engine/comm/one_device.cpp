@@ -13,7 +13,7 @@ namespace lockstep::comm {
 
 namespace {
 
-ReduceOnDevice& reduce_on_device() {
+ReduceOnDevice& reducer() {
   static ReduceOnDevice reduce = kernels::reduce_members;
   return reduce;
 }
@@ -32,6 +32,15 @@ kernels::MemberOp member_op(ReduceOp op) {
   }
   return kernels::MemberOp::sum;
 }
+
+}  // namespace
+
+void reduce_on_device(device::Execution on, const Reduction& reduction, std::int64_t begin, std::int64_t count) {
+  reducer()(on, {reduction.dtype, member_op(reduction.op), reduction.inputs, reduction.outputs, reduction.divisor},
+            begin, count);
+}
+
+namespace {
 
 // The members' buffers as this member addresses them. What is enqueued on its stream counts as stored: move() waits for
 // the stream, and fails if the device does.
@@ -58,9 +67,7 @@ class DeviceBuffers {
     return bytes;
   }
   std::size_t reduce(const Reduction& reduction, std::int64_t begin, std::int64_t count) const {
-    reduce_on_device()(
-        execution_, {reduction.dtype, member_op(reduction.op), reduction.inputs, reduction.outputs, reduction.divisor},
-        begin, count);
+    reduce_on_device(execution_, reduction, begin, count);
     return bounded_bytes(count, size_of(reduction.dtype));
   }
 
@@ -99,7 +106,7 @@ class OneDevice : public Transport {
 }  // namespace
 
 void replace_reduce_on_device(ReduceOnDevice stand_in) {
-  reduce_on_device() = stand_in ? std::move(stand_in) : ReduceOnDevice(kernels::reduce_members);
+  reducer() = stand_in ? std::move(stand_in) : ReduceOnDevice(kernels::reduce_members);
 }
 
 const Transport& one_device_transport() {

@@ -83,7 +83,7 @@ TEST(OneDevice, FailsOnAllMembersWhenTheDeviceRefusesACall) {
 }
 
 // Ranks with a GPU each need a transport between GPUs.
-TEST(OneDevice, IsRefusedForRanksOnSeveralDevices) {
+TEST(OneDevice, IsRefusedForRanksOnSeveralDevicesWithoutNccl) {
   device::cuda::RecordingCalls calls(2);
   const device::cuda::StandIn stand_in(calls);
   const auto failures = run_ranks(2, Kind::threads, [](int) {

@@ -198,6 +198,10 @@ void wait_until(IssuedCollective& issued, WaitReason reason, std::uint64_t targe
   }
 }
 
+void check_usable_still(IssuedCollective& issued, std::int64_t start_ns) {
+  check_for_failure(issued, WaitReason::data, 0, start_ns);
+}
+
 bool try_arrive(IssuedCollective& issued) {
   Slot& slot = issued.slot();
   if (slot.generation.load(std::memory_order_acquire) != issued.generation()) return false;

@@ -22,6 +22,7 @@
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/device_memory.hpp"
+#include "engine/comm/nccl_groups.hpp"
 #include "engine/comm/peer_mappings.hpp"
 #include "engine/device/activity.hpp"
 
@@ -55,6 +56,7 @@ struct RankState {
   DeferredCalls deferred;
   std::unique_ptr<PeerMappings> peer_mappings;  // only when ranks are processes
   std::unique_ptr<DeviceMemory> device_memory;  // since the rank's first collective on an accelerator
+  std::unique_ptr<NcclGroups> nccl_groups;      // likewise
 
   RankControl& control() const { return world->rank(rank); }
   void note_begin() const {
@@ -110,6 +112,9 @@ void run(IssuedCollective& issued);
 bool is_finished(const IssuedCollective& issued);
 // Throws CollectiveError when the case is aborted or the group poisoned.
 void check_usable(const RankState& rank, const GroupControl& group, const std::string& call);
+
+// Throws what ends a wait that began at `start_ns`, if anything does: for waits for a device.
+void check_usable_still(IssuedCollective& issued, std::int64_t start_ns);
 
 // Poisons the group (the first text wins), wakes its members, and throws the text of the poison.
 [[noreturn]] void fail(IssuedCollective& issued, const std::string& text, Cause cause = Cause::own);

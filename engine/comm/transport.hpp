@@ -51,6 +51,7 @@ const Transport& shared_memory_transport();
 const Transport& staged_transport();         // all members take part in every piece
 const Transport& between_hosts_transport();  // the ferries move the data (crossing.hpp)
 const Transport& one_device_transport();     // each member's kernels use the memory of all (one_device.hpp)
+const Transport& nccl_transport();           // a GPU per rank (nccl.cpp)
 
 // Returns when all members have come to meeting `number` of the collective, from 0 (staged.cpp).
 void meet_members(IssuedCollective& issued, std::int64_t number);

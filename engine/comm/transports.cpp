@@ -7,7 +7,8 @@ namespace lockstep::comm {
 namespace {
 
 constexpr TransportKind in_order_of_preference[] = {TransportKind::shared_memory, TransportKind::between_hosts,
-                                                    TransportKind::staged, TransportKind::one_device};
+                                                    TransportKind::staged, TransportKind::one_device,
+                                                    TransportKind::nccl};
 
 class BetweenHosts : public Transport {
  public:
@@ -30,6 +31,8 @@ const Transport& transport_of(TransportKind kind) {
       return staged_transport();
     case TransportKind::one_device:
       return one_device_transport();
+    case TransportKind::nccl:
+      return nccl_transport();
     case TransportKind::between_hosts:
       break;
   }

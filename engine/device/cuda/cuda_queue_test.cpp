@@ -194,23 +194,39 @@ TEST_F(CudaQueueTest, KeepsTheMarksOfItemsBeforeAFailure) {
   clear_failures();
 }
 
-// The stand-in's clock counts what has run; it advances by a millisecond per piece of work.
 TEST_F(CudaQueueTest, TracesTheTimesOfTheDevice) {
   start_trace({});
-  kernel(compute(), "first");
+  const auto slow = [this](const Pointers& p) { cuda_.launch(p.execution().stream, [] { sleep_ms(3); }); };
+  launch(compute(), "first", {}, slow);
   compute().synchronize();
   cuda_.hold(handle_of(compute()));
-  kernel(compute(), "second");
+  launch(compute(), "second", {}, slow);
   while (cuda_.count("launch") < 2) sleep_ms(1);  // until its body has run on the worker
   Trace seen = trace();
   ASSERT_EQ(seen.launches.size(), 2U);
-  EXPECT_GT(seen.launches[0].end_ns, seen.launches[0].begin_ns);
+  EXPECT_GE(seen.launches[0].end_ns, seen.launches[0].begin_ns + 2'000'000);
   EXPECT_EQ(seen.launches[1].end_ns, 0);  // the host has enqueued it, and the device has not run it
   cuda_.resume(handle_of(compute()));
   compute().synchronize();
   seen = trace();
   EXPECT_GE(seen.launches[1].begin_ns, seen.launches[0].end_ns);
-  EXPECT_GE(seen.launches[1].end_ns, seen.launches[1].begin_ns + 1'000'000);
+  EXPECT_GE(seen.launches[1].end_ns, seen.launches[1].begin_ns + 2'000'000);
+}
+
+TEST_F(CudaQueueTest, ReturnsFromAWaitWhenTheStreamHasReachedTheItem) {
+  for (const bool whole_stream : {true, false}) {
+    cuda_.hold(handle_of(compute()));
+    kernel(compute(), "late");
+    const Event event = compute().record();
+    EXPECT_FALSE(event.done());
+    std::thread device([this, held = handle_of(compute())] {
+      sleep_ms(10);
+      cuda_.resume(held);
+    });
+    whole_stream ? compute().synchronize() : event.synchronize();
+    EXPECT_EQ(story_.size(), whole_stream ? 1U : 2U);
+    device.join();
+  }
 }
 
 // Each call of CUDA is refused in turn, the first time and later. The error names the call, nothing hangs, and the end

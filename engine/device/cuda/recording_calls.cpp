@@ -29,6 +29,10 @@ void* map(int file, std::size_t bytes) {
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
   return memory == MAP_FAILED ? nullptr : memory;
 }
+
+double milliseconds_now() {
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
 }  // namespace
 
 RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device)
@@ -71,6 +75,12 @@ void RecordingCalls::launch(StreamHandle stream, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   enter("launch", str("s", stream_of(stream).number));
   enqueue(stream, {nullptr, std::move(work)});
+}
+
+void RecordingCalls::launch_when(StreamHandle stream, std::function<bool()> ready, std::function<void()> work) {
+  const std::lock_guard lock(mutex_);
+  enter("launch", str("s", stream_of(stream).number));
+  enqueue(stream, {std::move(ready), std::move(work)});
 }
 
 void RecordingCalls::fail(const std::string& call, int nth) {
@@ -143,7 +153,6 @@ bool RecordingCalls::run_front(ModelStream& stream) {
   const Work next = std::move(stream.work.front());
   stream.work.pop_front();
   if (next.run) next.run();
-  ++num_run_;
   return true;
 }
 
@@ -267,7 +276,7 @@ void RecordingCalls::record_event(EventHandle event, StreamHandle stream) {
                      const auto found = events_.find(event);  // it may have been destroyed since
                      if (found == events_.end()) return;
                      found->second->reached = record;
-                     found->second->time = num_run_;
+                     found->second->time = milliseconds_now();
                    }});
 }
 

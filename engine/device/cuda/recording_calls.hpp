@@ -35,6 +35,8 @@ class RecordingCalls final : public Calls {
   void be_lazy();
   // A kernel: `work` runs when the stream reaches it.
   void launch(StreamHandle stream, std::function<void()> work);
+  // It runs when, besides, `ready` is true. Both are called by one thread at a time.
+  void launch_when(StreamHandle stream, std::function<bool()> ready, std::function<void()> work);
   void fail(const std::string& call, int nth);
   std::vector<std::string> log() const;      // "record_event s1 e2": calls with the numbers of streams and events
   int count(const std::string& call) const;  // since the start
@@ -90,7 +92,7 @@ class RecordingCalls final : public Calls {
     ModelStream* stream = nullptr;  // of the last record
     std::uint64_t recorded = 0;
     std::uint64_t reached = 0;
-    double time = 0;  // a count of the work that has run
+    double time = 0;  // when it was reached last, in milliseconds of the host's clock
   };
 
   void enter(const std::string& call, const std::string& operands);  // under the lock: records, or fails
@@ -109,7 +111,6 @@ class RecordingCalls final : public Calls {
   bool holds_new_ = false, lazy_ = false;
   int num_polls_ = 0;  // of events since the last work was enqueued
   int next_number_ = 1;
-  double num_run_ = 0;
   std::map<StreamHandle, std::unique_ptr<ModelStream>> streams_;
   std::map<EventHandle, std::unique_ptr<ModelEvent>> events_;
   struct Allocation {

@@ -1,0 +1,110 @@
+#include "engine/comm/nccl_groups.hpp"
+
+#include <algorithm>
+#include <cstring>
+
+#include <unistd.h>
+
+#include "engine/comm/protocol.hpp"
+#include "engine/comm/transport.hpp"
+#include "engine/core/error.hpp"
+
+namespace lockstep::comm {
+
+namespace nccl {
+
+namespace {
+Calls*& in_place() {
+  static Calls* stand_in = nullptr;
+  return stand_in;
+}
+}  // namespace
+
+Calls* calls() { return in_place() != nullptr ? in_place() : library_calls(); }
+void replace_calls(Calls* stand_in) { in_place() = stand_in; }
+
+}  // namespace nccl
+
+namespace {
+
+// Asks `done` until it is true, ever less often. Throws when an error ends the collective.
+template <class F>
+void wait_until_done(IssuedCollective& issued, const F& done) {
+  const std::int64_t start = now_ns();
+  for (useconds_t pause = 10; !done(); pause = std::min<useconds_t>(2 * pause, 500)) {
+    check_usable_still(issued, start);
+    ::usleep(pause);
+  }
+}
+
+}  // namespace
+
+NcclGroup::NcclGroup() : nccl_(*nccl::calls()), cuda_(device::cuda::calls()) {}
+
+NcclGroup::~NcclGroup() {
+  if (handle_ != nullptr) nccl_.destroy(handle_);
+  if (event_ != nullptr) cuda_.destroy_event(event_);
+  if (scratch_ != nullptr) cuda_.release(scratch_);
+}
+
+void NcclGroup::open(IssuedCollective& issued) {
+  if (handle_ != nullptr) return;
+  GroupControl& group = *issued.group;
+  // All members open the communicator of this stream in this collective, so the group needs one place for its id.
+  if (issued.me == 0) {
+    const nccl::UniqueId id = nccl_.unique_id();
+    static_assert(sizeof group.nccl_id == sizeof id.bytes);
+    std::memcpy(group.nccl_id, id.bytes, sizeof id.bytes);
+  }
+  meet_members(issued, 0);
+  nccl::UniqueId id{};
+  std::memcpy(id.bytes, group.nccl_id, sizeof id.bytes);
+  meet_members(issued, 1);
+  stream_ = issued.execution.stream;
+  event_ = cuda_.create_event(false);
+  handle_ = nccl_.create(group.size, issued.me, id);
+  wait_for_calls(issued);
+}
+
+void NcclGroup::send(const std::byte* from, std::size_t bytes, int peer) {
+  if (bytes > 0) nccl_.send(from, bytes, peer, handle_, stream_);
+}
+void NcclGroup::receive(std::byte* to, std::size_t bytes, int peer) {
+  if (bytes > 0) nccl_.receive(to, bytes, peer, handle_, stream_);
+}
+
+void NcclGroup::wait_for_calls(IssuedCollective& issued) {
+  wait_until_done(issued, [&] { return nccl_.poll(handle_); });
+}
+
+void NcclGroup::wait_for_stream(IssuedCollective& issued) {
+  cuda_.record_event(event_, stream_);
+  wait_until_done(issued, [&] {
+    nccl_.poll(handle_);
+    return cuda_.event_done(event_);
+  });
+}
+
+std::byte* NcclGroup::scratch(std::size_t bytes) {
+  if (bytes > scratch_bytes_) {
+    if (scratch_ != nullptr) cuda_.release(scratch_);  // the stream has run all that used it
+    scratch_ = nullptr;
+    scratch_ = static_cast<std::byte*>(cuda_.allocate(bytes));
+    scratch_bytes_ = bytes;
+  }
+  return scratch_;
+}
+
+void NcclGroup::abort() noexcept {
+  if (handle_ != nullptr) nccl_.abort(handle_);
+  handle_ = nullptr;
+}
+
+NcclGroup& NcclGroups::of(const GroupControl* group, nccl::StreamHandle stream) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<NcclGroup>& entry = groups_[{group, stream}];
+  if (entry == nullptr) entry = std::make_unique<NcclGroup>();
+  return *entry;
+}
+
+}  // namespace lockstep::comm

@@ -1,0 +1,64 @@
+// The communicators of NCCL that a rank has: one per group and stream, because the collectives of one stream have the
+// same order on all members. Internal to engine/comm.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "engine/comm/nccl_calls.hpp"
+
+namespace lockstep::comm {
+
+struct GroupControl;
+struct IssuedCollective;
+
+// Used by the worker of one stream.
+class NcclGroup {
+ public:
+  NcclGroup();
+  ~NcclGroup();
+  NcclGroup(const NcclGroup&) = delete;
+  NcclGroup& operator=(const NcclGroup&) = delete;
+
+  // Creates the communicator, together with all members of the collective, at the first use. Waits for the device, and
+  // for NCCL, end at a failure of the group or a deadline; the communicator is then aborted.
+  void open(IssuedCollective& issued);
+  // Runs what the body sends and receives as one step.
+  template <class F>
+  void step(IssuedCollective& issued, const F& body) {
+    nccl_.group_start();
+    body();
+    nccl_.group_end();
+    wait_for_calls(issued);
+  }
+  void send(const std::byte* from, std::size_t bytes, int peer);
+  void receive(std::byte* to, std::size_t bytes, int peer);
+  void wait_for_stream(IssuedCollective& issued);  // what has been enqueued so far has run
+  std::byte* scratch(std::size_t bytes);           // memory of the device, valid until the next call
+  void abort() noexcept;
+
+ private:
+  void wait_for_calls(IssuedCollective& issued);
+
+  nccl::Calls& nccl_;
+  device::cuda::Calls& cuda_;
+  nccl::Handle handle_ = nullptr;
+  nccl::StreamHandle stream_ = nullptr;
+  device::cuda::EventHandle event_ = nullptr;
+  std::byte* scratch_ = nullptr;
+  std::size_t scratch_bytes_ = 0;
+};
+
+class NcclGroups {
+ public:
+  NcclGroup& of(const GroupControl* group, nccl::StreamHandle stream);
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<const GroupControl*, nccl::StreamHandle>, std::unique_ptr<NcclGroup>> groups_;
+};
+
+}  // namespace lockstep::comm
