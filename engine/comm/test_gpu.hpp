@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/comm/one_device.hpp"
+#include "engine/comm/test_nccl.hpp"
 #include "engine/comm/test_ranks.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
 
@@ -16,13 +17,8 @@ inline constexpr device::Device gpu{device::Kind::cuda, 0};
 // Called by the stream of this process when it reaches a reduction.
 inline std::function<void()> before_reduction;
 
-// As run_ranks(). The body also gets the stand-in of its process.
-inline std::vector<std::string> run_on_gpu(
-    int size, testing_ranks::Kind kind, const std::function<void(int rank, device::cuda::RecordingCalls& calls)>& body,
-    double deadline = 10.0) {
-  device::cuda::RecordingCalls calls;
-  calls.be_lazy();
-  const device::cuda::StandIn stand_in(calls);
+// Puts the portable kernel in the place of the device's.
+inline void reduce_on_stand_in(device::cuda::RecordingCalls& calls) {
   replace_reduce_on_device(
       [&calls](device::Execution on, const kernels::MemberBuffers& of, std::int64_t begin, std::int64_t count) {
         const std::vector<const std::byte*> inputs(of.inputs.begin(), of.inputs.end());
@@ -32,6 +28,16 @@ inline std::vector<std::string> run_on_gpu(
           kernels::reduce_members(device::Space::portable, {dtype, op, inputs, outputs, divisor}, begin, count);
         });
       });
+}
+
+// As run_ranks(). The body also gets the stand-in of its process.
+inline std::vector<std::string> run_on_gpu(
+    int size, testing_ranks::Kind kind, const std::function<void(int rank, device::cuda::RecordingCalls& calls)>& body,
+    double deadline = 10.0) {
+  device::cuda::RecordingCalls calls;
+  calls.be_lazy();
+  const device::cuda::StandIn stand_in(calls);
+  reduce_on_stand_in(calls);
   std::vector<std::string> failures = testing_ranks::run_ranks(
       size, kind, [&](int rank) { body(rank, calls); }, deadline);
   replace_reduce_on_device(nullptr);
@@ -41,6 +47,24 @@ inline std::vector<std::string> run_on_gpu(int size, testing_ranks::Kind kind, c
                                            double deadline = 10.0) {
   return run_on_gpu(
       size, kind, [&](int rank, device::cuda::RecordingCalls&) { body(rank); }, deadline);
+}
+
+// Ranks as threads with a GPU each, over a stand-in of NCCL.
+inline std::vector<std::string> run_on_gpus(int size,
+                                            const std::function<void(int rank, testing_nccl::NcclStandIn& nccl)>& body,
+                                            double deadline = 10.0) {
+  device::cuda::RecordingCalls calls(size);
+  calls.be_lazy();
+  const device::cuda::StandIn stand_in(calls);
+  testing_nccl::NcclStandIn library(calls);
+  nccl::replace_calls(&library);
+  reduce_on_stand_in(calls);
+  std::vector<std::string> failures = testing_ranks::run_ranks(
+      size, testing_ranks::Kind::threads, [&](int rank) { body(rank, library); }, deadline);
+  replace_reduce_on_device(nullptr);
+  nccl::replace_calls(nullptr);
+  if (library.num_open() > 0) failures.push_back(str(library.num_open(), " communicators outlive their ranks"));
+  return failures;
 }
 
 }  // namespace lockstep::comm::testing_gpu

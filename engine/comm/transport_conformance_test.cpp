@@ -28,7 +28,7 @@ using testing::HasSubstr;
 
 // ---- the transports ----
 
-enum class On { threads, processes, hosts, hosts_of_mpi, gpu_threads, gpu_processes };
+enum class On { threads, processes, hosts, hosts_of_mpi, gpu_threads, gpu_processes, gpus };
 enum class Buffers { tensors, private_memory };  // private: outside the arenas, where peers cannot access them
 
 struct Row {
@@ -56,6 +56,8 @@ const std::vector<Row> transports = {
     {"SocketsFourAndTwo", TransportKind::between_hosts, On::hosts, {0, 0, 0, 0, 1, 1}},
     {"OneDeviceThreads", TransportKind::one_device, On::gpu_threads, {0, 0, 0, 0}},
     {"OneDeviceProcesses", TransportKind::one_device, On::gpu_processes, {0, 0, 0}},
+    {"NcclTwo", TransportKind::nccl, On::gpus, {0, 0}},
+    {"NcclFive", TransportKind::nccl, On::gpus, {0, 0, 0, 0, 0}},
 };
 
 const std::vector<Row> transports_of_two_processes = {
@@ -76,7 +78,10 @@ void wait_for_device() { device::current_stream(place).synchronize(); }
 
 std::vector<std::string> run_on_gpu_at_place(const Row& row, Kind kind, const Body& body, double deadline) {
   place = testing_gpu::gpu;
-  std::vector<std::string> failures = testing_gpu::run_on_gpu(row.size(), kind, body, deadline);
+  std::vector<std::string> failures =
+      row.on == On::gpus ? testing_gpu::run_on_gpus(
+                               row.size(), [&](int rank, testing_nccl::NcclStandIn&) { body(rank); }, deadline)
+                         : testing_gpu::run_on_gpu(row.size(), kind, body, deadline);
   place = {};
   return failures;
 }
@@ -89,6 +94,8 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
     case On::processes:
       return run_ranks(row.size(), Kind::processes, body, deadline);
     case On::gpu_threads:
+      return run_on_gpu_at_place(row, Kind::threads, body, deadline);
+    case On::gpus:
       return run_on_gpu_at_place(row, Kind::threads, body, deadline);
     case On::gpu_processes:
       return run_on_gpu_at_place(row, Kind::processes, body, deadline);
@@ -414,7 +421,8 @@ TEST_P(TransportPromises, ARankThatFailsEndsTheWaitsOfItsPeers) {
 }
 
 TEST_P(TransportPromises, ARankThatDiesEndsTheWaitsOfItsPeers) {
-  if (row.on == On::threads || row.on == On::gpu_threads) GTEST_SKIP() << "a signal would end all ranks";
+  if (row.on == On::threads || row.on == On::gpu_threads || row.on == On::gpus)
+    GTEST_SKIP() << "a signal would end all ranks";
   expect_failures(HasSubstr("signal 9"), HasSubstr("rank 1 died"), [this](int rank) {
     meet(row, 4);
     if (rank == 1) ::raise(SIGKILL);

@@ -1,0 +1,109 @@
+// The communicators behind the transport of ranks with a GPU each: when they are made, and what ends them. The results
+// are those of every transport (transport_conformance_test.cpp).
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/comm/test_gpu.hpp"
+
+namespace lockstep::comm {
+namespace {
+
+using namespace testing_ranks;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing_gpu::gpu;
+using testing_gpu::run_on_gpus;
+using testing_nccl::NcclStandIn;
+
+constexpr std::int64_t count = 6;
+
+void sum_once(float value) {
+  const Tensor x = tensor_of(std::vector<float>(count, value), DType::float32, gpu);
+  all_reduce(world_group(), x, ReduceOp::sum);
+  const auto size = static_cast<float>(world_group().size());
+  for (const float each : values_of<float>(x)) require(each == size * value, "a wrong sum");
+}
+
+TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+    sum_once(1);
+    const std::string peer = str(1 - rank);
+    const std::vector<std::string> expected = {"create 2",         "send 12 to " + peer, "receive 12 from " + peer,
+                                               "send 12 to " + peer, "receive 12 from " + peer};
+    require(nccl.log(rank) == expected, "other calls");
+    for (int i = 0; i < 10; ++i) sum_once(2);
+    require(nccl.log(rank).size() == 1 + 11 * 4, "a later collective makes other calls");
+    // Another stream, and so another communicator.
+    const Tensor all = empty({2 * count}, DType::float32, gpu);
+    all_gather(world_group(), all, tensor_of(std::vector<float>(count, 3), DType::float32, gpu), {.async = true})
+        .synchronize();
+    require(nccl.log(rank)[1 + 11 * 4] == "create 2", "no communicator for the stream of all_gather");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// run_on_gpus() fails if a communicator is left.
+TEST(Nccl, FreesItsCommunicatorsWithTheRank) {
+  const auto failures = run_on_gpus(3, [](int, NcclStandIn& nccl) {
+    sum_once(1);
+    // Members may be ahead of each other by a collective, but not by two.
+    sum_once(1);
+    require(nccl.num_open() == 3, str(nccl.num_open(), " communicators"));
+    exchange(world_group(), "", "all have counted");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// The collective fails on all members with one text, and each frees its communicator.
+TEST(Nccl, AbortsOnAllMembersWhenACallFailsOnOne) {
+  const std::vector<std::pair<std::string, int>> calls = {{"create", 1},  {"send", 1},    {"send", 2}, {"receive", 1},
+                                                          {"receive", 3}, {"poll", 1},    {"poll", 2}, {"poll", 3},
+                                                          {"poll", 5}};
+  for (const auto& [call, nth] : calls) {
+    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
+      if (rank == 1) nccl.fail(name, 1, n);
+      try {
+        sum_once(1);
+        device::current_stream(gpu).synchronize();
+      } catch (const Error&) {
+        // All members come here, also those whose own calls have succeeded.
+        for (int i = 0; i < 1000 && nccl.num_open() > 0; ++i) usleep(1000);
+        require(nccl.num_open() == 0, str(nccl.num_open(), " communicators are left"));
+        throw;
+      }
+    });
+    EXPECT_THAT(failures, Each(AllOf(HasSubstr(call + " of member 1: refused by the test")))) << call << " " << nth;
+  }
+}
+
+TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn&) {
+    sum_once(1);
+    if (rank == 1) throw Error("out of ideas");
+    sum_once(1);
+  });
+  EXPECT_THAT(failures, ElementsAre(HasSubstr("rank 1 failed: out of ideas"), HasSubstr("out of ideas"),
+                                    HasSubstr("rank 1 failed: out of ideas")));
+}
+
+// Groups that share ranks have communicators of their own.
+TEST(Nccl, KeepsTheGroupsOfAMeshApart) {
+  const auto failures = run_on_gpus(4, [](int rank, NcclStandIn& nccl) {
+    ProcessGroup& row = group_of({rank / 2 * 2, rank / 2 * 2 + 1});
+    ProcessGroup& column = group_of({rank % 2, rank % 2 + 2});
+    for (int i = 0; i < 3; ++i) {
+      const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank)), DType::float32, gpu);
+      all_reduce(row, x, ReduceOp::sum);
+      all_reduce(column, x, ReduceOp::sum);
+      for (const float each : values_of<float>(x)) require(each == 6, "a wrong sum");
+    }
+    const std::vector<std::string> log = nccl.log(rank % 2);
+    require(std::count(log.begin(), log.end(), "create 2") >= 2, "the groups share a communicator");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+}  // namespace
+}  // namespace lockstep::comm
