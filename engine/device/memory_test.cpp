@@ -8,6 +8,7 @@
 #include "engine/core/error.hpp"
 #include "engine/device/allocations.hpp"
 #include "engine/device/arena.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
 #include "engine/device/memory_limit.hpp"
 #include "engine/device/stand_in_memory.hpp"
 #include "engine/device/test_rank.hpp"
@@ -44,7 +45,10 @@ TEST(Device, UsesTheRankAsDefaultIndex) {
   }
 }
 
-TEST(Device, RejectsCudaWithoutItsBackend) {
+TEST(Device, RejectsCudaWithoutADriver) {
+  cuda::RecordingCalls machine;
+  machine.no_driver = "no driver";
+  const cuda::StandIn stand_in(machine);
   OneRank rank;
   EXPECT_THROW(require_available(Kind::cuda), UnsupportedError);
   EXPECT_THROW(allocate({Kind::cuda, 0}, 16), UnsupportedError);

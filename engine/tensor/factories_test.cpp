@@ -8,6 +8,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
 #include "engine/device/order.hpp"
 #include "engine/tensor/tensor.hpp"
 
@@ -206,6 +207,9 @@ TEST(FactoriesErrors, NameOperandsAndRemedy) {
                 from_values(std::vector<double>{1, 2}, {3}, DType::float32, cpu);
               }),
               HasSubstr("2 values for sizes (3,), which hold 3"));
+  device::cuda::RecordingCalls machine;
+  machine.no_driver = "no driver";
+  const device::cuda::StandIn stand_in(machine);
   EXPECT_THROW(empty({2}, DType::float32, {device::Kind::cuda, 0}), UnsupportedError);
   EXPECT_EQ(message_of([] { describe(Tensor()); }), "nothing was thrown");
 }

@@ -8,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/device/cuda/recording_calls.hpp"
 #include "harness/cli/test_support.hpp"
 
 namespace lockstep::cli {
@@ -100,6 +101,9 @@ TEST_F(App, GivesTheExitCodeOfTheResults) {
   EXPECT_EQ(run({"run", "b"}).code, 1);
   EXPECT_EQ(run({"run", "c"}).code, 4);
   EXPECT_EQ(run({"run"}).code, 1);
+  device::cuda::RecordingCalls machine;
+  machine.no_driver = "no driver";
+  const device::cuda::StandIn stand_in(machine);
   home_.add(
       "d",
       "ranks: {world_size: [1], launch: [thread]}\ndevice: [cuda]\nsteps:\n  - expect_equal: [ones(2), ones(2)]\n");

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/error.hpp"
+#include "engine/device/device.hpp"
 #include "harness/cli/watched.hpp"
 #include "harness/report/results_file.hpp"
 #include "harness/run/trace/foresight.hpp"
@@ -52,7 +53,18 @@ std::vector<verdict::CaseResult> failed_in(const std::string& results) {
   return failed;
 }
 
-std::vector<std::string> devices_of_build() { return {"cpu", "sim"}; }
+// No call here initialises a device: ranks are forked later.
+void find_devices(scenario::ExpandOptions& expand) {
+  expand.available_devices.clear();
+  for (const char* name : {"cpu", "sim", "cuda"}) {
+    try {
+      device::require_available(device::kind_from_name(name));
+      expand.available_devices.emplace_back(name);
+    } catch (const UnsupportedError& error) {
+      expand.missing_devices[name] = error.what();
+    }
+  }
+}
 
 }  // namespace
 
@@ -68,7 +80,7 @@ std::vector<std::string> scenarios_of(const std::vector<verdict::CaseResult>& ro
 
 std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings) {
   scenario::ExpandOptions expand = settings.expand;
-  expand.available_devices = devices_of_build();
+  find_devices(expand);
   std::vector<verdict::CaseResult> failed;
   if (!settings.failed.empty()) failed = failed_in(settings.failed);
   const bool by_failed = !failed.empty() && settings.what.empty();

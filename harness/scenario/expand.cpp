@@ -24,7 +24,9 @@ DeviceChoice choose_device(const Scenario& scenario, const ExpandOptions& option
     if (!contains(scenario.devices, wanted)) {
       choice.skip = str("runs on ", joined(scenario.devices), ", not on ", wanted);
     } else if (!contains(options.available_devices, wanted)) {
-      choice.unsupported = str("this build has no ", wanted, " device");
+      const auto missing = options.missing_devices.find(wanted);
+      choice.unsupported =
+          missing != options.missing_devices.end() ? missing->second : str("this build has no ", wanted, " device");
     }
     return choice;
   }

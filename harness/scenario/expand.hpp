@@ -30,6 +30,7 @@ struct ExpandOptions {
   std::optional<std::int64_t> memory_mb;     // as in `limits`
   std::optional<std::int64_t> output_mb;
   std::vector<std::string> available_devices{"cpu", "sim"};
+  std::map<std::string, std::string> missing_devices;  // the reason, by device; without one the build lacks it
 };
 
 // The values that expressions can use before launch, by name.

@@ -152,6 +152,8 @@ TEST(Expand, ChoosesTheDevice) {
   EXPECT_EQ(expand(elsewhere, options)[0].skip, "runs on cuda, sim, not on cpu");
   options.device = "cuda";
   EXPECT_EQ(expand(anywhere, options)[0].unsupported, "this build has no cuda device");
+  options.missing_devices = {{"cuda", "no driver (install one)"}};
+  EXPECT_EQ(expand(anywhere, options)[0].unsupported, "no driver (install one)");
   options.device = "gpu";
   EXPECT_EQ(error_of([&] { expand(anywhere, options); }), "unknown device `gpu`; did you mean `cpu`?");
   options = {};
