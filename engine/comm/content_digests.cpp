@@ -51,8 +51,19 @@ Pending pending_text(const IssuedCollective& issued, int member) {
   return record.content_text == ContentText::at_once || waits ? Pending::soon : Pending::deferred;
 }
 
+// Under a schedule: waits until no text is pending or the group is poisoned, or until no actor can run.
+void wait_for_texts(const IssuedCollective& issued, schedule::Actor& me) {
+  me.wait_or_stall("the texts of peers", [&] {
+    for (int member = 0; member < issued.group->size; ++member)
+      if (pending_text(issued, member) != Pending::none) return issued.group->poison.is_set();
+    return true;
+  });
+}
+
 // Waits until no text is pending, the group is poisoned, or the time is up.
 void wait_for_texts(const IssuedCollective& issued) {
+  if (schedule::Actor* me = schedule::self()) [[unlikely]]
+    return wait_for_texts(issued, *me);
   const std::int64_t start = now_ns();
   const std::int64_t max_deferred_ns = calls_differ(issued) ? max_text_wait_calls_differ_ns : max_text_wait_ns;
   while (!issued.group->poison.is_set()) {
@@ -65,10 +76,6 @@ void wait_for_texts(const IssuedCollective& issued) {
     const std::int64_t waited = now_ns() - start;
     if (!(soon && waited < max_text_wait_ns) && !(deferred && waited < max_deferred_ns)) break;
     publish_deferred_texts(*issued.rank);
-    if (schedule::Actor* me = schedule::self()) [[unlikely]] {
-      me->poll();
-      continue;
-    }
     const timespec pause{0, 200'000};
     nanosleep(&pause, nullptr);
   }

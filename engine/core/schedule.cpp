@@ -116,7 +116,7 @@ Actor* Scheduler::pick(Actor& me, bool must_leave) {
   if (fallback == able_.end()) fallback = able_.begin();
   const auto fallback_index = static_cast<std::size_t>(fallback - able_.begin());
   ++me.steps_;
-  Actor* const next = able_[policy_.choose({++steps_, &me.name_, me.steps_, able_names_, fallback_index})];
+  Actor* const next = able_[policy_.choose({++steps_, &me.name_, me.steps_, able_names_, fallback_index, must_leave})];
   note(me, *next, **fallback);
   return next;
 }

@@ -50,7 +50,9 @@ class Pct final : public Policy {
   std::size_t choose(const Moment& moment) override {
     // Below all initial priorities, and the later the lower.
     for (; changed_ < changes_.size() && changes_[changed_] <= moment.step; ++changed_)
-      priorities_[*moment.current] = changes_.size() - changed_;
+      priorities_[*moment.current] = below_all + changes_.size() - changed_;
+    // Otherwise actors that poll in turn would keep all others from running.
+    if (moment.polls) priorities_[*moment.current] = --last_poll_;
     std::size_t best = 0;
     for (std::size_t i = 1; i < moment.able.size(); ++i)
       if (priority(*moment.able[i]) > priority(*moment.able[best])) best = i;
@@ -66,8 +68,10 @@ class Pct final : public Policy {
     return at->second;
   }
 
+  static constexpr std::uint64_t below_all = std::uint64_t{1} << 62;
   std::uint64_t seed_;
-  std::vector<std::uint64_t> changes_;  // steps, in order
+  std::uint64_t last_poll_ = below_all;  // the priority of the last actor that polled: the later, the lower
+  std::vector<std::uint64_t> changes_;   // steps, in order
   std::size_t changed_ = 0;
   std::map<ActorName, std::uint64_t> priorities_;
 };

@@ -46,6 +46,7 @@ struct Moment {
   std::uint32_t own_step = 0;
   std::span<const ActorName* const> able;  // at least one, in order
   std::size_t fallback = 0;                // index into `able`
+  bool polls = false;                      // the current actor asks again and again for what others do
 };
 
 class Policy {
