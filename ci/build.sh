@@ -33,7 +33,7 @@ fi
 if [[ $preset == cuda-kernels || $preset == cuda ]]; then
   [[ ${options[*]} == *Kokkos_ROOT* ]] || "$root/ci/kokkos_cuda.sh"
   nvcc="$(find_nvcc)" && export CUDA_ROOT="${nvcc%/bin/nvcc}"
-  ((${#targets[@]})) || [[ $preset == cuda ]] || targets=(kernels_tests device_tests)
+  ((${#targets[@]})) || [[ $preset == cuda ]] || targets=(kernels_tests device_tests lockstep_comm)
 fi
 ((${#targets[@]})) || targets=(lockstep)
 

@@ -45,6 +45,7 @@ class Library:
 LIBRARIES = [
     Library("Kokkos", re.compile(r"^(Kokkos|KokkosBlas|impl/Kokkos)"), ("engine/kernels",)),
     Library("BLAS", re.compile(r"^(openblas|cblas|dnnl|cublas|f77blas|lapacke)"), ("engine/kernels",)),
+    Library("CUDA", re.compile(r"^cuda(_\w+)?\.h$"), ("engine/device", "engine/kernels")),
     Library("MPI", re.compile(r"^mpi(\.h|/)"), ("engine/comm", "harness/launch")),
     Library("NCCL", re.compile(r"^(nccl|rccl)\b"), ("engine/comm",)),
     Library("yaml-cpp", re.compile(r"^yaml-cpp/"), ("harness/scenario",)),

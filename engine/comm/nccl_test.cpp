@@ -30,7 +30,7 @@ TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
   const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
     sum_once(1);
     const std::string peer = str(1 - rank);
-    const std::vector<std::string> expected = {"create 2",         "send 12 to " + peer, "receive 12 from " + peer,
+    const std::vector<std::string> expected = {"create 2", "send 12 to " + peer, "receive 12 from " + peer,
                                                "send 12 to " + peer, "receive 12 from " + peer};
     require(nccl.log(rank) == expected, "other calls");
     for (int i = 0; i < 10; ++i) sum_once(2);
@@ -58,9 +58,9 @@ TEST(Nccl, FreesItsCommunicatorsWithTheRank) {
 
 // The collective fails on all members with one text, and each frees its communicator.
 TEST(Nccl, AbortsOnAllMembersWhenACallFailsOnOne) {
-  const std::vector<std::pair<std::string, int>> calls = {{"create", 1},  {"send", 1},    {"send", 2}, {"receive", 1},
-                                                          {"receive", 3}, {"poll", 1},    {"poll", 2}, {"poll", 3},
-                                                          {"poll", 5}};
+  const std::vector<std::pair<std::string, int>> calls = {{"create", 1},  {"send", 1},    {"send", 2},
+                                                          {"receive", 1}, {"receive", 3}, {"poll", 1},
+                                                          {"poll", 2},    {"poll", 3},    {"poll", 5}};
   for (const auto& [call, nth] : calls) {
     const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
       if (rank == 1) nccl.fail(name, 1, n);
