@@ -15,9 +15,11 @@ DeviceMemory::DeviceMemory(WorldControl& world, int rank, device::Kind kind) : w
   const device::DeviceArena arena = device::device_arena(kind);
   DeviceArenaControl& own = world.rank(rank).device_arena;
   LOCKSTEP_CHECK(arena.device_id.size() < sizeof own.device_id, "the id of a device: ", arena.device_id);
-  const device::cuda::MemoryHandle handle = device::cuda::calls().handle_of(arena.area.base);
-  static_assert(sizeof own.handle == sizeof handle.bytes);
-  std::memcpy(own.handle, handle.bytes, sizeof handle.bytes);
+  if (world.processes != 0 && world.world_size > 1) {
+    const device::cuda::MemoryHandle handle = device::cuda::calls().handle_of(arena.area.base);
+    static_assert(sizeof own.handle == sizeof handle.bytes);
+    std::memcpy(own.handle, handle.bytes, sizeof handle.bytes);
+  }
   arena.device_id.copy(own.device_id, sizeof own.device_id - 1);
   own.process = ::getpid();
   own.base = reinterpret_cast<std::uintptr_t>(arena.area.base);
