@@ -44,6 +44,7 @@ Calls* library_calls();
 
 // What the process uses: library_calls(), or what a test has put in its place. May be null.
 Calls* calls();
-void replace_calls(Calls* stand_in);  // null: library_calls() again; for tests
+void replace_calls(Calls* stand_in);  // null: as in a build without NCCL; for tests
+void restore_calls();                 // library_calls() again
 
 }  // namespace lockstep::comm::nccl

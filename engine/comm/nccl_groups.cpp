@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <unistd.h>
 
@@ -14,14 +15,15 @@ namespace lockstep::comm {
 namespace nccl {
 
 namespace {
-Calls*& in_place() {
-  static Calls* stand_in = nullptr;
+std::optional<Calls*>& in_place() {
+  static std::optional<Calls*> stand_in;
   return stand_in;
 }
 }  // namespace
 
-Calls* calls() { return in_place() != nullptr ? in_place() : library_calls(); }
+Calls* calls() { return in_place().value_or(library_calls()); }
 void replace_calls(Calls* stand_in) { in_place() = stand_in; }
+void restore_calls() { in_place().reset(); }
 
 }  // namespace nccl
 

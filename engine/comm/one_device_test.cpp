@@ -86,11 +86,13 @@ TEST(OneDevice, FailsOnAllMembersWhenTheDeviceRefusesACall) {
 TEST(OneDevice, IsRefusedForRanksOnSeveralDevicesWithoutNccl) {
   device::cuda::RecordingCalls calls(2);
   const device::cuda::StandIn stand_in(calls);
+  nccl::replace_calls(nullptr);
   const auto failures = run_ranks(2, Kind::threads, [](int) {
     const Tensor x = tensor_of(std::vector<float>(count, 1.0f), DType::float32, gpu);
     all_reduce(world_group(), x, ReduceOp::sum);
     device::current_stream(gpu).synchronize();
   });
+  nccl::restore_calls();
   EXPECT_THAT(failures,
               Each(testing::AllOf(testing::HasSubstr("between devices"), testing::HasSubstr("CUDA_VISIBLE_DEVICES"))));
 }

@@ -62,7 +62,7 @@ inline std::vector<std::string> run_on_gpus(int size,
   std::vector<std::string> failures = testing_ranks::run_ranks(
       size, testing_ranks::Kind::threads, [&](int rank) { body(rank, library); }, deadline);
   replace_reduce_on_device(nullptr);
-  nccl::replace_calls(nullptr);
+  nccl::restore_calls();
   if (library.num_open() > 0) failures.push_back(str(library.num_open(), " communicators outlive their ranks"));
   return failures;
 }

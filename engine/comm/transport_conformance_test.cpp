@@ -459,7 +459,13 @@ TEST(Transports, AreChosenByWhatTheyCan) {
   EXPECT_EQ(choose_transport({.between_hosts = true, .one_sided = true}), TransportKind::between_hosts);
   EXPECT_THROW(choose_transport({.private_buffers = true, .one_sided = true}), UnsupportedError);
   EXPECT_EQ(choose_transport({.device_memory = true}), TransportKind::one_device);
+  nccl::replace_calls(nullptr);
   EXPECT_THROW(choose_transport({.device_memory = true, .between_devices = true}), UnsupportedError);
+  device::cuda::RecordingCalls calls(2);
+  testing_nccl::NcclStandIn library(calls);
+  nccl::replace_calls(&library);
+  EXPECT_EQ(choose_transport({.device_memory = true, .between_devices = true}), TransportKind::nccl);
+  nccl::restore_calls();
 }
 
 INSTANTIATE_TEST_SUITE_P(, TransportPromises,
