@@ -13,12 +13,13 @@ namespace lockstep::comm {
 
 namespace {
 
-// One member's side of a collective.
+// One member's side of a collective: every member sends a part to each peer that gets one, itself included.
 class Exchange {
  public:
   Exchange(IssuedCollective& issued, NcclGroup& group)
       : issued_(issued),
         group_(group),
+        kind_(static_cast<Operation>(issued.fingerprint.kind)),
         size_(issued.group->size),
         me_(issued.me),
         root_(issued.fingerprint.root),
@@ -28,97 +29,89 @@ class Exchange {
 
   // Returns the bytes of the larger one of this member's buffers.
   std::size_t run() {
-    const std::byte* const in = issued_.input;
-    std::byte* const out = issued_.output;
-    const bool is_root = me_ == root_;
-    switch (static_cast<Operation>(issued_.fingerprint.kind)) {
-      case Operation::all_reduce:
-        all_reduce();
-        return shard_;
-      case Operation::reduce_scatter:
-        step([&](int peer) { group_.send(in + at(peer), shard_, peer); },
-             [&](int peer) { group_.receive(arrived(peer), shard_, peer); }, own(arrived(me_), in + at(me_), shard_));
-        add_up(out, count_);
-        return at(size_);
-      case Operation::all_gather:
-        step([&](int peer) { group_.send(in, shard_, peer); },
-             [&](int peer) { group_.receive(out + at(peer), shard_, peer); }, own(out + at(me_), in, shard_));
-        return at(size_);
-      case Operation::all_to_all:
-        step([&](int peer) { group_.send(in + at(peer), shard_, peer); },
-             [&](int peer) { group_.receive(out + at(peer), shard_, peer); }, own(out + at(me_), in + at(me_), shard_));
-        return at(size_);
-      case Operation::gather:
-        step(
-            [&](int peer) {
-              if (peer == root_) group_.send(in, shard_, peer);
-            },
-            [&](int peer) {
-              if (is_root) group_.receive(out + at(peer), shard_, peer);
-            },
-            is_root ? own(out + at(me_), in, shard_) : Own{});
-        return is_root ? at(size_) : shard_;
-      case Operation::scatter:
-        step(
-            [&](int peer) {
-              if (is_root) group_.send(in + at(peer), shard_, peer);
-            },
-            [&](int peer) {
-              if (peer == root_) group_.receive(out, shard_, peer);
-            },
-            is_root ? own(out, in + at(me_), shard_) : Own{});
-        return is_root ? at(size_) : shard_;
-      case Operation::broadcast:
-      case Operation::send:
-      case Operation::receive:
-        step(
-            [&](int peer) {
-              if (is_root) group_.send(in, shard_, peer);
-            },
-            [&](int peer) {
-              if (peer == root_) group_.receive(out, shard_, peer);
-            },
-            is_root && out != nullptr ? own(out, in, shard_) : Own{});
-        return shard_;
-      case Operation::barrier:
-        break;
+    if (kind_ == Operation::all_reduce) {
+      all_reduce();
+      return shard_;
     }
-    return 0;
+    const bool adds = kind_ == Operation::reduce_scatter;
+    if (adds) arrivals_ = group_.scratch(at(size_));
+    exchange(
+        [&](int peer) {
+          return Part{part_for(peer), shard_};
+        },
+        [&](int peer) {
+          return Place{place_of(peer), shard_};
+        });
+    if (adds) add_up(issued_.output, count_);
+    const bool has_shards = kind_ != Operation::broadcast && kind_ != Operation::send && kind_ != Operation::receive;
+    const bool has_all = (kind_ != Operation::gather && kind_ != Operation::scatter) || me_ == root_;
+    return has_shards && has_all ? at(size_) : shard_;
   }
 
  private:
-  // What a member gives to itself.
-  struct Own {
-    std::byte* to = nullptr;
-    const std::byte* from = nullptr;
+  struct Part {
+    const std::byte* from = nullptr;  // null: nothing
     std::size_t bytes = 0;
   };
-  static Own own(std::byte* to, const std::byte* from, std::size_t bytes) { return {to, from, bytes}; }
+  struct Place {
+    std::byte* to = nullptr;
+    std::size_t bytes = 0;
+  };
   std::size_t bytes(std::int64_t elements) const { return bounded_bytes(elements, size_of(dtype_)); }
   std::size_t at(int member) const { return bounded_product(shard_, static_cast<std::size_t>(member)); }
-  // Where the part of a member that this one adds up arrives.
-  std::byte* arrived(int member) {
-    if (arrivals_ == nullptr) arrivals_ = group_.scratch(at(size_));
-    return arrivals_ + at(member);
+
+  // What the peer gets from this member; null: nothing.
+  const std::byte* part_for(int peer) const {
+    const std::byte* const in = issued_.input;
+    switch (kind_) {
+      case Operation::reduce_scatter:
+      case Operation::all_to_all:
+        return in + at(peer);
+      case Operation::all_gather:
+        return in;
+      case Operation::gather:
+        return peer == root_ ? in : nullptr;
+      case Operation::scatter:
+        return me_ == root_ ? in + at(peer) : nullptr;
+      default:
+        return me_ == root_ ? in : nullptr;
+    }
+  }
+  // Where this member puts what the peer sends; null: the peer sends nothing.
+  std::byte* place_of(int peer) const {
+    std::byte* const out = issued_.output;
+    switch (kind_) {
+      case Operation::reduce_scatter:
+        return arrivals_ + at(peer);
+      case Operation::all_gather:
+      case Operation::all_to_all:
+        return out + at(peer);
+      case Operation::gather:
+        return me_ == root_ ? out + at(peer) : nullptr;
+      default:
+        return peer == root_ ? out : nullptr;
+    }
   }
 
-  template <class Send, class Receive>
-  void step(const Send& send, const Receive& receive, const Own& mine) {
+  template <class PartFor, class PlaceOf>
+  void exchange(const PartFor& part_for, const PlaceOf& place_of) {
     group_.step(issued_, [&] {
       for (int peer = 0; peer < size_; ++peer) {
         if (peer == me_) continue;
-        send(peer);
-        receive(peer);
+        if (const Part part = part_for(peer); part.from != nullptr) group_.send(part.from, part.bytes, peer);
+        if (const Place place = place_of(peer); place.to != nullptr) group_.receive(place.to, place.bytes, peer);
       }
     });
-    if (mine.bytes > 0 && mine.to != mine.from)
-      device::cuda::calls().copy(mine.to, mine.from, mine.bytes, issued_.execution.stream);
+    const Part part = part_for(me_);
+    const Place place = place_of(me_);
+    if (part.from != nullptr && place.to != nullptr && part.from != place.to && part.bytes > 0)
+      device::cuda::calls().copy(place.to, part.from, part.bytes, issued_.execution.stream);
   }
 
   // The parts of all members, which have arrived, into `out`.
   void add_up(std::byte* out, std::int64_t elements) {
     std::vector<const std::byte*> parts;
-    for (int member = 0; member < size_; ++member) parts.push_back(arrived(member));
+    for (int member = 0; member < size_; ++member) parts.push_back(arrivals_ + at(member));
     const auto op = static_cast<ReduceOp>(issued_.fingerprint.op);
     reduce_on_device(issued_.execution, {dtype_, op, parts, {&out, 1}, op == ReduceOp::mean ? size_ : 1}, 0, elements);
   }
@@ -131,23 +124,34 @@ class Exchange {
     const auto length = [&](int member) { return bytes(begin(member + 1) - begin(member)); };
     const std::byte* const in = issued_.input;
     std::byte* const out = issued_.output;
-    shard_ = bytes(part);  // of arrived()
-    step([&](int peer) { group_.send(in + offset(peer), length(peer), peer); },
-         [&](int peer) { group_.receive(arrived(peer), length(me_), peer); },
-         own(arrived(me_), in + offset(me_), length(me_)));
+    shard_ = bytes(part);  // of what arrives
+    arrivals_ = group_.scratch(at(size_));
+    exchange(
+        [&](int peer) {
+          return Part{in + offset(peer), length(peer)};
+        },
+        [&](int peer) {
+          return Place{arrivals_ + at(peer), length(me_)};
+        });
     if (length(me_) > 0) add_up(out + offset(me_), begin(me_ + 1) - begin(me_));
-    step([&](int peer) { group_.send(out + offset(me_), length(me_), peer); },
-         [&](int peer) { group_.receive(out + offset(peer), length(peer), peer); }, Own{});
+    exchange(
+        [&](int) {
+          return Part{out + offset(me_), length(me_)};
+        },
+        [&](int peer) {
+          return Place{out + offset(peer), length(peer)};
+        });
     shard_ = bytes(count_);
   }
 
   IssuedCollective& issued_;
   NcclGroup& group_;
+  const Operation kind_;
   const int size_, me_, root_;
   const DType dtype_;
   const std::int64_t count_;
   std::size_t shard_;
-  std::byte* arrivals_ = nullptr;
+  std::byte* arrivals_ = nullptr;  // where the parts arrive that this member adds up
 };
 
 class Nccl : public Transport {
