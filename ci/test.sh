@@ -16,7 +16,7 @@
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
 #   programs    runs training programs of a grammar for five minutes, by a seed that it prints                                  6
 #   mutants     100 mutants in 24 sources, drawn by a seed that it prints: as many as its bars must be caught                 10
-#   schedules   leaves out each wait and finds it by schedules; runs three folders under 200 schedules per scenario            25
+#   schedules   leaves out each wait and finds it by schedules; runs three folders under 200 schedules per scenario            35
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
 #   asan, tsan  run unit tests and all scenarios, ranks as threads, under the sanitizers                               60 to 120
