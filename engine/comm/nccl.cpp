@@ -110,8 +110,8 @@ class Exchange {
 
   // The parts of all members, which have arrived, into `out`.
   void add_up(std::byte* out, std::int64_t elements) {
-    std::vector<const std::byte*> parts;
-    for (int member = 0; member < size_; ++member) parts.push_back(arrivals_ + at(member));
+    std::vector<const std::byte*> parts(static_cast<std::size_t>(size_));
+    for (int member = 0; member < size_; ++member) parts[static_cast<std::size_t>(member)] = arrivals_ + at(member);
     const auto op = static_cast<ReduceOp>(issued_.fingerprint.op);
     reduce_on_device(issued_.execution, {dtype_, op, parts, {&out, 1}, op == ReduceOp::mean ? size_ : 1}, 0, elements);
   }

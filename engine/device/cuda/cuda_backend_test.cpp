@@ -87,7 +87,7 @@ TEST(CudaBackend, AllocatesOncePerRank) {
 
 TEST(RecordingCalls, WaitsForWordsOfTheHost) {
   RecordingCalls cuda;
-  StreamHandle const a = cuda.create_stream(), b = cuda.create_stream();
+  StreamHandle a = cuda.create_stream(), b = cuda.create_stream();
   alignas(8) std::uint64_t word = 0;
   bool ran = false;
   cuda.wait_word(a, &word, 3);
@@ -101,8 +101,8 @@ TEST(RecordingCalls, WaitsForWordsOfTheHost) {
 
 TEST(RecordingCalls, WaitsForTheRecordThatAnEventHad) {
   RecordingCalls cuda;
-  StreamHandle const a = cuda.create_stream(), b = cuda.create_stream();
-  EventHandle const event = cuda.create_event(false);
+  StreamHandle a = cuda.create_stream(), b = cuda.create_stream();
+  EventHandle event = cuda.create_event(false);
   cuda.record_event(event, a);
   cuda.hold(a);
   bool ran = false;

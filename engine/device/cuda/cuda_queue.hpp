@@ -80,7 +80,7 @@ class CudaQueue final : public Queue {
   const std::shared_ptr<Shared> shared_;
   Calls& calls_;
   Activity& activity_;
-  const StreamHandle stream_;
+  void* const stream_;  // a StreamHandle
   bool returns_stream_ = true;
 
   std::uint64_t issued_ = 0;  // the host's

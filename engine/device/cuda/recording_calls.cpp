@@ -231,7 +231,7 @@ StreamHandle RecordingCalls::create_stream() {
   auto stream = std::make_unique<ModelStream>();
   stream->number = number;
   stream->held = holds_new_;
-  StreamHandle const handle = stream.get();
+  void* const handle = stream.get();
   streams_.emplace(handle, std::move(stream));
   return handle;
 }
@@ -256,7 +256,7 @@ EventHandle RecordingCalls::create_event(bool timed) {
   auto event = std::make_unique<ModelEvent>();
   event->number = number;
   event->timed = timed;
-  EventHandle const handle = event.get();
+  void* const handle = event.get();
   events_.emplace(handle, std::move(event));
   return handle;
 }

@@ -25,7 +25,7 @@ StreamHandle take_stream(int device) {
     const std::lock_guard lock(idle().mutex);
     std::vector<StreamHandle>& of_device = idle().by_device[device];
     if (!of_device.empty()) {
-      StreamHandle const stream = of_device.back();
+      void* const stream = of_device.back();
       of_device.pop_back();
       return stream;
     }
