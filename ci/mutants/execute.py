@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import time
 from dataclasses import dataclass
@@ -28,6 +29,12 @@ MEMORY = 4 << 30  # bytes per process: a mutant that fills memory ends, and not 
 ADDRESSES = 1 << 42  # for unit tests: there, ranks are threads, and each device reserves 8 GiB
 LATE = ("HANG", "time limit")  # a slow machine ends like this too
 UNEXPECTED = ("FAIL", "XPASS", "HANG", "CRASH", "INVALID")
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 @functools.cache
@@ -89,6 +96,11 @@ class Catch:
 
 FEW_RANKS = 4
 ALL_SKIPPED = 77  # an exit code
+HOSTS = """
+for rank in 1 2 3; do RANK=$rank "$@" > /dev/null 2>&1 & done
+RANK=0 "$@"; code=$?; wait; exit $code
+"""
+RANKS_ON_HOSTS = 4  # on two hosts
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}
 NO_EVIDENCE = dict.fromkeys(("comparisons", "trivial", "elements", "same_bits", "bits_required", "max_abs_difference",
@@ -109,19 +121,20 @@ def spread(items: list, count: int) -> list:
 
 
 class Scenarios:
-    """Cases of the scenarios of a program on one device, as "SCENARIO CASE"."""
+    """Cases of the scenarios of a program, as "SCENARIO CASE": on the devices cpu or sim, or on cpu with two hosts of two ranks each."""
 
     what = "case"
 
-    def __init__(self, program: Path, folder: Path, selection: list[str] = (), device: str = "cpu", per_scenario: int | None = None):
-        """`per_scenario`: at most this many cases of each, on few ranks where it has such; None: all."""
-        self.program, self.folder, self.selection, self.device = program, folder, selection, device
+    def __init__(self, program: Path, folder: Path, selection: list[str] = (), where: str = "cpu", per_scenario: int | None = None):
+        """`where`: cpu, sim or hosts. `per_scenario`: at most this many cases of each, on few ranks where it has such; None: all."""
+        self.program, self.folder, self.selection, self.where = program, folder, selection, where
+        self.device = "cpu" if where == "hosts" else where
         self.per_scenario = per_scenario
-        self.kept_as = f"cases-{device}"
+        self.kept_as = f"cases-{where}"
         folder.mkdir(parents=True, exist_ok=True)
 
     def in_folder(self, folder: Path) -> "Scenarios":
-        return Scenarios(self.program, folder, self.selection, self.device, self.per_scenario)
+        return Scenarios(self.program, folder, self.selection, self.where, self.per_scenario)
 
     def names(self) -> list[str]:
         command = [self.program, "list", "--json", "--device", self.device, *self.selection]
@@ -129,6 +142,10 @@ class Scenarios:
         found = []
         for row in _rows(listed):
             cases = [(one["world_size"], one["case"]) for one in row["cases"] if "skip" not in one]
+            if self.where == "hosts":
+                cases = [one for one in cases if one[0] == RANKS_ON_HOSTS]
+            if not cases:
+                continue
             few = [one for one in cases if one[0] <= FEW_RANKS] or [one for one in cases if one[0] == min(cases)[0]]
             chosen = cases if self.per_scenario is None else spread(few, self.per_scenario)
             found += [f"{row['scenario']} {case}" for _, case in chosen]
@@ -160,6 +177,10 @@ class Scenarios:
         command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
                    "--progress", "never", "--device", self.device, "--jobs", "2",
                    "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
+        if self.where == "hosts":
+            command = ["sh", "-c", HOSTS, "sh", *command]
+            environment = {"WORLD_SIZE": str(RANKS_ON_HOSTS), "LOCKSTEP_HOSTS": "2", "MASTER_ADDR": "127.0.0.1",
+                           "MASTER_PORT": str(free_port()), **environment}  # fmt: skip
         ended = run(command, self.folder, environment, limit)
         rows = _rows(results.read_text(errors="replace")) if results.is_file() else []
         return ended, [row for row in rows if row.get("kind") == "case"]
