@@ -6,8 +6,9 @@
 #   ci/mutants.sh --help                                every option
 #
 # All mutants are compiled into one build, in build-mutants/, and switched on by number. Each runs cases of the scenarios that
-# reach it, on cpu and on sim, then the unit tests that do: first the quick, and those that caught mutants near it. The table counts
-# those that scenarios caught, those that only unit tests caught, and those that nothing caught. Mutants that no test can tell from
+# reach it, on cpu, on sim and on two hosts, then the unit tests that do: first the quick, and those that caught mutants near it. The
+# table counts those that checks of scenarios caught, those that only `lockstep compare` with a run without the mutant shows, those
+# that only unit tests caught, and those that nothing caught. Mutants that no test can tell from
 # the original are listed in ci/mutants/equivalent.txt.
 # Exit codes: 0 enough mutants are caught, 1 too few, 2 usage, 3 the tool or the build failed.
 set -euo pipefail

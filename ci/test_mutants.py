@@ -192,6 +192,7 @@ int never(int x) {
   if (x > 1) return 5;
   return 6;
 }
+int shown() { return 4; }
 template <int n> int chosen() { return n; }
 int of_template() { return chosen<2>(); }
 int fixed() {
@@ -208,11 +209,17 @@ TINY_PROGRAM = """
 #include "engine/layout/tiny.hpp"
 int main(int argc, char** argv) {
   if (std::strcmp(argv[1], "list") == 0) { std::puts("[{\\"scenario\\": \\"a\\", \\"cases\\": [{\\"case\\": \\"c\\", \\"world_size\\": 1}]}]"); return 0; }
+  if (std::strcmp(argv[1], "compare") == 0) {  // of the first bytes; there are no traces
+    char texts[2][300] = {};
+    for (int i = 0; i < 2; ++i)
+      if (std::FILE* file = std::fopen(argv[argc - 2 + i], "r")) std::fread(texts[i], 1, 299, file), std::fclose(file);
+    return std::strcmp(texts[0], texts[1]) != 0;
+  }
   const bool right = tiny::twice(3) == 6 && tiny::least(1, 1) == 1;
   for (int i = 1; i + 1 < argc; ++i)
     if (std::strcmp(argv[i], "--results") == 0) {
       std::FILE* file = std::fopen(argv[i + 1], "w");
-      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"case\\":\\"c\\",\\"status\\":\\"%s\\",\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL");
+      std::fprintf(file, "{\\"kind\\":\\"case\\",\\"scenario\\":\\"a\\",\\"case\\":\\"c\\",\\"status\\":\\"%s\\",\\"evidence\\":%d,\\"failure\\":{\\"check\\":\\"expect\\"}}\\n", right ? "PASS" : "FAIL", tiny::shown());
       std::fclose(file);
     }
   return right ? 0 : 1;
@@ -241,11 +248,11 @@ target_link_libraries(layout_tests tiny GTest::gtest_main)
 
 
 def test_a_whole_run_reports_survivors(tmp_path):
-    """A repository with one small source: verdicts by scenario, by unit test, survived, not covered, equivalent; exit codes."""
+    """A repository with one small source: verdicts by scenario, by comparison, by unit test, survived, not covered, equivalent; exit codes."""
     root = tmp_path / "repository"
     files = {
         "engine/layout/tiny.cpp": TINY, "engine/layout/tiny_test.cpp": TINY_TEST, "main.cpp": TINY_PROGRAM,
-        "engine/layout/tiny.hpp": "#pragma once\nnamespace tiny { int twice(int x); int least(int a, int b); int never(int x); int of_template(); int fixed(); }\n",
+        "engine/layout/tiny.hpp": "#pragma once\nnamespace tiny { int twice(int x); int least(int a, int b); int never(int x); int shown(); int of_template(); int fixed(); }\n",
         "CMakeLists.txt": TINY_CMAKE, ".gitignore": "/build-*/\n__pycache__/\n",
     }  # fmt: skip
     for path, text in files.items():
@@ -263,6 +270,8 @@ def test_a_whole_run_reports_survivors(tmp_path):
     rows = {(row["operator"], row["key"].split("|")[1], row["diff"][-1]): row for row in written}
     assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["verdict"] == "scenario"
     assert rows[("arithmetic", "twice", "+ int twice(int x) { return x - x; }")]["check"] == "expect"
+    assert rows[("constant", "shown", "+ int shown() { return 4 + 1; }")]["verdict"] == "comparison"
+    assert rows[("constant", "shown", "+ int shown() { return 4 + 1; }")]["check"] == "compare"
     assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"
     assert rows[("negate", "never", "+ if (!(x > 1)) return 5;")]["verdict"] == "not covered"
     assert [row["verdict"] for row in rows.values() if row["key"] == equivalent] == ["equivalent"]

@@ -45,7 +45,7 @@ def arguments() -> argparse.Namespace:
                         help="of cases on cpu that one mutant gets; on sim, on hosts, and of unit tests, half as many (%(default)s)")  # fmt: skip
     parser.add_argument("--cases", type=int, default=6, metavar="N", help="of each scenario that may judge (%(default)s)")
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
-    parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that scenarios must catch (%(default)s)")
+    parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that runs of scenarios must catch, by their checks or compared with runs without the mutant (%(default)s)")  # fmt: skip
     parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
                         help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
     parser.add_argument("--on", nargs="+", choices=["cpu", "sim", "hosts"], default=["cpu", "sim", "hosts"], metavar="WHERE",
@@ -93,6 +93,8 @@ def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> li
         if coverage.failing:
             some = ", ".join(f"{name} ({how})" for name, how in sorted(coverage.failing.items())[:3])
             say(f"{tests.kept_as}: {len(coverage.asked)}; without a mutant, {len(coverage.failing)} do not pass and judge none: {some}")
+        if tests.what == "case":
+            tests.expected = coverage.facts
         found.append(judge.Stage(tests, coverage, longest))
     return found
 
@@ -186,10 +188,10 @@ def main() -> int:
     rows = Outcomes(chosen, options, tree).run(stages_of(tree, options, folders))
     print(judge.survivors(rows))
     print(judge.table(rows))
-    caught, by_scenarios = 100 * judge.share(rows, "scenario", "unit test"), 100 * judge.share(rows, "scenario")
-    enough = caught >= options.caught and by_scenarios >= options.by_scenarios
-    print(f"{len(rows)} of {len(chosen)} mutants ran: {caught:.1f} % caught (at least {options.caught:g}), "
-          f"{by_scenarios:.1f} % by scenarios (at least {options.by_scenarios:g}): {'enough' if enough else 'NOT enough'}")  # fmt: skip
+    caught, by_runs, by_checks = (100 * judge.share(rows, *verdicts) for verdicts in (judge.CAUGHT, judge.BY_RUNS, ("scenario",)))
+    enough = caught >= options.caught and by_runs >= options.by_scenarios
+    print(f"{len(rows)} of {len(chosen)} mutants ran: {caught:.1f} % caught (at least {options.caught:g}), {by_runs:.1f} % by runs of "
+          f"scenarios (at least {options.by_scenarios:g}), {by_checks:.1f} % by their checks: {'enough' if enough else 'NOT enough'}")  # fmt: skip
     return 0 if enough and rows else 1
 
 

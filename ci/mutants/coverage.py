@@ -21,9 +21,10 @@ class Coverage:
         self.reached: dict[str, int] = {}  # bit N: the point of mutant N
         self.asked: set[str] = set()  # the names that may judge
         self.failing: dict[str, str] = {}  # without a mutant: they judge none
+        self.facts: dict[str, str] = {}  # what a run without a mutant gave
         known = json.loads(path.read_text()) if path.is_file() else {}
-        if known.get("digest") == digest:
-            self.seconds, self.failing = known["seconds"], known["failing"]
+        if known.get("digest") == digest and "facts" in known:
+            self.seconds, self.failing, self.facts = known["seconds"], known["failing"], known["facts"]
             self.reached = {name: int(bits, 16) for name, bits in known["reached"].items()}
 
     def record(self, tests, jobs: int = 1, say=print) -> "Coverage":
@@ -54,17 +55,19 @@ class Coverage:
         map_file = tests.folder / "reached"
         map_file.write_bytes(bytes(self.size))
         began = time.monotonic()
-        how = tests.run_alone(name, {"LOCKSTEP_MUTANTS_REACHED": str(map_file)}, RECORD_LIMIT)
+        how, facts = tests.run_alone(name, {"LOCKSTEP_MUTANTS_REACHED": str(map_file)}, RECORD_LIMIT)
         self.seconds[name] = time.monotonic() - began
         if how is not None:
             self.failing[name] = how
+        if facts:
+            self.facts[name] = facts
         digits = map_file.read_bytes().translate(bytes([48] + [49] * 255))
         self.reached[name] = int(digits[::-1], 2)
 
     def save(self) -> None:
         reached = dict(self.reached)  # a copy: others may be added meanwhile
         data = {"digest": self.digest, "seconds": {name: self.seconds[name] for name in reached},
-                "failing": dict(self.failing), "reached": {name: f"{bits:x}" for name, bits in reached.items()}}  # fmt: skip
+                "failing": dict(self.failing), "facts": dict(self.facts), "reached": {name: f"{bits:x}" for name, bits in reached.items()}}  # fmt: skip
         self.path.write_text(json.dumps(data))
 
     def of(self, number: int) -> list[str]:

@@ -7,6 +7,7 @@ folder, and processes of its own (unshare). Where the machine permits no such th
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import os
 import resource
@@ -89,7 +90,7 @@ def run(command: list[str], folder: Path, environment: dict[str, str], limit: fl
 
 @dataclass
 class Catch:
-    by: str  # scenario, unit test
+    by: str  # scenario; comparison: with the results of a run without a mutant; unit test
     name: str  # of the scenario, or of the test
     check: str  # the check that failed, or how the run ended
 
@@ -125,16 +126,19 @@ class Scenarios:
 
     what = "case"
 
-    def __init__(self, program: Path, folder: Path, selection: list[str] = (), where: str = "cpu", per_scenario: int | None = None):
-        """`where`: cpu, sim or hosts. `per_scenario`: at most this many cases of each, on few ranks where it has such; None: all."""
+    def __init__(self, program: Path, folder: Path, selection: list[str] = (), where: str = "cpu", per_scenario: int | None = None,
+                 expected: dict[str, str] | None = None):  # fmt: skip
+        """`where`: cpu, sim or hosts. `per_scenario`: at most this many cases of each, on few ranks where it has such; None: all.
+        `expected`: the facts of each case without a mutant, as `run_alone` gives them."""
         self.program, self.folder, self.selection, self.where = program, folder, selection, where
         self.device = "cpu" if where == "hosts" else where
         self.per_scenario = per_scenario
         self.kept_as = f"cases-{where}"
+        self.expected = {} if expected is None else expected
         folder.mkdir(parents=True, exist_ok=True)
 
     def in_folder(self, folder: Path) -> "Scenarios":
-        return Scenarios(self.program, folder, self.selection, self.where, self.per_scenario)
+        return Scenarios(self.program, folder, self.selection, self.where, self.per_scenario, self.expected)
 
     def names(self) -> list[str]:
         command = [self.program, "list", "--json", "--device", self.device, *self.selection]
@@ -152,38 +156,66 @@ class Scenarios:
         return found
 
     def run(self, names: list[str], environment: dict[str, str], limit: float, patience: int = 1) -> Catch | None:
-        """The first unexpected result."""
+        """The first unexpected result, or else the first case whose facts are not the expected ones."""
         ended, rows = self._run(names, environment, limit, patience)
         for row in rows:
             if row["status"] in UNEXPECTED:
                 check = (row.get("failure") or {}).get("check")
                 name = f"{row['scenario']} {row['case']}"
                 return Catch("scenario", name, check if row["status"] == "FAIL" and check else row["status"])
-        if ended.code in (0, ALL_SKIPPED):
-            return None
-        return Catch("scenario", names[0], "time limit" if ended.code is None else f"exit code {ended.code}")
+        if ended.code not in (0, ALL_SKIPPED):
+            return Catch("scenario", names[0], "time limit" if ended.code is None else f"exit code {ended.code}")
+        for row in rows:
+            name = f"{row['scenario']} {row['case']}"
+            if name in self.expected and facts_of(row) != self.expected[name]:
+                return Catch("comparison", name, "")
+        return None
 
-    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> str | None:
-        """Why the case cannot judge, or None."""
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str]:
+        """Why the case cannot judge, or None; and its facts."""
         ended, rows = self._run([name], environment, limit, 1)
         statuses = [row["status"] for row in rows]
-        return None if ended.code == 0 and statuses and statuses[0] in ("PASS", "XFAIL") else ", ".join(statuses) or f"exit code {ended.code}"
+        if ended.code == 0 and statuses and statuses[0] in ("PASS", "XFAIL"):
+            return None, facts_of(rows[0])
+        return ", ".join(statuses) or f"exit code {ended.code}", ""
 
-    def _run(self, names: list[str], environment: dict[str, str], limit: float, patience: int) -> tuple[Ended, list[dict]]:
-        results, chosen = self.folder / "results.jsonl", self.folder / "chosen.jsonl"
+    def compared(self, name: str, environment: dict[str, str], limit: float) -> Catch | None:
+        """Runs the case without and with the environment. Does `lockstep compare`, or `compare --trace`, refuse the second run?"""
+        if self.where == "hosts":
+            return None  # the first host has only a part of the traces
+        kept = []
+        for title, own in (("without", {}), ("with", environment)):
+            kept.append((self.folder / f"{title}.jsonl", self.folder / f"{title}.bits"))
+            self._run([name], own, limit, 1, *kept[-1])
+        for title, option, (before, after) in (("compare", [], [one[0] for one in kept]), ("compare --trace", ["--trace"], [one[1] for one in kept])):
+            command = [str(self.program), "compare", *option, str(before), str(after)]
+            if subprocess.run(command, capture_output=True).returncode == 1:
+                return Catch("comparison", name, title)
+        return None
+
+    def _run(self, names: list[str], environment: dict[str, str], limit: float, patience: int,
+             results: Path | None = None, bits: Path | None = None) -> tuple[Ended, list[dict]]:  # fmt: skip
+        results, bits, chosen = results or self.folder / "results.jsonl", bits or self.folder / "bits", self.folder / "chosen.jsonl"
         results.unlink(missing_ok=True)
+        shutil.rmtree(bits, ignore_errors=True)
         rows = [ANY_RUN, *({**ANY_CASE, "scenario": name.split(" ", 1)[0], "case": name.split(" ", 1)[1]} for name in names)]
         chosen.write_text("".join(json.dumps(row) + "\n" for row in rows))
         command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
                    "--progress", "never", "--device", self.device, "--jobs", "2",
                    "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
-        if self.where == "hosts":
+        if self.where != "hosts":
+            command += ["--trace-bits", str(bits)]
+        else:
             command = ["sh", "-c", HOSTS, "sh", *command]
             environment = {"WORLD_SIZE": str(RANKS_ON_HOSTS), "LOCKSTEP_HOSTS": "2", "MASTER_ADDR": "127.0.0.1",
                            "MASTER_PORT": str(free_port()), **environment}  # fmt: skip
         ended = run(command, self.folder, environment, limit)
         rows = _rows(results.read_text(errors="replace")) if results.is_file() else []
-        return ended, [row for row in rows if row.get("kind") == "case"]
+        traces = _traces(bits)
+        rows = [row for row in rows if row.get("kind") == "case"]
+        for row in rows:
+            row["trace"] = traces.get(f"{row['scenario']} {row['case']}", "")
+        return ended, rows
 
 
 class UnitTests:
@@ -199,9 +231,9 @@ class UnitTests:
     def in_folder(self, folder: Path) -> "UnitTests":
         return UnitTests(list(self.programs.values()), folder)
 
-    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> str | None:
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str]:
         catch = self.run([name], environment, limit)
-        return None if catch is None else catch.check
+        return (None if catch is None else catch.check), ""
 
     def names(self) -> list[str]:
         found = []
@@ -223,6 +255,25 @@ class UnitTests:
             how = "assertion" if failed else "time limit" if ended.code is None else f"exit code {ended.code}"
             return Catch(self.what, failed[0] if failed else f"{program}:{own[0]}", how)
         return None
+
+
+FACTS = ("status", "evidence", "collectives", "plan", "not_planned", "memory", "records", "trace")
+
+
+def facts_of(row: dict) -> str:
+    """A digest of all that `lockstep compare` and `compare --trace` look at, but for the times. Every run of a build gives the same."""
+    return hashlib.sha256(json.dumps([row.get(key) for key in FACTS], sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _traces(folder: Path) -> dict[str, str]:
+    """The digest of each case's traces, those of its ranks in their order."""
+    found: dict[str, hashlib._Hash] = {}
+    for path in sorted(folder.glob("*.jsonl")):
+        head, _, rest = path.read_bytes().partition(b"\n")
+        first = (_rows(head.decode(errors="replace")) or [{}])[0]
+        if isinstance(first, dict) and "scenario" in first:
+            found.setdefault(f"{first['scenario']} {first['case']}", hashlib.sha256()).update(rest)
+    return {name: digest.hexdigest() for name, digest in found.items()}
 
 
 def _rows(text: str) -> list[dict]:

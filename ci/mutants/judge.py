@@ -19,6 +19,7 @@ KINDS = {
     "expect_collectives": "counts", "expect_events": "order", "order": "order", "plan_order": "order", "raises": "error",
     "expect": "expectation", "HANG": "hang", "CRASH": "crash", "INVALID": "no evidence", "XPASS": "a failure expected",
 }  # fmt: skip
+COMPARISONS = 4  # that one mutant gets
 
 
 @dataclass
@@ -36,12 +37,12 @@ class Outcome:
             return "equivalent"
         if self.catch is None:
             return "survived" if self.num_reaching else "not covered"
-        return "scenario" if self.catch.by == "scenario" else "unit test"
+        return self.catch.by
 
     @property
     def kind(self) -> str:
         if self.catch is None or self.catch.by != "scenario":
-            return ""
+            return self.catch.check if self.catch and self.catch.by == "comparison" else ""
         if self.catch.check.startswith("exit code") or self.catch.check == "time limit":
             return self.catch.check
         return KINDS.get(self.catch.check, "error")  # another verb: the step failed
@@ -60,15 +61,17 @@ class Stage:
 
 
 def run_mutant(mutant: Mutant, stages: list[Stage], history: History) -> Outcome:
-    """Runs what reaches the mutant, the likely and quick first, until something catches it."""
+    """Runs what reaches the mutant, the likely and quick first, until a scenario fails. Where none does, a case whose results
+    `lockstep compare` tells from those without the mutant is the catch; unit tests run only where there is none."""
     began = time.monotonic()
     environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
     reaching = ran = 0
-    catch = None
+    catch = compared = None
+    asked = 0
     for stage in stages:
         names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
         reaching += len(names)
-        if catch is not None:
+        if catch is not None or (compared is not None and stage.tests.what != "case"):
             continue
         order = history.ranked(mutant.file, mutant.function, names, seconds)
         for batch in batches(order, seconds, stage.longest):
@@ -77,10 +80,14 @@ def run_mutant(mutant: Mutant, stages: list[Stage], history: History) -> Outcome
             catch = stage.tests.run(batch, environment, limit)
             if catch is not None and catch.check in LATE:  # is it the machine?
                 catch = stage.tests.run([catch.name], environment, PATIENCE * limit, PATIENCE)
+            if catch is not None and catch.by == "comparison":
+                if compared is None and asked < COMPARISONS:
+                    compared, asked = stage.tests.compared(catch.name, environment, limit), asked + 1
+                catch = None
             if catch is not None:
                 history.caught(mutant.file, mutant.function, catch.name)
                 break
-    return Outcome(mutant, catch, reaching, time.monotonic() - began, ran)
+    return Outcome(mutant, catch or compared, reaching, time.monotonic() - began, ran)
 
 
 def diff_of(mutant: Mutant, text: str) -> list[str]:
@@ -128,6 +135,10 @@ def row_of(outcome: Outcome, text: str) -> dict:
     return row
 
 
+BY_RUNS = ("scenario", "comparison")
+CAUGHT = (*BY_RUNS, "unit test")
+
+
 def share(rows: list[dict], *verdicts: str) -> float:
     counted = [row for row in rows if row["verdict"] != "equivalent"]
     return sum(row["verdict"] in verdicts for row in counted) / len(counted) if counted else 1.0
@@ -135,19 +146,21 @@ def share(rows: list[dict], *verdicts: str) -> float:
 
 def table(rows: list[dict]) -> str:
     lines = []
-    columns = ["scenario", "unit test", "survived", "not covered", "equivalent"]
+    columns = ["scenario", "comparison", "unit test", "survived", "not covered", "equivalent"]
     for title, group in (("folder", lambda row: "/".join(row["file"].split("/")[:2])), ("operator", lambda row: row["operator"])):
-        lines.append(f"{title:<20}" + "".join(f"{name:>13}" for name in ["mutants", *columns, "caught %", "scenarios %"]))
+        lines.append(f"{title:<20}" + "".join(f"{name:>13}" for name in ["mutants", *columns, "caught %", "runs %", "scenarios %"]))
         groups = collections.defaultdict(list)
         for row in rows:
             groups[group(row)].append(row)
         for name, own in [*sorted(groups.items()), ("all", rows)]:
             counts = [len(own)] + [sum(row["verdict"] == verdict for row in own) for verdict in columns]
-            shares = [f"{100 * share(own, 'scenario', 'unit test'):.1f}", f"{100 * share(own, 'scenario'):.1f}"]
+            shares = [f"{100 * share(own, *verdicts):.1f}" for verdicts in (CAUGHT, BY_RUNS, ("scenario",))]
             lines.append(f"{name:<20}" + "".join(f"{cell:>13}" for cell in [*counts, *shares]))
         lines.append("")
     checks = collections.Counter(row["check_kind"] for row in rows if row["verdict"] == "scenario")
     lines.append("checks of scenarios: " + ", ".join(f"{name} {count}" for name, count in checks.most_common()))
+    compared = collections.Counter(row["check_kind"] for row in rows if row["verdict"] == "comparison")
+    lines.append("comparisons: " + ", ".join(f"{name} {count}" for name, count in compared.most_common()))
     return "\n".join(lines)
 
 
