@@ -42,14 +42,15 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
     parser.add_argument("--seconds", type=float, help="start no further mutant after this time")
     parser.add_argument("--longest", type=float, default=12, metavar="SECONDS",
-                        help="of cases on cpu that one mutant gets; on sim, on hosts, and of unit tests, half as many (%(default)s)")  # fmt: skip
+                        help="of cases on cpu that one mutant gets; in each other place, and of unit tests, half as many (%(default)s)")  # fmt: skip
     parser.add_argument("--cases", type=int, default=6, metavar="N", help="of each scenario that may judge (%(default)s)")
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that runs of scenarios must catch, by their checks or compared with runs without the mutant (%(default)s)")  # fmt: skip
     parser.add_argument("--scenarios", action="append", default=[], metavar="NAME",
                         help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
-    parser.add_argument("--on", nargs="+", choices=["cpu", "sim", "hosts"], default=["cpu", "sim", "hosts"], metavar="WHERE",
-                        help="where scenarios run, in turn: cpu, sim, hosts (two hosts of two ranks each); default: all")  # fmt: skip
+    parser.add_argument("--on", nargs="+", choices=[*execute.PLACES], default=[*execute.PLACES], metavar="WHERE",
+                        help="where scenarios run, in turn: cpu, sim, schedule (sim, ranks as threads under a random schedule), "
+                             "hosts (two hosts of two ranks each); default: all")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -74,7 +75,6 @@ def chosen_from(mutants: list[Mutant], options: argparse.Namespace) -> list[Muta
 def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> list[judge.Stage]:
     size = max(one.number for own in tree.mutants.values() for one in own) + 1
     program, folder = tree.binary / "bin" / "lockstep", tree.folder / "run"
-    # On sim the order of accesses is that of an accelerator; on hosts, messages go through sockets.
     suites: list = [(execute.Scenarios(program, folder, options.scenarios, where, options.cases if where == "cpu" else 1),
                      options.longest / (1 if where == "cpu" else 2)) for where in options.on]  # fmt: skip
     if not options.no_unit_tests:

@@ -102,6 +102,25 @@ for rank in 1 2 3; do RANK=$rank "$@" > /dev/null 2>&1 & done
 RANK=0 "$@"; code=$?; wait; exit $code
 """
 RANKS_ON_HOSTS = 4  # on two hosts
+
+
+@dataclass
+class Place:
+    """Where cases run: a device, further arguments of `lockstep list` and `lockstep run`, and of the run alone."""
+
+    device: str
+    selecting: tuple[str, ...] = ()
+    running: tuple[str, ...] = ()
+
+
+# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on hosts, messages go
+# through sockets.
+PLACES = {
+    "cpu": Place("cpu"),
+    "sim": Place("sim"),
+    "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
+    "hosts": Place("cpu"),
+}
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}
 NO_EVIDENCE = dict.fromkeys(("comparisons", "trivial", "elements", "same_bits", "bits_required", "max_abs_difference",
@@ -122,16 +141,16 @@ def spread(items: list, count: int) -> list:
 
 
 class Scenarios:
-    """Cases of the scenarios of a program, as "SCENARIO CASE": on the devices cpu or sim, or on cpu with two hosts of two ranks each."""
+    """Cases of the scenarios of a program, as "SCENARIO CASE", in one of PLACES. Those on hosts have two hosts of two ranks each."""
 
     what = "case"
 
     def __init__(self, program: Path, folder: Path, selection: list[str] = (), where: str = "cpu", per_scenario: int | None = None,
                  expected: dict[str, str] | None = None):  # fmt: skip
-        """`where`: cpu, sim or hosts. `per_scenario`: at most this many cases of each, on few ranks where it has such; None: all.
+        """`where`: a key of PLACES. `per_scenario`: at most this many cases of each, on few ranks where it has such; None: all.
         `expected`: the facts of each case without a mutant, as `run_alone` gives them."""
         self.program, self.folder, self.selection, self.where = program, folder, selection, where
-        self.device = "cpu" if where == "hosts" else where
+        self.place = PLACES[where]
         self.per_scenario = per_scenario
         self.kept_as = f"cases-{where}"
         self.expected = {} if expected is None else expected
@@ -141,7 +160,7 @@ class Scenarios:
         return Scenarios(self.program, folder, self.selection, self.where, self.per_scenario, self.expected)
 
     def names(self) -> list[str]:
-        command = [self.program, "list", "--json", "--device", self.device, *self.selection]
+        command = [self.program, "list", "--json", "--device", self.place.device, *self.place.selecting, *self.selection]
         listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         found = []
         for row in _rows(listed):
@@ -201,7 +220,7 @@ class Scenarios:
         rows = [ANY_RUN, *({**ANY_CASE, "scenario": name.split(" ", 1)[0], "case": name.split(" ", 1)[1]} for name in names)]
         chosen.write_text("".join(json.dumps(row) + "\n" for row in rows))
         command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
-                   "--progress", "never", "--device", self.device, "--jobs", "2",
+                   "--progress", "never", "--device", self.place.device, "--jobs", "2", *self.place.selecting, *self.place.running,
                    "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
         if self.where != "hosts":
             command += ["--trace-bits", str(bits)]
