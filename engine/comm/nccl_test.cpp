@@ -103,6 +103,26 @@ TEST(PlaceOnHost, CountsTheRanksOfTheSameHost) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// The memory in which the parts of a sum arrive is that of earlier steps, too.
+TEST(Nccl, CreatesNothingInASteadyStep) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn& nccl) {
+    const auto& cuda = dynamic_cast<const device::cuda::RecordingCalls&>(device::cuda::calls());
+    const auto made = [&] {
+      return std::vector<int>{nccl.count("create"), cuda.count("allocate"), cuda.count("create_event"),
+                              cuda.count("create_stream")};
+    };
+    for (int i = 0; i < 2; ++i) sum_once(1);
+    exchange(world_group(), "", "all have begun");
+    const std::vector<int> before = made();
+    exchange(world_group(), "", "all have counted");
+    for (int i = 0; i < 10; ++i) sum_once(2);
+    exchange(world_group(), "", "all have ended");
+    require(before[1] > 0, "no memory was allocated");
+    require(made() == before, "a later step creates something");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 // Groups that share ranks have communicators of their own.
 TEST(Nccl, KeepsTheGroupsOfAMeshApart) {
   const auto failures = run_on_gpus(4, [](int rank, NcclStandIn& nccl) {
