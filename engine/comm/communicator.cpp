@@ -6,12 +6,25 @@
 #include "engine/comm/fake_world.hpp"
 #include "engine/comm/messages.hpp"
 #include "engine/core/error.hpp"
+#include "engine/device/place_on_host.hpp"
 
 namespace lockstep::comm {
 
 namespace {
 constexpr std::size_t private_control_bytes = std::size_t{4} << 20;
+
+// Without a map of hosts, all ranks live on this one, and each has its number.
+void note_place_on_host(RankContext& context, WorldControl& world) {
+  if (world.hosts_control() == nullptr) return;
+  auto& place = context.service<device::PlaceOnHost>();
+  place.index = place.num_ranks = 0;
+  for (int rank = 0; rank < context.world_size(); ++rank) {
+    if (!world.is_local(rank)) continue;
+    if (rank < context.rank()) ++place.index;
+    ++place.num_ranks;
+  }
 }
+}  // namespace
 
 Communicator::Communicator(RankContext& context) : context_(&context), state_(std::make_shared<RankState>()) {
   open_world(context);
@@ -27,6 +40,7 @@ void Communicator::open_world(RankContext& context) {
     state_->world = &control_of(*state_->host);
     LOCKSTEP_CHECK(state_->world->world_size == context.world_size(), "rank ", context.rank(), " of ",
                    context.world_size(), " in a world of ", state_->world->world_size);
+    note_place_on_host(context, *state_->world);
     if (state_->world->processes != 0) state_->peer_mappings = std::make_unique<PeerMappings>(*state_->host);
     return;
   }

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "engine/comm/test_gpu.hpp"
+#include "engine/comm/test_hosts.hpp"
+#include "engine/device/place_on_host.hpp"
 
 namespace lockstep::comm {
 namespace {
@@ -86,6 +88,39 @@ TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
   });
   EXPECT_THAT(failures, ElementsAre(HasSubstr("rank 1 failed: out of ideas"), HasSubstr("out of ideas"),
                                     HasSubstr("rank 1 failed: out of ideas")));
+}
+
+// Of the ranks 0, 1 and 4 on one host, rank 4 is the third.
+TEST(PlaceOnHost, CountsTheRanksOfTheSameHost) {
+  const std::vector<int> indices = {0, 1, 0, 1, 2}, numbers = {3, 3, 2, 2, 3};
+  const auto failures = testing_hosts::run_hosts({0, 0, 1, 1, 0}, [&](int rank) {
+    const auto& place = RankContext::current().service<device::PlaceOnHost>();
+    const auto r = static_cast<std::size_t>(rank);
+    require(place.index == indices[r] && place.num_ranks == numbers[r],
+            str("rank ", place.index, " of ", place.num_ranks, " on its host"));
+    exchange(world_group(), "", "all have looked");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// The memory in which the parts of a sum arrive is that of earlier steps, too.
+TEST(Nccl, CreatesNothingInASteadyStep) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn& nccl) {
+    const auto& cuda = dynamic_cast<const device::cuda::RecordingCalls&>(device::cuda::calls());
+    const auto made = [&] {
+      return std::vector<int>{nccl.count("create"), cuda.count("allocate"), cuda.count("create_event"),
+                              cuda.count("create_stream")};
+    };
+    for (int i = 0; i < 2; ++i) sum_once(1);
+    exchange(world_group(), "", "all have begun");
+    const std::vector<int> before = made();
+    exchange(world_group(), "", "all have counted");
+    for (int i = 0; i < 10; ++i) sum_once(2);
+    exchange(world_group(), "", "all have ended");
+    require(before[1] > 0, "no memory was allocated");
+    require(made() == before, "a later step creates something");
+  });
+  EXPECT_THAT(failures, Each(""));
 }
 
 // Groups that share ranks have communicators of their own.

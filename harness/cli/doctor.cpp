@@ -12,6 +12,7 @@
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/cuda/calls.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/machine.hpp"
@@ -74,6 +75,24 @@ void check_launch(Findings& findings, const char* what, launch::Launch how) {
   }
   findings.check(what, wrong.empty(), wrong.empty() ? "two ranks started and summed" : wrong,
                  "follow the message; allow this user more processes (ulimit -u) or more shared memory");
+}
+
+// A machine without a GPU is well: its cases on cuda are UNSUPPORTED. This initialises CUDA, so no rank is forked
+// later.
+void show_gpus(Findings& findings) {
+  try {
+    device::cuda::Calls& cuda = device::cuda::calls();
+    const int count = cuda.num_devices();
+    const int version = cuda.driver_version();
+    findings.fact("CUDA", str(report::plural(count, "GPU"), "; the driver supports CUDA ", version / 1000, ".",
+                              version % 1000 / 10));
+    for (int number = 0; number < count; ++number) {
+      const device::cuda::DeviceProperties gpu = cuda.properties_of(number);
+      findings.fact("", str("GPU ", number, ": ", gpu.name, ", ", gpu.total_bytes >> 20, " MiB"));
+    }
+  } catch (const Error& error) {
+    findings.fact("CUDA", str("cases are UNSUPPORTED: ", error.message()));
+  }
 }
 
 // Which processes the environment belongs to, and the link over which a run would find the others.
@@ -146,7 +165,7 @@ int doctor() {
   if (!python.empty()) findings.check("Python", true, python + ", with matplotlib and jinja2", "");
 
   findings.fact("memory of sim", describe(device::protection()));
-  findings.fact("CUDA", std::string("not built in: its cases are UNSUPPORTED"));
+  show_gpus(findings);
   check_link(findings);
   if (findings.num_problems() > 0) fmt::print("{} found\n", report::plural(findings.num_problems(), "problem"));
   return findings.num_problems() == 0 ? 0 : 1;

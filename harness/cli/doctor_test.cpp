@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/device/cuda/recording_calls.hpp"
 #include "harness/cli/test_support.hpp"
 
 namespace lockstep::cli {
@@ -42,6 +43,26 @@ TEST(Doctor, NamesTheRemedyOfAMissingFolder) {
   EXPECT_THAT(ended.out, HasSubstr("! scenarios          there is no folder /nowhere/scenarios\n"
                                    "                     remedy: set LOCKSTEP_HOME to the folder that"));
   EXPECT_THAT(ended.out, AllOf(HasSubstr("! temporary folder"), HasSubstr("remedy: set TMPDIR")));
+}
+
+TEST(Doctor, ShowsTheGpus) {
+  const Ended ended = in_child([] {
+    device::cuda::RecordingCalls cuda(2);
+    const device::cuda::StandIn stand_in(cuda);
+    return doctor();
+  });
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("  CUDA               2 GPUs; the driver supports CUDA 13.0\n"),
+                               HasSubstr("GPU 0: recording stand-in, 16384 MiB\n"), HasSubstr("GPU 1: recording")));
+}
+
+TEST(Doctor, SaysWhyThereIsNoGpu) {
+  const Ended ended = in_child([] {
+    device::cuda::RecordingCalls cuda;
+    const device::cuda::StandIn stand_in(cuda);
+    cuda.no_driver = "no driver here";
+    return doctor();
+  });
+  EXPECT_THAT(ended.out, HasSubstr("  CUDA               cases are UNSUPPORTED: no driver here\n"));
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ class Calls {
   // Throws UnsupportedError with the reason and a remedy where there is no driver, or one that is too old. It does not
   // initialise CUDA, so that a process which forks ranks may call it.
   virtual void require_driver() = 0;
-  virtual int num_devices() = 0;  // at least 1; initialises CUDA; throws UnsupportedError like require_driver()
+  virtual int driver_version() = 0;  // the newest version of CUDA that it supports, 13000 for 13.0; 0 without a driver
+  virtual int num_devices() = 0;     // at least 1; initialises CUDA; throws UnsupportedError like require_driver()
   virtual DeviceProperties properties_of(int device) = 0;
   virtual void use_device(int device) = 0;  // of the calling thread, from now on
   virtual std::size_t free_bytes() = 0;

@@ -8,6 +8,7 @@
 #include "engine/device/cuda/calls.hpp"
 #include "engine/device/cuda/cuda_queue.hpp"
 #include "engine/device/cuda/shared.hpp"
+#include "engine/device/place_on_host.hpp"
 #include "engine/device/private_arena.hpp"
 
 namespace lockstep::device {
@@ -38,9 +39,12 @@ int number_of_gpus(Calls& of) {
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const RankContext& context)
-      : calls_(calls()), num_devices_(number_of_gpus(calls_)), device_(context.rank() % num_devices_) {
+      : calls_(calls()),
+        num_devices_(number_of_gpus(calls_)),
+        device_(RankContext::current().service<PlaceOnHost>().index % num_devices_) {
     calls_.use_device(device_);
-    const int ranks_per_gpu = (context.world_size() + num_devices_ - 1) / num_devices_;
+    const int ranks_on_host = RankContext::current().service<PlaceOnHost>().num_ranks;
+    const int ranks_per_gpu = (ranks_on_host + num_devices_ - 1) / num_devices_;
     const DeviceProperties properties = calls_.properties_of(device_);
     const std::size_t free = calls_.free_bytes();
     const std::size_t bytes = share_of({properties.total_bytes, free}, ranks_per_gpu, wanted_bytes(context));

@@ -8,8 +8,9 @@
 
 namespace lockstep::device {
 
-// Rank r of a host uses GPU r modulo their number. Throws UnsupportedError where the build has no CUDA, the machine no
-// usable driver or no GPU, and under a schedule; ResourceError where CUDA refuses the memory of the rank.
+// The rank of index i on its host (place_on_host.hpp) uses GPU i modulo their number. Throws UnsupportedError where the
+// build has no CUDA, the machine no usable driver or no GPU, and under a schedule; ResourceError where CUDA refuses the
+// memory of the rank.
 std::unique_ptr<Backend> open_cuda(const RankContext& context);
 // Throws UnsupportedError where the build has no CUDA or the machine no usable driver. Does not initialise CUDA.
 void require_cuda();

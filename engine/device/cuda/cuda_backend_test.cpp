@@ -9,6 +9,7 @@
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/driver_errors.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
+#include "engine/device/place_on_host.hpp"
 #include "engine/device/test_rank.hpp"
 
 namespace lockstep::device::cuda {
@@ -51,6 +52,21 @@ TEST(CudaBackend, UsesTheGpuOfItsRank) {
     EXPECT_THAT(cuda.log(), Contains(str("use_device ", number % 3)));
     EXPECT_EQ(cuda.count("use_device"), number + 1);
   }
+}
+
+// Rank 3 of five is the first of two ranks on its host.
+TEST(CudaBackend, CountsTheRanksOfItsHostAlone) {
+  RecordingCalls cuda(2, std::size_t{4} << 30);
+  const StandIn stand_in(cuda);
+  RankContext context(3, 5);
+  const RankScope scope(context);
+  auto& place = context.service<PlaceOnHost>();
+  place.index = 0;
+  place.num_ranks = 2;
+  allocate(gpu, 8);
+  EXPECT_THAT(cuda.log(), Contains("use_device 0"));
+  const GpuMemory memory{std::size_t{4} << 30, std::size_t{4} << 30};
+  EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 1, 100 * gib))));
 }
 
 TEST(CudaBackend, SharesTheMemoryOfAGpuAmongItsRanks) {

@@ -72,6 +72,7 @@ class Driver final : public Calls {
  public:
   // ---- devices
   void require_driver() override { require_versions(version_of_driver(), version_of_runtime()); }
+  int driver_version() override { return version_of_driver(); }
   int num_devices() override {
     require_driver();
     int count = 0;

@@ -194,6 +194,8 @@ void RecordingCalls::require_driver() {
   if (!no_driver.empty()) throw UnsupportedError(no_driver, "use --device sim");
 }
 
+int RecordingCalls::driver_version() { return no_driver.empty() ? 13000 : 0; }
+
 int RecordingCalls::num_devices() {
   require_driver();
   const std::lock_guard lock(mutex_);

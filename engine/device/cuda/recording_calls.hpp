@@ -48,6 +48,7 @@ class RecordingCalls final : public Calls {
 
   // ---- Calls
   void require_driver() override;
+  int driver_version() override;
   int num_devices() override;
   DeviceProperties properties_of(int device) override;
   void use_device(int device) override;
