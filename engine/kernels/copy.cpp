@@ -45,6 +45,21 @@ struct FillKernel {
   }
 };
 
+template <class T>
+struct ArangeKernel {
+  T* out;
+  double start, step;
+  std::int64_t stride;
+  KOKKOS_FUNCTION void operator()(std::int64_t index) const {
+    const double value = start + static_cast<double>(index) * step;
+    if constexpr (std::is_same_v<T, bool>) {
+      out[index * stride] = value != 0.0;
+    } else {
+      out[index * stride] = static_cast<T>(static_cast<ComputeType<T>>(value));
+    }
+  }
+};
+
 // Copies rows in which `a` repeats one element, as in an expanded tensor.
 template <class Word>
 struct RepeatKernel {
@@ -192,6 +207,13 @@ void fill(Execution on, const View& out, double value) {
   dispatch_all(out.dtype, [&]<class T>() {
     run_rows(on, "lockstep::fill", rows,
              FillKernel<T>{data_of<T>(out), static_cast<T>(static_cast<ComputeType<T>>(value)), rows});
+  });
+}
+
+void arange(Execution on, const View& out, double start, double step) {
+  LOCKSTEP_CHECK(out.sizes.size() == 1, "arange into ", out.sizes.size(), " dims");
+  dispatch_all(out.dtype, [&]<class T>() {
+    run(on, "lockstep::arange", out.sizes[0], ArangeKernel<T>{data_of<T>(out), start, step, out.strides[0]});
   });
 }
 

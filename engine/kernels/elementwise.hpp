@@ -43,5 +43,7 @@ void log(Execution on, const View& out, const View& a);
 // Converts from any type to any type. Equal types copy the bits.
 void copy(Execution on, const View& out, const View& a);
 void fill(Execution on, const View& out, double value);
+// Element i of the only dim gets start + i * step, computed in float64.
+void arange(Execution on, const View& out, double start, double step);
 
 }  // namespace lockstep::kernels

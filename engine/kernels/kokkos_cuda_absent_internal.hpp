@@ -1,35 +1,49 @@
-// In place of kokkos_cuda_internal.hpp where Kokkos has no Cuda (internal to engine/kernels).
+// In place of kokkos_cuda_internal.hpp where Kokkos has no Cuda (internal to engine/kernels). Kernels go to the stand-in
+// of CUDA, if the process has one (engine/device/cuda/stand_in.hpp): a copy of the kernel waits on its stream.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
-#include "engine/core/error.hpp"
+#include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/execution.hpp"
+#include "engine/kernels/kokkos_team_internal.hpp"
+
+namespace lockstep::kernels {
+void teams_on_host(device::Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes,
+                   const void* functor, void (*call)(const void* functor, const HostTeam& team));
+}
 
 namespace lockstep::kernels::cuda {
-
-[[noreturn]] inline void refuse(const char* label) {
-  throw UnsupportedError(str(label, ": this build has no Cuda backend"), "build against a Kokkos with Cuda");
-}
 
 inline void forget_instances() {}
 inline int current_device() { return -1; }
 
 template <class Functor>
-void loop(device::Execution, const char* label, std::int64_t, const Functor&) {
-  refuse(label);
+void loop(device::Execution on, const char* label, std::int64_t count, const Functor& functor) {
+  device::cuda::launch_on_stand_in(label, on.stream, [functor, count] {
+    for (std::int64_t i = 0; i < count; ++i) functor(i);
+  });
 }
 template <class Kernel>
-void teams(device::Execution, const char* label, std::int64_t, const Kernel&) {
-  refuse(label);
+void teams(device::Execution on, const char* label, std::int64_t num_teams, const Kernel& kernel) {
+  device::cuda::launch_on_stand_in(label, on.stream, [kernel, label, num_teams] {
+    const device::Execution alone{device::Space::portable, 1};
+    teams_on_host(alone, label, num_teams, Kernel::scratch_bytes, &kernel,
+                  [](const void* of, const HostTeam& team) { static_cast<const Kernel*>(of)->team(team); });
+  });
 }
 template <class Predicate>
-std::int64_t first_index(device::Execution, const char* label, std::int64_t, const Predicate&) {
-  refuse(label);
+std::int64_t first_index(device::Execution on, const char* label, std::int64_t count, const Predicate& holds) {
+  device::cuda::wait_for_stand_in(label, on.stream);
+  for (std::int64_t i = 0; i < count; ++i)
+    if (holds(i)) return i;
+  return count;
 }
 template <class T>
-T value_at(device::Execution, const T*) {
-  refuse("lockstep::value_at");
+T value_at(device::Execution on, const T* address) {
+  device::cuda::wait_for_stand_in("lockstep::value_at", on.stream);
+  return *address;
 }
 
 }  // namespace lockstep::kernels::cuda

@@ -7,7 +7,9 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/device/stand_in_memory.hpp"
+#include "engine/kernels/elementwise.hpp"
 #include "engine/tensor/host.hpp"
+#include "engine/tensor/ops_launch.hpp"
 
 namespace lockstep {
 
@@ -91,13 +93,8 @@ Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(),
 
 Tensor full(const Dims& sizes, double value, DType dtype, device::Device device) {
   Tensor out = empty(sizes, dtype, device);
-  const std::int64_t count = out.num_elements();
-  if (out.is_meta() || count == 0) return out;
-  dispatch_all(dtype, [&]<class T>() {
-    const T element = convert<T>(value);
-    device::launch(device::current_stream(device), "full", {write(out)},
-                   [element, count](const device::Pointers& p) { std::fill_n(p.as<T>(0), count, element); });
-  });
+  raw::run_kernel(
+      "full", [value](kernels::Execution on, const kernels::View& to) { kernels::fill(on, to, value); }, out);
   return out;
 }
 
@@ -116,13 +113,8 @@ Tensor arange(double start, double end, double step, DType dtype, device::Device
                 str("a tensor has at most ", max_tensor_bytes, " bytes"));
   const auto count = static_cast<std::int64_t>(length);
   Tensor out = empty({count}, dtype, device);
-  if (out.is_meta() || count == 0) return out;
-  dispatch_all(dtype, [&]<class T>() {
-    device::launch(device::current_stream(device), "arange", {write(out)}, [=](const device::Pointers& p) {
-      T* elements = p.as<T>(0);
-      for (std::int64_t i = 0; i < count; ++i) elements[i] = convert<T>(start + static_cast<double>(i) * step);
-    });
-  });
+  raw::run_kernel(
+      "arange", [=](kernels::Execution on, const kernels::View& to) { kernels::arange(on, to, start, step); }, out);
   return out;
 }
 

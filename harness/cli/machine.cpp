@@ -9,6 +9,7 @@
 #include <sched.h>
 
 #include "engine/core/error.hpp"
+#include "engine/device/cuda/stand_in.hpp"
 #include "engine/kernels/backend.hpp"
 
 namespace lockstep::cli {
@@ -66,9 +67,11 @@ std::int64_t available_memory() {
 }
 
 std::map<std::string, std::string> machine_facts() {
-  return {{"cores", str(num_cores())},
-          {"memory", field_of("/proc/meminfo", "MemTotal")},
-          {"cpu", field_of("/proc/cpuinfo", "model name")}};
+  std::map<std::string, std::string> facts = {{"cores", str(num_cores())},
+                                              {"memory", field_of("/proc/meminfo", "MemTotal")},
+                                              {"cpu", field_of("/proc/cpuinfo", "model name")}};
+  if (device::cuda::stand_in_is_asked_for()) facts["cuda"] = "stand-in of CUDA on the host";
+  return facts;
 }
 
 std::string scenarios_folder() { return folder_of("scenarios"); }

@@ -10,8 +10,10 @@ namespace {
 std::atomic<Calls*> in_place{nullptr};
 }
 
+Calls* replaced_calls() { return in_place.load(std::memory_order_acquire); }
+
 Calls& calls() {
-  Calls* const stand_in = in_place.load(std::memory_order_acquire);
+  Calls* const stand_in = replaced_calls();
   return stand_in != nullptr ? *stand_in : driver_calls();
 }
 

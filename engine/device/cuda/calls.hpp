@@ -77,5 +77,6 @@ Calls& driver_calls();
 // What the process uses: driver_calls(), or what a test has put in its place.
 Calls& calls();
 void replace_calls(Calls* stand_in);  // null: driver_calls() again; for tests
+Calls* replaced_calls();              // what a test has put in place, or null
 
 }  // namespace lockstep::device::cuda

@@ -83,7 +83,7 @@ TEST(CudaBackend, NamesAGpuWithoutMemory) {
   const StandIn stand_in(cuda);
   const OneRank rank;
   EXPECT_THAT(message_of([] { allocate(gpu, 8); }),
-              AllOf(HasSubstr("GPU 0 (recording stand-in)"), HasSubstr("too little")));
+              AllOf(HasSubstr("GPU 0 (stand-in of CUDA on the host)"), HasSubstr("too little")));
   EXPECT_EQ(cuda.num_live_allocations(), 0);
 }
 

@@ -8,6 +8,7 @@
 #include "engine/core/resources.hpp"
 #include "engine/device/cuda/calls.hpp"
 #include "engine/device/cuda/driver_errors.hpp"
+#include "engine/device/cuda/stand_in.hpp"
 
 namespace lockstep::device::cuda {
 
@@ -71,7 +72,10 @@ CUdeviceptr address_of(const std::uint64_t* word) { return reinterpret_cast<CUde
 class Driver final : public Calls {
  public:
   // ---- devices
-  void require_driver() override { require_versions(version_of_driver(), version_of_runtime()); }
+  void require_driver() override {
+    if (stand_in_is_asked_for()) throw no_stand_in();
+    require_versions(version_of_driver(), version_of_runtime());
+  }
   int driver_version() override { return version_of_driver(); }
   int num_devices() override {
     require_driver();

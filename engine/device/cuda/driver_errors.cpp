@@ -11,6 +11,11 @@ UnsupportedError not_built() {
   return UnsupportedError("this build has no cuda device", "use sim, or build it with ci/build.sh cuda");
 }
 
+UnsupportedError no_stand_in() {
+  return UnsupportedError("cuda: LOCKSTEP_CUDA asks for the stand-in of CUDA, which builds with CUDA do not have",
+                          "leave the variable out, or use a build without CUDA");
+}
+
 UnsupportedError unusable_driver(int driver, int runtime) {
   if (driver == 0)
     return UnsupportedError("cuda: this machine has no Nvidia driver", "install the driver, or use --device sim");

@@ -6,6 +6,7 @@
 namespace lockstep::device::cuda {
 
 UnsupportedError not_built();
+UnsupportedError no_stand_in();  // in a build with CUDA
 // `driver` is the newest version of CUDA that the driver supports, 0 where there is no driver.
 UnsupportedError unusable_driver(int driver, int runtime);
 UnsupportedError no_device();

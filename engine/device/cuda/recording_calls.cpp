@@ -1,5 +1,6 @@
 #include "engine/device/cuda/recording_calls.hpp"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -10,6 +11,7 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/protection.hpp"
 
 namespace lockstep::device::cuda {
 
@@ -35,8 +37,8 @@ double milliseconds_now() {
 }
 }  // namespace
 
-RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device)
-    : num_devices_(num_devices), bytes_per_device_(bytes_per_device) {}
+RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device, Use use)
+    : num_devices_(num_devices), bytes_per_device_(bytes_per_device), of_program_(use == Use::program) {}
 
 RecordingCalls::~RecordingCalls() {
   for (const auto& [memory, bytes] : opened_) ::munmap(memory, bytes);
@@ -122,7 +124,7 @@ int RecordingCalls::num_pinned() const {
 // ---- the model
 
 void RecordingCalls::enter(const std::string& call, const std::string& operands) {
-  log_.push_back(operands.empty() ? call : str(call, " ", operands));
+  if (!of_program_) log_.push_back(operands.empty() ? call : str(call, " ", operands));
   ++counts_[call];
   if (const auto failing = failing_.find(call); failing != failing_.end() && --failing->second == 0) {
     failing_.erase(failing);
@@ -152,7 +154,9 @@ bool RecordingCalls::run_front(ModelStream& stream) {
   if (stream.held || stream.work.empty() || (stream.work.front().ready && !stream.work.front().ready())) return false;
   const Work next = std::move(stream.work.front());
   stream.work.pop_front();
-  if (next.run) next.run();
+  if (!next.run) return true;
+  const OpenMemory of_device;
+  next.run();
   return true;
 }
 
@@ -206,7 +210,7 @@ int RecordingCalls::num_devices() {
 DeviceProperties RecordingCalls::properties_of(int device) {
   const std::lock_guard lock(mutex_);
   enter("properties_of", str(device));
-  return {"recording stand-in", str("stand-in ", device), 9, 0, bytes_per_device_};
+  return {"stand-in of CUDA on the host", str("stand-in ", device), 9, 0, bytes_per_device_};
 }
 
 void RecordingCalls::use_device(int device) {
@@ -343,6 +347,7 @@ void* RecordingCalls::allocate(std::size_t bytes) {
   void* const memory = file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map(file, bytes) : nullptr;
   if (memory == nullptr) throw ResourceError(str("allocate of ", bytes, " bytes: no memory"), "ask for less");
   allocations_[memory] = {bytes, file};
+  if (of_program_) protect({static_cast<std::byte*>(memory), bytes});
   return memory;
 }
 
@@ -350,6 +355,7 @@ void RecordingCalls::release(void* memory) noexcept {
   const std::lock_guard lock(mutex_);
   const auto found = allocations_.find(memory);
   if (found == allocations_.end()) return;
+  forget_protected(static_cast<const std::byte*>(memory), found->second.bytes);
   ::munmap(memory, found->second.bytes);
   ::close(found->second.file);
   allocations_.erase(found);
@@ -366,10 +372,30 @@ void RecordingCalls::unpin(void* pages) noexcept {
   pinned_.erase(pages);
 }
 
+bool RecordingCalls::is_pageable(const void* memory) const {
+  const auto holds = [memory](const void* base, std::size_t bytes) {
+    return memory >= base && memory < static_cast<const std::byte*>(base) + bytes;
+  };
+  return std::none_of(pinned_.begin(), pinned_.end(), [&](const auto& of) { return holds(of.first, of.second); }) &&
+         std::none_of(opened_.begin(), opened_.end(), [&](const auto& of) { return holds(of.first, of.second); }) &&
+         std::none_of(allocations_.begin(), allocations_.end(),
+                      [&](const auto& of) { return holds(of.first, of.second.bytes); });
+}
+
+// As CUDA does: pageable memory is read before the call returns, and a copy to pageable memory has run then.
 void RecordingCalls::copy(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
-  const std::lock_guard lock(mutex_);
-  enter("copy", str("s", stream_of(stream).number, " ", bytes));
-  enqueue(stream, {nullptr, [=] { std::memmove(to, from, bytes); }});
+  std::unique_lock lock(mutex_);
+  ModelStream& of = stream_of(stream);
+  enter("copy", str("s", of.number, " ", bytes));
+  if (is_pageable(from)) {
+    const auto* const begin = static_cast<const std::byte*>(from);
+    enqueue(stream, {nullptr, [to, staged = std::vector<std::byte>(begin, begin + bytes)] {
+                       std::memcpy(to, staged.data(), staged.size());
+                     }});
+  } else {
+    enqueue(stream, {nullptr, [=] { std::memmove(to, from, bytes); }});
+  }
+  if (is_pageable(to)) wait_until(lock, &of, [&of] { return of.work.empty(); });
 }
 
 void RecordingCalls::set_bytes(void* to, int byte, std::size_t bytes, StreamHandle stream) {
@@ -399,15 +425,17 @@ void* RecordingCalls::open_handle(const MemoryHandle& handle) {
   if (file >= 0) ::close(file);
   if (memory == nullptr) throw ResourceError("open_handle: no such memory", "keep its process alive");
   opened_[memory] = exported.bytes;
+  if (of_program_) protect({static_cast<std::byte*>(memory), exported.bytes});
   return memory;
 }
 
 void RecordingCalls::close_handle(void* memory) noexcept {
   const std::lock_guard lock(mutex_);
-  log_.emplace_back("close_handle");
+  if (!of_program_) log_.emplace_back("close_handle");
   ++counts_["close_handle"];
   const auto found = opened_.find(memory);
   if (found == opened_.end()) return;
+  forget_protected(static_cast<const std::byte*>(memory), found->second);
   ::munmap(memory, found->second);
   opened_.erase(found);
 }

@@ -23,7 +23,10 @@ namespace lockstep::device::cuda {
 
 class RecordingCalls final : public Calls {
  public:
-  explicit RecordingCalls(int num_devices = 1, std::size_t bytes_per_device = std::size_t{16} << 30);
+  // In a program log() stays empty, and host code that touches memory of the device ends the rank (protection.hpp).
+  enum class Use : std::uint8_t { tests, program };
+  explicit RecordingCalls(int num_devices = 1, std::size_t bytes_per_device = std::size_t{16} << 30,
+                          Use use = Use::tests);
   ~RecordingCalls() override;
 
   // ---- for tests
@@ -100,6 +103,7 @@ class RecordingCalls final : public Calls {
   ModelStream& stream_of(StreamHandle stream);
   ModelEvent& event_of(EventHandle event);
   void enqueue(StreamHandle stream, Work work);
+  bool is_pageable(const void* memory) const;  // of the host, and not pinned
   bool run_front(ModelStream& stream);                                          // false if its first work cannot run
   void progress();                                                              // runs what can run
   void progress_for(ModelStream& awaited, const std::function<bool()>& holds);  // runs no more than that takes
@@ -107,6 +111,7 @@ class RecordingCalls final : public Calls {
 
   const int num_devices_;
   const std::size_t bytes_per_device_;
+  const bool of_program_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool holds_new_ = false, lazy_ = false;
