@@ -33,16 +33,24 @@ import golden_torch_models as models  # noqa: E402
 class Expression(nn.Module):
     """A model that the scenario defines: children, parameters and a forward expression of the input x."""
 
-    def __init__(self, definition: dict, dim: int):
+    def __init__(self, definition: dict, *values: int):
         super().__init__()
         self.expression = compile(definition["forward"], "forward", "eval")
+        arguments = dict(zip(definition["arguments"], values))
         for name, build in definition["children"].items():
-            self.add_module(name, evaluate(build, {"dim": dim, "Linear": linear}))
+            self.add_module(name, evaluate(build, arguments))
         for name, draw in definition.get("parameters", {}).items():
-            self.register_parameter(name, nn.Parameter(evaluate(draw, {"dim": dim})))
+            self.register_parameter(name, nn.Parameter(evaluate(draw, arguments)))
 
     def forward(self, x):
         return eval(self.expression, dict(FUNCTIONS), dict(self._modules) | dict(self._parameters) | {"x": x})
+
+
+class BatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Of inputs of any number of dims, with the channels at dim 1."""
+
+    def _check_input_dim(self, input):
+        pass
 
 
 def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:
@@ -65,6 +73,7 @@ FUNCTIONS = {
     "true": True,
     "false": False,
     "relu": torch.relu,
+    "flatten": torch.flatten,
     "randn": torch.randn,
     "rand": torch.rand,
     "randint": torch.randint,
@@ -74,6 +83,8 @@ FUNCTIONS = {
     "MLP": models.MLP,
     "ReLU": nn.ReLU,
     "GELU": nn.GELU,
+    "Conv2d": nn.Conv2d,
+    "BatchNorm": BatchNorm,
     "LayerNorm": nn.LayerNorm,
     "RMSNorm": lambda dim: nn.RMSNorm(dim, eps=1e-6),  # PyTorch's default is that of the type
     "Dropout": nn.Dropout,
@@ -104,7 +115,7 @@ class Run:
         self.records: dict = {}
         self.builders = {}
         for name, definition in scenario.get("models", {}).items():
-            self.builders[name] = lambda dim, definition=definition: Expression(definition, dim)
+            self.builders[name] = lambda *values, definition=definition: Expression(definition, *values)
 
     def run(self) -> dict:
         for step in self.scenario["steps"]:

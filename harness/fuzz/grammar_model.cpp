@@ -29,7 +29,8 @@ enum Kind {
   fan,
   nested,
   tied,
-  dropout
+  dropout,
+  batch_norm
 };
 
 // Builds a Sequential block by block and follows the width.
@@ -38,9 +39,9 @@ class Blocks {
   explicit Blocks(bool tensor_parallel, int axis_size) : tensor_parallel_(tensor_parallel), axis_size_(axis_size) {}
 
   void add(Chooser choose) {
-    const auto kind =
-        static_cast<Kind>(choose.pick("kind", {14, 6, 8, 5, 10, 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8,
-                                               tensor_parallel_ ? 0 : 4, tensor_parallel_ ? 0 : 3}));
+    const auto kind = static_cast<Kind>(
+        choose.pick("kind", {14, 6, 8, 5, 10, 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8, tensor_parallel_ ? 0 : 4,
+                             tensor_parallel_ ? 0 : 3, tensor_parallel_ ? 0 : 5}));
     const std::string path = std::to_string(count_++);
     block_ = choose;
     switch (kind) {
@@ -55,6 +56,9 @@ class Blocks {
       case dropout:
         model_.draws = true;
         return add_plain("Dropout(0.25)");
+      case batch_norm:
+        model_.has_buffers = true;
+        return add_block(path, str("BatchNorm(", width_, ")"), "BatchNorm");
       case layer_norm:
         return add_block(path, str("LayerNorm(", width_, ")"), "LayerNorm");
       case rms_norm:
@@ -83,14 +87,29 @@ class Blocks {
     add_linear(choose, std::to_string(count_++), true);
   }
 
-  DerivedModel finish(const std::string& rows_and_more, int input_width) {
+  // A convolution of images of 2 channels and 3 x 3 pixels, to rows of the present width.
+  void add_image(Chooser choose) {
+    block_ = choose;
+    const std::string path = std::to_string(count_++);
+    const auto channels = choose.number("channels", 1, 5);
+    const int pixels = static_cast<int>(4 * channels);
+    define("Image");
+    add_block(path, str("Image(", channels, ", ", width_, ")"), "Image");
+    add_unit(path + ".conv", "Conv2d");
+    add_unit(path + ".norm", "BatchNorm");
+    add_unit(path + ".head", "Linear", width_, pixels);
+    model_.has_buffers = true;
+  }
+
+  DerivedModel finish(const std::string& input) {
     model_.build = str("Sequential(", parts_, ")");
-    model_.input = str("randn(", rows_and_more, ", ", input_width, ")");
+    model_.input = str("randn(rows, ", input, ")");
     return {std::move(model_), std::move(of_units_)};
   }
   int width() const { return width_; }
   void start_with(int width) { width_ = width; }
   bool has_parameters() const { return !model_.blocks.empty(); }
+  bool has_buffers() const { return model_.has_buffers; }
 
  private:
   void add_plain(const std::string& build) { parts_ += (parts_.empty() ? "" : ", ") + build; }
@@ -221,11 +240,16 @@ DerivedModel derive_model(Chooser choose, bool tensor_parallel, int axis_size) {
   Blocks blocks(tensor_parallel, axis_size);
   const int width = widths[static_cast<std::size_t>(choose.number("width", 0, widths.size() - 1))];
   blocks.start_with(width);
+  const bool has_images = !tensor_parallel && choose.chance("images", 10);
+  if (has_images) blocks.add_image(choose.in("image"));
   for (Chooser& block : choose.items("blocks", 1, 5)) blocks.add(block);
   if (!blocks.has_parameters()) {
     blocks.add_only_linear(choose.in("only block"));
   }
-  return blocks.finish(choose.chance("sequences", 15) ? "rows, 3" : "rows", width);
+  if (has_images) return blocks.finish("2, 3, 3");
+  // Dim 1 of the input of a BatchNorm is its channels.
+  const bool has_sequences = !blocks.has_buffers() && choose.chance("sequences", 15);
+  return blocks.finish(str(has_sequences ? "3, " : "", width));
 }
 
 }  // namespace lockstep::fuzz

@@ -97,7 +97,7 @@ void derive_prefetches(Chooser choose, Parallel& parallel) {
 void derive_fully_shard(Chooser choose, const DerivedModel& derived, Parallel& parallel) {
   const int offload = choose.pick("offload", {80, 10, 10});
   parallel.offload = offload == 1 ? "cpu" : offload == 2 ? "cpu_pinned" : "";
-  derive_precision(choose, parallel);
+  if (!derived.model.has_buffers) derive_precision(choose, parallel);
   derive_groups(choose, derived, parallel);
   derive_prefetches(choose, parallel);
 }
@@ -194,7 +194,8 @@ Move derive_move(Chooser choose, const Program& program, const DerivedModel& der
   move.parallel = derive_parallel(choose.in("parallel"), apis[api], program.world_size, again);
   move.parallel.param = move.parallel.reduce = "";
   // A checkpoint cannot say in advance which parameters have no state in the optimizer.
-  move.through_disk = !derived.model.has_unused && choose.chance("through disk", 50);
+  // Nor does it take running statistics that differ between the ranks.
+  move.through_disk = !derived.model.has_unused && !derived.model.has_buffers && choose.chance("through disk", 50);
   return move;
 }
 

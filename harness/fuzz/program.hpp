@@ -31,6 +31,7 @@ struct Model {
   std::string input;                                        // one microbatch, as an expression of `rows`
   bool draws = false;                                       // its forward draws random numbers
   bool has_unused = false;                                  // a parameter that gets no gradient
+  bool has_buffers = false;                                 // the running statistics of a BatchNorm
 };
 
 enum class Api { fully_shard, replicate, flat_shard, tensor_parallel };

@@ -26,6 +26,11 @@ const std::map<std::string, Json>& definitions() {
         {"forward", "inner(x) * scale"}}},
       {"Spare", {{"arguments", dim}, {"children", two("inner", "unused")}, {"forward", "inner(x)"}}},
       {"Fan", {{"arguments", dim}, {"children", two("left", "right")}, {"forward", "left(x) * right(x) + x"}}},
+      {"Image",
+       {{"arguments", {{"channels", "required"}, {"dim", "required"}}},
+        {"children",
+         {{"conv", "Conv2d(2, channels, 2)"}, {"norm", "BatchNorm(channels)"}, {"head", "Linear(4 * channels, dim)"}}},
+        {"forward", "head(flatten(relu(norm(conv(x))), 1))"}}},
       {"Tied", {{"arguments", dim}, {"children", two("first", "second")}, {"forward", "second(relu(first(x)))"}}},
   };
   return all;

@@ -23,4 +23,10 @@ void render_optimizer(const Program& program, const std::string& model, bool for
 void render_move(const Program& program, bool for_peer, Json& steps);
 void render_steps(const Program& program, bool for_peer, Json& steps);  // of the training
 
+// The most bytes of unsharded parameters that the model under test may hold after its forward, as an expression;
+// empty where nothing is promised.
+std::string gathered_after_forward(const Program& program, const Parallel& parallel, const Step& step);
+// The sharded and the replicated model have the same buffers: each saw the same batches of its rank equally often.
+bool promises_buffers(const Program& program);
+
 }  // namespace lockstep::fuzz

@@ -112,9 +112,15 @@ class Steps {
     if (program_.model.draws) put("seed", str(seed_of(index, k), " + ", me_));
     const std::string name = str(loss, "_", k);
     put("forward", {{"y", str(model, "(", own(k), ")")}, {name, loss_of("y")}});
+    if (model == "test") expect_resharded(step);
     if (model == "test" && !microbatch.resharded_between.empty())
       put("reshard", path_of("test", microbatch.resharded_between));
     put("backward", name);
+  }
+
+  void expect_resharded(const Step& step) {
+    const std::string most = gathered_after_forward(program_, *parallel_, step);
+    if (!most.empty()) put("expect", str("memory(['gathered']) <= ", most));
   }
 
   std::int64_t seed_of(int index, std::size_t k) const {
@@ -201,15 +207,24 @@ class Steps {
     } else {
       compare_test();
     }
-    if (program_.beside_replicated) compare("replicated", "alone");
+    if (program_.beside_replicated) compare_plainly("replicated");
+    if (program_.beside_replicated && promises_buffers(program_)) compare("buffers(test)", "buffers(replicated)");
   }
 
   // With offload the shards are on the host.
   void compare_test() {
-    if (!is_on_host()) return compare("test", "alone");
+    if (!is_on_host()) return compare_plainly("test");
     compare("[detach(p) for p in parameters(test)]", "[to(detach(p), 'cpu') for p in parameters(alone)]");
     compare("[p.grad for p in parameters(test) if p.grad != none]",
             "[to(p.grad, 'cpu') for p in parameters(alone) if p.grad != none]");
+  }
+
+  // The rank alone has seen the batches of all ranks, so its running statistics are others.
+  void compare_plainly(const std::string& model) {
+    if (!program_.model.has_buffers) return compare(model, "alone");
+    compare(str("[detach(p) for p in parameters(", model, ")]"), "[detach(p) for p in parameters(alone)]");
+    compare(str("[p.grad for p in parameters(", model, ") if p.grad != none]"),
+            "[p.grad for p in parameters(alone) if p.grad != none]");
   }
 
   bool is_on_host() const { return !parallel_->offload.empty() && program_.device != "cpu"; }
