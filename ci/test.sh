@@ -106,7 +106,7 @@ tests_of_kokkos4() {
   OPENBLAS_NUM_THREADS=1 "$root/build/bin/lockstep" run 'replicate/*' 'training/*' 'state_dict/*' --launch process -q \
     --trace-bits "$bits/serial" && "$root/build/bin/lockstep" compare --trace "$bits/serial" "$bits/threads"
 }
-# The bars lie below what a sample of 548 gave (52 % by scenarios), because few sources, and fewer cases of each scenario, vary more.
+# The bars lie below what a sample of 700 gave (ci/README.md), because few sources, and fewer cases of each scenario, vary more.
 sample_of_mutants() {
   "$root/ci/build.sh" release lockstep tests || return
   "$root/ci/mutants.sh" --sources 24 --sample 100 --cases 3 --longest 5 --seconds 420 --caught 55 --by-scenarios 35

@@ -75,6 +75,11 @@ endif()
 # These runs include the cases that must fail (negative/): expect_failure makes them XFAIL, and the exit code 0.
 lockstep_scenarios_test(cpu 1800 --device cpu)
 lockstep_scenarios_test(sim 2400 --device sim)
+# The cuda device over its stand-in on the host. In a build with CUDA the device needs a GPU.
+if(NOT LOCKSTEP_CUDA)
+  lockstep_scenarios_test(cuda_stand_in 900 replicate/* collectives/* state_dict/* compose/* bits/* --device cuda)
+  set_property(TEST scenarios/cuda_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in)
+endif()
 # The two runs above compare with PyTorch's figures for seed 42, the default, this one with those of the other stored seed.
 lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device cpu)
 lockstep_run_test(defects 3600 kill-matrix --results ${CMAKE_BINARY_DIR}/test-results/defects.jsonl)

@@ -1,0 +1,99 @@
+#include "engine/device/cuda/stand_in.hpp"
+
+#include <cstdlib>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "engine/core/error.hpp"
+#include "engine/device/cuda/recording_calls.hpp"
+#include "engine/device/protection.hpp"
+
+namespace lockstep::device::cuda {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class Asked {
+ public:
+  explicit Asked(const char* value) { ::setenv(stand_in_variable, value, 1); }
+  ~Asked() { ::unsetenv(stand_in_variable); }
+};
+
+TEST(StandInOfCuda, IsThereOnlyWhereItIsAskedFor) {
+  ::unsetenv(stand_in_variable);
+  EXPECT_FALSE(stand_in_is_asked_for());
+  EXPECT_EQ(stand_in(), nullptr);
+  const Asked empty("");
+  EXPECT_FALSE(stand_in_is_asked_for());
+  const Asked asked(stand_in_value);
+  EXPECT_TRUE(stand_in_is_asked_for());
+  ASSERT_NE(stand_in(), nullptr);
+  EXPECT_EQ(stand_in(), stand_in()) << "one per process";
+  EXPECT_THAT(stand_in()->properties_of(0).name, HasSubstr("stand-in"));
+}
+
+TEST(StandInOfCuda, RefusesOtherWords) {
+  const Asked asked("yes");
+  try {
+    stand_in_is_asked_for();
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("LOCKSTEP_CUDA=yes"), HasSubstr("`stand-in`")));
+  }
+}
+
+TEST(StandInOfCuda, RunsKernelsWhenTheirStreamIsAwaited) {
+  RecordingCalls calls;
+  calls.be_lazy();
+  const StandIn in_place(calls);
+  const StreamHandle stream = calls.create_stream();
+  int runs = 0;
+  launch_on_stand_in("kernel", stream, [&] { ++runs; });
+  EXPECT_EQ(runs, 0);
+  wait_for_stand_in("kernel", stream);
+  EXPECT_EQ(runs, 1);
+}
+
+TEST(StandInOfCuda, NamesTheKernelThatHasNoDevice) {
+  ::unsetenv(stand_in_variable);
+  try {
+    launch_on_stand_in("lockstep::add", nullptr, [] {});
+    ADD_FAILURE() << "launched";
+  } catch (const UnsupportedError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("lockstep::add"), HasSubstr("no Cuda backend")));
+  }
+}
+
+// CUDA reads pageable memory before the call returns, and pinned memory when the stream gets there.
+TEST(StandInOfCuda, ReadsPageableMemoryAtOnceAndPinnedMemoryLater) {
+  RecordingCalls calls;
+  calls.be_lazy();
+  const StreamHandle stream = calls.create_stream();
+  auto* const device = static_cast<int*>(calls.allocate(2 * sizeof(int)));
+  int pageable = 1, pinned = 1;
+  calls.pin(&pinned, sizeof pinned);
+  calls.copy(device, &pageable, sizeof(int), stream);
+  calls.copy(device + 1, &pinned, sizeof(int), stream);
+  pageable = pinned = 2;
+  int back[2] = {0, 0};
+  calls.copy(back, device, sizeof back, stream);  // to pageable memory: it has run
+  EXPECT_EQ(back[0], 1);
+  EXPECT_EQ(back[1], 2);
+  calls.unpin(&pinned);
+  calls.release(device);
+}
+
+TEST(StandInOfCudaDeathTest, EndsHostCodeThatTouchesMemoryOfTheDevice) {
+  const auto touch = [] {
+    RecordingCalls calls(1, std::size_t{1} << 30, RecordingCalls::Use::program);
+    auto* const memory = static_cast<volatile int*>(calls.allocate(1 << 16));
+    *memory = 1;
+  };
+  if (protection() != Protection::keys) GTEST_SKIP() << "this machine has no protection keys";
+  EXPECT_DEATH(touch(), "");
+}
+
+}  // namespace
+}  // namespace lockstep::device::cuda
