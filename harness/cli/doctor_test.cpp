@@ -52,7 +52,7 @@ TEST(Doctor, ShowsTheGpus) {
     return doctor();
   });
   EXPECT_THAT(ended.out, AllOf(HasSubstr("  CUDA               2 GPUs; the driver supports CUDA 13.0\n"),
-                               HasSubstr("GPU 0: recording stand-in, 16384 MiB\n"), HasSubstr("GPU 1: recording")));
+                               HasSubstr("GPU 0: stand-in of CUDA on the host, 16384 MiB\n"), HasSubstr("GPU 1: recording")));
 }
 
 TEST(Doctor, SaysWhyThereIsNoGpu) {

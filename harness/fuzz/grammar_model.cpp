@@ -92,7 +92,7 @@ class Blocks {
     block_ = choose;
     const std::string path = std::to_string(count_++);
     const auto channels = choose.number("channels", 1, 5);
-    const int pixels = static_cast<int>(4 * channels);
+    const int pixels = static_cast<int>(bounded_product(std::int64_t{4}, channels));
     define("Image");
     add_block(path, str("Image(", channels, ", ", width_, ")"), "Image");
     add_unit(path + ".conv", "Conv2d");
