@@ -1,5 +1,5 @@
-// In place of kokkos_cuda_internal.hpp where Kokkos has no Cuda (internal to engine/kernels). Kernels go to the stand-in
-// of CUDA, if the process has one (engine/device/cuda/stand_in.hpp): a copy of the kernel waits on its stream.
+// In place of kokkos_cuda_internal.hpp where Kokkos has no Cuda (internal to engine/kernels). Kernels go to the
+// stand-in of CUDA, if the process has one (engine/device/cuda/stand_in.hpp): a copy of the kernel waits on its stream.
 #pragma once
 
 #include <cstddef>

@@ -13,6 +13,7 @@
 #include "engine/core/error.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/device/cuda/calls.hpp"
+#include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/protection.hpp"
 #include "engine/kernels/backend.hpp"
 #include "harness/cli/machine.hpp"
@@ -80,6 +81,7 @@ void check_launch(Findings& findings, const char* what, launch::Launch how) {
 // A machine without a GPU is well: its cases on cuda are UNSUPPORTED. This initialises CUDA, so no rank is forked
 // later.
 void show_gpus(Findings& findings) {
+  if (device::cuda::stand_in_is_asked_for()) return;  // a fact of the machine names it
   try {
     device::cuda::Calls& cuda = device::cuda::calls();
     const int count = cuda.num_devices();

@@ -32,12 +32,22 @@ int exit_code_of(const RunCasesOutcome& outcome, bool out_of_time) {
   return verdict::exit_code_of(outcome.results);
 }
 
+namespace {
+report::ConsoleOptions console_of(const RunSettings& settings, const verdict::RunInfo& info) {
+  report::ConsoleOptions options =
+      report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
+                              report::when_from_name(settings.progress), settings.verbosity);
+  if (const auto stand_in = info.machine.find("cuda"); stand_in != info.machine.end())
+    options.note = str("cuda is a ", stand_in->second, ", and no GPU");
+  return options;
+}
+}  // namespace
+
 RunOutputs::RunOutputs(const RunSettings& settings, verdict::RunInfo info)
     : settings_(settings),
       info_(std::move(info)),
       results_path_(results_path_of(settings)),
-      console_(std::cout, report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
-                                                  report::when_from_name(settings.progress), settings.verbosity)) {
+      console_(std::cout, console_of(settings, info_)) {
   if (results_path_.empty()) return;
   writer_.emplace(results_path_);
   writer_->write(info_);

@@ -237,6 +237,7 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << plans_text(summary) << '\n';
     if (summary.planning.rank_seconds > 0) out_ << planning_text(summary.planning) << '\n';
   }
+  if (!options_.note.empty()) out_ << options_.note << '\n';
   if (!results_path.empty()) out_ << "results: " << printable_line(results_path) << '\n';
   if (summary.exit_code == 4) out_ << "nothing was executed\n";
   if (summary.exit_code == 77) out_ << "nothing was executed: this machine lacks what the cases need\n";

@@ -28,6 +28,7 @@ struct ConsoleOptions {
   bool progress = false;
   int verbosity = 0;  // -1 quiet, 0, 1 verbose
   int width = 80;     // columns of the progress line, at most
+  std::string note;   // a line of the summary: what the reader of a result must know about the machine
 };
 
 // With When::automatic, a terminal gets a progress line and colors, unless TERM is dumb; NO_COLOR turns colors off.

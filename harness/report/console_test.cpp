@@ -107,6 +107,16 @@ TEST(Console, PrintsTheEvidenceWhenVerbose) {
             "  memory peak 4 KiB\n");
 }
 
+TEST(Console, PrintsTheNoteInTheSummary) {
+  ConsoleOptions options;
+  options.note = "cuda is a model";
+  std::ostringstream out;
+  Console console(out, options);
+  console.begin(0);
+  console.end({});
+  EXPECT_NE(out.str().find("\ncuda is a model\n"), std::string::npos) << out.str();
+}
+
 TEST(Console, PrintsTheCostOfPlanningWhenVerbose) {
   ConsoleOptions verbose;
   verbose.verbosity = 1;

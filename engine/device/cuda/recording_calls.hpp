@@ -103,7 +103,7 @@ class RecordingCalls final : public Calls {
   ModelStream& stream_of(StreamHandle stream);
   ModelEvent& event_of(EventHandle event);
   void enqueue(StreamHandle stream, Work work);
-  bool is_pageable(const void* memory) const;  // of the host, and not pinned
+  bool is_pageable(const void* memory) const;                                   // of the host, and not pinned
   bool run_front(ModelStream& stream);                                          // false if its first work cannot run
   void progress();                                                              // runs what can run
   void progress_for(ModelStream& awaited, const std::function<bool()>& holds);  // runs no more than that takes

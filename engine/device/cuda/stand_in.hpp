@@ -1,5 +1,5 @@
-// A stand-in of CUDA for whole programs, on machines without a GPU: LOCKSTEP_CUDA=stand-in. The backend, its queues and the
-// transport of ranks that share a GPU then work as on a GPU, over a model of streams and events on the host
+// A stand-in of CUDA for whole programs, on machines without a GPU: LOCKSTEP_CUDA=stand-in. The backend, its queues and
+// the transport of ranks that share a GPU then work as on a GPU, over a model of streams and events on the host
 // (recording_calls.hpp). Kernels run their portable bodies when their stream reaches them. The model is lazy: work runs
 // only when something waits for it, so that a missing wait shows in the results.
 //
@@ -24,7 +24,8 @@ bool stand_in_is_asked_for();
 // else null.
 RecordingCalls* stand_in();
 
-// The work of a kernel, in order on the stream. Throws UnsupportedError without a stand-in, with the label of the kernel.
+// The work of a kernel, in order on the stream. Throws UnsupportedError without a stand-in, with the label of the
+// kernel.
 void launch_on_stand_in(const char* label, StreamHandle stream, std::function<void()> work);
 // Returns when the stream is empty. Throws like launch_on_stand_in().
 void wait_for_stand_in(const char* label, StreamHandle stream);
