@@ -53,9 +53,9 @@ struct ArangeKernel {
   KOKKOS_FUNCTION void operator()(std::int64_t index) const {
     const double value = start + static_cast<double>(index) * step;
     if constexpr (std::is_same_v<T, bool>) {
-      out[index * stride] = value != 0.0;
+      out[element_offset(index, stride)] = value != 0.0;
     } else {
-      out[index * stride] = static_cast<T>(static_cast<ComputeType<T>>(value));
+      out[element_offset(index, stride)] = static_cast<T>(static_cast<ComputeType<T>>(value));
     }
   }
 };

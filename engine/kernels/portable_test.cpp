@@ -177,9 +177,8 @@ TEST(Portable, CopiesTheBitsOfTheHost) {
       });
     }
   }
-  expect_host_bits("arange", std::vector<float>(100), [&](Execution on, std::vector<float>& out) {
-    arange(on, view_of(out, {33}, {3}, 1), 0.1, -0.3);
-  });
+  expect_host_bits("arange", std::vector<float>(100),
+                   [&](Execution on, std::vector<float>& out) { arange(on, view_of(out, {33}, {3}, 1), 0.1, -0.3); });
   expect_host_bits("fill", std::vector<float>(100), [&](Execution on, std::vector<float>& out) {
     fill(on, view_of(out, {3, 7}, {30, 2}, 1), 0.1);
   });
