@@ -9,11 +9,6 @@
 #include "engine/device/execution.hpp"
 #include "engine/kernels/kokkos_team_internal.hpp"
 
-namespace lockstep::kernels {
-void teams_on_host(device::Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes,
-                   const void* functor, void (*call)(const void* functor, const HostTeam& team));
-}
-
 namespace lockstep::kernels::cuda {
 
 inline void forget_instances() {}

@@ -40,10 +40,6 @@ bool loops_go_through_kokkos();
 // Kokkos::parallel_for over [0, count) on the host.
 void loop_through_kokkos(const char* label, std::int64_t count, const void* functor,
                          void (*call)(const void* functor, std::int64_t index));
-// `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
-void teams_on_host(Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes, const void* functor,
-                   void (*call)(const void* functor, const HostTeam& team));
-
 template <class T>
 T* data_of(const View& view) {
   return static_cast<T*>(view.data);

@@ -12,6 +12,7 @@
 #include <Kokkos_Macros.hpp>
 
 #include "engine/core/types.hpp"
+#include "engine/device/execution.hpp"
 #include "engine/kernels/reduce.hpp"
 
 namespace lockstep::kernels {
@@ -121,5 +122,9 @@ KOKKOS_FUNCTION C team_largest(const Team& team, std::int64_t count, const F& f)
   team.barrier();
   return result;
 }
+
+// `count` teams on the host. With a team size of `on` they are threads of their own, and otherwise those of Kokkos.
+void teams_on_host(device::Execution on, const char* label, std::int64_t count, std::size_t scratch_bytes,
+                   const void* functor, void (*call)(const void* functor, const HostTeam& team));
 
 }  // namespace lockstep::kernels

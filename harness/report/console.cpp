@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <ostream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
@@ -153,7 +154,7 @@ std::string failure_text(const CaseResult& row) {
   return text;
 }
 
-Console::Console(std::ostream& out, ConsoleOptions options) : out_(out), options_(options) {}
+Console::Console(std::ostream& out, ConsoleOptions options) : out_(out), options_(std::move(options)) {}
 
 void Console::begin(int num_cases) {
   num_cases_ = num_cases;
