@@ -16,6 +16,7 @@
 #   fuzz        builds the fuzzers of the readers by clang with sanitizers, runs each for 60 seconds                            9
 #   programs    runs training programs of a grammar for five minutes, by a seed that it prints                                  6
 #   mutants     100 mutants in 24 sources, drawn by a seed that it prints: as many as its bars must be caught                 10
+#   steps       leaves out each step of the scenarios in sharded/; the test `mutate` of release does so in other folders         2
 #   schedules   leaves out each wait and finds it by schedules; runs three folders under 200 schedules per scenario            35
 #   tidy        runs clang-tidy on every source                                                                               10
 #   benchmarks  runs each benchmark once                                                                                       5
@@ -27,12 +28,12 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-known_stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan kokkos4 cuda)
+known_stages=(release strict openmp cuda-kernels fuzz programs mutants steps schedules tidy benchmarks asan tsan kokkos4 cuda)
 stages=()
 arguments=()
 while (($#)); do
   case "$1" in
-    --full) stages=(release strict openmp cuda-kernels fuzz programs mutants schedules tidy benchmarks asan tsan) ;;
+    --full) stages=(release strict openmp cuda-kernels fuzz programs mutants steps schedules tidy benchmarks asan tsan) ;;
     --kokkos4) stages+=(kokkos4) ;;
     --cuda) stages+=(cuda) ;;
     --only)
@@ -44,7 +45,7 @@ while (($#)); do
       stages+=("$1")
       ;;
     -h | --help)
-      sed -n '2,26s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,27s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *) arguments+=("$1") ;;
@@ -111,6 +112,10 @@ sample_of_mutants() {
   "$root/ci/build.sh" release lockstep tests || return
   "$root/ci/mutants.sh" --sources 24 --sample 100 --cases 3 --longest 5 --seconds 420 --caught 55 --by-scenarios 35
 }
+steps_left_out() {
+  "$root/ci/build.sh" release lockstep || return
+  OPENBLAS_NUM_THREADS=1 "$(build_folder release)/bin/lockstep" mutate 'sharded/*'
+}
 cuda_kernels() {
   if ! find_nvcc >/dev/null; then
     say "cuda-kernels: skipped, because there is no nvcc on PATH, in \$CUDA_ROOT/bin or in /usr/local/cuda/bin"
@@ -159,6 +164,7 @@ for name in "${stages[@]}"; do
     fuzz) stage fuzz "$root/ci/fuzz.sh" 60 ;;
     programs) stage programs programs_of_a_grammar ;;
     mutants) stage mutants sample_of_mutants ;;
+    steps) stage steps steps_left_out ;;
     schedules) stage schedules "$root/ci/schedules.sh" ;;
     tidy) stage tidy "$root/ci/check.sh" tidy-all ;;
     benchmarks) stage benchmarks every_benchmark_once ;;
