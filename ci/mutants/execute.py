@@ -16,7 +16,7 @@ import signal
 import socket
 import subprocess
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 MAPPED = """
@@ -106,19 +106,21 @@ RANKS_ON_HOSTS = 4  # on two hosts
 
 @dataclass
 class Place:
-    """Where cases run: a device, further arguments of `lockstep list` and `lockstep run`, and of the run alone."""
+    """Where cases run: a device, further arguments of `lockstep list` and `lockstep run`, and of the run alone, and variables."""
 
     device: str
     selecting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
+    environment: dict[str, str] = field(default_factory=dict)
 
 
-# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on hosts, messages go
-# through sockets.
+# On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of
+# CUDA runs the kernels' portable bodies; on hosts, messages go through sockets.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
+    "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
     "hosts": Place("cpu"),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
@@ -161,7 +163,8 @@ class Scenarios:
 
     def names(self) -> list[str]:
         command = [self.program, "list", "--json", "--device", self.place.device, *self.place.selecting, *self.selection]
-        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        variables = {**os.environ, **self.place.environment}
+        listed = subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
         found = []
         for row in _rows(listed):
             cases = [(one["world_size"], one["case"]) for one in row["cases"] if "skip" not in one]
@@ -222,6 +225,7 @@ class Scenarios:
         command = [str(self.program), "run", "--failed", str(chosen), "--results", str(results), "--fail-fast", "-q", "--color", "never",
                    "--progress", "never", "--device", self.place.device, "--jobs", "2", *self.place.selecting, *self.place.running,
                    "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
+        environment = {**self.place.environment, **environment}
         if self.where != "hosts":
             command += ["--trace-bits", str(bits)]
         else:

@@ -3,6 +3,7 @@
 // which detects a kernel that leaves an element of its result unwritten or writes an input.
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <regex>
@@ -14,6 +15,7 @@
 
 #include "engine/autograd/op_registry.hpp"
 #include "engine/core/rank_context.hpp"
+#include "engine/device/cuda/stand_in.hpp"
 #include "engine/device/order.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -25,7 +27,23 @@ constexpr DType every_type[] = {DType::float32, DType::float64, DType::float16, 
                                 DType::int64,   DType::int32,   DType::boolean};
 const device::Device cpu = {device::Kind::cpu, 0};
 const device::Device sim = {device::Kind::sim, 0};
+const device::Device cuda = {device::Kind::cuda, 0};
 const device::Device meta = {device::Kind::meta, 0};
+
+// Asks for the stand-in of CUDA where there is no GPU. False: the build lacks it.
+bool has_cuda() {
+  const auto is_available = [] {
+    try {
+      device::require_available(device::Kind::cuda);
+      return true;
+    } catch (const UnsupportedError&) {
+      return false;
+    }
+  };
+  if (is_available()) return true;
+  ::setenv(device::cuda::stand_in_variable, device::cuda::stand_in_value, 1);
+  return is_available();
+}
 
 // The memory layout of an input.
 struct MemoryLayout {
@@ -99,6 +117,28 @@ class OpCases : public testing::TestWithParam<std::size_t> {
         if (grad(input).defined()) out.grads.push_back(to_bytes(grad(input)));
     }
     return out;
+  }
+
+  // Equal sizes, and values within the tolerance of the operation.
+  void expect_near(const Result& plain, const Result& other, DType dtype) const {
+    ASSERT_EQ(to_text(plain.sizes), to_text(other.sizes));
+    ASSERT_EQ(plain.grads.size(), other.grads.size());
+    const Tolerance tolerance = tolerance_of(op(), dtype);
+    dispatch_floating(dtype, [&]<class T>() {
+      const auto near = [&](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
+        ASSERT_EQ(a.size(), b.size());
+        for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
+          T x, y;
+          std::memcpy(&x, a.data() + i * sizeof(T), sizeof(T));
+          std::memcpy(&y, b.data() + i * sizeof(T), sizeof(T));
+          const double wanted = static_cast<double>(static_cast<ComputeType<T>>(x));
+          ASSERT_NEAR(static_cast<double>(static_cast<ComputeType<T>>(y)), wanted,
+                      2.0 * (tolerance.absolute + tolerance.relative * std::fabs(wanted)));
+        }
+      };
+      near(plain.bytes, other.bytes);
+      for (std::size_t k = 0; k < plain.grads.size(); ++k) near(plain.grads[k], other.grads[k]);
+    });
   }
 
   static Tensor weights_for(const Tensor& result) {
@@ -265,24 +305,7 @@ TEST_P(OpCases, AcceptsAnyStrides) {
           ASSERT_TRUE(same_bits(plain, other));
           continue;
         }
-        ASSERT_EQ(to_text(plain.sizes), to_text(other.sizes));
-        dispatch_floating(dtype, [&]<class T>() {
-          const Tolerance tolerance = tolerance_of(op(), dtype);
-          const auto near = [&](const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
-            ASSERT_EQ(a.size(), b.size());
-            for (std::size_t i = 0; i < a.size() / sizeof(T); ++i) {
-              T x, y;
-              std::memcpy(&x, a.data() + i * sizeof(T), sizeof(T));
-              std::memcpy(&y, b.data() + i * sizeof(T), sizeof(T));
-              const double wanted = static_cast<double>(static_cast<ComputeType<T>>(x));
-              ASSERT_NEAR(static_cast<double>(static_cast<ComputeType<T>>(y)), wanted,
-                          2.0 * (tolerance.absolute + tolerance.relative * std::fabs(wanted)));
-            }
-          };
-          near(plain.bytes, other.bytes);
-          ASSERT_EQ(plain.grads.size(), other.grads.size());
-          for (std::size_t k = 0; k < plain.grads.size(); ++k) near(plain.grads[k], other.grads[k]);
-        });
+        expect_near(plain, other, dtype);
       }
     }
   }
@@ -297,6 +320,26 @@ TEST_P(OpCases, GivesSameBitsOnSim) {
       if (op().any_strides) {
         ASSERT_TRUE(same_bits(run(variant, dtype, cpu, {MemoryLayout::reversed_dims, 1}),
                               run(variant, dtype, sim, {MemoryLayout::reversed_dims, 1})));
+      }
+    }
+  }
+}
+
+// On a GPU, or on its stand-in where there is none. Products have another order there.
+TEST_P(OpCases, GivesSameBitsOnCuda) {
+  if (!has_cuda()) GTEST_SKIP() << "this build has no stand-in of CUDA, and this machine no GPU";
+  for (const OpVariant& variant : op().variants) {
+    for (const DType dtype : every_type) {
+      if (!takes(op(), dtype)) continue;
+      SCOPED_TRACE(str(variant.name, ", ", name_of(dtype)));
+      for (const MemoryLayout layout : {MemoryLayout{}, MemoryLayout{MemoryLayout::reversed_dims, 1}}) {
+        if (layout.kind != MemoryLayout::contiguous && !op().any_strides) continue;
+        const Result on_cpu = run(variant, dtype, cpu, layout), on_cuda = run(variant, dtype, cuda, layout);
+        if (op().strides_keep_bits) {
+          ASSERT_TRUE(same_bits(on_cpu, on_cuda));
+        } else {
+          expect_near(on_cpu, on_cuda, dtype);
+        }
       }
     }
   }

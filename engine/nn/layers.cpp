@@ -4,6 +4,7 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/nn/arguments.hpp"
 #include "engine/tensor/ops.hpp"
 
@@ -12,8 +13,9 @@ namespace lockstep::nn {
 namespace {
 
 void require_last_dim(const Module& module, const Tensor& x, std::int64_t dim) {
-  if (x.num_dims() == 0 || x.size(-1) != dim)
-    throw Error(str(module.type(), ".forward: an input of sizes ", to_text(x.sizes())),
+  const Dims& sizes = global_sizes(x);
+  if (sizes.empty() || sizes.back() != dim)
+    throw Error(str(module.type(), ".forward: an input of sizes ", to_text(sizes)),
                 str("the last dim must have size ", dim));
 }
 
