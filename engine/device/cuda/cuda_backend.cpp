@@ -30,6 +30,12 @@ std::size_t wanted_bytes(const RankContext& context) {
   return world->arena(Kind::cpu, context.rank()).bytes;
 }
 
+// Ranks that are threads share the context of CUDA of their process.
+bool ranks_are_threads(const RankContext& context) {
+  const auto* world = static_cast<const HostWorld*>(context.shared());
+  return world != nullptr && world->sharing() == Sharing::threads;
+}
+
 int number_of_gpus(Calls& of) {
   if (schedule::self() != nullptr)
     throw UnsupportedError("cuda: a schedule does not control a GPU", "use --device sim with --schedule");
@@ -44,13 +50,19 @@ class CudaBackend final : public Backend {
         device_(RankContext::current().service<PlaceOnHost>().index % num_devices_) {
     calls_.use_device(device_);
     const int ranks_on_host = RankContext::current().service<PlaceOnHost>().num_ranks;
-    const int ranks_per_gpu = (ranks_on_host + num_devices_ - 1) / num_devices_;
+    const int ranks = (ranks_on_host + num_devices_ - 1) / num_devices_;
+    const int contexts = ranks_are_threads(context) ? 1 : ranks;
     const DeviceProperties properties = calls_.properties_of(device_);
-    const std::size_t free = calls_.free_bytes();
-    const std::size_t bytes = share_of({properties.total_bytes, free}, ranks_per_gpu, wanted_bytes(context));
+    const std::size_t total = properties.total_bytes, free = calls_.free_bytes();
+    if (share_of({total, total}, ranks, contexts, least_arena) < least_arena)
+      throw UnsupportedError(str("GPU ", device_, " (", properties.name, ") has ", total,
+                                 " bytes of memory, too little for ", ranks, " ranks and ", contexts,
+                                 contexts == 1 ? " context" : " contexts", " of CUDA on it"),
+                             "use --launch thread, fewer ranks per GPU, or a larger GPU");
+    const std::size_t bytes = share_of({total, free}, ranks, contexts, wanted_bytes(context));
     if (bytes < least_arena)
-      throw ResourceError(str("GPU ", device_, " (", properties.name, ") has ", free, " of ", properties.total_bytes,
-                              " bytes free, too little for rank ", context.rank(), " of ", ranks_per_gpu, " on it"),
+      throw ResourceError(str("GPU ", device_, " (", properties.name, ") has ", free, " of ", total,
+                              " bytes free, too little for rank ", context.rank(), " of ", ranks, " on it"),
                           "end other programs on the GPU, or use fewer ranks per GPU");
     shared_ = std::make_shared<Shared>(calls_, device_);
     memory_ = static_cast<std::byte*>(calls_.allocate(bytes));
@@ -94,10 +106,10 @@ class CudaBackend final : public Backend {
 
 }  // namespace
 
-std::size_t share_of(GpuMemory memory, int ranks_per_gpu, std::size_t wanted) {
-  const auto ranks = static_cast<std::size_t>(ranks_per_gpu);
-  const std::size_t per_rank = memory.total / ranks;
-  const std::size_t share = per_rank > bytes_per_context ? nine_tenths(per_rank - bytes_per_context) : 0;
+std::size_t share_of(GpuMemory memory, int ranks, int contexts, std::size_t wanted) {
+  const std::size_t of_contexts = static_cast<std::size_t>(contexts) * bytes_per_context;
+  const std::size_t rest = memory.total > of_contexts ? memory.total - of_contexts : 0;
+  const std::size_t share = nine_tenths(rest / static_cast<std::size_t>(ranks));
   const std::size_t bytes = std::min({share, nine_tenths(memory.free), wanted});
   return bytes < page ? bytes : bytes / page * page;
 }

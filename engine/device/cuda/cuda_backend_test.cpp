@@ -66,16 +66,38 @@ TEST(CudaBackend, CountsTheRanksOfItsHostAlone) {
   allocate(gpu, 8);
   EXPECT_THAT(cuda.log(), Contains("use_device 0"));
   const GpuMemory memory{std::size_t{4} << 30, std::size_t{4} << 30};
-  EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 1, 100 * gib))));
+  EXPECT_THAT(cuda.log(), Contains(str("allocate ", share_of(memory, 1, 1, 100 * gib))));
 }
 
 TEST(CudaBackend, SharesTheMemoryOfAGpuAmongItsRanks) {
   const GpuMemory large{80 * gib, 79 * gib};
-  EXPECT_LE(share_of(large, 8, 100 * gib) * 8, 72 * gib);
-  EXPECT_GE(share_of(large, 8, 100 * gib), 8 * gib);
-  EXPECT_EQ(share_of(large, 1, gib), gib);                           // no more than is wanted
-  EXPECT_LE(share_of({80 * gib, gib}, 1, 100 * gib), gib / 10 * 9);  // no more than is free
-  EXPECT_EQ(share_of({gib, gib}, 2, gib), 0U);                       // the contexts take it all
+  EXPECT_LE(share_of(large, 8, 8, 100 * gib) * 8, 72 * gib);
+  EXPECT_GE(share_of(large, 8, 8, 100 * gib), 8 * gib);
+  EXPECT_EQ(share_of(large, 1, 1, gib), gib);                           // no more than is wanted
+  EXPECT_LE(share_of({80 * gib, gib}, 1, 1, 100 * gib), gib / 10 * 9);  // no more than is free
+  EXPECT_EQ(share_of({gib, gib}, 2, 2, gib), 0U);                       // the contexts take it all
+  EXPECT_EQ(share_of(large, 128, 128, gib), 0U);
+  EXPECT_GE(share_of(large, 128, 1, gib), gib / 2);  // threads share a context
+}
+
+TEST(CudaBackend, RefusesMoreProcessesThanAGpuHasRoomFor) {
+  RecordingCalls cuda(1, std::size_t{4} << 30);
+  const StandIn stand_in(cuda);
+  RankContext context(0, 6);
+  const RankScope scope(context);
+  EXPECT_THROW(allocate(gpu, 8), UnsupportedError);
+  EXPECT_THAT(message_of([] { allocate(gpu, 8); }),
+              AllOf(HasSubstr("too little for 6 ranks and 6 contexts of CUDA"), HasSubstr("--launch thread")));
+  EXPECT_EQ(cuda.num_live_allocations(), 0);
+}
+
+TEST(CudaBackend, CountsOneContextForRanksThatAreThreads) {
+  RecordingCalls cuda(1, std::size_t{4} << 30);
+  const StandIn stand_in(cuda);
+  const auto world = HostWorld::create(6, Sharing::threads, std::size_t{1} << 30);
+  RankContext context(0, 6, world.get());
+  const RankScope scope(context);
+  EXPECT_NO_THROW(allocate(gpu, 8));
 }
 
 TEST(CudaBackend, NamesAGpuWithoutMemory) {
