@@ -55,10 +55,10 @@ class CudaBackend final : public Backend {
     const DeviceProperties properties = calls_.properties_of(device_);
     const std::size_t total = properties.total_bytes, free = calls_.free_bytes();
     if (share_of({total, total}, ranks, contexts, least_arena) < least_arena)
-      throw UnsupportedError(str("GPU ", device_, " (", properties.name, ") has ", total,
-                                 " bytes of memory, too little for ", ranks, " ranks and ", contexts,
-                                 contexts == 1 ? " context" : " contexts", " of CUDA on it"),
-                             "use --launch thread, fewer ranks per GPU, or a larger GPU");
+      throw UnsupportedError(
+          str("GPU ", device_, " (", properties.name, ") has ", total, " bytes of memory, too little for ", ranks,
+              " ranks and ", contexts, contexts == 1 ? " context" : " contexts", " of CUDA on it"),
+          "use --launch thread, fewer ranks per GPU, or a larger GPU");
     const std::size_t bytes = share_of({total, free}, ranks, contexts, wanted_bytes(context));
     if (bytes < least_arena)
       throw ResourceError(str("GPU ", device_, " (", properties.name, ") has ", free, " of ", total,
