@@ -131,6 +131,8 @@ std::string place_text(const verdict::Failure& failure) {
   return text;
 }
 
+constexpr std::size_t others_shown = 8;  // ranks whose failure is printed beside the first
+
 std::string failure_text(const CaseResult& row) {
   std::string text;
   if (row.failure) {
@@ -144,7 +146,10 @@ std::string failure_text(const CaseResult& row) {
     if (failure.iteration >= 0) add(str("iteration ", failure.iteration), ", ");
     if (!head.empty()) text += head + "\n";
     text += failure.message;
-    for (const std::string& other : failure.also) text += str("\nalso ", other);
+    const std::size_t shown = std::min(failure.also.size(), others_shown);
+    for (std::size_t i = 0; i < shown; ++i) text += str("\nalso ", failure.also[i]);
+    if (const std::size_t left = failure.also.size() - shown; left > 0)
+      text += str("\nalso ", left, left == 1 ? " other rank" : " other ranks", "; results files have each message");
   } else if (row.status == Status::XPASS) {
     text = "a failure was expected, but the case passed: " + row.reason;
   } else {

@@ -59,7 +59,7 @@ class Console {
   std::map<std::string, int> missing_;  // number of cases that did not run, by reason
 };
 
-// A failure in full: place, check, message, the failures of other ranks, and the command that runs the case again.
+// A failure in full: place, check, message, the failures of some other ranks, and the command that runs the case again.
 std::string failure_text(const verdict::CaseResult& row);
 // "file:line:column", as far as it is known; empty without a file.
 std::string place_text(const verdict::Failure& failure);

@@ -14,6 +14,7 @@
 namespace lockstep::report {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
 using verdict::CaseResult;
@@ -70,6 +71,14 @@ TEST(Console, PrintsAFailureInFull) {
             "    first at (0, 1)\n"
             "  also rank 0: the same\n"
             "  again: lockstep run compose/a\n");
+}
+
+TEST(Console, PrintsTheFailuresOfAFewOtherRanks) {
+  CaseResult row = failed();
+  row.failure->also.clear();
+  for (int rank = 1; rank < 128; ++rank) row.failure->also.push_back(str("rank ", rank, ": the same"));
+  EXPECT_THAT(shown(row), AllOf(HasSubstr("  also rank 8: the same\n  also 119 other ranks; results files have each"),
+                                Not(HasSubstr("rank 9:"))));
 }
 
 TEST(Console, PrintsTheReasonOnTheLine) {
