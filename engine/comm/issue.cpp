@@ -202,7 +202,8 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   if (&stream != &caller) stream.wait(caller.record());
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
-  if (!device::capabilities_of(device).runs_on_host && own.device_memory == nullptr) {
+  const bool is_apart = !device::capabilities_of(device).runs_on_host;
+  if (is_apart && own.device_memory == nullptr) {
     own.device_memory = std::make_unique<DeviceMemory>(*own.world, own.rank, device.kind);
     own.nccl_groups = std::make_unique<NcclGroups>();
   }
@@ -224,6 +225,12 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
     state->buffers[num_accesses++] = request.output->storage()->memory_ptr();
   }
   if (request.output != nullptr) request.output->bump_version();
+  std::shared_ptr<HostCopies> copies;
+  if (is_apart && request.endpoint->control->spans_hosts != 0) {
+    const auto bytes_of = [&](int at) { return at < 0 ? 0 : accesses[static_cast<std::size_t>(at)].bytes; };
+    const HostCopies::Sizes sizes{bytes_of(input), bytes_of(output), input == output};
+    copies = std::make_shared<HostCopies>(own.pinned_memory.take(device, sizes.total()), sizes);
+  }
 
   const std::int64_t elements = std::max(elements_of(request.input), elements_of(request.output));
   std::shared_ptr<IssuedCollective> issued =
@@ -233,15 +240,19 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   if (call.async && stream.runs_inline()) add_deferred(issued);
   device::launch_deferred(
       stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
-      [issued, input, output](const device::Pointers& pointers) {
+      [issued, input, output, copies](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
         issued->execution = pointers.execution();
+        if (copies) copies->copy_in(*issued);
         if (try_arrive(*issued) || !issued->on_rank_thread) return;
         finish_predecessor(*issued, false);
         try_arrive(*issued);
       },
-      [issued](const device::Pointers&) { run(*issued); });
+      [issued, copies](const device::Pointers&) {
+        run(*issued);
+        if (copies) copies->copy_out(*issued);
+      });
   state->issued = std::move(issued);
   state->event = stream.record();
   state->device = device;

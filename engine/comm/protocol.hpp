@@ -22,6 +22,7 @@
 
 #include "engine/comm/control_plane.hpp"
 #include "engine/comm/device_memory.hpp"
+#include "engine/comm/host_copies.hpp"
 #include "engine/comm/nccl_groups.hpp"
 #include "engine/comm/peer_mappings.hpp"
 #include "engine/device/activity.hpp"
@@ -57,6 +58,7 @@ struct RankState {
   std::unique_ptr<PeerMappings> peer_mappings;  // only when ranks are processes
   std::unique_ptr<DeviceMemory> device_memory;  // since the rank's first collective on an accelerator
   std::unique_ptr<NcclGroups> nccl_groups;      // likewise
+  PinnedMemory pinned_memory;
 
   RankControl& control() const { return world->rank(rank); }
   void note_begin() const {

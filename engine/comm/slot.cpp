@@ -30,7 +30,8 @@ void open(WorldControl& world, GroupControl& group, Slot& slot) {
     has_private_buffers |= (entries[member].arrival.load(std::memory_order_relaxed) & 1) != 0;
   }
   const auto device = static_cast<device::Kind>(entries[0].fingerprint.device);
-  const bool is_on_device = !device::capabilities_of(device).runs_on_host;
+  // Between hosts, the members give copies on the host (host_copies.hpp).
+  const bool is_on_device = !device::capabilities_of(device).runs_on_host && group.spans_hosts == 0;
   slot.transport =
       choose_transport({.private_buffers = has_private_buffers,
                         .between_hosts = group.spans_hosts != 0,
