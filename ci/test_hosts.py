@@ -154,10 +154,21 @@ def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
     assert codes == [0, 0] and "PASS             1" in said[0] and said[1] == ""
 
 
-@pytest.mark.parametrize("num,per_host,what", [(2, 1, "replicate/*"), (2, 1, "bits/*"), (4, 2, "training/*"), (3, 2, "bits/*")])
-def test_scenarios_have_the_bits_of_one_host(tmp_path, num, per_host, what):
+@pytest.mark.parametrize(
+    "num,per_host,what,device",
+    [
+        (2, 1, "replicate/*", "cpu"),
+        (2, 1, "bits/*", "cpu"),
+        (4, 2, "training/*", "cpu"),
+        (3, 2, "bits/*", "cpu"),
+        (4, 2, "replicate/*", "cuda"),  # on the stand-in of CUDA
+    ],
+)
+def test_scenarios_have_the_bits_of_one_host(tmp_path, monkeypatch, num, per_host, what, device):
+    if device == "cuda":
+        monkeypatch.setenv("LOCKSTEP_CUDA", "stand-in")
     here, there = tmp_path / "here", tmp_path / "there"
-    options = ["--world-size", num, "--case", "device=cpu", "--shard", "1/4" if what == "training/*" else "1/1"]
+    options = ["--world-size", num, "--device", device, "--shard", "1/4" if what == "training/*" else "1/1"]
     alone = lockstep("run", what, *options, "--trace-bits", here, "--results", tmp_path / "a", timeout=250)
     codes, said = Run(
         num, "run", what, *options, "--trace-bits", there, "--results", tmp_path / "b", LOCKSTEP_HOSTS=str(per_host)

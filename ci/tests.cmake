@@ -136,7 +136,7 @@ find_program(LOCKSTEP_MPIRUN mpirun)
 if(MPI_CXX_FOUND AND LOCKSTEP_MPIRUN)
   add_test(NAME unit/comm_mpi COMMAND ${LOCKSTEP_MPIRUN} --allow-run-as-root --oversubscribe --bind-to none -n 2
                                       $<TARGET_FILE:comm_tests> "--gtest_filter=*Promises*Mpi*")
-  set_tests_properties(unit/comm_mpi PROPERTIES TIMEOUT 120 LABELS hosts PASS_REGULAR_EXPRESSION "PASSED.*25 tests"
+  set_tests_properties(unit/comm_mpi PROPERTIES TIMEOUT 120 LABELS hosts PASS_REGULAR_EXPRESSION "PASSED.*35 tests"
                                                 FAIL_REGULAR_EXPRESSION "SKIPPED;FAILED")
 endif()
 

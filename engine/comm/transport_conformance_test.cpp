@@ -5,6 +5,7 @@
 // `mpirun -n 2 comm_tests --gtest_filter='TransportPromises*Mpi*'`.
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <set>
 
 #include <gmock/gmock.h>
@@ -28,7 +29,17 @@ using testing::HasSubstr;
 
 // ---- the transports ----
 
-enum class On { threads, processes, hosts, hosts_of_mpi, gpu_threads, gpu_processes, gpus };
+enum class On {
+  threads,
+  processes,
+  hosts,
+  hosts_of_mpi,
+  gpu_threads,
+  gpu_processes,
+  gpus,
+  gpu_hosts,
+  gpu_hosts_of_mpi
+};
 enum class Buffers { tensors, private_memory };  // private: outside the arenas, where peers cannot access them
 
 struct Row {
@@ -58,11 +69,14 @@ const std::vector<Row> transports = {
     {"OneDeviceProcesses", TransportKind::one_device, On::gpu_processes, {0, 0, 0}},
     {"NcclTwo", TransportKind::nccl, On::gpus, {0, 0}},
     {"NcclFive", TransportKind::nccl, On::gpus, {0, 0, 0, 0, 0}},
+    {"GpusOfTwoHosts", TransportKind::between_hosts, On::gpu_hosts, {0, 0, 1, 1}},
+    {"GpusOfThreeHosts", TransportKind::between_hosts, On::gpu_hosts, {0, 1, 2}},
 };
 
 const std::vector<Row> transports_of_two_processes = {
     {"MpiOneAndOne", TransportKind::between_hosts, On::hosts_of_mpi, {0, 1}},
     {"MpiTwoAndTwo", TransportKind::between_hosts, On::hosts_of_mpi, {0, 0, 1, 1}},
+    {"MpiGpusOfTwoHosts", TransportKind::between_hosts, On::gpu_hosts_of_mpi, {0, 0, 1, 1}},
 };
 
 // Where the tensors of the running row are.
@@ -86,8 +100,26 @@ std::vector<std::string> run_on_gpu_at_place(const Row& row, Kind kind, const Bo
   return failures;
 }
 
+// Gives every rank that is forked meanwhile a stand-in of a GPU.
+class GpuOfEachRank {
+ public:
+  GpuOfEachRank() : stand_in_(calls_) {
+    calls_.be_lazy();
+    place = testing_gpu::gpu;
+  }
+  ~GpuOfEachRank() { place = {}; }
+  GpuOfEachRank(const GpuOfEachRank&) = delete;
+  GpuOfEachRank& operator=(const GpuOfEachRank&) = delete;
+
+ private:
+  device::cuda::RecordingCalls calls_;
+  device::cuda::StandIn stand_in_;
+};
+
 // Returns the failure of each rank that this process runs; "" for others.
 std::vector<std::string> run_on(const Row& row, const Body& body, double deadline = 10.0) {
+  std::optional<GpuOfEachRank> gpus;
+  if (row.on == On::gpu_hosts || row.on == On::gpu_hosts_of_mpi) gpus.emplace();
   switch (row.on) {
     case On::threads:
       return run_ranks(row.size(), Kind::threads, body, deadline);
@@ -100,8 +132,10 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
     case On::gpu_processes:
       return run_on_gpu_at_place(row, Kind::processes, body, deadline);
     case On::hosts:
+    case On::gpu_hosts:
       return testing_hosts::run_hosts(row.host_of, body, {}, deadline);
     case On::hosts_of_mpi:
+    case On::gpu_hosts_of_mpi:
       break;
   }
   static std::uint64_t case_number = 0;
@@ -113,7 +147,8 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
 }
 
 bool is_run_here(const Row& row, std::size_t rank) {
-  return row.on != On::hosts_of_mpi || row.host_of[rank] == testing_mpi::link_of_two().host();
+  const bool over_mpi = row.on == On::hosts_of_mpi || row.on == On::gpu_hosts_of_mpi;
+  return !over_mpi || row.host_of[rank] == testing_mpi::link_of_two().host();
 }
 
 class TransportPromises : public testing::TestWithParam<Row> {

@@ -1,8 +1,11 @@
 #include "harness/run/observe/trace_bits.hpp"
 
+#include <cstdlib>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/device/cuda/stand_in.hpp"
 #include "harness/run/test_support.hpp"
 
 namespace lockstep::run {
@@ -48,6 +51,31 @@ TEST(TraceBits, HashesGradientsOnceTheirReductionsAreAwaited) {
   EXPECT_EQ(count_of(trace, "\"what\":\"gradient\",\"path\":\"net."), 4) << "after the last backward";
   EXPECT_EQ(count_of(trace, "\"what\":\"gradient\",\"path\":\"other."), 4 * 3 * 2) << "after each backward";
   EXPECT_EQ(count_of(trace, "\"what\":\"forward\",\"path\":\"net.0\""), 3);
+}
+
+// A launch cannot read the memory of a GPU, and a kernel may run long after its launch.
+TEST(TraceBits, HashesTheSameValuesOnCuda) {
+  const std::string steps = R"yaml(
+  - seed: 3
+  - model: LayerNorm(5)
+    as: net
+  - forward: {loss: "sum(net(randn(7, 5)) * 0.5)"}
+  - backward: loss
+  - expect: all([finite(p.grad) for p in parameters(net)])
+)yaml";
+  const auto records_on = [&](const std::string& device) {
+    std::string trace;
+    TextOptions options;
+    options.device = device;
+    options.trace = &trace;
+    EXPECT_THAT(run_steps(steps, options).failures(), IsEmpty());
+    return trace.substr(trace.find('\n') + 1);
+  };
+  ::setenv(device::cuda::stand_in_variable, device::cuda::stand_in_value, 1);
+  const std::string on_cuda = records_on("cuda");
+  ::unsetenv(device::cuda::stand_in_variable);
+  EXPECT_EQ(count_of(on_cuda, "\"what\":\"gradient\""), 2);
+  EXPECT_EQ(on_cuda, records_on("cpu"));
 }
 
 }  // namespace
