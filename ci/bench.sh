@@ -4,6 +4,7 @@
 #
 #   ci/bench.sh [collectives] [steps]                  Lockstep and PyTorch with gloo; default: both groups, 3 turns
 #   ci/bench.sh --turns 5 steps
+#   ci/bench.sh --device cuda                          the same on GPUs, with NCCL, one rank per GPU (--world-size, default 1)
 #   ci/bench.sh operations [--filter REGEX]            every operation and the hot code of engine/device, by Google Benchmark
 #   ci/bench.sh operations --against FOLDER            in turns with the build in FOLDER, the build/ of another checkout made by
 #                                                      the same command; ratios are this build over that one
@@ -15,6 +16,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 turns=3
 filter=.
+device=cpu
+world_size=
 against=
 groups=()
 value_of() { # OPTION [VALUE...]: the value, or usage
@@ -30,6 +33,18 @@ while (($#)); do
       turns="$(value_of "$@")"
       shift
       ;;
+    --device)
+      device="$(value_of "$@")"
+      [[ $device == cpu || $device == cuda ]] || {
+        echo "bench: --device is cpu or cuda; see ci/bench.sh --help" >&2
+        exit 2
+      }
+      shift
+      ;;
+    --world-size)
+      world_size="$(value_of "$@")"
+      shift
+      ;;
     --filter)
       filter="$(value_of "$@")"
       shift
@@ -40,7 +55,7 @@ while (($#)); do
       ;;
     collectives | steps | operations) groups+=("$1") ;;
     -h | --help)
-      sed -n '2,12s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+      sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
       exit 0
       ;;
     *)
@@ -79,8 +94,15 @@ bench_operations() {
 }
 
 bench_beside_torch() {
+  local preset=release program="$root/build/bin/lockstep" where=()
+  if [[ $device == cuda ]]; then
+    preset=cuda program="$root/build-cuda/bin/lockstep"
+    where=(--device cuda --world-size "${world_size:-1}")
+  elif [[ -n $world_size ]]; then
+    where=(--world-size "$world_size")
+  fi
   "$root/ci/setup.sh"
-  "$root/ci/build.sh" release lockstep
+  "$root/ci/build.sh" "$preset" lockstep
   local peer="${LOCKSTEP_PEER_PYTHON:-$root/build/peer/bin/python}" turn group ours
   if [[ -z ${LOCKSTEP_PEER_PYTHON:-} ]] && ! "$peer" -c 'import torch' 2>/dev/null; then
     say "installing torch under build/peer"
@@ -96,8 +118,8 @@ bench_beside_torch() {
     for group in "$@"; do
       say "turn $turn of $turns: $group"
       ours="$folder/turn-$turn-lockstep.jsonl"
-      "$root/build/bin/lockstep" bench "$group" --json >>"$ours"
-      "$peer" "$root/ci/peer_torch.py" "$group" --like "$ours" >>"$folder/turn-$turn-torch.jsonl"
+      "$program" bench "$group" --json "${where[@]}" >>"$ours"
+      "$peer" "$root/ci/peer_torch.py" "$group" --like "$ours" "${where[@]}" >>"$folder/turn-$turn-torch.jsonl"
     done
   done
   "$python" "$root/ci/bench_ratios.py" "$folder" lockstep torch

@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Runs the measurements of `lockstep bench` on PyTorch with gloo, and prints the same JSON lines.
+"""Runs the measurements of `lockstep bench` on PyTorch, with gloo or NCCL, and prints the same JSON lines.
 
     peer_torch.py collectives [--rounds N] [--bytes 1024,65536] [--only all_reduce]
     peer_torch.py steps [--rounds N] [--models tiny,small,medium] [--only replicate]
     peer_torch.py steps --world-size 4 --only fully_shard_tensor_parallel
     peer_torch.py checkpoint [--rounds N] [--only save,load]
+    peer_torch.py steps --device cuda --world-size 1      with NCCL, a GPU per rank
     peer_torch.py steps --like FILE         only the measurements in a file of `lockstep bench --json` lines
 
-World size 2 (--world-size), one process with one thread per rank, CPU, float32. A measurement lasts from the moment the last rank enters to the
+World size 2 (--world-size), one process with one thread per rank, float32 without TF32. A measurement lasts from the moment the last rank enters to the
 moment the last rank leaves (all processes of a machine share the clock), after warm-up; median, low and high are the
 50th, 10th and 90th percentile. Buffers are written before each call and used in turn, so that none is in a cache only because it was just used. `bytes` is the larger of a rank's input and output.
 """
@@ -30,6 +31,17 @@ import torch.nn.functional as functional
 
 SIZES = [1 << 10, 64 << 10, 4 << 20, 32 << 20]
 NUM_BUFFERS = 4
+device = torch.device("cpu")  # of this rank
+
+
+def wait_for_device() -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def barrier() -> None:
+    dist.barrier(device_ids=[device.index] if device.type == "cuda" else None)
+
 
 MODELS = {
     "tiny": dict(dim=16, layers=3, heads=4, vocab=1024, length=64, batch=3),
@@ -81,7 +93,7 @@ class Transformer(nn.Module):
         self.tokens = (batch, length)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))
+        hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1], device=tokens.device))
         for layer in self.layers:
             hidden = layer(hidden)
         return self.output(self.norm(hidden)).float()
@@ -91,26 +103,27 @@ def build(name: str) -> tuple[nn.Module, Callable[[], torch.Tensor]]:
     """The model, and a function that draws an input for it."""
     if name in MODELS:
         shape = MODELS[name]
-        return Transformer(**shape), lambda: torch.randint(0, shape["vocab"], (shape["batch"], shape["length"]))
+        size = (shape["batch"], shape["length"])
+        return Transformer(**shape).to(device), lambda: torch.randint(0, shape["vocab"], size, device=device)
     raise SystemExit(f"peer_torch: unknown model '{name}'; known are {', '.join(MODELS)}")
 
 
 def collective(name: str, size: int, rank: int) -> tuple[list[torch.Tensor], Callable[[int], object]]:
     """The buffers to write, and the call on the i-th of them; in place if PyTorch's own call is."""
     whole, part = size // 4, size // 4 // dist.get_world_size()
-    wholes = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
+    wholes = [torch.empty(whole, device=device) for _ in range(NUM_BUFFERS)]
     if name == "all_reduce":
         return wholes, lambda i: dist.all_reduce(wholes[i])
     if name == "broadcast":
         return wholes, lambda i: dist.broadcast(wholes[i], src=0)
     if name == "all_gather":
-        parts = [torch.empty(part) for _ in range(NUM_BUFFERS)]
+        parts = [torch.empty(part, device=device) for _ in range(NUM_BUFFERS)]
         return parts + wholes, lambda i: dist.all_gather_into_tensor(wholes[i], parts[i])
     if name == "reduce_scatter":
-        parts = [torch.empty(part) for _ in range(NUM_BUFFERS)]
+        parts = [torch.empty(part, device=device) for _ in range(NUM_BUFFERS)]
         return parts + wholes, lambda i: dist.reduce_scatter_tensor(parts[i], wholes[i])
     if name == "all_to_all":
-        outputs = [torch.empty(whole) for _ in range(NUM_BUFFERS)]
+        outputs = [torch.empty(whole, device=device) for _ in range(NUM_BUFFERS)]
         return outputs + wholes, lambda i: dist.all_to_all_single(outputs[i], wholes[i])
     raise SystemExit(f"peer_torch: unknown collective '{name}'; known are {', '.join(COLLECTIVES)}")
 
@@ -156,17 +169,17 @@ def parallelize(model: nn.Module, name: str, world_size: int) -> nn.Module:
     if name == "replicate":
         return nn.parallel.DistributedDataParallel(model)
     if name == "fully_shard":
-        shard(model, init_device_mesh("cpu", (world_size,)))
+        shard(model, init_device_mesh(device.type, (world_size,)))
     elif name == "flat_shard":
         from torch.distributed.fsdp import FullyShardedDataParallel
         from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
         policy = ModuleWrapPolicy({type(model.layers[0])})
-        return FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, use_orig_params=True, device_id=device)
     elif name == "tensor_parallel":
-        make_tensor_parallel(model, init_device_mesh("cpu", (world_size,)))
+        make_tensor_parallel(model, init_device_mesh(device.type, (world_size,)))
     elif name == "fully_shard_tensor_parallel":
-        mesh = init_device_mesh("cpu", (world_size // 2, 2), mesh_dim_names=("dp", "tp"))
+        mesh = init_device_mesh(device.type, (world_size // 2, 2), mesh_dim_names=("dp", "tp"))
         make_tensor_parallel(model, mesh["tp"])
         shard(model, mesh["dp"])
     elif name != "alone":
@@ -176,19 +189,26 @@ def parallelize(model: nn.Module, name: str, world_size: int) -> nn.Module:
 
 def time_calls(call: Callable[[int], object], prepare: Callable[[int], None], rounds: int, warm_up: int, together: bool) -> list[float]:
     """Seconds of each call, from the last entry to the last exit; the same list on every rank if `together`."""
-    spans = torch.empty(rounds, 2, dtype=torch.float64)
+    spans = torch.empty(rounds, 2, dtype=torch.float64)  # on the CPU, over gloo
     for i in range(-warm_up, rounds):
         prepare(i)
+        wait_for_device()
         if together:
-            dist.barrier()
+            barrier()
+            wait_for_device()
         start = time.perf_counter()
         call(i % NUM_BUFFERS)
+        wait_for_device()
         end = time.perf_counter()
         if i >= 0:
             spans[i, 0], spans[i, 1] = start, end
     if together:
         dist.all_reduce(spans, op=dist.ReduceOp.MAX)
     return (spans[:, 1] - spans[:, 0]).tolist()
+
+
+def on_device() -> dict:
+    return {} if device.type == "cpu" else {"device": device.type}
 
 
 def line(group: str, name: str, params: dict, unit: str, seconds: list[float]) -> str:
@@ -211,14 +231,17 @@ def run_collectives(rank: int, options: argparse.Namespace, say: Callable[[str],
 
             rounds = options.rounds or (400 if size <= 1 << 20 else 30)
             seconds = time_calls(call, dirty, rounds, max(4, rounds // 10), together=True)
-            say(line("collectives", name, {"bytes": size, "world_size": options.world_size}, "us", seconds))
+            params = {"bytes": size, "world_size": options.world_size} | on_device()
+            say(line("collectives", name, params, "us", seconds))
 
 
 def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]) -> None:
     for model_name in options.models:
         for name in options.only or STEPS[: None if options.world_size >= 4 else -1]:
+            if options.world_size == 1 and name not in ("alone", "fully_shard"):
+                continue
             if name == "alone" and rank != 0:
-                dist.barrier()  # one rank measures while the other is idle
+                barrier()  # one rank measures while the other is idle
                 continue
             torch.manual_seed(42)
             model, draw_input = build(model_name)
@@ -239,9 +262,10 @@ def run_steps(rank: int, options: argparse.Namespace, say: Callable[[str], None]
             rounds = options.rounds or {"tiny": 200, "small": 40, "medium": 12}[model_name]
             seconds = time_calls(step, lambda i: None, rounds, max(3, rounds // 10), together=name != "alone")
             if name == "alone":
-                dist.barrier()
+                barrier()
             world_size = 1 if name == "alone" else options.world_size
-            say(line("steps", name, {"model": model_name, "world_size": world_size}, "ms", seconds))
+            params = {"model": model_name, "world_size": world_size} | on_device()
+            say(line("steps", name, params, "ms", seconds))
 
 
 def checkpoint_state(mesh, dim: int, count: int, rows: int, columns: int) -> dict[str, torch.Tensor]:
@@ -275,7 +299,12 @@ def run_checkpoint(rank: int, options: argparse.Namespace, say: Callable[[str], 
 def rank_main(rank: int, options: argparse.Namespace, store: str) -> None:
     torch.set_num_threads(1)
     torch.set_num_interop_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=options.world_size)
+    global device
+    backend = "gloo"
+    if options.device == "cuda":
+        device, backend = torch.device("cuda", rank), "cpu:gloo,cuda:nccl"
+        torch.cuda.set_device(device)
+    dist.init_process_group(backend, init_method=f"file://{store}", rank=rank, world_size=options.world_size)
 
     def say(text: str) -> None:
         if rank == 0:
@@ -306,12 +335,15 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--models", type=words, default=list(MODELS))
     parser.add_argument("--only", type=words, default=[])
     parser.add_argument("--world-size", type=int, default=2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--like", metavar="FILE", help="lines of `lockstep bench --json`")
     options = parser.parse_args(arguments)
     if options.like:
         take_from(options)
         if not options.only:
             return 0
+    if options.device == "cuda" and options.what == "checkpoint":
+        parser.error("checkpoints are measured on the CPU")
     # All ranks run on this machine. Without an interface, gloo resolves the host name, which may fail.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"

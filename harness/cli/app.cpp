@@ -395,6 +395,8 @@ void define_quality(CLI::App& app, Choices& choices) {
   bench.add_option("--link", choices.bench.link, "as for `lockstep run`")
       ->check(CLI::IsMember({"mpi", "tcp", "none"}))
       ->envname("LOCKSTEP_LINK");
+  bench.add_option("--device", choices.bench.device, "of collectives, steps and kernels: cpu, sim or cuda")
+      ->check(CLI::IsMember({"cpu", "sim", "cuda"}));
   bench.add_option("--only", choices.bench.only, "only measurements whose name contains this text");
   CLI::App& defects =
       *app.add_subcommand("defects", "List the seeded defects.\n\nExamples:\n  lockstep defects --json\n");

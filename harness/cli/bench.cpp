@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/core/error.hpp"
+#include "engine/device/cuda/stand_in.hpp"
+#include "engine/device/device.hpp"
 #include "harness/cli/follow_hosts.hpp"
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/cores.hpp"
@@ -18,6 +20,12 @@ namespace lockstep::cli {
 
 bool is_wanted(const BenchOptions& options, std::string_view name) {
   return options.only.empty() || name.find(options.only) != std::string_view::npos;
+}
+
+void add_device(BenchRow& row, const BenchOptions& options) {
+  if (options.device == "cpu") return;
+  const bool no_gpu = options.device == "cuda" && device::cuda::stand_in_is_asked_for();
+  row.params.emplace_back("device", str("\"", options.device, no_gpu ? " stand-in" : "", "\""));
 }
 
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings) {
@@ -57,12 +65,33 @@ void print_row(const BenchRow& row) {
   std::fflush(stdout);
 }
 
-constexpr std::pair<const char*, void (*)(const BenchOptions&, const EmitRow&)> known_groups[] = {
-    {"collectives", bench_collectives},
-    {"steps", bench_steps},
-    {"launch", bench_launch},
-    {"kernels", bench_kernels},
-    {"checkpoint", bench_checkpoint}};
+struct Group {
+  const char* name;
+  void (*run)(const BenchOptions& options, const EmitRow& emit);
+  bool takes_device;
+};
+constexpr Group known_groups[] = {{"collectives", bench_collectives, true},
+                                  {"steps", bench_steps, true},
+                                  {"launch", bench_launch, false},
+                                  {"kernels", bench_kernels, true},
+                                  {"checkpoint", bench_checkpoint, false}};
+
+bool is_asked_for(const Group& group, const BenchOptions& options) {
+  if (options.groups.empty()) return group.takes_device || options.device == "cpu";
+  return std::find(options.groups.begin(), options.groups.end(), group.name) != options.groups.end();
+}
+
+// Throws Error for an unknown group, and for one that does not run on the device.
+void check_groups(const BenchOptions& options) {
+  for (const std::string& name : options.groups) {
+    const auto group = std::find_if(std::begin(known_groups), std::end(known_groups),
+                                    [&](const Group& one) { return name == one.name; });
+    if (group == std::end(known_groups))
+      throw Error(str("unknown benchmark `", name, "`"), "one of collectives, steps, launch, kernels, checkpoint");
+    if (!group->takes_device && options.device != "cpu")
+      throw Error(str("`bench ", name, "` on ", options.device), "leave --device out");
+  }
+}
 
 // Runs the groups. `prints`: host 0 alone, of several.
 void run_groups(const BenchOptions& options, bool prints) {
@@ -76,11 +105,8 @@ void run_groups(const BenchOptions& options, bool prints) {
       print_row(row);
     std::fflush(stdout);
   };
-  for (const auto& [name, run] : known_groups) {
-    const bool asked =
-        options.groups.empty() || std::find(options.groups.begin(), options.groups.end(), name) != options.groups.end();
-    if (asked) run(options, emit);
-  }
+  for (const Group& group : known_groups)
+    if (is_asked_for(group, options)) group.run(options, emit);
   if (num_rows == 0) throw Error(str("nothing matches --only ", options.only), "leave --only out to see all names");
 }
 
@@ -112,11 +138,8 @@ int run_on_hosts(BenchOptions options, launch::Processes& processes, const launc
 }  // namespace
 
 int bench(const BenchOptions& options) {
-  for (const std::string& group : options.groups) {
-    const auto is_it = [&](const auto& one) { return group == one.first; };
-    if (std::none_of(std::begin(known_groups), std::end(known_groups), is_it))
-      throw Error(str("unknown benchmark `", group, "`"), "one of collectives, steps, launch, kernels, checkpoint");
-  }
+  check_groups(options);
+  device::require_available(device::kind_from_name(options.device));
   const launch::ProcessOptions how = launch::process_options();
   const auto processes = launch::open_processes(launch::recognize_environment(), options.link, how);
   if (processes != nullptr && processes->link() == nullptr) return processes->wait_for_launcher();

@@ -21,6 +21,7 @@ struct BenchOptions {
   int rounds = 0;                  // measurements per row; 0: as many as take about a second
   std::vector<int> world_sizes{};  // empty: 2, and 8 for collectives
   bool same_bytes = false;         // collectives only: compare two world sizes on the same total number of bytes
+  std::string device = "cpu";      // of collectives, steps and kernels: cpu, sim or cuda
   std::string only{};              // a part of the name of the measurements; empty: all
   std::string link{};              // how launchers of several hosts find each other (run_settings.hpp)
   launch::Hosts* hosts = nullptr;  // of a run that mpirun, srun or torchrun started; set by bench()
@@ -37,6 +38,8 @@ struct BenchRow {
 
 // Whether --only is a part of the name, or not given.
 bool is_wanted(const BenchOptions& options, std::string_view name);
+// The members of `params` that say where a measurement ran: none on cpu.
+void add_device(BenchRow& row, const BenchOptions& options);
 // Median and percentiles of `timings`, which are in `unit`. LOCKSTEP_CHECKs that there is one.
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings);
 std::string to_json(const BenchRow& row);  // one line, without its end

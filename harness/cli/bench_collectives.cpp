@@ -39,6 +39,7 @@ std::vector<std::vector<double>> time_sizes(comm::Operation operation, int world
       comm::BenchOptions options;
       options.operation = operation;
       options.bytes = bytes;
+      options.device = device::device_from_name(asked.device);
       options.rounds = rounds > 0 ? rounds : rounds_of(bytes);
       timings.push_back(comm::time_collective(options).microseconds);
     }
@@ -88,13 +89,16 @@ void compare_world_sizes(comm::Operation operation, const BenchOptions& options,
   for (std::size_t i = 0; i < of_many.size(); ++i) {
     BenchRow row = summarize("collectives", name, "us", few_times[i]);
     row.params = {{"bytes", str(of_few[i])}, {"world_size", str(few)}};
+    add_device(row, options);
     emit(row);
     row = summarize("collectives", name, "us", many_times[i]);
     row.params = {{"bytes", str(of_many[i])}, {"world_size", str(many)}};
+    add_device(row, options);
     emit(row);
     row = summarize("collectives", name, "x", ratios[i]);
     row.params = {{"touched_bytes", str(comm::touched_bytes(operation, many, of_many[i]))},
                   {"world_sizes", str("[", few, ",", many, "]")}};
+    add_device(row, options);
     emit(row);
   }
 }
@@ -120,6 +124,7 @@ void bench_collectives(const BenchOptions& options, const EmitRow& emit) {
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         BenchRow row = summarize("collectives", name, "us", timings[i]);
         row.params = {{"bytes", str(sizes[i])}, {"world_size", str(world_size)}};
+        add_device(row, options);
         emit(row);
       }
     }

@@ -11,7 +11,7 @@ void bench_kernels(const BenchOptions& options, const EmitRow& emit) {
   RankContext context(0, 1);
   const RankScope scope(context);
   const int rounds = options.rounds > 0 ? options.rounds : 50;
-  for (const ops::OpTiming& timing : ops::time_operations({}, rounds)) {
+  for (const ops::OpTiming& timing : ops::time_operations(device::device_from_name(options.device), rounds)) {
     const std::string name(timing.name);
     if (!is_wanted(options, name)) continue;
     BenchRow row;
@@ -20,6 +20,7 @@ void bench_kernels(const BenchOptions& options, const EmitRow& emit) {
     row.params = {{"inputs", str("\"", timing.inputs, "\"")},
                   {"gbytes_per_s", str(timing.gbytes_per_s)},
                   {"gflops", str(timing.gflops)}};
+    add_device(row, options);
     row.unit = "us";
     row.median = timing.median_us;
     row.low = timing.low_us;

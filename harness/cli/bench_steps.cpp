@@ -35,7 +35,9 @@ struct StepModel {
 constexpr StepModel step_models[] = {
     {"tiny", 16, 3, 4, 1024, 64, 3}, {"small", 256, 4, 8, 1024, 128, 4}, {"medium", 768, 4, 12, 8192, 256, 2}};
 
-nn::ModulePtr build_model(const StepModel& size) {
+nn::ModulePtr build_model(const StepModel& size, device::Device device) {
+  nn::BuildOptions options;
+  options.device = device;
   return nn::build("Transformer",
                    {{},
                     {{"n_layers", size.num_layers},
@@ -44,7 +46,7 @@ nn::ModulePtr build_model(const StepModel& size) {
                      {"dim", size.dim},
                      {"n_heads", size.num_heads},
                      {"dropout_p", 0.0}}},
-                   {});
+                   options);
 }
 
 // A model that is trained in one way on all ranks of a launch.
@@ -63,7 +65,7 @@ struct Way {
 constexpr Way ways[] = {
     {"alone", [](int world_size) { return world_size == 1; }},
     {"replicate", [](int world_size) { return world_size > 1; }},
-    {"fully_shard", [](int world_size) { return world_size > 1; }},
+    {"fully_shard", [](int) { return true; }},
     {"flat_shard", [](int world_size) { return world_size > 1; }},
     {"hsdp", [](int world_size) { return world_size >= 4 && world_size % 2 == 0; }},
     {"tensor_parallel", [](int world_size) { return world_size == 2 || world_size == 4; }},  // the heads are divided
@@ -103,9 +105,9 @@ void make_tensor_parallel(const nn::ModulePtr& model, const DeviceMesh& mesh) {
   parallel::tensor_parallel(model, mesh, plan);
 }
 
-Trainee make_trainee(const StepModel& size, const std::string& name) {
+Trainee make_trainee(const StepModel& size, const std::string& name, device::Device device) {
   RankContext::current().generator().seed(42);
-  Trainee trainee{name, build_model(size), nullptr, {}, {}};
+  Trainee trainee{name, build_model(size, device), nullptr, {}, {}};
   if (name == "replicate") parallel::replicate(trainee.model, {});
   const int world_size = RankContext::current().world_size();
   if (name == "fully_shard") shard(trainee.model, {});
@@ -125,11 +127,12 @@ Trainee make_trainee(const StepModel& size, const std::string& name) {
 }
 
 // The trainees take turns, with and without the order check, so that a slow moment of the machine affects all of them.
-std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::string>& names, int rounds) {
+std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::string>& names, int rounds,
+                                device::Device device) {
   std::vector<Trainee> trainees;
   trainees.reserve(names.size());
-  for (const std::string& name : names) trainees.push_back(make_trainee(size, name));
-  const Tensor x = randint(0, size.vocabulary, {size.batch, size.length}, DType::int64, {});
+  for (const std::string& name : names) trainees.push_back(make_trainee(size, name, device));
+  const Tensor x = randint(0, size.vocabulary, {size.batch, size.length}, DType::int64, device);
   comm::Call uncounted;
   uncounted.family = comm::Family::uncounted;
   const auto time_one = [&](const Trainee& trainee, bool order_check) {
@@ -139,6 +142,7 @@ std::vector<Trainee> time_steps(const StepModel& size, const std::vector<std::st
     trainee.optimizer->zero_grad();
     backward({ops::sum(trainee.model->call(x).tensor())});
     trainee.optimizer->step();
+    device::synchronize_all();
     comm::barrier(comm::world_group(), uncounted);
     return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   };
@@ -162,7 +166,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
   const launch::LaunchResult result = launch::launch(how, [&](int rank) {
     verdict::RankOutcome outcome;
     outcome.rank = rank;
-    for (const Trainee& trainee : time_steps(model, names, rounds)) {
+    for (const Trainee& trainee : time_steps(model, names, rounds, device::device_from_name(options.device))) {
       outcome.records.emplace_back(trainee.name, nlohmann::json(trainee.plain).dump());
       outcome.records.emplace_back(trainee.name + " checked", nlohmann::json(trainee.checked).dump());
     }
@@ -178,6 +182,7 @@ void bench_launch(const StepModel& model, const std::vector<std::string>& names,
     row.params = {{"model", str("\"", model.name, "\"")},
                   {"world_size", str(world_size)},
                   {"order_check", i % 2 == 1 ? "true" : "false"}};
+    add_device(row, options);
     emit(row);
   }
 }

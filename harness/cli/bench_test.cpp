@@ -62,6 +62,19 @@ TEST(Bench, RefusesAGroupThatDoesNotExist) {
               AllOf(HasSubstr("unknown benchmark `kernel`"), HasSubstr("one of collectives, steps, launch, kernels")));
 }
 
+TEST(Bench, RefusesADeviceWhereItMeasuresNone) {
+  EXPECT_THAT(refusal({.groups = {"steps", "launch"}, .device = "sim"}),
+              AllOf(HasSubstr("`bench launch` on sim"), HasSubstr("leave --device out")));
+}
+
+TEST(Bench, NamesTheDeviceOfAMeasurement) {
+  const BenchOptions options{
+      .groups = {"collectives"}, .json = true, .rounds = 1, .world_sizes = {2}, .device = "sim", .only = "broadcast"};
+  const Ended ended = in_child([&] { return bench(options); });
+  EXPECT_EQ(ended.code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr(R"("params":{"bytes":1024,"world_size":2,"device":"sim"},"unit":"us")"));
+}
+
 TEST(Bench, RefusesANameThatMatchesNothing) {
   EXPECT_THAT(refusal({.groups = {"launch"}, .only = "no_such"}), HasSubstr("nothing matches --only no_such"));
 }
