@@ -4,7 +4,8 @@
 #   ci/schedules.sh [NUMBER] [SEED]   NUMBER (200) schedules per scenario of replicate/, training/ and bugs/, seeds from SEED (1)
 #   ci/schedules.sh --missing-waits   only the first part
 #
-# 1. Each seeded defect that leaves out a wait fails by schedules alone: without the order check, and not by the plan.
+# 1. Each seeded defect that leaves out a wait fails by schedules alone: without the order check, and not by the plan. On the
+#    stand-in of CUDA, the order check finds it.
 # 2. All scenarios of the three folders pass all their schedules, which their cases share: half of them pct, half random.
 # A schedule that fails is in build/schedules, and the output has the command that repeats it.
 set -euo pipefail
@@ -17,7 +18,7 @@ if [[ ${1:-} == --missing-waits ]]; then
 fi
 number="${1:-200}" seed="${2:-1}"
 [[ $number =~ ^[1-9][0-9]*$ && $seed =~ ^[0-9]+$ ]] || {
-  sed -n '2,9s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   exit 2
 }
 export OPENBLAS_NUM_THREADS=1
@@ -59,6 +60,13 @@ for each in "${missing_waits[@]}"; do
     printf 'found   %-40s %s: %s\n' "$defect" "$scenario" "${found:7:60}"
   else
     printf 'MISSED  %-40s %s\n' "$defect" "$scenario"
+    failed=1
+  fi
+  # shellcheck disable=SC2086
+  said="$(LOCKSTEP_CUDA=stand-in "$lockstep" run "$scenario" ${options:+$options} --device cuda --defect "$defect" --fail-fast -q \
+    --progress never --color never 2>&1)" && code=0 || code=$?
+  if ((code != 1)) || ! grep -q ': order, rank ' <<<"$said"; then
+    printf 'MISSED  %-40s %s on the stand-in of CUDA\n' "$defect" "$scenario"
     failed=1
   fi
 done
