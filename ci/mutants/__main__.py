@@ -126,8 +126,7 @@ class Outcomes:
             judge.write_rows(options.report, self.rows)
 
     def row_of(self, outcome: judge.Outcome) -> dict:
-        text = (self.tree.root / outcome.mutant.file).read_bytes().decode("latin-1")
-        return judge.row_of(outcome, text)
+        return judge.row_of(outcome, self.tree.text_of(outcome.mutant.file))
 
     def run(self, stages: list[judge.Stage]) -> list[dict]:
         began = time.monotonic()

@@ -88,11 +88,17 @@ class Tree:
         self.source, self.binary = folder / "source", folder / "source" / "build"
         self.mutated = self.source  # where the mutated sources stand
         self.dropped: set[str] = set(read_json(folder / "dropped.json", []))
+        self.texts: dict[str, str] = {}  # of the sources, as they were at first: the working tree may change meanwhile
         self.points: dict[str, list[Point]] = {}
         self.mutants: dict[str, list[Mutant]] = {}
         folder.mkdir(parents=True, exist_ok=True)
 
     # ---- sources
+
+    def text_of(self, file: str) -> str:
+        if file not in self.texts:
+            self.texts[file] = (self.root / file).read_bytes().decode("latin-1")
+        return self.texts[file]
 
     def tracked(self) -> list[str]:
         command = ["git", "-C", str(self.root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
@@ -144,7 +150,7 @@ class Tree:
         cache, wanted = read_json(path, {}), []
         digests = {}
         for file in files:
-            digests[file] = hashlib.sha256((self.root / file).read_bytes() + rules.encode()).hexdigest()
+            digests[file] = hashlib.sha256(self.text_of(file).encode("latin-1") + rules.encode()).hexdigest()
             command = commands.get(str(self.source / file))
             if command is not None and cache.get(file, {}).get("digest") != digests[file]:
                 include = str(self.root)
@@ -173,7 +179,7 @@ class Tree:
         path.write_text(json.dumps(blocks))
 
     def _mutants_of(self, file: str, found: list[Point], number: int) -> list[Mutant]:
-        text = (self.root / file).read_bytes().decode("latin-1")
+        text = self.text_of(file)
         seen: dict[str, int] = {}
         mutants = []
         for point in found:
@@ -186,7 +192,7 @@ class Tree:
         return mutants
 
     def write(self, file: str) -> Rewritten:
-        text = (self.root / file).read_bytes().decode("latin-1")
+        text = self.text_of(file)
         own = iter(self.mutants[file])
         numbers = []
         for point in self.points[file]:
@@ -262,7 +268,7 @@ class Tree:
             elif not numbers:
                 aimless.setdefault(file, []).append(offset)
         for file, offsets in aimless.items():
-            if file in dropped:
+            if file in dropped or not written[file].stretches:
                 continue
             near = {_nearest(written[file], offset) for offset in offsets}
             keys = {one.key for one in self.mutants[file] if one.function in
