@@ -129,7 +129,7 @@ bool has_dim(const Record& record) {
 
 std::string value_of(Term term, const Record& record) {
   const Terms& terms = record.terms;
-  const bool holds_data = record.kind != exchange_kind && record.kind != static_cast<std::uint8_t>(Operation::barrier);
+  const bool holds_data = record.kind < num_operations && record.kind != static_cast<std::uint8_t>(Operation::barrier);
   switch (term) {
     case Term::family:
       return std::string(name_of(static_cast<Family>(record.family)));

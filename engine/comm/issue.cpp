@@ -7,6 +7,7 @@
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/fingerprint.hpp"
 #include "engine/comm/messages.hpp"
+#include "engine/comm/transport.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
@@ -58,6 +59,8 @@ device::Access access_of(const Tensor& tensor, device::Mode mode) {
   access.mode = mode;
   return access;
 }
+
+unsigned bit_of(device::Role role) { return 1u << static_cast<unsigned>(role); }
 
 std::int64_t elements_of(const Tensor* tensor) { return tensor == nullptr ? 0 : tensor->num_elements(); }
 
@@ -203,9 +206,9 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
   const bool is_apart = !device::capabilities_of(device).runs_on_host;
-  if (is_apart && own.device_memory == nullptr) {
-    own.device_memory = std::make_unique<DeviceMemory>(*own.world, own.rank, device.kind);
-    own.nccl_groups = std::make_unique<NcclGroups>();
+  if (is_apart) {
+    own.open_accelerator(device.kind);
+    request.endpoint->used_roles |= bit_of(stream.role());
   }
 
   std::array<device::Access, 2> accesses;
@@ -288,6 +291,42 @@ std::vector<std::string> CollectiveIssuer::exchange(ProcessGroup& group, const s
   issued->exchange_output = &all;
   run(*issued);
   return all;
+}
+
+// Runs on the host and on no stream, so that it orders nothing: the order check sees as much as without it.
+void CollectiveIssuer::prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles) {
+  Endpoint& endpoint = endpoint_of(group);
+  const bool is_on_accelerator = device::is_accelerator(device) && !device::capabilities_of(device).runs_on_host;
+  if (!is_on_accelerator || !nccl_transport().traits().can({.device_memory = true, .between_devices = true}) ||
+      group.size() == 1 || endpoint.control->spans_hosts != 0)
+    return;
+  // The members have issued the same collectives of the group, so they leave out the same streams.
+  std::string names;
+  unsigned opened = 0;
+  std::vector<device::Execution> streams;
+  for (const device::Role role : roles) {
+    if (((endpoint.used_roles | opened) & bit_of(role)) != 0) continue;
+    opened |= bit_of(role);
+    streams.push_back(device::stream(device, role).execution());
+    names += str(names.empty() ? "" : ", ", device::name_of(role));
+  }
+  if (streams.empty()) return;
+  Communicator& communicator = Communicator::current();
+  check_usable(*communicator.state(), *endpoint.control, "preparation");
+  communicator.state()->open_accelerator(device.kind);
+  CollectiveRequest request;
+  request.group = &group;
+  request.endpoint = &endpoint;
+  request.me = group.rank();
+  Call call;
+  call.family = Family::uncounted;
+  call.content_digest = fnv1a(names);
+  call.content_text = [names] { return "of the streams " + names; };
+  const std::shared_ptr<IssuedCollective> issued = record_call(request, call, preparation_kind, {0, 0});
+  issued->fingerprint.device = static_cast<std::uint8_t>(device.kind);
+  issued->prepared = std::move(streams);
+  endpoint.used_roles |= opened;
+  run(*issued);
 }
 
 void Work::wait() const {

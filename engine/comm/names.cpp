@@ -1,6 +1,7 @@
 #include <array>
 #include <string_view>
 
+#include "engine/comm/control.hpp"
 #include "engine/comm/process_group.hpp"
 #include "engine/core/error.hpp"
 
@@ -21,6 +22,10 @@ static_assert(static_cast<std::size_t>(Phase::other) + 1 == phase_names.size());
 }  // namespace
 
 std::string_view name_of(Operation operation) { return operation_names[static_cast<std::size_t>(operation)]; }
+std::string_view name_of_kind(std::uint8_t kind) {
+  if (kind == exchange_kind) return "exchange";
+  return kind == preparation_kind ? "preparation" : name_of(static_cast<Operation>(kind));
+}
 std::string_view name_of(ReduceOp op) { return op_names[static_cast<std::size_t>(op)]; }
 std::string_view name_of(Family family) { return family_names[static_cast<std::size_t>(family)]; }
 std::string_view name_of(Phase phase) { return phase_names[static_cast<std::size_t>(phase)]; }

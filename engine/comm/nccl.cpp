@@ -8,6 +8,7 @@
 #include "engine/comm/transport.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
@@ -162,12 +163,43 @@ class Nccl : public Transport {
   }
   // The worker of the stream waits for the end: only then it is known that no peer has failed meanwhile.
   void move(IssuedCollective& issued) const override {
-    NcclGroup& group = issued.rank->nccl_groups->of(issued.group, issued.execution.stream);
+    name_refusals(issued, [&] {
+      abort_at_failure(issued, issued.execution.stream, [&](NcclGroup& group) {
+        group.open(issued, issued.execution.stream, 0);
+        const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
+        group.wait_for_stream(issued);
+        issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
+      });
+    });
+  }
+  // A failure at one stream also ends the communicators of those before it: the group is poisoned.
+  void prepare(IssuedCollective& issued) const override {
+    name_refusals(issued, [&] { open_from(issued, 0); });
+  }
+
+ private:
+  static void open_from(IssuedCollective& issued, std::size_t first) {
+    if (first == issued.prepared.size()) return;
+    void* const stream = issued.prepared[first].stream;
+    abort_at_failure(issued, stream, [&](NcclGroup& group) {
+      group.open(issued, stream, 2 * static_cast<std::int64_t>(first));
+      open_from(issued, first + 1);
+    });
+  }
+  // The text of a refused call reaches all members, so it names this rank.
+  template <class F>
+  static void name_refusals(const IssuedCollective& issued, const F& body) {
     try {
-      group.open(issued);
-      const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
-      group.wait_for_stream(issued);
-      issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
+      body();
+    } catch (const ResourceError& refused) {
+      throw ResourceError(str("rank ", issued.rank->rank, ": ", refused.message()), refused.remedy());
+    }
+  }
+  template <class F>
+  static void abort_at_failure(IssuedCollective& issued, void* stream, const F& body) {
+    NcclGroup& group = issued.rank->nccl_groups->of(issued.group, stream);
+    try {
+      body(group);
     } catch (...) {
       group.abort();
       throw;

@@ -49,22 +49,22 @@ NcclGroup::~NcclGroup() {
   if (scratch_ != nullptr) cuda_.release(scratch_);
 }
 
-void NcclGroup::open(IssuedCollective& issued) {
+void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
   if (handle_ != nullptr) return;
-  GroupControl& group = *issued.group;
-  // All members open the communicator of this stream in this collective, so the group needs one place for its id.
-  if (issued.me == 0) {
-    const nccl::UniqueId id = nccl_.unique_id();
-    static_assert(sizeof group.nccl_id == sizeof id.bytes);
-    std::memcpy(group.nccl_id, id.bytes, sizeof id.bytes);
-  }
-  meet_members(issued, 0);
+  // The id is in the slot: collectives on other streams may open the group's other communicators meanwhile.
+  Slot& slot = issued.slot();
   nccl::UniqueId id{};
-  std::memcpy(id.bytes, group.nccl_id, sizeof id.bytes);
-  meet_members(issued, 1);
-  stream_ = issued.execution.stream;
-  event_ = cuda_.create_event(false);
-  handle_ = nccl_.create(group.size, issued.me, id);
+  static_assert(sizeof slot.nccl_id == sizeof id.bytes);
+  if (issued.me == 0) {
+    id = nccl_.unique_id();
+    std::memcpy(slot.nccl_id, id.bytes, sizeof id.bytes);
+  }
+  meet_members(issued, meeting);
+  std::memcpy(id.bytes, slot.nccl_id, sizeof id.bytes);
+  meet_members(issued, meeting + 1);
+  stream_ = stream;
+  if (event_ == nullptr) event_ = cuda_.create_event(false);
+  handle_ = nccl_.create(issued.group->size, issued.me, id);
   wait_for_calls(issued);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +16,7 @@ namespace lockstep::comm {
 struct GroupControl;
 struct IssuedCollective;
 
-// Used by the worker of one stream.
+// Used by the worker of one stream, after the rank's own thread if a preparation has opened it.
 class NcclGroup {
  public:
   NcclGroup();
@@ -23,9 +24,10 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Creates the communicator, together with all members of the collective, at the first use. Waits for the device, and
-  // for NCCL, end at a failure of the group or a deadline; the communicator is then aborted.
-  void open(IssuedCollective& issued);
+  // Creates the communicator of the stream together with all members of the collective or preparation, unless it has
+  // one. The members meet twice, at `meeting` and the next one. Waits for the device, and for NCCL, end at a failure of
+  // the group or a deadline; the caller then aborts the communicator.
+  void open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
   // Runs what the body sends and receives as one step.
   template <class F>
   void step(IssuedCollective& issued, const F& body) {

@@ -46,6 +46,101 @@ TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// On all streams that collectives use, and no collective creates one later.
+TEST(Nccl, APreparedGroupHasItsCommunicators) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+    prepare(world_group(), gpu);
+    const std::vector<std::string> four(streams_of_collectives.size(), "create 2");
+    require(nccl.log(rank) == four, "other calls than four of create");
+    prepare(world_group(), gpu);
+    sum_once(1);
+    const Tensor all = empty({2 * count}, DType::float32, gpu);
+    const Tensor one = tensor_of(std::vector<float>(count, 3), DType::float32, gpu);
+    all_gather(world_group(), all, one);
+    reduce_scatter(world_group(), one, all, ReduceOp::sum);
+    broadcast(world_group(), one, 0);
+    for (const float each : values_of<float>(one)) require(each == 6, "a wrong sum");
+    exchange(world_group(), "", "all have ended");
+    require(nccl.count("create") == 8, "a collective creates a communicator");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Nccl, APreparationLeavesOutStreamsThatAreInUse) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+    prepare(world_group(), gpu);
+    sum.wait();
+    for (const float each : values_of<float>(x)) require(each == 2, "a wrong sum");
+    const std::vector<std::string> log = nccl.log(rank);
+    require(std::count(log.begin(), log.end(), "create 2") == 4, "a stream has two communicators");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Nccl, APreparationIsNoCollective) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+    prepare(world_group(), gpu);
+    require(log().empty() && transport_bytes() == 0, "it is counted");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// One text on all members names the rank, and all communicators are gone.
+TEST(Nccl, AFailedPreparationNamesTheRank) {
+  for (const auto& [call, nth] :
+       std::vector<std::pair<std::string, int>>{{"create", 1}, {"create", 3}, {"poll", 1}, {"poll", 4}}) {
+    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
+      if (rank == 1) nccl.fail(name, 1, n);
+      try {
+        prepare(world_group(), gpu);
+      } catch (const CollectiveError&) {
+        for (int i = 0; i < 1000 && nccl.num_open() > 0; ++i) usleep(1000);
+        require(nccl.num_open() == 0, str(nccl.num_open(), " communicators are left"));
+        throw;
+      }
+    });
+    EXPECT_THAT(failures, Each(AllOf(HasSubstr("rank 1: " + call + " of member 1: refused by the test"))))
+        << call << " " << nth;
+  }
+}
+
+TEST(Nccl, APreparationEndsWithoutALostRank) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn&) {
+    if (rank == 2) throw Error("out of ideas");
+    prepare(world_group(), gpu);
+  });
+  EXPECT_THAT(failures, ElementsAre(HasSubstr("rank 2 failed: out of ideas"), HasSubstr("rank 2 failed: out of ideas"),
+                                    "out of ideas"));
+}
+
+TEST(Nccl, APreparationDoesNotMatchACollective) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+    if (rank == 0) return prepare(world_group(), gpu);
+    sum_once(1);
+    device::current_stream(gpu).synchronize();
+  });
+  EXPECT_THAT(failures, Each(AllOf(HasSubstr("rank 0: preparation of collectives"), HasSubstr("all_reduce(sum)"))));
+}
+
+// The first collectives of two streams open their communicators at the same time.
+TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+    if (rank == 0) nccl.await_ids(2);
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const Tensor all = empty({3 * count}, DType::float32, gpu);
+    const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+    const Work gathered = all_gather(world_group(), all, tensor_of(std::vector<float>(count, 5), DType::float32, gpu),
+                                     {.async = true});
+    sum.wait();
+    gathered.wait();
+    for (const float each : values_of<float>(x)) require(each == 3, "a wrong sum");
+    for (const float each : values_of<float>(all)) require(each == 5, "a wrong copy");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 // run_on_gpus() fails if a communicator is left.
 TEST(Nccl, FreesItsCommunicatorsWithTheRank) {
   const auto failures = run_on_gpus(3, [](int, NcclStandIn& nccl) {

@@ -17,6 +17,8 @@
 #include <utility>
 #include <vector>
 
+#include <unistd.h>
+
 #include "engine/comm/nccl_calls.hpp"
 #include "engine/core/rank_context.hpp"
 #include "engine/core/resources.hpp"
@@ -47,6 +49,8 @@ class NcclStandIn final : public nccl::Calls {
           std::count_if(lines.begin(), lines.end(), [&](const auto& line) { return line.starts_with(call); }));
     return found;
   }
+  // No id is returned before this number has been asked for: several communicators are then opened at once.
+  void await_ids(int number) { awaited_ids_ = number; }
   std::size_t num_open() {
     const std::lock_guard lock(mutex_);
     return open_.size();
@@ -54,23 +58,25 @@ class NcclStandIn final : public nccl::Calls {
 
   // ---- Calls
   nccl::UniqueId unique_id() override {
-    const std::lock_guard lock(mutex_);
     nccl::UniqueId id{};
     const std::string text = str("communicator ", ++num_ids_);
     text.copy(id.bytes, sizeof id.bytes - 1);
+    for (int i = 0; i < 2000 && num_ids_ < awaited_ids_; ++i) ::usleep(1000);
     return id;
   }
   nccl::Handle create(int size, int member, const nccl::UniqueId& id) override {
     note(member, "create", str(size));
     const std::lock_guard lock(mutex_);
-    auto made = std::make_unique<Communicator>(std::string(id.bytes), member);
+    auto made = std::make_unique<Communicator>(std::string(id.bytes), member, size);
     Communicator* const handle = made.get();
+    ++num_members_[made->id];
     open_[handle] = std::move(made);
     return handle;
   }
   bool poll(nccl::Handle handle) override {
     note(of(handle).member, "poll", "");
-    return true;
+    const std::lock_guard lock(mutex_);
+    return num_members_[of(handle).id] == of(handle).size;  // all members have created it
   }
   void abort(nccl::Handle handle) noexcept override {
     note_end(handle, "abort");
@@ -115,9 +121,9 @@ class NcclStandIn final : public nccl::Calls {
   using Way = std::tuple<std::string, int, int>;  // communicator, from, to
   struct Communicator {
     std::string id;
-    int member = 0;
+    int member = 0, size = 1;
     std::atomic<bool> is_aborted{false};
-    Communicator(std::string name, int number) : id(std::move(name)), member(number) {}
+    Communicator(std::string name, int number, int of) : id(std::move(name)), member(number), size(of) {}
   };
   struct Call {
     bool is_send;
@@ -152,7 +158,8 @@ class NcclStandIn final : public nccl::Calls {
 
   device::cuda::RecordingCalls& cuda_;
   std::mutex mutex_;
-  int num_ids_ = 0;
+  std::atomic<int> num_ids_{0}, awaited_ids_{0};
+  std::map<std::string, int> num_members_;  // that have created it, by id
   std::map<Communicator*, std::unique_ptr<Communicator>> open_;
   std::vector<std::unique_ptr<Communicator>> ended_;
   std::map<int, std::vector<std::string>> logs_;

@@ -41,6 +41,9 @@ class Transport {
   //   - Any number of collectives may be in progress, and be waited for in any order.
   //   - The traits are true.
   virtual void move(IssuedCollective& issued) const = 0;
+  // Opens what later collectives of the group need on the streams `issued.prepared` (comm::prepare()), which stay as
+  // they are. All members take part. The waits are those of move().
+  virtual void prepare(IssuedCollective& /*issued*/) const {}
 };
 
 // Throws UnsupportedError when there is none.
