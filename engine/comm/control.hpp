@@ -228,10 +228,11 @@ struct Outbox {
 
 // The memory of a rank on its accelerator, which the rank writes before it arrives at its first collective there.
 struct DeviceArenaControl {
-  std::uint64_t base, bytes;  // addresses in the rank's own process; 0 bytes: not written
+  std::uint64_t base;  // addresses in the rank's own process
   std::int64_t process;
   unsigned char handle[64];  // by which other processes map it
   char device_id[64];
+  std::atomic<std::uint64_t> bytes;  // written last; 0: not yet
 };
 
 struct alignas(64) RankControl {

@@ -12,6 +12,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/fnv.hpp"
+#include "engine/device/scratch.hpp"
 
 namespace lockstep::comm {
 
@@ -211,7 +212,7 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
     request.endpoint->used_roles |= bit_of(stream.role());
   }
 
-  std::array<device::Access, 2> accesses;
+  std::array<device::Access, 3> accesses;
   std::size_t num_accesses = 0;
   auto state = std::make_shared<Work::State>();
   int input = -1, output = -1;
@@ -235,17 +236,29 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
     copies = std::make_shared<HostCopies>(own.pinned_memory.take(device, sizes.total()), sizes);
   }
 
+  // Freed in stream order when this function returns.
+  device::MemoryPtr scratch;
+  int scratch_access = -1;
+  const auto kind = static_cast<std::uint8_t>(request.operation);
+  if (const std::size_t bytes =
+          scratch_bytes_of(communicator.world(), *request.endpoint->control, fingerprint_of(request, kind));
+      bytes > 0) {
+    scratch = device::allocate_scratch(stream, bytes);
+    scratch_access = static_cast<int>(num_accesses);
+    accesses[num_accesses++] = {scratch.get(), 0, bytes, device::Mode::write};
+  }
+
   const std::int64_t elements = std::max(elements_of(request.input), elements_of(request.output));
-  std::shared_ptr<IssuedCollective> issued =
-      record_call(request, call, static_cast<std::uint8_t>(request.operation),
-                  {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
+  std::shared_ptr<IssuedCollective> issued = record_call(
+      request, call, kind, {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
   issued->on_rank_thread = stream.runs_inline();
   if (call.async && stream.runs_inline()) add_deferred(issued);
   device::launch_deferred(
       stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
-      [issued, input, output, copies](const device::Pointers& pointers) {
+      [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
+        if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
         issued->execution = pointers.execution();
         if (copies) copies->copy_in(*issued);
         if (try_arrive(*issued) || !issued->on_rank_thread) return;

@@ -14,6 +14,9 @@ namespace lockstep::comm {
 
 namespace {
 
+// Elements of the part of an all_reduce that a member adds up. The last parts may be shorter or empty.
+std::int64_t part_of(std::int64_t count, int size) { return (count + size - 1) / size; }
+
 // One member's side of a collective: every member sends a part to each peer that gets one, itself included.
 class Exchange {
  public:
@@ -26,7 +29,8 @@ class Exchange {
         root_(issued.fingerprint.root),
         dtype_(static_cast<DType>(issued.fingerprint.dtype)),
         count_(issued.fingerprint.count),
-        shard_(bytes(count_)) {}
+        shard_(bytes(count_)),
+        arrivals_(issued.scratch) {}
 
   // Returns the bytes of the larger one of this member's buffers.
   std::size_t run() {
@@ -35,7 +39,6 @@ class Exchange {
       return shard_;
     }
     const bool adds = kind_ == Operation::reduce_scatter;
-    if (adds) arrivals_ = group_.scratch(at(size_));
     exchange(
         [&](int peer) {
           return Part{part_for(peer), shard_};
@@ -117,16 +120,15 @@ class Exchange {
     reduce_on_device(issued_.execution, {dtype_, op, parts, {&out, 1}, op == ReduceOp::mean ? size_ : 1}, 0, elements);
   }
 
-  // Each member adds up one part of the elements, and sends the result to all. The last parts may be shorter or empty.
+  // Each member adds up one part of the elements, and sends the result to all.
   void all_reduce() {
-    const std::int64_t part = (count_ + size_ - 1) / size_;
+    const std::int64_t part = part_of(count_, size_);
     const auto begin = [&](int member) { return std::min(count_, bounded_product(part, member)); };
     const auto offset = [&](int member) { return bytes(begin(member)); };
     const auto length = [&](int member) { return bytes(begin(member + 1) - begin(member)); };
     const std::byte* const in = issued_.input;
     std::byte* const out = issued_.output;
     shard_ = bytes(part);  // of what arrives
-    arrivals_ = group_.scratch(at(size_));
     exchange(
         [&](int peer) {
           return Part{in + offset(peer), length(peer)};
@@ -152,7 +154,7 @@ class Exchange {
   const DType dtype_;
   const std::int64_t count_;
   std::size_t shard_;
-  std::byte* arrivals_ = nullptr;  // where the parts arrive that this member adds up
+  std::byte* const arrivals_;  // where the parts arrive that this member adds up
 };
 
 class Nccl : public Transport {
@@ -171,6 +173,12 @@ class Nccl : public Transport {
         issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
       });
     });
+  }
+  std::size_t scratch_bytes(const Fingerprint& fingerprint, int size) const override {
+    const auto kind = static_cast<Operation>(fingerprint.kind);
+    if (!traits().between_devices || (kind != Operation::all_reduce && kind != Operation::reduce_scatter)) return 0;
+    const std::int64_t part = kind == Operation::all_reduce ? part_of(fingerprint.count, size) : fingerprint.count;
+    return bounded_bytes(bounded_product(part, size), size_of(static_cast<DType>(fingerprint.dtype)));
   }
   // A failure at one stream also ends the communicators of those before it: the group is poisoned.
   void prepare(IssuedCollective& issued) const override {

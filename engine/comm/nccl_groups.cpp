@@ -46,7 +46,6 @@ NcclGroup::NcclGroup() : nccl_(*nccl::calls()), cuda_(device::cuda::calls()) {}
 NcclGroup::~NcclGroup() {
   if (handle_ != nullptr) nccl_.destroy(handle_);
   if (event_ != nullptr) cuda_.destroy_event(event_);
-  if (scratch_ != nullptr) cuda_.release(scratch_);
 }
 
 void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
@@ -85,16 +84,6 @@ void NcclGroup::wait_for_stream(IssuedCollective& issued) {
     nccl_.poll(handle_);
     return cuda_.event_done(event_);
   });
-}
-
-std::byte* NcclGroup::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    if (scratch_ != nullptr) cuda_.release(scratch_);  // the stream has run all that used it
-    scratch_ = nullptr;
-    scratch_ = static_cast<std::byte*>(cuda_.allocate(bytes));
-    scratch_bytes_ = bytes;
-  }
-  return scratch_;
 }
 
 void NcclGroup::abort() noexcept {

@@ -39,7 +39,6 @@ class NcclGroup {
   void send(const std::byte* from, std::size_t bytes, int peer);
   void receive(std::byte* to, std::size_t bytes, int peer);
   void wait_for_stream(IssuedCollective& issued);  // what has been enqueued so far has run
-  std::byte* scratch(std::size_t bytes);           // memory of the device, valid until the next call
   void abort() noexcept;
 
  private:
@@ -50,8 +49,6 @@ class NcclGroup {
   nccl::Handle handle_ = nullptr;
   nccl::StreamHandle stream_ = nullptr;
   device::cuda::EventHandle event_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
 };
 
 class NcclGroups {

@@ -209,11 +209,27 @@ TEST(Nccl, CreatesNothingInASteadyStep) {
     for (int i = 0; i < 2; ++i) sum_once(1);
     exchange(world_group(), "", "all have begun");
     const std::vector<int> before = made();
+    const std::int64_t misses = device::memory_stats().num_pool_misses;
     exchange(world_group(), "", "all have counted");
     for (int i = 0; i < 10; ++i) sum_once(2);
     exchange(world_group(), "", "all have ended");
-    require(before[1] > 0, "no memory was allocated");
+    require(before[1] == 2, "a rank allocates more than its pools");
     require(made() == before, "a later step creates something");
+    require(device::memory_stats().num_pool_misses == misses, "a pool grows");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// The statistics and limits of a rank are those of every transport.
+TEST(Nccl, DoesNotCountTheMemoryOfItsSums) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const device::MemoryStats before = device::memory_stats();
+    for (int i = 0; i < 3; ++i) all_reduce(world_group(), x, ReduceOp::sum);
+    const device::MemoryStats after = device::memory_stats();
+    require(after.peak_total == before.peak_total && after.num_allocations == before.num_allocations, "it counts");
+    require(after.num_pool_misses == before.num_pool_misses + 1, "the sums share no memory");
+    for (const float each : values_of<float>(x)) require(each == 8, "a wrong sum");
   });
   EXPECT_THAT(failures, Each(""));
 }

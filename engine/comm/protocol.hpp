@@ -82,6 +82,7 @@ struct IssuedCollective {
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
+  std::byte* scratch = nullptr;  // of the device (scratch_bytes_of); its bytes serve the later launches of the stream, too
   device::Execution execution;  // of its stream
   std::vector<device::Execution> prepared;  // of a preparation: the streams that it opens
   std::uint64_t record_number = 0;

@@ -44,6 +44,8 @@ class Transport {
   // Opens what later collectives of the group need on the streams `issued.prepared` (comm::prepare()), which stay as
   // they are. All members take part. The waits are those of move().
   virtual void prepare(IssuedCollective& /*issued*/) const {}
+  // Bytes of device memory that it needs at `issued.scratch` for such a collective of so many members.
+  virtual std::size_t scratch_bytes(const Fingerprint& /*fingerprint*/, int /*size*/) const { return 0; }
 };
 
 // Throws UnsupportedError when there is none.
@@ -64,6 +66,8 @@ void meet_members(IssuedCollective& issued, std::int64_t number);
 bool run_if_small(Slot& slot, int size);
 // Maps the peers' buffers that this process will access, where they are used repeatedly (peer_mappings.hpp).
 void map_peer_buffers(const IssuedCollective& issued);
+// Bytes of device memory that a collective of the group may need besides its buffers.
+std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& group, const Fingerprint& fingerprint);
 // Peers cannot access a buffer of this member.
 bool has_unreachable_buffer(const IssuedCollective& issued);
 
