@@ -23,9 +23,9 @@ namespace lockstep::comm {
 // collectives and rounds this rank has issued there. All process groups of one member list share it.
 struct Endpoint {
   GroupControl* control = nullptr;
-  std::uint64_t sequence = 0;                        // of the next collective
-  std::uint64_t rounds = 0;                          // ended
-  unsigned used_roles = 0;  // bit i: a collective or a preparation on the accelerator's stream of Role i
+  std::uint64_t sequence = 0;  // of the next collective
+  std::uint64_t rounds = 0;    // ended
+  unsigned used_roles = 0;     // bit i: a collective or a preparation on the accelerator's stream of Role i
   std::map<std::pair<int, int>, Endpoint> channels;  // point-to-point, by (sender, receiver) within the group
 };
 
@@ -51,6 +51,7 @@ class Communicator {
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
+  SumOrder sum_order = SumOrder::fixed;
   AttributionPtr attribution;  // null: the default one
   std::string call_site_name;
   std::vector<LogEntry> log;

@@ -168,6 +168,7 @@ struct Terms {
   std::int8_t dim;      // the dim along which shards are concatenated or split
   std::uint8_t device;  // a device::Kind
   CallSiteMatch site_match;
+  std::uint8_t sum_order;        // of a reduction: a SumOrder
   std::int64_t sizes[max_dims];  // the first `num_dims` hold the shape as the caller wrote it
   char call_site[96];            // "file:line", or the shared name; unused when site_match is none or phase
 };

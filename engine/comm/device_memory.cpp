@@ -50,7 +50,9 @@ bool share_a_device(const WorldControl& world, const std::int32_t* ranks, int co
   const DeviceArenaControl& first = world.rank(ranks[0]).device_arena;
   for (int i = 0; i < count; ++i) {
     const DeviceArenaControl& each = world.rank(ranks[i]).device_arena;
-    if (each.bytes.load(std::memory_order_acquire) == 0 || std::string_view(each.device_id) != std::string_view(first.device_id)) return false;
+    if (each.bytes.load(std::memory_order_acquire) == 0 ||
+        std::string_view(each.device_id) != std::string_view(first.device_id))
+      return false;
   }
   return true;
 }

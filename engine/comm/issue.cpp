@@ -157,6 +157,7 @@ std::shared_ptr<IssuedCollective> record_complete_call(const CollectiveRequest& 
   issued->sequence = request.endpoint->sequence++;
   if (call.in_round) issued->round = request.endpoint->rounds + 1;
   issued->fingerprint = fingerprint_of(request, kind);
+  issued->sum_order = communicator.sum_order;
   issued->content_text = call.content_text;
   issued->counted = call.family != Family::uncounted;
   issued->rank->note_begin();
@@ -240,8 +241,8 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   device::MemoryPtr scratch;
   int scratch_access = -1;
   const auto kind = static_cast<std::uint8_t>(request.operation);
-  if (const std::size_t bytes =
-          scratch_bytes_of(communicator.world(), *request.endpoint->control, fingerprint_of(request, kind));
+  if (const std::size_t bytes = scratch_bytes_of(communicator.world(), *request.endpoint->control,
+                                                 fingerprint_of(request, kind), communicator.sum_order);
       bytes > 0) {
     scratch = device::allocate_scratch(stream, bytes);
     scratch_access = static_cast<int>(num_accesses);

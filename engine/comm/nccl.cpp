@@ -1,5 +1,6 @@
 // The transport of ranks with a GPU each: NCCL carries the bytes, and our kernel adds them. NCCL's own sums have an
-// order that depends on the machine; these have that of reduce.hpp, so the bits are those of ranks on the host.
+// order that depends on the machine; these have that of reduce.hpp, so the bits are those of ranks on the host. With
+// SumOrder::library NCCL adds.
 #include <algorithm>
 #include <vector>
 
@@ -13,6 +14,17 @@
 namespace lockstep::comm {
 
 namespace {
+
+nccl::Sum sum_of(const Fingerprint& fingerprint) {
+  return {static_cast<DType>(fingerprint.dtype), static_cast<ReduceOp>(fingerprint.op)};
+}
+
+// NCCL adds, instead of the kernel.
+bool is_by_library(const Fingerprint& fingerprint, SumOrder order) {
+  const auto kind = static_cast<Operation>(fingerprint.kind);
+  return order == SumOrder::library && (kind == Operation::all_reduce || kind == Operation::reduce_scatter) &&
+         nccl::has(sum_of(fingerprint));
+}
 
 // Elements of the part of an all_reduce that a member adds up. The last parts may be shorter or empty.
 std::int64_t part_of(std::int64_t count, int size) { return (count + size - 1) / size; }
@@ -34,6 +46,7 @@ class Exchange {
 
   // Returns the bytes of the larger one of this member's buffers.
   std::size_t run() {
+    if (is_by_library(issued_.fingerprint, issued_.sum_order)) return add_by_library();
     if (kind_ == Operation::all_reduce) {
       all_reduce();
       return shard_;
@@ -95,6 +108,19 @@ class Exchange {
       default:
         return peer == root_ ? out : nullptr;
     }
+  }
+
+  std::size_t add_by_library() {
+    const nccl::Sum sum = sum_of(issued_.fingerprint);
+    const bool to_all = kind_ == Operation::all_reduce;
+    group_.step(issued_, [&] {
+      if (to_all) {
+        group_.all_reduce(issued_.input, issued_.output, count_, sum);
+      } else {
+        group_.reduce_scatter(issued_.input, issued_.output, count_, sum);
+      }
+    });
+    return to_all ? shard_ : at(size_);
   }
 
   template <class PartFor, class PlaceOf>
@@ -161,7 +187,7 @@ class Nccl : public Transport {
  public:
   TransportTraits traits() const override {
     const bool is_there = nccl::calls() != nullptr;
-    return {.device_memory = is_there, .between_devices = is_there};
+    return {.device_memory = is_there, .between_devices = is_there, .library_sums = is_there};
   }
   // The worker of the stream waits for the end: only then it is known that no peer has failed meanwhile.
   void move(IssuedCollective& issued) const override {
@@ -174,9 +200,10 @@ class Nccl : public Transport {
       });
     });
   }
-  std::size_t scratch_bytes(const Fingerprint& fingerprint, int size) const override {
+  std::size_t scratch_bytes(const Fingerprint& fingerprint, SumOrder order, int size) const override {
     const auto kind = static_cast<Operation>(fingerprint.kind);
-    if (!traits().between_devices || (kind != Operation::all_reduce && kind != Operation::reduce_scatter)) return 0;
+    if (!traits().between_devices || is_by_library(fingerprint, order)) return 0;
+    if (kind != Operation::all_reduce && kind != Operation::reduce_scatter) return 0;
     const std::int64_t part = kind == Operation::all_reduce ? part_of(fingerprint.count, size) : fingerprint.count;
     return bounded_bytes(bounded_product(part, size), size_of(static_cast<DType>(fingerprint.dtype)));
   }

@@ -22,6 +22,10 @@ std::optional<Calls*>& in_place() {
 }  // namespace
 
 Calls* calls() { return in_place().value_or(library_calls()); }
+bool has(const Sum& sum) {
+  const bool adds = sum.op == ReduceOp::sum || sum.op == ReduceOp::mean || sum.op == ReduceOp::product;
+  return adds && sum.dtype != DType::boolean;
+}
 void replace_calls(Calls* stand_in) { in_place() = stand_in; }
 void restore_calls() { in_place().reset(); }
 
@@ -72,6 +76,13 @@ void NcclGroup::send(const std::byte* from, std::size_t bytes, int peer) {
 }
 void NcclGroup::receive(std::byte* to, std::size_t bytes, int peer) {
   if (bytes > 0) nccl_.receive(to, bytes, peer, handle_, stream_);
+}
+
+void NcclGroup::all_reduce(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
+  nccl_.all_reduce(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
+}
+void NcclGroup::reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
+  nccl_.reduce_scatter(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
 }
 
 void NcclGroup::wait_for_calls(IssuedCollective& issued) {

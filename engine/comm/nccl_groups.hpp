@@ -38,6 +38,8 @@ class NcclGroup {
   }
   void send(const std::byte* from, std::size_t bytes, int peer);
   void receive(std::byte* to, std::size_t bytes, int peer);
+  void all_reduce(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum);
+  void reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum);
   void wait_for_stream(IssuedCollective& issued);  // what has been enqueued so far has run
   void abort() noexcept;
 

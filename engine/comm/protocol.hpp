@@ -82,11 +82,13 @@ struct IssuedCollective {
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::byte* scratch = nullptr;  // of the device (scratch_bytes_of); its bytes serve the later launches of the stream, too
-  device::Execution execution;  // of its stream
+  std::byte* scratch =
+      nullptr;  // of the device (scratch_bytes_of); its bytes serve the later launches of the stream, too
+  device::Execution execution;              // of its stream
   std::vector<device::Execution> prepared;  // of a preparation: the streams that it opens
   std::uint64_t record_number = 0;
   bool counted = true;  // its bytes belong to transport_bytes()
+  SumOrder sum_order = SumOrder::fixed;
   std::function<std::string()> content_text;
   std::vector<std::string>* exchange_output = nullptr;  // exchange only: the strings of all members
   const std::string* exchange_input = nullptr;

@@ -13,8 +13,8 @@ namespace lockstep::device {
 
 class Stream;
 
-// From the stream's pool. The statistics of the rank and its limit do not count it: both hold on every transport. Throws
-// Error if the device is out of memory.
+// From the stream's pool. The statistics of the rank and its limit do not count it: both hold on every transport.
+// Throws Error if the device is out of memory.
 MemoryPtr allocate_scratch(Stream& stream, std::size_t bytes);
 
 }  // namespace lockstep::device

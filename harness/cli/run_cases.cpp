@@ -46,6 +46,7 @@ verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOpt
   row.world_size = test_case.world_size;
   row.launch = std::string(scenario::name_of(test_case.launch));
   row.device = test_case.device;
+  if (test_case.sum_order != scenario::SumOrder::fixed) row.sum_order = name_of(test_case.sum_order);
   row.repro = environment_of(test_case) + test_case.repro() + options.repro_suffix;
   return row;
 }
