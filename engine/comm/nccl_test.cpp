@@ -121,7 +121,8 @@ TEST(Nccl, APreparationDoesNotMatchACollective) {
     sum_once(1);
     device::current_stream(gpu).synchronize();
   });
-  EXPECT_THAT(failures, Each(AllOf(HasSubstr("rank 0: preparation of collectives"), HasSubstr("all_reduce(sum)"))));
+  EXPECT_THAT(failures,
+              Each(AllOf(HasSubstr("rank 0 calls preparation of collectives"), HasSubstr("all_reduce(sum)"))));
 }
 
 // The first collectives of two streams open their communicators at the same time.
