@@ -241,8 +241,9 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   device::MemoryPtr scratch;
   int scratch_access = -1;
   const auto kind = static_cast<std::uint8_t>(request.operation);
-  if (const std::size_t bytes = scratch_bytes_of(communicator.world(), *request.endpoint->control,
-                                                 fingerprint_of(request, kind), communicator.sum_order);
+  if (const std::size_t bytes = is_apart ? scratch_bytes_of(communicator.world(), *request.endpoint->control,
+                                                            fingerprint_of(request, kind), communicator.sum_order)
+                                         : 0;
       bytes > 0) {
     scratch = device::allocate_scratch(stream, bytes);
     scratch_access = static_cast<int>(num_accesses);

@@ -82,8 +82,8 @@ struct IssuedCollective {
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::byte* scratch =
-      nullptr;  // of the device (scratch_bytes_of); its bytes serve the later launches of the stream, too
+  // Of the device (scratch_bytes_of). Its bytes serve the later launches of the stream, too.
+  std::byte* scratch = nullptr;
   device::Execution execution;              // of its stream
   std::vector<device::Execution> prepared;  // of a preparation: the streams that it opens
   std::uint64_t record_number = 0;
