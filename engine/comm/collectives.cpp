@@ -187,6 +187,10 @@ void barrier(ProcessGroup& group, const Call& call) {
   CollectiveIssuer::issue_on_host(make_request(Operation::barrier, group), call);
 }
 
+void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles) {
+  CollectiveIssuer::prepare(group, device, roles);
+}
+
 std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose) {
   return CollectiveIssuer::exchange(group, mine, purpose);
 }

@@ -132,6 +132,8 @@ Phase current_phase() { return Communicator::current().phase; }
 PhaseScope::PhaseScope(Phase phase) : previous_(std::exchange(Communicator::current().phase, phase)) {}
 PhaseScope::~PhaseScope() { Communicator::current().phase = previous_; }
 
+SumOrder sum_order() { return Communicator::current().sum_order; }
+
 const std::string& call_site_name() { return Communicator::current().call_site_name; }
 void set_call_site_name(const std::string& name) { Communicator::current().call_site_name = name; }
 

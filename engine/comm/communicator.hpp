@@ -23,8 +23,9 @@ namespace lockstep::comm {
 // collectives and rounds this rank has issued there. All process groups of one member list share it.
 struct Endpoint {
   GroupControl* control = nullptr;
-  std::uint64_t sequence = 0;                        // of the next collective
-  std::uint64_t rounds = 0;                          // ended
+  std::uint64_t sequence = 0;  // of the next collective
+  std::uint64_t rounds = 0;    // ended
+  unsigned used_roles = 0;     // bit i: a collective or a preparation on the accelerator's stream of Role i
   std::map<std::pair<int, int>, Endpoint> channels;  // point-to-point, by (sender, receiver) within the group
 };
 
@@ -50,6 +51,7 @@ class Communicator {
   void count_waiter(const device::Stream& stream);
 
   Phase phase = Phase::other;
+  SumOrder sum_order = SumOrder::fixed;
   AttributionPtr attribution;  // null: the default one
   std::string call_site_name;
   std::vector<LogEntry> log;
@@ -93,6 +95,7 @@ struct CollectiveIssuer {
   // On the host, without tensors; blocks.
   static void issue_on_host(const CollectiveRequest& request, const Call& call);
   static std::vector<std::string> exchange(ProcessGroup& group, const std::string& mine, const std::string& purpose);
+  static void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles);
   static Endpoint& endpoint_of(ProcessGroup& group) { return *group.state_->endpoint; }
 };
 

@@ -40,7 +40,7 @@ struct EventCount {
 
 // The fields on which all members must agree. Only in an exchange may `count` differ.
 struct Fingerprint {
-  std::uint8_t kind = 0;  // an Operation (receive is stored as send), or `exchange_kind`
+  std::uint8_t kind = 0;  // an Operation (receive is stored as send), `exchange_kind` or `preparation_kind`
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t device = 0;  // a device::Kind; the digest compares it
@@ -49,6 +49,9 @@ struct Fingerprint {
   std::uint64_t digest = 0;  // of Record::terms_digest and Record::content_digest
 };
 inline constexpr std::uint8_t exchange_kind = num_operations;
+inline constexpr std::uint8_t preparation_kind = num_operations + 1;
+// "all_reduce", "exchange", "preparation".
+std::string_view name_of_kind(std::uint8_t kind);
 
 struct alignas(64) MemberEntry {
   Fingerprint fingerprint;
@@ -78,6 +81,7 @@ struct alignas(64) Slot {
   alignas(64) std::atomic<std::uint32_t> done_chunks;
   std::atomic<std::uint32_t> left;
   std::atomic<std::uint64_t> barrier_arrivals;  // of the barriers between the pieces of a staged collective
+  char nccl_id[128];                            // of the communicator that the members are about to open
   MemberEntry* entries() { return reinterpret_cast<MemberEntry*>(this + 1); }
 };
 
@@ -133,7 +137,6 @@ struct GroupControl {
   std::uint32_t spans_hosts;  // 1: some members live on another host than others
   std::uint64_t rounds;       // offset of the MemberRounds from this structure, one per member
   std::uint64_t slots;        // offset of the slots from this structure
-  char nccl_id[128];          // of the communicator that the members are about to open
   // The poison reports the end of a member, not a mismatch or a deadline. Set before `poison` is published.
   std::atomic<std::uint32_t> poisoned_by_end;
   WriteOnceText<16384> poison;
@@ -165,6 +168,7 @@ struct Terms {
   std::int8_t dim;      // the dim along which shards are concatenated or split
   std::uint8_t device;  // a device::Kind
   CallSiteMatch site_match;
+  std::uint8_t sum_order;        // of a reduction: a SumOrder
   std::int64_t sizes[max_dims];  // the first `num_dims` hold the shape as the caller wrote it
   char call_site[96];            // "file:line", or the shared name; unused when site_match is none or phase
 };
@@ -225,10 +229,11 @@ struct Outbox {
 
 // The memory of a rank on its accelerator, which the rank writes before it arrives at its first collective there.
 struct DeviceArenaControl {
-  std::uint64_t base, bytes;  // addresses in the rank's own process; 0 bytes: not written
+  std::uint64_t base;  // addresses in the rank's own process
   std::int64_t process;
   unsigned char handle[64];  // by which other processes map it
   char device_id[64];
+  std::atomic<std::uint64_t> bytes;  // written last; 0: not yet
 };
 
 struct alignas(64) RankControl {

@@ -23,7 +23,7 @@ DeviceMemory::DeviceMemory(WorldControl& world, int rank, device::Kind kind) : w
   arena.device_id.copy(own.device_id, sizeof own.device_id - 1);
   own.process = ::getpid();
   own.base = reinterpret_cast<std::uintptr_t>(arena.area.base);
-  own.bytes = arena.area.bytes;
+  own.bytes.store(arena.area.bytes, std::memory_order_release);
 }
 
 DeviceMemory::~DeviceMemory() {
@@ -50,7 +50,9 @@ bool share_a_device(const WorldControl& world, const std::int32_t* ranks, int co
   const DeviceArenaControl& first = world.rank(ranks[0]).device_arena;
   for (int i = 0; i < count; ++i) {
     const DeviceArenaControl& each = world.rank(ranks[i]).device_arena;
-    if (each.bytes == 0 || std::string_view(each.device_id) != std::string_view(first.device_id)) return false;
+    if (each.bytes.load(std::memory_order_acquire) == 0 ||
+        std::string_view(each.device_id) != std::string_view(first.device_id))
+      return false;
   }
   return true;
 }

@@ -16,6 +16,11 @@ bool is_transfer(const Record& record) {
          record.kind == static_cast<std::uint8_t>(Operation::receive);
 }
 
+bool reduces(const Record& record) {
+  return record.kind == static_cast<std::uint8_t>(Operation::all_reduce) ||
+         record.kind == static_cast<std::uint8_t>(Operation::reduce_scatter);
+}
+
 // Ranks issue the collectives of a program at one line, or at lines that share a name. Collectives that the engine
 // issues for a module may start at different lines (a prefetch on one rank, an explicit unshard on another), so only
 // their phase is compared. A send and its receive are always at different lines.
@@ -70,6 +75,7 @@ void record_terms(Record& record, const CollectiveRequest& request, const Call& 
   terms.num_dims = 0;
   terms.dim = static_cast<std::int8_t>(call.dim);
   terms.device = 0;
+  terms.sum_order = static_cast<std::uint8_t>(reduces(record) ? communicator.sum_order : SumOrder::fixed);
   if (const Tensor* subject = subject_of(request); subject != nullptr) {
     const Dims& sizes = subject->sizes();
     terms.num_dims = static_cast<std::uint8_t>(sizes.size());
@@ -85,7 +91,8 @@ void record_terms(Record& record, const CollectiveRequest& request, const Call& 
   Digest digest;
   digest.add(static_cast<std::uint64_t>(record.family) | static_cast<std::uint64_t>(terms.device) << 8 |
              static_cast<std::uint64_t>(terms.num_dims) << 16 | static_cast<std::uint64_t>(terms.site_match) << 24 |
-             static_cast<std::uint64_t>(static_cast<std::uint8_t>(terms.dim)) << 32);
+             static_cast<std::uint64_t>(static_cast<std::uint8_t>(terms.dim)) << 32 |
+             static_cast<std::uint64_t>(terms.sum_order) << 40);
   for (int dim = 0; dim < terms.num_dims; ++dim) digest.add(static_cast<std::uint64_t>(terms.sizes[dim]));
   digest.add(request.group->axis());
   if (record.kind == exchange_kind) digest.add(call.owner);
@@ -108,6 +115,8 @@ std::string_view name_of(Term term) {
       return "the mesh axis";
     case Term::phase:
       return "the phase";
+    case Term::sum_order:
+      return "the order of sums";
     case Term::place:
       return "the place in the program";
     case Term::purpose:
@@ -129,7 +138,7 @@ bool has_dim(const Record& record) {
 
 std::string value_of(Term term, const Record& record) {
   const Terms& terms = record.terms;
-  const bool holds_data = record.kind != exchange_kind && record.kind != static_cast<std::uint8_t>(Operation::barrier);
+  const bool holds_data = record.kind < num_operations && record.kind != static_cast<std::uint8_t>(Operation::barrier);
   switch (term) {
     case Term::family:
       return std::string(name_of(static_cast<Family>(record.family)));
@@ -145,6 +154,8 @@ std::string value_of(Term term, const Record& record) {
       return terms.site_match == CallSiteMatch::phase || terms.site_match == CallSiteMatch::line
                  ? std::string(name_of(static_cast<Phase>(record.phase)))
                  : "";
+    case Term::sum_order:
+      return reduces(record) ? std::string(name_of(static_cast<SumOrder>(terms.sum_order))) : "";
     case Term::place:
       if (terms.site_match == CallSiteMatch::name) return str("`", static_cast<const char*>(terms.call_site), "`");
       return terms.site_match == CallSiteMatch::line ? terms.call_site : "";

@@ -30,9 +30,9 @@ class Digest {
 void record_terms(Record& record, const CollectiveRequest& request, const Call& call, const Communicator& communicator);
 
 // The properties that a message can name.
-enum class Term : std::uint8_t { family, shape, dim, device, axis, phase, place, purpose };
-inline constexpr std::array all_terms = {Term::family, Term::shape, Term::dim,   Term::device,
-                                         Term::axis,   Term::phase, Term::place, Term::purpose};
+enum class Term : std::uint8_t { family, shape, dim, device, axis, phase, sum_order, place, purpose };
+inline constexpr std::array all_terms = {Term::family, Term::shape,     Term::dim,   Term::device, Term::axis,
+                                         Term::phase,  Term::sum_order, Term::place, Term::purpose};
 // "the shape", "the mesh axis".
 std::string_view name_of(Term term);
 // The value of a property; "" if the call has none: "(2, 4)", "sim", "mismatch.yaml:12".

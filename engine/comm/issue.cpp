@@ -7,10 +7,12 @@
 #include "engine/comm/communicator.hpp"
 #include "engine/comm/fingerprint.hpp"
 #include "engine/comm/messages.hpp"
+#include "engine/comm/transport.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/fnv.hpp"
+#include "engine/device/scratch.hpp"
 
 namespace lockstep::comm {
 
@@ -58,6 +60,8 @@ device::Access access_of(const Tensor& tensor, device::Mode mode) {
   access.mode = mode;
   return access;
 }
+
+unsigned bit_of(device::Role role) { return 1u << static_cast<unsigned>(role); }
 
 std::int64_t elements_of(const Tensor* tensor) { return tensor == nullptr ? 0 : tensor->num_elements(); }
 
@@ -153,6 +157,7 @@ std::shared_ptr<IssuedCollective> record_complete_call(const CollectiveRequest& 
   issued->sequence = request.endpoint->sequence++;
   if (call.in_round) issued->round = request.endpoint->rounds + 1;
   issued->fingerprint = fingerprint_of(request, kind);
+  issued->sum_order = communicator.sum_order;
   issued->content_text = call.content_text;
   issued->counted = call.family != Family::uncounted;
   issued->rank->note_begin();
@@ -203,12 +208,12 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
   communicator.count_waiter(stream);
   RankState& own = *communicator.state();
   const bool is_apart = !device::capabilities_of(device).runs_on_host;
-  if (is_apart && own.device_memory == nullptr) {
-    own.device_memory = std::make_unique<DeviceMemory>(*own.world, own.rank, device.kind);
-    own.nccl_groups = std::make_unique<NcclGroups>();
+  if (is_apart) {
+    own.open_accelerator(device.kind);
+    request.endpoint->used_roles |= bit_of(stream.role());
   }
 
-  std::array<device::Access, 2> accesses;
+  std::array<device::Access, 3> accesses;
   std::size_t num_accesses = 0;
   auto state = std::make_shared<Work::State>();
   int input = -1, output = -1;
@@ -232,17 +237,30 @@ Work CollectiveIssuer::issue(const CollectiveRequest& request, const Call& call)
     copies = std::make_shared<HostCopies>(own.pinned_memory.take(device, sizes.total()), sizes);
   }
 
+  // Freed in stream order when this function returns.
+  device::MemoryPtr scratch;
+  int scratch_access = -1;
+  const auto kind = static_cast<std::uint8_t>(request.operation);
+  if (const std::size_t bytes = is_apart ? scratch_bytes_of(communicator.world(), *request.endpoint->control,
+                                                            fingerprint_of(request, kind), communicator.sum_order)
+                                         : 0;
+      bytes > 0) {
+    scratch = device::allocate_scratch(stream, bytes);
+    scratch_access = static_cast<int>(num_accesses);
+    accesses[num_accesses++] = {scratch.get(), 0, bytes, device::Mode::write};
+  }
+
   const std::int64_t elements = std::max(elements_of(request.input), elements_of(request.output));
-  std::shared_ptr<IssuedCollective> issued =
-      record_call(request, call, static_cast<std::uint8_t>(request.operation),
-                  {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
+  std::shared_ptr<IssuedCollective> issued = record_call(
+      request, call, kind, {elements, bounded_product(elements, static_cast<std::int64_t>(size_of(request.dtype)))});
   issued->on_rank_thread = stream.runs_inline();
   if (call.async && stream.runs_inline()) add_deferred(issued);
   device::launch_deferred(
       stream, launch_name(request.operation), std::span<const device::Access>(accesses.data(), num_accesses),
-      [issued, input, output, copies](const device::Pointers& pointers) {
+      [issued, input, output, scratch_access, copies](const device::Pointers& pointers) {
         if (input >= 0) issued->input = pointers.at(static_cast<std::size_t>(input));
         if (output >= 0) issued->output = pointers.at(static_cast<std::size_t>(output));
+        if (scratch_access >= 0) issued->scratch = pointers.at(static_cast<std::size_t>(scratch_access));
         issued->execution = pointers.execution();
         if (copies) copies->copy_in(*issued);
         if (try_arrive(*issued) || !issued->on_rank_thread) return;
@@ -288,6 +306,42 @@ std::vector<std::string> CollectiveIssuer::exchange(ProcessGroup& group, const s
   issued->exchange_output = &all;
   run(*issued);
   return all;
+}
+
+// Runs on the host and on no stream, so that it orders nothing: the order check sees as much as without it.
+void CollectiveIssuer::prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles) {
+  Endpoint& endpoint = endpoint_of(group);
+  const bool is_on_accelerator = device::is_accelerator(device) && !device::capabilities_of(device).runs_on_host;
+  if (!is_on_accelerator || !nccl_transport().traits().can({.device_memory = true, .between_devices = true}) ||
+      group.size() == 1 || endpoint.control->spans_hosts != 0)
+    return;
+  // The members have issued the same collectives of the group, so they leave out the same streams.
+  std::string names;
+  unsigned opened = 0;
+  std::vector<device::Execution> streams;
+  for (const device::Role role : roles) {
+    if (((endpoint.used_roles | opened) & bit_of(role)) != 0) continue;
+    opened |= bit_of(role);
+    streams.push_back(device::stream(device, role).execution());
+    names += str(names.empty() ? "" : ", ", device::name_of(role));
+  }
+  if (streams.empty()) return;
+  Communicator& communicator = Communicator::current();
+  check_usable(*communicator.state(), *endpoint.control, "preparation");
+  communicator.state()->open_accelerator(device.kind);
+  CollectiveRequest request;
+  request.group = &group;
+  request.endpoint = &endpoint;
+  request.me = group.rank();
+  Call call;
+  call.family = Family::uncounted;
+  call.content_digest = fnv1a(names);
+  call.content_text = [names] { return "of the streams " + names; };
+  const std::shared_ptr<IssuedCollective> issued = record_call(request, call, preparation_kind, {0, 0});
+  issued->fingerprint.device = static_cast<std::uint8_t>(device.kind);
+  issued->prepared = std::move(streams);
+  endpoint.used_roles |= opened;
+  run(*issued);
 }
 
 void Work::wait() const {

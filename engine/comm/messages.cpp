@@ -50,9 +50,7 @@ class RanksByText {
 std::string head(const IssuedCollective& issued) {
   const Record& record = issued.record();
   const char* axis = record.axis;
-  return str(issued.fingerprint.kind == exchange_kind ? std::string_view("exchange")
-                                                      : name_of(static_cast<Operation>(record.kind)),
-             " #", issued.sequence, " of group ", group_text(*issued.group),
+  return str(name_of_kind(record.kind), " #", issued.sequence, " of group ", group_text(*issued.group),
              axis[0] == '\0' ? "" : str(" (axis ", axis, ")"));
 }
 
@@ -119,6 +117,8 @@ std::string call_text(const WorldControl& world, const Record& record) {
   std::string out;
   if (record.kind == exchange_kind) {
     out = str("exchange of ", record.bytes, " bytes");
+  } else if (record.kind == preparation_kind) {
+    out = "preparation of collectives";
   } else {
     const auto kind = static_cast<Operation>(record.kind);
     out = name_of(kind);

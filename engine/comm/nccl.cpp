@@ -1,5 +1,6 @@
 // The transport of ranks with a GPU each: NCCL carries the bytes, and our kernel adds them. NCCL's own sums have an
-// order that depends on the machine; these have that of reduce.hpp, so the bits are those of ranks on the host.
+// order that depends on the machine; these have that of reduce.hpp, so the bits are those of ranks on the host. With
+// SumOrder::library NCCL adds.
 #include <algorithm>
 #include <vector>
 
@@ -8,10 +9,25 @@
 #include "engine/comm/transport.hpp"
 #include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
 namespace {
+
+nccl::Sum sum_of(const Fingerprint& fingerprint) {
+  return {static_cast<DType>(fingerprint.dtype), static_cast<ReduceOp>(fingerprint.op)};
+}
+
+// NCCL adds, instead of the kernel.
+bool is_by_library(const Fingerprint& fingerprint, SumOrder order) {
+  const auto kind = static_cast<Operation>(fingerprint.kind);
+  return order == SumOrder::library && (kind == Operation::all_reduce || kind == Operation::reduce_scatter) &&
+         nccl::has(sum_of(fingerprint));
+}
+
+// Elements of the part of an all_reduce that a member adds up. The last parts may be shorter or empty.
+std::int64_t part_of(std::int64_t count, int size) { return (count + size - 1) / size; }
 
 // One member's side of a collective: every member sends a part to each peer that gets one, itself included.
 class Exchange {
@@ -25,16 +41,17 @@ class Exchange {
         root_(issued.fingerprint.root),
         dtype_(static_cast<DType>(issued.fingerprint.dtype)),
         count_(issued.fingerprint.count),
-        shard_(bytes(count_)) {}
+        shard_(bytes(count_)),
+        arrivals_(issued.scratch) {}
 
   // Returns the bytes of the larger one of this member's buffers.
   std::size_t run() {
+    if (is_by_library(issued_.fingerprint, issued_.sum_order)) return add_by_library();
     if (kind_ == Operation::all_reduce) {
       all_reduce();
       return shard_;
     }
     const bool adds = kind_ == Operation::reduce_scatter;
-    if (adds) arrivals_ = group_.scratch(at(size_));
     exchange(
         [&](int peer) {
           return Part{part_for(peer), shard_};
@@ -93,6 +110,19 @@ class Exchange {
     }
   }
 
+  std::size_t add_by_library() {
+    const nccl::Sum sum = sum_of(issued_.fingerprint);
+    const bool to_all = kind_ == Operation::all_reduce;
+    group_.step(issued_, [&] {
+      if (to_all) {
+        group_.all_reduce(issued_.input, issued_.output, count_, sum);
+      } else {
+        group_.reduce_scatter(issued_.input, issued_.output, count_, sum);
+      }
+    });
+    return to_all ? shard_ : at(size_);
+  }
+
   template <class PartFor, class PlaceOf>
   void exchange(const PartFor& part_for, const PlaceOf& place_of) {
     group_.step(issued_, [&] {
@@ -116,16 +146,15 @@ class Exchange {
     reduce_on_device(issued_.execution, {dtype_, op, parts, {&out, 1}, op == ReduceOp::mean ? size_ : 1}, 0, elements);
   }
 
-  // Each member adds up one part of the elements, and sends the result to all. The last parts may be shorter or empty.
+  // Each member adds up one part of the elements, and sends the result to all.
   void all_reduce() {
-    const std::int64_t part = (count_ + size_ - 1) / size_;
+    const std::int64_t part = part_of(count_, size_);
     const auto begin = [&](int member) { return std::min(count_, bounded_product(part, member)); };
     const auto offset = [&](int member) { return bytes(begin(member)); };
     const auto length = [&](int member) { return bytes(begin(member + 1) - begin(member)); };
     const std::byte* const in = issued_.input;
     std::byte* const out = issued_.output;
     shard_ = bytes(part);  // of what arrives
-    arrivals_ = group_.scratch(at(size_));
     exchange(
         [&](int peer) {
           return Part{in + offset(peer), length(peer)};
@@ -151,23 +180,61 @@ class Exchange {
   const DType dtype_;
   const std::int64_t count_;
   std::size_t shard_;
-  std::byte* arrivals_ = nullptr;  // where the parts arrive that this member adds up
+  std::byte* const arrivals_;  // where the parts arrive that this member adds up
 };
 
 class Nccl : public Transport {
  public:
   TransportTraits traits() const override {
     const bool is_there = nccl::calls() != nullptr;
-    return {.device_memory = is_there, .between_devices = is_there};
+    return {.device_memory = is_there, .between_devices = is_there, .library_sums = is_there};
   }
   // The worker of the stream waits for the end: only then it is known that no peer has failed meanwhile.
   void move(IssuedCollective& issued) const override {
-    NcclGroup& group = issued.rank->nccl_groups->of(issued.group, issued.execution.stream);
+    name_refusals(issued, [&] {
+      abort_at_failure(issued, issued.execution.stream, [&](NcclGroup& group) {
+        group.open(issued, issued.execution.stream, 0);
+        const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
+        group.wait_for_stream(issued);
+        issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
+      });
+    });
+  }
+  std::size_t scratch_bytes(const Fingerprint& fingerprint, SumOrder order, int size) const override {
+    const auto kind = static_cast<Operation>(fingerprint.kind);
+    if (!traits().between_devices || is_by_library(fingerprint, order)) return 0;
+    if (kind != Operation::all_reduce && kind != Operation::reduce_scatter) return 0;
+    const std::int64_t part = kind == Operation::all_reduce ? part_of(fingerprint.count, size) : fingerprint.count;
+    return bounded_bytes(bounded_product(part, size), size_of(static_cast<DType>(fingerprint.dtype)));
+  }
+  // A failure at one stream also ends the communicators of those before it: the group is poisoned.
+  void prepare(IssuedCollective& issued) const override {
+    name_refusals(issued, [&] { open_from(issued, 0); });
+  }
+
+ private:
+  static void open_from(IssuedCollective& issued, std::size_t first) {
+    if (first == issued.prepared.size()) return;
+    void* const stream = issued.prepared[first].stream;
+    abort_at_failure(issued, stream, [&](NcclGroup& group) {
+      group.open(issued, stream, 2 * static_cast<std::int64_t>(first));
+      open_from(issued, first + 1);
+    });
+  }
+  // The text of a refused call reaches all members, so it names this rank.
+  template <class F>
+  static void name_refusals(const IssuedCollective& issued, const F& body) {
     try {
-      group.open(issued);
-      const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
-      group.wait_for_stream(issued);
-      issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
+      body();
+    } catch (const ResourceError& refused) {
+      throw ResourceError(str("rank ", issued.rank->rank, ": ", refused.message()), refused.remedy());
+    }
+  }
+  template <class F>
+  static void abort_at_failure(IssuedCollective& issued, void* stream, const F& body) {
+    NcclGroup& group = issued.rank->nccl_groups->of(issued.group, stream);
+    try {
+      body(group);
     } catch (...) {
       group.abort();
       throw;

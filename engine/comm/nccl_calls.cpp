@@ -19,6 +19,42 @@ void check(const char* call, ncclResult_t result, ncclComm_t communicator) {
                       "set NCCL_DEBUG=WARN to see NCCL's own messages");
 }
 
+ncclDataType_t type_of(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return ncclFloat32;
+    case DType::float64:
+      return ncclFloat64;
+    case DType::float16:
+      return ncclFloat16;
+    case DType::bfloat16:
+      return ncclBfloat16;
+    case DType::int64:
+      return ncclInt64;
+    case DType::int32:
+      return ncclInt32;
+    case DType::boolean:
+      break;
+  }
+  return ncclUint8;
+}
+
+ncclRedOp_t op_of(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::mean:
+      return ncclAvg;
+    case ReduceOp::product:
+      return ncclProd;
+    case ReduceOp::max:
+      return ncclMax;
+    case ReduceOp::min:
+      return ncclMin;
+    case ReduceOp::sum:
+      break;
+  }
+  return ncclSum;
+}
+
 ncclComm_t of(Handle handle) { return static_cast<ncclComm_t>(handle); }
 
 class Library final : public Calls {
@@ -61,6 +97,20 @@ class Library final : public Calls {
   }
   void receive(void* to, std::size_t bytes, int peer, Handle handle, StreamHandle stream) override {
     check("ncclRecv", ncclRecv(to, bytes, ncclUint8, peer, of(handle), static_cast<cudaStream_t>(stream)), of(handle));
+  }
+  void all_reduce(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
+                  StreamHandle stream) override {
+    check("ncclAllReduce",
+          ncclAllReduce(from, to, count, type_of(sum.dtype), op_of(sum.op), of(handle),
+                        static_cast<cudaStream_t>(stream)),
+          of(handle));
+  }
+  void reduce_scatter(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
+                      StreamHandle stream) override {
+    check("ncclReduceScatter",
+          ncclReduceScatter(from, to, count, type_of(sum.dtype), op_of(sum.op), of(handle),
+                            static_cast<cudaStream_t>(stream)),
+          of(handle));
   }
 };
 

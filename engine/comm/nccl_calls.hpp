@@ -1,6 +1,8 @@
 // The calls of NCCL that its transport makes, behind one interface. A program makes them through library_calls(); tests
 // make them through a stand-in (test_nccl.hpp), on machines without a GPU.
 //
+// Sums are NCCL's own: in an order that it chooses.
+//
 // Communicators are non-blocking: a call may return before it has taken effect, and poll() says when it has. Every call
 // throws ResourceError with the call, NCCL's name of the error and its text if NCCL refuses it. No call waits for
 // peers.
@@ -8,6 +10,8 @@
 
 #include <cstddef>
 
+#include "engine/comm/process_group.hpp"
+#include "engine/core/types.hpp"
 #include "engine/device/cuda/calls.hpp"
 
 namespace lockstep::comm::nccl {
@@ -18,6 +22,13 @@ using Handle = void*;  // ncclComm_t
 struct UniqueId {
   char bytes[128];  // ncclUniqueId
 };
+
+struct Sum {
+  DType dtype = DType::float32;
+  ReduceOp op = ReduceOp::sum;
+};
+// Whether NCCL has it, and its results differ from ours in the order of additions alone.
+bool has(const Sum& sum);
 
 class Calls {
  public:
@@ -37,6 +48,11 @@ class Calls {
   virtual void group_end() = 0;
   virtual void send(const void* from, std::size_t bytes, int peer, Handle handle, StreamHandle stream) = 0;
   virtual void receive(void* to, std::size_t bytes, int peer, Handle handle, StreamHandle stream) = 0;
+  // A reduction of `count` elements, or of `count` per member, for which has() holds.
+  virtual void all_reduce(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
+                          StreamHandle stream) = 0;
+  virtual void reduce_scatter(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
+                              StreamHandle stream) = 0;
 };
 
 // NCCL's own; null in a build without it.

@@ -22,6 +22,10 @@ std::optional<Calls*>& in_place() {
 }  // namespace
 
 Calls* calls() { return in_place().value_or(library_calls()); }
+bool has(const Sum& sum) {
+  const bool adds = sum.op == ReduceOp::sum || sum.op == ReduceOp::mean || sum.op == ReduceOp::product;
+  return adds && sum.dtype != DType::boolean;
+}
 void replace_calls(Calls* stand_in) { in_place() = stand_in; }
 void restore_calls() { in_place().reset(); }
 
@@ -46,25 +50,24 @@ NcclGroup::NcclGroup() : nccl_(*nccl::calls()), cuda_(device::cuda::calls()) {}
 NcclGroup::~NcclGroup() {
   if (handle_ != nullptr) nccl_.destroy(handle_);
   if (event_ != nullptr) cuda_.destroy_event(event_);
-  if (scratch_ != nullptr) cuda_.release(scratch_);
 }
 
-void NcclGroup::open(IssuedCollective& issued) {
+void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
   if (handle_ != nullptr) return;
-  GroupControl& group = *issued.group;
-  // All members open the communicator of this stream in this collective, so the group needs one place for its id.
-  if (issued.me == 0) {
-    const nccl::UniqueId id = nccl_.unique_id();
-    static_assert(sizeof group.nccl_id == sizeof id.bytes);
-    std::memcpy(group.nccl_id, id.bytes, sizeof id.bytes);
-  }
-  meet_members(issued, 0);
+  // The id is in the slot: collectives on other streams may open the group's other communicators meanwhile.
+  Slot& slot = issued.slot();
   nccl::UniqueId id{};
-  std::memcpy(id.bytes, group.nccl_id, sizeof id.bytes);
-  meet_members(issued, 1);
-  stream_ = issued.execution.stream;
-  event_ = cuda_.create_event(false);
-  handle_ = nccl_.create(group.size, issued.me, id);
+  static_assert(sizeof slot.nccl_id == sizeof id.bytes);
+  if (issued.me == 0) {
+    id = nccl_.unique_id();
+    std::memcpy(slot.nccl_id, id.bytes, sizeof id.bytes);
+  }
+  meet_members(issued, meeting);
+  std::memcpy(id.bytes, slot.nccl_id, sizeof id.bytes);
+  meet_members(issued, meeting + 1);
+  stream_ = stream;
+  if (event_ == nullptr) event_ = cuda_.create_event(false);
+  handle_ = nccl_.create(issued.group->size, issued.me, id);
   wait_for_calls(issued);
 }
 
@@ -73,6 +76,13 @@ void NcclGroup::send(const std::byte* from, std::size_t bytes, int peer) {
 }
 void NcclGroup::receive(std::byte* to, std::size_t bytes, int peer) {
   if (bytes > 0) nccl_.receive(to, bytes, peer, handle_, stream_);
+}
+
+void NcclGroup::all_reduce(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
+  nccl_.all_reduce(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
+}
+void NcclGroup::reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
+  nccl_.reduce_scatter(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
 }
 
 void NcclGroup::wait_for_calls(IssuedCollective& issued) {
@@ -85,16 +95,6 @@ void NcclGroup::wait_for_stream(IssuedCollective& issued) {
     nccl_.poll(handle_);
     return cuda_.event_done(event_);
   });
-}
-
-std::byte* NcclGroup::scratch(std::size_t bytes) {
-  if (bytes > scratch_bytes_) {
-    if (scratch_ != nullptr) cuda_.release(scratch_);  // the stream has run all that used it
-    scratch_ = nullptr;
-    scratch_ = static_cast<std::byte*>(cuda_.allocate(bytes));
-    scratch_bytes_ = bytes;
-  }
-  return scratch_;
 }
 
 void NcclGroup::abort() noexcept {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -15,7 +16,7 @@ namespace lockstep::comm {
 struct GroupControl;
 struct IssuedCollective;
 
-// Used by the worker of one stream.
+// Used by the worker of one stream, after the rank's own thread if a preparation has opened it.
 class NcclGroup {
  public:
   NcclGroup();
@@ -23,9 +24,10 @@ class NcclGroup {
   NcclGroup(const NcclGroup&) = delete;
   NcclGroup& operator=(const NcclGroup&) = delete;
 
-  // Creates the communicator, together with all members of the collective, at the first use. Waits for the device, and
-  // for NCCL, end at a failure of the group or a deadline; the communicator is then aborted.
-  void open(IssuedCollective& issued);
+  // Creates the communicator of the stream together with all members of the collective or preparation, unless it has
+  // one. The members meet twice, at `meeting` and the next one. Waits for the device, and for NCCL, end at a failure of
+  // the group or a deadline; the caller then aborts the communicator.
+  void open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
   // Runs what the body sends and receives as one step.
   template <class F>
   void step(IssuedCollective& issued, const F& body) {
@@ -36,8 +38,9 @@ class NcclGroup {
   }
   void send(const std::byte* from, std::size_t bytes, int peer);
   void receive(std::byte* to, std::size_t bytes, int peer);
+  void all_reduce(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum);
+  void reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum);
   void wait_for_stream(IssuedCollective& issued);  // what has been enqueued so far has run
-  std::byte* scratch(std::size_t bytes);           // memory of the device, valid until the next call
   void abort() noexcept;
 
  private:
@@ -48,8 +51,6 @@ class NcclGroup {
   nccl::Handle handle_ = nullptr;
   nccl::StreamHandle stream_ = nullptr;
   device::cuda::EventHandle event_ = nullptr;
-  std::byte* scratch_ = nullptr;
-  std::size_t scratch_bytes_ = 0;
 };
 
 class NcclGroups {

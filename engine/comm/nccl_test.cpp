@@ -46,6 +46,102 @@ TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
   EXPECT_THAT(failures, Each(""));
 }
 
+// On all streams that collectives use, and no collective creates one later.
+TEST(Nccl, APreparedGroupHasItsCommunicators) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+    prepare(world_group(), gpu);
+    const std::vector<std::string> four(streams_of_collectives.size(), "create 2");
+    require(nccl.log(rank) == four, "other calls than four of create");
+    prepare(world_group(), gpu);
+    sum_once(1);
+    const Tensor all = empty({2 * count}, DType::float32, gpu);
+    const Tensor one = tensor_of(std::vector<float>(count, 3), DType::float32, gpu);
+    all_gather(world_group(), all, one);
+    reduce_scatter(world_group(), one, all, ReduceOp::sum);
+    broadcast(world_group(), one, 0);
+    for (const float each : values_of<float>(one)) require(each == 6, "a wrong sum");
+    exchange(world_group(), "", "all have ended");
+    require(nccl.count("create") == 8, "a collective creates a communicator");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Nccl, APreparationLeavesOutStreamsThatAreInUse) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+    prepare(world_group(), gpu);
+    sum.wait();
+    for (const float each : values_of<float>(x)) require(each == 2, "a wrong sum");
+    const std::vector<std::string> log = nccl.log(rank);
+    require(std::count(log.begin(), log.end(), "create 2") == 4, "a stream has two communicators");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Nccl, APreparationIsNoCollective) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+    prepare(world_group(), gpu);
+    require(log().empty() && transport_bytes() == 0, "it is counted");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// One text on all members names the rank, and all communicators are gone.
+TEST(Nccl, AFailedPreparationNamesTheRank) {
+  for (const auto& [call, nth] :
+       std::vector<std::pair<std::string, int>>{{"create", 1}, {"create", 3}, {"poll", 1}, {"poll", 4}}) {
+    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
+      if (rank == 1) nccl.fail(name, 1, n);
+      try {
+        prepare(world_group(), gpu);
+      } catch (const CollectiveError&) {
+        for (int i = 0; i < 1000 && nccl.num_open() > 0; ++i) usleep(1000);
+        require(nccl.num_open() == 0, str(nccl.num_open(), " communicators are left"));
+        throw;
+      }
+    });
+    EXPECT_THAT(failures, Each(AllOf(HasSubstr("rank 1: " + call + " of member 1: refused by the test"))))
+        << call << " " << nth;
+  }
+}
+
+TEST(Nccl, APreparationEndsWithoutALostRank) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn&) {
+    if (rank == 2) throw Error("out of ideas");
+    prepare(world_group(), gpu);
+  });
+  EXPECT_THAT(failures, ElementsAre(HasSubstr("rank 2 failed: out of ideas"), HasSubstr("rank 2 failed: out of ideas"),
+                                    "out of ideas"));
+}
+
+TEST(Nccl, APreparationDoesNotMatchACollective) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+    if (rank == 0) return prepare(world_group(), gpu);
+    sum_once(1);
+    device::current_stream(gpu).synchronize();
+  });
+  EXPECT_THAT(failures,
+              Each(AllOf(HasSubstr("rank 0 calls preparation of collectives"), HasSubstr("all_reduce(sum)"))));
+}
+
+// The first collectives of two streams open their communicators at the same time.
+TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+    if (rank == 0) nccl.await_ids(2);
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const Tensor all = empty({3 * count}, DType::float32, gpu);
+    const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+    const Work gathered =
+        all_gather(world_group(), all, tensor_of(std::vector<float>(count, 5), DType::float32, gpu), {.async = true});
+    sum.wait();
+    gathered.wait();
+    for (const float each : values_of<float>(x)) require(each == 3, "a wrong sum");
+    for (const float each : values_of<float>(all)) require(each == 5, "a wrong copy");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
 // run_on_gpus() fails if a communicator is left.
 TEST(Nccl, FreesItsCommunicatorsWithTheRank) {
   const auto failures = run_on_gpus(3, [](int, NcclStandIn& nccl) {
@@ -114,13 +210,125 @@ TEST(Nccl, CreatesNothingInASteadyStep) {
     for (int i = 0; i < 2; ++i) sum_once(1);
     exchange(world_group(), "", "all have begun");
     const std::vector<int> before = made();
+    const std::int64_t misses = device::memory_stats().num_pool_misses;
     exchange(world_group(), "", "all have counted");
     for (int i = 0; i < 10; ++i) sum_once(2);
     exchange(world_group(), "", "all have ended");
-    require(before[1] > 0, "no memory was allocated");
+    require(before[1] == 2, "a rank allocates more than its pools");
     require(made() == before, "a later step creates something");
+    require(device::memory_stats().num_pool_misses == misses, "a pool grows");
   });
   EXPECT_THAT(failures, Each(""));
+}
+
+// The statistics and limits of a rank are those of every transport.
+TEST(Nccl, DoesNotCountTheMemoryOfItsSums) {
+  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+    const device::MemoryStats before = device::memory_stats();
+    for (int i = 0; i < 3; ++i) all_reduce(world_group(), x, ReduceOp::sum);
+    const device::MemoryStats after = device::memory_stats();
+    require(after.peak_total == before.peak_total && after.num_allocations == before.num_allocations, "it counts");
+    require(after.num_pool_misses == before.num_pool_misses + 1, "the sums share no memory");
+    for (const float each : values_of<float>(x)) require(each == 8, "a wrong sum");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// The stand-in of NCCL adds from the last member to the first: (1 - large) + large, where the tree gives (large -
+// large) + 1.
+TEST(Nccl, AddsInTheOrderOfTheLibraryWhereItIsChosen) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+    const float large = 1e8f, mine = rank == 0 ? large : rank == 1 ? -large : 1;
+    const auto sum_of = [&](ReduceOp op) {
+      const Tensor x = tensor_of(std::vector<float>(count, mine), DType::float32, gpu);
+      all_reduce(world_group(), x, op);
+      return values_of<float>(x)[count - 1];
+    };
+    const auto shard_of = [&](ReduceOp op) {
+      const Tensor all = tensor_of(std::vector<float>(3 * count, mine), DType::float32, gpu);
+      const Tensor own = empty({count}, DType::float32, gpu);
+      reduce_scatter(world_group(), own, all, op);
+      return values_of<float>(own)[count - 1];
+    };
+    require(sum_of(ReduceOp::sum) == 1 && shard_of(ReduceOp::sum) == 1, "the fixed order");
+    set_sum_order(SumOrder::library, gpu);
+    require(sum_order() == SumOrder::library, "the order is not kept");
+    const std::size_t before = nccl.log(rank).size();
+    require(sum_of(ReduceOp::sum) == 0 && shard_of(ReduceOp::sum) == 0, "the order of the library");
+    require(sum_of(ReduceOp::mean) == 0 && shard_of(ReduceOp::mean) == 0, "a mean in the order of the library");
+    const std::vector<std::string> log = nccl.log(rank), sums = {"all_reduce 6", "reduce_scatter 6"};
+    require(std::vector<std::string>(log.begin() + static_cast<std::ptrdiff_t>(before), log.end()) ==
+                std::vector<std::string>({sums[0], sums[1], sums[0], sums[1]}),
+            "other calls of NCCL");
+    require(sum_of(ReduceOp::max) == large && nccl.log(rank).back() != sums[0], "a maximum depends on no order");
+    set_sum_order(SumOrder::fixed, gpu);
+    require(sum_of(ReduceOp::sum) == 1 && shard_of(ReduceOp::sum) == 1, "the fixed order again");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(Nccl, SumsOfTheLibraryCoverEveryTypeAndCountTheirBytes) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+    set_sum_order(SumOrder::library, gpu);
+    for (const DType dtype :
+         {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32}) {
+      const Tensor x = full({4}, rank + 2, dtype, gpu);
+      const std::int64_t moved = transport_bytes();
+      all_reduce(world_group(), x, ReduceOp::sum);
+      require(item(slice(x, 0, 3, 4)) == 5, "a wrong sum");
+      all_reduce(world_group(), x, ReduceOp::product);
+      require(item(slice(x, 0, 0, 1)) == 25, "a wrong product");
+      require(transport_bytes() - moved == 2 * 4 * static_cast<std::int64_t>(size_of(dtype)), "other bytes");
+    }
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// It fails like every call, with one text on all members.
+TEST(Nccl, ASumOfTheLibraryThatFailsEndsOnAllMembers) {
+  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+    set_sum_order(SumOrder::library, gpu);
+    if (rank == 2) nccl.fail("all_reduce", 2, 1);
+    sum_once(1);
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("rank 2: all_reduce of member 2: refused by the test")));
+}
+
+TEST(Nccl, RanksAgreeOnTheOrderOfASum) {
+  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+    set_sum_order(SumOrder::library, gpu);
+    if (rank == 1) set_sum_order(SumOrder::fixed, gpu);
+    sum_once(1);
+  });
+  EXPECT_THAT(failures, Each(HasSubstr("the order of sums (rank 0: library; rank 1: fixed)")));
+}
+
+TEST(SumOrder, OfALibraryIsRefusedWhereNoneAdds) {
+  const auto refusal = [](device::Device at) {
+    try {
+      set_sum_order(SumOrder::library, at);
+    } catch (const UnsupportedError& refused) {
+      require(sum_order() == SumOrder::fixed, "it is set all the same");
+      throw Error(refused.what());
+    }
+  };
+  for (const char* kind : {"cpu", "sim"})
+    EXPECT_THAT(run_ranks(2, Kind::threads, [&](int) { refusal(device::device_from_name(kind)); }),
+                Each(AllOf(HasSubstr(str("on ", kind, " the engine adds")), HasSubstr("--device cuda"))));
+  EXPECT_THAT(testing_gpu::run_on_gpu(2, Kind::threads, [&](int) { refusal(gpu); }),
+              Each(HasSubstr("this build has no NCCL")));
+}
+
+TEST(SumOrder, OfALibraryNeedsAGpuPerRank) {
+  device::cuda::RecordingCalls calls(2);
+  const device::cuda::StandIn stand_in(calls);
+  NcclStandIn library(calls);
+  nccl::replace_calls(&library);
+  const auto failures = run_ranks(3, Kind::threads, [](int) { set_sum_order(SumOrder::library, gpu); });
+  nccl::restore_calls();
+  EXPECT_THAT(failures, Each(AllOf(HasSubstr("ranks 0 and 2 share the device stand-in 0"),
+                                   HasSubstr("use no more ranks than devices"))));
 }
 
 // Groups that share ranks have communicators of their own.

@@ -15,9 +15,11 @@
 //   work.wait();                                  // the current stream waits; the host does not
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -165,6 +167,33 @@ void barrier(ProcessGroup& group, const Call& call = {});
 // if they issued more or fewer collectives; a member that skipped nothing need not compare. Moves no data. All members
 // end the same number of rounds. `owner` is for messages.
 void end_round(ProcessGroup& group, bool compare, const std::string& owner = "");
+
+// ---- the order of sums ----
+// fixed: the pairwise tree over the rank within the group, on every transport; the default.
+// library: for sums, means and products of numbers the order of the transport's library (ncclAllReduce,
+// ncclReduceScatter). It depends on the machine, and so do the bits. A mean may be divided before the sum, and 16-bit
+// types may be rounded after each addition. All members still get the same bits. Maxima and minima stay those of fixed,
+// which pass on a NaN.
+enum class SumOrder : std::uint8_t { fixed, library };
+std::string_view name_of(SumOrder order);
+// Throws Error for an unknown name.
+SumOrder sum_order_from_name(std::string_view name);
+// The order of the sums that this rank issues from now on. All ranks of the world call it together: for `library` it
+// compares their devices. Throws UnsupportedError, on all ranks alike, for `library` where no library adds: on devices
+// of the host, in a build without NCCL, where ranks share a GPU, and between hosts. A mismatch of the orders fails the
+// sum.
+void set_sum_order(SumOrder order, device::Device device);
+SumOrder sum_order();
+
+// The streams that collectives between all members use unless a call names another.
+inline constexpr std::array streams_of_collectives = {device::Role::compute, device::Role::all_gather,
+                                                      device::Role::reduce_scatter, device::Role::all_reduce};
+// Opens what the collectives of the group need on these streams of the device: with NCCL a communicator per stream, so
+// that no first collective waits for one. Transports that open nothing, and streams on which the group has had a
+// collective, need no preparation; the call then does nothing. Blocks on the host. It is no collective: it appears
+// neither in the log nor in transport_bytes(), and orders no streams. All members call it alike, in the same order
+// with their collectives of the group. Throws CollectiveError like these.
+void prepare(ProcessGroup& group, device::Device device, std::span<const device::Role> roles = streams_of_collectives);
 
 // Exchanges small byte strings on the host: every member receives the strings of all members, in group order. Blocks;
 // uncounted. Used for comparisons between ranks, never for training data. All members give the same purpose. Throws

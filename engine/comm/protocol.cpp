@@ -135,7 +135,12 @@ void run_once(IssuedCollective& issued) {
   if (stage == Stage::open) {
     note_state(issued, CollectiveState::running);
     schedule::point();
-    transport_of(slot.transport).move(issued);
+    const Transport& transport = transport_of(slot.transport);
+    if (issued.fingerprint.kind == preparation_kind) {
+      transport.prepare(issued);
+    } else {
+      transport.move(issued);
+    }
   } else if (issued.exchange_output != nullptr) {
     (*issued.exchange_output)[0] = *issued.exchange_input;  // a group of one rank: nothing was staged
   } else {

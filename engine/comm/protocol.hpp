@@ -60,6 +60,12 @@ struct RankState {
   std::unique_ptr<NcclGroups> nccl_groups;      // likewise
   PinnedMemory pinned_memory;
 
+  // On the rank's own thread, before its first collective on an accelerator of this kind.
+  void open_accelerator(device::Kind kind) {
+    if (device_memory != nullptr) return;
+    device_memory = std::make_unique<DeviceMemory>(*world, rank, kind);
+    nccl_groups = std::make_unique<NcclGroups>();
+  }
   RankControl& control() const { return world->rank(rank); }
   void note_begin() const {
     if (control().begun_ns.load(std::memory_order_relaxed) == 0) control().begun_ns.store(now_ns());
@@ -76,9 +82,13 @@ struct IssuedCollective {
   Fingerprint fingerprint;
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  device::Execution execution;  // of its stream
+  // Of the device (scratch_bytes_of). Its bytes serve the later launches of the stream, too.
+  std::byte* scratch = nullptr;
+  device::Execution execution;              // of its stream
+  std::vector<device::Execution> prepared;  // of a preparation: the streams that it opens
   std::uint64_t record_number = 0;
   bool counted = true;  // its bytes belong to transport_bytes()
+  SumOrder sum_order = SumOrder::fixed;
   std::function<std::string()> content_text;
   std::vector<std::string>* exchange_output = nullptr;  // exchange only: the strings of all members
   const std::string* exchange_input = nullptr;

@@ -71,8 +71,7 @@ std::vector<RankHistory> read_recorder(const device::HostWorld& world) {
       RecordedCollective call;
       call.group_id = group.id;
       call.sequence = record.sequence;
-      call.operation = record.kind == exchange_kind ? std::string("exchange")
-                                                    : std::string(name_of(static_cast<Operation>(record.kind)));
+      call.operation = name_of_kind(record.kind);
       call.dtype = name_of(static_cast<DType>(record.dtype));
       call.family = name_of(static_cast<Family>(record.family));
       call.phase = name_of(static_cast<Phase>(record.phase));

@@ -124,6 +124,16 @@ void map_peer_buffers(const IssuedCollective& issued) {
   }
 }
 
+std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& group, const Fingerprint& fingerprint,
+                             SumOrder order) {
+  if (device::capabilities_of(static_cast<device::Kind>(fingerprint.device)).runs_on_host || group.size == 1 ||
+      group.spans_hosts != 0)
+    return 0;
+  // While some member has not named its device, each may have its own.
+  if (share_a_device(world, group.members(), group.size)) return 0;
+  return nccl_transport().scratch_bytes(fingerprint, order, group.size);
+}
+
 bool has_unreachable_buffer(const IssuedCollective& issued) {
   if (issued.rank->world->processes == 0 || issued.rank->host == nullptr) return false;
   const auto kind = static_cast<device::Kind>(issued.fingerprint.device);

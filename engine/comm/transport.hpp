@@ -19,10 +19,12 @@ struct TransportTraits {
   bool between_devices = false;  // members may have devices of their own
   bool one_sided = false;        // a member that has arrived need not take part: the others complete without it
   bool ordered_sums = true;      // sums have the order, and so the bits, of reduce.hpp
+  bool library_sums = false;     // sums may have the order of a library (SumOrder)
   bool can(const TransportTraits& needs) const {
     return (private_buffers || !needs.private_buffers) && (between_hosts || !needs.between_hosts) &&
            (device_memory || !needs.device_memory) && (between_devices || !needs.between_devices) &&
-           (one_sided || !needs.one_sided) && (ordered_sums || !needs.ordered_sums);
+           (one_sided || !needs.one_sided) && (ordered_sums || !needs.ordered_sums) &&
+           (library_sums || !needs.library_sums);
   }
 };
 
@@ -35,12 +37,19 @@ class Transport {
   virtual TransportTraits traits() const = 0;
   // Completes the collective of this member, whose slot is open. Promises, which the suite TransportPromises checks for
   // every transport:
-  //   - The results are those of reduce.hpp: bit for bit, if the sums are ordered.
+  //   - The results are those of reduce.hpp: bit for bit, if the sums are ordered and the collective's order is fixed.
   //   - Every byte is counted in `moved_bytes`.
   //   - Every wait is a wait_until(): a mismatch, the end or death of a member, a deadlock or the deadline ends it.
   //   - Any number of collectives may be in progress, and be waited for in any order.
   //   - The traits are true.
   virtual void move(IssuedCollective& issued) const = 0;
+  // Opens what later collectives of the group need on the streams `issued.prepared` (comm::prepare()), which stay as
+  // they are. All members take part. The waits are those of move().
+  virtual void prepare(IssuedCollective& /*issued*/) const {}
+  // Bytes of device memory that it needs at `issued.scratch` for such a collective of so many members.
+  virtual std::size_t scratch_bytes(const Fingerprint& /*fingerprint*/, SumOrder /*order*/, int /*size*/) const {
+    return 0;
+  }
 };
 
 // Throws UnsupportedError when there is none.
@@ -61,6 +70,9 @@ void meet_members(IssuedCollective& issued, std::int64_t number);
 bool run_if_small(Slot& slot, int size);
 // Maps the peers' buffers that this process will access, where they are used repeatedly (peer_mappings.hpp).
 void map_peer_buffers(const IssuedCollective& issued);
+// Bytes of device memory that a collective of the group may need besides its buffers.
+std::size_t scratch_bytes_of(const WorldControl& world, const GroupControl& group, const Fingerprint& fingerprint,
+                             SumOrder order);
 // Peers cannot access a buffer of this member.
 bool has_unreachable_buffer(const IssuedCollective& issued);
 

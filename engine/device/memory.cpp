@@ -8,6 +8,7 @@
 #include "engine/device/device_arena.hpp"
 #include "engine/device/machine_memory.hpp"
 #include "engine/device/runtime.hpp"
+#include "engine/device/scratch.hpp"
 #include "engine/device/stand_in_memory.hpp"
 #include "engine/device/tracer.hpp"
 
@@ -35,14 +36,14 @@ Pool& Runtime::pinned_pool(StreamState& state, Kind user) {
   return *pool;
 }
 
-MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for) {
+MemoryPtr Runtime::allocate_on(Stream& stream, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for,
+                               bool counts) {
+  const Device device = stream.device();
   if (any_released_.load(std::memory_order_acquire)) [[unlikely]]
     collect_released();
-  const bool counts = is_counted(device);
   if (counts && bytes > bytes_below_limit()) [[unlikely]]
     over_limit(device, bytes, of);
-  Stream* const stream = &current_stream(device);
-  Pool& pool = pinned_for ? pinned_pool(*stream->state_, *pinned_for) : stream->state_->pool;
+  Pool& pool = pinned_for ? pinned_pool(*stream.state_, *pinned_for) : stream.state_->pool;
   stats.num_allocations += counts;
   PoolBlock* block = nullptr;
   if (bytes > 0 && pool.has_bytes()) {
@@ -62,7 +63,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, std::o
   memory->pinned_for_ = pinned_for;
   memory->counts_ = counts;
   memory->id_ = next_id_++;
-  memory->allocation_stream_ = stream;
+  memory->allocation_stream_ = &stream;
   memory->runtime_ = this;
   memory->previous_ = nullptr;
   memory->next_ = live_;
@@ -73,7 +74,7 @@ MemoryPtr Runtime::allocate(Device device, std::size_t bytes, Purpose of, std::o
     trace_memory();
   }
   // A block without bytes shares them with no earlier one.
-  if (order_.on() && memory->block_ != nullptr) order_.allocated(stream->state_->clock, shadow_of(*memory), bytes);
+  if (order_.on() && memory->block_ != nullptr) order_.allocated(stream.state_->clock, shadow_of(*memory), bytes);
   return MemoryPtr(memory, [](Memory* last) {
     if (last->runtime_ != nullptr) {
       last->runtime_->recycle(last);
@@ -240,6 +241,10 @@ MemoryPtr allocate_pinned(Device user, std::size_t bytes) {
 }
 MemoryPtr allocate_pinned(Device user, std::size_t bytes, Purpose purpose) {
   return Runtime::current().allocate(host_device, bytes, purpose, user.kind);
+}
+
+MemoryPtr allocate_scratch(Stream& stream, std::size_t bytes) {
+  return Runtime::current().allocate_on(stream, bytes, Purpose::communication, {}, false);
 }
 
 void count_stand_ins(bool on) { Runtime::current().counts_stand_ins = on; }

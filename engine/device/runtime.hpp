@@ -22,6 +22,7 @@
 #include "engine/device/order_check.hpp"
 #include "engine/device/pool.hpp"
 #include "engine/device/queue.hpp"
+#include "engine/device/stand_in_memory.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::device {
@@ -58,7 +59,11 @@ class Runtime {
   void clear_failures();
 
   // `pinned_for`: the kind of device whose copies may use the memory asynchronously.
-  MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for = {});
+  MemoryPtr allocate(Device device, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for = {}) {
+    return allocate_on(current_stream(device), bytes, of, pinned_for, is_counted(device));
+  }
+  // From the pool of the stream. `counts`: in the statistics and against the limit.
+  MemoryPtr allocate_on(Stream& stream, std::size_t bytes, Purpose of, std::optional<Kind> pinned_for, bool counts);
   static void repurpose(Memory& memory, Purpose purpose);
   // Any thread: the last owner of the block is gone.
   void recycle(Memory* memory);

@@ -34,6 +34,11 @@ void DeviceMesh::make_groups() const {
   mesh_group();
 }
 
+void DeviceMesh::prepare(device::Device device) const {
+  for (int axis = 0; axis < num_axes(); ++axis) comm::prepare(group(axis), device);
+  comm::prepare(mesh_group(), device);
+}
+
 DeviceMesh::DeviceMesh(layout::MeshShape shape) : shape_(std::move(shape)) {
   const RankContext& context = RankContext::current();
   for (const int rank : shape_.ranks())

@@ -1,7 +1,8 @@
 // A mesh of ranks with the process groups of its axes, as seen from one rank.
 //
-// All ranks of the mesh construct it with the same arguments; construction does not communicate. A DeviceMesh is a
-// value that belongs to its rank; copies are independent.
+// All ranks of the mesh construct it with the same arguments; construction does not communicate. prepare() does, on
+// devices whose transport has something to open. A DeviceMesh is a value that belongs to its rank; copies are
+// independent.
 //
 //   DeviceMesh mesh({2, 4}, {"dp", "tp"});
 //   comm::all_reduce(mesh.group("dp"), gradient, comm::ReduceOp::mean);
@@ -42,6 +43,9 @@ class DeviceMesh {
   comm::ProcessGroup& group(int axis) const;
   comm::ProcessGroup& group(std::string_view axis) const { return group(shape_.axis(axis)); }
   comm::ProcessGroup& mesh_group() const;  // all ranks of the mesh, in mesh order
+  // Opens what collectives of these groups need on the device (comm::prepare()). All ranks of the mesh call it, in the
+  // same order with their collectives.
+  void prepare(device::Device device) const;
 
   friend bool operator==(const DeviceMesh& a, const DeviceMesh& b) { return a.shape_ == b.shape_; }
 

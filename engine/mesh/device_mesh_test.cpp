@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "engine/comm/test_gpu.hpp"
 #include "engine/comm/test_ranks.hpp"
 
 namespace lockstep {
@@ -35,6 +36,37 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
     comm::all_reduce(mesh.group("tp"), value, comm::ReduceOp::sum);
     comm::all_reduce(mesh.group("dp"), value, comm::ReduceOp::sum);
     require(item(value) == (rank < 4 ? 6 : 22), "sum over the slice");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+// With a GPU per rank: the axes, and all ranks together.
+TEST(DeviceMesh, OpensTheCommunicatorsOfItsGroups) {
+  const auto failures = comm::testing_gpu::run_on_gpus(4, [](int, comm::testing_nccl::NcclStandIn& nccl) {
+    const int num_streams = static_cast<int>(comm::streams_of_collectives.size());
+    const DeviceMesh mesh({2, 2}, {"dp", "tp"});
+    mesh.prepare(comm::testing_gpu::gpu);
+    comm::exchange(mesh.mesh_group(), "", "all have opened theirs");
+    require(nccl.count("create 2") == 4 * 2 * num_streams, "communicators of the axes");
+    require(nccl.count("create 4") == 4 * num_streams, "communicators of all ranks");
+    comm::exchange(mesh.mesh_group(), "", "all have counted");
+    for (comm::ProcessGroup* group : {&mesh.group("dp"), &mesh.group("tp"), &mesh.mesh_group()}) {
+      const Tensor value = full({8}, 1, DType::float32, comm::testing_gpu::gpu);
+      comm::all_reduce(*group, value, comm::ReduceOp::sum);
+      require(item(slice(value, 0, 7, 8)) == group->size(), "sum over the group");
+    }
+    comm::exchange(mesh.mesh_group(), "", "all have added");
+    require(static_cast<int>(nccl.num_open()) == 12 * num_streams, "a collective has opened a communicator");
+    comm::exchange(mesh.mesh_group(), "", "all have counted again");
+  });
+  EXPECT_THAT(failures, Each(""));
+}
+
+TEST(DeviceMesh, HasNothingToPrepareOnTheHost) {
+  const auto failures = comm::testing_ranks::run_ranks(2, Kind::threads, [](int) {
+    const DeviceMesh mesh = DeviceMesh::world();
+    mesh.prepare(device::host_device);
+    require(mesh.group(0).sequence() == 0, "it has communicated");
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -28,7 +28,11 @@ ReshardAfterForward normalized(ReshardAfterForward how, int num_shards) {
 ShardGroup::ShardGroup(std::shared_ptr<GroupShards> shards)
     : context(std::make_shared<ShardContext>()),
       shards_(std::move(shards)),
-      reshard_after_forward_(shards_->settings().reshard_after_forward) {}
+      reshard_after_forward_(shards_->settings().reshard_after_forward) {
+  constexpr std::array gathers = {device::Role::all_gather};
+  if (reshard_after_forward_.kind == ReshardAfterForward::Kind::among)
+    comm::prepare(kept_group(reshard_after_forward_.ranks), settings().device, gathers);
+}
 
 ShardGroup::~ShardGroup() = default;
 

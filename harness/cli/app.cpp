@@ -35,6 +35,7 @@ namespace {
 struct Choices {
   RunSettings run;
   std::string launch;
+  std::string sum_order;
   std::string shard;
   bool json = false;
   bool all = false;
@@ -79,6 +80,8 @@ void add_selection(CLI::App& command, Choices& choices) {
 
 void add_execution(CLI::App& command, Choices& choices) {
   RunSettings& run = choices.run;
+  command.add_option("--sum-order", choices.sum_order, "who orders sums over ranks: fixed, or library (NCCL)")
+      ->check(CLI::IsMember({"fixed", "library"}));
   command.add_option("--jobs", run.jobs, "cases at once (1.5 per core)")->check(CLI::Range(1, 256));
   command.add_option("--deadline", run.collective_deadline, "seconds that a collective waits for its ranks (10)")
       ->check(CLI::PositiveNumber);
@@ -103,6 +106,7 @@ void apply_shared_options(Choices& choices) {
   if (!choices.launch.empty()) {
     run.expand.launch = choices.launch == "process" ? scenario::Launch::process : scenario::Launch::thread;
   }
+  run.expand.sum_order = scenario::sum_order_from_name(choices.sum_order);
   if (!choices.shard.empty()) run.expand.shard = parse_shard(choices.shard);
   run.verbosity = choices.quiet ? -1 : choices.verbose ? 1 : 0;
   run.order_check = !choices.no_order_check;

@@ -10,6 +10,8 @@
 #include "engine/comm/recorder.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/device/cuda/stand_in.hpp"
+#include "engine/device/device.hpp"
 #include "harness/cli/interrupts.hpp"
 #include "harness/cli/schedule_file.hpp"
 #include "harness/cli/stage_launch.hpp"
@@ -27,6 +29,13 @@ namespace lockstep::cli {
 
 namespace {
 
+// The part of the environment that decides where the case runs: "LOCKSTEP_CUDA=stand-in ".
+std::string environment_of(const scenario::Case& test_case) {
+  using namespace device::cuda;
+  const bool on_stand_in = test_case.device == device::name_of(device::Kind::cuda) && stand_in_is_asked_for();
+  return on_stand_in ? str(stand_in_variable, "=", stand_in_value, " ") : "";
+}
+
 verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOptions& options) {
   verdict::CaseResult row;
   row.scenario = test_case.scenario->name;
@@ -37,7 +46,8 @@ verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOpt
   row.world_size = test_case.world_size;
   row.launch = std::string(scenario::name_of(test_case.launch));
   row.device = test_case.device;
-  row.repro = test_case.repro() + options.repro_suffix;
+  if (test_case.sum_order != scenario::SumOrder::fixed) row.sum_order = name_of(test_case.sum_order);
+  row.repro = environment_of(test_case) + test_case.repro() + options.repro_suffix;
   return row;
 }
 

@@ -67,6 +67,17 @@ TEST_F(RunCases, FillsInTheIdentityOfARow) {
   EXPECT_EQ(row.evidence.comparisons, 1);
 }
 
+TEST_F(RunCases, RepeatsTheEnvironmentThatPutAStandInInThePlaceOfCuda) {
+  for (const char* name : {"a", "b"}) add(name, is_skipped);
+  cases_[0].device = "cuda";
+  const Ended ended = in_child([&] {
+    ::setenv("LOCKSTEP_CUDA", "stand-in", 1);
+    for (const CaseResult& row : run().results) std::printf("%s\n", row.repro.c_str());
+    return 0;
+  });
+  EXPECT_EQ(ended.out, str("LOCKSTEP_CUDA=stand-in ", cases_[0].repro(), "\n", cases_[1].repro(), "\n"));
+}
+
 TEST_F(RunCases, ShowsTheLinesOfTheStepThatFailed) {
   home_.add("c", fails);
   cases_ = scenario::expand(library_.load(home_.scenarios() + "/c.yaml"), {});

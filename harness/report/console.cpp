@@ -57,6 +57,8 @@ std::string evidence_text(const verdict::Evidence& evidence) {
   std::string text = plural(evidence.comparisons, "comparison");
   if (evidence.comparisons > 0) text += str(" of ", plural(evidence.elements, "element"));
   if (evidence.same_bits > 0) text += str(", ", evidence.same_bits, " with the same bits");
+  if (evidence.bits_relaxed > 0)
+    text += str(", ", evidence.bits_relaxed, " by tolerance in place of required bits, for the order of sums");
   if (evidence.same_bits < evidence.comparisons) {
     text += str(", largest difference ", evidence.max_abs_difference, " within rtol ", evidence.loosest.rtol, ", atol ",
                 evidence.loosest.atol);
@@ -169,6 +171,9 @@ void Console::begin(int num_cases) {
 
 void Console::finished(const CaseResult& row) {
   ++num_finished_;
+  num_bits_relaxed_ += row.evidence.bits_relaxed;
+  const bool ran = row.status != Status::SKIP && row.status != Status::UNSUPPORTED && row.status != Status::MISSING;
+  if (ran && !row.sum_order.empty()) ++num_with_library_sums_;
   if (row.status == Status::MISSING && !row.failure) {
     ++missing_[row.reason];
     return draw();
@@ -243,6 +248,9 @@ void Console::end(const verdict::Summary& summary, const std::string& results_pa
     out_ << plans_text(summary) << '\n';
     if (summary.planning.rank_seconds > 0) out_ << planning_text(summary.planning) << '\n';
   }
+  if (num_with_library_sums_ > 0)
+    out_ << "sums in the order of the library in " << plural(num_with_library_sums_, "case")
+         << "; tolerances took the place of required bits in " << plural(num_bits_relaxed_, "comparison") << '\n';
   if (!options_.note.empty()) out_ << options_.note << '\n';
   if (!results_path.empty()) out_ << "results: " << printable_line(results_path) << '\n';
   if (summary.exit_code == 4) out_ << "nothing was executed\n";

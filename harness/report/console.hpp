@@ -53,6 +53,8 @@ class Console {
   ConsoleOptions options_;
   int num_cases_ = 0;
   int num_finished_ = 0;
+  int num_with_library_sums_ = 0;      // of the cases that ran
+  std::int64_t num_bits_relaxed_ = 0;  // comparisons
   bool drawn_ = false;
   std::string last_;
   std::vector<std::string> unexpected_;

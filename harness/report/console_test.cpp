@@ -116,6 +116,26 @@ TEST(Console, PrintsTheEvidenceWhenVerbose) {
             "  memory peak 4 KiB\n");
 }
 
+TEST(Console, SaysHowManyCasesHaveSumsInTheOrderOfTheLibrary) {
+  verdict::CaseResult row = passed();
+  row.sum_order = "library";
+  row.evidence.bits_relaxed = 2;
+  verdict::CaseResult skipped = row;
+  skipped.status = Status::UNSUPPORTED;
+  skipped.evidence = {};
+  std::ostringstream out;
+  Console console(out, {});
+  console.begin(2);
+  console.finished(row);
+  console.finished(skipped);
+  console.end({});
+  EXPECT_NE(
+      out.str().find("\nsums in the order of the library in 1 case; tolerances took the place of required bits in 2 "
+                     "comparisons\n"),
+      std::string::npos)
+      << out.str();
+}
+
 TEST(Console, PrintsTheNoteInTheSummary) {
   ConsoleOptions options;
   options.note = "cuda is a model";

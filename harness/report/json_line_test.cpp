@@ -91,6 +91,19 @@ TEST(JsonLine, NamesATimelineOnlyWhereThereIsOne) {
   EXPECT_EQ(parse_results(text, "r.jsonl").cases.at(0).timeline, "when/timeline-3.json");
 }
 
+TEST(JsonLine, NamesAnOrderOfSumsOtherThanTheFixedOne) {
+  CaseResult row = full_case();
+  EXPECT_THAT(json_line(row), Not(HasSubstr("sum_order")));
+  EXPECT_THAT(json_line(row), Not(HasSubstr("bits_relaxed")));
+  row.sum_order = "library";
+  row.evidence.bits_relaxed = 3;
+  EXPECT_THAT(json_line(row), HasSubstr(R"("sum_order":"library","status":)"));
+  const std::string text = str(json_line(run_info()), "\n", json_line(row), "\n");
+  const CaseResult read = parse_results(text, "r.jsonl").cases.at(0);
+  EXPECT_EQ(read.sum_order, "library");
+  EXPECT_EQ(read.evidence.bits_relaxed, 3);
+}
+
 TEST(JsonLine, IsOneLineOfJsonForHostileContent) {
   CaseResult row = full_case();
   row.scenario = std::string("a\"\\\n\r\t\x01\x7f\xff\xc0\xaf\0end", 15);

@@ -91,6 +91,7 @@ void add_properties(pugi::xml_node testcase, const CaseResult& row) {
   if (row.mirrors) add("mirrors", str(*row.mirrors));
   add("comparisons", str(row.evidence.comparisons));
   add("same_bits", str(row.evidence.same_bits));
+  if (!row.sum_order.empty()) add("sum_order", row.sum_order);
   add("collectives_checked", str(row.evidence.collectives_checked));
   if (!row.repro.empty()) add("repro", row.repro);
 }

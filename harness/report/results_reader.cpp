@@ -123,6 +123,7 @@ verdict::Evidence evidence_of(const Line& line, const Json& json) {
   evidence.collectives_checked = line.integer(json, "collectives_checked");
   evidence.orders_checked = line.integer(json, "orders_checked");
   evidence.errors_expected = line.integer(json, "errors_expected");
+  if (json.contains("bits_relaxed")) evidence.bits_relaxed = line.integer(json, "bits_relaxed");
   if (json.contains("planned_in_order")) evidence.planned_in_order = line.integer(json, "planned_in_order");
   return evidence;
 }
@@ -213,6 +214,7 @@ verdict::CaseResult case_of(const Line& line, const Json& json) {
   row.world_size = line.small(json, "world_size");
   row.launch = line.text(json, "launch");
   row.device = line.text(json, "device");
+  row.sum_order = line.optional_text(json, "sum_order");
   try {
     row.status = verdict::status_from_name(line.text(json, "status"));
   } catch (const Error& error) {

@@ -95,6 +95,7 @@ std::string evidence_json(const verdict::Evidence& evidence) {
       .integer("collectives_checked", evidence.collectives_checked)
       .integer("orders_checked", evidence.orders_checked)
       .integer("errors_expected", evidence.errors_expected);
+  if (evidence.bits_relaxed > 0) fields.integer("bits_relaxed", evidence.bits_relaxed);
   if (evidence.planned_in_order > 0) fields.integer("planned_in_order", evidence.planned_in_order);
   return fields.take();
 }
@@ -206,6 +207,7 @@ std::string json_line(const verdict::CaseResult& row) {
   if (!row.file.empty()) fields.text("file", row.file);
   fields.raw("mirrors", row.mirrors ? str(*row.mirrors) : "null").raw("params", params.take());
   fields.integer("world_size", row.world_size).text("launch", row.launch).text("device", row.device);
+  if (!row.sum_order.empty()) fields.text("sum_order", row.sum_order);
   fields.text("status", verdict::name_of(row.status));
   if (!row.reason.empty()) fields.text("reason", row.reason);
   fields.number("seconds", row.seconds).raw("evidence", evidence_json(row.evidence));

@@ -42,6 +42,7 @@ void Interpreter::set_up() {
   session_.world_size = context_.world_size();
   session_.device = device_named(session_, test_case().device);
   session_.all_ranks = std::make_shared<const DeviceMesh>(DeviceMesh::world());
+  session_.all_ranks->prepare(session_.device);
   Names& names = session_.variables;
   names["rank"] = Value(session_.rank);
   names["world_size"] = Value(session_.world_size);

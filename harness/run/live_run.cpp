@@ -114,6 +114,8 @@ void LiveRun::prepare(Session&) {
   kernels::initialize();
   device::set_order_check(spec_.order_check);
   comm::set_deadline(spec_.collective_deadline_seconds);
+  if (spec_.test_case->sum_order == scenario::SumOrder::library)
+    comm::set_sum_order(comm::SumOrder::library, device::device_from_name(spec_.test_case->device));
 }
 
 // ---- steps ----

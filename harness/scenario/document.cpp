@@ -31,6 +31,12 @@ const ModelDefinition* Scenario::model(std::string_view wanted) const {
   return nullptr;
 }
 
+std::string_view name_of(SumOrder order) { return order == SumOrder::fixed ? "fixed" : "library"; }
+std::optional<SumOrder> sum_order_from_name(std::string_view name) {
+  for (const SumOrder order : {SumOrder::fixed, SumOrder::library})
+    if (name == name_of(order)) return order;
+  return std::nullopt;
+}
 std::string_view name_of(Launch launch) { return launch == Launch::process ? "process" : "thread"; }
 
 }  // namespace lockstep::scenario

@@ -160,6 +160,12 @@ struct Rule {  // an item of skip or expect_failure
 
 enum class Bits : std::uint8_t { unstated, required, reported };
 
+// Who chooses the order in which sums over ranks are added: the engine, with the same bits everywhere, or the library
+// of the device.
+enum class SumOrder : std::uint8_t { fixed, library };
+std::string_view name_of(SumOrder order);
+std::optional<SumOrder> sum_order_from_name(std::string_view name);
+
 struct Stage {
   std::string name;  // empty when the file has `steps`
   Place place;
@@ -188,7 +194,8 @@ struct Scenario {
   std::optional<std::int64_t> output_mb;
   std::vector<std::string> tags;
   Bits bits = Bits::unstated;
-  std::string bits_reason;       // the reason of Bits::reported
+  std::string bits_reason;  // the reason of Bits::reported
+  SumOrder sum_order = SumOrder::fixed;
   std::string unplanned_reason;  // empty: the case is compared with its plan
   std::vector<ModelDefinition> models;
   bool staged = false;        // whether the file has `stages` instead of `steps`

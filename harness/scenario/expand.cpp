@@ -152,11 +152,13 @@ class Expander {
     one.timeout = options_.timeout.value_or(scenario_->timeout);
     one.memory_mb = options_.memory_mb ? options_.memory_mb : scenario_->memory_mb;
     one.output_mb = options_.output_mb.value_or(scenario_->output_mb.value_or(limits::output_mb));
+    one.sum_order = options_.sum_order.value_or(scenario_->sum_order);
     if (options_.world_size) one.overrides += str(" --world-size ", *options_.world_size);
     if (options_.launch) one.overrides += str(" --launch ", name_of(*options_.launch));
     if (!options_.device.empty()) one.overrides += str(" --device ", options_.device);
     if (options_.memory_mb) one.overrides += str(" --memory-mb ", *options_.memory_mb);
     if (options_.output_mb) one.overrides += str(" --output-mb ", *options_.output_mb);
+    if (options_.sum_order) one.overrides += str(" --sum-order ", name_of(*options_.sum_order));
     charge_ids(one.id);
     cases_.push_back(std::move(one));
   }

@@ -29,6 +29,7 @@ struct ExpandOptions {
   std::optional<double> timeout;             // seconds
   std::optional<std::int64_t> memory_mb;     // as in `limits`
   std::optional<std::int64_t> output_mb;
+  std::optional<SumOrder> sum_order;  // instead of the scenario's
   std::vector<std::string> available_devices{"cpu", "sim"};
   std::map<std::string, std::string> missing_devices;  // the reason, by device; without one the build lacks it
 };
@@ -64,6 +65,7 @@ struct Case {
   double timeout = limits::timeout_seconds;
   std::optional<std::int64_t> memory_mb;  // per rank; not set: the default, which the machine bounds
   std::int64_t output_mb = limits::output_mb;
+  SumOrder sum_order = SumOrder::fixed;
   std::string overrides;  // options that `repro` needs beside --case and --set: " --world-size 3"
 
   // Matrix values in the form of the results: (name, JSON); of labelled values the label.

@@ -317,5 +317,18 @@ TEST(Expand, PrefersLimitsOfCommandLine) {
     EXPECT_THAT(testing::errors_of_steps(step, wrong), HasSubstr("t.yaml:4:")) << wrong;
 }
 
+TEST(Expand, PrefersTheOrderOfSumsOfTheCommandLine) {
+  EXPECT_EQ(expand(parsed(scenario_of(step)), {})[0].sum_order, SumOrder::fixed);
+  const auto scenario = parsed(scenario_of(step, "sum_order: library\n"));
+  EXPECT_EQ(expand(scenario, {})[0].sum_order, SumOrder::library);
+  ExpandOptions options;
+  options.sum_order = SumOrder::fixed;
+  const Case one = expand(scenario, options)[0];
+  EXPECT_EQ(one.sum_order, SumOrder::fixed);
+  EXPECT_THAT(one.repro(), HasSubstr(" --sum-order fixed"));
+  for (const char* wrong : {"sum_order: any\n", "sum_order: [fixed]\n"})
+    EXPECT_THAT(testing::errors_of_steps(step, wrong), HasSubstr("`sum_order` must be `fixed` or `library`")) << wrong;
+}
+
 }  // namespace
 }  // namespace lockstep::scenario

@@ -322,7 +322,11 @@ std::string explain(const std::shared_ptr<const Scenario>& scenario, const Expan
   }
   out += "\nIt fails when\n";
   for (const Stage& stage : scenario->stages) explainer.failures(stage.steps);
-  if (scenario->bits == Bits::required) out += "  - float32 values that are compared do not agree in every bit\n";
+  const bool has_library_sums =
+      cases.empty() ? scenario->sum_order == SumOrder::library : cases.front().sum_order == SumOrder::library;
+  if (scenario->bits == Bits::required)
+    out += has_library_sums ? "  - float32 values that are compared are beyond the tolerance of sums in another order\n"
+                            : "  - float32 values that are compared do not agree in every bit\n";
   out +=
       "  - a step fails, a rank ends, ranks disagree about a collective, two accesses to memory are not ordered, or "
       "the "

@@ -35,6 +35,7 @@ class ScenarioReader {
     if (const YamlNode* node = key("limits")) read_limits(*node);
     if (const YamlNode* node = key("tags")) scenario_.tags = reader_.texts(*node, "`tags`");
     if (const YamlNode* node = key("bits")) read_bits(*node);
+    if (const YamlNode* node = key("sum_order")) read_sum_order(*node);
     if (const YamlNode* node = key("plan")) read_plan(*node);
     if (const YamlNode* node = key("models")) scenario_.models = reader_.models(*node);
     read_steps();
@@ -286,6 +287,12 @@ class ScenarioReader {
     reader_.check_keys(node, {"reported"}, "`bits`");
     scenario_.bits = Bits::reported;
     scenario_.bits_reason = reader_.text(*reason, "the reason under `bits`").value_or("");
+  }
+
+  void read_sum_order(const YamlNode& node) {
+    const std::optional<SumOrder> order = node.is_scalar() ? sum_order_from_name(node.text) : std::nullopt;
+    if (!order) return reader_.error(node.place, "`sum_order` must be `fixed` or `library`");
+    scenario_.sum_order = *order;
   }
 
   void read_plan(const YamlNode& node) {

@@ -267,6 +267,7 @@ Json scenario_properties() {
                           {"properties", {{"memory_mb", mebibytes}, {"output_mb", mebibytes}}}};
   properties["tags"] = one_or_list({{"type", "string"}});
   properties["bits"] = {{"anyOf", Json::array({Json{{"const", "required"}}, reason_under("reported")})}};
+  properties["sum_order"] = {{"enum", Json::array({name_of(SumOrder::fixed), name_of(SumOrder::library)})}};
   properties["plan"] = reason_under("unplanned");
   properties["models"] = map_of(ref("model"), model_pattern);
   properties["steps"] = ref("steps");

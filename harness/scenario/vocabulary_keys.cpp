@@ -38,6 +38,12 @@ const std::vector<KeySpec>& scenario_keys() {
        "`required`: every `expect_equal` of float32 values requires the same bits; `{reported: reason}`: different "
        "bits "
        "are reported but do not fail, for this reason"},
+      {"sum_order", false,
+       "the order in which sums over ranks are added: `fixed` (the default) has the same bits on every device; "
+       "`library` "
+       "is that of NCCL, needs a GPU per rank and is UNSUPPORTED elsewhere. Where a check requires the same bits of "
+       "numbers, it then compares with a tolerance, and the results count it under `bits_relaxed`. `--sum-order` "
+       "overrides it"},
       {"plan", false, "`{unplanned: reason}`: the collectives cannot be planned, for this reason"},
       {"models", false, "models that the file defines"},
       {"steps", false, "the steps of every rank, in order; a file has either `steps` or `stages`"},

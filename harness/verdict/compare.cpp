@@ -106,6 +106,24 @@ Tolerance tolerance_of(DType dtype) {
   return {0.0, 0.0};
 }
 
+Tolerance tolerance_of_another_order(DType dtype) {
+  switch (dtype) {
+    case DType::float32:
+      return {1e-3, 1e-5, 1e-4};
+    case DType::float64:
+      return {1e-9, 1e-12, 1e-10};
+    case DType::float16:
+      return {1e-2, 1e-5, 1e-2};
+    case DType::bfloat16:
+      return {5e-2, 1e-5, 5e-2};
+    case DType::int64:
+    case DType::int32:
+    case DType::boolean:
+      break;
+  }
+  return {0.0, 0.0};
+}
+
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options) {
   refuse_bad_tolerance("rtol", options.tolerance.rtol);
   refuse_bad_tolerance("atol", options.tolerance.atol);
@@ -125,6 +143,7 @@ void count(Evidence& evidence, const Comparison& comparison, const CompareOption
   one.elements = comparison.elements;
   one.same_bits = comparison.same_bits ? 1 : 0;
   one.bits_required = options.bits ? 1 : 0;
+  one.bits_relaxed = options.bits_relaxed ? 1 : 0;
   one.max_abs_difference = comparison.max_abs_difference;
   one.loosest = options.tolerance;
   one.loosest.of_largest = options.of_largest;

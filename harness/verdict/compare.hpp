@@ -20,6 +20,11 @@ namespace lockstep::verdict {
 // Integers and booleans are compared exactly.
 Tolerance tolerance_of(DType dtype);
 
+// The tolerance that takes the place of equal bits where sums over ranks have the order of a library: rounding in
+// another order, carried through some training steps (rtol/of_largest): float32 1e-3/1e-4, float64 1e-9/1e-10, float16
+// 1e-2/1e-2, bfloat16 5e-2/5e-2. Integers and booleans have no other order: equal.
+Tolerance tolerance_of_another_order(DType dtype);
+
 // A snapshot of one value in host memory, contiguous in row-major order. It does not own its data.
 struct Operand {
   DType dtype = DType::float32;
@@ -34,6 +39,7 @@ struct CompareOptions {
   double of_largest = 0.0;      // adds of_largest * largest_expected to the tolerance, if that product is finite
   double largest_expected = 0;  // max |expected| over the whole list to which the value belongs
   bool bits = false;            // the same bits are required
+  bool bits_relaxed = false;    // they would be, but for the order of sums; the tolerance takes their place
 };
 
 struct Comparison {
@@ -55,7 +61,8 @@ struct Comparison {
 // is negative or not finite.
 Comparison compare(const Operand& actual, const Operand& expected, const CompareOptions& options);
 
-// Adds a comparison to the evidence. Trivial comparisons are counted apart; `bits` counts as required.
+// Adds a comparison to the evidence. Trivial comparisons are counted apart; `bits` counts as required,
+// `bits_relaxed` apart.
 void count(Evidence& evidence, const Comparison& comparison, const CompareOptions& options);
 
 // Whether `pattern` matches at any place in `text`; `*` matches any characters. Throws Error for a pattern that would

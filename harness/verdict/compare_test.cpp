@@ -227,6 +227,18 @@ TEST(CompareDefects, IgnoresLastComparesAllButTheLastElement) {
   EXPECT_FALSE(compare_by_type<float>({2.0f}, {3.0f}).trivial);
 }
 
+TEST(Count, KeepsRelaxedBitsApart) {
+  Evidence evidence;
+  CompareOptions options{tolerance_of_another_order(DType::float32), 1e-4, 2, false};
+  options.bits_relaxed = true;
+  const Comparison found = compare_lists<float>({1, 2.0001f}, {1, 2}, options);
+  EXPECT_TRUE(found.equal);
+  count(evidence, found, options);
+  EXPECT_EQ(evidence.bits_relaxed, 1);
+  EXPECT_EQ(evidence.bits_required, 0);
+  EXPECT_EQ(tolerance_of_another_order(DType::int64).rtol, 0.0);
+}
+
 TEST(Count, KeepsTrivialComparisonsApart) {
   Evidence evidence;
   CompareOptions options{tolerance_of(DType::float32), 0, 0, true};

@@ -60,6 +60,7 @@ void Evidence::add(const Evidence& other) {
   elements += other.elements;
   same_bits += other.same_bits;
   bits_required += other.bits_required;
+  bits_relaxed += other.bits_relaxed;
   max_abs_difference = larger_difference(max_abs_difference, other.max_abs_difference);
   loosest.rtol = std::max(loosest.rtol, other.loosest.rtol);
   loosest.atol = std::max(loosest.atol, other.loosest.atol);

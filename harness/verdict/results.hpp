@@ -44,6 +44,8 @@ struct Evidence {
   // False for a row of an older results file, which counts each condition as a comparison of one element with the same
   // bits.
   bool conditions_apart = true;
+  // Comparisons of which the scenario requires the same bits, judged by a tolerance because a library orders the sums.
+  std::int64_t bits_relaxed = 0;
 
   bool any() const { return comparisons + conditions + collectives_checked + orders_checked + errors_expected > 0; }
   // The counts as an older results file has them, to compare with one.
@@ -126,6 +128,7 @@ struct CaseResult {
   int world_size = 1;
   std::string launch;  // process or thread
   std::string device;
+  std::string sum_order;  // "library"; empty: the fixed order of the engine
   Status status = Status::MISSING;
   std::string reason;  // of SKIP, UNSUPPORTED, XFAIL, XPASS, MISSING
   double seconds = 0.0;

@@ -55,7 +55,9 @@ TEST(CountStatuses, LeavesOutStatusesThatDidNotOccur) {
 TEST(Evidence, AddsUpAndKeepsTheLoosest) {
   Evidence a{2, 1, 30, 1, 1, 0.5, {1e-6, 1e-3, 0}, 4, 1, 0, 20, 3};
   const Evidence b{1, 0, 10, 0, 0, 0.25, {1e-5, 1e-4, 1e-2}, 1, 0, 3, 22, 4};
+  a.bits_relaxed = 2;
   a.add(b);
+  EXPECT_EQ(a.bits_relaxed, 2);
   EXPECT_EQ(a.comparisons, 3);
   EXPECT_EQ(a.trivial, 1);
   EXPECT_EQ(a.elements, 40);

@@ -124,6 +124,7 @@ void visit_evidence(Archive& archive, TheEvidence& evidence) {
   archive(evidence.elements);
   archive(evidence.same_bits);
   archive(evidence.bits_required);
+  archive(evidence.bits_relaxed);
   archive(evidence.max_abs_difference);
   archive(evidence.loosest.rtol);
   archive(evidence.loosest.atol);

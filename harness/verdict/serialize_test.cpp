@@ -25,6 +25,7 @@ RankOutcome full() {
   o.end_time_ns = 123456789012345;
   o.seconds = 0.1;
   o.evidence = Evidence{1, 2, 3, 4, 5, std::numeric_limits<double>::infinity(), {1e-6, 1e-5, 0.25}, 6, 7, 8, 9, 10};
+  o.evidence.bits_relaxed = 11;
   Failure failure;
   failure.check = "expect_equal";
   failure.file = "b.yaml";
@@ -68,6 +69,7 @@ TEST(Serialize, ReadsBackEveryField) {
   EXPECT_EQ(b.evidence.elements, 3);
   EXPECT_EQ(b.evidence.same_bits, 4);
   EXPECT_EQ(b.evidence.bits_required, 5);
+  EXPECT_EQ(b.evidence.bits_relaxed, 11);
   EXPECT_TRUE(std::isinf(b.evidence.max_abs_difference));
   EXPECT_EQ(b.evidence.loosest.rtol, 1e-6);
   EXPECT_EQ(b.evidence.loosest.atol, 1e-5);

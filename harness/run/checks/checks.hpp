@@ -50,6 +50,7 @@ struct EqualOptions {
   double of_largest = 0.0;            // tolerance relative to the largest expected element
   bool bits = false;                  // the check requires the same bits
   bool bits_float32 = false;          // the scenario requires the same bits of float32 tensors
+  bool library_sums = false;          // a tolerance takes the place of required bits of numbers
   bool gradients = true;              // compare the gradients of modules too
   bool different = false;             // expect_different
   bool from_trivial_reading = false;  // an operand is a trivial reading (observation.hpp)

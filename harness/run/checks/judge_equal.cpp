@@ -19,7 +19,7 @@ struct PairResult {
 // The absolute part of the tolerance is relative to the largest element of all expected values together.
 double largest_expected(const EqualCheck& check) {
   double largest = 0.0;
-  if (check.options.of_largest > 0.0)
+  if (check.options.of_largest > 0.0 || check.options.library_sums)
     for (const EqualCheck::Pair& pair : check.pairs) largest = std::max(largest, largest_magnitude(pair.expected));
   return largest;
 }
@@ -27,13 +27,18 @@ double largest_expected(const EqualCheck& check) {
 PairResult compare_pair(const EqualCheck::Pair& pair, const EqualOptions& options, double largest) {
   const HostPair host = to_host(pair.actual, pair.expected);
   const DType dtype = host.expected.operand.dtype;
-  const verdict::Tolerance usual = verdict::tolerance_of(dtype);
   PairResult result;
-  result.options.tolerance = {options.rtol.value_or(usual.rtol), options.atol.value_or(usual.atol)};
-  result.options.of_largest = options.of_largest;
-  result.options.largest_expected = largest;
-  result.options.bits =
+  const bool needs_bits =
       options.bits || (options.bits_float32 && !options.different && host.tensors && dtype == DType::float32);
+  result.options.bits_relaxed = needs_bits && options.library_sums && is_floating(dtype);
+  result.options.bits = needs_bits && !result.options.bits_relaxed;
+  // A plain number may be an element of float32.
+  const verdict::Tolerance usual = result.options.bits_relaxed
+                                       ? verdict::tolerance_of_another_order(host.tensors ? dtype : DType::float32)
+                                       : verdict::tolerance_of(dtype);
+  result.options.tolerance = {options.rtol.value_or(usual.rtol), options.atol.value_or(usual.atol)};
+  result.options.of_largest = std::max(options.of_largest, usual.of_largest);
+  result.options.largest_expected = largest;
   result.comparison = verdict::compare(host.actual.operand, host.expected.operand, result.options);
   result.nan = options.different && (has_nan(host.actual.operand) || has_nan(host.expected.operand));
   if (options.from_trivial_reading) result.comparison.trivial = true;

@@ -146,6 +146,7 @@ Value expect_equal(StepCall& call) {
   options.of_largest = call.number("of_largest");
   options.bits = call.boolean("bits");
   options.bits_float32 = call.in.scenario().bits == scenario::Bits::required;
+  options.library_sums = call.in.test_case().sum_order == scenario::SumOrder::library;
   options.gradients = call.boolean("gradients");
   const TrivialReadings readings;
   const Value actual = call.value("actual");

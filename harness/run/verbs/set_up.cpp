@@ -31,6 +31,12 @@ Value exact_products(StepCall& call) {
   return Value();
 }
 
+// Opens the groups on the device of the case, so that no collective of the steps waits for it.
+Value prepared(const StepCall& call, std::shared_ptr<const DeviceMesh> mesh) {
+  mesh->prepare(call.in.session().device);
+  return Value(std::move(mesh));
+}
+
 Value mesh(StepCall& call) {
   std::vector<int> sizes;
   for (const Value& size : call.list("shape")) {
@@ -44,13 +50,13 @@ Value mesh(StepCall& call) {
     for (const Value& rank : call.list("ranks"))
       ranks.push_back(checked_int(rank.as_int("a rank of a mesh"), "mesh: a rank"));
   const std::vector<std::string> names = call.words("names");
-  if (call.has("ranks")) return Value(std::make_shared<const DeviceMesh>(sizes, names, ranks));
+  if (call.has("ranks")) return prepared(call, std::make_shared<const DeviceMesh>(sizes, names, ranks));
   std::int64_t product = 1;
   for (int size : sizes) product = checked_multiply(product, size, "mesh");
   if (product != call.in.session().world_size)
     throw Error(str("a mesh of ", product, " ranks in a world of ", call.in.session().world_size),
                 "let the sizes multiply to world_size, or list `ranks`");
-  return Value(std::make_shared<const DeviceMesh>(sizes, names));
+  return prepared(call, std::make_shared<const DeviceMesh>(sizes, names));
 }
 
 Value let(StepCall& call) {
