@@ -125,6 +125,11 @@ void TracedLayouts::see_computed(std::string_view operation, const std::vector<T
 
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
   if (operation == change_name || see_sharded(operation, inputs, results)) return;
+  note_result(operation, inputs, results);
+}
+
+void TracedLayouts::note_result(const char* operation, const std::vector<Tensor>& inputs,
+                                const std::vector<Tensor>& results) {
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;

@@ -63,6 +63,9 @@ class TracedLayouts {
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
+  // Notes the layouts of the results of an operation on these operands: of one that autograd does not report, as it has
+  // no derivative, or reports without the operands that have none.
+  void note_result(const char* operation, const std::vector<Tensor>& operands, const std::vector<Tensor>& results);
   // How the scenario calls the next cross-entropy; its weight may have a note.
   void set_loss(const LossOptions& options);
 
