@@ -269,6 +269,20 @@ std::optional<WeightedReading> weighted_reading(std::string_view operation,
   return reading;
 }
 
+std::vector<int> axes_of_partial_gradient(std::string_view operation, const std::vector<ShardedLayout>& operands,
+                                          std::size_t index) {
+  std::vector<int> axes;
+  if (!is_one_of(operation, of_two) && operation != "where") return axes;
+  const ShardedLayout& of = operands[index];
+  for (std::size_t axis = 0; axis < of.placements.size(); ++axis) {
+    const bool is_sharded_elsewhere = std::any_of(operands.begin(), operands.end(), [&](const ShardedLayout& other) {
+      return other.mesh == of.mesh && other.placements[axis].is_shard();
+    });
+    if (of.placements[axis].is_replicate() && is_sharded_elsewhere) axes.push_back(static_cast<int>(axis));
+  }
+  return axes;
+}
+
 bool is_local_operation(std::string_view operation) {
   return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
          is_one_of(operation, of_two) || is_one_of(operation, of_shape) || is_one_of(operation, of_condition) ||

@@ -203,6 +203,16 @@ TEST(LayoutRules, LinearByColumnsAndByRowsNeedsNoCollective) {
   EXPECT_FALSE(reading(shard(1), shard(1), replicate()));
 }
 
+TEST(LayoutRules, RepeatedOperandsGetPartialGradients) {
+  const layout::MeshShape mesh({2, 3}, {"a", "b"});
+  const Layouts operands = {{mesh, {shard(0), replicate()}, {4, 6}}, {mesh, {replicate(), replicate()}, {6}}};
+  for (const char* operation : {"add", "sub", "mul", "div", "where"}) {
+    EXPECT_TRUE(axes_of_partial_gradient(operation, operands, 0).empty());
+    EXPECT_EQ(axes_of_partial_gradient(operation, operands, 1), std::vector<int>{0});
+  }
+  EXPECT_TRUE(axes_of_partial_gradient("cat", operands, 1).empty());
+}
+
 // Each rank has the summand of its rows in the gradients of the weights.
 TEST(LayoutRules, WeightsOnPartsOfASequenceGetPartialGradients) {
   for (const char* operation : {"linear", "layer_norm", "rms_norm"}) {

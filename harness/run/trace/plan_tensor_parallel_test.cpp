@@ -265,5 +265,27 @@ TEST(PlanTensorParallel, LinearOnDistributedParametersFollowsThePlan) {
   EXPECT_EQ(planned(ran), (Counts{{"other all_reduce dp", 2}, {"backward all_reduce dp", 1}}));
 }
 
+// Each rank has the summand of its rows in the gradient of w.
+TEST(PlanTensorParallel, RepeatedOperandsFollowThePlan) {
+  for (const char* repeated : {"x + w", "w * x", "x / (w * w + 1)", "where(gt(x, 0), x, w)"}) {
+    const Ran ran = run_steps(str(R"yaml(
+  - model: Linear(2, 2)
+    as: other
+  - replicate: other
+  - seed: 1
+  - let:
+      x: requires_grad(distribute(randn(4, 6), all_ranks, [shard(0)]))
+      w: requires_grad(distribute(randn(6), all_ranks, [replicate()]))
+  - forward: {y: ")yaml",
+                                  repeated, R"yaml(", loss: sum(full_tensor(y * y))}
+  - backward: loss
+  - expect: w.grad.placements == [replicate()]
+)yaml"),
+                              ranks(2));
+    EXPECT_THAT(ran.failures(), IsEmpty()) << repeated;
+    EXPECT_EQ(planned(ran), (Counts{{"other all_gather dp", 1}, {"backward all_reduce dp", 1}})) << repeated;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::run

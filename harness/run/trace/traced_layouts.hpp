@@ -99,6 +99,9 @@ class TracedLayouts {
   bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void end_sharded(const Tensor* result);
   bool follow_weighted(const ShardedOperation& seen, const Tensor* result);
+  void follow_broadcast(const ShardedOperation& seen, const Tensor& result);
+  void leave_partial(const Tensor& operand, const Tensor& result, const layout::MeshShape& mesh,
+                     const std::vector<int>& axes);
   void leave_partial(const Tensor& operand, const Tensor& result);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;

@@ -62,8 +62,12 @@ Value split(const CallArguments& call) {
 Value chunk(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   const std::int64_t count = call.integer(1, "chunks");
+  const int dim = dim_at(call, 2, "dim", x, 0);
+  const auto most = static_cast<std::int64_t>(scenario::limits::list_items);
+  if (size_of_dim(x, dim) == 0 && count > most)
+    throw Error(str(count, " chunks of a dim without elements"), str("give at most ", most));
   const auto bounded = std::clamp<std::int64_t>(count, 0, std::numeric_limits<int>::max());
-  return as_list(ops::chunk(x, static_cast<int>(bounded), dim_at(call, 2, "dim", x, 0)));
+  return as_list(ops::chunk(x, static_cast<int>(bounded), dim));
 }
 
 Value stack(const CallArguments& call) {
