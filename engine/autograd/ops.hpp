@@ -139,7 +139,7 @@ Tensor squeeze(const Tensor& a, int dim);           // removes the dim if its si
 Tensor unsqueeze(const Tensor& a, int dim);
 // Views of `size` elements along the dim each, the last one smaller if necessary.
 std::vector<Tensor> split(const Tensor& a, std::int64_t size, int dim);
-// At most `count` views of equal size by ceiling division, the last one smaller if necessary.
+// At most `count` views of equal size by ceiling division, the last one smaller if necessary; `count` of an empty dim.
 std::vector<Tensor> chunk(const Tensor& a, int count, int dim);
 Tensor cat(const std::vector<Tensor>& tensors, int dim);    // sizes equal except at the dim; the promoted type
 Tensor stack(const std::vector<Tensor>& tensors, int dim);  // equal sizes; along a new dim

@@ -140,7 +140,9 @@ std::vector<Tensor> chunk(const Tensor& a, int count, int dim) {
                 "give a tensor with dims and a count of at least 1");
   const std::int64_t size = global_sizes(a)[normalize_dim(dim, a.num_dims(), "chunk")];
   const std::int64_t each = std::max<std::int64_t>(1, (size + count - 1) / count);
-  return is_sharded(a) ? split_on_sharded("chunk", a, each, dim) : split(a, each, dim);
+  std::vector<Tensor> parts = is_sharded(a) ? split_on_sharded("chunk", a, each, dim) : split(a, each, dim);
+  if (size == 0) parts.resize(static_cast<std::size_t>(count), parts.front());
+  return parts;
 }
 
 Tensor cat(const std::vector<Tensor>& tensors, int dim) {

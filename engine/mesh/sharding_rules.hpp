@@ -66,7 +66,7 @@ Unary view(const char* operation, const ShardedLayout& a, const Dims& sizes);
 Dims complete_sizes(const char* operation, const Dims& from, const Dims& sizes);
 // Removes a dim of (global) size 1, which no axis may shard; a dim of another size stays.
 Unary squeeze(const ShardedLayout& a, int dim);
-// Repeats dims of size 1, which no axis may shard, and adds dims in front.
+// Repeats dims of size 1, which no axis may shard, and adds dims in front; -1 keeps the size of a dim.
 Unary expand(const ShardedLayout& a, const Dims& sizes);
 // Elements begin to end (clamped as in Python) of a dim, which no axis may shard unless all elements stay.
 Unary slice(const char* operation, const ShardedLayout& a, int dim, std::int64_t begin, std::int64_t end);

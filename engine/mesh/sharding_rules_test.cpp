@@ -275,6 +275,10 @@ TEST(ShardingRules, SizesOfDimsThatNoAxisShards) {
   EXPECT_EQ(squeeze(a, 1).result, layout_of({6, 4}, {shard(0), partial()}));
   EXPECT_EQ(squeeze(a, 0).result, a);
   EXPECT_EQ(expand(a, {2, 6, 5, 4}).result, layout_of({2, 6, 5, 4}, {shard(1), partial()}));
+  EXPECT_EQ(expand(a, {2, -1, 5, -1}).result, expand(a, {2, 6, 5, 4}).result);
+  EXPECT_EQ(expand(layout_of({1, 4}, {shard(0), replicate()}), {3, -1, 4}).result,
+            layout_of({3, 1, 4}, {shard(1), replicate()}));
+  EXPECT_THAT(error_of([&] { expand(a, {-1, 6, 5, 4}); }), HasSubstr("sizes of the full tensor"));
   EXPECT_EQ(slice("slice", a, 2, 1, 3).result, layout_of({6, 1, 2}, {shard(0), partial()}));
   EXPECT_EQ(slice("slice", a, 0, -9, 9).result, a);
   EXPECT_THAT(error_of([&] { slice("slice", a, 0, 1, 9); }), HasSubstr("along dim 0 of (6, 1, 4)"));

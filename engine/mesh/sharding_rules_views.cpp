@@ -221,12 +221,16 @@ Unary squeeze(const ShardedLayout& a, int dim) {
   return along("squeeze", a, at, Dim::removed, Keeps::all);
 }
 
-Unary expand(const ShardedLayout& a, const Dims& sizes) {
-  const int added = sizes.size() - a.sizes.size();
+Unary expand(const ShardedLayout& a, const Dims& given) {
+  const int added = given.size() - a.sizes.size();
   bool fits = added >= 0;
+  Dims sizes = given;
+  for (int dim = 0; fits && dim < a.sizes.size(); ++dim)
+    if (given[dim + added] == -1) sizes[dim + added] = a.sizes[dim];
+  fits = fits && std::all_of(sizes.begin(), sizes.end(), [](std::int64_t size) { return size >= 0; });
   for (int dim = 0; fits && dim < a.sizes.size(); ++dim) fits = a.sizes[dim] == sizes[dim + added] || a.sizes[dim] == 1;
   if (!fits)
-    throw Error(str("expand: ", a.text(), " to ", to_text(sizes)),
+    throw Error(str("expand: ", a.text(), " to ", to_text(given)),
                 "give sizes of the full tensor that differ only at dims of size 1 and at added dims in front");
   Unary rule{a, {a.mesh, a.placements, sizes}};
   for (int dim = 0; dim < a.sizes.size(); ++dim)

@@ -26,6 +26,12 @@ constexpr std::array<std::string_view, 17> element_wise = {"relu", "gelu",  "tan
 constexpr std::array<std::string_view, 4> linear_element_wise = {"neg", "clone", "to_device", "watch_gradients"};
 constexpr std::array<std::string_view, 4> of_two = {"add", "sub", "mul", "div"};
 constexpr std::array<std::string_view, 5> of_shape = {"view", "reshape", "flatten", "squeeze", "unsqueeze"};
+constexpr std::array<std::string_view, 7> of_condition = {"eq", "ne", "lt", "le", "gt", "ge", "where"};
+// Along a dim that no axis may shard, which keeps its size.
+constexpr std::array<std::string_view, 2> along_dim = {"softmax", "log_softmax"};
+// Views and joins that keep all dims but one, and neither split nor merge dims. A sum of partial values passes through.
+constexpr std::array<std::string_view, 6> of_positions = {"slice", "split", "cat", "select", "stack", "expand"};
+constexpr std::array<std::string_view, 2> of_order = {"transpose", "permute"};
 
 bool is_replicated(const ShardedLayout& layout) { return !layout::has_shard(layout) && !layout::has_partial(layout); }
 
@@ -56,21 +62,126 @@ Result reshaped(const ShardedLayout& operand, const Dims& sizes) {
   return result;
 }
 
-// A sum or mean over all elements, or over dims that are kept with size 1.
-Result reduced(const ShardedLayout& operand, const Dims& sizes) {
+// The placement of a shard after some dims of `from` were removed, so that `to` is left. `of_removed`: if its own dim
+// was one of them; empty if no such operation exists. Empty if the sizes allow several placements.
+std::optional<Placement> after_removal(const Dims& from, const Placement& shard, const Dims& to,
+                                       const std::optional<Placement>& of_removed) {
+  std::optional<Placement> found;
+  for (unsigned removed = 0; removed < 1u << from.size(); ++removed) {
+    Dims rest;
+    Placement placement = shard;
+    for (int dim = 0; dim < from.size(); ++dim)
+      if (((removed >> dim) & 1u) == 0)
+        rest.push_back(from[dim]);
+      else if (dim < shard.dim)
+        --placement.dim;
+    if (!(rest == to)) continue;
+    if ((removed >> shard.dim) & 1u) {
+      if (!of_removed) continue;
+      placement = *of_removed;
+    }
+    if (found && !(*found == placement)) return {};
+    found = placement;
+  }
+  return found;
+}
+
+// A reduction over dims that are removed or kept with size 1. `of_reduced`: the placement where the dim of a shard is
+// one of them; empty if no axis may shard these.
+Result reduced(const ShardedLayout& operand, const Dims& sizes, const std::optional<Placement>& of_reduced) {
   ShardedLayout result{operand.mesh, operand.placements, sizes};
   for (Placement& placement : result.placements) {
     if (!placement.is_shard()) continue;
-    if (sizes.empty() ||
-        (sizes.size() == operand.sizes.size() && sizes[placement.dim] == 1 && operand.sizes[placement.dim] > 1))
-      placement = layout::partial();
-    else if (sizes.size() != operand.sizes.size() || sizes[placement.dim] != operand.sizes[placement.dim])
+    std::optional<Placement> after = placement;
+    if (sizes.size() != operand.sizes.size())
+      after = after_removal(operand.sizes, placement, sizes, of_reduced);
+    else if (sizes[placement.dim] == 1 && operand.sizes[placement.dim] > 1)
+      after = of_reduced;
+    else if (sizes[placement.dim] != operand.sizes[placement.dim] || sizes[placement.dim] == 1)
+      after = {};
+    if (!after) return {};
+    placement = *after;
+  }
+  return result;
+}
+
+// The operand with its dims in another order: a sharded dim is the only one of its size.
+Result reordered(const ShardedLayout& operand, const Dims& sizes) {
+  ShardedLayout result{operand.mesh, operand.placements, sizes};
+  for (Placement& placement : result.placements) {
+    if (!placement.is_shard()) continue;
+    const std::int64_t size = operand.sizes[placement.dim];
+    if (std::count(sizes.begin(), sizes.end(), size) != 1) return {};
+    placement.dim = static_cast<int>(std::find(sizes.begin(), sizes.end(), size) - sizes.begin());
+  }
+  return result;
+}
+
+// Operands of one layout, of which no axis shards the dim that changes, is removed or is new.
+Result of_unsharded_dim(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
+  const std::optional<ShardedLayout>& first = operands.front().layout;
+  for (const Operand& operand : operands)
+    if (!operand.layout || !(operand.layout->mesh == first->mesh) || operand.layout->placements != first->placements)
+      return {};
+  ShardedLayout result{first->mesh, first->placements, sizes};
+  for (Placement& placement : result.placements) {
+    if (!placement.is_shard()) continue;
+    const std::int64_t size = first->sizes[placement.dim];
+    std::optional<Placement> after = placement;
+    if (operation == "select") {
+      after = after_removal(first->sizes, placement, sizes, {});
+    } else if (operation == "stack") {  // the dims of which the removal of one gives those of the operands
+      after = {};
+      for (int dim = 0; dim < sizes.size(); ++dim) {
+        Dims rest = sizes;
+        rest.erase(dim);
+        if (!(rest == first->sizes)) continue;
+        const int moved = placement.dim + (dim <= placement.dim ? 1 : 0);
+        if (after && after->dim != moved) return {};
+        after = placement;
+        after->dim = moved;
+      }
+    } else if (operation == "expand") {
+      after->dim += sizes.size() - first->sizes.size();
+    }
+    if (!after || sizes[after->dim] != size) return {};
+    placement = *after;
+  }
+  return result;
+}
+
+// q, k and v with the same leading dims sharded.
+Result attended(const std::vector<Operand>& operands, const Dims& sizes) {
+  const std::optional<ShardedLayout>& first = operands.front().layout;
+  for (const Operand& operand : operands)
+    if (!operand.layout || !(operand.layout->mesh == first->mesh) || operand.layout->placements != first->placements)
+      return {};
+  for (const Placement& placement : first->placements)
+    if (placement.is_partial() || (placement.is_shard() && placement.dim >= sizes.size() - 2)) return {};
+  return ShardedLayout{first->mesh, first->placements, sizes};
+}
+
+// The rows of a weight (n, d) at indices.
+Result looked_up(const std::vector<Operand>& operands, const Dims& sizes) {
+  if (!operands[0].layout || !operands[1].layout) return {};
+  const ShardedLayout &weight = *operands[0].layout, &indices = *operands[1].layout;
+  if (!(weight.mesh == indices.mesh)) return {};
+  ShardedLayout result{weight.mesh, weight.placements, sizes};
+  for (std::size_t axis = 0; axis < result.placements.size(); ++axis) {
+    const Placement &of_weight = weight.placements[axis], &of_index = indices.placements[axis];
+    if (of_weight.is_replicate() && !of_index.is_partial())
+      result.placements[axis] = of_index;
+    else if (of_weight == layout::shard(1) && of_index.is_replicate())
+      result.placements[axis] = layout::shard(sizes.size() - 1);
+    else if (of_weight == layout::shard(0) && of_index.is_replicate())
+      result.placements[axis] = layout::partial();
+    else
       return {};
   }
   return result;
 }
 
-// Two operands, of which a plain one is a number.
+// Two operands, of which a plain one is a number; the condition of `where` is a third one.
 Result combined(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
   const ShardedLayout* common = nullptr;
   bool has_number = operands.size() == 1;
@@ -84,6 +195,7 @@ Result combined(std::string_view operation, const std::vector<Operand>& operands
       common = &*operand.layout;
     }
   }
+  if (layout::has_partial(*common) && is_one_of(operation, of_condition)) return {};
   const bool is_sum = operation == "add" || operation == "sub";
   if (layout::has_partial(*common) && is_sum == has_number) return {};
   for (const Operand& operand : operands)  // broadcasting along a sharded dim makes a partial gradient
@@ -94,7 +206,8 @@ Result combined(std::string_view operation, const std::vector<Operand>& operands
 }  // namespace
 
 Result layout_after(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
-  if (is_one_of(operation, of_two)) return combined(operation, operands, sizes);
+  if (is_one_of(operation, of_two) || is_one_of(operation, of_condition)) return combined(operation, operands, sizes);
+  if (operation == "embedding" && operands.size() == 2) return looked_up(operands, sizes);
   const bool all_replicated = std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
     return operand.layout && is_replicated(*operand.layout);
   });
@@ -102,11 +215,19 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   for (const Operand& operand : operands)
     if (operand.layout && !first) first = &*operand.layout;
   if (all_replicated) return ShardedLayout{first->mesh, first->placements, sizes};
+  if (is_one_of(operation, of_positions)) return of_unsharded_dim(operation, operands, sizes);
+  if (operation == "attention") return attended(operands, sizes);
   if (operands.size() != 1) return {};
+  if (is_one_of(operation, of_order)) return reordered(*first, sizes);
   if (layout::has_partial(*first) && !is_one_of(operation, linear_element_wise)) return {};
-  if (is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise)) return *first;
+  if (is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
+      is_one_of(operation, along_dim))
+    return *first;
   if (is_one_of(operation, of_shape)) return reshaped(*first, sizes);
-  if (operation == "sum" || operation == "mean") return reduced(*first, sizes);
+  if (operation == "sum" || operation == "mean") return reduced(*first, sizes, layout::partial());
+  if (operation == "max") return reduced(*first, sizes, layout::partial(layout::PartialOp::max));
+  if (operation == "min") return reduced(*first, sizes, layout::partial(layout::PartialOp::min));
+  if (operation == "argmax") return reduced(*first, sizes, {});
   if (operation == "cross_entropy") {  // of each row, or the sum or mean over all rows
     ShardedLayout result{first->mesh, first->placements, sizes};
     for (Placement& placement : result.placements)
@@ -148,10 +269,25 @@ std::optional<WeightedReading> weighted_reading(std::string_view operation,
   return reading;
 }
 
+std::vector<int> axes_of_partial_gradient(std::string_view operation, const std::vector<ShardedLayout>& operands,
+                                          std::size_t index) {
+  std::vector<int> axes;
+  if (!is_one_of(operation, of_two) && operation != "where") return axes;
+  const ShardedLayout& of = operands[index];
+  for (std::size_t axis = 0; axis < of.placements.size(); ++axis) {
+    const bool is_sharded_elsewhere = std::any_of(operands.begin(), operands.end(), [&](const ShardedLayout& other) {
+      return other.mesh == of.mesh && other.placements[axis].is_shard();
+    });
+    if (of.placements[axis].is_replicate() && is_sharded_elsewhere) axes.push_back(static_cast<int>(axis));
+  }
+  return axes;
+}
+
 bool is_local_operation(std::string_view operation) {
   return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
-         is_one_of(operation, of_two) || is_one_of(operation, of_shape) || operation == "sum" || operation == "mean" ||
-         operation == "copy_";
+         is_one_of(operation, of_two) || is_one_of(operation, of_shape) || is_one_of(operation, of_condition) ||
+         is_one_of(operation, along_dim) || is_one_of(operation, of_positions) || is_one_of(operation, of_order) ||
+         operation == "sum" || operation == "mean" || operation == "attention" || operation == "copy_";
 }
 
 std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, const Loss& loss, int rank) {

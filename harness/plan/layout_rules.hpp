@@ -41,7 +41,12 @@ struct WeightedReading {
 std::optional<WeightedReading> weighted_reading(std::string_view operation,
                                                 const std::vector<layout::ShardedLayout>& operands);
 
-// Whether an operation on the local shards of its operands needs no collective, whatever their layout is.
+// The axes of the mesh along which an element-wise operation leaves a partial gradient of operand `index`: those over
+// which it is replicated and another operand is sharded. Empty for other operations.
+std::vector<int> axes_of_partial_gradient(std::string_view operation,
+                                          const std::vector<layout::ShardedLayout>& operands, std::size_t index);
+
+// Whether an operation on the local shards of its operands needs no collective in forward, whatever their layout is.
 bool is_local_operation(std::string_view operation);
 
 // A cross-entropy of logits (..., classes) as a scenario calls it.

@@ -54,13 +54,94 @@ TEST(LayoutRules, ReductionsOfAShardedDimArePartial) {
   EXPECT_EQ(after("mean", {operand(shard(0), {4, 6})}, {4, 1}), shard(0));
   EXPECT_EQ(after("sum", {operand(replicate(), {4, 6})}, {}), replicate());
   EXPECT_FALSE(after("sum", {operand(shard(0), {4, 4})}, {4}));  // which dim is summed is unknown
+  EXPECT_EQ(after("sum", {operand(shard(1), {4, 6})}, {4}), partial());
+  EXPECT_EQ(after("sum", {operand(shard(1), {4, 6})}, {6}), shard(0));
+  EXPECT_EQ(after("mean", {operand(shard(2), {3, 4, 6})}, {3, 6}), shard(1));
+  EXPECT_EQ(after("mean", {operand(shard(1), {3, 4, 6})}, {6}), partial());
+}
+
+TEST(LayoutRules, ExtremesOfAShardedDimArePartial) {
+  EXPECT_EQ(after("max", {operand(shard(1), {4, 6})}, {4}), partial(layout::PartialOp::max));
+  EXPECT_EQ(after("min", {operand(shard(1), {4, 6})}, {4, 1}), partial(layout::PartialOp::min));
+  for (const char* operation : {"max", "min", "argmax"}) {
+    EXPECT_EQ(after(operation, {operand(shard(1), {4, 6})}, {6}), shard(0));
+    EXPECT_EQ(after(operation, {operand(shard(1), {4, 6})}, {1, 6}), shard(1));
+    EXPECT_EQ(after(operation, {operand(replicate(), {4, 6})}, {4}), replicate());
+    EXPECT_FALSE(after(operation, {operand(partial(), {4, 6})}, {4}));
+    EXPECT_FALSE(
+        after(operation, {operand(shard(0), {1, 6})}, {1, 6}));  // the dim that is kept may be that of the shard
+  }
+  EXPECT_FALSE(after("argmax", {operand(shard(1), {4, 6})}, {4}));
+}
+
+TEST(LayoutRules, ConditionsNeedOneLayoutAndNoSum) {
+  for (const char* operation : {"eq", "ne", "lt", "le", "gt", "ge", "where"}) {
+    EXPECT_EQ(after(operation, {operand(shard(1), {4, 6}), operand(shard(1), {4, 6})}, {4, 6}), shard(1));
+    EXPECT_EQ(after(operation, {operand(shard(0), {4, 6}), plain({})}, {4, 6}), shard(0));
+    EXPECT_FALSE(after(operation, {operand(partial(), {4, 6}), plain({})}, {4, 6}));
+    EXPECT_FALSE(after(operation, {operand(partial(), {4, 6}), operand(partial(), {4, 6})}, {4, 6}));
+    EXPECT_FALSE(after(operation, {operand(shard(1), {4, 6}), operand(replicate(), {4, 6})}, {4, 6}));
+  }
+  const Operand x = operand(shard(1), {4, 6});
+  EXPECT_EQ(after("where", {x, plain({}), plain({})}, {4, 6}), shard(1));
+  EXPECT_FALSE(after("where", {x, plain({4, 6}), x}, {4, 6}));
+}
+
+TEST(LayoutRules, SoftmaxKeepsAShard) {
+  for (const char* operation : {"softmax", "log_softmax"}) {
+    EXPECT_EQ(after(operation, {operand(shard(0), {4, 6})}, {4, 6}), shard(0));
+    EXPECT_FALSE(after(operation, {operand(partial(), {4, 6})}, {4, 6}));
+  }
+}
+
+TEST(LayoutRules, ViewsOfOtherDimsKeepAShard) {
+  EXPECT_EQ(after("transpose", {operand(shard(0), {4, 6})}, {6, 4}), shard(1));
+  EXPECT_EQ(after("permute", {operand(shard(2), {3, 4, 6})}, {4, 6, 3}), shard(1));
+  EXPECT_FALSE(after("permute", {operand(shard(2), {3, 4, 4})}, {4, 4, 3}));
+  EXPECT_EQ(after("permute", {operand(partial(), {3, 4, 4})}, {4, 4, 3}), partial());
+  EXPECT_EQ(after("slice", {operand(shard(1), {5, 4})}, {2, 4}), shard(1));
+  EXPECT_FALSE(after("slice", {operand(shard(0), {5, 4})}, {2, 4}));
+  EXPECT_EQ(after("split", {operand(shard(0), {4, 6})}, {4, 2}), shard(0));
+  EXPECT_EQ(after("select", {operand(shard(1), {5, 4})}, {4}), shard(0));
+  EXPECT_EQ(after("select", {operand(shard(0), {5, 4})}, {5}), shard(0));
+  EXPECT_FALSE(after("select", {operand(shard(1), {4, 4, 4})}, {4, 4}));
+  EXPECT_EQ(after("expand", {operand(shard(0), {4, 1})}, {2, 4, 3}), shard(1));
+  EXPECT_EQ(after("expand", {operand(partial(), {4, 1})}, {4, 3}), partial());
+}
+
+TEST(LayoutRules, JoinsNeedOneLayout) {
+  const Operand rows = operand(shard(0), {4, 6}), columns = operand(shard(1), {4, 6}), sum = operand(partial(), {4, 6});
+  EXPECT_EQ(after("cat", {columns, columns}, {8, 6}), shard(1));
+  EXPECT_FALSE(after("cat", {rows, rows}, {8, 6}));
+  EXPECT_FALSE(after("cat", {rows, columns}, {8, 6}));
+  EXPECT_FALSE(after("cat", {columns, plain({4, 6})}, {8, 6}));
+  EXPECT_EQ(after("cat", {sum, sum}, {8, 6}), partial());
+  EXPECT_EQ(after("stack", {columns, columns}, {2, 4, 6}), shard(2));
+  EXPECT_EQ(after("stack", {rows, rows}, {4, 6, 2}), shard(0));
+  EXPECT_FALSE(after("stack", {operand(shard(0), {2, 2}), operand(shard(0), {2, 2})}, {2, 2, 2}));  // the new dim
+}
+
+TEST(LayoutRules, AttentionKeepsHeads) {
+  const Operand heads = operand(shard(1), {2, 4, 6, 3}), rows = operand(shard(2), {2, 4, 6, 3});
+  EXPECT_EQ(after("attention", {heads, heads, heads}, {2, 4, 6, 3}), shard(1));
+  EXPECT_FALSE(after("attention", {rows, rows, rows}, {2, 4, 6, 3}));
+  EXPECT_FALSE(after("attention", {heads, heads, operand(replicate(), {2, 4, 6, 3})}, {2, 4, 6, 3}));
+}
+
+TEST(LayoutRules, LookupsOfRowsArePartial) {
+  const Dims weight = {9, 4}, indices = {2, 3}, result = {2, 3, 4};
+  EXPECT_EQ(after("embedding", {operand(shard(0), weight), operand(replicate(), indices)}, result), partial());
+  EXPECT_EQ(after("embedding", {operand(shard(1), weight), operand(replicate(), indices)}, result), shard(2));
+  EXPECT_EQ(after("embedding", {operand(replicate(), weight), operand(shard(1), indices)}, result), shard(1));
+  EXPECT_FALSE(after("embedding", {operand(shard(0), weight), operand(shard(0), indices)}, result));
+  EXPECT_FALSE(after("embedding", {operand(partial(), weight), operand(replicate(), indices)}, result));
 }
 
 TEST(LayoutRules, ReshapesKeepADimThatStays) {
   EXPECT_EQ(after("flatten", {operand(shard(2), {3, 4, 8})}, {12, 8}), shard(1));
   EXPECT_EQ(after("view", {operand(shard(0), {3, 4, 8})}, {3, 32}), shard(0));
   EXPECT_FALSE(after("reshape", {operand(shard(1), {3, 4, 8})}, {12, 8}));
-  EXPECT_FALSE(after("transpose", {operand(shard(0), {4, 4})}, {4, 4}));
+  EXPECT_FALSE(after("transpose", {operand(shard(0), {4, 4})}, {4, 4}));  // the dims have the same size
   EXPECT_EQ(after("transpose", {operand(replicate(), {4, 5})}, {5, 4}), replicate());
 }
 
@@ -120,6 +201,16 @@ TEST(LayoutRules, LinearByColumnsAndByRowsNeedsNoCollective) {
   EXPECT_FALSE(reading(replicate(), shard(0), replicate()));  // the gradient of the bias would be gathered
   EXPECT_FALSE(reading(partial(), shard(0), shard(0)));       // the input would be reduced first
   EXPECT_FALSE(reading(shard(1), shard(1), replicate()));
+}
+
+TEST(LayoutRules, RepeatedOperandsGetPartialGradients) {
+  const layout::MeshShape mesh({2, 3}, {"a", "b"});
+  const Layouts operands = {{mesh, {shard(0), replicate()}, {4, 6}}, {mesh, {replicate(), replicate()}, {6}}};
+  for (const char* operation : {"add", "sub", "mul", "div", "where"}) {
+    EXPECT_TRUE(axes_of_partial_gradient(operation, operands, 0).empty());
+    EXPECT_EQ(axes_of_partial_gradient(operation, operands, 1), std::vector<int>{0});
+  }
+  EXPECT_TRUE(axes_of_partial_gradient("cat", operands, 1).empty());
 }
 
 // Each rank has the summand of its rows in the gradients of the weights.

@@ -223,12 +223,12 @@ class Checker {
       report_unknown_name(callee.name, Place{*file_, callee.line, callee.column}, scope, diagnostics_);
       return;
     }
-    std::vector<std::string> known;
-    for (const FunctionSpec& spec : functions()) known.emplace_back(spec.name);
+    std::vector<std::string> known;  // of equally near words, the first is suggested
     if (builds) {
       for (const ModelSpec& spec : built_in_models()) known.emplace_back(spec.name);
       for (const ModelDefinition& model : models_) known.push_back(model.name);
     }
+    for (const FunctionSpec& spec : functions()) known.emplace_back(spec.name);
     known.insert(known.end(), scope.known.begin(), scope.known.end());
     const bool upper = callee.name[0] >= 'A' && callee.name[0] <= 'Z';
     const std::string near = nearest_word(callee.name, known);

@@ -76,7 +76,8 @@ In addition: `(x)`, `[x, y]`, `{'key': x}`, `[f(x) for x in xs if c]`, `{k: v fo
 
 - Only a boolean is a condition. `and`, `or` and `if` evaluate only the operands that decide the result.
 - Numbers are equal when their values are equal. Values of different types are never equal, so `1 != true`.
-- A tensor can be compared with `none` only. `expect_equal` compares the values of tensors.
+- These comparisons take a tensor with `none` only. `expect_equal` compares the values of tensors, and `eq(x, y)`,
+  `lt(x, y)` and the like give a tensor of conditions.
 - Integers have 64 bits. Overflow is an error, and so is division by zero.
 - `f(...)` calls the module that is bound to the name `f` if there is one, otherwise the function `f`.
 - Each rank evaluates an expression when its step runs, from left to right. Random functions draw from that rank's

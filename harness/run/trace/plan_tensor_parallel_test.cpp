@@ -157,6 +157,49 @@ TEST(PlanTensorParallel, SequencesBetweenLayersFollowThePlan) {
   EXPECT_EQ(planned(sharded), sequence_counts);
 }
 
+// One gather of a shard, or one reduction of a partial result, for each function of the sharded output y (2, 5, 15).
+TEST(PlanTensorParallel, FunctionsOfOutputsFollowThePlan) {
+  const std::vector<std::string> gathered = {
+      "tanh(y)",
+      "sigmoid(y)",
+      "contiguous(y)",
+      "gt(y, 0)",
+      "eq(y, y)",
+      "where(lt(y, 0), y, 1)",
+      "to(y, int64)",
+      "amax(detach(y), 0)",
+      "amin(detach(y), 1, keepdim=true)",
+      "argmax(y, 1)",
+      "softmax(y, 0)",
+      "log_softmax(y, 1)",
+      "sum(y, [0, 1])",
+      "mean(y, 1, keepdim=true)",
+      "narrow(y, 1, 1, 2)",
+      "select(y, 1, 2)",
+      "y[1]",
+      "y[:1]",
+      "split(y, 2, 1)[2]",
+      "chunk(y, 2, 1)[0]",
+      "stack([y, y], 1)",
+      "cat([y, y], 1)",
+      "unsqueeze(y, 1)",
+      "squeeze(unsqueeze(y, 0), 0)",
+      "expand(y, 3, -1, -1, -1)",
+      "permute(y, [2, 0, 1])",
+      "transpose(y, 2, 0)",
+      "view(y, 10, 15)",
+      "attention(permute(y, [2, 0, 1]), permute(y, [2, 0, 1]), permute(y, [2, 0, 1]))"};
+  const std::vector<std::string> reduced = {"sum(y, [2, 0])", "amax(detach(y), 2)", "amin(detach(y), 2, keepdim=true)"};
+  std::string text = stack + "  - forward: {y: \"test.0.in_proj(randn(2, 5, 5))\"}\n";
+  for (const auto* list : {&gathered, &reduced})
+    for (const std::string& of : *list) text += str("  - forward: {z: \"", of, "\", whole: full_tensor(z)}\n");
+  const Ran ran = run_steps(text + "  - expect: y.placements == [shard(2)]\n", ranks(2));
+  EXPECT_THAT(ran.failures(), IsEmpty());
+  EXPECT_THAT(ran.result.plan_verdict.value().left_out, IsEmpty());
+  const auto count = [](const std::vector<std::string>& list) { return static_cast<std::int64_t>(list.size()); };
+  EXPECT_EQ(planned(ran), (Counts{{"other all_gather tp", count(gathered)}, {"other all_reduce tp", count(reduced)}}));
+}
+
 // ---- defects ----
 TEST(PlanTensorParallel, ReportsDefectsThatChangeCollectives) {
   for (const Defect defect : {Defect::tensor_gradient_not_reduced, Defect::tensor_gradient_reduced_per_use,
@@ -170,7 +213,7 @@ TEST(PlanTensorParallel, ReportsDefectsThatChangeCollectives) {
 // ---- collectives that are not planned ----
 TEST(PlanTensorParallel, NamesCollectivesThatAreNotPlanned) {
   const Ran ran = run_steps(stack + R"yaml(
-  - forward: {y: "test.0.in_proj(randn(4, 5))"}
+  - forward: {y: "test.0.in_proj(randn(15, 5))"}
   - forward: {loss: "sum(full_tensor(transpose(y, 0, 1)))"}
   - backward: loss
   - all_reduce: {tensor: "ones(2)", op: sum, mesh: world.tp}
@@ -182,7 +225,7 @@ TEST(PlanTensorParallel, NamesCollectivesThatAreNotPlanned) {
   const verdict::PlanVerdict verdict = ran.result.plan_verdict.value();
   EXPECT_TRUE(verdict.is_judged);
   EXPECT_THAT(verdict.left_out, ElementsAre(HasSubstr("user: 1 collective that a step asks for"),
-                                            HasSubstr("`transpose` of (4, 15) as (Shard(1))")));
+                                            HasSubstr("`transpose` of (15, 15) as (Shard(1))")));
 }
 
 TEST(PlanTensorParallel, NamesEverythingOfACaseWithoutAPlan) {
@@ -220,6 +263,28 @@ TEST(PlanTensorParallel, LinearOnDistributedParametersFollowsThePlan) {
   const Ran ran = run_steps(distributed, ranks(2));
   EXPECT_THAT(ran.failures(), IsEmpty());
   EXPECT_EQ(planned(ran), (Counts{{"other all_reduce dp", 2}, {"backward all_reduce dp", 1}}));
+}
+
+// Each rank has the summand of its rows in the gradient of w.
+TEST(PlanTensorParallel, RepeatedOperandsFollowThePlan) {
+  for (const char* repeated : {"x + w", "w * x", "x / (w * w + 1)", "where(gt(x, 0), x, w)"}) {
+    const Ran ran = run_steps(str(R"yaml(
+  - model: Linear(2, 2)
+    as: other
+  - replicate: other
+  - seed: 1
+  - let:
+      x: requires_grad(distribute(randn(4, 6), all_ranks, [shard(0)]))
+      w: requires_grad(distribute(randn(6), all_ranks, [replicate()]))
+  - forward: {y: ")yaml",
+                                  repeated, R"yaml(", loss: sum(full_tensor(y * y))}
+  - backward: loss
+  - expect: w.grad.placements == [replicate()]
+)yaml"),
+                              ranks(2));
+    EXPECT_THAT(ran.failures(), IsEmpty()) << repeated;
+    EXPECT_EQ(planned(ran), (Counts{{"other all_gather dp", 1}, {"backward all_reduce dp", 1}})) << repeated;
+  }
 }
 
 }  // namespace

@@ -125,6 +125,11 @@ void TracedLayouts::see_computed(std::string_view operation, const std::vector<T
 
 void TracedLayouts::see(const char* operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results) {
   if (operation == change_name || see_sharded(operation, inputs, results)) return;
+  note_result(operation, inputs, results);
+}
+
+void TracedLayouts::note_result(const char* operation, const std::vector<Tensor>& inputs,
+                                const std::vector<Tensor>& results) {
   const Note* unknown = nullptr;
   bool is_noted = false;
   std::vector<plan::Operand> operands;
@@ -200,6 +205,7 @@ void TracedLayouts::set_loss(const LossOptions& options) {
 void TracedLayouts::end_sharded(const Tensor* result) {
   const ShardedOperation seen = std::exchange(sharded_, {});
   if (follow_weighted(seen, result)) return;
+  if (result && requires_grad(*result)) follow_broadcast(seen, *result);
   const int line = RankContext::current().scenario_line;
   for (const Tensor& form : seen.first_forms)
     planner_.leave_out_tensor_parallel(str("an operation in line ", line, " redistributes ", form.layout()->text()));
@@ -217,15 +223,38 @@ bool TracedLayouts::follow_weighted(const ShardedOperation& seen, const Tensor* 
   if (!reading || (result && !(reading->result == *result->layout()))) return false;
   if (!result || !requires_grad(*result)) return true;
   if (reading->input_gradient_is_partial) leave_partial(seen.operands[0], *result);
-  for (const int axis : reading->partial_axes)
-    for (std::size_t i = 1; i < seen.operands.size(); ++i) {
-      const layout::MeshShape& mesh = layouts[i].mesh;
-      const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
-      const Tensor& operand = seen.operands[i];
-      if (!is_leaf(operand) || !requires_grad(operand) || !report_.partial_gradient(operand, over))
-        leave_partial(operand, *result);
-    }
+  for (std::size_t i = 1; i < seen.operands.size(); ++i)
+    leave_partial(seen.operands[i], *result, layouts[i].mesh, reading->partial_axes);
   return true;
+}
+
+// Backward of an element-wise operation leaves a partial gradient of an operand that is repeated along a sharded dim.
+void TracedLayouts::follow_broadcast(const ShardedOperation& seen, const Tensor& result) {
+  std::vector<layout::ShardedLayout> layouts;
+  layouts.reserve(seen.operands.size());
+  for (const Tensor& operand : seen.operands) layouts.push_back(*operand.layout());
+  for (std::size_t i = 0; i < layouts.size(); ++i) {
+    if (!requires_grad(seen.operands[i])) continue;
+    const std::vector<int> axes = plan::axes_of_partial_gradient(seen.name, layouts, i);
+    const auto& placements = layouts[i].placements;
+    const auto num_replicated = std::count_if(placements.begin(), placements.end(),
+                                              [](const layout::Placement& one) { return one.is_replicate(); });
+    if (axes.empty() || static_cast<std::ptrdiff_t>(axes.size()) == num_replicated)
+      leave_partial(seen.operands[i], result, layouts[i].mesh, axes);
+    else  // a partial gradient is reduced over all axes that replicate the operand
+      planner_.leave_out_tensor_parallel(str("backward of `", seen.name, "` in line ",
+                                             RankContext::current().scenario_line, " with ", layouts[i].text()));
+  }
+}
+
+// The same over each of these axes, unless a group reduces the gradient of a leaf.
+void TracedLayouts::leave_partial(const Tensor& operand, const Tensor& result, const layout::MeshShape& mesh,
+                                  const std::vector<int>& axes) {
+  for (const int axis : axes) {
+    const plan::Axis over{mesh.names()[static_cast<std::size_t>(axis)], mesh.size(axis)};
+    if (!is_leaf(operand) || !requires_grad(operand) || !report_.partial_gradient(operand, over))
+      leave_partial(operand, result);
+  }
 }
 
 // Backward of the result leaves a partial gradient of the operand.

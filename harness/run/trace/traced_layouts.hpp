@@ -63,6 +63,9 @@ class TracedLayouts {
   // The module whose calls own the collectives of operations.
   void set_owner(std::string owner) { owner_ = std::move(owner); }
   const std::string& owner() const { return owner_; }
+  // Notes the layouts of the results of an operation on these operands: of one that autograd does not report, as it has
+  // no derivative, or reports without the operands that have none.
+  void note_result(const char* operation, const std::vector<Tensor>& operands, const std::vector<Tensor>& results);
   // How the scenario calls the next cross-entropy; its weight may have a note.
   void set_loss(const LossOptions& options);
 
@@ -96,6 +99,9 @@ class TracedLayouts {
   bool see_sharded(std::string_view operation, const std::vector<Tensor>& inputs, const std::vector<Tensor>& results);
   void end_sharded(const Tensor* result);
   bool follow_weighted(const ShardedOperation& seen, const Tensor* result);
+  void follow_broadcast(const ShardedOperation& seen, const Tensor& result);
+  void leave_partial(const Tensor& operand, const Tensor& result, const layout::MeshShape& mesh,
+                     const std::vector<int>& axes);
   void leave_partial(const Tensor& operand, const Tensor& result);
   void see_cross_entropy(const Tensor& logits);
   const layout::ShardedLayout* layout_of(const Tensor& tensor) const;

@@ -224,8 +224,10 @@ Value evaluate(const Expr& expr, const Scope& scope) {
     case ExprKind::attribute:
       return attribute_of(evaluate(*expr.children[0], scope), expr.name);
     case ExprKind::index: {
-      const Value of = evaluate(*expr.children[0], scope);
-      return index_into(of, evaluate(*expr.children[1], scope));
+      const Value of = evaluate(*expr.children[0], scope), at = evaluate(*expr.children[1], scope);
+      if (!of.is_tensor() || !at.is_tensor()) return index_into(of, at);
+      const auto noted = noted_operands({of, at});
+      return noted ? index_into((*noted)[0], (*noted)[1]) : index_into(of, at);
     }
     case ExprKind::slice:
       return slice(expr, scope);

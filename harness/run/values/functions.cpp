@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "harness/run/trace/traced_layouts.hpp"
 
@@ -47,6 +48,64 @@ Dims sizes_of(const List& values, std::string_view subject) {
   return sizes;
 }
 
+Dims sizes_at(const CallArguments& call, std::size_t from, const char* key) {
+  if (const Value* named = call.keyword(key)) return sizes_of(named->as_list(key), key);
+  return sizes_of(call.rest(from), call.name());
+}
+
+Dims integers_at(const CallArguments& call, std::size_t position, const char* key) {
+  const Value& given = call.at(position, key);
+  if (!given.is(Value::Kind::list)) return {given.as_int(key)};
+  Dims integers;
+  for (const Value& item : given.as_list(key)) integers.push_back(item.as_int(str("an item of ", key)));
+  return integers;
+}
+
+int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing) {
+  const Value* given = call.find(position, key);
+  const std::int64_t dim = given ? given->as_int(key) : missing;
+  return normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str());
+}
+
+int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x) {
+  return normalize_dim(call.integer(position, key), x.num_dims(), std::string(call.name()).c_str());
+}
+
+int new_dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing) {
+  const Value* given = call.find(position, key);
+  const std::int64_t dim = given ? given->as_int(key) : missing;
+  return normalize_dim(dim, x.num_dims() + 1, std::string(call.name()).c_str());
+}
+
+bool flag_at(const CallArguments& call, const char* key) {
+  const Value* given = call.keyword(key);
+  return given && given->as_bool(key);
+}
+
+double number_at(const CallArguments& call, const char* key, double missing) {
+  const Value* given = call.keyword(key);
+  return given ? given->as_number(key) : missing;
+}
+
+const Tensor* tensor_or_null(const CallArguments& call, std::size_t position, const char* key) {
+  const Value* given = call.find(position, key);
+  return given && !given->is_none() ? &given->as_tensor(key) : nullptr;
+}
+
+std::vector<Tensor> tensors_at(const CallArguments& call, std::size_t position, const char* key) {
+  std::vector<Tensor> tensors;
+  for (const Value& item : call.at(position, key).as_list(key))
+    tensors.push_back(item.as_tensor(str("an item of `", key, "`")));
+  if (tensors.empty()) throw Error(str("`", key, "` is an empty list"), "give at least one tensor");
+  return tensors;
+}
+
+Value noted_result(const char* operation, const std::vector<Tensor>& operands, Tensor result) {
+  if (TracedLayouts* traced = TracedLayouts::active(); traced && !result.is_sharded())
+    traced->note_result(operation, operands, {result});
+  return Value(std::move(result));
+}
+
 std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& operands) {
   TracedLayouts* traced = TracedLayouts::active();
   if (!traced) return {};
@@ -65,17 +124,30 @@ std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& opera
 
 namespace {
 
-// Calls a function in a dry run, on values with notes where noted_operands() gives them.
+// Calls a function in a dry run, on values with notes where noted_operands() gives them. An argument may be a list of
+// tensors.
 Value call_on_noted(Value (*function)(const CallArguments&), const CallArguments& call) {
-  std::vector<Value> operands = call.positional;
-  for (const auto& [key, value] : call.named) operands.push_back(value);
+  std::vector<Value> positional = call.positional;
+  auto named = call.named;
+  std::vector<Value*> arguments;
+  for (Value& value : positional) arguments.push_back(&value);
+  for (auto& [key, value] : named) arguments.push_back(&value);
+  std::vector<Value> operands;
+  for (const Value* value : arguments) {
+    const List items = value->is(Value::Kind::list) ? value->as_list("list") : List{*value};
+    operands.insert(operands.end(), items.begin(), items.end());
+  }
   const auto noted = noted_operands(operands);
   if (!noted) return function(call);
-  const std::size_t num_positional = call.positional.size();
-  std::vector<Value> positional = *noted;
-  positional.resize(num_positional);
-  auto named = call.named;
-  for (std::size_t i = 0; i < named.size(); ++i) named[i].second = (*noted)[num_positional + i];
+  auto next = noted->begin();
+  for (Value* value : arguments) {
+    if (!value->is(Value::Kind::list)) {
+      *value = *next++;
+      continue;
+    }
+    const auto end = next + static_cast<std::ptrdiff_t>(value->as_list("list").size());
+    *value = Value::list(List(std::exchange(next, end), end));
+  }
   return function({call.scope, call.function, positional, named});
 }
 

@@ -39,8 +39,28 @@ Value call_function(const CallArguments& call);
 // notes (trace/traced_layouts.hpp). Empty: the operands stay as they are.
 std::optional<std::vector<Value>> noted_operands(const std::vector<Value>& operands);
 
+// The result of an operation of which the dry run does not hear from autograd, or not of all operands: with a note of
+// its layout, if an operand has one. `result` itself in a run.
+Value noted_result(const char* operation, const std::vector<Tensor>& operands, Tensor result);
+
+// ---- arguments ----
 // Integers as sizes. Throws Error for other kinds.
 Dims sizes_of(const List& values, std::string_view subject);
+// Integers one by one from a position on, or as one list there or by name.
+Dims sizes_at(const CallArguments& call, std::size_t from, const char* key);
+// An integer or a list of integers.
+Dims integers_at(const CallArguments& call, std::size_t position, const char* key);
+// A dim of x, from 0 on. Throws Error if x has no such dim.
+int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing);
+int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x);
+// The position of a new dim of x.
+int new_dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing);
+// False if it is missing.
+bool flag_at(const CallArguments& call, const char* key);
+double number_at(const CallArguments& call, const char* key, double missing);
+// Null if it is missing or none.
+const Tensor* tensor_or_null(const CallArguments& call, std::size_t position, const char* key);
+std::vector<Tensor> tensors_at(const CallArguments& call, std::size_t position, const char* key);
 
 namespace functions {
 #define LOCKSTEP_FUNCTION(id, name, kind, signature, doc) Value id(const CallArguments& call);

@@ -1,4 +1,4 @@
-// Functions on plain values. Those that also take tensors (abs, sum, sqrt, exp) are in functions_tensor.cpp.
+// Functions on plain values. Those that also take tensors (abs, sum, sqrt, exp, log) are in functions_tensor.cpp.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -38,12 +38,6 @@ Value rounded(const CallArguments& call, Round&& round) {
   return to_integer(round(x.as_number("x")));
 }
 
-double positive(const CallArguments& call) {
-  const double x = call.at(0, "x").as_number("x");
-  if (x <= 0.0) throw Error(str("x is ", x, "; it must be greater than 0"));
-  return x;
-}
-
 const List& conditions(const CallArguments& call) {
   const List& items = call.at(0, "xs").as_list("xs");
   for (const Value& item : items) item.as_bool("an item");
@@ -72,8 +66,11 @@ Value floor(const CallArguments& call) {
 Value ceil(const CallArguments& call) {
   return rounded(call, [](double x) { return std::ceil(x); });
 }
-Value log(const CallArguments& call) { return Value(std::log(positive(call))); }
-Value log2(const CallArguments& call) { return Value(std::log2(positive(call))); }
+Value log2(const CallArguments& call) {
+  const double x = call.at(0, "x").as_number("x");
+  if (x <= 0.0) throw Error(str("x is ", x, "; it must be greater than 0"));
+  return Value(std::log2(x));
+}
 
 Value len(const CallArguments& call) {
   const Value& x = call.at(0, "x");

@@ -29,21 +29,10 @@ device::Device device_for(const CallArguments& call) {
   return call.scope.build_options ? call.scope.build_options->device : call.scope.session().device;
 }
 
-Dims sizes_at(const CallArguments& call, std::size_t from, const char* key) {
-  if (const Value* named = call.keyword(key)) return sizes_of(named->as_list(key), key);
-  return sizes_of(call.rest(from), call.name());
-}
-
 Dims checked(const Dims& sizes) {
   for (std::int64_t size : sizes)
     if (size < 0) throw Error(str("a size of ", size));
   return sizes;
-}
-
-int dim_at(const CallArguments& call, std::size_t position, const char* key, const Tensor& x, int missing) {
-  const Value* given = call.find(position, key);
-  const std::int64_t dim = given ? given->as_int(key) : missing;
-  return normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str());
 }
 
 // Applies a function to a number, or to each element of a tensor.
@@ -52,6 +41,20 @@ Value either(const CallArguments& call, OnNumber&& on_number, OnTensor&& on_tens
   const Value& x = call.at(0, "x");
   if (x.is_number()) return on_number(x);
   return Value(on_tensor(x.as_tensor("x")));
+}
+
+using Reduce = Tensor (*)(const Tensor&, const Dims&, bool);
+// A sum or mean over the dims of the call; over all without any.
+Value reduced(const CallArguments& call, const Tensor& x, Tensor (*over_all)(const Tensor&), Reduce over_dims) {
+  const bool keeps = flag_at(call, "keepdim");
+  Dims dims;
+  if (call.find(1, "dim"))
+    for (const std::int64_t dim : integers_at(call, 1, "dim"))
+      dims.push_back(normalize_dim(dim, x.num_dims(), std::string(call.name()).c_str()));
+  if (dims.empty() && !keeps) return Value(over_all(x));
+  if (dims.empty())
+    for (int dim = 0; dim < x.num_dims(); ++dim) dims.push_back(dim);
+  return Value(over_dims(x, dims, keeps));
 }
 
 // The kind of the elements of a list, in ascending order: one number makes all of them numbers.
@@ -203,6 +206,16 @@ Value exp(const CallArguments& call) {
       [](const Tensor& x) { return ops::exp(x); });
 }
 
+Value log(const CallArguments& call) {
+  return either(
+      call,
+      [](const Value& x) {
+        if (x.as_number("x") <= 0.0) throw Error(str("x is ", x.as_number("x"), "; it must be greater than 0"));
+        return Value(std::log(x.as_number("x")));
+      },
+      [](const Tensor& x) { return ops::log(x); });
+}
+
 Value sum(const CallArguments& call) {
   const Value& x = call.at(0, "x");
   if (x.is(Value::Kind::list)) {
@@ -210,16 +223,10 @@ Value sum(const CallArguments& call) {
     for (const Value& item : x.as_list("x")) total = apply_binary(scenario::Op::add, total, item);
     return total;
   }
-  const Tensor& tensor = x.as_tensor("x");
-  if (!call.find(1, "dim")) return Value(ops::sum(tensor));
-  return Value(ops::sum(tensor, Dims{dim_at(call, 1, "dim", tensor, -1)}, false));
+  return reduced(call, x.as_tensor("x"), &ops::sum, &ops::sum);
 }
 
-Value mean(const CallArguments& call) {
-  const Tensor& tensor = call.tensor(0, "x");
-  if (!call.find(1, "dim")) return Value(ops::mean(tensor));
-  return Value(ops::mean(tensor, Dims{dim_at(call, 1, "dim", tensor, -1)}, false));
-}
+Value mean(const CallArguments& call) { return reduced(call, call.tensor(0, "x"), &ops::mean, &ops::mean); }
 
 // ---- shapes ----
 Value reshape(const CallArguments& call) {
@@ -238,10 +245,7 @@ Value transpose(const CallArguments& call) {
 }
 
 Value cat(const CallArguments& call) {
-  std::vector<Tensor> tensors;
-  for (const Value& item : call.at(0, "tensors").as_list("tensors"))
-    tensors.push_back(item.as_tensor("an item of `tensors`"));
-  if (tensors.empty()) throw Error("needs at least one tensor");
+  const std::vector<Tensor> tensors = tensors_at(call, 0, "tensors");
   return Value(ops::cat(tensors, dim_at(call, 1, "dim", tensors[0], 0)));
 }
 
@@ -249,7 +253,11 @@ Value cat(const CallArguments& call) {
 Value to(const CallArguments& call) {
   const Tensor& x = call.tensor(0, "x");
   const Value& target = call.at(1, "type_or_device");
-  if (const DType* dtype = target.get_if<DType>()) return Value(ops::cast(x, *dtype));
+  if (const DType* dtype = target.get_if<DType>()) {
+    Tensor result = ops::cast(x, *dtype);
+    if (is_floating(*dtype) || x.dtype() == *dtype) return Value(std::move(result));
+    return noted_result("cast", {x}, std::move(result));
+  }
   return Value(ops::to_device(x, device_named(call.scope.session(), target.as_text("type_or_device"))));
 }
 Value detach(const CallArguments& call) { return Value(lockstep::detach(call.tensor(0, "x"))); }

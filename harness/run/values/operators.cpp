@@ -7,6 +7,7 @@
 
 #include "engine/autograd/ops.hpp"
 #include "harness/run/values/evaluate.hpp"
+#include "harness/run/values/functions.hpp"
 #include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::run {
@@ -202,7 +203,8 @@ bool is_less(const Value& a, const Value& b) {
   if (a.is(Kind::integer) && b.is(Kind::integer)) return *a.get_if<std::int64_t>() < *b.get_if<std::int64_t>();
   if (a.is_number() && b.is_number()) return a.as_number("operand") < b.as_number("operand");
   if (a.is(Kind::text) && b.is(Kind::text)) return *a.get_if<std::string>() < *b.get_if<std::string>();
-  if (a.is_tensor() || b.is_tensor()) throw Error("a tensor has no order", "take item() of it, or use expect_equal");
+  if (a.is_tensor() || b.is_tensor())
+    throw Error("a tensor has no order", "take item() of it, or compare its elements: lt(x, y)");
   throw Error(str(describe(a), " and ", describe(b), " have no order"));
 }
 
@@ -294,7 +296,8 @@ Value index_into(const Value& of, const Value& at) {
       if (of.is(Kind::handle) && of.get_if<Handle>()->result && !of.get_if<Handle>()->result->is_tensor())
         return index_into(*of.get_if<Handle>()->result, at);
       const Tensor& tensor = of.as_tensor("the indexed value");
-      if (at.is_tensor()) return Value(ops::index_select(tensor, 0, *at.get_if<Tensor>()));
+      if (const Tensor* index = at.get_if<Tensor>())
+        return noted_result("index_select", {tensor, *index}, ops::index_select(tensor, 0, *index));
       if (tensor.num_dims() == 0) throw Error("a tensor without dims cannot be indexed", "take item() of it");
       return Value(ops::select(tensor, 0,
                                position(at.as_int("the index of a tensor"), static_cast<std::size_t>(tensor.size(0)),
