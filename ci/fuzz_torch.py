@@ -62,9 +62,7 @@ def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:
 
 
 def transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, dropout_p, weight_tying) -> nn.Module:
-    if dropout_p:
-        raise Unsupported("dropout within a Transformer")
-    return models.Transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, tied=weight_tying)
+    return models.Transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, tied=weight_tying, dropout=dropout_p)
 
 
 class Unsupported(Exception):
