@@ -45,9 +45,7 @@ struct Prepared {
   std::vector<scenario::Case> cases;
 };
 
-std::string file_name_of(const fuzz::Program& program) {
-  return str("seed_", program.seed, "_program_", program.index, ".yaml");
-}
+std::string file_name_of(const fuzz::Program& program) { return fuzz::name_of(program) + ".yaml"; }
 
 // Runs a program to its end and returns its exit code, or 128 and the signal that ended it.
 int run_program(const std::vector<std::string>& command) {
@@ -185,12 +183,13 @@ class Fuzzer {
     }
   }
 
-  // The placements that show a failure: all of them where their peaks differ, otherwise the one that failed.
+  // The runs that show a failure: all of them where their peaks differ, otherwise the one that failed.
   static std::vector<fuzz::Program> failing_placements(const fuzz::Program& program, const verdict::CaseResult& row) {
     std::vector<fuzz::Program> placements = fuzz::placements_of(program);
     if (!fuzz::is_of_peaks(row))
       std::erase_if(placements, [&](const fuzz::Program& placed) {
-        return placed.device != row.device || placed.launch != row.launch;
+        return placed.device != row.device || placed.launch != row.launch ||
+               "fuzz/" + fuzz::name_of(placed) != row.scenario;
       });
     return placements;
   }

@@ -33,6 +33,11 @@ std::vector<Program> placements_of(const Program& program) {
       placed.device = device;
       placed.launch = launch;
     }
+  if (program.may_be_replicated && !program.beside_replicated) {
+    Program& beside = all.emplace_back(program);
+    beside.beside_replicated = true;
+    beside.suffix = "_beside_replicated";
+  }
   return all;
 }
 
@@ -42,8 +47,8 @@ std::string place_of(const verdict::CaseResult& row) {
 
 std::string difference_of_peaks(const Program& program, const verdict::CaseResult& one,
                                 const verdict::CaseResult& other) {
-  // On cpu the host's shards are those of the device.
-  if (offloads(program) && one.device != other.device) return "";
+  // On cpu the host's shards are those of the device. A replicated copy has another name and its own memory.
+  if ((offloads(program) && one.device != other.device) || one.scenario != other.scenario) return "";
   std::string text;
   for (const auto& [purpose, bytes] : one.memory) {
     const auto found = other.memory.find(purpose);

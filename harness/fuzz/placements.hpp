@@ -1,6 +1,6 @@
-// One program on cpu and on sim, as threads and as processes. It has the same verdict everywhere, and each of its ranks
-// has the same peaks of memory: the steps decide what a rank allocates and frees, not the time at which its streams
-// run.
+// The runs of one program: on cpu and on sim, as threads and as processes, and once beside a replicated copy. It has
+// the same verdict everywhere, and the same peaks of memory in its first four runs: the steps decide what a rank
+// allocates and frees, not the time at which its streams run.
 //
 //   for (const Program& placed : placements_of(program)) rows.push_back(run(placed));
 //   const verdict::CaseResult row = verdict_of(program, rows);
@@ -14,8 +14,8 @@
 
 namespace lockstep::fuzz {
 
-// The program as the grammar placed it, then on the other placements. A program that the order check refuses on sim
-// stays on cpu.
+// The program as the grammar placed it, then on the other placements, then beside a replicated copy unless it trains
+// beside one anyway, or none has its values. A program that the order check refuses on sim stays on cpu.
 std::vector<Program> placements_of(const Program& program);
 
 // The purposes whose peaks differ, "gathered: 96 bytes on cpu as threads, 128 on sim as processes"; empty where there

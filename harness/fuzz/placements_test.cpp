@@ -1,5 +1,6 @@
 #include "harness/fuzz/placements.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -57,6 +58,28 @@ TEST(Placements, AProgramThatRacesOnSimStaysOnCpu) {
   program.move.emplace();
   program.move->parallel.offload = "cpu_pinned";
   EXPECT_THAT(names(placements_of(program)), ElementsAre("cpu thread", "cpu process"));
+}
+
+TEST(Placements, AProgramRunsOnceBesideAReplicatedCopy) {
+  Program program;
+  program.device = "sim";
+  program.may_be_replicated = true;
+  const std::vector<Program> all = placements_of(program);
+  ASSERT_EQ(all.size(), 5u);
+  EXPECT_EQ(all[4].device, "sim");
+  EXPECT_TRUE(all[4].beside_replicated);
+  EXPECT_EQ(all[4].suffix, "_beside_replicated");
+  EXPECT_EQ(std::count_if(all.begin(), all.end(), [](const Program& one) { return one.beside_replicated; }), 1);
+  program.beside_replicated = true;
+  EXPECT_EQ(placements_of(program).size(), 4u);
+}
+
+TEST(Placements, ThePeaksBesideAReplicatedCopyAreItsOwn) {
+  std::vector<verdict::CaseResult> rows = everywhere();
+  rows.push_back(passed("cpu", "thread"));
+  rows[4].scenario = "fuzz/program_beside_replicated";
+  rows[4].memory["parameter"] = 800;
+  EXPECT_EQ(outcome_of(verdict_of({}, rows)), Outcome::agrees);
 }
 
 TEST(Placements, TheSamePeaksEverywhereAgree) {
