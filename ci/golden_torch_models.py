@@ -65,33 +65,34 @@ class MultiForwardModule(nn.Module):
 
 
 class Attention(nn.Module):
-    def __init__(self, dim: int, heads: int):
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        self.head_dim = dim // heads
+        self.head_dim, self.dropout = dim // heads, dropout
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(dim, dim, bias=False) for _ in range(4))
 
     def forward(self, x):
         batch, length, _ = x.shape
         shape = (batch, length, -1, self.head_dim)  # under tensor parallelism the heads of this rank
         q, k, v = (linear(x).view(shape).transpose(1, 2) for linear in (self.wq, self.wk, self.wv))
-        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return self.wo(mixed.transpose(1, 2).reshape(batch, length, -1))
+        mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.dropout if self.training else 0.0)
+        return functional.dropout(self.wo(mixed.transpose(1, 2).reshape(batch, length, -1)), self.dropout, self.training)
 
 
 class FeedForward(nn.Module):
-    def __init__(self, dim: int):
+    def __init__(self, dim: int, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.w1, self.w2 = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x):
-        return self.w2(functional.gelu(self.w1(x)))
+        return functional.dropout(self.w2(functional.gelu(self.w1(x))), self.dropout, self.training)
 
 
 class Block(nn.Module):
-    def __init__(self, dim: int, heads: int):
+    def __init__(self, dim: int, heads: int, dropout: float = 0.0):
         super().__init__()
-        self.attention_norm, self.attention = nn.LayerNorm(dim), Attention(dim, heads)
-        self.ffn_norm, self.feed_forward = nn.LayerNorm(dim), FeedForward(dim)
+        self.attention_norm, self.attention = nn.LayerNorm(dim), Attention(dim, heads, dropout)
+        self.ffn_norm, self.feed_forward = nn.LayerNorm(dim), FeedForward(dim, dropout)
 
     def forward(self, x):
         x = x + self.attention(self.attention_norm(x))
@@ -99,16 +100,18 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4, tied: bool = True):
+    def __init__(self, layers: int, vocab: int = 8, length: int = 16, dim: int = 16, heads: int = 4, tied: bool = True, dropout: float = 0.0):
         super().__init__()
+        self.dropout = dropout
         self.tok_embeddings, self.pos_embeddings = nn.Embedding(vocab, dim), nn.Embedding(length, dim)
-        self.layers = nn.ModuleList(Block(dim, heads) for _ in range(layers))
+        self.layers = nn.ModuleList(Block(dim, heads, dropout) for _ in range(layers))
         self.norm, self.output = nn.LayerNorm(dim), nn.Linear(dim, vocab, bias=False)
         if tied:
             self.output.weight = self.tok_embeddings.weight
 
     def forward(self, tokens):
         hidden = self.tok_embeddings(tokens) + self.pos_embeddings(torch.arange(tokens.shape[1]))
+        hidden = functional.dropout(hidden, self.dropout, self.training)
         for layer in self.layers:
             hidden = layer(hidden)
         return self.output(self.norm(hidden)).float()

@@ -357,8 +357,9 @@ void define_checkpoint(CLI::App& app, Choices& choices) {
 void define_fuzz(CLI::App& app, Choices& choices) {
   CLI::App& fuzz = *app.add_subcommand(
       "fuzz",
-      "Run training programs that a grammar makes. Each trains sharded or replicated, and alone on one rank, and must "
-      "agree. A failing program is shrunk and written to a file.\n\nExamples:\n"
+      "Run training programs that a grammar makes. Each trains sharded or replicated, and alone on one rank, on "
+      "cpu and sim, with ranks as threads and as processes. All must agree, in their peaks of memory, too. A failing "
+      "program is shrunk and written to a file.\n\nExamples:\n"
       "  lockstep fuzz --seconds 300 --seed 7\n"
       "  lockstep fuzz --seed 7 --program 1234          one program again\n"
       "  lockstep fuzz --seed 7 --program 1234 --show   its text\n");

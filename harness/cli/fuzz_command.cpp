@@ -24,6 +24,7 @@
 #include "harness/fuzz/corpus.hpp"
 #include "harness/fuzz/grammar.hpp"
 #include "harness/fuzz/judge.hpp"
+#include "harness/fuzz/placements.hpp"
 #include "harness/fuzz/render.hpp"
 #include "harness/fuzz/shrink.hpp"
 #include "harness/report/text.hpp"
@@ -34,19 +35,17 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::uint64_t batch_size = 64;
+using Rows = std::map<std::pair<std::string, std::string>, verdict::CaseResult>;  // by scenario and case
 
-// A program with the tree that derives it, its text and its case.
+// A program with the tree that derives it, and its cases, one per placement.
 struct Prepared {
   std::uint64_t index = 0;
   fuzz::Derivation tree;
   fuzz::Program program;
-  std::string text;
-  std::string json;
+  std::vector<scenario::Case> cases;
 };
 
-std::string file_name_of(const fuzz::Program& program) {
-  return str("seed_", program.seed, "_program_", program.index, ".yaml");
-}
+std::string file_name_of(const fuzz::Program& program) { return fuzz::name_of(program) + ".yaml"; }
 
 // Runs a program to its end and returns its exit code, or 128 and the signal that ended it.
 int run_program(const std::vector<std::string>& command) {
@@ -109,80 +108,110 @@ class Fuzzer {
     return (settings_.seconds > 0 && seconds() >= settings_.seconds) || num_disagreed_ >= settings_.most_failures;
   }
 
-  // The case of a program; nothing if the language refuses it, which counts as a refusal.
-  std::optional<scenario::Case> case_of(const fuzz::Program& program, const std::string& text) {
+  fuzz::Rendered rendered(const fuzz::Program& program) const { return fuzz::render(program, !settings_.peer.empty()); }
+
+  // One case per program; none if the language refuses one, which counts as a refusal.
+  std::vector<scenario::Case> cases_of(const std::vector<fuzz::Program>& placements) {
+    std::vector<scenario::Case> cases;
     try {
-      return scenario::expand(library_.load_text(text, file_name_of(program)), {}).at(0);
+      for (const fuzz::Program& placed : placements)
+        cases.push_back(scenario::expand(library_.load_text(rendered(placed).yaml, file_name_of(placed)), {}).at(0));
     } catch (const scenario::ScenarioError& error) {
       ++num_refused_;
       ++refusals_[str("the language: ", error.what())];
-      return {};
+      cases.clear();
     }
+    return cases;
   }
 
   void run_batch(std::uint64_t begin, std::uint64_t end) {
-    std::map<std::string, Prepared> prepared;  // by name of the scenario
+    std::vector<Prepared> batch;
     std::vector<scenario::Case> cases;
     for (std::uint64_t index = begin; index < end; ++index) {
       Prepared one;
       one.index = index;
       one.program = fuzz::program_of(settings_.seed, index, one.tree);
-      const fuzz::Rendered rendered = fuzz::render(one.program, !settings_.peer.empty());
-      one.text = rendered.yaml;
-      one.json = rendered.json;
       if (settings_.shows) {
-        fmt::print("{}", one.text);
+        fmt::print("{}", rendered(one.program).yaml);
         continue;
       }
       ++num_run_;
-      const std::optional<scenario::Case> test_case = case_of(one.program, one.text);
-      if (!test_case) continue;
-      cases.push_back(*test_case);
-      prepared.emplace(test_case->scenario->name, std::move(one));
+      one.cases = cases_of(fuzz::placements_of(one.program));
+      cases.insert(cases.end(), one.cases.begin(), one.cases.end());
+      if (!one.cases.empty()) batch.push_back(std::move(one));
     }
-    std::vector<verdict::CaseResult> failed;
-    const RunCasesOutcome outcome = run_cases(library_, cases, options_, [&](const verdict::CaseResult& row) {
-      if (row.status == verdict::Status::MISSING) return;
-      if (row.evidence.bits_required > 0) ++num_exact_;
-      const fuzz::Outcome result = fuzz::outcome_of(row);
-      if (result == fuzz::Outcome::refused) {
-        ++num_refused_;
-        const std::string kind = fuzz::kind_of_refusal(row);
-        if (refusals_[kind]++ == 0) first_refused_[kind] = prepared.at(row.scenario).index;
-      }
-      if (result == fuzz::Outcome::disagrees) failed.push_back(row);
-      if (result == fuzz::Outcome::agrees && !settings_.peer.empty()) add_for_peer(prepared.at(row.scenario), row);
-    });
-    if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
-    if (interrupted()) return;
-    for (const verdict::CaseResult& row : failed)
-      if (num_disagreed_ < settings_.most_failures) report(prepared.at(row.scenario), row);
+    const Rows rows = run(cases, options_.jobs);
+    for (const Prepared& one : batch) {
+      if (interrupted() || num_disagreed_ >= settings_.most_failures) return;
+      judge(one, rows_of(one.cases, rows));
+    }
   }
 
-  verdict::CaseResult run_one(const scenario::Case& test_case) {
-    RunCasesOptions one = options_;
-    one.jobs = 1;
-    const RunCasesOutcome outcome = run_cases(library_, {test_case}, one, [](const verdict::CaseResult&) {});
+  Rows run(const std::vector<scenario::Case>& cases, int jobs) {
+    RunCasesOptions options = options_;
+    options.jobs = jobs;
+    Rows rows;
+    const RunCasesOutcome outcome = run_cases(library_, cases, options, [&](const verdict::CaseResult& row) {
+      rows.insert_or_assign({row.scenario, row.case_id}, row);
+    });
     if (!outcome.machine_error.empty()) throw ResourceError(outcome.machine_error);
-    return outcome.results.at(0);
+    return rows;
+  }
+
+  static std::vector<verdict::CaseResult> rows_of(const std::vector<scenario::Case>& cases, const Rows& rows) {
+    std::vector<verdict::CaseResult> found;
+    found.reserve(cases.size());
+    for (const scenario::Case& one : cases) found.push_back(rows.at({one.scenario->name, one.id}));
+    return found;
+  }
+
+  // A program that one placement refuses and another does not is a disagreement.
+  void judge(const Prepared& one, const std::vector<verdict::CaseResult>& rows) {
+    const verdict::CaseResult row = fuzz::verdict_of(one.program, rows);
+    if (row.evidence.bits_required > 0) ++num_exact_;
+    const bool is_refused = std::all_of(rows.begin(), rows.end(), [](const verdict::CaseResult& each) {
+      return fuzz::outcome_of(each) == fuzz::Outcome::refused;
+    });
+    if (is_refused) {
+      ++num_refused_;
+      const std::string kind = fuzz::kind_of_refusal(row);
+      if (refusals_[kind]++ == 0) first_refused_[kind] = one.index;
+    } else if (fuzz::outcome_of(row) != fuzz::Outcome::agrees) {
+      report(one, row);
+    } else if (!settings_.peer.empty()) {
+      add_for_peer(one, rows.front());
+    }
+  }
+
+  // The runs that show a failure: all of them where their peaks differ, otherwise the one that failed.
+  static std::vector<fuzz::Program> failing_placements(const fuzz::Program& program, const verdict::CaseResult& row) {
+    std::vector<fuzz::Program> placements = fuzz::placements_of(program);
+    if (!fuzz::is_of_peaks(row))
+      std::erase_if(placements, [&](const fuzz::Program& placed) {
+        return placed.device != row.device || placed.launch != row.launch ||
+               "fuzz/" + fuzz::name_of(placed) != row.scenario;
+      });
+    return placements;
   }
 
   void report(const Prepared& failing, const verdict::CaseResult& row) {
     ++num_disagreed_;
     const std::string wanted = fuzz::signature_of(row);
-    std::string text = failing.text;
+    fuzz::Program smallest = failing_placements(failing.program, row).at(0);
     verdict::CaseResult last = row;
     int num_runs = 0;
     const fuzz::Derivation small = fuzz::shrink(failing.tree, settings_.most_runs, [&](fuzz::Derivation& candidate) {
       if (interrupted()) return false;
       const fuzz::Program program = fuzz::derive(settings_.seed, failing.index, candidate);
-      const std::string smaller = fuzz::render(program).yaml;
-      const std::optional<scenario::Case> test_case = case_of(program, smaller);
+      const std::vector<fuzz::Program> placements = failing_placements(program, row);
+      const std::vector<scenario::Case> cases = cases_of(placements);
       ++num_runs;
-      if (!test_case) return false;
-      const verdict::CaseResult again = run_one(*test_case);
+      if (cases.empty()) return false;
+      const Rows rows = run(cases, 1);
+      if (interrupted()) return false;
+      const verdict::CaseResult again = fuzz::verdict_of(program, rows_of(cases, rows));
       if (fuzz::signature_of(again) != wanted) return false;
-      text = smaller;
+      smallest = placements.front();
       last = again;
       return true;
     });
@@ -190,12 +219,12 @@ class Fuzzer {
                                    settings_.defect.empty() ? "" : " --defect " + settings_.defect);
     const std::string message = last.failure ? last.failure->message : last.reason;
     const std::filesystem::path file = std::filesystem::path(settings_.output) / file_name_of(failing.program);
-    write(file, str("# ", repeat, "\n# ", printable_line(str(wanted, ": ", message)), "\n", text));
+    write(file, str("# ", repeat, "\n# ", printable_line(str(wanted, ": ", message)), "\n", rendered(smallest).yaml));
     fmt::print(
-        "DISAGREES  program {}: {}\n           {}\n           shrunk from {} to {} choices in {} runs: {}\n"
+        "DISAGREES  program {} {}: {}\n           {}\n           shrunk from {} to {} choices in {} runs: {}\n"
         "           {}\n",
-        failing.index, wanted, printable_line(message), failing.tree.size(), small.size(), num_runs, file.string(),
-        repeat);
+        failing.index, fuzz::place_of(last), wanted, printable_line(message), failing.tree.size(), small.size(),
+        num_runs, file.string(), repeat);
     std::fflush(stdout);
   }
 
@@ -212,7 +241,8 @@ class Fuzzer {
     std::string records;
     for (const auto& [name, of_ranks] : row.records)
       records += str(records.empty() ? "" : ", ", "\"", name, "\": ", of_ranks.at(0));
-    for_peer_ += str("{\"index\": ", one.index, ", \"scenario\": ", one.json, ", \"records\": {", records, "}}\n");
+    for_peer_ += str("{\"index\": ", one.index, ", \"scenario\": ", rendered(one.program).json, ", \"records\": {",
+                     records, "}}\n");
   }
 
   // Runs ci/fuzz_torch.py once over all programs that agree here. It prints what differs.

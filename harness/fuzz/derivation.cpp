@@ -76,7 +76,8 @@ int Chooser::pick(std::string_view name, const std::vector<int>& weights) {
     while (at >= weights[static_cast<std::size_t>(choice.value)])
       at -= weights[static_cast<std::size_t>(choice.value++)];
   }
-  if (choice.value < 0 || choice.value >= count) choice.value = 0;
+  if (choice.value < 0 || choice.value >= count || weights[static_cast<std::size_t>(choice.value)] == 0)
+    choice.value = 0;
   return static_cast<int>(choice.value);
 }
 

@@ -53,7 +53,7 @@ class Chooser {
  public:
   explicit Chooser(Derivation& node, Random* random = nullptr) : node_(&node), random_(random) {}
 
-  // An alternative from 0, by weights. A recorded value beyond the alternatives counts as 0.
+  // An alternative from 0, by weights. A recorded value beyond the alternatives, or without weight here, counts as 0.
   int pick(std::string_view name, std::initializer_list<int> weights);
   int pick(std::string_view name, const std::vector<int>& weights);
   std::int64_t number(std::string_view name, std::int64_t low, std::int64_t high);  // low is the simplest

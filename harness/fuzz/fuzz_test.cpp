@@ -61,6 +61,13 @@ TEST(Chooser, NeverPicksAnAlternativeWithoutWeight) {
   }
 }
 
+TEST(Chooser, ARecordedAlternativeWithoutWeightCountsAsTheSimplest) {
+  Derivation tree;
+  tree.fields["kind"].value = 2;
+  EXPECT_EQ(Chooser(tree).pick("kind", {1, 1, 1}), 2);
+  EXPECT_EQ(Chooser(tree).pick("kind", {1, 1, 0}), 0);
+}
+
 TEST(Grammar, TheSimplestProgramIsSmall) {
   Derivation none;
   const Program program = derive(1, 0, none);
@@ -107,6 +114,15 @@ TEST(Grammar, ModelsWithBuffersCompareThemBesideReplicatedRanks) {
   EXPECT_THAT(render(program).yaml, Not(HasSubstr("{actual: test, expected: alone")));
   program.checkpoints = {{"0", "wrapper"}};
   EXPECT_THAT(render(program).yaml, Not(HasSubstr(buffers))) << "a recomputation updates them again";
+}
+
+TEST(Grammar, TensorParallelProgramsHaveNoLayerNormOfTwoValues) {
+  for (std::uint64_t index = 0; index < 2000; ++index) {
+    Derivation tree;
+    const Program program = program_of(7, index, tree);
+    if (program.parallel.api != Api::tensor_parallel) continue;
+    EXPECT_THAT(program.model.build, Not(HasSubstr("LayerNorm(2)"))) << "program " << index;
+  }
 }
 
 TEST(Grammar, ATreeDerivesItsProgramAgain) {

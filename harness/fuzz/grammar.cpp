@@ -76,8 +76,8 @@ Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {
   // Three neighbours are not pairs, so that their sums have other bits than those over all ranks at once.
   const bool sums_change =
       program.move && (program.move->parallel.neighbours == 3) != (program.parallel.neighbours == 3);
-  program.beside_replicated = api != Api::tensor_parallel && !program.parallel.is_narrow() && !sums_change &&
-                              choose.chance("beside replicated", 35);
+  program.may_be_replicated = api != Api::tensor_parallel && !program.parallel.is_narrow() && !sums_change;
+  program.beside_replicated = program.may_be_replicated && choose.chance("beside replicated", 35);
   program.value_seed = static_cast<int>(choose.number("values", 1, 1000));
   program.steps = derive_steps(choose.in("steps"), program);
   return program;

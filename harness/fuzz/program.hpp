@@ -119,13 +119,15 @@ struct Program {
   std::uint64_t seed = 0, index = 0;
   int world_size = 2;
   std::string launch = "thread", device = "cpu";
+  std::string suffix;  // of its name
   Model model;
   Parallel parallel;
   std::vector<std::pair<std::string, std::string>> checkpoints;  // module, form
   std::vector<std::string> frozen;                               // children of the model, from the beginning
   std::optional<Move> move;
   Optimizer optimizer;
-  bool beside_replicated = false;  // a replicated copy trains along
+  bool may_be_replicated = false;  // a replicated copy has the values of the model under test
+  bool beside_replicated = false;  // one trains along
   bool means = false;              // the loss is a mean, not a sum
   int value_seed = 1;
   std::vector<Step> steps;

@@ -183,6 +183,10 @@ void render_optimizer(const Program& program, const std::string& model, bool for
   steps.push_back({{"optimizer", arguments}, {"as", model + "_optimizer"}});
 }
 
+std::string name_of(const Program& program) {
+  return str("seed_", program.seed, "_program_", program.index, program.suffix);
+}
+
 bool promises_bits(const Program& program) {
   const Parallel& parallel = program.parallel;
   if (parallel.api == Api::tensor_parallel) return false;
@@ -196,7 +200,7 @@ bool promises_bits(const Program& program) {
 
 Json scenario_of(const Program& program, bool for_peer) {
   Json document;
-  document["scenario"] = str("fuzz/seed_", program.seed, "_program_", program.index);
+  document["scenario"] = "fuzz/" + name_of(program);
   document["summary"] =
       str("Program ", program.index, " of seed ", program.seed, ": the ranks train as one rank alone.");
   document["ranks"] = {{"world_size", program.world_size}, {"launch", program.launch}};

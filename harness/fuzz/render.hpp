@@ -18,6 +18,8 @@ namespace lockstep::fuzz {
 // microbatches.
 bool promises_bits(const Program& program);
 
+std::string name_of(const Program& program);  // "seed_7_program_3"; its scenario is fuzz/seed_7_program_3
+
 struct Rendered {
   std::string yaml;  // two spaces of indentation, maps of one line where they fit into 116 columns
   std::string json;  // one line
