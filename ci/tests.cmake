@@ -85,9 +85,9 @@ lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device c
 lockstep_run_test(defects 3600 kill-matrix --results ${CMAKE_BINARY_DIR}/test-results/defects.jsonl)
 # Programs that a grammar makes, the same ones each time.
 lockstep_run_test(fuzz 600 fuzz --seed 1 --programs 400 --output ${CMAKE_BINARY_DIR}/test-results/fuzz)
-# Steps whose absence no check notices, where all of them are known. The stage `steps` of ci/test.sh does so for sharded/, which takes
-# longer. Not yet known in flat/, checkpoints_on_disk/, bugs/ and beyond/. The programs in fuzz/ are generated: a
-# grammar chooses their steps, and they are compared with the values of a model alone, which many of the steps must not change.
+# Steps whose absence no check notices. The stage `steps` of ci/test.sh does so for sharded/, flat/, checkpoints_on_disk/, bugs/ and
+# beyond/, which take longer. The programs in fuzz/ are generated: a grammar chooses their steps, and they are compared with the
+# values of a model alone, which many of the steps must not change.
 lockstep_run_test(mutate 1200 mutate replicate/* training/* compose/* by_hand/* beside_pytorch/* golden/* models/* collectives/* plans/*
                   state_dict/* bits/* negative/* shapes/* pairs/* checkpoint/* tensor_parallel/*
                   flat_tensor_parallel/*)
