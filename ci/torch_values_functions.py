@@ -30,6 +30,8 @@ def choices() -> list[Operation]:
         *[Operation(f"{name}_kept", [(2, 7, 3)], lambda a, run=run: run(a, -2, keepdim=True)) for name, run in along],
         *broadcasts("where", lambda a, b: torch.where(a > b, a, b)),
         Operation("where_of_three", [(3, 1, 2), (5, 1), (2,)], lambda a, b, c: torch.where(a > 0.25, b, c)),
+        Operation("where_of_three", [(3, 1), (3, 5), (3, 5)], lambda a, b, c: torch.where(a > 0.25, b, c)),
+        Operation("where_turned", [(3, 5), (3, 5)], lambda a, b: torch.where((a.t() > 0.25).t(), a, b)),
         *unary("where_numbers", lambda a: torch.where(a > 0.25, a, -0.5) * torch.where(a > 0, 2.0, 0.25)),
     ]
 
