@@ -30,6 +30,8 @@ def choices() -> list[Operation]:
         *[Operation(f"{name}_kept", [(2, 7, 3)], lambda a, run=run: run(a, -2, keepdim=True)) for name, run in along],
         *broadcasts("where", lambda a, b: torch.where(a > b, a, b)),
         Operation("where_of_three", [(3, 1, 2), (5, 1), (2,)], lambda a, b, c: torch.where(a > 0.25, b, c)),
+        Operation("where_of_three", [(3, 1), (3, 5), (3, 5)], lambda a, b, c: torch.where(a > 0.25, b, c)),
+        Operation("where_turned", [(3, 5), (3, 5)], lambda a, b: torch.where((a.t() > 0.25).t(), a, b)),
         *unary("where_numbers", lambda a: torch.where(a > 0.25, a, -0.5) * torch.where(a > 0, 2.0, 0.25)),
     ]
 
@@ -221,3 +223,51 @@ def edges() -> list[dict]:
     other = [[SPECIAL.index(v) if v == v and not (v == 0 and torch.signbit(torch.tensor(v))) else 6 if v == v else 5 for v in row]
              for row in y.tolist()]
     return [dict(name=name, rows=ROWS, others=other, result=coded(run(x, y))) for name, run in EDGES.items()]
+
+
+TYPES = {"bool": torch.bool, "int32": torch.int32, "int64": torch.int64, "float16": torch.float16, "bfloat16": torch.bfloat16,
+         "float32": torch.float32, "float64": torch.float64}
+OF_TWO = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / (b + 1),
+    "eq": torch.eq,
+    "lt": torch.lt,
+    "where": lambda a, b: torch.where(a > b, a, b),
+    "cat": lambda a, b: torch.cat([a, b]),
+    "stack": lambda a, b: torch.stack([a, b], 1),
+}
+OF_ONE = {
+    "add_integer": lambda a: a + 2,
+    "add_number": lambda a: a + 0.5,
+    "from_number": lambda a: 1.5 - a,
+    "mul_number": lambda a: a * 0.25,
+    "div_integer": lambda a: a / 2,
+    "square": lambda a: a**2,
+    "gt_integer": lambda a: a > 1,
+    "gt_number": lambda a: a > 0.5,
+    "where_integer": lambda a: torch.where(a > 0, a, 3),
+    "where_number": lambda a: torch.where(a > 0, a, 0.5),
+    "sum": torch.sum,
+    "amax": lambda a: torch.amax(a, 0),
+    "argmax": lambda a: torch.argmax(a, 0),
+}
+
+
+def types() -> list[dict]:
+    """The type and values of each result, for every type and pair of types, except those of bool that PyTorch refuses."""
+    cases = []
+    of_integers = [0, 1, 3, 2], [2, 1, 0, 3]
+    for name, dtype in TYPES.items():
+        a = torch.tensor(of_integers[0]).to(dtype)
+        for other, other_dtype in TYPES.items():
+            b = torch.tensor(of_integers[1]).to(other_dtype)
+            for function, run in OF_TWO.items():
+                if function == "sub" and "bool" in (name, other):
+                    continue
+                cases.append((function, name, other, run(a, b)))
+        cases += [(function, name, name, run(a)) for function, run in OF_ONE.items()
+                  if name != "bool" or function not in ("from_number", "argmax")]
+    names = {value: key for key, value in TYPES.items()}
+    return [dict(name=function, types=[name, other], type=names[y.dtype], result=flat(y.double())) for function, name, other, y in cases]

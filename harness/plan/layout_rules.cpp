@@ -161,6 +161,32 @@ Result attended(const std::vector<Operand>& operands, const Dims& sizes) {
   return ShardedLayout{first->mesh, first->placements, sizes};
 }
 
+// The elements at the positions `index` of a dim, which is the only one whose size changes.
+Result selected(const std::vector<Operand>& operands, const Dims& sizes) {
+  if (!operands[0].layout || !operands[1].layout) return {};
+  const ShardedLayout &from = *operands[0].layout, &index = *operands[1].layout;
+  if (!(from.mesh == index.mesh) || from.sizes.size() != sizes.size()) return {};
+  int dim = -1;
+  for (int i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] == from.sizes[i]) continue;
+    if (dim >= 0) return {};
+    dim = i;
+  }
+  if (dim < 0) return {};
+  ShardedLayout result{from.mesh, from.placements, sizes};
+  for (std::size_t axis = 0; axis < result.placements.size(); ++axis) {
+    const Placement &of_from = from.placements[axis], &of_index = index.placements[axis];
+    if (of_from.is_partial() || of_index.is_partial() || (of_from.is_shard() && of_index.is_shard())) return {};
+    if (of_index.is_shard()) {
+      result.placements[axis] = of_index;
+      result.placements[axis].dim = dim;
+    } else if (of_from.is_shard(dim)) {
+      result.placements[axis] = layout::partial();
+    }
+  }
+  return result;
+}
+
 // The rows of a weight (n, d) at indices.
 Result looked_up(const std::vector<Operand>& operands, const Dims& sizes) {
   if (!operands[0].layout || !operands[1].layout) return {};
@@ -215,6 +241,7 @@ Result layout_after(std::string_view operation, const std::vector<Operand>& oper
   for (const Operand& operand : operands)
     if (operand.layout && !first) first = &*operand.layout;
   if (all_replicated) return ShardedLayout{first->mesh, first->placements, sizes};
+  if (operation == "index_select" && operands.size() == 2) return selected(operands, sizes);
   if (is_one_of(operation, of_positions)) return of_unsharded_dim(operation, operands, sizes);
   if (operation == "attention") return attended(operands, sizes);
   if (operands.size() != 1) return {};

@@ -137,6 +137,19 @@ TEST(LayoutRules, LookupsOfRowsArePartial) {
   EXPECT_FALSE(after("embedding", {operand(partial(), weight), operand(replicate(), indices)}, result));
 }
 
+TEST(LayoutRules, SelectedPositionsOfAShardedDimArePartial) {
+  const Operand rows = operand(shard(0), {9, 4}), columns = operand(shard(1), {9, 4}),
+                whole = operand(replicate(), {9, 4});
+  const Operand index = operand(replicate(), {3}), parts = operand(shard(0), {3});
+  EXPECT_EQ(after("index_select", {rows, index}, {3, 4}), partial());
+  EXPECT_EQ(after("index_select", {columns, index}, {3, 4}), shard(1));
+  EXPECT_EQ(after("index_select", {whole, parts}, {9, 3}), shard(1));
+  EXPECT_EQ(after("index_select", {whole, index}, {3, 4}), replicate());
+  EXPECT_FALSE(after("index_select", {rows, parts}, {3, 4}));
+  EXPECT_FALSE(after("index_select", {operand(shard(0), {3, 4}), index}, {3, 4}));  // which dim is selected is unknown
+  EXPECT_FALSE(after("index_select", {columns, plain({3})}, {3, 4}));
+}
+
 TEST(LayoutRules, ReshapesKeepADimThatStays) {
   EXPECT_EQ(after("flatten", {operand(shard(2), {3, 4, 8})}, {12, 8}), shard(1));
   EXPECT_EQ(after("view", {operand(shard(0), {3, 4, 8})}, {3, 32}), shard(0));

@@ -188,9 +188,21 @@ TEST(PlanTensorParallel, FunctionsOfOutputsFollowThePlan) {
       "permute(y, [2, 0, 1])",
       "transpose(y, 2, 0)",
       "view(y, 10, 15)",
+      "index_select(y, 1, at)",
+      "y[at]",
+      "cat([y, other], 1)",
+      "stack([other, y])",
+      "where(gt(other, 0), y, other)",
+      "eq(other, y)",
+      "embedding(at, select(y, 0, 1))",
       "attention(permute(y, [2, 0, 1]), permute(y, [2, 0, 1]), permute(y, [2, 0, 1]))"};
   const std::vector<std::string> reduced = {"sum(y, [2, 0])", "amax(detach(y), 2)", "amin(detach(y), 2, keepdim=true)"};
-  std::string text = stack + "  - forward: {y: \"test.0.in_proj(randn(2, 5, 5))\"}\n";
+  std::string text = stack + R"yaml(
+  - let:
+      at: "distribute(tensor([1, 0, 1]), world.tp, [replicate()])"
+      other: "distribute(randn(2, 5, 15), world.tp, [shard(2)])"
+  - forward: {y: "test.0.in_proj(randn(2, 5, 5))"}
+)yaml";
   for (const auto* list : {&gathered, &reduced})
     for (const std::string& of : *list) text += str("  - forward: {z: \"", of, "\", whole: full_tensor(z)}\n");
   const Ran ran = run_steps(text + "  - expect: y.placements == [shard(2)]\n", ranks(2));

@@ -130,6 +130,7 @@ Value call_on_noted(Value (*function)(const CallArguments&), const CallArguments
   std::vector<Value> positional = call.positional;
   auto named = call.named;
   std::vector<Value*> arguments;
+  arguments.reserve(positional.size() + named.size());
   for (Value& value : positional) arguments.push_back(&value);
   for (auto& [key, value] : named) arguments.push_back(&value);
   std::vector<Value> operands;
