@@ -51,6 +51,27 @@ TEST(Check, RefusesChecksWithoutEvidence) {
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {when: true}\n"), HasSubstr("`raises` needs `message`"));
 }
 
+TEST(Check, RefusesComparisonsWithWhatAMatrixNameNeverIs) {
+  const std::string matrix = "matrix: {form: [none, wrapper], n: [1, 2]}\n";
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n    when: form != 'none'\n", matrix),
+            "t.yaml:7:19: `form` is never 'none'; its values are none, 'wrapper'");
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n    when: \"3 == n or n in [1, 4]\"\n", matrix),
+            "t.yaml:7:12: `n` is never 3; its values are 1, 2\nt.yaml:7:31: `n` is never 4; its values are 1, 2");
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n", matrix + "skip: [{when: form == 'wraper', reason: r}]\n"),
+            "t.yaml:5:23: `form` is never 'wraper'; its values are none, 'wrapper'");
+  EXPECT_EQ(
+      errors_of_steps("  - barrier: {}\n    when: form != none and n == 1.0 and form in ['wrapper', none]\n", matrix),
+      "");
+  // Other names of the same text hide it, and entries of labels are checked as such.
+  EXPECT_EQ(errors_of_steps("  - let: {a: \"[n == 7 for n in [7]]\"}\n", matrix), "");
+  EXPECT_EQ(
+      errors_of_steps("  - barrier: {}\n",
+                      matrix + "models: {Own: {arguments: {n: 3}, methods: {forward(form): form == 'x' or n == 3}}}\n"),
+      "");
+  EXPECT_EQ(errors_of_steps("  - barrier: {}\n    when: kind == 'a'\n", "matrix: {kind: {a: {x: 1}, b: {x: 2}}}\n"),
+            "");
+}
+
 TEST(Check, ChecksCalls) {
   EXPECT_EQ(short_errors_of_steps("  - let: {a: rndn(2)}\n"),
             "t.yaml:5:14: unknown function `rndn`; did you mean `randn`?");
