@@ -265,7 +265,8 @@ class Checker {
     }
   }
 
-  // A literal that is compared with an unlabelled matrix name must be one of its values.
+  // A literal that is compared with a matrix name must not be another type's spelling of one of its values, such as
+  // 'none' of none: values of different types are never equal.
   void check_matrix_comparison(const Expr& expr, const Scope& scope) {
     const Expr &left = *expr.children[0], &right = *expr.children[1];
     if (expr.op == Op::equal || expr.op == Op::not_equal) {
@@ -280,14 +281,18 @@ class Checker {
     if (matrix_ == nullptr || of.kind != ExprKind::name || literal.kind != ExprKind::literal) return;
     for (const MatrixName& name : *matrix_) {
       if (name.name != of.name || name.labelled || !scope.fixed.contains(of.name)) continue;
-      std::string values;
+      const MatrixValue* alike = nullptr;
       for (const MatrixValue& value : name.values) {
         if (value.value == literal.value) return;
-        values += str(values.empty() ? "" : ", ", to_text(*make_literal(value.value, name.place)));
+        if (unquoted(value.value) == unquoted(literal.value)) alike = &value;
       }
-      error(literal, str("`", name.name, "` is never ", to_text(literal), "; its values are ", values));
+      if (alike == nullptr) continue;
+      error(literal, str("`", name.name, "` is never ", to_text(literal), "; its value is ",
+                         to_text(*make_literal(alike->value, name.place)), ", of another type"));
     }
   }
+
+  static std::string unquoted(const Literal& value) { return value.is_text() ? value.as_text() : value.text(); }
 
   // Reports a condition of constants only, which is no evidence about a run.
   void check_evidence(const Expr& expr, const Scope& scope) {
