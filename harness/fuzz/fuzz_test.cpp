@@ -125,6 +125,21 @@ TEST(Grammar, TensorParallelProgramsHaveNoLayerNormOfTwoValues) {
   }
 }
 
+TEST(Grammar, ProgramsWithGradientsOfRoundingPromiseBits) {
+  int count = 0;
+  for (std::uint64_t index = 0; index < 2000; ++index) {
+    Derivation tree;
+    const Program program = program_of(7, index, tree);
+    const std::string& build = program.model.build;
+    for (const char* norm : {"BatchNorm", "Image", "LayerNorm(2)"}) {
+      if (build.find(norm) == std::string::npos) continue;
+      ++count;
+      EXPECT_TRUE(promises_bits(program)) << "program " << index << ": " << build;
+    }
+  }
+  EXPECT_GT(count, 100);
+}
+
 TEST(Grammar, ATreeDerivesItsProgramAgain) {
   for (std::uint64_t index = 0; index < 300; ++index) {
     Derivation tree;

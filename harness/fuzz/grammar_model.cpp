@@ -39,8 +39,8 @@ class Blocks {
   explicit Blocks(bool tensor_parallel, int axis_size) : tensor_parallel_(tensor_parallel), axis_size_(axis_size) {}
 
   void add(Chooser choose) {
-    // The output of a LayerNorm of two values is their order, and the gradient through it little more than rounding,
-    // in which models without the same bits differ.
+    // The output of a LayerNorm of two values is their order, and the gradient through it is rounding. Without the same
+    // bits it is another one.
     const bool is_rounding = tensor_parallel_ && width_ == 2;
     const auto kind = static_cast<Kind>(
         choose.pick("kind", {14, 6, 8, 5, 10, is_rounding ? 0 : 6, 4, 8, 6, 5, tensor_parallel_ ? 0 : 4, 6, 8,
@@ -60,9 +60,10 @@ class Blocks {
         model_.draws = true;
         return add_plain("Dropout(0.25)");
       case batch_norm:
-        model_.has_buffers = true;
+        model_.has_buffers = model_.has_rounding = true;  // the gradient of a bias before it
         return add_block(path, str("BatchNorm(", width_, ")"), "BatchNorm");
       case layer_norm:
+        model_.has_rounding |= width_ == 2;
         return add_block(path, str("LayerNorm(", width_, ")"), "LayerNorm");
       case rms_norm:
         return add_block(path, str("RMSNorm(", width_, ")"), "RMSNorm");
@@ -101,7 +102,7 @@ class Blocks {
     add_unit(path + ".conv", "Conv2d");
     add_unit(path + ".norm", "BatchNorm");
     add_unit(path + ".head", "Linear", width_, pixels);
-    model_.has_buffers = true;
+    model_.has_buffers = model_.has_rounding = true;
   }
 
   DerivedModel finish(const std::string& input) {

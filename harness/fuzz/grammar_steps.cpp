@@ -22,7 +22,8 @@ std::vector<Microbatch> derive_microbatches(Chooser choose, const Program& progr
         microbatch.reshards = !item.chance("stays unsharded", 20);
         microbatch.last_backward = !item.chance("not the last backward", 25);
         // With 16-bit types, what is summed in another order is rounded to other values.
-        if (is_hybrid && microbatch.sync && parallel.api == Api::fully_shard && !parallel.is_narrow())
+        const bool may_differ = !parallel.is_narrow() && !program.model.has_rounding;
+        if (is_hybrid && microbatch.sync && parallel.api == Api::fully_shard && may_differ)
           microbatch.all_reduces = !item.chance("without all-reduce", 25);
       }
     }
@@ -70,7 +71,8 @@ std::vector<Step> derive_steps(Chooser choose, const Program& program) {
       step.unsharded = parallel.groups.front().modules.front();
       step.unshards_async = item.chance("async", 50);
     }
-    const int clips = parallel.is_narrow() ? 0 : item.pick("clips", {88, 8, 2, 2});
+    const bool may_clip = !parallel.is_narrow() && !program.model.has_rounding;
+    const int clips = may_clip ? item.pick("clips", {88, 8, 2, 2}) : 0;
     if (clips > 0) {
       step.max_norm = "0.5";
       step.norm = clips == 2 ? "inf" : clips == 3 ? "1" : "";

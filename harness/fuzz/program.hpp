@@ -32,6 +32,7 @@ struct Model {
   bool draws = false;                                       // its forward draws random numbers
   bool has_unused = false;                                  // a parameter that gets no gradient
   bool has_buffers = false;                                 // the running statistics of a BatchNorm
+  bool has_rounding = false;  // gradients that are zero but for rounding, which Adam makes steps as large as others
 };
 
 enum class Api { fully_shard, replicate, flat_shard, tensor_parallel };

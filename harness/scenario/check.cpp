@@ -178,12 +178,18 @@ class Checker {
       case ExprKind::attribute:
         check_matrix_entry(expr);
         break;
+      case ExprKind::binary:
+        check_matrix_comparison(expr, scope);
+        break;
       case ExprKind::list_of_each:
       case ExprKind::map_of_each: {
         const std::size_t list = expr.kind == ExprKind::list_of_each ? 1 : 2;
         check(*expr.children[list], scope, false);
         Scope inner = scope;
-        for (const std::string& name : expr.names) inner.known.insert(name);
+        for (const std::string& name : expr.names) {
+          inner.known.insert(name);
+          inner.fixed.erase(name);
+        }
         for (std::size_t i = 0; i < expr.children.size(); ++i) {
           if (i != list && expr.children[i] != nullptr) check(*expr.children[i], inner, builds);
         }
@@ -259,6 +265,35 @@ class Checker {
     }
   }
 
+  // A literal that is compared with a matrix name must not be another type's spelling of one of its values, such as
+  // 'none' of none: values of different types are never equal.
+  void check_matrix_comparison(const Expr& expr, const Scope& scope) {
+    const Expr &left = *expr.children[0], &right = *expr.children[1];
+    if (expr.op == Op::equal || expr.op == Op::not_equal) {
+      check_matrix_value(left, right, scope);
+      check_matrix_value(right, left, scope);
+    } else if (expr.op == Op::in && right.kind == ExprKind::list) {
+      for (const ExprPtr& item : right.children) check_matrix_value(left, *item, scope);
+    }
+  }
+
+  void check_matrix_value(const Expr& of, const Expr& literal, const Scope& scope) {
+    if (matrix_ == nullptr || of.kind != ExprKind::name || literal.kind != ExprKind::literal) return;
+    for (const MatrixName& name : *matrix_) {
+      if (name.name != of.name || name.labelled || !scope.fixed.contains(of.name)) continue;
+      const MatrixValue* alike = nullptr;
+      for (const MatrixValue& value : name.values) {
+        if (value.value == literal.value) return;
+        if (unquoted(value.value) == unquoted(literal.value)) alike = &value;
+      }
+      if (alike == nullptr) continue;
+      error(literal, str("`", name.name, "` is never ", to_text(literal), "; its value is ",
+                         to_text(*make_literal(alike->value, name.place)), ", of another type"));
+    }
+  }
+
+  static std::string unquoted(const Literal& value) { return value.is_text() ? value.as_text() : value.text(); }
+
   // Reports a condition of constants only, which is no evidence about a run.
   void check_evidence(const Expr& expr, const Scope& scope) {
     if (expr.kind == ExprKind::list) {
@@ -286,7 +321,10 @@ class Checker {
     for (const ArgumentDefinition& argument : model.arguments) {
       if (argument.default_value != nullptr) check_expression(*argument.default_value, scope, file);
     }
-    for (const ArgumentDefinition& argument : model.arguments) scope.known.insert(argument.name);
+    for (const ArgumentDefinition& argument : model.arguments) {
+      scope.known.insert(argument.name);
+      scope.fixed.erase(argument.name);
+    }
     for (const NamedExpr& child : model.children) {
       check_expression(*child.value, scope, file, true);
       scope.known.insert(child.name);
@@ -303,11 +341,15 @@ class Checker {
     for (const MethodDefinition& method : model.methods) {
       Scope inner = scope;
       for (const MethodDefinition& other : model.methods) inner.known.insert(other.name);
-      for (const std::string& name : method.inputs) inner.known.insert(name);
-      for (const auto& [name, value] : method.options) inner.known.insert(name);
+      const auto hide = [&inner](const std::string& name) {
+        inner.known.insert(name);
+        inner.fixed.erase(name);
+      };
+      for (const std::string& name : method.inputs) hide(name);
+      for (const auto& [name, value] : method.options) hide(name);
       for (const NamedExpr& entry : method.body) {
         check_expression(*entry.value, inner, file);
-        inner.known.insert(entry.name);
+        hide(entry.name);
       }
     }
   }

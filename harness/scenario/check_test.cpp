@@ -51,6 +51,27 @@ TEST(Check, RefusesChecksWithoutEvidence) {
   EXPECT_THAT(errors_of_steps("  - barrier: {}\n    raises: {when: true}\n"), HasSubstr("`raises` needs `message`"));
 }
 
+TEST(Check, RefusesComparisonsOfMatrixNamesWithValuesOfAnotherType) {
+  const std::string matrix = "matrix: {form: [none, wrapper], n: [1, '2']}\n";
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n    when: form != 'none'\n", matrix),
+            "t.yaml:7:19: `form` is never 'none'; its value is none, of another type");
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n    when: \"'1' == n or n in [1, 2]\"\n", matrix),
+            "t.yaml:7:12: `n` is never '1'; its value is 1, of another type\n"
+            "t.yaml:7:33: `n` is never 2; its value is '2', of another type");
+  EXPECT_EQ(short_errors_of_steps("  - barrier: {}\n", matrix + "skip: [{when: form == 'none', reason: r}]\n"),
+            "t.yaml:5:23: `form` is never 'none'; its value is none, of another type");
+  const std::string well = "  - barrier: {}\n    when: form != none and n == 1.0 and form in ['wrapper', none]\n";
+  EXPECT_EQ(errors_of_steps(well, matrix), "");
+  // A matrix may lose a value without a change of its conditions.
+  EXPECT_EQ(errors_of_steps("  - barrier: {}\n    when: form == 'inner' or n == 3\n", matrix), "");
+  // Other names of the same text hide it, and a label is no value.
+  EXPECT_EQ(errors_of_steps("  - let: {a: \"[n == '1' for n in ['1']]\"}\n", matrix), "");
+  const std::string own = "models: {Own: {arguments: {n: 3}, methods: {forward(form): form == 'none' or n == '1'}}}\n";
+  EXPECT_EQ(errors_of_steps("  - barrier: {}\n", matrix + own), "");
+  const std::string labels = "matrix: {kind: {none: {x: 1}, b: {x: 2}}}\n";
+  EXPECT_EQ(errors_of_steps("  - barrier: {}\n    when: kind == 'none'\n", labels), "");
+}
+
 TEST(Check, ChecksCalls) {
   EXPECT_EQ(short_errors_of_steps("  - let: {a: rndn(2)}\n"),
             "t.yaml:5:14: unknown function `rndn`; did you mean `randn`?");
