@@ -1,5 +1,7 @@
 // The communicators behind the transport of ranks with a GPU each: when they are made, and what ends them. The results
 // are those of every transport (transport_conformance_test.cpp).
+#include <algorithm>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,19 +127,26 @@ TEST(Nccl, APreparationDoesNotMatchACollective) {
               Each(AllOf(HasSubstr("rank 0 calls preparation of collectives"), HasSubstr("all_reduce(sum)"))));
 }
 
-// The first collectives of two streams open their communicators at the same time.
+// The first collectives of two streams open their communicators at the same time. In every order of the members,
+// because a mistake would not show each time.
 TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
   const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
-    if (rank == 0) nccl.await_ids(2);
-    const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
-    const Tensor all = empty({3 * count}, DType::float32, gpu);
-    const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
-    const Work gathered =
-        all_gather(world_group(), all, tensor_of(std::vector<float>(count, 5), DType::float32, gpu), {.async = true});
-    sum.wait();
-    gathered.wait();
-    for (const float each : values_of<float>(x)) require(each == 3, "a wrong sum");
-    for (const float each : values_of<float>(all)) require(each == 5, "a wrong copy");
+    std::vector<int> members = {0, 1, 2};
+    int num_ids = 0;
+    do {
+      nccl.await_ids(num_ids += 2);
+      ProcessGroup& group = group_of(members);
+      const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+      const Tensor one = tensor_of(std::vector<float>(count, static_cast<float>(rank)), DType::float32, gpu);
+      const Tensor all = empty({3 * count}, DType::float32, gpu);
+      const Work sum = all_reduce(group, x, ReduceOp::sum, {.async = true});
+      const Work gathered = all_gather(group, all, one, {.async = true});
+      sum.wait();
+      gathered.wait();
+      for (const float each : values_of<float>(x)) require(each == 3, "a wrong sum");
+      const std::vector<float> values = values_of<float>(all);
+      for (std::size_t m = 0; m < 3; ++m) require(values[m * count] == static_cast<float>(members[m]), "a wrong part");
+    } while (std::next_permutation(members.begin(), members.end()));
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -14,12 +14,13 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
+#include <sched.h>
 
 #include "engine/comm/nccl_calls.hpp"
 #include "engine/comm/reduce.hpp"
@@ -64,7 +65,7 @@ class NcclStandIn final : public nccl::Calls {
     nccl::UniqueId id{};
     const std::string text = str("communicator ", ++num_ids_);
     text.copy(id.bytes, sizeof id.bytes - 1);
-    for (int i = 0; i < 2000 && num_ids_ < awaited_ids_; ++i) ::usleep(1000);
+    for (int i = 0; i < 200'000 && num_ids_ < awaited_ids_; ++i) ::sched_yield();
     return id;
   }
   nccl::Handle create(int size, int member, const nccl::UniqueId& id) override {
@@ -72,14 +73,15 @@ class NcclStandIn final : public nccl::Calls {
     const std::lock_guard lock(mutex_);
     auto made = std::make_unique<Communicator>(std::string(id.bytes), member, size);
     Communicator* const handle = made.get();
-    ++num_members_[made->id];
+    if (!members_[made->id].insert(member).second)
+      throw ResourceError(str("create: ", made->id, " has a member ", member), "give each communicator an id");
     open_[handle] = std::move(made);
     return handle;
   }
   bool poll(nccl::Handle handle) override {
     note(of(handle).member, "poll", "");
     const std::lock_guard lock(mutex_);
-    return num_members_[of(handle).id] == of(handle).size;  // all members have created it
+    return members_[of(handle).id].size() == static_cast<std::size_t>(of(handle).size);  // all have created it
   }
   void abort(nccl::Handle handle) noexcept override {
     note_end(handle, "abort");
@@ -245,7 +247,7 @@ class NcclStandIn final : public nccl::Calls {
   device::cuda::RecordingCalls& cuda_;
   std::mutex mutex_;
   std::atomic<int> num_ids_{0}, awaited_ids_{0};
-  std::map<std::string, int> num_members_;  // that have created it, by id
+  std::map<std::string, std::set<int>> members_;  // that have created it, by id
   std::map<Communicator*, std::unique_ptr<Communicator>> open_;
   std::vector<std::unique_ptr<Communicator>> ended_;
   std::map<int, std::vector<std::string>> logs_;
