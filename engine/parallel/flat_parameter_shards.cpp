@@ -208,10 +208,7 @@ void FlatParameterShards::note_step_elsewhere() {
   if (has_reduced_) detach(shard_).bump_version();
 }
 
-bool FlatParameterShards::shards_changed() const {
-  const Storage& shard = *shard_.storage();
-  return gathered_from_ != &shard || gathered_version_ != shard.version();
-}
+bool FlatParameterShards::shards_changed() const { return gathered_ != version_of(shard_); }
 
 // ---- all-gather ----
 // The shard on the device of the group in the type of the computation: itself if it is.
@@ -227,6 +224,7 @@ Tensor FlatParameterShards::to_compute(const Tensor& shard) const {
 }
 
 Tensor FlatParameterShards::gather_input(const KeptShards*) {
+  gathered_ = version_of(shard_);
   return settings().mesh.is_sharded() ? to_compute(shard_) : detach(shard_);
 }
 
@@ -258,9 +256,7 @@ void FlatParameterShards::make_leaves(const Tensor& gathered) {
 }
 
 bool FlatParameterShards::install_unsharded(const Tensor& gathered, int) {
-  const bool changed = shards_changed();
-  gathered_from_ = shard_.storage().get();
-  gathered_version_ = shard_.storage()->version();
+  const bool changed = std::exchange(unsharded_from_, gathered_) != gathered_;
   if (!unsharded_.defined() || unsharded_.dtype() != gathered.dtype() || !(unsharded_.device() == gathered.device()))
     make_leaves(gathered);
   else if (changed && !defect_armed(Defect::flat_stale_leaves))

@@ -119,8 +119,8 @@ class FlatParameterShards final : public GroupShards {
   ParameterSlotRef flat_slot_;
   bool shows_full_ = false;
   bool has_reduced_ = false;
-  std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather
-  const Storage* gathered_from_ = nullptr;
+  ShardVersion gathered_;        // at the last gather_input()
+  ShardVersion unsharded_from_;  // whose values the leaves got last
 };
 
 }  // namespace lockstep::parallel

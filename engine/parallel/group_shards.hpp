@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -42,6 +43,14 @@ bool offloads(const GroupSettings& settings);
 // offload says so.
 Tensor empty_offloaded(const GroupSettings& settings, const Dims& sizes, DType dtype);
 
+// A shard at one moment: its memory, and how often that has been written.
+struct ShardVersion {
+  const Storage* memory = nullptr;
+  std::uint64_t writes = 0;
+  friend bool operator==(const ShardVersion&, const ShardVersion&) = default;
+};
+inline ShardVersion version_of(const Tensor& shard) { return {shard.storage().get(), shard.storage()->version()}; }
+
 // Shards that `ranks` consecutive ranks keep among them after forward.
 struct KeptShards {
   int ranks = 0;
@@ -70,7 +79,7 @@ class GroupShards {
   const UnshardedParameter& parameter(std::size_t index) const;
   // Adopts tensors that were assigned to the slots. Throws Error when they do not fit.
   virtual void adopt_slots() = 0;
-  // Whether the shards have changed since the parameters were last unsharded.
+  // Whether the shards have changed since the last gather_input().
   virtual bool shards_changed() const = 0;
 
   // ---- all-gather ----

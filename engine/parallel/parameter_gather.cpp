@@ -12,6 +12,7 @@ layout::FlatShards PerParameterShards::gather_plan(int num_ranks) const {
 }
 
 Tensor PerParameterShards::gather_input(const KeptShards* kept) {
+  for (ShardParameter& parameter : parameters_) parameter.note_gathered();
   if (!kept && has_extensions()) return pack_extended();
   const layout::FlatShards flat = gather_plan(kept ? kept->ranks : settings().mesh.num_shards());
   const Tensor input = empty({flat.per_rank}, compute_type(), settings().device);

@@ -59,8 +59,7 @@ std::vector<std::string> ShardGroup::names_on_meta() const {
 bool ShardGroup::holds_stale_values() const {
   if (defect_armed(Defect::shard_stale_after_evaluation)) [[unlikely]]
     return false;
-  const bool holds_values = state() == GroupState::unsharded || state() == GroupState::sharded_post_forward;
-  return holds_values && shards_->shards_changed();
+  return state() != GroupState::sharded && shards_->shards_changed();
 }
 
 // ---- reshard ----

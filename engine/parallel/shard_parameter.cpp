@@ -84,15 +84,11 @@ bool ShardParameter::keeps_inner_layout() const {
   return inner_layout && !defect_armed(Defect::shard_unsharded_without_layout);
 }
 
-bool ShardParameter::is_stale() const {
-  const Storage& shard = *sharded_.storage();
-  return gathered_from_ != &shard || gathered_version_ != shard.version();
-}
+void ShardParameter::note_gathered() { gathered_ = version_of(sharded_); }
+bool ShardParameter::is_stale() const { return gathered_ != version_of(sharded_); }
 
 Tensor ShardParameter::allocate_unsharded(DType dtype, device::Device device) {
-  const bool changed = is_stale();
-  gathered_from_ = sharded_.storage().get();
-  gathered_version_ = sharded_.storage()->version();
+  const bool changed = std::exchange(unsharded_, gathered_) != gathered_;
   if (!leaf.defined() || leaf.dtype() != dtype || !(leaf.device() == device)) {
     auto impl = std::make_shared<TensorImpl>();
     impl->sizes = cut_.sizes;

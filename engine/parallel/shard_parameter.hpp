@@ -48,7 +48,9 @@ class ShardParameter final : public UnshardedParameter {
   std::shared_ptr<const GatherExtension> extension;  // null: the all-gather sends the shard itself
   Tensor partial_sum;  // sharded gradients that were not yet all-reduced, in the reduce type
 
-  // Whether the shards have changed since the last allocate_unsharded(), so that the unsharded values are stale.
+  // At each copy-in of the shard for an all-gather.
+  void note_gathered();
+  // Whether the shard has changed since then, so that the gathered or unsharded values are stale.
   bool is_stale() const;
 
  private:
@@ -59,8 +61,8 @@ class ShardParameter final : public UnshardedParameter {
   layout::ShardedParameter cut_;
   LayoutPtr layout_;  // of the sharded one
   Tensor sharded_;
-  std::uint64_t gathered_version_ = 0;  // of the shard, at the last all-gather
-  const Storage* gathered_from_ = nullptr;
+  ShardVersion gathered_;   // at the last copy-in
+  ShardVersion unsharded_;  // whose values the leaf got last
 };
 
 }  // namespace lockstep::parallel

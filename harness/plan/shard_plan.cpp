@@ -136,7 +136,7 @@ void ShardPlan::all_gather(std::size_t number, bool prefetch) {
   if (group.parameters.empty()) return;
   const bool stale = is_stale(group);
   if (group.state == State::unsharded && !stale) return;
-  if (group.state == State::prefetched) {
+  if (group.state == State::prefetched && !stale) {
     if (!prefetch) group.state = State::unsharded;
     return;
   }

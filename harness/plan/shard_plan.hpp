@@ -3,7 +3,7 @@
 //
 //   state                 holds                                    a forward or backward that needs the group
 //   sharded               its shard of each parameter              all-gathers over the shard axis
-//   prefetched            an all-gather was issued, not yet used   uses that all-gather
+//   prefetched            an all-gather was issued, not yet used   uses it, unless the shards have changed
 //   sharded_post_forward  shards among n consecutive ranks         all-gathers among these ranks
 //   unsharded             the full parameters                      nothing, unless the shards have changed
 //
