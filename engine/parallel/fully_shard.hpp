@@ -16,8 +16,8 @@
 // shows the life of a parameter, the states of a group, and which stream waits for which.
 //
 // After PyTorch's torch.distributed.fsdp.fully_shard. Departures: the mean divides after the complete sum; a group that
-// an evaluation left unsharded is unsharded anew after the optimizer has changed its shards; and ranks that disagree on
-// the parameters that got a gradient raise an error at the end of that backward.
+// an evaluation left unsharded, or gathered in advance, is gathered anew after the optimizer has changed its shards;
+// and ranks that disagree on the parameters that got a gradient raise an error at the end of that backward.
 #pragma once
 
 #include <cstdint>
