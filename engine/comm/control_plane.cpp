@@ -19,6 +19,7 @@ class SharedControlPlane : public ControlPlane {
   void poison(GroupControl& group, const std::string& text, Cause cause) override {
     poison_here(world_, group, text, cause);
   }
+  void propose_poison(GroupControl&, const std::string&, Cause) override {}
 
  private:
   WorldControl& world_;
@@ -49,15 +50,17 @@ class FerriedControlPlane : public ControlPlane {
       return;
     }
     if (group.poison.is_set()) return;
-    if (group.proposed_poison.claim()) {
-      group.proposed_by_end.store(cause == Cause::peer_ended ? 1 : 0);
-      group.proposed_poison.fill(text);
-      post(group, {Notice::Kind::poison, 0, world_.offset_of(&group), 0, 0});
-    }
+    propose_poison(group, text, cause);
     constexpr std::int64_t patience_ns = 1'000'000'000;
     for (const std::int64_t start = now_ns(); !group.poison.is_set() && now_ns() - start < patience_ns;) pause();
     poison_here(world_, group, group.proposed_poison.read(),
                 group.proposed_by_end.load() != 0 ? Cause::peer_ended : Cause::own);
+  }
+  void propose_poison(GroupControl& group, const std::string& text, Cause cause) override {
+    if (!group.proposed_poison.claim()) return;
+    group.proposed_by_end.store(cause == Cause::peer_ended ? 1 : 0);
+    group.proposed_poison.fill(text);
+    write({Notice::Kind::poison, 0, world_.offset_of(&group), 0, 0});
   }
 
  private:
@@ -67,7 +70,9 @@ class FerriedControlPlane : public ControlPlane {
   }
 
   void post(const GroupControl& group, const Notice& notice) {
-    if (group.spans_hosts == 0) return;
+    if (group.spans_hosts != 0) write(notice);
+  }
+  void write(const Notice& notice) {
     while (outbox_.locked.exchange(1, std::memory_order_acquire) != 0) sched_yield();
     const std::uint64_t number = outbox_.written.load(std::memory_order_relaxed);
     while (number - outbox_.taken.load(std::memory_order_acquire) >= Outbox::capacity) pause();

@@ -35,6 +35,9 @@ class ControlPlane {
   // Poisons the group with this text, unless another text was first, and wakes its members. The group is poisoned when
   // the call returns.
   virtual void poison(GroupControl& group, const std::string& text, Cause cause) = 0;
+  // Begins to do so for a group with ranks of other hosts, and returns at once. Later notices of this rank, and its
+  // end, arrive there after the text.
+  virtual void propose_poison(GroupControl& group, const std::string& text, Cause cause) = 0;
 };
 
 // The control plane of a rank of this world.

@@ -96,9 +96,15 @@ class WaitGraph {
   // Poisons the groups of the cycle. Ranks that wait for the cycle then progress, or fail with its ranks.
   void poison(ControlPlane& plane, const std::string& text) {
     const auto group_of = [this](std::size_t i) -> GroupControl& { return *next(deadlocked_[i]).second->group; };
-    // All groups before any rank wakes: a rank that fails would poison the next group with a text of its own.
+    const auto is_of_this_host = [this](const GroupControl& group) {
+      return group.spans_hosts == 0 && world_.is_local(group.members()[0]);
+    };
+    // All groups before any rank wakes: a rank that fails would poison the next group with a text of its own, and its
+    // end would end the waits of the others.
     for (std::size_t i = 0; i < cycle_length_; ++i)
-      if (group_of(i).spans_hosts == 0) group_of(i).poison.try_set(text);
+      if (!is_of_this_host(group_of(i))) plane.propose_poison(group_of(i), text, Cause::own);
+    for (std::size_t i = 0; i < cycle_length_; ++i)
+      if (is_of_this_host(group_of(i))) group_of(i).poison.try_set(text);
     notify_all(world_);
     for (std::size_t i = 0; i < cycle_length_; ++i)
       if (group_of(i).spans_hosts != 0) plane.poison(group_of(i), text, Cause::own);

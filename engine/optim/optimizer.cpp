@@ -128,6 +128,7 @@ void Optimizer::load_state_dict(const StateDict& dict) {
                     dict.groups.size(), " instead of ", groups_.size()),
                 "load the state of an optimizer with the same groups");
   for (std::size_t i = 0; i < groups_.size(); ++i) {
+    check_options(type(), dict.groups[i].second);
     const auto& names = dict.groups[i].first;
     const std::set<std::string> known(names.begin(), names.end());
     for (const ParameterRef& parameter : groups_[i].parameters)
@@ -139,7 +140,6 @@ void Optimizer::load_state_dict(const StateDict& dict) {
   }
   const NoGrad no_grad;
   for (std::size_t i = 0; i < groups_.size(); ++i) {
-    check_options(type(), dict.groups[i].second);
     groups_[i].options = dict.groups[i].second;
     for (const ParameterRef& parameter : groups_[i].parameters) {
       const auto found = given.find(parameter.name);

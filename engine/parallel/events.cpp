@@ -9,7 +9,6 @@ namespace lockstep::parallel {
 namespace {
 struct EventLog {
   explicit EventLog(RankContext&) {}
-  static constexpr std::size_t limit = 100000;
   std::vector<ParallelEvent> entries;
 };
 EventLog& event_log() { return RankContext::current().service<EventLog>(); }
@@ -25,7 +24,7 @@ std::string_view name_of(EventKind kind) {
 
 void note_event(EventKind kind, std::string owner) {
   EventLog& log = event_log();
-  if (log.entries.size() < EventLog::limit) log.entries.push_back({kind, std::move(owner)});
+  if (log.entries.size() < most_events) log.entries.push_back({kind, std::move(owner)});
 }
 
 const std::vector<ParallelEvent>& events() { return event_log().entries; }

@@ -4,6 +4,7 @@
 //   for (const ParallelEvent& event : events()) ...
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -33,5 +34,7 @@ struct ParallelEvent {
 void note_event(EventKind kind, std::string owner);
 // An observation window begins at events().size().
 const std::vector<ParallelEvent>& events();
+// A rank keeps this many events and drops later ones.
+inline constexpr std::size_t most_events = 100'000;
 
 }  // namespace lockstep::parallel

@@ -29,6 +29,7 @@ struct PlannedWindow {
 struct Observation {
   std::vector<comm::LogEntry> collectives;
   std::vector<parallel::ParallelEvent> events;
+  bool has_all_events = true;                        // false: the rank kept no more of them (parallel::most_events)
   std::map<std::string, std::int64_t> computations;  // by operation (engine/autograd/watch.hpp)
   std::int64_t peak_bytes = 0;
   double seconds = 0.0;

@@ -92,6 +92,10 @@ Value expect_events(StepCall& call) {
   const Value during = call.value("during");
   const Observation& window = *during.as_observation("during");
   const Texts exactly = call.words("exactly"), in_order = call.words("in_order"), never = call.words("never");
+  if (!window.has_all_events)
+    throw Error(
+        str("this rank has recorded ", parallel::most_events, " events and keeps no more, so the window is cut"),
+        "observe earlier in the case, or repeat less");
   if (!call.has("exactly") && !call.has("in_order") && !call.has("never"))
     throw Error("expect_events has nothing to check", "give `exactly`, `in_order` or `never`");
   for (const char* name : {"in_order", "never"})

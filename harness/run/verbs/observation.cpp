@@ -105,6 +105,7 @@ Value observe(StepCall& call) {
   seen->collectives.assign(log.begin() + static_cast<std::ptrdiff_t>(first), log.end());
   const std::vector<parallel::ParallelEvent>& events = parallel::events();
   seen->events.assign(events.begin() + static_cast<std::ptrdiff_t>(first_event), events.end());
+  seen->has_all_events = events.size() < parallel::most_events;
   return Value(std::shared_ptr<const Observation>(std::move(seen)));
 }
 
