@@ -5,20 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/core/rank_context.hpp"
 #include "engine/nn/build.hpp"
 #include "harness/run/values/paths.hpp"
+#include "harness/run/values/test_expressions.hpp"
 
 namespace lockstep::run {
 namespace {
 
 using ::testing::HasSubstr;
 
-class Evaluate : public ::testing::Test {
+class Evaluate : public testing_support::Expressions {
  protected:
-  Evaluate() : rank_(context_), frame_(std::make_shared<Frame>()) {
-    frame_->session = &session_;
-    session_.device = {device::Kind::cpu, 0};
+  Evaluate() {
     session_.variables["float32"] = Value(DType::float32);
     session_.variables["bfloat16"] = Value(DType::bfloat16);
     session_.variables["rank"] = Value(0);
@@ -26,21 +24,6 @@ class Evaluate : public ::testing::Test {
     frame_->names["xs"] = Value::list({Value(1), Value(2), Value(3)});
     frame_->names["none_yet"] = Value();
   }
-  Value value(const std::string& text) {
-    return evaluate(*scenario::parse_expression(text, scenario::Place{"t.yaml", 1, 1}), Scope{frame_});
-  }
-  std::string text_of(const std::string& text) { return to_text(value(text)); }
-  std::string error(const std::string& text) {
-    try {
-      return str("no error, but ", describe(value(text)));
-    } catch (const Error& thrown) {
-      return thrown.what();
-    }
-  }
-  RankContext context_{0, 1};
-  RankScope rank_;
-  Session session_;
-  FramePtr frame_;
 };
 
 TEST_F(Evaluate, FollowsThePrecedenceOfPython) {

@@ -7,8 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "engine/autograd/autograd.hpp"
-#include "engine/core/rank_context.hpp"
-#include "harness/run/values/evaluate.hpp"
+#include "harness/run/values/test_expressions.hpp"
 
 namespace lockstep::run {
 namespace {
@@ -17,33 +16,16 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-class Functions : public ::testing::Test {
+class Functions : public testing_support::Expressions {
  protected:
-  Functions() : rank_(context_), frame_(std::make_shared<Frame>()) {
-    frame_->session = &session_;
-    session_.device = {device::Kind::cpu, 0};
+  Functions() {
     for (const DType type :
          {DType::float32, DType::float64, DType::bfloat16, DType::int64, DType::int32, DType::boolean})
       session_.variables[std::string(name_of(type))] = Value(type);
     frame_->names["x"] = value("tensor([[1.0, 5.0, 3.0], [4.0, 2.0, 6.0]])");
     frame_->names["n"] = value("tensor([3, -1, 2])");
   }
-  Value value(const std::string& text) {
-    return evaluate(*scenario::parse_expression(text, scenario::Place{"t.yaml", 1, 1}), Scope{frame_});
-  }
-  std::string text_of(const std::string& text) { return to_text(value(text)); }
   std::vector<double> numbers(const std::string& text) { return to_doubles(value(text).as_tensor("it")); }
-  std::string error(const std::string& text) {
-    try {
-      return str("no error, but ", describe(value(text)));
-    } catch (const Error& thrown) {
-      return thrown.what();
-    }
-  }
-  RankContext context_{0, 1};
-  RankScope rank_;
-  Session session_;
-  FramePtr frame_;
 };
 
 TEST_F(Functions, CompareTensorsWithTensorsAndNumbers) {
