@@ -67,4 +67,16 @@ inline std::vector<std::string> run_on_gpus(int size,
   return failures;
 }
 
+// Gives every rank that is forked meanwhile a stand-in of a GPU.
+class GpuOfEachRank {
+ public:
+  GpuOfEachRank() : stand_in_(calls_) { calls_.be_lazy(); }
+  GpuOfEachRank(const GpuOfEachRank&) = delete;
+  GpuOfEachRank& operator=(const GpuOfEachRank&) = delete;
+
+ private:
+  device::cuda::RecordingCalls calls_;
+  device::cuda::StandIn stand_in_;
+};
+
 }  // namespace lockstep::comm::testing_gpu

@@ -100,26 +100,11 @@ std::vector<std::string> run_on_gpu_at_place(const Row& row, Kind kind, const Bo
   return failures;
 }
 
-// Gives every rank that is forked meanwhile a stand-in of a GPU.
-class GpuOfEachRank {
- public:
-  GpuOfEachRank() : stand_in_(calls_) {
-    calls_.be_lazy();
-    place = testing_gpu::gpu;
-  }
-  ~GpuOfEachRank() { place = {}; }
-  GpuOfEachRank(const GpuOfEachRank&) = delete;
-  GpuOfEachRank& operator=(const GpuOfEachRank&) = delete;
-
- private:
-  device::cuda::RecordingCalls calls_;
-  device::cuda::StandIn stand_in_;
-};
-
 // Returns the failure of each rank that this process runs; "" for others.
 std::vector<std::string> run_on(const Row& row, const Body& body, double deadline = 10.0) {
-  std::optional<GpuOfEachRank> gpus;
+  std::optional<testing_gpu::GpuOfEachRank> gpus;
   if (row.on == On::gpu_hosts || row.on == On::gpu_hosts_of_mpi) gpus.emplace();
+  place = gpus ? testing_gpu::gpu : device::Device{};
   switch (row.on) {
     case On::threads:
       return run_ranks(row.size(), Kind::threads, body, deadline);

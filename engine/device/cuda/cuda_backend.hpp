@@ -17,8 +17,8 @@ void require_cuda();
 
 namespace cuda {
 
-// What each of the ranks on a GPU allocates: its share of 90 % of the memory, besides what the contexts take (one per
-// process), and no more than 90 % of `free`, nor than `wanted`. All in bytes; 0 if nothing is left.
+// The memory that each rank on a GPU allocates. The contexts (one per process) have theirs first; the rank gets its
+// share of 90 % of the rest, at most 90 % of `free`, and at most `wanted`. All in bytes; 0 if nothing is left.
 struct GpuMemory {
   std::size_t total = 0, free = 0;
 };
