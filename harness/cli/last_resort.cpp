@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "harness/cli/standard_streams.hpp"
+#include "harness/launch/launcher.hpp"
 #include "harness/launch/run_folder.hpp"
 
 namespace lockstep::cli {
@@ -26,6 +27,7 @@ namespace {
   } catch (...) {
     std::abort();
   }
+  launch::Pool::end_ranks_of_process();  // a rank that saves would create the folder again
   launch::RunFolder::remove_of_this_process();
   ::_exit(3);
 }

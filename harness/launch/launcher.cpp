@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "engine/comm/control.hpp"
@@ -45,7 +46,11 @@ struct Pool::State {
   int free_core() const;
   void abort(RunningCase& test_case);
   void kill(RunningCase& test_case);
+
+  static State* of_process;  // the newest pool of this process; null: none
 };
+
+Pool::State* Pool::State::of_process = nullptr;
 
 // Closes, in a new child, the launcher's pipes and pidfds of the other children.
 void Pool::State::close_inherited() {
@@ -69,6 +74,7 @@ void Pool::State::start_child(RunningCase& test_case, std::vector<int> ranks, co
       comm::announce_death(*test_case.world, rank, str("it could not be started: ", outcome.detail));
     }
   };
+  test_case.children.reserve(test_case.children.size() + 1);  // once forked, the child must be known
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return fail("opening a pipe to the rank");
   const pid_t parent = ::getpid();
@@ -206,11 +212,22 @@ void Pool::State::enforce_deadline(RunningCase& test_case, std::int64_t now_ns) 
 Pool::Pool(int jobs) : state_(std::make_unique<State>()) {
   if (jobs < 1) throw Error(str("launch: ", jobs, " cases at once"), "give at least one");
   state_->jobs = jobs;
+  State::of_process = state_.get();
 }
 
 Pool::~Pool() {
   kill_all();
   while (num_running() > 0) next();
+  State::of_process = nullptr;
+}
+
+void Pool::end_ranks_of_process() noexcept {
+  if (State::of_process == nullptr) return;
+  for (const std::unique_ptr<RunningCase>& each : State::of_process->cases) {
+    State::of_process->kill(*each);
+    for (const Child& child : each->children)
+      if (!child.gone) ::waitpid(child.pid, nullptr, 0);
+  }
 }
 
 bool Pool::full() const { return num_running() >= state_->jobs; }

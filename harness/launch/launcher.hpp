@@ -74,6 +74,8 @@ class Pool {
   // returns true, all cases are killed.
   Finished next(const std::function<bool()>& stop = {});
   void kill_all();  // after an interrupt; the outcomes of ranks that had not finished are `killed`
+  // Kills the ranks of this process's pool and waits for their end. For a process that ends without destructors.
+  static void end_ranks_of_process() noexcept;
 
  private:
   struct State;
