@@ -145,6 +145,49 @@ def test_no_mutants_in_constants_and_text(small):
     assert not any("x < 9" == source for _, source in refused)
 
 
+# A seeded defect in each form. Comments name the lines whose mutants would be of the defect alone.
+DEFECTS = """
+enum class Defect { one };
+bool defect_armed(Defect);
+namespace {
+int wrong(int x) { return x * 9 - 8; }  // left out
+int halved(int x) { return x - 7; }
+bool is_left_out(int x) { return x == 6 && defect_armed(Defect::one); }  // left out
+}
+int first(int x) {
+  if (defect_armed(Defect::one)) [[unlikely]]
+    return wrong(x + 11);  // left out
+  return x + 12;
+}
+int second(int x) {
+  if (x > 13 || defect_armed(Defect::one)) return 14;
+  return defect_armed(Defect::one) ? wrong(x) + 15 : halved(x) + 16;
+}
+int third(int x) {
+  const bool keeps = !defect_armed(Defect::one);
+  if (keeps) x += 17;
+  if (is_left_out(x)) x += 18;  // left out
+  if (!defect_armed(Defect::one)) return x - 19;
+  x += 20;  // left out
+  return halved(x);  // left out
+}
+"""
+
+
+def test_no_mutants_of_seeded_defects(tmp_path):
+    (tmp_path / "defects.cpp").write_text(DEFECTS)
+    points = find_points(str(tmp_path / "defects.cpp"), parser_arguments(["g++", "-std=c++20"]))
+    lines = DEFECTS.splitlines()
+    assert not [lines[point.line - 1] for point in points if "// left out" in lines[point.line - 1]]
+    found = {(one.operator, DEFECTS[p.begin : p.end], one.text) for p in points for one in p.alternatives}
+    # The product keeps its mutants, in the same conditions and branches.
+    whole = "x > 13 || defect_armed(Defect::one)"
+    assert {("negate", whole, f"!({whole})"), ("compare", "x > 13", "x >= 13"), ("constant", "14", "14 + 1")} <= found
+    assert {("constant", number, f"{number} + 1") for number in ("7", "12", "16", "17", "19")} <= found
+    assert not [one for one in found if one[0] == "drop"], "an operand that is a defect is no operand"
+    assert not [one for one in found if "keeps" in one[1] or one[1] == "15"]
+
+
 def test_stretches_name_the_mutants_at_a_place(small):
     _, _, by_text, rewritten = small
     at = rewritten.text.index("x <= 5")
