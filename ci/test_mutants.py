@@ -13,9 +13,14 @@ import pytest
 
 CI = Path(__file__).resolve().parent
 sys.path.insert(0, str(CI / "mutants"))
+import execute  # noqa: E402
+import hosts  # noqa: E402
+import judge  # noqa: E402
+from coverage import Around, Coverage  # noqa: E402
 from order import History, batches  # noqa: E402
 from points import find_points, parser_arguments  # noqa: E402
 from rewrite import INCLUDE, rewrite  # noqa: E402
+from tree import Mutant  # noqa: E402
 
 # One function per operator; each returns a number that the mutant changes.
 SOURCE = """
@@ -215,6 +220,99 @@ def test_what_caught_a_mutant_nearby_runs_first():
     assert history.ranked("other.cpp", "g", list(seconds), seconds)[-1] == "c slow"
 
 
+def test_another_way_through_the_function_runs_before_more_of_the_common_one():
+    names = [f"s{i}/one" for i in range(9)]
+    seconds = dict.fromkeys(names, 0.1) | {"s8/one": 0.15}
+    common = dict.fromkeys(names, (0b11, 0b111))
+    history = History()
+    assert history.ranked("f.cpp", "g", names, seconds, common)[-1] == "s8/one"
+    assert history.ranked("f.cpp", "g", names, seconds, common | {"s8/one": (0b01, 0b101)})[1] == "s8/one"  # of the function
+    assert "s8/one" in history.ranked("f.cpp", "g", names, seconds, common | {"s8/one": (0b11, 0b101)})[:6]  # of the source
+
+
+def test_catches_are_kept_for_later_runs(tmp_path):
+    seconds = {"a one": 0.1, "c slow": 2.0}
+    History(tmp_path / "caught").caught("f.cpp", "g", "c slow")
+    History(tmp_path / "caught").caught("f.cpp", "h", "a one", keep=False)
+    later = History(tmp_path / "caught")
+    assert later.ranked("f.cpp", "g", list(seconds), seconds) == ["c slow", "a one"]
+    assert later.of_place[("f.cpp", "h")] == {}
+
+
+class FakeTests:
+    """Cases that catch nothing, but for those given; keeps the names that ran."""
+
+    what = "case"
+
+    def __init__(self, catching: tuple[str, ...] = ()):
+        self.catching, self.ran = catching, []
+
+    def run(self, names, environment, limit, patience=1):
+        self.ran += names
+        return next((execute.Catch("scenario", name, "expect") for name in names if name in self.catching), None)
+
+
+def stage(path: Path, seconds: dict[str, float], longest: float, catching: tuple[str, ...] = (), **more) -> judge.Stage:
+    """Each of its cases reaches mutant 3 and no other point."""
+    coverage = Coverage(path / "none", "", 8)
+    coverage.seconds, coverage.reached, coverage.asked = seconds, dict.fromkeys(seconds, 1 << 3), set(seconds)
+    return judge.Stage(FakeTests(catching), coverage, longest, **more)
+
+
+def outcome_of(*stages: judge.Stage) -> judge.Outcome:
+    mutant = Mutant(3, "f.cpp", 1, "g", "negate", "x", "!(x)", 0, 1, 0)
+    return judge.run_mutant(mutant, list(stages), History(), Around([mutant]))
+
+
+def test_survivors_of_all_cases_and_of_the_cases_that_the_time_allowed(tmp_path):
+    ten = {f"s{i}/one c": 1.0 for i in range(10)}
+    all_ran, some_ran = outcome_of(stage(tmp_path, ten, 20)), outcome_of(stage(tmp_path, ten, 4))
+    assert (all_ran.verdict, all_ran.num_ran, all_ran.num_reaching) == ("survived", 10, 10)
+    assert (some_ran.verdict, some_ran.num_ran, some_ran.num_reaching) == ("out of time", 4, 10)
+    assert outcome_of(stage(tmp_path, {}, 4)).verdict == "not covered"
+    said = judge.survivors([judge.row_of(one, "x") for one in (all_ran, some_ran)])
+    assert "survived all 10 that reach it" in said and "survived the 4 of 10 that reach it for which there was time" in said
+    assert "out of time" in judge.table([judge.row_of(some_ran, "x")])
+
+
+def test_cases_get_the_time_that_earlier_places_left_over(tmp_path):
+    few, ten = {"s/one c": 1.0}, {f"s{i}/one c": 1.0 for i in range(10)}
+    second = stage(tmp_path, ten, 4)
+    assert outcome_of(stage(tmp_path, few, 6), second).num_ran == 1 + 9 and len(second.tests.ran) == 9
+
+
+def test_a_place_of_last_resort_runs_what_no_other_reaches(tmp_path):
+    few, other = {"s/one c": 1.0}, {"s/two c": 1.0}
+    assert outcome_of(stage(tmp_path, few, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "survived"
+    assert outcome_of(stage(tmp_path, {}, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "scenario"
+
+
+def can_run_mpi() -> bool:
+    return shutil.which("mpirun") is not None and execute.can_isolate()
+
+
+@pytest.mark.skipif(not can_run_mpi(), reason="it needs mpirun and namespaces")
+def test_mpirun_starts_two_hosts_and_ends_with_its_limit(tmp_path):
+    def run_mpi(script: str, limit: float) -> execute.Ended:
+        command, variables = hosts.by_mpirun(["sh", "-c", script], tmp_path)
+        return execute.run(command, tmp_path, {"LOCKSTEP_MUTANT": "17", **variables}, limit)
+
+    ended = run_mpi('echo "$(hostname) $OMPI_COMM_WORLD_RANK $LOCKSTEP_MUTANT"; test $OMPI_COMM_WORLD_RANK != 3 || exit 5', 120)
+    assert sorted(ended.output.splitlines()) == ["first 0 17", "first 1 17", "second 2 17", "second 3 17"] and ended.code == 5
+    ended = run_mpi("sleep 86399.25", 10)
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if path.exists()]
+    assert ended.code is None and not [one for one in commands if b"86399.25" in one]
+
+
+def test_mpirun_is_skipped_with_the_reason(tmp_path, monkeypatch):
+    program = shutil.which("true")
+    if shutil.which("mpirun"):
+        assert hosts.lacks_mpirun(program, isolated=False) == "it needs namespaces (unshare)"
+        assert hosts.lacks_mpirun(program, isolated=True) == "this build has no Open MPI"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert hosts.lacks_mpirun(program, isolated=True) == "there is no mpirun"
+
+
 def test_batches_grow_and_end():
     seconds = {str(i): 0.2 for i in range(100)}
     found = batches(list(seconds), seconds, longest=5.1, first=0.5, growth=2)
@@ -318,7 +416,8 @@ def test_a_whole_run_reports_survivors(tmp_path):
     assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"
     assert rows[("negate", "never", "+ if (!(x > 1)) return 5;")]["verdict"] == "not covered"
     assert [row["verdict"] for row in rows.values() if row["key"] == equivalent] == ["equivalent"]
-    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered, 0 of 0 that reach it ran)" in ended.stdout
+    assert "cases-mpi: skipped, " in ended.stderr
+    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered)" in ended.stdout
     assert "chosen<" not in report.read_text()
     # A mutant of a number that must be constant does not compile; the functions beside it keep theirs.
     assert "mutants do not compile" in ended.stderr and "|fixed|" not in report.read_text()
