@@ -288,6 +288,31 @@ def test_a_place_of_last_resort_runs_what_no_other_reaches(tmp_path):
     assert outcome_of(stage(tmp_path, {}, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "scenario"
 
 
+COMPARED = """#!/bin/sh
+if [ "$1" = compare ]; then [ "$2" != --trace ] || exit 0; exec cmp -s "$2" "$3"; fi
+while [ $# -gt 1 ]; do [ "$1" != --results ] || results=$2; shift; done
+echo run >> runs
+printf '{"said": "%s"}\\n' "$(SAID)" > "$results"
+"""
+
+
+@pytest.mark.parametrize(
+    "said,is_catch",
+    [
+        ('echo "$LOCKSTEP_MUTANT"', True),
+        ("wc -l < runs", False),  # every run differs
+        ('test $(wc -l < runs) != 2; echo "$?"', False),  # the first one with the mutant differs, and not for its sake
+        ('test -z "$LOCKSTEP_MUTANT" -o $(wc -l < runs) != 4; echo "$?"', False),
+    ],
+)
+def test_a_difference_between_runs_must_repeat(tmp_path, said, is_catch):
+    program = tmp_path / "program"
+    program.write_text(COMPARED.replace("SAID", said))
+    program.chmod(0o755)
+    caught = execute.Scenarios(program, tmp_path / "run").compared("a c", {"LOCKSTEP_MUTANT": "17"}, 60)
+    assert (caught is not None) == is_catch
+
+
 def can_run_mpi() -> bool:
     return shutil.which("mpirun") is not None and execute.can_isolate()
 

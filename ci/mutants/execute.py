@@ -117,7 +117,7 @@ PLACES = {
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
     "hosts": Place("cpu", start=hosts.by_sockets),
-    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=4, only_unreached=True),
+    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, only_unreached=True),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}
@@ -202,16 +202,18 @@ class Scenarios:
         return ", ".join(statuses) or f"exit code {ended.code}", "", None
 
     def compared(self, name: str, environment: dict[str, str], limit: float) -> Catch | None:
-        """Runs the case without and with the environment. Does `lockstep compare`, or `compare --trace`, refuse the second run?"""
+        """Runs the case twice without and twice with the environment. Does `lockstep compare`, or `compare --trace`, refuse both
+        runs with it, and none without? A case in which a rank fails may end sooner or later in the others, and differ once."""
         if self.place.start:
             return None  # the first host has only a part of the traces
         kept = []
-        for title, own in (("without", {}), ("with", environment)):
+        for title, own in (("without", {}), ("with", environment), ("without-again", {}), ("with-again", environment)):
             kept.append((self.folder / f"{title}.jsonl", self.folder / f"{title}.bits"))
             self._run([name], own, limit, 1, *kept[-1])
-        for title, option, (before, after) in (("compare", [], [one[0] for one in kept]), ("compare --trace", ["--trace"], [one[1] for one in kept])):
-            command = [str(self.program), "compare", *option, str(before), str(after)]
-            if subprocess.run(command, capture_output=True).returncode == 1:
+        for title, option, which in (("compare", [], 0), ("compare --trace", ["--trace"], 1)):
+            first, *others = [str(one[which]) for one in kept]
+            commands = [[str(self.program), "compare", *option, first, other] for other in others]
+            if [subprocess.run(command, capture_output=True).returncode == 1 for command in commands] == [True, False, True]:
                 return Catch("comparison", name, title)
         return None
 
