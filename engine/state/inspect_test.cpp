@@ -89,7 +89,8 @@ TEST(Inspect, VerifyNamesEveryProblem) {
   std::filesystem::remove(folder / "a/rank-00001.safetensors");
   EXPECT_THAT(verify_checkpoint(folder / "a").problems,
               ElementsAre(HasSubstr("`rank-00001.safetensors` of the checkpoint"), HasSubstr("is damaged")));
-  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors", "out"); }), HasSubstr("damaged"));
+  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors", "out"); }),
+              HasSubstr("damaged"));
   EXPECT_FALSE(exists(folder / "out.safetensors.part"));
   EXPECT_THAT(error_of([&] { verify_checkpoint(folder / "none"); }), HasSubstr("there is no checkpoint"));
 }
