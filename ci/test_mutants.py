@@ -319,6 +319,13 @@ def can_run_mpi() -> bool:
     return shutil.which("mpirun") is not None and execute.can_isolate()
 
 
+def test_a_run_writes_into_its_folder_only(tmp_path):
+    (tmp_path / "own").mkdir()
+    ended = execute.run(["sh", "-c", "touch here; touch ../beside"], tmp_path / "own", {}, 60)
+    assert (tmp_path / "own/here").exists(), ended.output
+    assert (tmp_path / "beside").exists() != execute.can_isolate()
+
+
 def is_running(word: bytes) -> bool:
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:

@@ -23,7 +23,7 @@ import hosts
 
 MAPPED = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
-shift && exec "$@"
+cd "$1" && shift && exec "$@"
 """
 DEADLINE = 3  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 8
