@@ -1,4 +1,4 @@
-"""What expressions are worth while no seeded defect is armed (engine/core/defects.hpp), so that no mutant is one of a defect alone.
+"""The values of expressions while no seeded defect is armed (engine/core/defects.hpp). No mutant changes a defect alone.
 
     defects = Defects(text)
     defects.value_of(cursor)        # True or False: it depends on defects only; None: on more, or on none

@@ -4,9 +4,8 @@
     order = history.ranked(file, function, names, seconds, coverage.shapes(names, around.of(mutant)))
     for batch in batches(order, seconds, longest): ...
 
-Two cases are alike if they are of one scenario or folder, and if they reach the same points of the mutant's function or source. Another way
-through the function is another chance that the mutant makes a difference, so a way that few cases take does not wait for
-the many that take the common one.
+Two cases are alike if they belong to one scenario or folder, or reach the same points of the mutant's function or source. Another way
+through the function is another chance that the mutant changes a result. A rare way therefore comes before more cases of the common way.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ A point is a stretch of the source with one or more alternatives. Each alternati
     copy         a local reference that is written through refers to a copy
 
 Excluded: functions that a compiler may evaluate (constexpr), functions that return text, operands of throw and arguments of
-str() and Error(), macros, code that is not in a function, and seeded defects: the question whether one is armed, and what
-runs only if one is (defects.py). Functions by which tests put a stand-in in place are excluded too.
+str() and Error(), macros, code that is not in a function, and seeded defects: the question whether one is armed, and the
+code that runs only if one is (defects.py). Functions by which tests put a stand-in in place are excluded too.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ class Finder:
     def block(self, statements: list) -> None:
         for i, one in enumerate(statements):
             self.statement(one)
-            if one.kind == Kind.IF_STMT and self.always_leaves(one):  # what follows runs under a defect only
+            if one.kind == Kind.IF_STMT and self.always_leaves(one):  # the rest of the block runs under a defect only
                 for rest in statements[i + 1 :]:
                     self.defects.leave_out(*span(rest))
                 return
@@ -274,7 +274,7 @@ class Finder:
             self.walk(child)
 
     def parts_of_if(self, cursor) -> tuple[list, object, list] | None:
-        """What is declared, the condition, and one or two branches."""
+        """Declarations, the condition, and one or two branches."""
         children = list(cursor.get_children())
         at = next(
             (i for i in range(len(children) - 1)
