@@ -16,6 +16,7 @@
 #include "engine/core/defects.hpp"
 #include "engine/core/fnv.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/schedule.hpp"
 #include "harness/cli/case_selection.hpp"
 #include "harness/cli/follow_hosts.hpp"
 #include "harness/cli/interrupts.hpp"
@@ -127,17 +128,23 @@ RunSettings with_schedule(RunSettings settings) {
   return settings;
 }
 
-// Cases that run elsewhere than on sim have no streams that could be scheduled.
-void skip_cases_without_streams(std::vector<scenario::Case>& cases) {
-  for (scenario::Case& one : cases)
-    if (one.device != "sim" && !one.skip) one.skip = str("--schedule needs sim, and the scenario runs on ", one.device);
+// Cases that run elsewhere than on sim have no streams that could be scheduled. A rank has a thread and a stream at
+// least.
+void skip_cases_without_schedule(std::vector<scenario::Case>& cases) {
+  constexpr int most_ranks = static_cast<int>(schedule::Record::max_actors) / 2;
+  for (scenario::Case& one : cases) {
+    if (one.skip) continue;
+    if (one.device != "sim") one.skip = str("--schedule needs sim, and the scenario runs on ", one.device);
+    if (one.world_size > most_ranks)
+      one.skip = str("--schedule decides for ", most_ranks, " ranks at most, and the case has ", one.world_size);
+  }
 }
 
 // The cases of the run. Those with more ranks than processes were started are skipped.
 std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettings& settings,
                                      const launch::Hosts* hosts) {
   std::vector<scenario::Case> cases = cases_of(library, settings);
-  if (!settings.schedule.empty()) skip_cases_without_streams(cases);
+  if (!settings.schedule.empty()) skip_cases_without_schedule(cases);
   if (hosts == nullptr) return cases;
   for (scenario::Case& one : cases) {
     int num_ranks = one.world_size;
