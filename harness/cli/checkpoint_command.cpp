@@ -4,6 +4,7 @@
 
 #include "engine/core/printable.hpp"
 #include "engine/state/inspect.hpp"
+#include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
 namespace lockstep::cli {
@@ -31,6 +32,7 @@ int checkpoint_diff_command(const std::string& a, const std::string& b) {
 }
 
 int checkpoint_export_command(const std::string& folder, const std::string& file) {
+  report::check_target(file, false);
   state::export_checkpoint(folder, file);
   fmt::print("{}\n", printable_line(file));
   return 0;

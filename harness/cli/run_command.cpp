@@ -15,6 +15,7 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/core/fnv.hpp"
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 #include "engine/core/schedule.hpp"
 #include "harness/cli/case_selection.hpp"
@@ -95,11 +96,19 @@ RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
 }
 
 // No file of another run is overwritten or mixed with those of this one.
-void check_files_folder(const std::string& folder) {
+void make_files_folder(const std::string& folder) {
   std::error_code error;
-  if (folder.empty() || !std::filesystem::exists(folder, error)) return;
-  if (!std::filesystem::is_directory(folder, error) || !std::filesystem::is_empty(folder, error))
-    throw Error(str("--files: `", folder, "` is not an empty folder"), "name a new folder, or an empty one");
+  if (folder.empty()) return;
+  const bool exists = std::filesystem::exists(folder, error);
+  if (exists && (!std::filesystem::is_directory(folder, error) || !std::filesystem::is_empty(folder, error)))
+    throw Error(str("--files: `", printable_line(folder), "` is not an empty folder"),
+                "name a new folder, or an empty one");
+  std::filesystem::create_directories(folder, error);
+  if (is_exhaustion(error.value()))
+    throw resource_error(str("making the folder ", printable_line(folder)), error.value());
+  if (error)
+    throw Error(str("--files: cannot make the folder `", printable_line(folder), "`: ", error.message()),
+                "name a folder in one that can be written");
 }
 
 // The settings of a run under a schedule: on sim, with ranks as threads. Those of a replay are in its file.
@@ -202,7 +211,7 @@ int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_on(library, settings, hosts);
-  check_files_folder(settings.files);
+  make_files_folder(settings.files);
   RunCasesOptions options = options_of(settings, hosts);
   if (options.hosts != nullptr) {
     hosts->agree("commands and cases", common_text(settings, cases), interrupted);
