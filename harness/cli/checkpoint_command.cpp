@@ -4,7 +4,6 @@
 
 #include "engine/core/printable.hpp"
 #include "engine/state/inspect.hpp"
-#include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
 namespace lockstep::cli {
@@ -32,8 +31,7 @@ int checkpoint_diff_command(const std::string& a, const std::string& b) {
 }
 
 int checkpoint_export_command(const std::string& folder, const std::string& file) {
-  report::check_target(file, false);
-  state::export_checkpoint(folder, file);
+  state::export_checkpoint(folder, file, file);
   fmt::print("{}\n", printable_line(file));
   return 0;
 }
