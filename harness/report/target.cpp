@@ -7,9 +7,9 @@
 
 namespace lockstep::report {
 
-void check_target(const std::string& path, bool allows_device) {
+void check_target(const std::string& path) {
   struct stat facts = {};
-  if (::stat(path.c_str(), &facts) != 0 || S_ISREG(facts.st_mode) || (S_ISCHR(facts.st_mode) && allows_device)) return;
+  if (::stat(path.c_str(), &facts) != 0 || S_ISREG(facts.st_mode) || S_ISCHR(facts.st_mode)) return;
   const char* kind = S_ISDIR(facts.st_mode)    ? "a folder"
                      : S_ISFIFO(facts.st_mode) ? "a pipe"
                      : S_ISSOCK(facts.st_mode) ? "a socket"

@@ -5,8 +5,8 @@
 
 namespace lockstep::report {
 
-// Throws Error if no file can be written to the path because a folder, a pipe or a socket is there, or a device unless
-// these are allowed. A device such as /dev/null is written in place.
-void check_target(const std::string& path, bool allows_device = true);
+// Throws Error if no file can be written to the path because a folder, a pipe, a socket or a block device is there. A
+// character device such as /dev/null is written in place.
+void check_target(const std::string& path);
 
 }  // namespace lockstep::report
