@@ -68,6 +68,24 @@ TEST_F(Functions, FindExtremesAlongADim) {
   EXPECT_THAT(error("amin(requires_grad(clone(x)), 0)"), AllOf(HasSubstr("needs a gradient"), HasSubstr("detach(x)")));
 }
 
+TEST_F(Functions, ChangeTensorsInPlaceAndReturnThem) {
+  frame_->names["y"] = value("clone(x)");
+  EXPECT_EQ(text_of("add_(y, 1).storage == y.storage"), "true");
+  EXPECT_THAT(numbers("y"), ElementsAre(2, 6, 4, 5, 3, 7));
+  EXPECT_THAT(numbers("add_(y, tensor([1.0, 2.0, 3.0]), alpha=-2)"), ElementsAre(0, 2, -2, 3, -1, 1));
+  EXPECT_THAT(numbers("relu_(y[0])"), ElementsAre(0, 2, 0));
+  EXPECT_THAT(numbers("sub_(mul_(y, 4), 2)"), ElementsAre(-2, 6, -2, 10, -6, 2));
+  EXPECT_THAT(numbers("div_(select(y, 1, 0), tensor([2.0, 5.0]))"), ElementsAre(-1, 2));
+  EXPECT_THAT(numbers("copy_(y[1], tensor([7]))"), ElementsAre(7, 7, 7));
+  EXPECT_THAT(numbers("fill_(zero_(y)[0:1], 3)"), ElementsAre(3, 3, 3));
+  EXPECT_THAT(numbers("y"), ElementsAre(3, 3, 3, 0, 0, 0));
+  EXPECT_THAT(numbers("add_(clone(n), true)"), ElementsAre(4, 0, 3));
+  EXPECT_THAT(error("add_(clone(n), 1.0)"),
+              AllOf(HasSubstr("add_(...): a floating-point number into int64"), HasSubstr("cast the target")));
+  EXPECT_THAT(error("add_(gt(n, 0), 1)"), HasSubstr("add_: an integer value into bool"));
+  EXPECT_THAT(error("mul_(x, 'a')"), HasSubstr("value must be"));
+}
+
 TEST_F(Functions, SelectPositions) {
   EXPECT_THAT(numbers("index_select(x, 1, tensor([2, 2, 0]))"), ElementsAre(3, 3, 1, 6, 6, 4));
   EXPECT_THAT(numbers("select(x, 1, -1)"), ElementsAre(3, 6));
