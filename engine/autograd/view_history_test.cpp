@@ -114,7 +114,7 @@ TEST_F(ViewHistory, NamesTheOperationThatChangedASavedTensor) {
   ops::add_(y, 1.0);
   ops::add_(y, x_);
   EXPECT_THAT(error_of([&] { backward({ops::sum(product)}); }),
-              HasSubstr("backward of mul in line 4: tensor 0 that it saved, float64 (2,), was changed in place by add_ "
+              HasSubstr("backward of mul in line 4: tensor 1 that it saved, float64 (2,), was changed in place by add_ "
                         "in line 6: it was at version 0"));
 }
 
