@@ -37,9 +37,11 @@ TEST_F(Functions, CompareTensorsWithTensorsAndNumbers) {
   EXPECT_THAT(numbers("ge(x, tensor([[1.0, 6.0, 3.0]]))"), ElementsAre(1, 0, 1, 1, 0, 1));
   EXPECT_EQ(text_of("eq(x, x).dtype"), "bool");
   EXPECT_THAT(numbers("eq(tensor([true, false]), true)"), ElementsAre(1, 0));
-  // A number has the type of a floating-point tensor, and of an integer tensor where it fits.
+  // A number has the type of a floating-point tensor, and an integer that of an integer tensor.
   EXPECT_THAT(numbers("eq(tensor([0.1], dtype=bfloat16), 0.1)"), ElementsAre(1));
-  EXPECT_THAT(numbers("lt(tensor([5], dtype=int32), 3000000000)"), ElementsAre(1));
+  EXPECT_THAT(numbers("lt(tensor([5], dtype=int32), 2147483647)"), ElementsAre(1));
+  EXPECT_THAT(error("lt(tensor([5], dtype=int32), 3000000000)"),
+              HasSubstr("3000000000 does not fit int32, the type of int32 (1,)"));
   EXPECT_THAT(numbers("eq(tensor([9007199254740993]), 9007199254740992)"), ElementsAre(0));
   EXPECT_THAT(error("eq(x, 'a')"), HasSubstr("other must be"));
   EXPECT_THAT(error("eq(x, zeros(4))"), HasSubstr("eq: "));
