@@ -16,7 +16,8 @@ sharding::Unary argmax_rule(const Tensor& a, int dim, bool keep_dim) {
 
 bool has_partial(const Tensor& a) {
   const auto& placements = a.layout()->placements;
-  return std::any_of(placements.begin(), placements.end(), [](const auto& placement) { return placement.is_partial(); });
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const auto& placement) { return placement.is_partial(); });
 }
 
 // Elements that are equal to the result share its gradient evenly.
@@ -31,12 +32,12 @@ Gradients extreme_backward(const Backward& at, int dim, bool keep_dim) {
 
 Tensor extreme(const char* name, const Tensor& a, int dim, bool keep_dim, bool largest) {
   if (is_sharded(a)) [[unlikely]] {
-    const Tensor result = extreme_on_sharded(
-        name, a, dim, keep_dim, largest, [=](const Tensor& x) { return extreme(name, x, dim, keep_dim, largest); });
-    if (recording({a}) && (has_partial(a) || has_partial(result)))
-      throw Error(str(name, ": the gradient of ", describe_sharded(a), " along dim ", dim,
-                      " depends on values of other ranks"),
-                  "redistribute it so that each rank has the whole dim, or detach it");
+    const Tensor result = extreme_on_sharded(name, a, dim, keep_dim, largest,
+                                             [=](const Tensor& x) { return extreme(name, x, dim, keep_dim, largest); });
+    if (recording({a}) && has_partial(result))
+      throw Error(
+          str(name, ": the gradient of ", describe_sharded(a), " along dim ", dim, " depends on values of other ranks"),
+          "redistribute it so that each rank has the whole dim, or detach it");
     return result;
   }
   const Tensor result =
