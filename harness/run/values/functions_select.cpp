@@ -43,11 +43,6 @@ Value compared(const CallArguments& call, const char* operation, Compare compare
   return noted_result(operation, {x, other}, compare(x, other));
 }
 
-void require_no_gradient(const Tensor& x) {
-  if (recording({x}))
-    throw Error(str("x is ", describe(x), ", which needs a gradient, and the result has none"), "detach(x)");
-}
-
 using Reduce = Tensor (*)(const Tensor&, int, bool);
 Value extreme(const CallArguments& call, const char* operation, Reduce reduce) {
   const Tensor& x = call.tensor(0, "x");
@@ -73,14 +68,8 @@ Value where(const CallArguments& call) {
   return noted_result("where", {condition, a, b}, ops::where(condition, a, b));
 }
 
-Value amax(const CallArguments& call) {
-  require_no_gradient(call.tensor(0, "x"));
-  return extreme(call, "max", &ops::max);
-}
-Value amin(const CallArguments& call) {
-  require_no_gradient(call.tensor(0, "x"));
-  return extreme(call, "min", &ops::min);
-}
+Value amax(const CallArguments& call) { return extreme(call, "max", &ops::max); }
+Value amin(const CallArguments& call) { return extreme(call, "min", &ops::min); }
 Value argmax(const CallArguments& call) { return extreme(call, "argmax", &ops::argmax); }
 
 Value index_select(const CallArguments& call) {
