@@ -9,6 +9,7 @@
 #include "engine/comm/protocol.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
@@ -83,6 +84,14 @@ void NcclGroup::all_reduce(const std::byte* from, std::byte* to, std::int64_t co
 }
 void NcclGroup::reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
   nccl_.reduce_scatter(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
+}
+
+void NcclGroup::end_failed_step() noexcept {
+  try {
+    nccl_.group_end();
+  } catch (const ResourceError&) {
+    // It repeats the error of the call.
+  }
 }
 
 void NcclGroup::wait_for_calls(IssuedCollective& issued) {

@@ -32,7 +32,12 @@ class NcclGroup {
   template <class F>
   void step(IssuedCollective& issued, const F& body) {
     nccl_.group_start();
-    body();
+    try {
+      body();
+    } catch (...) {
+      end_failed_step();
+      throw;
+    }
     nccl_.group_end();
     wait_for_calls(issued);
   }
@@ -45,6 +50,8 @@ class NcclGroup {
 
  private:
   void wait_for_calls(IssuedCollective& issued);
+  // Otherwise the later calls of this thread, which other groups make, would belong to the step.
+  void end_failed_step() noexcept;
 
   nccl::Calls& nccl_;
   device::cuda::Calls& cuda_;

@@ -42,15 +42,18 @@ TEST(CudaBackend, RefusesAMachineWithoutADriver) {
   EXPECT_TRUE(cuda.log().empty());
 }
 
-TEST(CudaBackend, UsesTheGpuOfItsRank) {
-  RecordingCalls cuda(3);
-  const StandIn stand_in(cuda);
-  for (int number = 0; number < 5; ++number) {
-    RankContext context(number, 5);
-    const RankScope scope(context);
-    allocate(device_from_name("cuda"), 8);
-    EXPECT_THAT(cuda.log(), Contains(str("use_device ", number % 3)));
-    EXPECT_EQ(cuda.count("use_device"), number + 1);
+// Without a GPU per rank all ranks use the first: NCCL connects no ranks of which only some share a GPU.
+TEST(CudaBackend, GivesEachRankAGpuWhereThereAreEnough) {
+  for (const int ranks : {3, 4}) {
+    RecordingCalls cuda(3);
+    const StandIn stand_in(cuda);
+    for (int number = 0; number < ranks; ++number) {
+      RankContext context(number, ranks);
+      const RankScope scope(context);
+      allocate(device_from_name("cuda"), 8);
+      EXPECT_THAT(cuda.log(), Contains(str("use_device ", ranks == 3 ? number : 0)));
+      EXPECT_EQ(cuda.count("use_device"), number + 1);
+    }
   }
 }
 
