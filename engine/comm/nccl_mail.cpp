@@ -11,7 +11,7 @@
 
 namespace lockstep::comm::nccl {
 
-MailId make_mail() {
+MailId make_mail(int number) {
   const int file = ::memfd_create("stand-in of a communicator", MFD_CLOEXEC);
   if (file < 0) throw resource_error("a file for a communicator", errno);
   if (::ftruncate(file, sizeof(Mail)) != 0) {
@@ -19,7 +19,7 @@ MailId make_mail() {
     ::close(file);
     throw resource_error("a file for a communicator", reason);
   }
-  return {::getpid(), file};
+  return {::getpid(), file, number};
 }
 
 MailId mail_of(const UniqueId& id) {

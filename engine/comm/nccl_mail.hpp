@@ -30,12 +30,13 @@ struct Mail {
   Letter letters[max_members][max_members];  // from, to
 };
 
-// An id names the file by its process and number there.
+// An id names the file by its process and descriptor there.
 struct MailId {
   std::int64_t process = 0;
   std::int32_t file = -1;
+  std::int32_t number = 0;  // of the id within its process: descriptors are used again
 };
-MailId make_mail();  // throws ResourceError
+MailId make_mail(int number);  // throws ResourceError
 MailId mail_of(const UniqueId& id);
 UniqueId unique_id_of(const MailId& mail);
 Mail* open_mail(const MailId& id);  // throws ResourceError

@@ -36,15 +36,15 @@ void require_one_per_device(const Mail& mail, int size) {
 }  // namespace
 
 StandIn::~StandIn() {
-  for (const std::int32_t file : files_) ::close(file);
+  for (const auto& [number, file] : files_) ::close(file);
 }
 
 // ---- communicators
 
 UniqueId StandIn::unique_id() {
-  const MailId made = make_mail();
+  const MailId made = make_mail(++num_ids_);
   const std::lock_guard lock(mutex_);
-  files_.insert(made.file);
+  files_[made.number] = made.file;
   return unique_id_of(made);
 }
 
@@ -83,7 +83,7 @@ bool StandIn::poll(Handle handle) {
 void StandIn::forget(const StandInCommunicator& complete) {
   if (complete.id.process != ::getpid()) return;
   const std::lock_guard lock(mutex_);
-  if (files_.erase(complete.id.file) > 0) ::close(complete.id.file);
+  if (files_.erase(complete.id.number) > 0) ::close(complete.id.file);
 }
 
 void StandIn::abort(Handle handle) noexcept {

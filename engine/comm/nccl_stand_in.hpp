@@ -11,12 +11,12 @@
 //   nccl::replace_calls(&library);
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 
 #include "engine/comm/nccl_calls.hpp"
 #include "engine/device/cuda/recording_calls.hpp"
@@ -58,7 +58,8 @@ class StandIn final : public Calls {
   device::cuda::RecordingCalls& cuda_;
   std::mutex mutex_;
   std::map<StandInCommunicator*, Owner> open_;  // work on streams may own one for longer
-  std::set<std::int32_t> files_;                // of ids of this process, until all members have opened them
+  std::atomic<int> num_ids_{0};
+  std::map<std::int32_t, std::int32_t> files_;  // by id of this process, until all members have opened them
 };
 
 }  // namespace lockstep::comm::nccl
