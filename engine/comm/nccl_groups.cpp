@@ -53,8 +53,8 @@ NcclGroup::~NcclGroup() {
   if (event_ != nullptr) cuda_.destroy_event(event_);
 }
 
-void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
-  if (handle_ != nullptr) return;
+std::int64_t NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
+  if (handle_ != nullptr) return meeting;
   // The id is in the slot: collectives on other streams may open the group's other communicators meanwhile.
   Slot& slot = issued.slot();
   nccl::UniqueId id{};
@@ -70,6 +70,7 @@ void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::i
   if (event_ == nullptr) event_ = cuda_.create_event(false);
   handle_ = nccl_.create(issued.group->size, issued.me, id);
   wait_for_calls(issued);
+  return meeting + 2;
 }
 
 void NcclGroup::send(const std::byte* from, std::size_t bytes, int peer) {

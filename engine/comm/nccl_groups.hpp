@@ -25,9 +25,9 @@ class NcclGroup {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   // Creates the communicator of the stream together with all members of the collective or preparation, unless it has
-  // one. The members meet twice, at `meeting` and the next one. Waits for the device, and for NCCL, end at a failure of
-  // the group or a deadline; the caller then aborts the communicator.
-  void open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
+  // one. The members meet twice, at `meeting` and the next one. Returns the number of the next meeting. Waits for the
+  // device, and for NCCL, end at a failure of the group or a deadline; the caller then aborts the communicator.
+  std::int64_t open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
   // Runs what the body sends and receives as one step.
   template <class F>
   void step(IssuedCollective& issued, const F& body) {

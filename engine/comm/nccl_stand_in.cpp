@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "engine/comm/nccl_step.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 #include "engine/core/resources.hpp"
 
@@ -159,7 +160,7 @@ void StandIn::receive(void* to, std::size_t bytes, int peer, Handle handle, Stre
 
 void StandIn::all_reduce(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
                          StreamHandle stream) {
-  const std::size_t bytes = count * size_of(sum.dtype);
+  const std::size_t bytes = bounded_product(count, size_of(sum.dtype));
   cuda_.find(to, bytes);
   add({.kind = StandInCall::Kind::all_reduce,
        .peer = 0,
@@ -172,7 +173,8 @@ void StandIn::all_reduce(const void* from, void* to, std::size_t count, const Su
 
 void StandIn::reduce_scatter(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
                              StreamHandle stream) {
-  const std::size_t shard = count * size_of(sum.dtype), bytes = shard * static_cast<std::size_t>(of(handle)->size);
+  const std::size_t shard = bounded_product(count, size_of(sum.dtype));
+  const std::size_t bytes = bounded_product(shard, static_cast<std::size_t>(of(handle)->size));
   cuda_.find(to, shard);
   add({.kind = StandInCall::Kind::reduce_scatter,
        .peer = 0,

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "engine/comm/reduce.hpp"
+#include "engine/core/checked.hpp"
 #include "engine/core/error.hpp"
 
 namespace lockstep::comm::nccl {
@@ -84,7 +85,7 @@ void StandInStep::add_up(const StandInCall& call) {
   for (int peer = 0; peer < of_->size; ++peer) all_fit = fits(peer, call) && all_fit;
   const auto size = static_cast<std::size_t>(of_->size), me = static_cast<std::size_t>(of_->member);
   const bool to_all = call.kind == StandInCall::Kind::all_reduce;
-  const std::size_t bytes = to_all ? call.bytes : call.bytes / size, begin = to_all ? 0 : bytes * me;
+  const std::size_t bytes = to_all ? call.bytes : call.bytes / size, begin = to_all ? 0 : bounded_product(bytes, me);
   const auto count = static_cast<std::int64_t>(bytes / size_of(call.sum.dtype));
   const bool is_mean = call.sum.op == ReduceOp::mean;
   const ReduceOp op = is_mean ? ReduceOp::sum : call.sum.op;

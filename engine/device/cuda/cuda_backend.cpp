@@ -32,6 +32,7 @@ std::size_t wanted_bytes(const RankContext& context) {
 
 // Ranks that are threads share the context of CUDA of their process.
 bool ranks_are_threads(const RankContext& context) {
+  if (RankContext::current().service<PlaceOnHost>().ranks_are_threads) return true;
   const auto* world = static_cast<const HostWorld*>(context.shared());
   return world != nullptr && world->sharing() == Sharing::threads;
 }

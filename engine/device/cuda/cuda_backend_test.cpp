@@ -103,6 +103,17 @@ TEST(CudaBackend, CountsOneContextForRanksThatAreThreads) {
   EXPECT_NO_THROW(allocate(gpu, 8));
 }
 
+// The launcher shares the memory of ranks that are threads with its own process.
+TEST(CudaBackend, CountsOneContextForThreadsOfALauncher) {
+  RecordingCalls cuda(1, std::size_t{4} << 30);
+  const StandIn stand_in(cuda);
+  const auto world = HostWorld::create(6, Sharing::processes, std::size_t{1} << 30);
+  RankContext context(0, 6, world.get());
+  const RankScope scope(context);
+  context.service<PlaceOnHost>().ranks_are_threads = true;
+  EXPECT_NO_THROW(allocate(gpu, 8));
+}
+
 TEST(CudaBackend, NamesAGpuWithoutMemory) {
   RecordingCalls cuda(1, std::size_t{700} << 20);
   const StandIn stand_in(cuda);
