@@ -33,6 +33,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("scenes", nargs="*", metavar="SCENE", help=f"of {', '.join(names)}; default: all")
     parser.add_argument("--sample", type=int, metavar="N", help="this many points of all, drawn by --seed; default: all")
     parser.add_argument("--seed", type=int, help="of the sample; default: drawn, and printed")
+    parser.add_argument("--every-allocation", action="store_true",
+                        help="let each allocation fail, and not the first at each place alone; take a sample")  # fmt: skip
     parser.add_argument("--calls", default="", help="only these calls, separated by commas, such as write,fsync")
     parser.add_argument("--at", metavar="TEXT", help="only points whose description contains this text; their output is shown")
     parser.add_argument("--jobs", type=int, default=2, help="runs at once (%(default)s)")
@@ -45,12 +47,12 @@ def arguments() -> argparse.Namespace:
     return given
 
 
-def start_worker(scenes: list[Scene], program: Path, library: Path, work: str) -> None:
+def start_worker(scenes: list[Scene], program: Path, library: Path, every_allocation: bool, work: str) -> None:
     adopt_orphans()
     tempfile.tempdir = work
     _state["folder"] = Path(tempfile.mkdtemp(prefix="worker-"))
     for scene in scenes:
-        box = Sandbox(scene, program, library)
+        box = Sandbox(scene, program, library, every_allocation)
         _state[scene.name] = (scene, box, box.run(_state["folder"] / f"clean-{scene.name}"))
 
 
@@ -71,12 +73,12 @@ def try_point(job: tuple[str, Point]) -> tuple[str, Point, str, list[str], str, 
     return name, point, kind, problems, said, ran.exit_codes
 
 
-def count_points(scenes: list[Scene], program: Path, library: Path) -> list[tuple[str, Point]]:
+def count_points(scenes: list[Scene], program: Path, library: Path, every_allocation: bool) -> list[tuple[str, Point]]:
     adopt_orphans()
     jobs = []
     with tempfile.TemporaryDirectory(prefix="count-") as work:
         for scene in scenes:
-            box = Sandbox(scene, program, library)
+            box = Sandbox(scene, program, library, every_allocation)
             ran = box.run(Path(work) / scene.name)
             box.close()
             wrong = ran.left + problems_of_files(ran.folder)
@@ -111,11 +113,11 @@ def main() -> int:
 
 def try_all(given: argparse.Namespace, scenes: list[Scene], program: Path, library: Path) -> int:
     began = time.monotonic()
-    jobs = chosen_jobs(given, count_points(scenes, program, library))
+    jobs = chosen_jobs(given, count_points(scenes, program, library, given.every_allocation))
     report = given.report.open("w", encoding="utf-8") if given.report else None
     kinds: dict[str, collections.Counter] = collections.defaultdict(collections.Counter)
     wrong: list[tuple[str, Point, list[str], str]] = []
-    with multiprocessing.Pool(given.jobs, start_worker, (scenes, program, library, tempfile.tempdir)) as pool:
+    with multiprocessing.Pool(given.jobs, start_worker, (scenes, program, library, given.every_allocation, tempfile.tempdir)) as pool:
         for name, point, kind, problems, said, codes in pool.imap_unordered(try_point, jobs, chunksize=4):
             kinds[name][kind] += 1
             if problems:

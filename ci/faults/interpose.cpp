@@ -7,10 +7,11 @@
 //
 //   FAULTS_ROLE      name of the first process. The third child that it forks is ROLE.3.
 //   FAULTS_SHORT=1   a write first succeeds with half of its bytes; the next one to the same file fails.
+//   FAULTS_EVERY_NEW=1  every allocation with `new` counts
 //
 // Calls of the program itself, libstdc++ and yaml-cpp count, from the beginning of main() on. Other libraries are left
 // out, and so are calls that the C library makes on its own behalf: fopen() counts, the open() within it does not.
-// Of the places that allocate with `new`, the first allocation counts.
+// Without FAULTS_EVERY_NEW, the first allocation with `new` of each place counts.
 
 #include <atomic>
 #include <cerrno>
@@ -58,6 +59,7 @@ const char* log_path = nullptr;
 const char* wanted = nullptr;
 int reason = 0;
 bool is_short = false;
+bool every_new = false;
 int short_file = -1;  // its next write fails
 Module modules[3];    // program, libstdc++, yaml-cpp
 Place places[1 << 15];
@@ -155,6 +157,7 @@ void begin() {
   const char* number = std::getenv("FAULTS_ERRNO");
   reason = number != nullptr ? std::atoi(number) : EIO;
   is_short = std::getenv("FAULTS_SHORT") != nullptr;
+  every_new = std::getenv("FAULTS_EVERY_NEW") != nullptr;
   ::dl_iterate_phdr(note_module, nullptr);
   active = true;
 }
@@ -363,7 +366,7 @@ FAULT(ssize_t, recv, "", -1, (int file, void* to, size_t size, int flags), (file
 // ---- new ----
 namespace {
 void* allocate(std::size_t size, std::size_t alignment, const void* caller) {
-  if (must_fail("new", caller, "", true)) return nullptr;
+  if (must_fail("new", caller, "", !every_new)) return nullptr;
   if (size == 0) size = 1;
   return alignment <= alignof(std::max_align_t)
              ? std::malloc(size)

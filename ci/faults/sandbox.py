@@ -86,8 +86,9 @@ def shared_memory() -> set[str]:
 class Sandbox:
     """The template of a scene's folder, copied for every run."""
 
-    def __init__(self, scene: Scene, program: Path, library: Path):
-        self.scene, self.program, self.library = scene, program, library
+    def __init__(self, scene: Scene, program: Path, library: Path, every_allocation: bool = False):
+        """`every_allocation`: each allocation of the program is a point, and not the first at each place alone."""
+        self.scene, self.program, self.library, self.every_allocation = scene, program, library, every_allocation
         self.template = Path(tempfile.mkdtemp(prefix="template-"))
         scene.prepare(self.template, self._prepare_run)
 
@@ -110,6 +111,8 @@ class Sandbox:
         for number, command in enumerate(self.scene.commands):
             environment = environment_of(self.scene, folder, number, port)
             environment |= {"LD_PRELOAD": str(self.library), "FAULTS_LOG": str(log), "FAULTS_ROLE": f"p{number}"}
+            if self.every_allocation:
+                environment["FAULTS_EVERY_NEW"] = "1"
             if point is not None:
                 environment |= {"FAULTS_AT": point, "FAULTS_ERRNO": str(reason)}
                 if short:

@@ -74,8 +74,8 @@ void check_header(Reader& reader, const std::string& folder, const std::string& 
 
 }  // namespace
 
-std::string show_checkpoint(const std::string& folder) {
-  const Reader reader(folder, folder);
+std::string show_checkpoint(const CheckpointFolder& folder) {
+  const Reader reader(folder.path, folder.shown);
   const Index& index = reader.index();
   std::size_t width = 6;
   std::uint64_t total = 0;
@@ -97,8 +97,8 @@ std::string show_checkpoint(const std::string& folder) {
                     index.files.size(), " files, format version ", index.version, "\n");
 }
 
-Verification verify_checkpoint(const std::string& folder) {
-  Reader reader(folder, folder);
+Verification verify_checkpoint(const CheckpointFolder& folder) {
+  Reader reader(folder.path, folder.shown);
   Verification result;
   const auto note = [&result](const auto& check) {
     try {
@@ -117,7 +117,7 @@ Verification verify_checkpoint(const std::string& folder) {
     if (!note([&] { reader.check_file(name); }))
       unusable.insert(name);
     else
-      note([&] { check_header(reader, folder, name); });
+      note([&] { check_header(reader, folder.path, name); });
   }
   std::set<std::pair<std::string, std::uint64_t>> seen;  // tied tensors share chunks
   for (const auto& entry : reader.index().tensors) {
@@ -171,8 +171,8 @@ void compare_keys(const Map& a, const Map& b, std::vector<std::string>& lines, F
 
 }  // namespace
 
-std::vector<std::string> diff_checkpoints(const std::string& first, const std::string& second) {
-  Reader a(first, first), b(second, second);
+std::vector<std::string> diff_checkpoints(const CheckpointFolder& first, const CheckpointFolder& second) {
+  Reader a(first.path, first.shown), b(second.path, second.shown);
   std::vector<std::string> lines;
   compare_keys(a.index().tensors, b.index().tensors, lines,
                [&](const std::string& key) { return difference(a, b, key); });
@@ -183,9 +183,10 @@ std::vector<std::string> diff_checkpoints(const std::string& first, const std::s
   return lines;
 }
 
-void export_checkpoint(const std::string& folder, const std::string& file) {
-  Reader reader(folder, folder);
-  if (exists(file)) throw Error(str("`", file, "` already exists"), "choose another name");
+void export_checkpoint(const CheckpointFolder& folder, const std::string& file, const std::string& shown_file,
+                       const std::function<void(std::uint64_t bytes)>& before_write) {
+  Reader reader(folder.path, folder.shown);
+  if (exists(file)) throw Error(str("`", shown_file, "` already exists"), "choose another name");
   std::vector<SafetensorsEntry> entries;
   std::uint64_t begin = 0;
   for (const auto& [key, tensor] : reader.index().tensors) {
@@ -193,6 +194,7 @@ void export_checkpoint(const std::string& folder, const std::string& file) {
     begin = entries.back().end;
   }
   const std::string header = safetensors_header(entries);
+  if (before_write) before_write(header.size() + begin);
   FileSystem& files = real_files();
   const std::string part = file + ".part";
   if (exists(part)) files.remove_file(part);

@@ -64,7 +64,7 @@ TEST(Inspect, DiffComparesValuesAndNotShards) {
 TEST(Inspect, ExportsFullTensorsThatAnyReaderOpens) {
   const TemporaryFolder folder;
   save_as(folder / "a", 4, 1, 5.0);
-  export_checkpoint(folder / "a", folder / "out.safetensors");
+  export_checkpoint(folder / "a", folder / "out.safetensors", "out");
   EXPECT_EQ(run(1,
                 [&](int) {
                   const NamedTensors tensors = read_safetensors(read_text(folder / "out.safetensors"), "out", {});
@@ -74,8 +74,8 @@ TEST(Inspect, ExportsFullTensorsThatAnyReaderOpens) {
                   require_equal(tensors[1].second, expected, "w");
                 }),
             "");
-  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors"); }),
-              HasSubstr("already exists"));
+  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors", "out"); }),
+              HasSubstr("`out` already exists"));
 }
 
 TEST(Inspect, VerifyNamesEveryProblem) {
@@ -89,7 +89,8 @@ TEST(Inspect, VerifyNamesEveryProblem) {
   std::filesystem::remove(folder / "a/rank-00001.safetensors");
   EXPECT_THAT(verify_checkpoint(folder / "a").problems,
               ElementsAre(HasSubstr("`rank-00001.safetensors` of the checkpoint"), HasSubstr("is damaged")));
-  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors"); }), HasSubstr("damaged"));
+  EXPECT_THAT(error_of([&] { export_checkpoint(folder / "a", folder / "out.safetensors", "out"); }),
+              HasSubstr("damaged"));
   EXPECT_FALSE(exists(folder / "out.safetensors.part"));
   EXPECT_THAT(error_of([&] { verify_checkpoint(folder / "none"); }), HasSubstr("there is no checkpoint"));
 }

@@ -31,7 +31,7 @@ int checkpoint_diff_command(const std::string& a, const std::string& b) {
 }
 
 int checkpoint_export_command(const std::string& folder, const std::string& file) {
-  state::export_checkpoint(folder, file);
+  state::export_checkpoint(folder, file, file);
   fmt::print("{}\n", printable_line(file));
   return 0;
 }

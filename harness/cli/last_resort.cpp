@@ -8,7 +8,7 @@
 
 #include "harness/cli/standard_streams.hpp"
 #include "harness/launch/launcher.hpp"
-#include "harness/launch/run_folder.hpp"
+#include "harness/launch/temporary_tree.hpp"
 
 namespace lockstep::cli {
 
@@ -28,7 +28,7 @@ namespace {
     std::abort();
   }
   launch::Pool::end_ranks_of_process();  // a rank that saves would create the folder again
-  launch::RunFolder::remove_of_this_process();
+  launch::TemporaryTree::remove_all_of_process();
   ::_exit(3);
 }
 

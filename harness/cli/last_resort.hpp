@@ -4,7 +4,7 @@
 
 namespace lockstep::cli {
 
-// From now on such an error is printed with a remedy, the ranks that run are killed, the folder of the run is removed,
+// From now on such an error is printed with a remedy, the ranks that run are killed, temporary folders are removed,
 // and the exit code is 3. An error that is no std::exception aborts the program as before.
 void install_last_resort();
 

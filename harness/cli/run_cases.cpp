@@ -261,17 +261,15 @@ class Runner {
     if (options_.files_folder.empty() || fs::is_empty(one.folder->path(), error)) return;
     const fs::path kept = fs::path(options_.files_folder) / str("case-", ticket + 1);
     // Copied under another name first, so that no folder with its final name is incomplete.
-    const fs::path part = kept.string() + ".part";
+    const launch::TemporaryTree part(kept.string() + ".part");
     try {
-      if (!error) fs::create_directories(part, error);
-      if (!error) fs::copy(one.folder->path(), part, fs::copy_options::recursive, error);
-      if (!error) fs::rename(part, kept, error);
+      if (!error) fs::create_directories(part.path(), error);
+      if (!error) fs::copy(one.folder->path(), part.path(), fs::copy_options::recursive, error);
+      if (!error) fs::rename(part.path(), kept, error);
     } catch (const std::bad_alloc&) {
       error = std::make_error_code(std::errc::not_enough_memory);
     }
     if (!error) return;
-    std::error_code ignored;
-    fs::remove_all(part, ignored);
     const ResourceError why = resource_error(str("keeping the files of a case in ", kept.string()), error.value());
     stop_for(why.remedy().empty() ? ResourceError(why.message(), "name another folder with --files") : why);
   }

@@ -3,7 +3,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
-#include <new>
+#include <utility>
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -17,9 +17,6 @@ namespace lockstep::launch {
 namespace {
 
 namespace fs = std::filesystem;
-
-const std::string* made_here = nullptr;  // the folder of the run
-pid_t made_by = 0;
 
 constexpr std::string_view prefix = "lockstep-run-";
 
@@ -68,56 +65,27 @@ int lock_new_folder(const std::string& path) {
   return -1;
 }
 
-// Removes a folder and all below it. A call that fails for a moment, because another program takes the last open file
-// or the last memory, is repeated. A folder that remains is removed by the next run.
-void remove_tree(const std::string& path) noexcept {
-  constexpr int most_attempts = 5;
-  for (int attempt = 0; attempt < most_attempts; ++attempt) {
-    if (::rmdir(path.c_str()) == 0 || errno == ENOENT) return;
-    try {
-      std::error_code error;
-      fs::remove_all(path, error);
-      if (!error) return;
-    } catch (const std::bad_alloc&) {  // the next attempt may find memory
-    }
-    ::usleep(1000U << attempt);
-  }
-}
-
 }  // namespace
 
 RunFolder::RunFolder() {
   const std::string parent = temporary_folder();
   sweep_run_folders(parent);
   while (lock_ < 0) {
-    path_ = (fs::path(parent) / str(prefix, "XXXXXX")).string();
-    if (::mkdtemp(path_.data()) == nullptr) fail(path_, errno);
-    try {
-      lock_ = lock_new_folder(path_);
-    } catch (...) {
-      remove_tree(path_);
-      throw;
-    }
+    std::string path = (fs::path(parent) / str(prefix, "XXXXXX")).string();
+    if (::mkdtemp(path.data()) == nullptr) fail(path, errno);
+    tree_.emplace(std::move(path));
+    lock_ = lock_new_folder(tree_->path());
   }
-  made_by = ::getpid();
-  made_here = &path_;
-}
-
-void RunFolder::remove_of_this_process() noexcept {
-  if (made_here != nullptr && made_by == ::getpid()) remove_tree(*made_here);
 }
 
 RunFolder::~RunFolder() {
-  made_here = nullptr;
-  remove_tree(path_);
+  tree_.reset();
   ::close(lock_);
 }
 
-CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : path_(str(run.path(), "/", name)) {
-  if (::mkdir(path_.c_str(), 0700) != 0) fail(path_, errno);
+CaseFolder::CaseFolder(const RunFolder& run, const std::string& name) : tree_(str(run.path(), "/", name)) {
+  if (::mkdir(path().c_str(), 0700) != 0) fail(path(), errno);
 }
-
-CaseFolder::~CaseFolder() { remove_tree(path_); }
 
 int sweep_run_folders(const std::string& parent) {
   int removed = 0;

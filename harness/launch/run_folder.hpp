@@ -8,7 +8,10 @@
 // throw ResourceError when the folder cannot be created.
 #pragma once
 
+#include <optional>
 #include <string>
+
+#include "harness/launch/temporary_tree.hpp"
 
 namespace lockstep::launch {
 
@@ -18,27 +21,20 @@ class RunFolder {
   ~RunFolder();
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
-  const std::string& path() const { return path_; }
-
-  // Removes the folder that this process has made, where one exists, for the end of a process that runs no destructors.
-  // A rank, which is a fork of this process, removes nothing.
-  static void remove_of_this_process() noexcept;
+  const std::string& path() const { return tree_->path(); }
 
  private:
-  std::string path_;
+  std::optional<TemporaryTree> tree_;
   int lock_ = -1;
 };
 
 class CaseFolder {
  public:
   CaseFolder(const RunFolder& run, const std::string& name);
-  ~CaseFolder();
-  CaseFolder(const CaseFolder&) = delete;
-  CaseFolder& operator=(const CaseFolder&) = delete;
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return tree_.path(); }
 
  private:
-  std::string path_;
+  TemporaryTree tree_;
 };
 
 // Removes the run folders in `parent` whose owners have ended. Returns their number.

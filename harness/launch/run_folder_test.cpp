@@ -92,6 +92,36 @@ TEST_F(RunFolders, AreSweptWithoutLinksAndOtherFiles) {
   EXPECT_TRUE(fs::exists(file));
 }
 
+// As a process that ends by std::terminate() does. A fork removes nothing.
+TEST_F(RunFolders, AreRemovedByAProcessThatRunsNoDestructors) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const RunFolder run;
+    const TemporaryTree part(parent_ + "/kept.part");
+    fs::create_directories(part.path());
+    std::ofstream(part.path() + "/state.json") << "{}";
+    const pid_t rank = ::fork();
+    if (rank == 0) {
+      TemporaryTree::remove_all_of_process();
+      ::_exit(0);
+    }
+    ::waitpid(rank, nullptr, 0);
+    const char after_rank = fs::exists(part.path() + "/state.json") && fs::exists(run.path()) ? 'y' : 'n';
+    if (::write(ends[1], &after_rank, 1) != 1) ::_exit(1);
+    TemporaryTree::remove_all_of_process();
+    ::_exit(0);
+  }
+  ::waitpid(child, nullptr, 0);
+  char after_rank = '?';
+  EXPECT_EQ(::read(ends[0], &after_rank, 1), 1);
+  EXPECT_EQ(after_rank, 'y');
+  EXPECT_TRUE(fs::is_empty(parent_));
+  ::close(ends[0]);
+  ::close(ends[1]);
+}
+
 TEST_F(RunFolders, NameAMissingTemporaryFolder) {
   ::setenv("TMPDIR", "/nonexistent", 1);
   try {

@@ -67,6 +67,9 @@ DryRun::Treatment DryRun::treatment_of(Verb verb) {
     // Left out: they check, record, synchronize or inject faults. No tensor of a dry run has values to draw.
     case Verb::seed:
     case Verb::write:
+    case Verb::verify_checkpoint:
+    case Verb::diff_checkpoints:
+    case Verb::export_checkpoint:
     case Verb::set_post_optim_event:
     case Verb::barrier:
     case Verb::record_event:

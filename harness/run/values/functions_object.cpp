@@ -64,6 +64,7 @@ Value path(const CallArguments& call) {
 }
 
 Value applied(const CallArguments& call) {
+  if (call.scope.session().is_dry_run) throw UnknownBeforeRun("applied()");
   Map apis;
   for (const auto& [api, record] : module_of(call)->applied) {
     Map settings;
