@@ -1,6 +1,7 @@
 // The communicators behind the transport of ranks with a GPU each: when they are made, and what ends them. The results
 // are those of every transport (transport_conformance_test.cpp).
 #include <algorithm>
+#include <csignal>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -206,6 +207,37 @@ TEST(Nccl, ARefusedCallLeavesItsStreamToOtherGroups) {
     });
     EXPECT_THAT(failures, Each("")) << call;
   }
+}
+
+// A rank is killed when all have arrived, and before its stream has come to the collective. The abort frees the streams
+// of its peers, which still wait for its parts.
+TEST(Nccl, ARankThatDiesWhileDataMovesLeavesTheStreamsOfItsPeers) {
+  const auto failures = run_on_gpus(
+      3,
+      [](int rank, RecordingNccl&) {
+        sum_once(1);
+        const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+        const Tensor y = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+        if (rank == 2) {
+          dynamic_cast<device::cuda::RecordingCalls&>(device::cuda::calls()).hold_all(true);
+          const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+          usleep(200'000);
+          ::raise(SIGKILL);
+        }
+        std::string failure;
+        try {
+          all_reduce(world_group(), x, ReduceOp::sum);
+          device::current_stream(gpu).synchronize();
+        } catch (const CollectiveError& error) {
+          failure = error.message();
+        }
+        require(failure.find("rank 2 died") != std::string::npos, "it fails otherwise: " + failure);
+        device::clear_failures();
+        all_reduce(group_of({0, 1}), y, ReduceOp::sum);
+        for (const float each : values_of<float>(y)) require(each == 2, "a wrong sum");
+      },
+      5.0, Kind::processes);
+  EXPECT_THAT(failures, ElementsAre("", "", HasSubstr("signal 9")));
 }
 
 TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
