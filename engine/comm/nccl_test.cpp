@@ -240,6 +240,29 @@ TEST(Nccl, ARankThatDiesWhileDataMovesLeavesTheStreamsOfItsPeers) {
   EXPECT_THAT(failures, ElementsAre("", "", HasSubstr("signal 9")));
 }
 
+// Rank 1 fails after a broadcast, which rank 2 receives later: rank 3 must not find the failure before that.
+TEST(Nccl, ACollectiveEndsOnAllMembersBeforeALaterFailure) {
+  const auto failures = run_on_gpus(
+      4,
+      [](int rank, RecordingNccl&) {
+        sum_once(1);
+        auto& cuda = dynamic_cast<device::cuda::RecordingCalls&>(device::cuda::calls());
+        const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank + 1)), DType::float32, gpu);
+        if (rank == 2) cuda.hold_all(true);
+        const Work received = broadcast(world_group(), x, 0, {.async = true});
+        if (rank == 2) {
+          usleep(300'000);
+          cuda.hold_all(false);
+        }
+        received.synchronize();
+        for (const float each : values_of<float>(x)) require(each == 1, "a wrong value");
+        if (rank == 1) throw Error("out of ideas");
+        if (rank == 3) sum_once(1);
+      },
+      5.0, Kind::processes);
+  EXPECT_THAT(failures, ElementsAre("", "out of ideas", "", HasSubstr("Rank 3 waits in all_reduce")));
+}
+
 TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
   const auto failures = run_on_gpus(3, [](int rank, RecordingNccl&) {
     sum_once(1);
