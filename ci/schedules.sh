@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Runs scenarios on sim under schedules that decide who runs next (engine/core/schedule.hpp).
 #
-#   ci/schedules.sh [NUMBER] [SEED]   NUMBER (200) schedules per scenario of replicate/, training/ and bugs/, seeds from SEED (1)
+#   ci/schedules.sh [NUMBER] [SEED]   NUMBER (200) schedules per scenario of replicate/, training/, bugs/ and collectives/,
+#                                     seeds from SEED (1)
 #   ci/schedules.sh --missing-waits   only the first part
 #
 # 1. Each seeded defect that leaves out a wait fails by schedules alone: without the order check, and not by the plan. On the
 #    stand-in of CUDA, the order check finds it.
-# 2. All scenarios of the three folders pass all their schedules, which their cases share: half of them pct, half random.
+# 2. All scenarios of the four folders pass all their schedules, which their cases share: half of them pct, half random.
 # A schedule that fails is in build/schedules, and the output has the command that repeats it.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -18,7 +19,7 @@ if [[ ${1:-} == --missing-waits ]]; then
 fi
 number="${1:-200}" seed="${2:-1}"
 [[ $number =~ ^[1-9][0-9]*$ && $seed =~ ^[0-9]+$ ]] || {
-  sed -n '2,10s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
+  sed -n '2,11s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"
   exit 2
 }
 export OPENBLAS_NUM_THREADS=1
@@ -73,7 +74,7 @@ done
 ! $only_missing || exit $failed
 
 # Scenarios with as many cases get as many schedules per case: one run for them all.
-"$lockstep" list 'replicate/*' 'training/*' 'bugs/*' --json | "$python" -c "
+"$lockstep" list 'replicate/*' 'training/*' 'bugs/*' 'collectives/*' --json | "$python" -c "
 import json, sys
 groups = {}
 for row in json.load(sys.stdin):

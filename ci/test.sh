@@ -110,7 +110,7 @@ tests_of_kokkos4() {
 # The bars lie below what a sample of 700 gave (ci/README.md), because few sources, and fewer cases of each scenario, vary more.
 sample_of_mutants() {
   "$root/ci/build.sh" release lockstep tests || return
-  "$root/ci/mutants.sh" --sources 24 --sample 100 --cases 3 --longest 5 --seconds 420 --caught 55 --by-scenarios 35
+  "$root/ci/mutants.sh" --sources 24 --sample 100 --cases 3 --longest 2.5 --seconds 420 --caught 55 --by-scenarios 35
 }
 steps_left_out() {
   "$root/ci/build.sh" release lockstep || return

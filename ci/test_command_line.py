@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import subprocess
+from collections import Counter
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -28,9 +30,10 @@ steps:
 """
 
 
-def lockstep(*arguments: object, timeout: float = 120) -> subprocess.CompletedProcess:
+def lockstep(*arguments: object, timeout: float = 120, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    words = [word if isinstance(word, bytes) else str(word) for word in arguments]
     return subprocess.run(
-        [str(PROGRAM), *map(str, arguments)], capture_output=True, text=True, check=False, timeout=timeout
+        [str(PROGRAM), *words], capture_output=True, text=True, errors="replace", check=False, timeout=timeout, cwd=cwd
     )
 
 
@@ -456,3 +459,213 @@ def test_memory_and_output_are_set_by_the_command(tmp_path):
         assert ran.returncode == 1, ran.stdout
         assert f"large.yaml:{line}:" in ran.stdout and message in ran.stdout and f"{option} 4" in ran.stdout
     assert lockstep("run", file, "--memory-mb", 0).returncode == 2
+
+
+OUTPUTS = ["--results", "--junit", "--report", "--timeline", "--trace-bits", "--files", "--schedule-files"]
+
+
+@pytest.mark.parametrize("word", ["none", "No", "off", "-", ""])
+def test_words_for_no_output_are_no_names_of_files(tmp_path, word):
+    file = scenario(tmp_path, "good")
+    for option in OUTPUTS:
+        said = refused(lockstep("run", file, option, word, cwd=tmp_path), option)
+        assert "leave the option out" in said
+    assert [entry.name for entry in tmp_path.iterdir()] == ["good.yaml"]
+    if word == "none":
+        assert lockstep("run", file, "--results", "./none", cwd=tmp_path).returncode == 0
+        assert rows(tmp_path / "none")[-1]["kind"] == "summary"
+
+
+CARELESS = {
+    "an empty name": (["", "FILE"], "it names nothing"),
+    "an empty case": (["FILE", "--case", ""], "it names nothing"),
+    "a case of commas": (["FILE", "--case", ",,"], "it names nothing"),
+    "an empty defect": (["FILE", "--defect", ""], "it names nothing"),
+    "an empty schedule": (["FILE", "--schedule", ""], "it names nothing"),
+    "an empty tag": (["FILE", "--tag", ""], "it names nothing"),
+    "no number of seconds": (["FILE", "--timeout", "nan"], "no time from 0.001 to 1e9 seconds"),
+    "too many seconds": (["FILE", "--deadline", "1e400"], "no time from 0.001 to 1e9 seconds"),
+    "too few seconds": (["FILE", "--run-timeout", "1e-9"], "no time from 0.001 to 1e9 seconds"),
+    "a large shard": (["FILE", "--shard", "1/99999999999"], "names no shard"),
+    "a shard after a space": (["FILE", "--shard", " 1/2"], "names no shard"),
+    "no ranks": (["FILE", "--world-size", "0"], "not in range 1 to 1024"),
+    "many ranks": (["FILE", "--world-size", "1000000000"], "not in range 1 to 1024"),
+    "two devices": (["FILE", "--device", "cpu", "--device", "sim"], "--device"),
+    "a parameter twice": (["FILE", "--set", "a=1", "--set", "a=2"], "--set gives `a` twice"),
+    "a predefined name": (["FILE", "--set", "rank=1"], "no chosen scenario has the parameter `rank`"),
+    "a schedule that is a folder": (["FILE", "--schedule", "replay:FOLDER"], "is a folder, not a regular file"),
+}
+
+
+@pytest.mark.parametrize("arguments, message", CARELESS.values(), ids=CARELESS)
+def test_careless_arguments_are_refused_before_a_case_runs(tmp_path, arguments, message):
+    names = {"FILE": str(scenario(tmp_path, "good")), "replay:FOLDER": f"replay:{tmp_path}"}
+    said = refused(lockstep("run", *[names.get(word, word) for word in arguments]), message)
+    assert "PASS" not in said and len(said) < 3000
+
+
+@pytest.mark.parametrize("option", ["--results", "--junit"])
+def test_outputs_are_written_to_files_and_leave_all_else_in_place(tmp_path, option):
+    file, pipe, folder = scenario(tmp_path, "good"), tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    assert "PASS" not in refused(lockstep("run", file, option, pipe, timeout=20), "pipe")
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    assert "PASS" not in refused(lockstep("run", file, option, folder), "folder")
+    assert folder.is_dir() and not list(folder.iterdir())
+    for path in (tmp_path / ("a" * 300), tmp_path / "/".join(["a" * 200] * 30), file / "x", "/proc/x"):
+        ran = lockstep("run", file, option, path)
+        assert ran.returncode in (2, 3) and "(give a path" in ran.stderr, ran.stderr
+    # The target of a link is replaced, not the link.
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("", encoding="utf-8")
+    link.symlink_to(target)
+    assert lockstep("run", file, option, link).returncode == 0
+    assert link.is_symlink() and target.stat().st_size > 0
+    device = tmp_path / "device"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))  # as /dev/null
+    except PermissionError:
+        return
+    assert lockstep("run", file, option, device).returncode == 0
+    assert stat.S_ISCHR(device.lstat().st_mode)
+
+
+def test_names_that_are_not_utf_8_leave_results_that_are(tmp_path):
+    file = scenario(tmp_path, "good")
+    results = os.fsencode(tmp_path) + b"/bad\xff\nname.jsonl"
+    assert lockstep("run", file, "--results", results).returncode == 0
+    with open(results, encoding="utf-8") as opened:
+        assert [json.loads(line)["kind"] for line in opened] == ["run", "case", "summary"]
+    assert lockstep("compare", results, results).returncode == 0
+
+
+def test_a_folder_for_files_is_made_before_a_case_runs(tmp_path):
+    file = scenario(tmp_path, "good")
+    assert "PASS" not in refused(lockstep("run", file, "--files", file / "x"), "cannot make the folder")
+    assert lockstep("run", file, "--files", tmp_path / "kept").returncode == 0
+    assert (tmp_path / "kept").is_dir()
+
+
+TIMED = """\
+scenario: timed
+summary: Two layers that are sharded train for two steps.
+ranks: {world_size: [2], launch: [process, thread]}
+device: [cpu, sim]
+steps:
+  - seed: 1
+  - model: Sequential(Linear(4, 6), Linear(6, 2))
+    as: net
+  - fully_shard: [net.0, net.1, net]
+  - optimizer: {type: SGD, model: net, lr: 0.1}
+    as: sgd
+  - repeat: 2
+    steps:
+      - forward: {loss: "sum(net(full([3, 4], rank + 1)))"}
+      - backward: loss
+      - step: sgd
+  - expect: net.0.weight.sharded
+"""
+TIMED_LINES = {"seed": 6, "model net": 7, "fully_shard": 9, "optimizer sgd": 10, "repeat": 12, "forward": 14, "backward": 15, "step": 16, "expect": 17}
+
+
+def check_nested(boxes: list[dict]) -> None:
+    """Boxes of one row, in order of begin, lie within each other or apart."""
+    around: list[float] = []
+    for box in sorted(boxes, key=lambda box: (box["ts"], -box["dur"])):
+        while around and box["ts"] >= around[-1]:
+            around.pop()
+        end = box["ts"] + box["dur"]
+        assert not around or end <= around[-1] + 0.01, (box, around)
+        around.append(end)
+
+
+def check_timeline(trace: dict, case: dict) -> None:
+    """Every step, module and collective of TIMED is there once, in its row, at its line and in order."""
+    assert trace["otherData"]["num_dropped"] == 0 and trace["otherData"]["ranks_missing"] == []
+    events = trace["traceEvents"]
+    names = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    boxes = [e for e in events if e["ph"] == "X"]
+    assert [e["pid"] for e in boxes] == sorted(e["pid"] for e in boxes)
+    assert all(e["ts"] >= 0 and e["dur"] >= 0 for e in boxes)
+    sequences = []
+    for rank in (0, 1):
+        mine = [e for e in boxes if e["pid"] == rank]
+        host = [e for e in mine if e["tid"] == 0]
+        check_nested(host)
+        steps = [e for e in host if e["cat"] == "step"]
+        loop = ["forward", "backward", "step"] * 2
+        assert [e["name"] for e in steps] == ["seed", "model net", "fully_shard", "optimizer sgd", "repeat", *loop, "expect"]
+        assert all(e["args"]["line"] == TIMED_LINES[e["name"]] for e in steps)
+        modules = [e for e in host if e["cat"] == "module"]
+        assert [e["name"] for e in modules] == ["net", "net.0", "net.1"] * 2
+        assert all(e["args"]["line"] == TIMED_LINES["forward"] for e in modules)
+        on_streams = [e for e in mine if e["tid"] != 0]
+        assert {e["args"]["line"] for e in on_streams} <= set(TIMED_LINES.values())
+        for tid in {e["tid"] for e in on_streams}:
+            assert names[rank, tid].startswith(case["device"])
+            row = [e for e in on_streams if e["tid"] == tid]
+            # One stream runs one launch after another, in the order in which they were issued.
+            for before, after in zip(row, row[1:]):
+                assert before["ts"] + before["dur"] <= after["ts"] + 0.01, (names[rank, tid], before, after)
+        collectives = [e for e in on_streams if e["cat"] == "collective"]
+        counted = Counter((e["args"]["family"], e["name"], e["args"]["phase"]) for e in collectives)
+        size = Counter()
+        for e in collectives:
+            size[e["args"]["family"], e["name"], e["args"]["phase"]] += e["args"]["bytes"]
+        of_case = [row for row in case["collectives"] if row.get("rank", rank) == rank and row["operation"] != "barrier"]
+        assert counted == {(row["family"], row["operation"], row["phase"]): row["count"] for row in of_case}
+        assert size == {(row["family"], row["operation"], row["phase"]): row["bytes"] for row in of_case}
+        for e in collectives:
+            if e["args"]["family"] == "data_parallel":
+                assert names[rank, e["tid"]].endswith("/" + e["name"])
+        launches = Counter(e["args"]["line"] for e in on_streams if e["cat"] == "launch")
+        assert launches[TIMED_LINES["forward"]] and launches[TIMED_LINES["backward"]] and launches[TIMED_LINES["step"]]
+        sequences.append([(e["name"], e["args"]["group"], e["args"]["sequence"]) for e in collectives])
+        assert len(set(sequences[-1])) == len(sequences[-1])
+    assert sorted(sequences[0]) == sorted(sequences[1])
+
+
+def timed(folder: Path, device: str) -> list[tuple[dict, dict]]:
+    file, results = folder / "timed.yaml", folder / "results.jsonl"
+    file.write_text(TIMED, encoding="utf-8")
+    ran = lockstep("run", file, "--device", device, "--timeline", folder / "when", "--results", results)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    cases = [row for row in rows(results) if row["kind"] == "case"]
+    assert len(cases) == 2
+    return [(json.loads((folder / case["timeline"]).read_text(encoding="utf-8")), case) for case in cases]
+
+
+@pytest.mark.parametrize("device", ["cpu", "sim"])
+def test_a_timeline_shows_every_step_module_and_collective_once_in_order(tmp_path, device):
+    for trace, case in timed(tmp_path, device):
+        check_timeline(trace, case)
+
+
+def test_each_wrong_timeline_is_noticed(tmp_path):
+    trace, case = timed(tmp_path, "sim")[0]
+    events = trace["traceEvents"]
+    boxes = [at for at, event in enumerate(events) if event["ph"] == "X"]
+    one = {kind: [at for at in boxes if events[at]["cat"] == kind][3] for kind in ("step", "module", "collective")}
+    launch = [at for at in boxes if events[at]["cat"] == "launch" and events[at]["dur"] > 0][3]
+    last = max(boxes)
+
+    def wrong(change) -> None:
+        copy = json.loads(json.dumps(trace))
+        change(copy["traceEvents"])
+        with pytest.raises(AssertionError):
+            check_timeline(copy, case)
+
+    for at in one.values():
+        wrong(lambda list: list.pop(at))
+        wrong(lambda list: list.insert(at, json.loads(json.dumps(list[at]))))
+        wrong(lambda list: list[at].update(name="another"))
+        wrong(lambda list: list[at]["args"].update(line=1))
+    wrong(lambda list: list.insert(launch, json.loads(json.dumps(list[launch]))))
+    wrong(lambda list: list[launch].update(dur=-1.0))
+    wrong(lambda list: list[launch].update(dur=1e9))
+    wrong(lambda list: list[launch]["args"].update(line=1))
+    wrong(lambda list: list[launch].update(ts=1e9))
+    wrong(lambda list: list.insert(0, list.pop(last)))
+    wrong(lambda list: list[one["collective"]].update(tid=list[launch]["tid"] + 1))
+    wrong(lambda list: list[one["module"]].update(dur=1e9))

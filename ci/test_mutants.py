@@ -7,15 +7,21 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 CI = Path(__file__).resolve().parent
 sys.path.insert(0, str(CI / "mutants"))
+import execute  # noqa: E402
+import hosts  # noqa: E402
+import judge  # noqa: E402
+from coverage import Around, Coverage  # noqa: E402
 from order import History, batches  # noqa: E402
 from points import find_points, parser_arguments  # noqa: E402
 from rewrite import INCLUDE, rewrite  # noqa: E402
+from tree import Mutant  # noqa: E402
 
 # One function per operator; each returns a number that the mutant changes.
 SOURCE = """
@@ -145,6 +151,49 @@ def test_no_mutants_in_constants_and_text(small):
     assert not any("x < 9" == source for _, source in refused)
 
 
+# A seeded defect in each form. Comments name the lines whose mutants would be of the defect alone.
+DEFECTS = """
+enum class Defect { one };
+bool defect_armed(Defect);
+namespace {
+int wrong(int x) { return x * 9 - 8; }  // left out
+int halved(int x) { return x - 7; }
+bool is_left_out(int x) { return x == 6 && defect_armed(Defect::one); }  // left out
+}
+int first(int x) {
+  if (defect_armed(Defect::one)) [[unlikely]]
+    return wrong(x + 11);  // left out
+  return x + 12;
+}
+int second(int x) {
+  if (x > 13 || defect_armed(Defect::one)) return 14;
+  return defect_armed(Defect::one) ? wrong(x) + 15 : halved(x) + 16;
+}
+int third(int x) {
+  const bool keeps = !defect_armed(Defect::one);
+  if (keeps) x += 17;
+  if (is_left_out(x)) x += 18;  // left out
+  if (!defect_armed(Defect::one)) return x - 19;
+  x += 20;  // left out
+  return halved(x);  // left out
+}
+"""
+
+
+def test_no_mutants_of_seeded_defects(tmp_path):
+    (tmp_path / "defects.cpp").write_text(DEFECTS)
+    points = find_points(str(tmp_path / "defects.cpp"), parser_arguments(["g++", "-std=c++20"]))
+    lines = DEFECTS.splitlines()
+    assert not [lines[point.line - 1] for point in points if "// left out" in lines[point.line - 1]]
+    found = {(one.operator, DEFECTS[p.begin : p.end], one.text) for p in points for one in p.alternatives}
+    # The product keeps its mutants, in the same conditions and branches.
+    whole = "x > 13 || defect_armed(Defect::one)"
+    assert {("negate", whole, f"!({whole})"), ("compare", "x > 13", "x >= 13"), ("constant", "14", "14 + 1")} <= found
+    assert {("constant", number, f"{number} + 1") for number in ("7", "12", "16", "17", "19")} <= found
+    assert not [one for one in found if one[0] == "drop"], "an operand that is a defect is no operand"
+    assert not [one for one in found if "keeps" in one[1] or one[1] == "15"]
+
+
 def test_stretches_name_the_mutants_at_a_place(small):
     _, _, by_text, rewritten = small
     at = rewritten.text.index("x <= 5")
@@ -170,6 +219,147 @@ def test_what_caught_a_mutant_nearby_runs_first():
     history.caught("f.cpp", "g", "c slow")
     assert history.ranked("f.cpp", "g", list(seconds), seconds)[0] == "c slow"
     assert history.ranked("other.cpp", "g", list(seconds), seconds)[-1] == "c slow"
+
+
+def test_another_way_through_the_function_runs_before_more_of_the_common_one():
+    names = [f"s{i}/one" for i in range(9)]
+    seconds = dict.fromkeys(names, 0.1) | {"s8/one": 0.15}
+    common = dict.fromkeys(names, (0b11, 0b111))
+    history = History()
+    assert history.ranked("f.cpp", "g", names, seconds, common)[-1] == "s8/one"
+    assert history.ranked("f.cpp", "g", names, seconds, common | {"s8/one": (0b01, 0b101)})[1] == "s8/one"  # of the function
+    assert "s8/one" in history.ranked("f.cpp", "g", names, seconds, common | {"s8/one": (0b11, 0b101)})[:6]  # of the source
+
+
+def test_catches_are_kept_for_later_runs(tmp_path):
+    seconds = {"a one": 0.1, "c slow": 2.0}
+    History(tmp_path / "caught").caught("f.cpp", "g", "c slow")
+    History(tmp_path / "caught").caught("f.cpp", "h", "a one", keep=False)
+    later = History(tmp_path / "caught")
+    assert later.ranked("f.cpp", "g", list(seconds), seconds) == ["c slow", "a one"]
+    assert later.of_place[("f.cpp", "h")] == {}
+
+
+class FakeTests:
+    """Cases that catch nothing, but for those given; keeps the names that ran."""
+
+    what = "case"
+
+    def __init__(self, catching: tuple[str, ...] = ()):
+        self.catching, self.ran = catching, []
+
+    def run(self, names, environment, limit, patience=1):
+        self.ran += names
+        return next((execute.Catch("scenario", name, "expect") for name in names if name in self.catching), None)
+
+
+def stage(path: Path, seconds: dict[str, float], longest: float, catching: tuple[str, ...] = (), **more) -> judge.Stage:
+    """Each of its cases reaches mutant 3 and no other point."""
+    coverage = Coverage(path / "none", "", 8)
+    coverage.seconds, coverage.reached, coverage.asked = seconds, dict.fromkeys(seconds, 1 << 3), set(seconds)
+    return judge.Stage(FakeTests(catching), coverage, longest, **more)
+
+
+def outcome_of(*stages: judge.Stage) -> judge.Outcome:
+    mutant = Mutant(3, "f.cpp", 1, "g", "negate", "x", "!(x)", 0, 1, 0)
+    return judge.run_mutant(mutant, list(stages), History(), Around([mutant]))
+
+
+def test_survivors_of_all_cases_and_of_the_cases_that_the_time_allowed(tmp_path):
+    ten = {f"s{i}/one c": 1.0 for i in range(10)}
+    all_ran, some_ran = outcome_of(stage(tmp_path, ten, 20)), outcome_of(stage(tmp_path, ten, 4))
+    assert (all_ran.verdict, all_ran.num_ran, all_ran.num_reaching) == ("survived", 10, 10)
+    assert (some_ran.verdict, some_ran.num_ran, some_ran.num_reaching) == ("out of time", 4, 10)
+    assert outcome_of(stage(tmp_path, {}, 4)).verdict == "not covered"
+    said = judge.survivors([judge.row_of(one, "x") for one in (all_ran, some_ran)])
+    assert "survived all 10 that reach it" in said and "survived the 4 of 10 that reach it for which there was time" in said
+    assert "out of time" in judge.table([judge.row_of(some_ran, "x")])
+
+
+def test_cases_get_the_time_that_earlier_places_left_over(tmp_path):
+    few, ten = {"s/one c": 1.0}, {f"s{i}/one c": 1.0 for i in range(10)}
+    second = stage(tmp_path, ten, 4)
+    assert outcome_of(stage(tmp_path, few, 6), second).num_ran == 1 + 9 and len(second.tests.ran) == 9
+
+
+def test_a_place_of_last_resort_runs_what_no_other_reaches(tmp_path):
+    few, other = {"s/one c": 1.0}, {"s/two c": 1.0}
+    assert outcome_of(stage(tmp_path, few, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "survived"
+    assert outcome_of(stage(tmp_path, {}, 6), stage(tmp_path, other, 6, ("s/two c",), only_unreached=True)).verdict == "scenario"
+
+
+COMPARED = """#!/bin/sh
+if [ "$1" = compare ]; then [ "$2" != --trace ] || exit 0; exec cmp -s "$2" "$3"; fi
+while [ $# -gt 1 ]; do [ "$1" != --results ] || results=$2; shift; done
+cd "$(dirname "$results")" && echo run >> runs
+printf '{"said": "%s"}\\n' "$(SAID)" > "$results"
+"""
+
+
+@pytest.mark.parametrize(
+    "said,is_catch,is_steady",
+    [
+        ('echo "$LOCKSTEP_MUTANT"', True, True),
+        ("wc -l < runs", False, False),
+        ('test $(wc -l < runs) != 2; echo "$?"', False, True),  # the first run with the mutant differs, and not for its sake
+        ('test $(wc -l < runs) != 1; echo "$?"', False, False),  # the first one without it differs
+    ],
+)
+def test_a_difference_between_runs_must_repeat(tmp_path, said, is_catch, is_steady):
+    program = tmp_path / "program"
+    program.write_text(COMPARED.replace("SAID", said))
+    program.chmod(0o755)
+    scenarios = execute.Scenarios(program, tmp_path / "run", expected={"a c": "facts"})
+    caught = scenarios.compared("a c", {"LOCKSTEP_MUTANT": "17"}, 60)
+    assert (caught is not None) == is_catch
+    assert bool(scenarios.expected) == is_steady  # one that is not is compared no more
+
+
+def can_run_mpi() -> bool:
+    return shutil.which("mpirun") is not None and execute.can_isolate()
+
+
+def test_a_run_writes_into_its_folder_only(tmp_path):
+    (tmp_path / "own").mkdir()
+    ended = execute.run(["sh", "-c", "touch here; touch ../beside"], tmp_path / "own", {}, 60)
+    assert (tmp_path / "own/here").exists(), ended.output
+    assert (tmp_path / "beside").exists() != execute.can_isolate()
+
+
+def is_running(word: bytes) -> bool:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if word in path.read_bytes():
+                return True
+        except OSError:
+            continue  # it has ended
+    return False
+
+
+@pytest.mark.skipif(not can_run_mpi(), reason="it needs mpirun and namespaces")
+def test_mpirun_starts_two_hosts_and_ends_with_its_limit(tmp_path):
+    def run_mpi(script: str, limit: float) -> execute.Ended:
+        command, variables = hosts.by_mpirun(["sh", "-c", script], tmp_path)
+        return execute.run(command, tmp_path, {"LOCKSTEP_MUTANT": "17", **variables}, limit)
+
+    ended = run_mpi('echo "$(hostname) $OMPI_COMM_WORLD_RANK $LOCKSTEP_MUTANT"', 120)
+    assert sorted(ended.output.splitlines()) == ["first 0 17", "first 1 17", "second 2 17", "second 3 17"] and ended.code == 0
+    assert run_mpi("test $OMPI_COMM_WORLD_RANK != 3 || exit 5", 120).code == 5
+    ended = run_mpi("sleep 86399.25", 10)
+    assert ended.code is None
+    until = time.monotonic() + 30
+    while is_running(b"86399.25"):  # the kernel ends the processes of a namespace soon after its first one
+        assert time.monotonic() < until
+        time.sleep(0.2)
+
+
+def test_mpirun_is_skipped_with_the_reason(tmp_path, monkeypatch):
+    program = shutil.which("true")
+    if shutil.which("mpirun"):
+        assert hosts.lacks_mpirun(program, isolated=False) == "it needs namespaces (unshare)"
+        assert hosts.lacks_mpirun(program, isolated=True) == "this build has no Open MPI"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert hosts.lacks_mpirun(program, isolated=True) == "there is no mpirun"
 
 
 def test_batches_grow_and_end():
@@ -275,7 +465,8 @@ def test_a_whole_run_reports_survivors(tmp_path):
     assert rows[("negate", "least", "+ if (!(a < b)) return a;")]["verdict"] == "unit test"
     assert rows[("negate", "never", "+ if (!(x > 1)) return 5;")]["verdict"] == "not covered"
     assert [row["verdict"] for row in rows.values() if row["key"] == equivalent] == ["equivalent"]
-    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered, 0 of 0 that reach it ran)" in ended.stdout
+    assert "cases-mpi: skipped, " in ended.stderr
+    assert "NOT enough" in ended.stdout and "engine/layout/tiny.cpp:10: negate (not covered)" in ended.stdout
     assert "chosen<" not in report.read_text()
     # A mutant of a number that must be constant does not compile; the functions beside it keep theirs.
     assert "mutants do not compile" in ended.stderr and "|fixed|" not in report.read_text()

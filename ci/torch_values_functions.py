@@ -237,14 +237,26 @@ OF_TWO = {
     "where": lambda a, b: torch.where(a > b, a, b),
     "cat": lambda a, b: torch.cat([a, b]),
     "stack": lambda a, b: torch.stack([a, b], 1),
+    # Beside a tensor without dims.
+    "add_scalar": lambda a, b: a + b.select(0, 0),
+    "scalar_mul": lambda a, b: b.select(0, 3) * a,
+    "div_scalar": lambda a, b: a / b.select(0, 0),
+    "lt_scalar": lambda a, b: torch.lt(a, b.select(0, 0)),
+    "where_scalar": lambda a, b: torch.where(a > 0, a, b.select(0, 1)),
+    "scalars": lambda a, b: a.select(0, 2) * b.select(0, 3),
 }
 OF_ONE = {
     "add_integer": lambda a: a + 2,
+    "add_whole_number": lambda a: a + 2.0,
     "add_number": lambda a: a + 0.5,
     "from_number": lambda a: 1.5 - a,
+    "from_integer": lambda a: 3 - a,
+    "from_whole_number": lambda a: 3.0 - a,
+    "mul_one": lambda a: a * 1.0,
     "mul_number": lambda a: a * 0.25,
     "div_integer": lambda a: a / 2,
     "square": lambda a: a**2,
+    "square_of_number": lambda a: a**2.0,
     "gt_integer": lambda a: a > 1,
     "gt_number": lambda a: a > 0.5,
     "where_integer": lambda a: torch.where(a > 0, a, 3),
@@ -268,6 +280,6 @@ def types() -> list[dict]:
                     continue
                 cases.append((function, name, other, run(a, b)))
         cases += [(function, name, name, run(a)) for function, run in OF_ONE.items()
-                  if name != "bool" or function not in ("from_number", "argmax")]
+                  if name != "bool" or function not in ("from_number", "from_integer", "from_whole_number", "argmax")]
     names = {value: key for key, value in TYPES.items()}
     return [dict(name=function, types=[name, other], type=names[y.dtype], result=flat(y.double())) for function, name, other, y in cases]

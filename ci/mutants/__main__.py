@@ -15,7 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import execute  # noqa: E402
 import judge  # noqa: E402
-from coverage import Coverage  # noqa: E402
+from coverage import Around, Coverage  # noqa: E402
 from order import History  # noqa: E402
 from relink import Relinked, draw  # noqa: E402
 from tree import Mutant, Tree  # noqa: E402
@@ -41,8 +41,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--report", type=Path, metavar="FILE", help="write one line of JSON per mutant")
     parser.add_argument("--resume", action="store_true", help="keep the outcomes that the report has, and add the others")
     parser.add_argument("--seconds", type=float, help="start no further mutant after this time")
-    parser.add_argument("--longest", type=float, default=12, metavar="SECONDS",
-                        help="of cases on cpu that one mutant gets; in each other place, and of unit tests, half as many (%(default)s)")  # fmt: skip
+    parser.add_argument("--longest", type=float, default=6, metavar="SECONDS",
+                        help="of cases on cpu that one mutant gets, and half as many in each other place; time left over passes on (%(default)s)")  # fmt: skip
     parser.add_argument("--cases", type=int, default=6, metavar="N", help="of each scenario that may judge (%(default)s)")
     parser.add_argument("--caught", type=float, default=95, metavar="PERCENT", help="that must be caught (%(default)s)")
     parser.add_argument("--by-scenarios", type=float, default=90, metavar="PERCENT", help="that runs of scenarios must catch, by their checks or compared with runs without the mutant (%(default)s)")  # fmt: skip
@@ -50,7 +50,8 @@ def arguments() -> argparse.Namespace:
                         help="only these scenarios, such as 'training/*'; may be repeated")  # fmt: skip
     parser.add_argument("--on", nargs="+", choices=[*execute.PLACES], default=[*execute.PLACES], metavar="WHERE",
                         help="where scenarios run, in turn: cpu, sim, schedule (sim, ranks as threads under a random schedule), "
-                             "cuda (on a stand-in), nccl (on a stand-in with a GPU per rank), hosts (two hosts of two ranks each); default: all")  # fmt: skip
+                             "cuda (on a stand-in), nccl (on a stand-in with a GPU per rank), hosts (two hosts of two ranks each, over sockets), "
+                             "mpi (such hosts under mpirun); default: all")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -82,6 +83,10 @@ def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> li
         suites.append((execute.UnitTests(programs, folder), options.longest / 2))
     found = []
     for tests, longest in suites:
+        reason = tests.lacking()
+        if reason:
+            say(f"{tests.kept_as}: skipped, {reason}")
+            continue
         digest = hashlib.sha256()
         for one in getattr(tests, "programs", {"": program}).values():
             digest.update(one.read_bytes())
@@ -95,7 +100,7 @@ def stages_of(tree: Tree, options: argparse.Namespace, folders: list[str]) -> li
             say(f"{tests.kept_as}: {len(coverage.asked)}; without a mutant, {len(coverage.failing)} do not pass and judge none: {some}")
         if tests.what == "case":
             tests.expected = coverage.facts
-        found.append(judge.Stage(tests, coverage, longest))
+        found.append(judge.Stage(tests, coverage, longest, tests.what == "case" and tests.place.only_unreached))
     return found
 
 
@@ -105,7 +110,8 @@ class Outcomes:
     def __init__(self, chosen: list[Mutant], options: argparse.Namespace, tree: Tree):
         self.chosen, self.options, self.tree = chosen, options, tree
         self.rows: list[dict] = []
-        self.history = History()
+        self.history = History(tree.folder / "caught.jsonl")
+        self.around = Around([one for own in tree.mutants.values() for one in own])
         self.lock = threading.Lock()
         self.waiting: list[Mutant] = []
         equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
@@ -118,7 +124,7 @@ class Outcomes:
             elif mutant.key in known and known[mutant.key]["verdict"] != "equivalent":
                 self.rows.append(known[mutant.key])
                 if "by" in known[mutant.key]:
-                    self.history.caught(mutant.file, mutant.function, known[mutant.key]["by"])
+                    self.history.caught(mutant.file, mutant.function, known[mutant.key]["by"], keep=False)
             else:
                 self.waiting.append(mutant)
         self.waiting.reverse()
@@ -138,7 +144,7 @@ class Outcomes:
                     mutant = self.waiting.pop()
                 except IndexError:
                     return
-                self.add(judge.run_mutant(mutant, own, self.history))
+                self.add(judge.run_mutant(mutant, own, self.history, self.around))
 
         with ThreadPoolExecutor(self.options.jobs) as pool:
             for one in [pool.submit(work, index) for index in range(self.options.jobs)]:

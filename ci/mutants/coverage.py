@@ -2,28 +2,44 @@
 
     coverage = Coverage(folder / "reached-cpu.json", digest, size).record(tests, jobs)
     coverage.of(17)     # the names that reach the point of mutant 17, the quickest first
+    coverage.shapes(names, Around(mutants).of(mutant))      # which points around it each of the names reaches
 """
 
 from __future__ import annotations
 
+import collections
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 RECORD_LIMIT = 600  # seconds
+FORM = 2  # of the file
+
+
+class Around:
+    """The numbers of the mutants of one's function and of its source, as bits."""
+
+    def __init__(self, mutants: list):
+        self.bits: dict[tuple[str, ...], int] = collections.defaultdict(int)
+        for one in mutants:
+            self.bits[one.file, one.function] |= 1 << one.number
+            self.bits[one.file,] |= 1 << one.number
+
+    def of(self, mutant) -> tuple[int, int]:
+        return self.bits[mutant.file, mutant.function], self.bits[mutant.file,]
 
 
 class Coverage:
     def __init__(self, path: Path, digest: str, size: int):
         self.path, self.digest, self.size = path, digest, size
-        self.seconds: dict[str, float] = {}
+        self.seconds: dict[str, float] = {}  # without the start of the program, where the program says them
         self.reached: dict[str, int] = {}  # bit N: the point of mutant N
         self.asked: set[str] = set()  # the names that may judge
         self.failing: dict[str, str] = {}  # without a mutant: they judge none
         self.facts: dict[str, str] = {}  # what a run without a mutant gave
         known = json.loads(path.read_text()) if path.is_file() else {}
-        if known.get("digest") == digest and "facts" in known:
+        if known.get("digest") == digest and known.get("form") == FORM:
             self.seconds, self.failing, self.facts = known["seconds"], known["failing"], known["facts"]
             self.reached = {name: int(bits, 16) for name, bits in known["reached"].items()}
 
@@ -55,8 +71,8 @@ class Coverage:
         map_file = tests.folder / "reached"
         map_file.write_bytes(bytes(self.size))
         began = time.monotonic()
-        how, facts = tests.run_alone(name, {"LOCKSTEP_MUTANTS_REACHED": str(map_file)}, RECORD_LIMIT)
-        self.seconds[name] = time.monotonic() - began
+        how, facts, seconds = tests.run_alone(name, {"LOCKSTEP_MUTANTS_REACHED": str(map_file)}, RECORD_LIMIT)
+        self.seconds[name] = time.monotonic() - began if seconds is None else seconds
         if how is not None:
             self.failing[name] = how
         if facts:
@@ -66,7 +82,7 @@ class Coverage:
 
     def save(self) -> None:
         reached = dict(self.reached)  # a copy: others may be added meanwhile
-        data = {"digest": self.digest, "seconds": {name: self.seconds[name] for name in reached},
+        data = {"form": FORM, "digest": self.digest, "seconds": {name: self.seconds[name] for name in reached},
                 "failing": dict(self.failing), "facts": dict(self.facts), "reached": {name: f"{bits:x}" for name, bits in reached.items()}}  # fmt: skip
         self.path.write_text(json.dumps(data))
 
@@ -74,3 +90,7 @@ class Coverage:
         bit = 1 << number
         names = [name for name in self.asked if self.reached[name] & bit and name not in self.failing]
         return sorted(names, key=lambda name: (self.seconds[name], name))
+
+    def shapes(self, names: list[str], around: tuple[int, int]) -> dict[str, tuple[int, int]]:
+        function, source = around
+        return {name: (self.reached[name] & function, self.reached[name] & source) for name in names}

@@ -13,29 +13,26 @@ import os
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import hosts
+
 MAPPED = """
 mount -t tmpfs tmpfs /dev/shm && mount --bind "$1" "$1" && mount -o remount,bind,ro / && mount -t proc proc /proc &&
-shift && exec "$@"
+cd "$1" && shift && exec "$@"
 """
 DEADLINE = 3  # seconds that a collective waits for its ranks
 CASE_TIMEOUT = 8
+COMPARED = 3  # runs without a mutant, and as many with it, that `lockstep compare` looks at
 PATIENCE = 4  # times as long for a run that asks whether the machine was slow
 MEMORY = 4 << 30  # bytes per process: a mutant that fills memory ends, and not the processes beside it
 ADDRESSES = 1 << 42  # for unit tests: there, ranks are threads, and each device reserves 8 GiB
 LATE = ("HANG", "time limit")  # a slow machine ends like this too
 UNEXPECTED = ("FAIL", "XPASS", "HANG", "CRASH", "INVALID")
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 @functools.cache
@@ -97,11 +94,6 @@ class Catch:
 
 FEW_RANKS = 4
 ALL_SKIPPED = 77  # an exit code
-HOSTS = """
-for rank in 1 2 3; do RANK=$rank "$@" > /dev/null 2>&1 & done
-RANK=0 "$@"; code=$?; wait; exit $code
-"""
-RANKS_ON_HOSTS = 4  # on two hosts
 
 
 @dataclass
@@ -112,17 +104,22 @@ class Place:
     selecting: tuple[str, ...] = ()
     running: tuple[str, ...] = ()
     environment: dict[str, str] = field(default_factory=dict)
+    start: Callable[[list[str], Path], tuple[list[str], dict[str, str]]] | None = None  # starts the processes of several hosts
+    lacks: Callable[[Path, bool], str] | None = None  # why no case can run here; arguments: the program, whether runs are isolated
+    one_of: int = 1  # this many scenarios gives cases
+    only_unreached: bool = False  # mutants that cases of an earlier place reach do not run here
 
 
 # On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of
-# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets.
+# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets, and under mpirun through MPI.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
-    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}),
-    "hosts": Place("cpu"),
+    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, only_unreached=True),
+    "hosts": Place("cpu", start=hosts.by_sockets),
+    "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, only_unreached=True),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.
 ANY_RUN = {"kind": "run", "schema": 1, "version": "", "started": "", "command": [], "build": {}, "machine": {}}
@@ -144,7 +141,7 @@ def spread(items: list, count: int) -> list:
 
 
 class Scenarios:
-    """Cases of the scenarios of a program, as "SCENARIO CASE", in one of PLACES. Those on hosts have two hosts of two ranks each."""
+    """Cases of the scenarios of a program, as "SCENARIO CASE", in one of PLACES."""
 
     what = "case"
 
@@ -162,15 +159,19 @@ class Scenarios:
     def in_folder(self, folder: Path) -> "Scenarios":
         return Scenarios(self.program, folder, self.selection, self.where, self.per_scenario, self.expected)
 
+    def lacking(self) -> str:
+        """Why no case can run here; empty if they can."""
+        return self.place.lacks(self.program, can_isolate()) if self.place.lacks else ""
+
     def names(self) -> list[str]:
         command = [self.program, "list", "--json", "--device", self.place.device, *self.place.selecting, *self.selection]
         variables = {**os.environ, **self.place.environment}
         listed = subprocess.run(command, capture_output=True, text=True, check=True, env=variables).stdout
         found = []
-        for row in _rows(listed):
+        for row in _rows(listed)[:: self.place.one_of]:
             cases = [(one["world_size"], one["case"]) for one in row["cases"] if "skip" not in one]
-            if self.where == "hosts":
-                cases = [one for one in cases if one[0] == RANKS_ON_HOSTS]
+            if self.place.start:
+                cases = [one for one in cases if one[0] == hosts.RANKS]
             if not cases:
                 continue
             few = [one for one in cases if one[0] <= FEW_RANKS] or [one for one in cases if one[0] == min(cases)[0]]
@@ -194,25 +195,31 @@ class Scenarios:
                 return Catch("comparison", name, "")
         return None
 
-    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str]:
-        """Why the case cannot judge, or None; and its facts."""
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str, float | None]:
+        """Why the case cannot judge, or None; its facts; and its seconds, without those of the program's start."""
         ended, rows = self._run([name], environment, limit, 1)
         statuses = [row["status"] for row in rows]
         if ended.code == 0 and statuses and statuses[0] in ("PASS", "XFAIL"):
-            return None, facts_of(rows[0])
-        return ", ".join(statuses) or f"exit code {ended.code}", ""
+            return None, facts_of(rows[0]), rows[0].get("seconds")
+        return ", ".join(statuses) or f"exit code {ended.code}", "", None
 
     def compared(self, name: str, environment: dict[str, str], limit: float) -> Catch | None:
-        """Runs the case without and with the environment. Does `lockstep compare`, or `compare --trace`, refuse the second run?"""
-        if self.where == "hosts":
+        """Runs the case without and with the environment in turns. Does `lockstep compare`, or `compare --trace`, refuse each run
+        with it beside the first, and none without? A case in which a rank fails may end sooner or later in the others. One
+        that differs without the environment is not compared again."""
+        if self.place.start:
             return None  # the first host has only a part of the traces
         kept = []
-        for title, own in (("without", {}), ("with", environment)):
-            kept.append((self.folder / f"{title}.jsonl", self.folder / f"{title}.bits"))
-            self._run([name], own, limit, 1, *kept[-1])
-        for title, option, (before, after) in (("compare", [], [one[0] for one in kept]), ("compare --trace", ["--trace"], [one[1] for one in kept])):
-            command = [str(self.program), "compare", *option, str(before), str(after)]
-            if subprocess.run(command, capture_output=True).returncode == 1:
+        for turn in range(2 * COMPARED):
+            kept.append((self.folder / f"{turn}.jsonl", self.folder / f"{turn}.bits"))
+            self._run([name], environment if turn % 2 else {}, limit, 1, *kept[-1])
+        for title, option, which in (("compare", [], 0), ("compare --trace", ["--trace"], 1)):
+            first, *others = [str(one[which]) for one in kept]
+            commands = [[str(self.program), "compare", *option, first, other] for other in others]
+            refused = [subprocess.run(command, capture_output=True).returncode == 1 for command in commands]
+            if any(refused[1::2]):
+                self.expected.pop(name, None)
+            elif all(refused[::2]):
                 return Catch("comparison", name, title)
         return None
 
@@ -227,12 +234,11 @@ class Scenarios:
                    "--progress", "never", "--device", self.place.device, "--jobs", "2", *self.place.selecting, *self.place.running,
                    "--deadline", str(DEADLINE * patience), "--timeout", str(CASE_TIMEOUT * patience)]  # fmt: skip
         environment = {**self.place.environment, **environment}
-        if self.where != "hosts":
-            command += ["--trace-bits", str(bits)]
+        if self.place.start:
+            command, variables = self.place.start(command, self.folder)
+            environment = {**variables, **environment}
         else:
-            command = ["sh", "-c", HOSTS, "sh", *command]
-            environment = {"WORLD_SIZE": str(RANKS_ON_HOSTS), "LOCKSTEP_HOSTS": "2", "MASTER_ADDR": "127.0.0.1",
-                           "MASTER_PORT": str(free_port()), **environment}  # fmt: skip
+            command += ["--trace-bits", str(bits)]
         ended = run(command, self.folder, environment, limit)
         rows = _rows(results.read_text(errors="replace")) if results.is_file() else []
         traces = _traces(bits)
@@ -255,9 +261,12 @@ class UnitTests:
     def in_folder(self, folder: Path) -> "UnitTests":
         return UnitTests(list(self.programs.values()), folder)
 
-    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str]:
+    def lacking(self) -> str:
+        return ""
+
+    def run_alone(self, name: str, environment: dict[str, str], limit: float) -> tuple[str | None, str, float | None]:
         catch = self.run([name], environment, limit)
-        return (None if catch is None else catch.check), ""
+        return (None if catch is None else catch.check), "", None
 
     def names(self) -> list[str]:
         found = []

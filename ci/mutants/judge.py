@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from coverage import Coverage
+from coverage import Around, Coverage
 from execute import LATE, PATIENCE, Catch
 from order import History, batches
 from tree import Mutant, one_line
@@ -36,7 +36,7 @@ class Outcome:
         if self.reason:
             return "equivalent"
         if self.catch is None:
-            return "survived" if self.num_reaching else "not covered"
+            return "not covered" if not self.num_reaching else "survived" if self.num_ran == self.num_reaching else "out of time"
         return self.catch.by
 
     @property
@@ -55,31 +55,39 @@ class Stage:
     tests: object
     coverage: Coverage
     longest: float  # seconds of tests that one mutant gets
+    only_unreached: bool = False  # mutants that an earlier stage reaches do not run here
 
     def in_folder(self, folder: Path) -> "Stage":
-        return Stage(self.tests.in_folder(folder), self.coverage, self.longest)
+        return Stage(self.tests.in_folder(folder), self.coverage, self.longest, self.only_unreached)
 
 
-def run_mutant(mutant: Mutant, stages: list[Stage], history: History) -> Outcome:
+def run_mutant(mutant: Mutant, stages: list[Stage], history: History, around: Around) -> Outcome:
     """Runs what reaches the mutant, the likely and quick first, until a scenario fails. Where none does, a case whose results
-    `lockstep compare` tells from those without the mutant is the catch; unit tests run only where there is none."""
+    `lockstep compare` tells from those without the mutant is the catch; unit tests run only where there is none. Cases
+    have the seconds that those of earlier stages left over."""
     began = time.monotonic()
     environment = {"LOCKSTEP_MUTANT": str(mutant.number)}
     reaching = ran = 0
     catch = compared = None
-    asked = 0
+    asked, spare = 0, 0.0
     for stage in stages:
+        if stage.only_unreached and reaching:
+            continue
         names, seconds = stage.coverage.of(mutant.number), stage.coverage.seconds
         reaching += len(names)
         if catch is not None or (compared is not None and stage.tests.what != "case"):
             continue
-        order = history.ranked(mutant.file, mutant.function, names, seconds)
-        for batch in batches(order, seconds, stage.longest):
+        order = history.ranked(mutant.file, mutant.function, names, seconds, stage.coverage.shapes(names, around.of(mutant)))
+        longest = stage.longest + (spare if stage.tests.what == "case" else 0.0)
+        spare = longest
+        for batch in batches(order, seconds, longest):
             ran += len(batch)
+            spare = max(0.0, spare - sum(seconds[name] for name in batch))
             limit = 60 + 5 * sum(seconds[name] for name in batch)
             catch = stage.tests.run(batch, environment, limit)
             if catch is not None and catch.check in LATE:  # is it the machine?
-                catch = stage.tests.run([catch.name], environment, PATIENCE * limit, PATIENCE)
+                limit = 60 + PATIENCE * (15 + 5 * seconds.get(catch.name, 0.0))
+                catch = stage.tests.run([catch.name], environment, limit, PATIENCE)
             if catch is not None and catch.by == "comparison":
                 if compared is None and asked < COMPARISONS:
                     compared, asked = stage.tests.compared(catch.name, environment, limit), asked + 1
@@ -146,7 +154,7 @@ def share(rows: list[dict], *verdicts: str) -> float:
 
 def table(rows: list[dict]) -> str:
     lines = []
-    columns = ["scenario", "comparison", "unit test", "survived", "not covered", "equivalent"]
+    columns = ["scenario", "comparison", "unit test", "survived", "out of time", "not covered", "equivalent"]
     for title, group in (("folder", lambda row: "/".join(row["file"].split("/")[:2])), ("operator", lambda row: row["operator"])):
         lines.append(f"{title:<20}" + "".join(f"{name:>13}" for name in ["mutants", *columns, "caught %", "runs %", "scenarios %"]))
         groups = collections.defaultdict(list)
@@ -167,9 +175,14 @@ def table(rows: list[dict]) -> str:
 def survivors(rows: list[dict]) -> str:
     lines = []
     for row in rows:
-        if row["verdict"] in ("survived", "not covered", "unit test"):
-            how = f"unit test only: {row['by']}" if row["verdict"] == "unit test" else row["verdict"]
-            lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how}, {row['ran']} of {row['reaching']} that reach it ran)")
+        how = {
+            "survived": f"survived all {row['reaching']} that reach it",
+            "out of time": f"survived the {row['ran']} of {row['reaching']} that reach it for which there was time",
+            "not covered": "not covered",
+            "unit test": f"unit test only: {row.get('by')}; {row['ran']} of {row['reaching']} that reach it ran",
+        }.get(row["verdict"])
+        if how:
+            lines.append(f"{row['file']}:{row['line']}: {row['operator']} ({how})")
             lines += [f"    {line}" for line in row["diff"]]
     return "\n".join(lines)
 

@@ -1,34 +1,55 @@
-"""In which order the cases that reach a mutant run: likely to catch it and quick first, and few of one scenario.
+"""In which order the cases that reach a mutant run: likely to catch it and quick first, and few that are alike.
 
     history.caught(file, function, "sharded/two_units world_size=2,...")
-    for batch in batches(history.ranked(file, function, names, seconds), seconds, longest): ...
+    order = history.ranked(file, function, names, seconds, coverage.shapes(names, around.of(mutant)))
+    for batch in batches(order, seconds, longest): ...
+
+Two cases are alike if they belong to one scenario or folder, or reach the same points of the mutant's function or source. Another way
+through the function is another chance that the mutant changes a result. A rare way therefore comes before more cases of the common way.
 """
 
 from __future__ import annotations
 
 import collections
-import heapq
+import json
 import threading
+from pathlib import Path
 
-START_UP = 0.02  # seconds, so that the quickest are not preferred without bound
+PER_CASE = 0.05  # seconds, so that the quickest are not preferred without bound
+# A case's value falls by 1 + this for each case of a higher value that is of the same scenario, of the same folder, ...
+ALIKE_SCENARIO, ALIKE_FOLDER, ALIKE_IN_FUNCTION, ALIKE_IN_SOURCE = 1.0, 0.1, 0.5, 0.3
 
 
 def scenario_of(name: str) -> str:
     return name.split(" ")[0]
 
 
-class History:
-    """The names that caught earlier mutants. Safe for several threads."""
+def folder_of(name: str) -> str:
+    return name.split("/")[0]
 
-    def __init__(self):
+
+class History:
+    """The names that caught earlier mutants, also those of earlier runs where it has a file. Safe for several threads."""
+
+    def __init__(self, path: Path | None = None):
         self.lock = threading.Lock()
         self.of_place: dict[tuple[str, ...], collections.Counter] = collections.defaultdict(collections.Counter)
+        self.path = path
+        for line in path.read_text().splitlines() if path and path.is_file() else []:
+            self._count(*json.loads(line))
 
-    def caught(self, file: str, function: str, name: str) -> None:
+    def caught(self, file: str, function: str, name: str, keep: bool = True) -> None:
+        """`keep`: for later runs."""
         with self.lock:
-            for place in ((file, function), (file,), ()):
-                self.of_place[place][name] += 1
-                self.of_place[place][scenario_of(name)] += 1
+            self._count(file, function, name)
+            if self.path and keep:
+                with self.path.open("a") as kept:
+                    kept.write(json.dumps([file, function, name]) + "\n")
+
+    def _count(self, file: str, function: str, name: str) -> None:
+        for place in ((file, function), (file,), ()):
+            self.of_place[place][name] += 1
+            self.of_place[place][scenario_of(name)] += 1
 
     def likely(self, file: str, function: str, name: str) -> float:
         """More for a case and a scenario that caught mutants of the same function, of the same file, and anywhere."""
@@ -39,23 +60,19 @@ class History:
                 worth += weight * min(3, counts[name] + 0.3 * counts[scenario_of(name)])
         return worth
 
-    def ranked(self, file: str, function: str, names: list[str], seconds: dict[str, float]) -> list[str]:
-        """Each further case of one scenario counts half as much as the one before."""
+    def ranked(self, file: str, function: str, names: list[str], seconds: dict[str, float],
+               shapes: dict[str, tuple[int, int]] | None = None) -> list[str]:  # fmt: skip
+        """`shapes`: the points of the function and of the source that each case reaches."""
         with self.lock:
-            value = {name: self.likely(file, function, name) / (START_UP + seconds[name]) for name in names}
-        taken: collections.Counter = collections.Counter()
-        heap = [(-value[name], name, 0) for name in names]
-        heapq.heapify(heap)
-        order = []
-        while heap:
-            worth, name, known = heapq.heappop(heap)
-            count = taken[scenario_of(name)]
-            if known < count:
-                heapq.heappush(heap, (worth * 0.5 ** (count - known), name, count))
-                continue
-            taken[scenario_of(name)] += 1
-            order.append(name)
-        return order
+            value = {name: self.likely(file, function, name) / (PER_CASE + seconds[name]) for name in names}
+        by_value = sorted(names, key=lambda name: (-value[name], name))
+        before: collections.Counter = collections.Counter()  # of each group, the cases of a higher value
+        for name in by_value:
+            groups = (("scenario", scenario_of(name)), ("folder", folder_of(name)), *enumerate(shapes[name] if shapes else ()))
+            for group, loss in zip(groups, (ALIKE_SCENARIO, ALIKE_FOLDER, ALIKE_IN_FUNCTION, ALIKE_IN_SOURCE)):
+                value[name] /= 1 + loss * before[group]
+                before[group] += 1
+        return sorted(by_value, key=lambda name: -value[name])
 
 
 def batches(names: list[str], seconds: dict[str, float], longest: float, first: float = 0.5, growth: float = 2.5) -> list[list[str]]:

@@ -15,7 +15,8 @@ A point is a stretch of the source with one or more alternatives. Each alternati
     copy         a local reference that is written through refers to a copy
 
 Excluded: functions that a compiler may evaluate (constexpr), functions that return text, operands of throw and arguments of
-str() and Error(), macros, seeded defects, and code that is not in a function.
+str() and Error(), macros, code that is not in a function, and seeded defects: the question whether one is armed, and the
+code that runs only if one is (defects.py). Functions by which tests put a stand-in in place are excluded too.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 
 from clang.cindex import CursorKind as Kind
 from clang.cindex import Index, TranslationUnit, TypeKind
+
+from defects import Defects, span
 
 FUNCTIONS = {
     Kind.FUNCTION_DECL,
@@ -46,6 +49,7 @@ NUMBERS = {
     TypeKind.CHAR_S, TypeKind.SHORT, TypeKind.USHORT, TypeKind.INT, TypeKind.UINT, TypeKind.LONG, TypeKind.ULONG,
     TypeKind.LONGLONG, TypeKind.ULONGLONG, TypeKind.FLOAT, TypeKind.DOUBLE, TypeKind.UCHAR, TypeKind.SCHAR,
 }  # fmt: skip
+FOR_TESTS = {"replace_calls", "restore_calls", "replace_reduce_on_device"}  # they put a test's stand-in in place
 FASTER_ONLY = {"reserve", "shrink_to_fit"}  # nothing but time and memory depends on them
 WAITS = re.compile(r"wait|synchroni[sz]e|record_event|depend", re.IGNORECASE)
 
@@ -79,18 +83,15 @@ class Point:
         return point
 
 
-def span(cursor) -> tuple[int, int]:
-    return cursor.extent.start.offset, cursor.extent.end.offset
-
-
 class Finder:
     """Walks the functions of one translation unit's main file."""
 
     def __init__(self, path: str, text: str, unit: TranslationUnit):
-        self.path, self.text = path, text
+        self.path, self.text, self.defects = path, text, Defects(text)
         self.points: dict[tuple[int, int, str], Point] = {}
         self.macros: list[tuple[int, int]] = []
         self.function, self.function_begin = "", 0
+        self.functions: list = []
         for cursor in unit.cursor.get_children():
             if cursor.location.file is None or cursor.location.file.name != path:
                 continue
@@ -99,6 +100,8 @@ class Finder:
         for cursor in unit.cursor.get_children():
             if cursor.location.file is not None and cursor.location.file.name == path:
                 self.declarations(cursor)
+        for begin, end in self.defects.unused(self.functions):
+            self.points = {key: point for key, point in self.points.items() if not begin <= key[0] < end}
 
     # ---- which functions
 
@@ -112,8 +115,9 @@ class Finder:
 
     def function_of(self, cursor) -> None:
         bodies = [child for child in cursor.get_children() if child.kind == Kind.COMPOUND_STMT]
-        if not bodies:
+        if not bodies or cursor.spelling in FOR_TESTS:
             return
+        self.functions.append(cursor)
         begin, _ = span(cursor)
         head = self.text[begin : span(bodies[-1])[0]]
         if re.search(r"\b(constexpr|consteval)\b", head):
@@ -136,10 +140,8 @@ class Finder:
     def statement(self, cursor) -> None:
         """A statement in the place of a statement: of a block, a branch or a loop."""
         if cursor.kind == Kind.COMPOUND_STMT:
-            for child in cursor.get_children():
-                self.statement(child)
-            return
-        if self.sets_text(cursor) or self.returns_defect(cursor):
+            return self.block(list(cursor.get_children()))
+        if self.sets_text(cursor):
             return
         operator = self.omission_of(cursor)
         if operator:
@@ -148,6 +150,19 @@ class Finder:
             if semicolon:
                 self.add(begin, semicolon.end(), "statement", operator, "")
         self.walk(cursor)
+
+    def block(self, statements: list) -> None:
+        for i, one in enumerate(statements):
+            self.statement(one)
+            if one.kind == Kind.IF_STMT and self.always_leaves(one):  # the rest of the block runs under a defect only
+                for rest in statements[i + 1 :]:
+                    self.defects.leave_out(*span(rest))
+                return
+
+    def always_leaves(self, cursor) -> bool:
+        """An if whose condition holds unless a defect is armed, and whose branch does not go on behind it."""
+        parts = self.parts_of_if(cursor)
+        return parts is not None and self.defects.value_of(parts[1]) is True and self.defects.leaves(parts[2][0])
 
     def omission_of(self, cursor) -> str | None:
         kind = cursor.kind
@@ -179,10 +194,6 @@ class Finder:
         """An assignment to a text, or an addition to it."""
         return cursor.kind.is_expression() and "basic_string" in cursor.type.get_canonical().spelling
 
-    def returns_defect(self, cursor) -> bool:
-        """The answer of a function that asks whether a seeded defect is armed."""
-        return cursor.kind == Kind.RETURN_STMT and "defect_armed(" in self.text[slice(*span(cursor))]
-
     def unwrapped(self, cursor):
         while cursor.kind == Kind.UNEXPOSED_EXPR:
             children = list(cursor.get_children())
@@ -195,6 +206,8 @@ class Finder:
 
     def walk(self, cursor) -> None:
         kind = cursor.kind
+        if self.defects.value_of(cursor) is not None:
+            return None
         if kind == Kind.IF_STMT:
             return self.if_statement(cursor)
         if kind in (Kind.WHILE_STMT, Kind.FOR_STMT, Kind.DO_STMT):
@@ -223,10 +236,19 @@ class Finder:
         if kind == Kind.VAR_DECL:
             return self.variable(cursor)
         self.alternatives_of(cursor)
-        for child in cursor.get_children():
+        for child in self.taken(cursor):
             if not self.is_bound(child):
                 self.walk(child)
         return None
+
+    def taken(self, cursor) -> list:
+        """The children, without the branch of ?: that is taken only if a defect is armed."""
+        children = list(cursor.get_children())
+        value = self.defects.value_of(children[0]) if cursor.kind == Kind.CONDITIONAL_OPERATOR else None
+        if value is None:
+            return children
+        self.defects.leave_out(*span(children[2 if value else 1]))
+        return [children[1 if value else 2]]
 
     def is_bound(self, child) -> bool:
         """Sizes of arrays and arguments of templates, which are constants."""
@@ -251,27 +273,34 @@ class Finder:
         for child in after:
             self.walk(child)
 
-    def if_statement(self, cursor) -> None:
+    def parts_of_if(self, cursor) -> tuple[list, object, list] | None:
+        """Declarations, the condition, and one or two branches."""
         children = list(cursor.get_children())
-        begin, _ = span(cursor)
         at = next(
             (i for i in range(len(children) - 1)
              if re.match(r"\s*\)", self.text[span(children[i])[1] : span(children[i + 1])[0]])),
             None,
         )  # fmt: skip
-        if at is None:
+        return None if at is None else (children[:at], children[at], children[at + 1 :])
+
+    def if_statement(self, cursor) -> None:
+        parts = self.parts_of_if(cursor)
+        if parts is None:
             return
-        condition = children[at]
-        then = children[at + 1 :]
+        declared, condition, then = parts
+        begin, _ = span(cursor)
         head = self.text[begin : span(condition)[0]]
-        source = self.text[slice(*span(condition))]
-        if "armed(" in source or "is_left_out(" in source:  # a seeded defect
-            for branch in then[1:]:
-                self.statement(branch)
-            return
-        for child in children[:at]:
+        for child in declared:
             self.walk(child)
-        declared_until = span(children[at - 1])[1] if at > 0 else begin
+        value = self.defects.value_of(condition)
+        if value is not None:
+            for branch in then:
+                if (branch == then[0]) == value:
+                    self.statement(branch)
+                else:
+                    self.defects.leave_out(*span(branch))
+            return
+        declared_until = span(declared[-1])[1] if declared else begin
         if "constexpr" not in head and condition.kind.is_expression() and span(condition)[0] >= declared_until:
             self.condition(condition, then[0], len(then) > 1)
             self.walk(condition)
@@ -312,7 +341,7 @@ class Finder:
             self.binary(cursor, list(cursor.get_children()))
         elif kind == Kind.CONDITIONAL_OPERATOR:
             first = next(iter(cursor.get_children()), None)
-            if first is not None:
+            if first is not None and self.defects.value_of(first) is None:
                 self.add(*span(first), "condition", "negate", f"!({self.text[slice(*span(first))]})")
         elif kind == Kind.CALL_EXPR:
             if cursor.spelling.startswith("operator"):
@@ -366,6 +395,8 @@ class Finder:
         if sign in SHIFTED:
             self.add(begin, end, "value", "compare", left + exchange.format(SHIFTED[sign]) + right)
         elif sign in ("&&", "||") and not compare_only:
+            if any(self.defects.value_of(one) is not None for one in children):
+                return
             self.add(begin, end, "condition", "drop", left)
             self.add(begin, end, "condition", "drop", right)
         elif compare_only or cursor.type.get_canonical().kind not in NUMBERS:

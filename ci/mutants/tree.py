@@ -22,6 +22,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import defects as defects_module
 import points as points_module
 from points import Point, find_points, parser_arguments
 from rewrite import Rewritten, rewrite
@@ -33,7 +34,7 @@ CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON"
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
 # The operands that unit tests and benchmarks give to the operations, the stand-ins of CUDA and NCCL, and what `lockstep bench` alone
 # calls.
-TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|nccl_(stand_in|mail|step)|bench_support)\.cpp$")
+TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_)?stand_in|nccl_(mail|step)|bench_support)\.cpp$")
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 
@@ -146,7 +147,7 @@ class Tree:
 
     def find(self, files: list[str], jobs: int) -> None:
         commands = {c["file"]: c["command"] for c in json.loads(self.compile_commands().read_text())}
-        rules = "".join(Path(m.__file__).read_text() for m in (points_module,))
+        rules = "".join(Path(m.__file__).read_text() for m in (points_module, defects_module))
         path = self.folder / "points.json"
         cache, wanted = read_json(path, {}), []
         digests = {}

@@ -60,7 +60,7 @@ OpCase add_case() {
       "add", OpTypes::all, [](const Tensor& a, const Tensor& b) { return ops::add(a, b); },
       [](double a, double b) { return a + b; });
   with_number(
-      op, "number", [](const Tensor& a) { return ops::add(a, 3.0); }, [](double a) { return a + 3.0; });
+      op, "number", [](const Tensor& a) { return ops::add(a, 3); }, [](double a) { return a + 3.0; });
   return op;
 }
 OpCase sub_case() {
@@ -68,19 +68,19 @@ OpCase sub_case() {
       "sub", OpTypes::numbers, [](const Tensor& a, const Tensor& b) { return ops::sub(a, b); },
       [](double a, double b) { return a - b; });
   with_number(
-      op, "number", [](const Tensor& a) { return ops::sub(a, 3.0); }, [](double a) { return a - 3.0; });
+      op, "number", [](const Tensor& a) { return ops::sub(a, 3); }, [](double a) { return a - 3.0; });
   return op;
 }
 OpCase rsub_case() {
   return unary_case(
-      "rsub", OpTypes::all, [](const Tensor& a) { return ops::rsub(2.0, a); }, [](double a) { return 2.0 - a; });
+      "rsub", OpTypes::all, [](const Tensor& a) { return ops::rsub(2, a); }, [](double a) { return 2.0 - a; });
 }
 OpCase mul_case() {
   OpCase op = binary_case(
       "mul", OpTypes::all, [](const Tensor& a, const Tensor& b) { return ops::mul(a, b); },
       [](double a, double b) { return a * b; });
   with_number(
-      op, "number", [](const Tensor& a) { return ops::mul(a, -2.0); }, [](double a) { return a * -2.0; });
+      op, "number", [](const Tensor& a) { return ops::mul(a, -2); }, [](double a) { return a * -2.0; });
   return op;
 }
 OpCase div_case() {
@@ -134,8 +134,8 @@ OpCase relu_case() {
 }
 OpCase pow_case() {
   OpCase op = unary_case(
-      "pow", OpTypes::all, [](const Tensor& a) { return ops::pow(a, 2.0); }, [](double a) { return a * a; });
-  for (const double exponent : {0.0, 1.0, 3.0, 4.0})
+      "pow", OpTypes::all, [](const Tensor& a) { return ops::pow(a, 2); }, [](double a) { return a * a; });
+  for (const int exponent : {0, 1, 3, 4})
     with_number(
         op, str("to ", exponent), [exponent](const Tensor& a) { return ops::pow(a, exponent); },
         [exponent](double a) { return std::pow(a, exponent); });

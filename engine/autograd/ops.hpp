@@ -17,24 +17,25 @@
 
 #include "engine/autograd/autograd.hpp"
 #include "engine/tensor/loss_options.hpp"
+#include "engine/tensor/number.hpp"
 
 namespace lockstep::ops {
 
 // ---- element-wise arithmetic (ops_arithmetic.cpp) ----
-// Two tensors of any type: sizes broadcast, the result has the promoted type. sub: `a` must not be bool. div: integers
-// give float32.
+// Two tensors of any type: sizes broadcast, the result has raw::result_type(a, b). sub: `a` must not be bool. div:
+// integers give float32.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor div(const Tensor& a, const Tensor& b);
-// A tensor of any type and a constant: sizes of the tensor. A floating type stays; an integer type stays for a constant
-// without a fraction, else the result is float32. div and rdiv of integers give float32.
-Tensor add(const Tensor& a, double b);
-Tensor sub(const Tensor& a, double b);
-Tensor rsub(double a, const Tensor& b);  // a - b
-Tensor mul(const Tensor& a, double b);
-Tensor div(const Tensor& a, double b);
-Tensor rdiv(double a, const Tensor& b);  // a / b
+// A tensor of any type and a number: sizes of the tensor. A floating type stays; an integer type stays beside an
+// integer, else the result is float32. div and rdiv of integers give float32.
+Tensor add(const Tensor& a, Number b);
+Tensor sub(const Tensor& a, Number b);
+Tensor rsub(Number a, const Tensor& b);  // a - b
+Tensor mul(const Tensor& a, Number b);
+Tensor div(const Tensor& a, Number b);
+Tensor rdiv(Number a, const Tensor& b);  // a / b
 
 // ---- element-wise functions (ops_functions.cpp): sizes and type of `a` ----
 Tensor neg(const Tensor& a);                   // numbers
@@ -44,7 +45,7 @@ Tensor exp(const Tensor& a);                   // floating
 Tensor log(const Tensor& a);                   // floating
 Tensor abs(const Tensor& a);                   // numbers; derivative 0 at 0
 Tensor relu(const Tensor& a);                  // numbers; derivative 0 at 0
-Tensor pow(const Tensor& a, double exponent);  // any type; integers give float32 for a fractional or negative exponent
+Tensor pow(const Tensor& a, Number exponent);  // any type; integers give float32 unless the exponent is an integer >= 0
 
 // ---- products (ops_product.cpp): floating operands of one type, which is the type of the result ----
 // (..., m, k) x (..., k, n) -> (..., m, n) with leading dims that broadcast; a vector (k) counts as a row on the left,
@@ -97,7 +98,7 @@ Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
-// a where the bool `condition` is true, else b; all three broadcast; the promoted type of a and b.
+// a where the bool `condition` is true, else b; all three broadcast; raw::result_type(a, b).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Along one dim, which must have elements; it is removed, or becomes 1 with keep_dim. argmax gives int64, the first of
 // equal elements.

@@ -47,37 +47,37 @@ Tensor div(const Tensor& a, const Tensor& b) {
                 });
 }
 
-Tensor add(const Tensor& a, double b) {
+Tensor add(const Tensor& a, Number b) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("add", a, Keeps::nothing, [=](const Tensor& x) { return add(x, b); });
   return record("add", computed("add", [&] { return raw::add(a, b); }), {a}, {},
                 [](const Backward& at) -> Gradients { return {at.grad()}; });
 }
-Tensor sub(const Tensor& a, double b) {
+Tensor sub(const Tensor& a, Number b) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("sub", a, Keeps::nothing, [=](const Tensor& x) { return sub(x, b); });
   return record("sub", computed("sub", [&] { return raw::sub(a, b); }), {a}, {},
                 [](const Backward& at) -> Gradients { return {at.grad()}; });
 }
-Tensor rsub(double a, const Tensor& b) {
+Tensor rsub(Number a, const Tensor& b) {
   if (is_sharded(b)) [[unlikely]]
     return on_sharded("rsub", b, Keeps::nothing, [=](const Tensor& x) { return rsub(a, x); });
   return record("rsub", computed("rsub", [&] { return raw::rsub(a, b); }), {b}, {},
                 [](const Backward& at) -> Gradients { return {raw::neg(at.grad())}; });
 }
-Tensor mul(const Tensor& a, double b) {
+Tensor mul(const Tensor& a, Number b) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("mul", a, Keeps::sums, [=](const Tensor& x) { return mul(x, b); });
   return record("mul", computed("mul", [&] { return raw::mul(a, b); }), {a}, {},
                 [b](const Backward& at) -> Gradients { return {raw::mul(at.grad(), b)}; });
 }
-Tensor div(const Tensor& a, double b) {
+Tensor div(const Tensor& a, Number b) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("div", a, Keeps::sums, [=](const Tensor& x) { return div(x, b); });
   return record("div", computed("div", [&] { return raw::div(a, b); }), {a}, {},
                 [b](const Backward& at) -> Gradients { return {raw::div(at.grad(), b)}; });
 }
-Tensor rdiv(double a, const Tensor& b) {
+Tensor rdiv(Number a, const Tensor& b) {
   if (is_sharded(b)) [[unlikely]]
     return on_sharded("rdiv", b, Keeps::nothing, [=](const Tensor& x) { return rdiv(a, x); });
   return record("rdiv", computed("rdiv", [&] { return raw::rdiv(a, b); }), {b}, {b},

@@ -58,11 +58,11 @@ Tensor relu(const Tensor& a) {
                 [](const Backward& at) -> Gradients { return {raw::relu_backward(at.grad(), at.saved(0))}; });
 }
 
-Tensor pow(const Tensor& a, double exponent) {
+Tensor pow(const Tensor& a, Number exponent) {
   if (is_sharded(a)) [[unlikely]]
     return on_sharded("pow", a, Keeps::nothing, [=](const Tensor& x) { return pow(x, exponent); });
   return record("pow", computed("pow", [&] { return raw::pow(a, exponent); }), {a}, {a},
-                [exponent](const Backward& at) -> Gradients {
+                [exponent = exponent.value()](const Backward& at) -> Gradients {
                   if (exponent == 0.0)
                     return {zeros(at.sizes(0), at.dtype(0), at.device(0))};  // also for elements that are 0
                   return {raw::mul(at.grad(), raw::mul(raw::pow(at.saved(0), exponent - 1.0), exponent))};

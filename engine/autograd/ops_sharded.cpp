@@ -7,6 +7,7 @@
 #include "engine/comm/statements.hpp"
 #include "engine/core/defects.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/rank_context.hpp"
 #include "engine/tensor/ops.hpp"
 
 namespace lockstep::ops {
@@ -66,26 +67,38 @@ Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
 
 namespace {
 
-// Without sizes every rank takes its shard to be as large as all others. The ranks compare the global sizes that
-// follow.
-void state_global_sizes(const Tensor& local, const DeviceMesh& mesh, const LayoutPtr& layout) {
-  if (local.is_meta() || !layout::has_shard(*layout)) return;
-  const Dims& agreed = layout->sizes;
+// The remedy for ranks that take their plain tensors for shards of different tensors.
+const char* remedy_for(const layout::ShardedLayout& layout, bool has_sizes) {
+  if (has_sizes) return "give the same global sizes and placements on all ranks";
+  if (!layout::has_shard(layout)) return "all ranks must have tensors of one size";
+  return "all ranks must have shards of one size: give the global sizes, or a sharded tensor instead, such as the "
+         "result of a style with keep_sharded";
+}
+
+// The members of each axis of the mesh compare the layout, which each of them has made without communication.
+void state_layout(const Tensor& plain, const DeviceMesh& mesh, const LayoutPtr& layout, const char* is,
+                  const char* remedy) {
+  if (plain.is_meta()) return;
+  std::vector<std::int64_t> agreed(layout->sizes.begin(), layout->sizes.end());
+  for (const layout::Placement& placement : layout->placements)
+    agreed.insert(agreed.end(), {static_cast<int>(placement.kind), placement.dim, placement.split_factor,
+                                 static_cast<int>(placement.op)});
   for (int axis = 0; axis < mesh.num_axes(); ++axis)
     if (mesh.shape().size(axis) > 1)
-      comm::add_statement(mesh.group(axis), {agreed.begin(), agreed.end()}, [layout, sizes = local.sizes()] {
-        return str("a plain tensor of ", to_text(sizes), " is taken as the local shard of ", layout->text(),
-                   " (all ranks must have shards of one size: give the global sizes, or a sharded tensor instead, such "
-                   "as the result of a style with keep_sharded)");
-      });
+      comm::add_statement(mesh.group(axis), agreed,
+                          [layout, is, remedy, sizes = plain.sizes(), place = RankContext::current().place] {
+                            return str("a plain tensor of ", to_text(sizes), is, layout->text(),
+                                       place.empty() ? "" : str(" at ", place), " (", remedy, ")");
+                          });
 }
 
 }  // namespace
 
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements, const Dims* sizes) {
   const auto layout = std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes));
-  if (!sizes) state_global_sizes(local, mesh, layout);
-  return from_local(local, layout);
+  const Tensor made = from_local(local, layout);
+  state_layout(local, mesh, layout, " is taken as the local shard of ", remedy_for(*layout, sizes != nullptr));
+  return made;
 }
 
 Tensor to_local(const Tensor& a) { return to_local(a, layout::gradient_layout(a.layout())); }
@@ -141,6 +154,7 @@ Tensor full_tensor(const Tensor& a) {
 
 Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements) {
   const Tensor made = lockstep::distribute(full, mesh, placements);
+  state_layout(full, mesh, made.layout(), " is distributed as ", "give equal tensors and placements on all ranks");
   if (!recording({full})) return made;
   const auto replicated = std::make_shared<const layout::ShardedLayout>(
       layout::ShardedLayout{mesh.shape(), Placements(static_cast<std::size_t>(mesh.num_axes())), full.sizes()});

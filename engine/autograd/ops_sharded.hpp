@@ -20,10 +20,11 @@
 
 namespace lockstep::ops {
 
-// `full` is a plain tensor that is equal on all ranks; each rank keeps its shard.
+// `full` is a plain tensor that is equal on all ranks; each rank keeps its shard. Ranks whose sizes or placements
+// differ get an error from their next collective of the mesh axis (comm/statements.hpp).
 Tensor distribute(const Tensor& full, const DeviceMesh& mesh, const Placements& placements);
-// The sharded tensor whose local shard is `local`, over the same memory. `sizes`: global; see layout_of_local. Without
-// them, ranks whose sizes differ get an error from their next collective of the mesh axis (comm/statements.hpp).
+// The sharded tensor whose local shard is `local`, over the same memory. `sizes`: global; see layout_of_local. Ranks
+// whose global sizes or placements differ get an error as from distribute.
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements,
                   const Dims* sizes = nullptr);
 Tensor from_local(const Tensor& local, const LayoutPtr& layout);

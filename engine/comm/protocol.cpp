@@ -159,12 +159,14 @@ void wait_under_schedule(schedule::Actor& me, IssuedCollective& issued, WaitReas
   const std::int64_t start = now_ns();
   const LongWait wait(issued, reason, target);
   const std::atomic<std::uint32_t>& epoch = issued.slot().changes.epoch;
-  for (bool stalled = false;;) {
+  for (int stalled_turns = 0;;) {
     const std::uint32_t seen = epoch.load();
     if (is_ready(issued, reason, target)) return;
     check_for_failure(issued, reason, target, start);
-    if (stalled) search_for_deadlock(*issued.rank);
-    stalled = !me.wait_or_stall("peers", [&] { return epoch.load() != seen || is_ready(issued, reason, target); });
+    if (stalled_turns > 0) search_for_deadlock(*issued.rank, stalled_turns);
+    const bool is_over =
+        me.wait_or_stall("peers", [&] { return epoch.load() != seen || is_ready(issued, reason, target); });
+    stalled_turns = is_over ? 0 : stalled_turns + 1;
   }
 }
 

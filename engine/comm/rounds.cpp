@@ -16,6 +16,7 @@ namespace {
 template <class Ready>
 void poll(RankState& state, const std::string& operation, Ready&& ready) {
   const std::int64_t start = now_ns();
+  int stalled_turns = 0;
   for (std::int64_t pause_ns = 20'000; !ready(); pause_ns = std::min<std::int64_t>(2 * pause_ns, 2'000'000)) {
     publish_deferred_texts(state);
     if (state.world->abort.is_set())
@@ -25,7 +26,7 @@ void poll(RankState& state, const std::string& operation, Ready&& ready) {
                                 static_cast<double>(state.deadline_ns.load()) * 1e-9, " s"));
     if (schedule::Actor* me = schedule::self()) [[unlikely]] {
       if (!me->wait_or_stall("the end of a round", [&] { return ready() || state.world->abort.is_set(); }))
-        search_for_deadlock(state);
+        search_for_deadlock(state, ++stalled_turns);
       continue;
     }
     check_for_deadlock(state, now_ns() - start);

@@ -395,8 +395,8 @@ void check_for_deadlock(RankState& rank, std::int64_t waited_ns) {
   search(rank, now);
 }
 
-void search_for_deadlock(RankState& rank) {
-  if (publish_blocked(rank)) search(rank, now_ns());
+void search_for_deadlock(RankState& rank, int turn) {
+  if (publish_blocked(rank) && turn > 1) search(rank, now_ns());
 }
 
 }  // namespace lockstep::comm

@@ -39,8 +39,10 @@ class LongWait {
 // Called repeatedly by a thread in a LongWait that has lasted `waited_ns`. Searches once the wait has lasted 40 ms. A
 // found deadlock poisons the groups, which ends their waits.
 void check_for_deadlock(RankState& rank, std::int64_t waited_ns);
-// Searches at once, however short the wait: under a schedule in which no thread can run.
-void search_for_deadlock(RankState& rank);
+// Under a schedule in which no thread can run, however short the wait. `turn` counts the turns of this wait from 1. In
+// the first turn of its waits, every rank publishes that it is blocked. Later turns search, so that the search sees all
+// ranks that wait.
+void search_for_deadlock(RankState& rank, int turn);
 // The text is that of a deadlock in which this rank waits. On another host it may arrive as the reason why a peer
 // ended, before it arrives as the poison of the group.
 bool names_deadlock_of(const std::string& text, int rank);

@@ -74,7 +74,7 @@ void LaunchDetail::enqueue(Stream& stream, const char* name, std::span<const Acc
     auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     body = [guard, inner = std::move(body), is_beside = !stream.runs_inline()](const Pointers& p) {
       guard->before(p);
-      inner(p);
+      guard->guard(inner, p);
       if (is_beside) schedule::point();  // launches of other streams may run meanwhile
       guard->after(p);
     };
@@ -102,10 +102,10 @@ void LaunchDetail::defer(Stream& stream, const char* name, std::span<const Acces
     auto guard = std::make_shared<PoisonGuard>(state.runtime->backend_of(stream.device()), stream, name, accesses);
     start = [guard, inner = std::move(start)](const Pointers& p) {
       guard->before(p);
-      inner(p);
+      guard->guard(inner, p);
     };
     finish = [guard, inner = std::move(finish)](const Pointers& p) {
-      inner(p);
+      guard->guard(inner, p);
       guard->after(p);
     };
   }

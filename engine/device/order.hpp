@@ -30,7 +30,8 @@ const std::vector<OrderViolation>& order_violations();
 std::int64_t num_order_checks();
 
 // Poison mode, for tests: before each launch, memory that it only writes is filled with 0xFF bytes (NaN). After the
-// launch, memory that it only reads must be unchanged; otherwise the launch throws Error.
+// launch, memory that it only reads must be unchanged; otherwise the launch throws Error. A launch that throws before
+// it has written a range leaves the earlier bytes there.
 void set_poison(bool on);
 
 }  // namespace lockstep::device

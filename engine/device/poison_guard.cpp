@@ -14,6 +14,7 @@ bool overlaps(const Access& a, const Access& b) {
   return a.memory == b.memory && a.offset < b.offset + b.bytes && b.offset < a.offset + a.bytes;
 }
 
+constexpr std::byte poison{0xff};
 constexpr std::size_t piece_bytes = std::size_t{64} << 10;
 
 // f(begin, bytes) for pieces of a range.
@@ -44,11 +45,27 @@ PoisonGuard::PoisonGuard(Backend& backend, const Stream& stream, const char* nam
 }
 
 void PoisonGuard::before(const Pointers& pointers) {
-  for (const Range& range : write_only_)
-    backend_.fill(pointers.execution(), pointers.at(range.index), std::byte{0xff}, range.bytes);
-  for (Range& range : read_only_) {
+  const auto keep = [&](Range& range) {
     range.copy.resize(range.bytes);
     backend_.read(pointers.execution(), range.copy.data(), pointers.at(range.index), range.bytes);
+  };
+  for (Range& range : read_only_) keep(range);
+  for (Range& range : write_only_) {
+    keep(range);
+    backend_.fill(pointers.execution(), pointers.at(range.index), poison, range.bytes);
+  }
+}
+
+void PoisonGuard::restore_unwritten(const Pointers& pointers) const {
+  std::vector<std::byte> now(piece_bytes);
+  for (const Range& range : write_only_) {
+    bool is_unwritten = true;
+    for_each_piece(range.bytes, [&](std::size_t begin, std::size_t bytes) {
+      backend_.read(pointers.execution(), now.data(), pointers.at(range.index) + begin, bytes);
+      const auto end = now.begin() + static_cast<std::ptrdiff_t>(bytes);
+      is_unwritten = is_unwritten && std::all_of(now.begin(), end, [](std::byte each) { return each == poison; });
+    });
+    if (is_unwritten) backend_.write(pointers.execution(), pointers.at(range.index), range.copy.data(), range.bytes);
   }
 }
 

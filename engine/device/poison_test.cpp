@@ -93,5 +93,42 @@ TEST_P(Poison, CoversDeferredLaunches) {
   EXPECT_THROW(compute().synchronize(), Error);
 }
 
+// The first byte after a launch, half of a launch or collective that fails, with or without a write before.
+TEST_P(Poison, LeavesTheBytesWhereAFailedLaunchWroteNothing) {
+  const MemoryPtr out = block();
+  std::byte bytes[64] = {};
+  bytes[0] = std::byte{5};
+  const Access accesses[] = {{out.get(), 0, 64, Mode::write}};
+  const auto fails = [](bool writes) {
+    return [writes](const Pointers& p) {
+      if (writes) p.at(0)[1] = std::byte{1};
+      throw Error("no peer", "");
+    };
+  };
+  const auto first_byte_after = [&](const auto& issue) {
+    write_from_host(*out, 0, bytes, 64);
+    set_poison(true);
+    EXPECT_THROW(
+        {
+          issue();
+          compute().synchronize();
+        },
+        Error);
+    set_poison(false);
+    clear_failures();
+    std::byte now[64];
+    read_to_host(now, *out, 0, 64);
+    return static_cast<int>(now[0]);
+  };
+  for (const bool writes : {false, true}) {
+    const int expected = writes ? 0xff : 5;
+    EXPECT_EQ(first_byte_after([&] { launch(compute(), "whole", accesses, fails(writes)); }), expected);
+    EXPECT_EQ(first_byte_after([&] { launch_deferred(compute(), "first", accesses, fails(writes), nothing); }),
+              expected);
+    EXPECT_EQ(first_byte_after([&] { launch_deferred(compute(), "second", accesses, nothing, fails(writes)); }),
+              expected);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::device

@@ -160,6 +160,7 @@ std::vector<Chunk> shard_ranges(std::int64_t length, int num_shards, int index, 
   std::vector<Chunk> ranges;
   for (int i = 0; i < num_splits; ++i) {
     const Chunk split = chunk(length, num_splits, i);
+    if (split.length == 0) break;  // and so are all later ones, of which there may be many more than elements
     const Chunk shard = chunk(split.length, num_shards, index);
     if (shard.length > 0) ranges.push_back({split.begin + shard.begin, shard.length});
   }

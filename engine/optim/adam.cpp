@@ -5,10 +5,6 @@
 
 namespace lockstep::optim {
 
-void Adam::create_state(const Tensor& parameter, ParameterState& state, const Options&) {
-  for (const char* key : {"exp_avg", "exp_avg_sq"}) state.tensors[key] = zeros_like(parameter);
-}
-
 void Adam::update(const std::vector<Item>& items, const Options& options) {
   std::vector<Operand> operands;
   std::vector<std::int64_t> steps;

@@ -18,7 +18,7 @@ class Adam : public Optimizer {
   std::string_view type() const override { return decay_ == Decay::decoupled ? "AdamW" : "Adam"; }
 
  protected:
-  void create_state(const Tensor& parameter, ParameterState& state, const Options& options) override;
+  std::vector<StateKey> state_keys(const Options&) const override { return {{"exp_avg"}, {"exp_avg_sq"}}; }
   void update(const std::vector<Item>& items, const Options& options) override;
 
  private:

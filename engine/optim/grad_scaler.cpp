@@ -22,7 +22,8 @@ void require(bool holds, const char* option, double value, const char* range) {
 }
 
 void check(double scale, double growth_factor, double backoff_factor, std::int64_t growth_interval) {
-  require(scale > 0 && std::isfinite(static_cast<float>(scale)), "the scale", scale, "above 0 and finite");
+  const auto rounded = static_cast<float>(scale);
+  require(rounded > 0 && std::isfinite(rounded), "the scale", scale, "above 0 and finite in float32");
   require(growth_factor > 1 && std::isfinite(growth_factor), "growth_factor", growth_factor, "above 1 and finite");
   require(backoff_factor > 0 && backoff_factor < 1, "backoff_factor", backoff_factor, "above 0 and below 1");
   require(growth_interval >= 1, "growth_interval", static_cast<double>(growth_interval), "at least 1");
@@ -143,11 +144,6 @@ bool GradScaler::step(Optimizer& optimizer) {
   if (skips_step(state.found_inf)) return false;
   optimizer.step();
   return true;
-}
-
-bool GradScaler::found_inf(const Optimizer& optimizer) const {
-  const auto at = optimizers_.find(&optimizer);
-  return at != optimizers_.end() && at->second.found_inf;
 }
 
 void GradScaler::update() {

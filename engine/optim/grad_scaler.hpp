@@ -62,8 +62,6 @@ class GradScaler {
   // first form throws Error if no optimizer was unscaled or stepped, the second one if new_scale is out of range.
   void update();
   void update(double new_scale);
-  // Whether a gradient of this optimizer was not finite, on any rank, at its last unscale.
-  bool found_inf(const Optimizer& optimizer) const;
 
   struct State {
     double scale = 0.0, growth_factor = 0.0, backoff_factor = 0.0;

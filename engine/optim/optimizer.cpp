@@ -1,4 +1,4 @@
-// The code shared by all optimizers: steps, state by parameter name, state dicts.
+// The code shared by all optimizers: steps and state by parameter name; optimizer_state.cpp has the state dicts.
 #include "engine/optim/optimizer.hpp"
 
 #include <cmath>
@@ -19,6 +19,8 @@ void require(bool holds, std::string_view type, const char* option, double value
   if (!holds) throw Error(str(type, ": ", option, " is ", value), str("it must be ", range));
 }
 
+}  // namespace
+
 void check_options(std::string_view type, const Options& o) {
   require(o.lr >= 0 && std::isfinite(o.lr), type, "lr", o.lr, "0 or more, and finite");
   require(o.weight_decay >= 0 && std::isfinite(o.weight_decay), type, "weight_decay", o.weight_decay,
@@ -29,16 +31,17 @@ void check_options(std::string_view type, const Options& o) {
   require(o.beta2 >= 0 && o.beta2 < 1, type, "beta2", o.beta2, "at least 0 and below 1");
 }
 
-}  // namespace
-
 Optimizer::ParameterState& Optimizer::state_of(const ParameterRef& parameter, const Tensor& tensor,
                                                const Options& options) {
   const auto [entry, is_new] = states_.try_emplace(parameter.name);
-  if (is_new) {
-    const device::PurposeScope purpose(device::Purpose::optimizer);
-    create_state(tensor, entry->second, options);
-  }
+  if (is_new) add_state(tensor, entry->second, options);
   return entry->second;
+}
+
+void Optimizer::add_state(const Tensor& parameter, ParameterState& state, const Options& options) const {
+  const device::PurposeScope purpose(device::Purpose::optimizer);
+  for (const auto& [key, is_needed] : state_keys(options))
+    if (is_needed && !state.tensors.contains(key)) state.tensors[key] = zeros_like(parameter);
 }
 
 void Optimizer::step() {
@@ -99,77 +102,6 @@ std::vector<std::pair<std::string, Tensor>> Optimizer::state_tensors() const {
       for (const auto& [key, tensor] : found->second.tensors) all.emplace_back(parameter.name + "/" + key, tensor);
     }
   return all;
-}
-
-// ---- state dicts: the step count of a parameter is a scalar named "step" on the cpu ----
-Optimizer::StateDict Optimizer::state_dict() const {
-  StateDict dict;
-  for (const Group& group : groups_) {
-    auto& [names, options] = dict.groups.emplace_back();
-    options = group.options;
-    for (const ParameterRef& parameter : group.parameters) {
-      names.push_back(parameter.name);
-      const auto found = states_.find(parameter.name);
-      if (found == states_.end()) continue;
-      std::map<std::string, Tensor> tensors = found->second.tensors;
-      const double step = static_cast<double>(found->second.step);
-      tensors["step"] = full({}, step, DType::float32, device::Device{});
-      dict.state.emplace_back(parameter.name, std::move(tensors));
-    }
-  }
-  return dict;
-}
-
-void Optimizer::load_state_dict(const StateDict& dict) {
-  std::map<std::string, const std::map<std::string, Tensor>*> given;
-  for (const auto& [name, tensors] : dict.state) given[name] = &tensors;
-  if (dict.groups.size() != groups_.size())
-    throw Error(str("load_state_dict into ", type(), ": loaded state dict has a different number of parameter groups, ",
-                    dict.groups.size(), " instead of ", groups_.size()),
-                "load the state of an optimizer with the same groups");
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    check_options(type(), dict.groups[i].second);
-    const auto& names = dict.groups[i].first;
-    const std::set<std::string> known(names.begin(), names.end());
-    for (const ParameterRef& parameter : groups_[i].parameters)
-      if (!known.contains(parameter.name))
-        throw Error(str("load_state_dict into ", type(),
-                        ": loaded state dict contains a parameter group that doesn't match the optimizer's: group ", i,
-                        " of the state has no parameter `", parameter.name, "`"),
-                    "load the state of an optimizer over the same parameters");
-  }
-  const NoGrad no_grad;
-  for (std::size_t i = 0; i < groups_.size(); ++i) {
-    groups_[i].options = dict.groups[i].second;
-    for (const ParameterRef& parameter : groups_[i].parameters) {
-      const auto found = given.find(parameter.name);
-      if (found == given.end()) {
-        states_.erase(parameter.name);
-        continue;
-      }
-      ParameterState& state = state_of(parameter, parameter.get(), groups_[i].options);
-      for (const auto& [key, tensor] : *found->second) {
-        if (key == "step") {
-          state.step = static_cast<std::int64_t>(item(tensor));
-          continue;
-        }
-        const auto slot = state.tensors.find(key);
-        if (slot == state.tensors.end())
-          throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "` has no state `", key, "`"),
-                      "load the state of an optimizer of the same type");
-        if (slot->second.sizes() != tensor.sizes())
-          throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` of sizes ",
-                          to_text(tensor.sizes()), " into ", to_text(slot->second.sizes())),
-                      "load the state of the same model");
-        const auto &mine = slot->second.layout(), &given_layout = tensor.layout();
-        if (mine != given_layout && !(mine && given_layout && *mine == *given_layout))
-          throw Error(str("load_state_dict into ", type(), ": `", parameter.name, "/", key, "` is ",
-                          describe_sharded(tensor), ", the optimizer's is ", describe_sharded(slot->second)),
-                      "distribute or redistribute it first");
-        raw::copy_(slot->second, tensor);
-      }
-    }
-  }
 }
 
 // ---- construction ----

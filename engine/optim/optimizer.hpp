@@ -38,6 +38,9 @@ struct Options {
   bool fused = false;                             // accepted for compatibility; it does not change the bits
 };
 
+// Throws Error for options out of range. `type`: of the optimizer, for messages.
+void check_options(std::string_view type, const Options& options);
+
 // A parameter of an optimizer. `get` is called in each step, because a parallel API may exchange the tensor in the
 // slot.
 struct ParameterRef {
@@ -64,8 +67,18 @@ class Optimizer {
     std::vector<std::pair<std::vector<std::string>, Options>> groups;
   };
   StateDict state_dict() const;  // shares the state tensors
-  // Copies the state and options in. Throws Error if groups, parameter names, keys, sizes or layouts differ.
-  void load_state_dict(const StateDict& state);
+  // Copies the state and options in. Parameters without an entry lose their state. Throws Error, before anything is
+  // written, for other groups or parameter names, options out of range, and state that check_state() refuses or that
+  // has other sizes or another layout. `missing`: keys that the state of a parameter lacks are refused, or keep their
+  // values.
+  enum class Missing { refused, kept };
+  void load_state_dict(const StateDict& state, Missing missing = Missing::refused);
+  // The checks of load_state_dict that need no tensor of this rank. check_state() throws Error for a key that the type
+  // of the optimizer does not have or that is missing, a tensor without values or of a type that is not floating-point,
+  // and a step count that is not a whole number from 0.
+  void check_groups(const StateDict& state) const;
+  void check_state(const std::string& parameter, const std::map<std::string, Tensor>& state, const Options& options,
+                   Missing missing = Missing::refused) const;
 
   using Hook = std::function<void(Optimizer&)>;
   void add_before_step(Hook hook) { before_step_.push_back(std::move(hook)); }
@@ -79,7 +92,14 @@ class Optimizer {
   };
   // The state of a parameter, created at the first use.
   ParameterState& state_of(const ParameterRef& parameter, const Tensor& tensor, const Options& options);
-  virtual void create_state(const Tensor& parameter, ParameterState& state, const Options& options) = 0;
+  // The tensors that the state of a parameter can have, each of the form of the parameter, and whether it needs them.
+  struct StateKey {
+    std::string key;
+    bool is_needed = true;
+  };
+  virtual std::vector<StateKey> state_keys(const Options& options) const = 0;
+  // Adds the tensors that the state needs and does not have, as zeros.
+  void add_state(const Tensor& parameter, ParameterState& state, const Options& options) const;
   // A parameter with its gradient and state, all defined.
   struct Item {
     Tensor parameter;

@@ -242,6 +242,48 @@ TEST_F(Optimizers, RestoreStateFromAStateDict) {
   EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("no parameter `p1`"));
 }
 
+// The state of the last parameter is wrong, that of the first is not what the optimizer holds.
+TEST_F(Optimizers, RefuseAStateBeforeTheyWriteAValue) {
+  for (const std::string type : {"SGD", "Adam", "AdamW"}) {
+    tensors.clear();
+    Options options;
+    options.lr = 0.05;
+    options.momentum = type == "SGD" ? 0.5 : 0.0;
+    const auto one = make_optimizer(type, {group(options, {4, 5})});
+    const auto fresh = make_optimizer(type, {Group{one->groups()[0].parameters, options}});
+    draw_gradients();
+    one->step();
+    const std::string key = type == "SGD" ? "momentum_buffer" : "exp_avg";
+    Optimizer::StateDict other = one->state_dict();
+    other.groups[0].second.lr = 9.0;
+    for (auto& [name, state] : other.state)
+      for (auto& [of_state, tensor] : state) tensor = raw::add(tensor, 1.0);
+    const std::vector<double> before = to_doubles(one->state_tensors()[0].second);
+    const auto refuses = [&](const std::function<void(std::map<std::string, Tensor>&)>& damage, const char* text) {
+      Optimizer::StateDict wrong = other;
+      damage(wrong.state[1].second);
+      for (const auto& optimizer : {one.get(), fresh.get()})
+        EXPECT_THAT(error_of([&] { optimizer->load_state_dict(wrong); }), HasSubstr(text)) << type;
+      EXPECT_EQ(to_doubles(one->state_tensors()[0].second), before) << text;
+      EXPECT_EQ(item(one->state_dict().state[0].second.at("step")), 1.0) << text;
+      EXPECT_EQ(one->groups()[0].options.lr, 0.05) << text;
+      EXPECT_TRUE(fresh->state_tensors().empty()) << text;
+    };
+    refuses([&](auto& state) { state.erase(key); }, "the state of `p1` has no `");
+    refuses([&](auto& state) { state.erase("step"); }, "the state of `p1` has no `step`");
+    refuses([&](auto& state) { state[key] = Tensor(); }, "is an undefined tensor");
+    refuses([&](auto& state) { state[key] = raw::cast(state[key], DType::int64); },
+            "give a tensor of a floating-point");
+    refuses([&](auto& state) { state[key] = ones({6}, DType::float32, {}); }, "of sizes (6,) into (5,)");
+    refuses([&](auto& state) { state[key] = empty({5}, DType::float32, {device::Kind::meta}); }, "it has no values");
+    refuses([&](auto& state) { state["step"] = full({}, 0.5, DType::float32, {}); }, "of value 0.5");
+    refuses([&](auto& state) { state["step"] = full({}, std::nan(""), DType::float32, {}); }, "is no step count");
+    fresh->load_state_dict(other);
+    EXPECT_NE(to_doubles(fresh->state_tensors()[0].second), before);
+    EXPECT_EQ(item(fresh->state_dict().state[1].second.at("step")), 2.0);
+  }
+}
+
 TEST_F(Optimizers, RunHooksBeforeAndAfterTheStep) {
   const auto sgd = make_optimizer("SGD", {group({}, {1})});
   std::vector<std::string> order;

@@ -5,18 +5,12 @@
 
 namespace lockstep::optim {
 
-void Sgd::create_state(const Tensor& parameter, ParameterState& state, const Options& options) {
-  if (options.momentum == 0) return;
-  state.tensors["momentum_buffer"] = zeros_like(parameter);
-}
-
 void Sgd::update(const std::vector<Item>& items, const Options& options) {
   std::vector<Operand> operands;
   std::vector<bool> first_step;
   operands.reserve(items.size() * 3);
   for (const Item& item : items) {
-    if (options.momentum != 0 && !item.state->tensors.contains("momentum_buffer"))  // momentum was switched on later
-      create_state(item.parameter, *item.state, options);
+    add_state(item.parameter, *item.state, options);  // if momentum was switched on after the first step
     operands.push_back({item.parameter, true});
     operands.push_back({item.grad, false});
     operands.push_back({options.momentum != 0 ? item.state->tensors.at("momentum_buffer") : Tensor(), true});

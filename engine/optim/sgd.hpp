@@ -15,7 +15,9 @@ class Sgd : public Optimizer {
   std::string_view type() const override { return "SGD"; }
 
  protected:
-  void create_state(const Tensor& parameter, ParameterState& state, const Options& options) override;
+  std::vector<StateKey> state_keys(const Options& options) const override {
+    return {{"momentum_buffer", options.momentum != 0}};
+  }
   void update(const std::vector<Item>& items, const Options& options) override;
 };
 

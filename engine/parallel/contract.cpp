@@ -78,6 +78,18 @@ bool is_applied(const nn::Module& module, std::string_view api) {
   return module.applied.find(api) != module.applied.end();
 }
 
+nn::Structure paths_below(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& modules,
+                          const std::vector<Tensor>& parameters) {
+  std::vector<nn::Structure> paths;
+  for (const nn::NamedModule& entry : nn::named_modules(module))
+    if (std::find(modules.begin(), modules.end(), entry.module) != modules.end()) paths.emplace_back(entry.path);
+  for (const nn::NamedParameter& entry : nn::named_parameters(module, false))
+    if (std::any_of(parameters.begin(), parameters.end(),
+                    [&](const Tensor& one) { return one.same_as(entry.tensor()); }))
+      paths.emplace_back(entry.path);
+  return nn::Structure::list(std::move(paths));
+}
+
 std::string outline(const nn::Module& module) {
   std::string text;
   append_outline(text, module, "");

@@ -49,6 +49,10 @@ class Application {
   std::vector<std::string> names_before_;
 };
 
+// The paths below the module of those modules and parameters, for the settings of an API that leaves them out.
+nn::Structure paths_below(const nn::ModulePtr& module, const std::vector<nn::ModulePtr>& modules,
+                          const std::vector<Tensor>& parameters = {});
+
 // A module and its submodules for messages, one per line: "Net(\n  fc1: Linear\n)".
 std::string outline(const nn::Module& module);
 

@@ -14,25 +14,35 @@ namespace lockstep::parallel {
 
 namespace {
 
-bool is_first_along_replicas(const layout::ShardedLayout& layout) {
-  const auto at = layout.mesh.coordinates_of(RankContext::current().rank());
-  for (std::size_t axis = 0; axis < layout.placements.size(); ++axis)
-    if (layout.placements[axis].is_replicate() && at[axis] != 0) return false;
-  return true;
+// Whether the ranks of tensor parallelism hold parts of different sizes under a layout.
+bool has_uneven_parts(const layout::ShardedLayout& inner) {
+  const std::vector<int>& ranks = inner.mesh.ranks();
+  return std::any_of(ranks.begin(), ranks.end(), [&inner, first = local_sizes(inner, ranks.front())](int rank) {
+    return local_sizes(inner, rank) != first;
+  });
 }
 
-// Whether the ranks of tensor parallelism hold parts of different sizes of a parameter of the unit. Later parameters
-// then begin at other places in their flat parameters.
-bool has_uneven_parts(const FlatParameterShards& unit) {
+// Whether a parameter is sharded over the axis of that name. Another one is replicated over it, also a plain one.
+bool is_sharded_over(const LayoutPtr& inner, const std::string& axis) {
+  if (!inner) return false;
+  const std::vector<std::string>& names = inner->mesh.names();
+  const auto at = std::find(names.begin(), names.end(), axis);
+  return at != names.end() && inner->placements[static_cast<std::size_t>(at - names.begin())].is_shard();
+}
+
+// Whether this rank is the first of the ranks of tensor parallelism that hold replicas of the parameter at different
+// places of their flat parameters, because they hold parts of different sizes of a parameter of the unit. All meshes
+// are slices of one root mesh, so the name of an axis identifies it.
+bool is_first_along_moved_replicas(const FlatParameterShards& unit, std::size_t index) {
   for (std::size_t i = 0; i < unit.num_parameters(); ++i) {
     const LayoutPtr& inner = unit.parameter(i).inner_layout;
-    if (!inner) continue;
-    for (int axis = 0; axis < inner->mesh.num_axes(); ++axis)
-      if (const layout::Placement& placement = inner->placements[static_cast<std::size_t>(axis)];
-          placement.is_shard() && inner->sizes[placement.dim] % inner->mesh.size(axis) != 0)
-        return true;
+    if (!inner || !has_uneven_parts(*inner)) continue;
+    const auto at = inner->mesh.coordinates_of(RankContext::current().rank());
+    for (std::size_t axis = 0; axis < at.size(); ++axis)
+      if (at[axis] != 0 && !is_sharded_over(unit.parameter(index).inner_layout, inner->mesh.names()[axis]))
+        return false;
   }
-  return false;
+  return true;
 }
 
 FlatStretch stretch_of(const FlatParameterShards& unit, std::size_t index) {
@@ -42,7 +52,7 @@ FlatStretch stretch_of(const FlatParameterShards& unit, std::size_t index) {
   stretch.part = unit.flat().entries[index].sizes;
   stretch.begin = unit.stretch(index).begin;
   stretch.has_replicas = unit.settings().mesh.num_shards() < RankContext::current().world_size();
-  stretch.speaks = !stretch.inner || !has_uneven_parts(unit) || is_first_along_replicas(*stretch.inner);
+  stretch.speaks = is_first_along_moved_replicas(unit, index);
   return stretch;
 }
 

@@ -200,6 +200,13 @@ void check_form(const std::string& name, const Tensor& given, const Dims& sizes,
               "load the state of the same model, of the type that set_state_dict_type names");
 }
 
+// A rank that has no element of the parameter refuses it, too.
+void check_has_values(const FlatParameterShards& unit, const std::string& name, const Tensor& given) {
+  if (given.is_meta() && !unit.shard().is_meta())
+    throw Error(str("load_state_dict: `", name, "` is ", describe_sharded(given), ": it has no values"),
+                "give tensors on a device that has memory");
+}
+
 using GivenState = std::map<std::string, const StateTensors*>;
 
 // The state of an optimizer in the form that it holds.
@@ -207,19 +214,23 @@ class HeldState {
  public:
   HeldState(const GivenState& given, const StateDictSettings& settings) : given_(given), settings_(settings) {}
 
-  void check(const Trained& trained) const {
+  // On all ranks alike, also on those that have no element of the parameter.
+  void check(const optim::Optimizer& optimizer, const Trained& trained, const optim::Options& options) const {
     const FlatParameterShards& unit = *trained.unit;
     const Original* first = nullptr;
     const std::vector<Original> originals = originals_of(trained);
     for (const Original& original : originals) {
       const StateTensors* tensors = find(original.name);
+      if (tensors) optimizer.check_state(original.name, *tensors, options);
       if (!first) first = &original;
       check_alike(unit, *first, original);
       if (!tensors) continue;
       for (const auto& [key, tensor] : *tensors)
-        if (!is_scalar_of_host(key))
+        if (!is_scalar_of_host(key)) {
           check_form(str(original.name, "/", key), tensor, full_sizes(unit, original.index),
                      expected_layout(unit, original.index, settings_));
+          check_has_values(unit, str(original.name, "/", key), tensor);
+        }
     }
   }
 
@@ -232,7 +243,7 @@ class HeldState {
       if (!tensors) return std::nullopt;
       for (const auto& [key, tensor] : *tensors) {
         if (is_scalar_of_host(key)) {
-          if (!defect_armed(Defect::flat_optimizer_step_forgotten)) held[key] = tensor;
+          held[key] = defect_armed(Defect::flat_optimizer_step_forgotten) ? zeros_like(tensor) : tensor;
           continue;
         }
         const Tensor local = local_part(unit, original.index, tensor);
@@ -311,12 +322,13 @@ void load_optimizer_state_dict(optim::Optimizer& optimizer, const OptimizerState
   GivenState given;
   for (const auto& [name, tensors] : state.state) given[name] = &tensors;
   const HeldState held(given, settings);
-  for (const auto& group : groups)
-    for (const Trained& one : group)
-      if (!stays(one, settings)) held.check(one);
   OptimizerState made;
   made.groups = state.groups;
   rename_groups(made, groups);
+  optimizer.check_groups(made);
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    for (const Trained& one : groups[i])
+      if (!stays(one, settings)) held.check(optimizer, one, made.groups[i].second);
   for (const auto& group : groups)
     for (const Trained& one : group) {
       if (stays(one, settings)) {

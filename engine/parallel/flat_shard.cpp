@@ -60,18 +60,28 @@ void check_types(const FlatPrecision& precision) {
       throw Error(str("flat_shard: mixed_precision asks for ", name_of(*type)), "give floating-point types");
 }
 
-std::map<std::string, Structure> settings_of(const FlatShardOptions& options, const ShardMesh& mesh) {
+std::map<std::string, Structure> settings_of(const ModulePtr& unit, const FlatShardOptions& options,
+                                             const ShardMesh& mesh) {
+  static constexpr const char* prefetches[] = {"before", "after", "none"};
   const auto type = [](const std::optional<DType>& dtype) { return dtype ? Structure(*dtype) : Structure(); };
-  const FlatPrecision& precision = options.mixed_precision;
+  // A new member does not compile before it has an entry here.
+  const auto& [param, reduce, buffer, cast_inputs, cast_root_inputs, keep_gradients] = options.mixed_precision;
+  std::vector<Structure> unit_types(options.unit_types.begin(), options.unit_types.end());
   return {{"mesh", mesh.mesh.shape().text()},
           {"strategy", std::string(name_of(options.strategy))},
+          {"unit_types", Structure::list(std::move(unit_types))},
           {"offload", options.offload == Offload::none ? "none" : "cpu"},
           {"use_orig_params", options.original_parameters},
-          {"mixed_precision", Structure::map({{"param", type(precision.param)},
-                                              {"reduce", type(precision.reduce)},
-                                              {"buffer", type(precision.buffer)},
-                                              {"cast_forward_inputs", precision.cast_forward_inputs},
-                                              {"cast_root_forward_inputs", precision.cast_root_forward_inputs}})}};
+          {"sync_module_states", options.sync_module_states},
+          {"ignored", paths_below(unit, options.ignored, options.ignored_parameters)},
+          {"backward_prefetch", prefetches[static_cast<int>(options.backward_prefetch)]},
+          {"forward_prefetch", options.forward_prefetch},
+          {"mixed_precision", Structure::map({{"param", type(param)},
+                                              {"reduce", type(reduce)},
+                                              {"buffer", type(buffer)},
+                                              {"cast_forward_inputs", cast_inputs},
+                                              {"cast_root_forward_inputs", cast_root_inputs},
+                                              {"keep_low_precision_gradients", keep_gradients}})}};
 }
 
 // ---- units ----
@@ -243,7 +253,7 @@ void make_unit(const Unit& unit, const FlatShardOptions& options, const ShardMes
   }
   const auto state =
       std::make_shared<ShardState>(std::vector<ModulePtr>{unit.module}, state_settings(unit, options, device), group);
-  application.complete(settings_of(options, mesh), names, state,
+  application.complete(settings_of(unit.module, options, mesh), names, state,
                        options.original_parameters ? Application::Names::kept : Application::Names::replaced);
   unit.module->copy_refusal = "FSDP does not support deepcopy. Please use state dict for serialization.";
   add_hooks(unit.module, state);

@@ -43,18 +43,25 @@ Structure to_value(const ReshardAfterForward& how) {
   return how.kind != Kind::no;
 }
 
+// Those of a group, without `ignored`, which differs between its modules.
 std::map<std::string, Structure> settings_of(const FullyShardOptions& options, const DeviceMesh& mesh,
-                                             const ReshardAfterForward& reshard) {
+                                             const ReshardAfterForward& reshard, bool together,
+                                             const std::vector<std::string>& names, const std::vector<int>& dims) {
   static constexpr const char* offloads[] = {"none", "cpu", "cpu_pinned"};
   const auto type = [](const std::optional<DType>& dtype) { return dtype ? Structure(*dtype) : Structure(); };
-  const MixedPrecision& precision = options.mixed_precision;
+  // A new member does not compile before it has an entry here.
+  const auto& [param, reduce, output, cast_forward_inputs] = options.mixed_precision;
+  Structure::Map dim_of;
+  for (std::size_t i = 0; i < dims.size(); ++i) dim_of.emplace_back(names[i], Structure(std::int64_t{dims[i]}));
   return {{"mesh", mesh.shape().text()},
+          {"together", together},
           {"reshard_after_forward", to_value(reshard)},
           {"offload", offloads[static_cast<int>(options.offload)]},
-          {"mixed_precision", Structure::map({{"param", type(precision.param)},
-                                              {"reduce", type(precision.reduce)},
-                                              {"output", type(precision.output)},
-                                              {"cast_forward_inputs", precision.cast_forward_inputs}})}};
+          {"shard_dim", Structure::map(std::move(dim_of))},
+          {"mixed_precision", Structure::map({{"param", type(param)},
+                                              {"reduce", type(reduce)},
+                                              {"output", type(output)},
+                                              {"cast_forward_inputs", cast_forward_inputs}})}};
 }
 
 std::string default_name(const std::vector<ModulePtr>& modules) {
@@ -135,8 +142,12 @@ void fully_shard(const std::vector<ModulePtr>& modules, const FullyShardOptions&
       make_group(modules, collector, dims, options,
                  {shard_mesh, reshard, options.offload, options.mixed_precision, device, options.name});
   const auto state = std::make_shared<ShardState>(modules, settings_of_state(options, device), group);
+  const std::map<std::string, Structure> settings =
+      settings_of(options, mesh, reshard, modules.size() > 1, names, dims);
   for (std::size_t i = 0; i < modules.size(); ++i) {
-    applications[i].complete(settings_of(options, mesh, reshard), names, state);
+    std::map<std::string, Structure> own = settings;
+    own["ignored"] = paths_below(modules[i], options.ignored, options.ignored_parameters);
+    applications[i].complete(std::move(own), names, state);
     modules[i]->copy_refusal = "FSDP does not support deepcopy. Please use state dict for serialization.";
     add_hooks(modules[i], state);
   }

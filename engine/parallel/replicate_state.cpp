@@ -112,6 +112,7 @@ std::map<std::string, Structure> ReplicateState::settings() const {
   all["gradient_as_bucket_view"] = options_.gradient_as_bucket_view;
   all["find_unused_parameters"] = options_.find_unused_parameters;
   all["broadcast_buffers"] = options_.broadcast_buffers;
+  all["ignored"] = paths_below(module_.lock(), options_.ignored);
   all["mesh"] = mesh_.shape().text();
   return all;
 }

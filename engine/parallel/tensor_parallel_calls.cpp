@@ -15,16 +15,6 @@ using nn::Structure;
 
 namespace {
 
-// The placement with a dim from 0.
-Placement normalized(Placement placement, int num_dims) {
-  if (placement.is_shard() && placement.dim < 0) placement.dim += num_dims;
-  return placement;
-}
-
-Placement of_dims(const Placement& placement, const Tensor& x) {
-  return normalized(placement, x.is_sharded() ? x.layout()->sizes.size() : x.num_dims());
-}
-
 // Seeded defects.
 Placement along_other_dim(Placement placement, const Tensor& x) {
   if (placement.is_shard() && placement.dim < 2 && x.num_dims() > 2) placement.dim = 1 - placement.dim;
@@ -58,7 +48,7 @@ void StyledCall::convert(Inputs& inputs) const {
   } else if (const auto* rowwise = std::get_if<Rowwise>(&style_)) {
     convert_input(inputs, {rowwise->input, is_linear_ ? layout::shard(-1) : layout::replicate()});
   } else if (const auto* sequence = std::get_if<SequenceParallel>(&style_)) {
-    convert_input(inputs, {layout::shard(sequence->dim), layout::shard(sequence->dim)});
+    convert_input(inputs, {layout::shard(sequence->dim), layout::shard(sequence->dim)}, "dim");
   } else if (const auto* prepared = std::get_if<PrepareInput>(&style_)) {
     prepare(inputs, *prepared);
   }
@@ -76,7 +66,18 @@ Structure StyledCall::converted(const Structure& outputs) const {
 }
 
 // ---- conversions ----
-Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given) const {
+Placement StyledCall::of_dims(Placement placement, const Tensor& x, const char* argument) const {
+  const int num_dims = global_sizes(x).size();
+  if (!placement.is_shard() || (placement.dim >= 0 && placement.dim < num_dims)) return placement;
+  if (placement.dim >= 0 || placement.dim < -num_dims)
+    throw Error(str("tensor_parallel: `", argument, "` of the style ", name_of(style_), " of ", owner_, " is ",
+                    to_text(placement), ", but ", describe_sharded(x), " has ", num_dims, " dims"),
+                num_dims == 0 ? "give a tensor with dims" : str("give a dim from ", -num_dims, " to ", num_dims - 1));
+  placement.dim += num_dims;
+  return placement;
+}
+
+Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given, const char* argument) const {
   if (x.is_sharded()) {
     if (!(x.layout()->mesh == mesh_.shape()))
       throw Error(str("tensor_parallel: ", owner_, " is distributed over ", mesh_.shape().text(), ", but gets ",
@@ -84,7 +85,7 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given) const {
                   "give a tensor on the same mesh, or a plain one");
     return x;
   }
-  Placement placement = of_dims(given, x);
+  Placement placement = of_dims(given, x, argument);
   if (defect_armed(Defect::tensor_input_wrong_dim)) [[unlikely]]
     placement = along_other_dim(placement, x);
   // The features of a shard need not be equally many on all ranks; their sum is known.
@@ -96,22 +97,22 @@ Tensor StyledCall::to_sharded(const Tensor& x, const Placement& given) const {
   return ops::from_local(x, mesh_, {placement});
 }
 
-Tensor StyledCall::convert(const Tensor& x, const Conversion& conversion) const {
-  const Tensor sharded = to_sharded(x, conversion.given);
-  return ops::redistribute(sharded, Placements{of_dims(conversion.wanted, sharded)});
+Tensor StyledCall::convert(const Tensor& x, const Conversion& conversion, const Arguments& arguments) const {
+  const Tensor sharded = to_sharded(x, conversion.given, arguments.given);
+  return ops::redistribute(sharded, Placements{of_dims(conversion.wanted, sharded, arguments.wanted)});
 }
 
-void StyledCall::convert_input(Inputs& inputs, const Conversion& conversion) const {
+void StyledCall::convert_input(Inputs& inputs, const Conversion& conversion, const char* argument) const {
   if (inputs.positional.empty() || !inputs.positional[0].is_tensor())
     throw Error(str("tensor_parallel: the first input of ", owner_, " is ",
                     inputs.positional.empty() ? std::string("missing") : inputs.positional[0].kind()),
                 "give a tensor as first positional input");
-  inputs.positional[0] = convert(inputs.positional[0].tensor(), conversion);
+  inputs.positional[0] = convert(inputs.positional[0].tensor(), conversion, {argument, argument});
 }
 
 Structure StyledCall::convert_output(const Structure& outputs, const Placement& wanted, bool keep_sharded) const {
   Tensor y = outputs.tensor();
-  Placement placement = of_dims(wanted, y);
+  Placement placement = of_dims(wanted, y, "output");
   if (defect_armed(Defect::tensor_output_left_partial)) [[unlikely]]
     y = summands_as_sum(y);
   if (defect_armed(Defect::tensor_output_wrong_dim)) [[unlikely]]
@@ -127,7 +128,7 @@ Structure StyledCall::convert_item(const Structure& item, const std::optional<Co
   if (!item.is_tensor())
     throw Error(str("tensor_parallel: ", role, " of ", owner_, " that has a placement is ", item.kind()),
                 "give a tensor, or no placement");
-  const Tensor made = convert(item.tensor(), *conversion);
+  const Tensor made = convert(item.tensor(), *conversion, {"given", "wanted"});
   return keep_sharded ? made : ops::to_local(made);
 }
 

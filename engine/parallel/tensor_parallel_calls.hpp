@@ -24,9 +24,14 @@ class StyledCall {
  private:
   void convert(nn::Inputs& inputs) const;
   nn::Structure converted(const nn::Structure& outputs) const;
-  Tensor to_sharded(const Tensor& x, const layout::Placement& given) const;
-  Tensor convert(const Tensor& x, const Conversion& conversion) const;
-  void convert_input(nn::Inputs& inputs, const Conversion& conversion) const;
+  // The placement with a dim from 0. Throws Error, with the argument of the style, for a dim that `x` does not have.
+  layout::Placement of_dims(layout::Placement placement, const Tensor& x, const char* argument) const;
+  struct Arguments {
+    const char *given, *wanted;  // the arguments of the style that state the two placements
+  };
+  Tensor to_sharded(const Tensor& x, const layout::Placement& given, const char* argument) const;
+  Tensor convert(const Tensor& x, const Conversion& conversion, const Arguments& arguments) const;
+  void convert_input(nn::Inputs& inputs, const Conversion& conversion, const char* argument = "input") const;
   nn::Structure convert_output(const nn::Structure& outputs, const layout::Placement& wanted, bool keep_sharded) const;
   void prepare(nn::Inputs& inputs, const PrepareInput& style) const;
   nn::Structure prepare(const nn::Structure& outputs, const PrepareOutput& style) const;

@@ -13,6 +13,8 @@ namespace {
 
 using StateDict = optim::Optimizer::StateDict;
 
+constexpr auto kept = optim::Optimizer::Missing::kept;
+
 // Loading these dicts keeps tensors and step counts, and creates or removes the state of parameters.
 StateDict without_tensors(const StateDict& dict) {
   StateDict names;
@@ -49,12 +51,7 @@ OptimizerLoad::OptimizerLoad(const std::string& name, optim::Optimizer& optimize
       after_.state.emplace_back(parameter, std::move(values));
     }
   present.groups = after_.groups;  // refused here if they are out of range
-  try {
-    optimizer_.load_state_dict(present);
-  } catch (const Error&) {
-    optimizer_.load_state_dict(before_);
-    throw;
-  }
+  optimizer_.load_state_dict(present, kept);
 }
 
 // The step count of the parameters that a parameter of the optimizer stands for; nullopt: they have no state.
@@ -113,11 +110,11 @@ void OptimizerLoad::check_groups(const Index& index, bool partial) {
 }
 
 OptimizerLoad::~OptimizerLoad() {
-  if (!is_committed_) optimizer_.load_state_dict(before_);
+  if (!is_committed_) optimizer_.load_state_dict(before_, kept);
 }
 
 void OptimizerLoad::commit() {
-  optimizer_.load_state_dict(after_);
+  optimizer_.load_state_dict(after_, kept);
   is_committed_ = true;
 }
 

@@ -7,17 +7,22 @@
 //
 // Every operation throws Error for undefined operands, operands on different devices, sizes that do not fit and element
 // types that it does not accept. "Any type" includes integers and bool; "numbers" excludes bool; "floating" means
-// float64, float32, float16 and bfloat16. promote() (engine/core/types.hpp) gives the common type of two operands.
+// float64, float32, float16 and bfloat16. result_type() gives the common type of two operands.
 #pragma once
 
 #include <optional>
 #include <vector>
 
+#include "engine/tensor/number.hpp"
 #include "engine/tensor/tensor.hpp"
 
 namespace lockstep::raw {
 
-// ---- element-wise, two tensors: sizes broadcast, the result has the promoted type ----
+// The type of an operation on two tensors, as in PyTorch: promote() (engine/core/types.hpp) of their types. If one of
+// the two has no dims, its type counts only if it is of a higher kind (floating, integer, bool) than the other's.
+DType result_type(const Tensor& a, const Tensor& b);
+
+// ---- element-wise, two tensors: sizes broadcast, the result has result_type(a, b) ----
 Tensor add(const Tensor& a, const Tensor& b);      // any type
 Tensor sub(const Tensor& a, const Tensor& b);      // any type; `a` must not be bool
 Tensor mul(const Tensor& a, const Tensor& b);      // any type
@@ -26,15 +31,16 @@ Tensor maximum(const Tensor& a, const Tensor& b);  // any type
 Tensor minimum(const Tensor& a, const Tensor& b);  // any type
 
 // ---- element-wise, a tensor and a constant: the sizes of the tensor ----
-// A floating tensor keeps its type. An integer tensor keeps its type for a constant without a fraction and becomes
-// float32 for any other constant; bool becomes int64 or float32 in the same way.
-Tensor add(const Tensor& a, double b);
-Tensor sub(const Tensor& a, double b);
-Tensor rsub(double a, const Tensor& b);  // a - b
-Tensor mul(const Tensor& a, double b);
-Tensor div(const Tensor& a, double b);         // integers and bool become float32
-Tensor rdiv(double a, const Tensor& b);        // a / b; integers and bool become float32
-Tensor pow(const Tensor& a, double exponent);  // integers and bool become float32 for a negative exponent too
+// A floating tensor keeps its type. An integer tensor keeps its type beside an integer and becomes float32 beside any
+// other number, 1.0 included; bool becomes int64 or float32 in the same way. Throws Error for an integer that does not
+// fit an int32 tensor.
+Tensor add(const Tensor& a, Number b);
+Tensor sub(const Tensor& a, Number b);
+Tensor rsub(Number a, const Tensor& b);  // a - b
+Tensor mul(const Tensor& a, Number b);
+Tensor div(const Tensor& a, Number b);         // integers and bool become float32
+Tensor rdiv(Number a, const Tensor& b);        // a / b; integers and bool become float32
+Tensor pow(const Tensor& a, Number exponent);  // integers and bool become float32 for a negative exponent too
 
 // ---- element-wise, one tensor: sizes and type of `a` ----
 Tensor neg(const Tensor& a);    // numbers

@@ -15,7 +15,7 @@ Tensor broadcast(const Tensor& a, const Dims& sizes) { return a.sizes() == sizes
 
 Tensor compare(const char* name, kernels::Comparison comparison, const Tensor& a, const Tensor& b) {
   require_same_device(name, a, b);
-  const DType dtype = promote(a.dtype(), b.dtype());
+  const DType dtype = result_type(a, b);
   const Dims sizes = broadcast_sizes(a.sizes(), b.sizes(), name);
   const Tensor out = empty(sizes, DType::boolean, a.device());
   run_kernel(
@@ -66,7 +66,7 @@ Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   if (condition.dtype() != DType::boolean)
     throw Error(str("where: the condition is ", describe(condition)),
                 "give bool, for example the result of a comparison");
-  const DType dtype = promote(a.dtype(), b.dtype());
+  const DType dtype = result_type(a, b);
   const Dims sizes = broadcast_sizes(broadcast_sizes(a.sizes(), b.sizes(), "where"), condition.sizes(), "where");
   const Tensor out = empty(sizes, dtype, a.device());
   run_kernel("where", kernels::where, out, broadcast(condition, sizes), broadcast(cast(a, dtype), sizes),

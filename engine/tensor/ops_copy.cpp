@@ -9,12 +9,16 @@ namespace lockstep::raw {
 
 namespace {
 
-// Both tensors are contiguous, of equal type and sizes, on different devices.
+// `to`: the target in words.
+void require_values(const char* operation, const Tensor& from, const std::string& to) {
+  if (from.is_meta() && from.num_elements() > 0)
+    throw Error(str(operation, ": ", describe(from), " has no values to copy to ", to),
+                "give a source on a device that has memory");
+}
+
+// Both tensors are contiguous, of equal type and sizes, on different devices. The source has values.
 void copy_across(const Tensor& to, const Tensor& from) {
   if (to.is_meta() || to.num_elements() == 0) return;
-  if (from.is_meta())
-    throw Error(str("copy_: ", describe(from), " has no values to copy to ", describe(to)),
-                "give a source on a device that has memory");
   const bool to_host = device::is_host(to.device());
   device::Stream& stream = device::current_stream(to_host ? from.device() : to.device());
   device::Stream& other = device::current_stream(to_host ? to.device() : from.device());
@@ -55,6 +59,7 @@ Tensor to_device(const Tensor& a, device::Device device) {
   if (a.device() == device) return a;
   const Tensor out = empty(a.sizes(), a.dtype(), device);
   if (!device::computes(device)) return out;
+  require_values("to_device", a, device::to_text(device));
   copy_across(out, contiguous(a));
   return out;
 }
@@ -80,6 +85,7 @@ void copy_(const Tensor& to, const Tensor& from) {
     const Tensor source = copy_if_overlapping(from, to);
     run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
   } else {
+    if (!to.is_meta()) require_values("copy_", from, describe(to));
     // The source is cast to the type of the target before the copy. A strided target needs a second copy on its device.
     const Tensor source = contiguous(cast(from, to.dtype()));
     if (to.is_contiguous() && source.sizes() == to.sizes()) {

@@ -1,4 +1,6 @@
-#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
 
 #include "engine/core/error.hpp"
 #include "engine/kernels/elementwise.hpp"
@@ -24,7 +26,7 @@ Tensor binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tens
 }
 Tensor binary(const char* name, BinaryKernel kernel, const Tensor& a, const Tensor& b) {
   require_same_device(name, a, b);
-  return binary(name, kernel, a, b, promote(a.dtype(), b.dtype()));
+  return binary(name, kernel, a, b, result_type(a, b));
 }
 
 Tensor unary(const char* name, UnaryKernel kernel, const Tensor& a) {
@@ -37,14 +39,19 @@ Tensor unary_floating(const char* name, UnaryKernel kernel, const Tensor& a) {
   return unary(name, kernel, a);
 }
 
-bool is_integer(double number) { return std::trunc(number) == number && std::fabs(number) < 9.2e18; }
+[[noreturn]] void fail_number(const char* name, const Tensor& a, std::int64_t number) {
+  throw Error(str(name, ": ", number, " does not fit int32, the type of ", describe(a)), "cast the tensor to int64");
+}
 
-// The operand for a constant: an integer tensor stays for a constant without a fraction and becomes float32 for any
-// other; bool counts as int64.
-Tensor for_number(const char* name, const Tensor& a, double number) {
+// The operand for a number: an integer tensor stays beside an integer and becomes float32 beside any other number; bool
+// counts as int64.
+Tensor for_number(const char* name, const Tensor& a, Number number) {
   require_defined(name, a);
   if (is_floating(a.dtype())) return a;
-  if (!is_integer(number)) return cast(a, DType::float32);
+  if (!number.is_integer()) return cast(a, DType::float32);
+  using Narrow = std::numeric_limits<std::int32_t>;
+  if (a.dtype() == DType::int32 && (number.integer() < Narrow::min() || number.integer() > Narrow::max()))
+    fail_number(name, a, number.integer());
   return a.dtype() == DType::boolean ? cast(a, DType::int64) : a;
 }
 Tensor with_number(const char* name, NumberKernel kernel, const Tensor& a, double number) {
@@ -57,12 +64,33 @@ Tensor with_number(const char* name, NumberKernel kernel, const Tensor& a, doubl
       out, a);
   return out;
 }
+// Kernels take the number as a double. An integer that a double cannot represent becomes a tensor, so that int64
+// results are exact.
+bool needs_tensor(const Tensor& a, Number number) {
+  constexpr std::int64_t exact = std::int64_t{1} << 53;
+  return a.dtype() == DType::int64 && number.is_integer() && (number.integer() > exact || number.integer() < -exact);
+}
+Tensor as_tensor(Number number, const Tensor& like) {
+  return from_values(std::vector<std::int64_t>{number.integer()}, {}, DType::int64, like.device());
+}
 Tensor as_floating(const char* name, const Tensor& a) {
   require_defined(name, a);
   return is_floating(a.dtype()) ? a : cast(a, DType::float32);
 }
 
+// bool, integers, floating-point types.
+int kind_of(DType dtype) { return is_floating(dtype) ? 2 : dtype == DType::boolean ? 0 : 1; }
+
 }  // namespace
+
+DType result_type(const Tensor& a, const Tensor& b) {
+  const bool a_has_dims = a.num_dims() > 0, b_has_dims = b.num_dims() > 0;
+  if (a_has_dims != b_has_dims) {
+    const Tensor &with_dims = a_has_dims ? a : b, &without = a_has_dims ? b : a;
+    if (kind_of(without.dtype()) <= kind_of(with_dims.dtype())) return with_dims.dtype();
+  }
+  return promote(a.dtype(), b.dtype());
+}
 
 Tensor add(const Tensor& a, const Tensor& b) { return binary("add", kernels::add, a, b); }
 Tensor sub(const Tensor& a, const Tensor& b) {
@@ -72,25 +100,43 @@ Tensor sub(const Tensor& a, const Tensor& b) {
 Tensor mul(const Tensor& a, const Tensor& b) { return binary("mul", kernels::mul, a, b); }
 Tensor div(const Tensor& a, const Tensor& b) {
   require_same_device("div", a, b);
-  const DType dtype = promote(a.dtype(), b.dtype());
+  const DType dtype = result_type(a, b);
   return binary("div", kernels::div, a, b, is_floating(dtype) ? dtype : DType::float32);
 }
 Tensor maximum(const Tensor& a, const Tensor& b) { return binary("maximum", kernels::maximum, a, b); }
 Tensor minimum(const Tensor& a, const Tensor& b) { return binary("minimum", kernels::minimum, a, b); }
 
-Tensor add(const Tensor& a, double b) { return with_number("add", kernels::add_number, for_number("add", a, b), b); }
-Tensor sub(const Tensor& a, double b) { return with_number("sub", kernels::add_number, for_number("sub", a, b), -b); }
-Tensor rsub(double a, const Tensor& b) {
-  return with_number("rsub", kernels::rsub_number, for_number("rsub", b, a), a);
+Tensor add(const Tensor& a, Number b) {
+  const Tensor x = for_number("add", a, b);
+  if (needs_tensor(x, b)) return add(x, as_tensor(b, x));
+  return with_number("add", kernels::add_number, x, b.value());
 }
-Tensor mul(const Tensor& a, double b) { return with_number("mul", kernels::mul_number, for_number("mul", a, b), b); }
-Tensor div(const Tensor& a, double b) { return with_number("div", kernels::div_number, as_floating("div", a), b); }
-Tensor rdiv(double a, const Tensor& b) { return with_number("rdiv", kernels::rdiv_number, as_floating("rdiv", b), a); }
-Tensor pow(const Tensor& a, double exponent) {
+Tensor sub(const Tensor& a, Number b) {
+  const Tensor x = for_number("sub", a, b);
+  if (needs_tensor(x, b)) return sub(x, as_tensor(b, x));
+  return with_number("sub", kernels::add_number, x, -b.value());
+}
+Tensor rsub(Number a, const Tensor& b) {
+  const Tensor x = for_number("rsub", b, a);
+  if (needs_tensor(x, a)) return sub(as_tensor(a, x), x);
+  return with_number("rsub", kernels::rsub_number, x, a.value());
+}
+Tensor mul(const Tensor& a, Number b) {
+  const Tensor x = for_number("mul", a, b);
+  if (needs_tensor(x, b)) return mul(x, as_tensor(b, x));
+  return with_number("mul", kernels::mul_number, x, b.value());
+}
+Tensor div(const Tensor& a, Number b) {
+  return with_number("div", kernels::div_number, as_floating("div", a), b.value());
+}
+Tensor rdiv(Number a, const Tensor& b) {
+  return with_number("rdiv", kernels::rdiv_number, as_floating("rdiv", b), a.value());
+}
+Tensor pow(const Tensor& a, Number exponent) {
   require_defined("pow", a);
-  const bool keeps_integers = is_integer(exponent) && exponent >= 0.0;
+  const bool keeps_integers = exponent.is_integer() && exponent.integer() >= 0;
   const Tensor base = keeps_integers ? for_number("pow", a, exponent) : as_floating("pow", a);
-  return with_number("pow", kernels::pow_number, base, exponent);
+  return with_number("pow", kernels::pow_number, base, exponent.value());
 }
 
 Tensor neg(const Tensor& a) {

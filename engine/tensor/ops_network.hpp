@@ -129,14 +129,14 @@ ConvolutionGradients conv2d_backward(const Tensor& grad, const Tensor& x, const 
                                      const Dims& padding, bool for_x, bool for_weight, bool for_bias);
 
 // ---- comparisons (ops_compare.cpp): any type ----
-// Element-wise with broadcasting, compared in the promoted type; the result is bool.
+// Element-wise with broadcasting, compared in result_type(a, b); the result is bool.
 Tensor eq(const Tensor& a, const Tensor& b);
 Tensor ne(const Tensor& a, const Tensor& b);
 Tensor lt(const Tensor& a, const Tensor& b);
 Tensor le(const Tensor& a, const Tensor& b);
 Tensor gt(const Tensor& a, const Tensor& b);
 Tensor ge(const Tensor& a, const Tensor& b);
-// a where the bool `condition` is true, else b. All three broadcast; the result has the promoted type of a and b.
+// a where the bool `condition` is true, else b. All three broadcast; the result has result_type(a, b).
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b);
 // Along one dim, which must have elements (else Error); it is removed, or becomes 1 with keep_dim. max and min keep the
 // type of `a`; a NaN wins. argmax gives int64, the first of equal elements.

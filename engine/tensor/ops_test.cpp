@@ -52,14 +52,46 @@ TEST_F(RawOps, PromoteTypes) {
   EXPECT_EQ(add(f, i).dtype(), DType::float32);
   EXPECT_THAT(to_doubles(mul(i, f)), ElementsAre(3.0, 7.5));
   EXPECT_EQ(div(i, i).dtype(), DType::float32);
-  EXPECT_EQ(add(i, 2.0).dtype(), DType::int64);
-  EXPECT_EQ(add(i, 2.5).dtype(), DType::float32);
-  EXPECT_THAT(to_doubles(add(i, 2.5)), ElementsAre(4.5, 5.5));
   EXPECT_EQ(add(cast(f, DType::float16), cast(f, DType::bfloat16)).dtype(), DType::float32);
-  EXPECT_EQ(add(cast(i, DType::boolean), 1.0).dtype(), DType::int64);
   EXPECT_EQ(sum(cast(i, DType::boolean)).dtype(), DType::int64);
-  EXPECT_THAT(to_doubles(pow(i, 3.0)), ElementsAre(8.0, 27.0));
+}
+
+// The kind of a number decides, not its value.
+TEST_F(RawOps, NumbersMakeFloatsOfIntegersUnlessTheyAreIntegers) {
+  const Tensor i = from_values(std::vector<std::int64_t>{2, 3}, {2}, DType::int64, cpu);
+  const Tensor narrow = cast(i, DType::int32), flags = cast(i, DType::boolean);
+  for (const auto& result : {add(i, 2), sub(i, 2), rsub(2, i), mul(i, 2), pow(i, 2), add(flags, 1)})
+    EXPECT_EQ(result.dtype(), DType::int64);
+  EXPECT_EQ(mul(narrow, 2).dtype(), DType::int32);
+  for (const auto& result : {add(i, 2.0), sub(i, 2.0), rsub(2.0, i), mul(i, 1.0), pow(i, 2.0), pow(i, -1), div(i, 1),
+                             add(flags, 1.0), mul(narrow, 1.0)})
+    EXPECT_EQ(result.dtype(), DType::float32);
+  EXPECT_THAT(to_doubles(add(i, 2.5)), ElementsAre(4.5, 5.5));
+  EXPECT_THAT(to_doubles(pow(i, 3)), ElementsAre(8.0, 27.0));
   EXPECT_THAT(to_doubles(pow(i, -1.0)), ElementsAre(0.5, testing::DoubleNear(1.0 / 3.0, 1e-7)));
+  EXPECT_EQ(mul(cast(i, DType::float16), 2.5).dtype(), DType::float16);
+  EXPECT_THAT(message_of([&] { mul(narrow, std::int64_t{1} << 40); }),
+              HasSubstr("mul: 1099511627776 does not fit int32"));
+  // 2^53 + 1 is no float64.
+  const std::int64_t large = (std::int64_t{1} << 53) + 1;
+  const Tensor back = sub(sub(add(i, large), large), i);
+  EXPECT_THAT(to_doubles(back), ElementsAre(0.0, 0.0));
+  EXPECT_THAT(to_doubles(sub(rsub(large, i), add(mul(i, -1), large))), ElementsAre(0.0, 0.0));
+}
+
+TEST_F(RawOps, TensorsWithoutDimsCountByKindOnly) {
+  const Tensor values = floats({1.5, 2.5}, {2}), half = cast(values, DType::float16);
+  const Tensor scalar = floats({2.0}, {}), wide = cast(scalar, DType::float64), integer = cast(scalar, DType::int64);
+  const Tensor narrow = cast(values, DType::int32);
+  EXPECT_EQ(result_type(half, scalar), DType::float16);
+  EXPECT_EQ(result_type(wide, values), DType::float32);
+  EXPECT_EQ(result_type(narrow, integer), DType::int32);
+  EXPECT_EQ(result_type(narrow, wide), DType::float64);
+  EXPECT_EQ(result_type(cast(narrow, DType::boolean), integer), DType::int64);
+  EXPECT_EQ(result_type(scalar, wide), DType::float64) << "both have no dims";
+  EXPECT_EQ(result_type(reshape(wide, {1}), values), DType::float64) << "one element, and a dim";
+  EXPECT_EQ(mul(half, scalar).dtype(), DType::float16);
+  EXPECT_THAT(to_doubles(sub(scalar, half)), ElementsAre(0.5, -0.5));
 }
 
 TEST_F(RawOps, ErrorsNameOperationAndOperands) {

@@ -1,8 +1,11 @@
 #include "harness/cli/app.hpp"
 
 #include <algorithm>
+#include <charconv>
 #include <exception>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -54,12 +57,49 @@ struct Choices {
   bool verbose = false, quiet = false;
 };
 
+// An option that names a file or folder to write. A word that means "none" is refused, because the option would write
+// to a file of this name.
+CLI::Option& add_output(CLI::App& command, const std::string& names, std::string& path,
+                        const std::string& description) {
+  const auto check = [](const std::string& given) -> std::string {
+    const std::vector<std::string> words = {"none", "no", "off", "false", "null", "never", "-"};
+    if (given.empty()) return "it names nothing; give a path, or leave the option out";
+    if (std::find(words.begin(), words.end(), CLI::detail::to_lower(given)) == words.end()) return "";
+    return str("`", given, "` is not taken as a path; leave the option out to write nothing, or write `./", given, "`");
+  };
+  return *command.add_option(names, path, description)->check(CLI::Validator(check, ""));
+}
+
+// A word that is given must not be empty, as that of a variable that is not set is.
+CLI::Validator not_empty() {
+  const auto check = [](const std::string& given) -> std::string {
+    const bool is_empty = given.find_first_not_of(" ,") == std::string::npos;
+    return is_empty ? "it names nothing; give a value, or leave it out" : "";
+  };
+  return {check, ""};
+}
+
+// A positive number of seconds.
+CLI::Validator seconds() {
+  const auto check = [](const std::string& given) -> std::string {
+    constexpr double least = 1e-3, most = 1e9;
+    double value = 0.0;
+    const bool is_number = CLI::detail::lexical_cast(given, value);
+    return is_number && value >= least && value <= most ? ""
+                                                        : str("`", given, "` is no time from 0.001 to 1e9 seconds");
+  };
+  return {check, ""};
+}
+
 void add_selection(CLI::App& command, Choices& choices) {
   scenario::ExpandOptions& expand = choices.run.expand;
-  command.add_option("WHAT", choices.run.what,
-                     "names such as replicate/single_module (* matches anything), files or folders; default: all");
+  command
+      .add_option("WHAT", choices.run.what,
+                  "names such as replicate/single_module (* matches anything), files or folders; default: all")
+      ->check(not_empty());
   command.add_option("--case", expand.only, "only the cases with these values: 'key=value,...'")
-      ->type_name("KEY=VALUE,...");
+      ->type_name("KEY=VALUE,...")
+      ->check(not_empty());
   command.add_option("--set", expand.set, "override one of the scenario's parameters")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false);
@@ -68,9 +108,9 @@ void add_selection(CLI::App& command, Choices& choices) {
   command.add_option("--launch", choices.launch, "ranks as processes or as threads")
       ->check(CLI::IsMember({"process", "thread"}));
   command.add_option("--device", expand.device, "cpu, sim or cuda")->check(CLI::IsMember({"cpu", "sim", "cuda"}));
-  command.add_option("--tag", expand.tags, "only scenarios with this tag")->allow_extra_args(false);
+  command.add_option("--tag", expand.tags, "only scenarios with this tag")->allow_extra_args(false)->check(not_empty());
   command.add_option("--shard", choices.shard, "the I-th of N shards of the cases")->type_name("I/N");
-  command.add_option("--timeout", choices.timeout, "seconds that a case may take (60)")->check(CLI::PositiveNumber);
+  command.add_option("--timeout", choices.timeout, "seconds that a case may take (60)")->check(seconds());
   const CLI::Range mebibytes(std::int64_t{1}, scenario::limits::most_mb);
   command.add_option("--memory-mb", expand.memory_mb, "MiB that each rank may use for tensors and values (2048)")
       ->check(mebibytes);
@@ -84,23 +124,37 @@ void add_execution(CLI::App& command, Choices& choices) {
       ->check(CLI::IsMember({"fixed", "library"}));
   command.add_option("--jobs", run.jobs, "cases at once (1.5 per core)")->check(CLI::Range(1, 256));
   command.add_option("--deadline", run.collective_deadline, "seconds that a collective waits for its ranks (10)")
-      ->check(CLI::PositiveNumber);
+      ->check(seconds());
   command.add_flag("--no-order-check", choices.no_order_check, "do not check that accesses to memory are ordered");
 }
 
 // "2/5" -> (2, 5).
 std::pair<int, int> parse_shard(const std::string& text) {
-  int index = 0, count = 0;
-  char rest = 0;
-  if (std::sscanf(text.c_str(), "%d/%d%c", &index, &count, &rest) != 2 || index < 1 || count < index) {
+  const auto number = [](std::string_view digits) {
+    int value = 0;
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+    return error == std::errc() && end == digits.data() + digits.size() ? value : 0;
+  };
+  const std::size_t slash = std::min(text.find('/'), text.size());
+  const std::string_view both = text;
+  const int index = number(both.substr(0, slash)), count = number(both.substr(std::min(slash + 1, both.size())));
+  if (index < 1 || count < index)
     throw Error(str("--shard ", text, " names no shard"), "write I/N with 1 <= I <= N, such as 1/4");
-  }
   return {index, count};
+}
+
+void refuse_parameters_set_twice(const std::vector<std::string>& settings) {
+  std::set<std::string> names;
+  for (const std::string& setting : settings) {
+    const std::string name = setting.substr(0, setting.find('='));
+    if (!names.insert(name).second) throw Error(str("--set gives `", name, "` twice"), "give each parameter once");
+  }
 }
 
 // Moves the options that several subcommands share into the settings of the run.
 void apply_shared_options(Choices& choices) {
   RunSettings& run = choices.run;
+  refuse_parameters_set_twice(run.expand.set);
   if (choices.world_size > 0) run.expand.world_size = choices.world_size;
   if (choices.timeout > 0.0) run.expand.timeout = choices.timeout;
   if (!choices.launch.empty()) {
@@ -211,20 +265,19 @@ void define_run(CLI::App& app, Choices& choices) {
   run.add_option("--failed", settings.failed, "only the cases that failed in this results file")
       ->check(CLI::ExistingFile);
   run.add_option("--repeat", settings.repeat, "number of times that every case runs")->check(CLI::Range(1, 1000000));
-  run.add_option("--run-timeout", settings.run_timeout, "seconds for the whole run")->check(CLI::PositiveNumber);
-  run.add_option("--results", settings.results, "write a results file (JSON lines)");
-  run.add_option("--junit", settings.junit, "write a JUnit file");
-  run.add_option("--report", settings.report, "write the HTML page into this folder");
-  run.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
-  run.add_option(
-         "--trace-bits", settings.trace_bits,
-         "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
-      ->type_name("FOLDER");
-  run.add_option("--files", settings.files,
-                 "keep the files that each case writes, checkpoints for example, in case-N in this new folder");
-  run.add_option("--timeline", settings.timeline,
-                 "keep a timeline of every case in this folder, as a trace for Perfetto; the page draws it too")
-      ->type_name("FOLDER");
+  run.add_option("--run-timeout", settings.run_timeout, "seconds for the whole run")->check(seconds());
+  add_output(run, "--results", settings.results, "write a results file (JSON lines)");
+  add_output(run, "--junit", settings.junit, "write a JUnit file");
+  add_output(run, "--report", settings.report, "write the HTML page into this folder");
+  run.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)")->check(not_empty());
+  add_output(run, "--trace-bits", settings.trace_bits,
+             "keep a hash of every module's output and every gradient in this folder (see lockstep compare --trace)")
+      .type_name("FOLDER");
+  add_output(run, "--files", settings.files,
+             "keep the files that each case writes, checkpoints for example, in case-N in this new folder");
+  add_output(run, "--timeline", settings.timeline,
+             "keep a timeline of every case in this folder, as a trace for Perfetto; the page draws it too")
+      .type_name("FOLDER");
   run.add_option("--link", settings.link,
                  "how processes that mpirun, srun or torchrun started find each other; none: this process runs alone")
       ->check(CLI::IsMember({"mpi", "tcp", "none"}))
@@ -233,12 +286,13 @@ void define_run(CLI::App& app, Choices& choices) {
          "--schedule", settings.schedule,
          "decide who runs next (ranks as threads, streams of sim): random:SEED, pct:DEPTH,SEED, exhaustive:N, or "
          "replay:FILE, which repeats one that failed")
-      ->type_name("POLICY");
+      ->type_name("POLICY")
+      ->check(not_empty());
   run.add_option("--schedules", settings.schedules, "schedules per case, of random and pct")
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000}));
-  run.add_option("--schedule-files", settings.schedule_files,
-                 "write the schedules that fail into this folder (lockstep-schedules)")
-      ->type_name("FOLDER");
+  add_output(run, "--schedule-files", settings.schedule_files,
+             "write the schedules that fail into this folder (lockstep-schedules)")
+      .type_name("FOLDER");
   run.add_flag("--fail-fast", settings.fail_fast, "stop after the first unexpected result");
   run.add_option("--color", settings.color)->check(CLI::IsMember({"auto", "always", "never"}));
   run.add_option("--progress", settings.progress)->check(CLI::IsMember({"auto", "always", "never"}));
@@ -306,7 +360,7 @@ void define_results(CLI::App& app, Choices& choices) {
                                          "Write the HTML page of a results file.\n\nExamples:\n"
                                          "  lockstep report build/report/results.jsonl -o page\n");
   report.add_option("RESULTS", choices.old_results, "results file")->required();
-  report.add_option("-o,--output", choices.output, "folder of the page")->required();
+  add_output(report, "-o,--output", choices.output, "folder of the page").required();
   CLI::App& compare = *app.add_subcommand(
       "compare",
       "Compare two results files; exit code 1 when something got worse.\n\nExamples:\n"
@@ -349,9 +403,9 @@ void define_checkpoint(CLI::App& app, Choices& choices) {
   add("diff", "Compare the values of two checkpoints; exit code 1 when they differ.")
       ->add_option("OTHER", choices.name, "folder of the other checkpoint")
       ->required();
-  add("export", "Write its tensors, unsharded, as one safetensors file.")
-      ->add_option("-o,--output", choices.output, "the file to write")
-      ->required();
+  add_output(*add("export", "Write its tensors, unsharded, as one safetensors file."), "-o,--output", choices.output,
+             "the file to write")
+      .required();
 }
 
 void define_fuzz(CLI::App& app, Choices& choices) {
@@ -365,8 +419,7 @@ void define_fuzz(CLI::App& app, Choices& choices) {
       "  lockstep fuzz --seed 7 --program 1234 --show   its text\n");
   FuzzSettings& settings = choices.fuzz;
   fuzz.add_option("--seed", settings.seed, "the same programs for the same seed, on every machine (1)");
-  fuzz.add_option("--seconds", settings.seconds, "start no further program after this time")
-      ->check(CLI::PositiveNumber);
+  fuzz.add_option("--seconds", settings.seconds, "start no further program after this time")->check(seconds());
   fuzz.add_option("--programs", settings.programs, "number of programs (1000 without --seconds)")
       ->check(CLI::Range(1, 100000000));
   fuzz.add_option("--program", settings.program, "this program only, counted from 0");
@@ -378,7 +431,7 @@ void define_fuzz(CLI::App& app, Choices& choices) {
   fuzz.add_option("--defect", settings.defect, "arm a seeded defect (see lockstep defects)");
   fuzz.add_option("--peer", settings.peer, "a Python with PyTorch: run the programs there too, and compare the values")
       ->type_name("PYTHON");
-  fuzz.add_option("--output", settings.output, "folder for the files of failing programs (fuzz)");
+  add_output(fuzz, "--output", settings.output, "folder for the files of failing programs (fuzz)");
   fuzz.add_option("--keep", settings.keeps,
                   "write so many of the programs, those with the most pairs of features, instead of running them")
       ->check(CLI::Range(1, 10000));
@@ -414,7 +467,7 @@ void define_quality(CLI::App& app, Choices& choices) {
   add_execution(matrix, choices);
   matrix.add_option("--only", choices.defects, "only these defects")->allow_extra_args(false);
   matrix.add_flag("--all", choices.all, "run every case under every defect, instead of stopping at the first catch");
-  matrix.add_option("--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
+  add_output(matrix, "--results", choices.run.results, "write a results file with one line per defect (JSON lines)");
   CLI::App& mutate = *app.add_subcommand(
       "mutate",
       "Run scenarios with each step that brings a feature left out in turn, and report the steps whose absence no "
@@ -422,7 +475,7 @@ void define_quality(CLI::App& app, Choices& choices) {
       "notices.\n\nExamples:\n  lockstep mutate 'replicate/*'\n  lockstep mutate my_scenario.yaml\n");
   add_selection(mutate, choices);
   add_execution(mutate, choices);
-  mutate.add_option("--results", choices.run.results, "write a results file with one line per step (JSON lines)");
+  add_output(mutate, "--results", choices.run.results, "write a results file with one line per step (JSON lines)");
   app.add_subcommand("doctor", "Check that this machine has all that a run needs.\n\nExamples:\n  lockstep doctor\n");
 }
 

@@ -17,6 +17,7 @@
 #include "harness/cli/case_order.hpp"
 #include "harness/cli/case_relevance.hpp"
 #include "harness/cli/defect_catch.hpp"
+#include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
 namespace lockstep::cli {
@@ -36,6 +37,7 @@ class DefectRows {
  public:
   explicit DefectRows(const std::string& path) : path_(path) {
     if (path.empty()) return;
+    report::check_target(path);
     file_.open(path);
     if (!file_) throw Error(str("cannot write ", path), "name a file in a folder that exists");
   }

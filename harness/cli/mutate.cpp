@@ -17,6 +17,7 @@
 #include "engine/core/resources.hpp"
 #include "harness/cli/case_order.hpp"
 #include "harness/cli/step_mutants.hpp"
+#include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 #include "harness/run/trace/foresight.hpp"
 #include "harness/scenario/vocabulary.hpp"
@@ -64,6 +65,7 @@ class Mutation {
  public:
   Mutation(scenario::Library& library, const MutateOptions& options) : library_(library), options_(options) {
     if (options.results_file.empty()) return;
+    report::check_target(options.results_file);
     rows_.open(options.results_file);
     if (!rows_) throw Error(str("cannot write ", options.results_file), "name a file in a folder that exists");
   }

@@ -15,7 +15,9 @@
 
 #include "engine/core/defects.hpp"
 #include "engine/core/fnv.hpp"
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
+#include "engine/core/schedule.hpp"
 #include "harness/cli/case_selection.hpp"
 #include "harness/cli/follow_hosts.hpp"
 #include "harness/cli/interrupts.hpp"
@@ -94,11 +96,19 @@ RunCasesOptions options_of(const RunSettings& settings, launch::Hosts* hosts) {
 }
 
 // No file of another run is overwritten or mixed with those of this one.
-void check_files_folder(const std::string& folder) {
+void make_files_folder(const std::string& folder) {
   std::error_code error;
-  if (folder.empty() || !std::filesystem::exists(folder, error)) return;
-  if (!std::filesystem::is_directory(folder, error) || !std::filesystem::is_empty(folder, error))
-    throw Error(str("--files: `", folder, "` is not an empty folder"), "name a new folder, or an empty one");
+  if (folder.empty()) return;
+  const bool exists = std::filesystem::exists(folder, error);
+  if (exists && (!std::filesystem::is_directory(folder, error) || !std::filesystem::is_empty(folder, error)))
+    throw Error(str("--files: `", printable_line(folder), "` is not an empty folder"),
+                "name a new folder, or an empty one");
+  std::filesystem::create_directories(folder, error);
+  if (is_exhaustion(error.value()))
+    throw resource_error(str("making the folder ", printable_line(folder)), error.value());
+  if (error)
+    throw Error(str("--files: cannot make the folder `", printable_line(folder), "`: ", error.message()),
+                "name a folder in one that can be written");
 }
 
 // The settings of a run under a schedule: on sim, with ranks as threads. Those of a replay are in its file.
@@ -127,17 +137,23 @@ RunSettings with_schedule(RunSettings settings) {
   return settings;
 }
 
-// Cases that run elsewhere than on sim have no streams that could be scheduled.
-void skip_cases_without_streams(std::vector<scenario::Case>& cases) {
-  for (scenario::Case& one : cases)
-    if (one.device != "sim" && !one.skip) one.skip = str("--schedule needs sim, and the scenario runs on ", one.device);
+// Cases that run elsewhere than on sim have no streams that could be scheduled. A rank has a thread and a stream at
+// least.
+void skip_cases_without_schedule(std::vector<scenario::Case>& cases) {
+  constexpr int most_ranks = static_cast<int>(schedule::Record::max_actors) / 2;
+  for (scenario::Case& one : cases) {
+    if (one.skip) continue;
+    if (one.device != "sim") one.skip = str("--schedule needs sim, and the scenario runs on ", one.device);
+    if (one.world_size > most_ranks)
+      one.skip = str("--schedule decides for ", most_ranks, " ranks at most, and the case has ", one.world_size);
+  }
 }
 
 // The cases of the run. Those with more ranks than processes were started are skipped.
 std::vector<scenario::Case> cases_on(scenario::Library& library, const RunSettings& settings,
                                      const launch::Hosts* hosts) {
   std::vector<scenario::Case> cases = cases_of(library, settings);
-  if (!settings.schedule.empty()) skip_cases_without_streams(cases);
+  if (!settings.schedule.empty()) skip_cases_without_schedule(cases);
   if (hosts == nullptr) return cases;
   for (scenario::Case& one : cases) {
     int num_ranks = one.world_size;
@@ -195,7 +211,7 @@ int run_here(const RunSettings& settings, launch::Hosts* hosts) {
   const Defect defect = settings.defect.empty() ? Defect::none : defect_from_name(settings.defect);
   scenario::Library library(scenarios_folder());
   const std::vector<scenario::Case> cases = cases_on(library, settings, hosts);
-  check_files_folder(settings.files);
+  make_files_folder(settings.files);
   RunCasesOptions options = options_of(settings, hosts);
   if (options.hosts != nullptr) {
     hosts->agree("commands and cases", common_text(settings, cases), interrupted);

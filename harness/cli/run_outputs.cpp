@@ -12,6 +12,7 @@
 #include "harness/report/dumps.hpp"
 #include "harness/report/junit.hpp"
 #include "harness/report/page.hpp"
+#include "harness/report/target.hpp"
 
 namespace lockstep::cli {
 
@@ -48,6 +49,7 @@ RunOutputs::RunOutputs(const RunSettings& settings, verdict::RunInfo info)
       info_(std::move(info)),
       results_path_(results_path_of(settings)),
       console_(std::cout, console_of(settings, info_)) {
+  if (!settings.junit.empty()) report::check_target(settings.junit);
   if (results_path_.empty()) return;
   writer_.emplace(results_path_);
   writer_->write(info_);

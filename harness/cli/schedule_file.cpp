@@ -3,13 +3,14 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <sstream>
 
 #include "engine/core/error.hpp"
 #include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 #include "harness/report/text.hpp"
+#include "harness/scenario/regular_file.hpp"
+#include "harness/scenario/vocabulary.hpp"
 
 namespace lockstep::cli {
 
@@ -78,9 +79,15 @@ std::string write_schedule(const std::string& folder, int number, const Schedule
 }
 
 ScheduleFile read_schedule_file(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) throw Error(str("--schedule: cannot read `", path, "`"), "name the file of a schedule");
-  return schedule_file_from_text(std::string(std::istreambuf_iterator<char>(file), {}), path);
+  std::string text;
+  try {
+    text = scenario::read_regular_file(path, scenario::limits::file_bytes);
+  } catch (const ResourceError&) {
+    throw;
+  } catch (const Error& error) {
+    throw Error(str("--schedule: ", error.message()), "name the file of a schedule");
+  }
+  return schedule_file_from_text(text, path);
 }
 
 }  // namespace lockstep::cli

@@ -74,7 +74,10 @@ std::optional<ParameterReading> parameter_reading(const StyleChoice& style, Modu
 }
 
 Placement counted_from_front(Placement placement, int num_dims) {
-  if (placement.is_shard() && placement.dim < 0) placement.dim += num_dims;
+  if (!placement.is_shard()) return placement;
+  if (placement.dim < -num_dims || placement.dim >= num_dims)
+    throw Error(str(to_text(placement), " of a tensor of ", num_dims, " dims"), "give a dim of the tensor");
+  if (placement.dim < 0) placement.dim += num_dims;
   return placement;
 }
 

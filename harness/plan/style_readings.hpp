@@ -52,7 +52,7 @@ struct ParameterReading {
 // Empty: the style leaves the parameter plain. `name`: within the module.
 std::optional<ParameterReading> parameter_reading(const StyleChoice& style, ModuleKind module, std::string_view name);
 
-// The placement with a dim from 0.
+// The placement with a dim from 0. Throws Error for a dim that a tensor of `num_dims` does not have.
 layout::Placement counted_from_front(layout::Placement placement, int num_dims);
 
 }  // namespace lockstep::plan

@@ -13,8 +13,10 @@
 
 #include "engine/core/error.hpp"
 #include "engine/core/json_text.hpp"
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
 #include "harness/report/results_file.hpp"
+#include "harness/report/target.hpp"
 #include "harness/report/text.hpp"
 
 namespace lockstep::report {
@@ -244,10 +246,11 @@ std::string json_line(const verdict::Summary& summary) {
 
 ResultsWriter::ResultsWriter(const std::string& path) : path_(path) {
   make_parent_folder(path);
+  check_target(path);  // opening a pipe would wait for its reader
   const auto fail = [&] {
     const int reason = errno;
     if (file_ >= 0) ::close(file_);
-    const std::string opening = str("opening the results file ", path);
+    const std::string opening = str("opening the results file ", printable_line(path));
     if (is_exhaustion(reason)) throw resource_error(opening, reason);
     throw Error(str(opening, ": ", std::strerror(reason)), "give a path that can be written with --results");
   };

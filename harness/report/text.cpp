@@ -8,10 +8,13 @@
 #include <vector>
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/core/error.hpp"
+#include "engine/core/printable.hpp"
 #include "engine/core/resources.hpp"
+#include "harness/report/target.hpp"
 
 namespace lockstep::report {
 
@@ -31,20 +34,39 @@ void make_parent_folder(const std::string& path) {
   if (folder.empty()) return;
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error && !std::filesystem::is_directory(folder)) {
-    const std::string making = str("making the folder ", folder.string());
+  std::error_code ignored;
+  if (error && !std::filesystem::is_directory(folder, ignored)) {
+    const std::string making = str("making the folder ", printable_line(folder.string()));
     if (is_exhaustion(error.value())) throw resource_error(making, error.value());
     throw Error(str(making, ": ", error.message()), "give a path in a folder that can be written");
   }
 }
 
-void write_whole_file(const std::string& path, std::string_view content) {
-  make_parent_folder(path);
-  const std::string beside = str(path, ".", static_cast<long>(::getpid()), ".part");
+namespace {
+
+// A device stays: it is written in place. Of a link, the file behind it is replaced.
+bool is_device(const std::string& path) {
+  struct stat facts = {};
+  return ::stat(path.c_str(), &facts) == 0 && S_ISCHR(facts.st_mode);
+}
+std::string behind_links(const std::string& path) {
+  std::error_code failed;
+  const std::filesystem::path target = std::filesystem::canonical(path, failed);
+  return failed ? path : target.string();
+}
+
+}  // namespace
+
+void write_whole_file(const std::string& given, std::string_view content) {
+  make_parent_folder(given);
+  check_target(given);
+  const bool in_place = is_device(given);
+  const std::string path = behind_links(given);
+  const std::string beside = in_place ? path : str(path, ".", static_cast<long>(::getpid()), ".part");
   const auto fail = [&](int reason) {
     std::error_code ignored;
-    std::filesystem::remove(beside, ignored);
-    const std::string writing = str("writing ", path);
+    if (!in_place) std::filesystem::remove(beside, ignored);
+    const std::string writing = str("writing ", printable_line(given));
     if (is_exhaustion(reason)) throw resource_error(writing, reason);
     throw Error(str(writing, ": ", std::strerror(reason)), "give a path that can be written");
   };
@@ -59,7 +81,7 @@ void write_whole_file(const std::string& path, std::string_view content) {
     reason = ENOMEM;
   }
   if (reason != 0) fail(reason);
-  if (std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
+  if (!in_place && std::rename(beside.c_str(), path.c_str()) != 0) fail(errno);
 }
 
 void clear_files(const std::string& folder, bool (*is_old)(const std::string& name), std::string_view option) {
@@ -71,9 +93,11 @@ void clear_files(const std::string& folder, bool (*is_old)(const std::string& na
       if (is_old(entry.path().filename().string())) old.push_back(entry.path());
   for (const std::filesystem::path& file : old)
     if (!failed) std::filesystem::remove(file, failed);
-  if (is_exhaustion(failed.value())) throw resource_error(str("preparing the folder ", folder), failed.value());
+  if (is_exhaustion(failed.value()))
+    throw resource_error(str("preparing the folder ", printable_line(folder)), failed.value());
   if (failed)
-    throw Error(str("cannot use the folder ", folder, ": ", failed.message()), str("give ", option, " another folder"));
+    throw Error(str("cannot use the folder ", printable_line(folder), ": ", failed.message()),
+                str("give ", option, " another folder"));
 }
 
 }  // namespace lockstep::report

@@ -89,7 +89,8 @@ std::vector<Case> expand_all(const std::vector<std::shared_ptr<const Scenario>>&
     std::vector<Case> cases = expand(scenario, own);
     std::move(cases.begin(), cases.end(), std::back_inserter(out));
   }
-  if (!tagged && !scenarios.empty()) throw Error(str("--tag: no scenario has the tag ", joined(options.tags)));
+  if (!tagged && !scenarios.empty())
+    throw Error(str("--tag: no scenario has the tag ", joined(options.tags)), "`lockstep list --json` shows the tags");
   check_settings(options.set, known);
   if (out.empty() && !selection.empty()) fail_selection(selection, options.only, known);
   if (options.shard) return take_shard(std::move(out), *options.shard);

@@ -82,6 +82,7 @@ std::string functions_tables() {
         out += str("| `", spec.name, "(", spec.signature, ")` | ", escaped(spec.doc), " |\n");
       }
     }
+    if (static_cast<FunctionKind>(kind) == FunctionKind::tensor) out += prose::types_note;
     if (static_cast<FunctionKind>(kind) == FunctionKind::factory) {
       out +=
           "\nSizes are given one by one or as a list. A new tensor is on the case's device unless `device=` is given. "

@@ -233,6 +233,20 @@ Rules for checks:
 ## Functions
 )page";
 
+inline constexpr std::string_view types_note = R"page(
+The type of `a + b`, `a - b`, `a * b`, `a / b` and `where` is that of PyTorch. Comparisons compare in this type.
+
+- Two tensors give the higher of the kinds floating-point, integer and bool, and within a kind the wider type. float16
+  with bfloat16 gives float32.
+- Beside a tensor with dims, a tensor without dims counts only if its kind is higher: float16 values times a float32
+  scalar are float16.
+- Beside a number a tensor keeps its type, except that a number with a point makes float32 of integers and bool, also
+  if it is whole: `n * 2` is int64, `n * 2.0` is float32. An integer makes int64 of bool. An integer that does not fit
+  is an error beside an int32 tensor.
+- `/` makes float32 of integers and bool. `**` keeps integers for an integer exponent that is not negative, and makes
+  float32 of them for any other.
+)page";
+
 inline constexpr std::string_view routines_section = R"page(
 ## Attributes
 

@@ -67,6 +67,8 @@ def _case(case: Case, limits: Limits, timeline: tuple[str, str] | None) -> dict[
         data["reason"] = cut(case.reason, limits.message)
     if case.plan_not_judged:
         data["plan"] = "The plan was not judged: " + cut(case.plan_not_judged, limits.message)
+    if case.sum_order:
+        data["sums"] = _sums(case)
     if case.evidence:
         data["evidence"] = _evidence(case.evidence)
     tables = [table for table in (_plan(case.plan), _collectives(case.collectives)) if table]
@@ -85,6 +87,12 @@ def _case(case: Case, limits: Limits, timeline: tuple[str, str] | None) -> dict[
     if case.repro:
         data["repro"] = case.repro
     return data
+
+
+def _sums(case: Case) -> str:
+    text = f"Sums over ranks have the order {cut(case.sum_order or '', 40)}"
+    num = case.evidence.bits_relaxed if case.evidence else 0
+    return f"{text}. A tolerance took the place of required bits in {format_count(num)} comparison{'' if num == 1 else 's'}."
 
 
 def _why_none(case: Case) -> str:

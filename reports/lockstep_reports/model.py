@@ -73,6 +73,7 @@ class Evidence:
     elements: int = 0
     same_bits: int = 0
     bits_required: int = 0
+    bits_relaxed: int = 0  # a tolerance took their place, for the order of sums
     max_abs_difference: float | None = None
     rtol: float | None = None
     atol: float | None = None
@@ -99,7 +100,8 @@ class Evidence:
 
 
 EVIDENCE_COUNTS = (
-    "comparisons conditions trivial elements same_bits bits_required collectives_checked orders_checked errors_expected planned_in_order".split()
+    "comparisons conditions trivial elements same_bits bits_required bits_relaxed collectives_checked orders_checked errors_expected"
+    " planned_in_order".split()
 )
 
 
@@ -218,6 +220,7 @@ class Case:
     world_size: int | None = None
     launch: str | None = None
     device: str | None = None
+    sum_order: str | None = None  # "library"; None: the fixed order
     reason: str | None = None
     seconds: float | None = None
     evidence: Evidence | None = None
@@ -279,6 +282,11 @@ class Group:
     @property
     def ran(self) -> bool:
         return any(case.status not in LEFT_OUT for case in self.cases)
+
+    @property
+    def num_library_sums(self) -> int:
+        """Cases that ran with sums in the order of a library."""
+        return sum(bool(case.sum_order) and case.status not in LEFT_OUT for case in self.cases)
 
     @property
     def scenarios(self) -> list[str]:

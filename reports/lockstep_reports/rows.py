@@ -110,6 +110,7 @@ def case_from(row: dict) -> Case:
         world_size=count_of(row.get("world_size")),
         launch=text_of(row.get("launch")),
         device=text_of(row.get("device")),
+        sum_order=text_of(row.get("sum_order")) or None,
         reason=text_of(row.get("reason")),
         seconds=number_of(row.get("seconds")),
         evidence=_evidence_from(row.get("evidence")),

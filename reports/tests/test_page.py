@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import subprocess
@@ -75,6 +76,10 @@ def page_of(tmp_path: Path, rows: list[dict], **options) -> tuple[str, Page]:
     return text, page
 
 
+def case_data_of(text: str) -> list[dict]:
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', text, flags=re.DOTALL).group(1))["cases"]
+
+
 def test_the_page_is_one_well_formed_file_without_links_to_others(tmp_path):
     text, page = page_of(tmp_path, sample.rows(60))
     assert text.startswith("<!DOCTYPE html>")
@@ -110,6 +115,26 @@ def test_a_clean_run_says_so_and_has_no_section_of_failures(tmp_path):
     _, page = page_of(tmp_path, rows)
     assert f"All {30 - left_out} cases as expected, {left_out} left out" in page.text
     assert "unexpected" not in page.ids
+
+
+def test_the_order_of_sums_and_relaxed_bits_are_shown_where_a_library_added(tmp_path):
+    rows = sample.rows(12, clean=True)
+    assert "tolerance in place of required bits" not in page_of(tmp_path, rows)[1].text
+    ran = [row for row in rows[1:-1] if row["status"] == "PASS"]
+    left_out = next(row for row in rows[1:-1] if row["status"] in ("SKIP", "UNSUPPORTED"))
+    for row in (ran[0], ran[1], left_out):
+        row["sum_order"] = "library"
+    ran[0]["evidence"].update(bits_required=0, bits_relaxed=120)
+    ran[1]["evidence"].update(bits_required=0, bits_relaxed=1)
+    text, page = page_of(tmp_path, rows)
+    assert "cases with sums in the order of the library 2 " in page.text
+    assert "tolerance in place of required bits 121 " in page.text
+    sums = [case.get("sums") for case in case_data_of(text)]
+    assert sums[rows.index(ran[0]) - 1] == (
+        "Sums over ranks have the order library. A tolerance took the place of required bits in 120 comparisons."
+    )
+    assert sums[rows.index(ran[1]) - 1].endswith("in 1 comparison.")
+    assert sums.count(None) == 12 - 3
 
 
 def test_all_tests_of_the_documents_are_there_and_those_without_a_case_are_not_yet_run(tmp_path):

@@ -16,7 +16,8 @@ Placements placements_at(const CallArguments& call, std::size_t position, int nu
   Placements placements;
   for (const Value& item : items) {
     placements.push_back(layout::placement_from_text(item.as_text("a placement")));
-    if (placements.back().is_shard() && placements.back().dim < 0) placements.back().dim += num_dims;
+    if (placements.back().is_shard() && placements.back().dim < 0 && placements.back().dim >= -num_dims)
+      placements.back().dim += num_dims;
   }
   return placements;
 }

@@ -118,14 +118,20 @@ std::optional<Value> on_tensor(Op op, const Tensor& x, const Right& y) {
       if constexpr (std::is_same_v<Right, Tensor>) return Value(ops::matmul(x, y));
       return std::nullopt;
     case Op::power:
-      if constexpr (std::is_same_v<Right, double>) return Value(ops::pow(x, y));
+      if constexpr (std::is_same_v<Right, Number>) return Value(ops::pow(x, y));
       return std::nullopt;
     default:
       return std::nullopt;
   }
 }
 
-std::optional<Value> on_number_and_tensor(Op op, double x, const Tensor& y) {
+// A number of the language, with its kind.
+Number number_of(const Value& value) {
+  if (const std::int64_t* integer = value.get_if<std::int64_t>()) return *integer;
+  return value.as_number("operand");
+}
+
+std::optional<Value> on_number_and_tensor(Op op, Number x, const Tensor& y) {
   switch (op) {
     case Op::add:
       return Value(ops::add(y, x));
@@ -147,9 +153,9 @@ Value on_tensors(Op op, const Value& a, const Value& b) {
   if (x && y)
     result = on_tensor(op, *x, *y);
   else if (x && b.is_number())
-    result = on_tensor(op, *x, b.as_number("operand"));
+    result = on_tensor(op, *x, number_of(b));
   else if (y && a.is_number())
-    result = on_number_and_tensor(op, a.as_number("operand"), *y);
+    result = on_number_and_tensor(op, number_of(a), *y);
   if (!result) no_operator(op, a, b);
   return *std::move(result);
 }

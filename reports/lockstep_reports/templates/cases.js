@@ -44,6 +44,7 @@ const detailsOf = (data) => {
     if (one.no_failure) parts.push(make("p", { class: "where" }, one.no_failure));
     if (one.reason) parts.push(make("p", { class: "reason" }, one.reason));
     if (one.plan) parts.push(make("p", { class: "reason" }, one.plan));
+    if (one.sums) parts.push(make("p", { class: "reason" }, one.sums));
     if (one.evidence)
       parts.push(make("dl", { class: "facts" }, ...one.evidence.map((value, at) => make("div", {}, make("dt", {}, data.facts[at]), make("dd", {}, value)))));
     for (const part of one.tables || []) {
