@@ -57,6 +57,10 @@ class CudaBackend final : public Backend {
       : calls_(calls()), seat_(seat_of(RankContext::current().service<PlaceOnHost>(), calls_)), device_(seat_.gpu) {
     calls_.use_device(device_);
     const int ranks = seat_.num_ranks;
+    if (ranks > max_ranks_per_gpu)
+      throw UnsupportedError(str(ranks, " ranks on GPU ", device_, ": collectives have at most ",
+                                 int{max_ranks_per_gpu}, " ranks per GPU"),
+                             "use fewer ranks");
     const int contexts = ranks_are_threads(context) ? 1 : ranks;
     const DeviceProperties properties = calls_.properties_of(device_);
     const std::size_t total = properties.total_bytes, free = calls_.free_bytes();

@@ -114,6 +114,16 @@ TEST(CudaBackend, CountsOneContextForThreadsOfALauncher) {
   EXPECT_NO_THROW(allocate(gpu, 8));
 }
 
+TEST(CudaBackend, RefusesMoreRanksThanACollectiveOnOneGpuCanHave) {
+  RecordingCalls cuda(1, 80 * gib);
+  const StandIn stand_in(cuda);
+  RankContext context(0, max_ranks_per_gpu + 1);
+  const RankScope scope(context);
+  context.service<PlaceOnHost>().ranks_are_threads = true;
+  EXPECT_THROW(allocate(gpu, 8), UnsupportedError);
+  EXPECT_THAT(message_of([] { allocate(gpu, 8); }), HasSubstr("at most 64 ranks per GPU"));
+}
+
 TEST(CudaBackend, NamesAGpuWithoutMemory) {
   RecordingCalls cuda(1, std::size_t{700} << 20);
   const StandIn stand_in(cuda);
