@@ -81,6 +81,9 @@ lockstep_scenarios_test(schedule 600 collectives/* --schedule random:1)
 if(NOT LOCKSTEP_CUDA)
   lockstep_scenarios_test(cuda_stand_in 900 replicate/* collectives/* state_dict/* compose/* bits/* --device cuda)
   set_property(TEST scenarios/cuda_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in)
+  # With a GPU per rank, over a stand-in of NCCL.
+  lockstep_scenarios_test(nccl_stand_in 900 replicate/* collectives/* --device cuda --deadline 60 --timeout 300)
+  set_property(TEST scenarios/nccl_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in:8)
 endif()
 # The two runs above compare with PyTorch's figures for seed 42, the default, this one with those of the other stored seed.
 lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device cpu)

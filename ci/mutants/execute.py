@@ -111,12 +111,13 @@ class Place:
 
 
 # On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of
-# CUDA runs the kernels' portable bodies; on hosts, messages go through sockets, and under mpirun through MPI.
+# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets, and under mpirun through MPI.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
     "schedule": Place("sim", ("--launch", "thread"), ("--schedule", "random:1")),
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
+    "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, only_unreached=True),
     "hosts": Place("cpu", start=hosts.by_sockets),
     "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, only_unreached=True),
 }

@@ -32,8 +32,9 @@ SWITCH = {"switch.hpp": "engine/core/mutants_switch.hpp", "switch.cpp": "engine/
 # The configuration of the preset release, so that a compiler cache has what is not mutated.
 CONFIGURE = ["-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DLOCKSTEP_NATIVE=ON", "-DLOCKSTEP_TESTS=ON"]
 MUTATED_FLAGS = "-O1;-w;-Wno-narrowing"  # the switch is no constant: {0, 1} narrows where it stands
-# The operands that unit tests and benchmarks give to the operations, the stand-in of CUDA, and what `lockstep bench` alone calls.
-TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_calls|stand_in|bench_support)\.cpp$")
+# The operands that unit tests and benchmarks give to the operations, the stand-ins of CUDA and NCCL, and what `lockstep bench` alone
+# calls.
+TEST_INPUTS = re.compile(r"/(op_registry[^/]*|recording_(calls|memory)|(nccl_)?stand_in|nccl_(mail|step)|bench_support)\.cpp$")
 BLOCK = 100  # numbers are given to sources in blocks of this size
 ERROR_AT = re.compile(r"^([^:\s][^:\n]*):(\d+):(\d+):\s+(?:fatal )?(error|required|in .constexpr)")
 

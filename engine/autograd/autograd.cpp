@@ -72,7 +72,7 @@ void set_requires_grad(const Tensor& tensor, bool value) {
 
 bool is_leaf(const Tensor& tensor) {
   const GradState* state = grad_state(tensor);
-  return !state || !state->node;
+  return !state || !(state->node || is_stale(*state));
 }
 
 Tensor grad(const Tensor& tensor) {
@@ -90,7 +90,8 @@ void set_grad(const Tensor& tensor, const Tensor& value, GradientType type) {
 }
 
 const char* grad_fn_name(const Tensor& tensor) {
-  const GradState* state = grad_state(tensor);
+  GradState* state = grad_state(tensor);
+  if (state && is_stale(*state)) renew_history(tensor, *state);
   return state && state->node ? state->node->name() : "";
 }
 
@@ -107,6 +108,7 @@ HookId add_hook(const Tensor& tensor, std::function<Tensor(const Tensor& grad)> 
   const HookId id = autograd_rank().next_hook++;
   auto shared = std::make_shared<const GradientHook>(std::move(hook));
   GradState& state = *grad_state(tensor);
+  if (is_stale(state)) renew_history(tensor, state);
   if (state.node)
     state.node->hooks.push_back({id, state.output, std::move(shared)});
   else

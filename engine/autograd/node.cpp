@@ -61,10 +61,27 @@ Gradients Node::run(Gradients& grads) const {
 Tensor Node::unpack(int i) const {
   LOCKSTEP_CHECK(i >= 0 && static_cast<std::size_t>(i) < saved.size(), name_, " saved ", saved.size(),
                  " tensors and reads number ", i, freed_ ? " after they were freed" : "");
-  return unpack_saved(saved[static_cast<std::size_t>(i)], name_, i);
+  return unpack_saved(saved[static_cast<std::size_t>(i)], name_, i, line);
 }
 
-Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number) {
+namespace {
+
+std::string in_line(int line) { return line > 0 ? str(" in line ", line) : std::string(); }
+
+// By which operation, and where, if it is known.
+std::string first_change(const SavedTensor& entry) {
+  const AutogradRank& rank = autograd_rank();
+  const InPlaceChange* first = nullptr;
+  for (const InPlaceChange& change : rank.changes)
+    if (change.storage.lock() == entry.tensor.storage() && change.version > entry.version &&
+        (!first || change.version < first->version))
+      first = &change;
+  return first ? str(" by ", first->operation, in_line(first->line)) : std::string();
+}
+
+}  // namespace
+
+Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number, int line) {
   if (entry.hooks) {
     // Held here because unpacking may destroy the entry.
     const std::shared_ptr<const SavedTensorHooks> hooks = entry.hooks;
@@ -76,16 +93,17 @@ Tensor unpack_saved(const SavedTensor& entry, const char* operation, int number)
   if (entry.tensor.defined() && entry.tensor.storage()->version() != entry.version) {
     const Storage& storage = *entry.tensor.storage();
     throw Error(
-        str("backward of ", operation, ": tensor ", number, " that it saved",
+        str("backward of ", operation, in_line(line), ": tensor ", number, " that it saved",
             storage.owner.empty() ? std::string() : str(" (", storage.owner, ")"), ", ", name_of(entry.tensor.dtype()),
-            " ", to_text(entry.tensor.sizes()), ", was changed in place: it was at version ", entry.version,
-            " and is at version ", storage.version()),
+            " ", to_text(entry.tensor.sizes()), ", was changed in place", first_change(entry), ": it was at version ",
+            entry.version, " and is at version ", storage.version()),
         "change a copy, or change it after the backward");
   }
   return entry.tensor;
 }
 
 void Node::free_saved() {
+  if (changed) changed->free_saved();
   if (saved.empty()) return;  // a node without saved tensors can run again
   saved.clear();
   function = nullptr;

@@ -2,6 +2,8 @@
 // files of this folder include it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -42,7 +44,8 @@ struct SavedTensor {
 // Saves an alias without history, through the innermost hooks. `operation`: for messages.
 SavedTensor save_tensor(const Tensor& tensor, const char* operation);
 // Throws Error when the tensor was changed in place after it was saved. `number`: its index among the saved tensors.
-Tensor unpack_saved(const SavedTensor& saved, const char* operation, int number);
+// `line`: of the scenario, in which the operation was recorded; 0: unknown.
+Tensor unpack_saved(const SavedTensor& saved, const char* operation, int number, int line = 0);
 
 using GradientHook = std::function<Tensor(const Tensor&)>;
 struct NodeHook {
@@ -65,7 +68,7 @@ class Node {
   Gradients run(Gradients& grads) const;
   Tensor unpack(int saved) const;
   void free_saved();
-  bool freed() const { return freed_; }
+  bool freed() const { return freed_ || (changed && changed->freed()); }
 
   std::vector<Edge> edges;     // one per input
   std::span<const int> order;  // in which gradients are delivered to the edges; empty: as listed
@@ -76,6 +79,8 @@ class Node {
   BackwardFunction function;
   comm::AttributionPtr attribution;  // of the collectives of forward; backward issues its own with it
   bool takes_unreduced = false;      // whether the derivative accepts unreduced gradients
+  int line = 0;                      // of the scenario, in which it was recorded; for messages
+  NodePtr changed;                   // for the history of a base: the operation that changed a view of it in place
   // Set for an identity that forwards each gradient as it arrives; called when all have arrived.
   std::function<void()> on_arrival;
   bool passes_gradients_on() const { return on_arrival && hooks.empty(); }
@@ -86,12 +91,28 @@ class Node {
   bool freed_ = false;
 };
 
-// The state of a tensor that requires a gradient, has one, or is the result of a recorded operation.
+// How a view came about. Only a recorded one may be changed in place while recording.
+enum class ViewOrigin {
+  recorded,           // by an operation with one result, with gradients on
+  without_recording,  // with gradients off
+  one_of_several,     // by an operation with several results
+  of_other_layout,    // a sharded tensor over the memory of another tensor, or a local shard
+  input_with_hooks,   // an input of a module whose backward hooks watch it
+};
+// A tensor over the memory of another one, its base. The base is no view itself. A recorded change in place of one of
+// them belongs to the history of both (view_history.cpp).
+struct ViewOf {
+  Tensor base;
+  ViewOrigin origin = ViewOrigin::recorded;
+  std::uint64_t base_history = 0;  // history_of(base) that the history of the view stands for
+};
+
+// The state of a tensor that requires a gradient, has one, is the result of a recorded operation, or is a view.
 struct GradState : AutogradMeta {
   bool requires_grad = false;  // leaf
   NodePtr node;                // result of a recorded operation: its node and output
   int output = 0;
-  bool is_view = false;  // a view of a recorded tensor: an in-place operation would bypass the history of the base
+  std::unique_ptr<ViewOf> view;
   Tensor grad;
   std::vector<std::pair<HookId, std::shared_ptr<const GradientHook>>> hooks;  // leaf
   std::vector<std::pair<HookId, std::shared_ptr<const std::function<void(const Tensor&)>>>> post_accumulate;
@@ -107,10 +128,31 @@ inline GradState& make_grad_state(const Tensor& tensor) {
   if (!slot) slot = std::make_unique<GradState>();
   return static_cast<GradState&>(*slot);
 }
+// The number of the node that made the tensor; 0: none.
+inline std::uint64_t history_of(const Tensor& tensor) {
+  const GradState* state = grad_state(tensor);
+  return state && state->node ? state->node->sequence() : 0;
+}
+inline bool is_stale(const GradState& state) {
+  return state.view && state.view->base_history != history_of(state.view->base);
+}
 inline bool needs_gradient(const Tensor& tensor) {
   const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
-  return state && (state->requires_grad || state->node);
+  return state && (state->requires_grad || state->node || is_stale(*state));
 }
+// ---- views (view_history.cpp) ----
+// Makes `result` a view of the base of `of`, or of `of` itself. Nothing if both are one tensor.
+void note_view(const Tensor& result, const Tensor& of, ViewOrigin origin);
+// If the base has changed in place since, the view gets a new node: a selection from the new base. Throws Error for a
+// view that is not a recorded one.
+void renew_history(const Tensor& tensor, GradState& state);
+// Throws Error if a recorded operation may not change the tensor in place: a leaf that requires a gradient, a view of
+// one, or a view that is not a recorded one. Nothing when neither `inputs` nor the base of a view record.
+void require_changeable(const char* operation, const Tensor& tensor, const std::vector<Tensor>& inputs);
+// Makes the tensor the result of `node`, which changed it in place. `inputs`: those of the node, the tensor first.
+void attach_in_place(const Tensor& tensor, const NodePtr& node, const std::vector<Tensor>& inputs);
+NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardFunction function);
+void attach(const Tensor& result, const NodePtr& node, int output);
 // Whether two layouts are equal; null equals null.
 bool same_layout(const LayoutPtr& a, const LayoutPtr& b);
 // A gradient on its way through backward may be unreduced: partial on axes where its final layout is replicated. It is
@@ -140,6 +182,14 @@ class RunningBackward {
 class ComputationLayer;
 struct WatchedOperations;
 
+// A change in place by a differentiable operation, for messages.
+struct InPlaceChange {
+  std::weak_ptr<Storage> storage;
+  std::uint64_t version = 0;  // after it
+  const char* operation = "";
+  int line = 0;
+};
+
 // The autograd state of a rank.
 struct AutogradRank {
   explicit AutogradRank(RankContext&) {}
@@ -147,7 +197,9 @@ struct AutogradRank {
   std::uint64_t next_sequence = 1;
   HookId next_hook = 1;
   std::vector<std::shared_ptr<const SavedTensorHooks>> saved_hooks;
-  const WatchedOperations* watched = nullptr;         // by the innermost OperationWatch
+  const WatchedOperations* watched = nullptr;  // by the innermost OperationWatch
+  std::array<InPlaceChange, 32> changes;       // the latest ones, in turns
+  std::size_t num_changes = 0;
   const char* saving = "";                            // the operation whose tensors the hooks are packing
   int recomputations = 0;                             // nesting depth of recomputations
   std::vector<ComputationLayer*> computation_layers;  // innermost last (computed.hpp)

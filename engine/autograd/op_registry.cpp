@@ -79,8 +79,11 @@ constexpr OpCase (*entries[])() = {add_case,
                                    add_in_place_case,
                                    sub_in_place_case,
                                    mul_in_place_case,
+                                   div_in_place_case,
+                                   relu_in_place_case,
                                    copy_in_place_case,
-                                   zero_in_place_case};
+                                   zero_in_place_case,
+                                   fill_in_place_case};
 static_assert(std::size(entries) == std::size(operation_names), "each operation needs one entry");
 
 std::int64_t offset_of(const Dims& sizes, const Dims& index) {

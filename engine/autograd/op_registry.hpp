@@ -51,12 +51,13 @@ struct OpCase {
   std::string_view name;
   OpTypes types = OpTypes::floating;
   bool differentiable = true;
-  bool any_strides = true;            // accepts inputs of any strides
-  bool strides_keep_bits = true;      // false: strides may change the last bits (products)
-  double tolerance = 1.0;             // in units of the error of one rounding per result
-  std::vector<OpVariant> variants{};  // for the checks
-  OpVariant timed{};                  // for the timing; its reference is not used
-  double flops = 0.0;                 // of the timed variant, if arithmetic limits its speed
+  bool differentiable_if_sharded = true;  // false: some layouts are refused while a gradient is recorded
+  bool any_strides = true;                // accepts inputs of any strides
+  bool strides_keep_bits = true;          // false: strides may change the last bits (products)
+  double tolerance = 1.0;                 // in units of the error of one rounding per result
+  std::vector<OpVariant> variants{};      // for the checks
+  OpVariant timed{};                      // for the timing; its reference is not used
+  double flops = 0.0;                     // of the timed variant, if arithmetic limits its speed
 };
 
 // In the order of operation_names.

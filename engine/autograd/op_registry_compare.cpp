@@ -32,7 +32,7 @@ OpCase compare_case(std::string_view name, Run run, F f) {
 
 OpCase extreme_case(std::string_view name, const std::function<Tensor(const Tensor&, int, bool)>& run, bool largest,
                     bool wants_index) {
-  OpCase op{.name = name, .types = OpTypes::all, .differentiable = false};
+  OpCase op{.name = name, .types = OpTypes::all, .differentiable = !wants_index, .differentiable_if_sharded = false};
   const auto variant = [=](std::string text, Dims sizes, int dim, bool keep_dim) {
     return OpVariant{std::move(text),
                      {{sizes}},

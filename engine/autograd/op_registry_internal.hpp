@@ -104,7 +104,10 @@ OpCase detach_case();
 OpCase add_in_place_case();
 OpCase sub_in_place_case();
 OpCase mul_in_place_case();
+OpCase div_in_place_case();
+OpCase relu_in_place_case();
 OpCase copy_in_place_case();
 OpCase zero_in_place_case();
+OpCase fill_in_place_case();
 
 }  // namespace lockstep::ops

@@ -1,4 +1,4 @@
-// Registry entries of views, copies and in-place operations.
+// Registry entries of views and copies.
 #include <algorithm>
 
 #include "engine/autograd/op_registry_internal.hpp"
@@ -26,27 +26,6 @@ OpVariant reshaping(std::string text, Dims from, Dims to, Run run) {
 Plain same(const Plain& a) { return a; }
 
 OpCase shape_case(std::string_view name) { return {.name = name, .types = OpTypes::all}; }
-
-// `to` is cloned first, so the inputs of a check do not change.
-template <class Run, class F>
-OpCase in_place_case(std::string_view name, OpTypes types, Run run, F f) {
-  OpCase op{.name = name, .types = types};
-  const auto variant = [&](std::string text, Dims to, Dims value) {
-    return OpVariant{std::move(text),
-                     {{to}, {value}},
-                     [run](const Inputs& in) {
-                       const Tensor target = ops::clone(in[0]);
-                       run(target, in[1]);
-                       return target;
-                     },
-                     [f](const Plains& in) { return zip(in[0], in[1], f); }};
-  };
-  op.variants = {variant("equal sizes", {3, 41}, {3, 41}), variant("row", {3, 5}, {5}),
-                 variant("column", {3, 5}, {3, 1}), variant("one element", {1}, {1}),
-                 variant("no element", {0, 3}, {3})};
-  op.timed = variant("timed", large, large);
-  return op;
-}
 
 }  // namespace
 
@@ -299,55 +278,6 @@ OpCase detach_case() {
       "matrix", {3, 5}, [](const Tensor& a) { return ops::detach(a); }, same)};
   op.timed = op.variants.back();
   return op;
-}
-
-OpCase add_in_place_case() {
-  OpCase op = in_place_case(
-      "add_", OpTypes::all, [](const Tensor& to, const Tensor& value) { ops::add_(to, value); },
-      [](double a, double b) { return a + b; });
-  OpVariant scaled = op.variants[1];
-  scaled.name = "scaled";
-  scaled.run = [](const Inputs& in) {
-    const Tensor target = ops::clone(in[0]);
-    ops::add_(target, in[1], 2.0);
-    return target;
-  };
-  scaled.reference = [](const Plains& in) { return zip(in[0], in[1], [](double a, double b) { return a + 2.0 * b; }); };
-  op.variants.push_back(scaled);
-  return op;
-}
-OpCase sub_in_place_case() {
-  return in_place_case(
-      "sub_", OpTypes::numbers, [](const Tensor& to, const Tensor& value) { ops::sub_(to, value); },
-      [](double a, double b) { return a - b; });
-}
-OpCase mul_in_place_case() {
-  OpCase op = in_place_case(
-      "mul_", OpTypes::all, [](const Tensor& to, const Tensor& value) { ops::mul_(to, value); },
-      [](double a, double b) { return a * b; });
-  OpVariant squared = op.variants[0];
-  squared.name = "by itself";
-  squared.run = [](const Inputs& in) {
-    const Tensor target = ops::mul(in[0], in[1]);
-    ops::mul_(target, target);
-    return target;
-  };
-  squared.reference = [](const Plains& in) {
-    return zip(in[0], in[1], [](double a, double b) { return a * b * a * b; });
-  };
-  op.variants.push_back(squared);
-  op.tolerance = 8.0;
-  return op;
-}
-OpCase copy_in_place_case() {
-  return in_place_case(
-      "copy_", OpTypes::all, [](const Tensor& to, const Tensor& from) { ops::copy_(to, from); },
-      [](double, double b) { return b; });
-}
-OpCase zero_in_place_case() {
-  return in_place_case(
-      "zero_", OpTypes::all, [](const Tensor& to, const Tensor&) { ops::zero_(to); },
-      [](double, double) { return 0.0; });
 }
 
 }  // namespace lockstep::ops

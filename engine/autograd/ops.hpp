@@ -151,15 +151,23 @@ Tensor to_device(const Tensor& a, device::Device device);   // `a` itself when i
 Tensor detach(const Tensor& a);                             // the same view without gradient history
 
 // ---- in place (ops_in_place.cpp) ----
-// `to` becomes the result of a new node. `value` broadcasts to the sizes of `to` and is cast to its type. While
-// recording, throws Error, before it writes anything, for a leaf that requires a gradient, a view of a recorded tensor,
-// and a sharded tensor. `to` keeps its layout: `value` has the same one, or broadcasts to it without communication.
+// `to` becomes the result of a new node, and so do the tensors that it is a view of (view_history.cpp). `value`
+// broadcasts to the sizes of `to`; its type must not be of a later kind (bool, integer, floating). While recording,
+// throws Error, before it writes anything, for a leaf that requires a gradient, a view of one, a view that was made
+// with gradients off or by an operation with several results, and a view of a sharded tensor. `to` keeps its layout:
+// `value` has the same one, or broadcasts to it without communication.
 void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
+void add_(const Tensor& to, double value);
 void sub_(const Tensor& to, const Tensor& value);
+void sub_(const Tensor& to, double value);
 void mul_(const Tensor& to, const Tensor& value);
 void mul_(const Tensor& to, double value);
+void div_(const Tensor& to, const Tensor& value);  // floating `to`
+void div_(const Tensor& to, double value);         // floating `to`
+void relu_(const Tensor& to);
 void copy_(const Tensor& to, const Tensor& from);  // also between devices and types
 void zero_(const Tensor& to);
+void fill_(const Tensor& to, double value);
 
 // Every operation above. The registry (op_registry.hpp) does not compile unless each has an entry.
 inline constexpr std::string_view operation_names[] = {"add",
@@ -227,7 +235,10 @@ inline constexpr std::string_view operation_names[] = {"add",
                                                        "add_",
                                                        "sub_",
                                                        "mul_",
+                                                       "div_",
+                                                       "relu_",
                                                        "copy_",
-                                                       "zero_"};
+                                                       "zero_",
+                                                       "fill_"};
 
 }  // namespace lockstep::ops

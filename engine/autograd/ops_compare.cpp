@@ -1,5 +1,9 @@
+#include <algorithm>
+
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/error.hpp"
+#include "engine/mesh/sharded.hpp"
 #include "engine/tensor/ops_network.hpp"
 
 namespace lockstep::ops {
@@ -8,6 +12,38 @@ namespace {
 
 sharding::Unary argmax_rule(const Tensor& a, int dim, bool keep_dim) {
   return sharding::along("argmax", *a.layout(), dim, keep_dim ? sharding::Dim::kept_as_one : sharding::Dim::removed);
+}
+
+bool has_partial(const Tensor& a) {
+  const auto& placements = a.layout()->placements;
+  return std::any_of(placements.begin(), placements.end(),
+                     [](const auto& placement) { return placement.is_partial(); });
+}
+
+// Elements that are equal to the result share its gradient evenly.
+Gradients extreme_backward(const Backward& at, int dim, bool keep_dim) {
+  const Tensor& a = at.saved(0);
+  const bool restores = !keep_dim && a.num_dims() > 0;
+  const auto kept = [&](const Tensor& x) { return restores ? lockstep::unsqueeze(x, dim) : x; };
+  const Tensor chosen = raw::cast(raw::eq(a, kept(at.saved(1))), a.dtype());
+  const Tensor count = a.num_dims() == 0 ? chosen : raw::sum(chosen, {dim}, true);
+  return {raw::div(raw::mul(kept(at.grad()), chosen), count)};
+}
+
+Tensor extreme(const char* name, const Tensor& a, int dim, bool keep_dim, bool largest) {
+  if (is_sharded(a)) [[unlikely]] {
+    const Tensor result = extreme_on_sharded(name, a, dim, keep_dim, largest,
+                                             [=](const Tensor& x) { return extreme(name, x, dim, keep_dim, largest); });
+    if (recording({a}) && has_partial(result))
+      throw Error(
+          str(name, ": the gradient of ", describe_sharded(a), " along dim ", dim, " depends on values of other ranks"),
+          "redistribute it so that each rank has the whole dim, or detach it");
+    return result;
+  }
+  const Tensor result =
+      computed(name, [&] { return largest ? raw::max(a, dim, keep_dim) : raw::min(a, dim, keep_dim); });
+  return record(name, result, {a}, {a, result},
+                [=](const Backward& at) -> Gradients { return extreme_backward(at, dim, keep_dim); });
 }
 
 }  // namespace
@@ -42,16 +78,8 @@ Tensor ge(const Tensor& a, const Tensor& b) {
     return on_sharded("ge", a, b, Keeps::nothing, [](const Tensor& x, const Tensor& y) { return ge(x, y); });
   return raw::ge(a, b);
 }
-Tensor max(const Tensor& a, int dim, bool keep_dim) {
-  if (is_sharded(a)) [[unlikely]]
-    return extreme_on_sharded("max", a, dim, keep_dim, true, [=](const Tensor& x) { return max(x, dim, keep_dim); });
-  return raw::max(a, dim, keep_dim);
-}
-Tensor min(const Tensor& a, int dim, bool keep_dim) {
-  if (is_sharded(a)) [[unlikely]]
-    return extreme_on_sharded("min", a, dim, keep_dim, false, [=](const Tensor& x) { return min(x, dim, keep_dim); });
-  return raw::min(a, dim, keep_dim);
-}
+Tensor max(const Tensor& a, int dim, bool keep_dim) { return extreme("max", a, dim, keep_dim, true); }
+Tensor min(const Tensor& a, int dim, bool keep_dim) { return extreme("min", a, dim, keep_dim, false); }
 Tensor argmax(const Tensor& a, int dim, bool keep_dim) {
   if (is_sharded(a)) [[unlikely]]
     return by_rule(a, argmax_rule(a, dim, keep_dim), [=](const Tensor& x) { return argmax(x, dim, keep_dim); });

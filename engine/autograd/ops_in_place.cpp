@@ -1,85 +1,160 @@
+#include <cmath>
+
 #include "engine/autograd/node.hpp"
 #include "engine/autograd/ops_gradients.hpp"
 #include "engine/autograd/ops_on_sharded.hpp"
+#include "engine/core/error.hpp"
 
 namespace lockstep::ops {
 
 namespace {
 
-// Throws the errors of record_in_place before the memory is written.
-void require_writable(const char* name, const Tensor& to, const std::vector<Tensor>& inputs) {
-  if (!to.defined() || !recording(inputs)) return;
-  const GradState* state = grad_state(to);
-  if (state && ((state->requires_grad && !state->node) || state->is_view)) record_in_place(name, to, inputs, {}, {});
+// The value as the kernel reads it: the local shard of a sharded one. Throws, before the memory is written, where the
+// operation may not change `to`.
+Tensor checked(const char* name, const Tensor& to, const Tensor& value, Keeps keeps) {
+  if (any_sharded(to, value)) [[unlikely]] {
+    Tensor local = in_place_value(name, to, value, keeps);
+    require_changeable(name, to, {to, local});
+    return local;
+  }
+  require_changeable(name, to, {to, value});
+  return value;
 }
+
+void check(const char* name, const Tensor& to, Keeps keeps) {
+  if (is_sharded(to)) [[unlikely]]
+    require_in_place(name, to, keeps);
+  require_changeable(name, to, {to});
+}
+
+// A number as a scalar of the type of an integer tensor.
+Tensor scalar_for(const char* name, const Tensor& to, double value) {
+  if (std::trunc(value) != value)
+    throw Error(str(name, ": the number ", value, " into ", describe(to)), "cast the target to a floating-point type");
+  const DType dtype = to.dtype() == DType::boolean ? DType::int64 : to.dtype();
+  return from_values(std::vector<std::int64_t>{static_cast<std::int64_t>(value)}, Dims(), dtype, to.device());
+}
+
+// The derivative in the layout of the target.
+Tensor like_result(const Backward& at, const Tensor& grad) { return sharded_like(grad, at.grad()); }
+Tensor local_grad(const Backward& at) { return local_tensor(at.grad()); }
+
+Gradients passed_on(const Backward& at) { return {at.grad()}; }
+Gradients none(const Backward&) { return {Tensor()}; }
 
 }  // namespace
 
 void add_(const Tensor& to, const Tensor& value, double alpha) {
-  if (any_sharded(to, value)) [[unlikely]]
-    require_in_place("add_", to, value, Keeps::sums);
-  require_writable("add_", to, {to, value});
-  raw::add_(to, value, alpha);
-  record_in_place("add_", to, {to, value}, {}, [alpha](const Backward& at) -> Gradients {
+  const Tensor by = checked("add_", to, value, Keeps::sums);
+  raw::add_(to, by, alpha);
+  record_in_place("add_", to, {to, by}, {}, [alpha](const Backward& at) -> Gradients {
     Gradients grads(2);
     if (at.needs(0)) grads[0] = at.grad();
-    if (at.needs(1)) grads[1] = fit(at, 1, alpha == 1.0 ? at.grad() : raw::mul(at.grad(), alpha));
+    if (at.needs(1)) grads[1] = fit(at, 1, alpha == 1.0 ? local_grad(at) : raw::mul(local_grad(at), alpha));
     return grads;
   });
 }
 
+void add_(const Tensor& to, double value) {
+  check("add_", to, Keeps::nothing);
+  if (!is_floating(to.dtype())) return raw::add_(to, scalar_for("add_", to, value));
+  raw::add_(to, value);
+  record_in_place("add_", to, {to}, {}, passed_on);
+}
+
 void sub_(const Tensor& to, const Tensor& value) {
-  if (any_sharded(to, value)) [[unlikely]]
-    require_in_place("sub_", to, value, Keeps::sums);
-  require_writable("sub_", to, {to, value});
-  raw::sub_(to, value);
-  record_in_place("sub_", to, {to, value}, {}, [](const Backward& at) -> Gradients {
-    return {at.needs(0) ? at.grad() : Tensor(), at.needs(1) ? raw::neg(fit(at, 1, at.grad())) : Tensor()};
+  const Tensor by = checked("sub_", to, value, Keeps::sums);
+  raw::sub_(to, by);
+  record_in_place("sub_", to, {to, by}, {}, [](const Backward& at) -> Gradients {
+    return {at.needs(0) ? at.grad() : Tensor(), at.needs(1) ? raw::neg(fit(at, 1, local_grad(at))) : Tensor()};
   });
 }
 
+void sub_(const Tensor& to, double value) {
+  check("sub_", to, Keeps::nothing);
+  if (!is_floating(to.dtype())) return raw::sub_(to, scalar_for("sub_", to, value));
+  raw::sub_(to, value);
+  record_in_place("sub_", to, {to}, {}, passed_on);
+}
+
+namespace {
+
+// The operand of a product or quotient, to be saved: a copy if the operation overwrites it.
+Tensor kept_operand(const Tensor& to, const Tensor& operand) {
+  return operand.storage() == to.storage() ? raw::clone(operand) : operand;
+}
+
+}  // namespace
+
 void mul_(const Tensor& to, const Tensor& value) {
-  if (any_sharded(to, value)) [[unlikely]]
-    require_in_place("mul_", to, value, Keeps::nothing);
-  require_writable("mul_", to, {to, value});
-  // A copy of the old contents is saved, and a copy of a value that shares the written memory.
-  const bool records = recording({to, value});
-  const Tensor before = records && requires_grad(value) ? raw::clone(to) : Tensor();
-  Tensor factor = records && requires_grad(to) ? value : Tensor();
-  if (factor.defined() && factor.storage() == to.storage()) factor = raw::clone(factor);
-  raw::mul_(to, value);
-  record_in_place("mul_", to, {to, value}, {before, factor}, [](const Backward& at) -> Gradients {
-    return {at.needs(0) ? fit(at, 0, raw::mul(at.grad(), at.saved(1))) : Tensor(),
-            at.needs(1) ? fit(at, 1, raw::mul(at.grad(), at.saved(0))) : Tensor()};
+  const Tensor by = checked("mul_", to, value, Keeps::nothing);
+  const bool records = recording({to, by});
+  const Tensor before = records && requires_grad(by) ? raw::clone(to) : Tensor();
+  const Tensor factor = records && requires_grad(to) ? kept_operand(to, by) : Tensor();
+  raw::mul_(to, by);
+  record_in_place("mul_", to, {to, by}, {before, factor}, [](const Backward& at) -> Gradients {
+    return {at.needs(0) ? like_result(at, fit(at, 0, raw::mul(local_grad(at), at.saved(1)))) : Tensor(),
+            at.needs(1) ? fit(at, 1, raw::mul(local_grad(at), at.saved(0))) : Tensor()};
   });
 }
 
 void mul_(const Tensor& to, double value) {
-  if (is_sharded(to)) [[unlikely]]
-    require_in_place("mul_", to, Keeps::sums);
-  require_writable("mul_", to, {to});
+  check("mul_", to, Keeps::sums);
+  if (!is_floating(to.dtype())) return raw::mul_(to, scalar_for("mul_", to, value));
   raw::mul_(to, value);
-  record_in_place("mul_", to, {to}, {},
-                  [value](const Backward& at) -> Gradients { return {raw::mul(at.grad(), value)}; });
+  record_in_place("mul_", to, {to}, {}, [value](const Backward& at) -> Gradients {
+    return {like_result(at, raw::mul(local_grad(at), value))};
+  });
+}
+
+void div_(const Tensor& to, const Tensor& value) {
+  const Tensor by = checked("div_", to, value, Keeps::nothing);
+  const bool records = recording({to, by});
+  const Tensor before = records && requires_grad(by) ? raw::clone(to) : Tensor();
+  const Tensor divisor = records ? kept_operand(to, by) : Tensor();
+  raw::div_(to, by);
+  record_in_place("div_", to, {to, by}, {before, divisor}, [](const Backward& at) -> Gradients {
+    const Tensor quotient = raw::div(local_grad(at), at.saved(1));
+    return {at.needs(0) ? like_result(at, fit(at, 0, quotient)) : Tensor(),
+            at.needs(1) ? fit(at, 1, raw::neg(raw::mul(quotient, raw::div(at.saved(0), at.saved(1))))) : Tensor()};
+  });
+}
+
+void div_(const Tensor& to, double value) {
+  check("div_", to, Keeps::sums);
+  raw::div_(to, value);
+  record_in_place("div_", to, {to}, {}, [value](const Backward& at) -> Gradients {
+    return {like_result(at, raw::div(local_grad(at), value))};
+  });
+}
+
+void relu_(const Tensor& to) {
+  check("relu_", to, Keeps::nothing);
+  raw::relu_(to);
+  record_in_place("relu_", to, {to}, {local_tensor(to)}, [](const Backward& at) -> Gradients {
+    return {like_result(at, raw::relu_backward(local_grad(at), at.saved(0)))};
+  });
 }
 
 void copy_(const Tensor& to, const Tensor& from) {
-  if (any_sharded(to, from)) [[unlikely]]
-    require_in_place("copy_", to, from, Keeps::all);
-  require_writable("copy_", to, {to, from});
-  raw::copy_(to, from);
-  record_in_place("copy_", to, {to, from}, {}, [](const Backward& at) -> Gradients {
+  const Tensor source = checked("copy_", to, from, Keeps::all);
+  raw::copy_(to, source);
+  record_in_place("copy_", to, {to, source}, {}, [](const Backward& at) -> Gradients {
     // The result does not depend on the old contents.
-    return {Tensor(), at.needs(1) ? raw::to_device(fit(at, 1, at.grad()), at.device(1)) : Tensor()};
+    return {Tensor(), at.needs(1) ? raw::to_device(fit(at, 1, local_grad(at)), at.device(1)) : Tensor()};
   });
 }
 
 void zero_(const Tensor& to) {
-  if (is_sharded(to)) [[unlikely]]
-    require_in_place("zero_", to, Keeps::all);
-  require_writable("zero_", to, {to});
+  check("zero_", to, Keeps::all);
   raw::zero_(to);
-  record_in_place("zero_", to, {to}, {}, [](const Backward&) -> Gradients { return {Tensor()}; });
+  record_in_place("zero_", to, {to}, {}, none);
+}
+
+void fill_(const Tensor& to, double value) {
+  check("fill_", to, Keeps::nothing);
+  raw::fill_(to, value);
+  record_in_place("fill_", to, {to}, {}, none);
 }
 
 }  // namespace lockstep::ops

@@ -149,26 +149,20 @@ Tensor mean_on_sharded(const Tensor& a, const Dims& dims, bool keep_dims) {
 }
 
 void require_in_place(const char* name, const Tensor& to, Keeps keeps) {
-  if (recording({to}))
-    throw Error(str(name, ": ", describe_sharded(to), " cannot be changed in place while recording"),
-                "use the operation that gives a new tensor, or change it without gradients");
   if (!(sharding::reduced(layout_of(to), keeps) == layout_of(to)))
     throw Error(str(name, ": in place on ", describe_sharded(to), ", which is partial"), "redistribute it first");
 }
 
-void require_in_place(const char* name, const Tensor& to, const Tensor& value, Keeps keeps) {
+Tensor in_place_value(const char* name, const Tensor& to, const Tensor& value, Keeps keeps) {
   require_unmixed(name, {to, value});
-  const bool is_equal = layout_of(to) == layout_of(value);
+  require_in_place(name, to, keeps);
+  if (layout_of(to) == layout_of(value)) return to_local(value);
+  const sharding::Binary rule = sharding::elementwise(name, layout_of(to), layout_of(value), keeps);
   // A value of other sizes is repeated; each rank then needs no more of it than it has.
-  const auto fits = [&] {
-    const sharding::Binary rule = sharding::elementwise(name, layout_of(to), layout_of(value), keeps);
-    return rule.result == layout_of(to) && rule.b == layout_of(value) && !layout::has_partial(rule.b);
-  };
-  if (!is_equal && !fits())
+  if (!(rule.result == layout_of(to) && rule.b == layout_of(value)) || layout::has_partial(rule.b))
     throw Error(str(name, ": in place on ", described({to, value})),
                 "redistribute the second to the layout of the first");
-  if (recording({value})) require_in_place(name, value, Keeps::all);
-  require_in_place(name, to, keeps);
+  return local_for(value, rule.b, rule.b_grad);
 }
 
 }  // namespace lockstep::ops

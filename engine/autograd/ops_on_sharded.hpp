@@ -79,10 +79,11 @@ Tensor join_on_sharded(const char* name, const std::vector<Tensor>& tensors, int
 Tensor extreme_on_sharded(const char* name, const Tensor& a, int dim, bool keep_dim, bool largest, const OnLocal& f);
 // An operation of one operand with a given rule.
 Tensor by_rule(const Tensor& a, const sharding::Unary& rule, const OnLocal& f);
-// Checks of in-place operations: throws Error unless both layouts are equal, `keeps` accepts them, and recording is
-// off.
-void require_in_place(const char* name, const Tensor& to, const Tensor& value, Keeps keeps);
+// For in-place operations: throws Error unless `keeps` accepts the layout of `to`, which stays.
 void require_in_place(const char* name, const Tensor& to, Keeps keeps);
+// The local shard of a value in the layout of `to`, or of one that broadcasts to it without communication. Error for
+// other layouts.
+Tensor in_place_value(const char* name, const Tensor& to, const Tensor& value, Keeps keeps);
 
 // For operations without a rule: throws Error that names the operation and its operands.
 [[noreturn]] void refuse_sharded(const char* name, const std::vector<Tensor>& operands);

@@ -61,8 +61,12 @@ void require_differentiable(const Tensor& a, const layout::ShardedLayout& to) {
 Tensor from_local(const Tensor& local, const LayoutPtr& layout) {
   if (local.is_sharded())
     throw Error(str("from_local: ", describe_sharded(local), " is sharded already"), "give the local shard");
-  return record("from_local", make_sharded(local, layout), {local}, {},
-                [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
+  Tensor made = record("from_local", make_sharded(local, layout), {local}, {},
+                       [](const Backward& at) -> Gradients { return {local_tensor(at.grad())}; });
+  // The result of an operation on local shards has no other name.
+  if (const GradState* state = grad_state(local); grad_state(made) && !(state && state->view))
+    grad_state(made)->view = nullptr;
+  return made;
 }
 
 namespace {
@@ -96,7 +100,8 @@ void state_layout(const Tensor& plain, const DeviceMesh& mesh, const LayoutPtr& 
 
 Tensor from_local(const Tensor& local, const DeviceMesh& mesh, const Placements& placements, const Dims* sizes) {
   const auto layout = std::make_shared<const layout::ShardedLayout>(layout_of_local(local, mesh, placements, sizes));
-  const Tensor made = from_local(local, layout);
+  Tensor made = from_local(local, layout);
+  note_view(made, local, ViewOrigin::of_other_layout);
   state_layout(local, mesh, layout, " is taken as the local shard of ", remedy_for(*layout, sizes != nullptr));
   return made;
 }

@@ -114,7 +114,7 @@ std::vector<Tensor> make_inputs(const ops::OpVariant& variant) {
 }
 
 void record_gradients(const ops::OpCase& op, const ops::OpVariant& variant, const std::vector<Tensor>& inputs) {
-  if (!op.differentiable || is_in_place(op.name)) return;
+  if (!op.differentiable || !op.differentiable_if_sharded || is_in_place(op.name)) return;
   ops::require_gradients(variant, inputs);
 }
 

@@ -265,6 +265,13 @@ TEST(OpsSharded, ChangeTensorsOfOneLayoutInPlace) {
     require_error([&] { ops::mul_(summands, summands); }, "redistribute it first");
     set_requires_grad(a, true);
     require_error([&] { ops::zero_(a); }, "while recording");
+    const Tensor changed = ops::mul(a, 2.0);
+    ops::mul_(changed, b);
+    ops::add_(changed, a);
+    backward({ops::sum(ops::full_tensor(changed))});
+    require_close(full_tensor(grad(a)), raw::add(raw::mul(other, 2.0), 1.0), "the gradient of a changed tensor");
+    require_error([&] { ops::zero_(ops::select(changed, 1, 0)); }, "is a view of a sharded tensor");
+    require_error([&] { ops::zero_(ops::to_local(changed)); }, "is a view of a sharded tensor");
   });
   EXPECT_THAT(failures, Each(""));
 }

@@ -10,8 +10,10 @@ namespace lockstep {
 
 Edge edge_of(const Tensor& tensor) {
   Edge edge;
-  const GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
+  GradState* state = tensor.defined() ? grad_state(tensor) : nullptr;
   if (!state) return edge;
+  if (is_stale(*state)) [[unlikely]]
+    renew_history(tensor, *state);
   if (state->node) {
     edge.node = state->node;
     edge.output = state->output;
@@ -62,31 +64,33 @@ SavedTensor save_tensor(const Tensor& tensor, const char* operation) {
   return entry;
 }
 
-namespace {
-
 NodePtr make_node(const char* name, const std::vector<Tensor>& inputs, BackwardFunction function) {
+  // First, because the history of a view may get a node here, which belongs before this one.
+  std::vector<Edge> edges;
+  edges.reserve(inputs.size());
+  for (const Tensor& input : inputs) edges.push_back(edge_of(input));
   auto node = std::make_shared<Node>(name, autograd_rank().next_sequence++);
-  node->edges.reserve(inputs.size());
+  node->edges = std::move(edges);
   node->inputs.reserve(inputs.size());
-  for (const Tensor& input : inputs) {
-    node->edges.push_back(edge_of(input));
-    node->inputs.push_back(info_of(input));
-  }
+  for (const Tensor& input : inputs) node->inputs.push_back(info_of(input));
   node->function = std::move(function);
   node->attribution = comm::current_attribution();
+  node->line = RankContext::current().scenario_line;
   return node;
 }
+
+void attach(const Tensor& result, const NodePtr& node, int output) {
+  GradState& state = make_grad_state(result);
+  state.requires_grad = false;
+  state.node = node;
+  state.output = output;
+}
+
+namespace {
 
 void save(Node& node, const std::vector<Tensor>& tensors) {
   node.saved.reserve(tensors.size());
   for (const Tensor& tensor : tensors) node.saved.push_back(save_tensor(tensor, node.name()));
-}
-
-void attach(const Tensor& result, const NodePtr& node, int output) {
-  auto state = std::make_unique<GradState>();
-  state->node = node;
-  state->output = output;
-  result.impl().autograd = std::move(state);
 }
 
 bool is_one_of(const Tensor& tensor, const std::vector<Tensor>& others) {
@@ -95,10 +99,17 @@ bool is_one_of(const Tensor& tensor, const std::vector<Tensor>& others) {
   return false;
 }
 
-bool shares_storage(const Tensor& tensor, const std::vector<Tensor>& others) {
-  for (const Tensor& other : others)
-    if (other.defined() && needs_gradient(other) && other.storage() == tensor.storage()) return true;
-  return false;
+// Notes whether the result is a view of an input. A view that another layout is put over stays one of its own base.
+void note_if_view(const Tensor& result, const std::vector<Tensor>& inputs, bool is_one_of_several) {
+  if (!result.defined()) return;
+  for (const Tensor& input : inputs) {
+    if (!input.defined() || input.storage() != result.storage()) continue;
+    return note_view(result, input,
+                     input.is_sharded() || result.is_sharded() ? ViewOrigin::of_other_layout
+                     : !grad_enabled()                         ? ViewOrigin::without_recording
+                     : is_one_of_several                       ? ViewOrigin::one_of_several
+                                                               : ViewOrigin::recorded);
+  }
 }
 
 // Reports an operation whose results are computed to the watch of this rank, if there is one.
@@ -121,6 +132,7 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
                                 std::vector<Tensor> saved, BackwardFunction function) {
   notify_computed(name, inputs);
   if (!recording(inputs)) {
+    for (const Tensor& result : results) note_if_view(result, inputs, true);
     notify(name, inputs, results);
     return results;
   }
@@ -132,9 +144,8 @@ std::vector<Tensor> record_many(const char* name, std::vector<Tensor> results, s
     if (!result.defined() || !is_floating(result.dtype())) continue;
     // If an operation returns an input or a tensor with history, the new history is attached to an alias.
     if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);
-    const bool view = shares_storage(result, inputs);
     attach(result, node, static_cast<int>(i));
-    grad_state(result)->is_view = view;
+    note_if_view(result, inputs, true);
   }
   notify(name, inputs, results);
   return results;
@@ -144,6 +155,7 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
               BackwardFunction function, std::span<const int> order) {
   notify_computed(name, inputs);
   if (!recording(inputs)) {
+    note_if_view(result, inputs, false);
     notify(name, inputs, {&result, 1});
     return result;
   }
@@ -153,9 +165,8 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
   save(*node, saved);
   node->outputs.push_back(info_of(result));
   if (result.impl().autograd || is_one_of(result, inputs)) result = detach(result);
-  const bool view = shares_storage(result, inputs);
   attach(result, node, 0);
-  grad_state(result)->is_view = view;
+  note_if_view(result, inputs, false);
   notify(name, inputs, {&result, 1});
   return result;
 }
@@ -163,31 +174,25 @@ Tensor record(const char* name, Tensor result, std::vector<Tensor> inputs, std::
 void record_in_place(const char* name, const Tensor& tensor, std::vector<Tensor> inputs, std::vector<Tensor> saved,
                      BackwardFunction function) {
   notify_computed(name, inputs);
-  const bool records = recording(inputs);
-  if (records) {
-    const GradState* state = grad_state(tensor);
-    if (state && state->requires_grad && !state->node)
-      throw Error(str(name, ": ", tensor.name().empty() ? "a leaf" : tensor.name().c_str(),
-                      " requires a gradient and cannot be changed in place while recording"),
-                  "change it without gradients, or a copy of it");
-    if (state && state->is_view)
-      throw Error(str(name, ": a view of a recorded tensor cannot be changed in place while recording"),
-                  "use the operation that gives a new tensor");
-  }
+  require_changeable(name, tensor, inputs);
   tensor.bump_version();
-  if (!records) return notify(name, inputs, {&tensor, 1});
+  AutogradRank& rank = autograd_rank();
+  rank.changes[rank.num_changes++ % rank.changes.size()] = {tensor.storage(), tensor.storage()->version(), name,
+                                                            RankContext::current().scenario_line};
+  if (!recording(inputs) || !is_floating(tensor.dtype())) return notify(name, inputs, {&tensor, 1});
   NodePtr node = make_node(name, inputs, std::move(function));  // the edges lead to the previous history of `tensor`
   save(*node, saved);
   node->outputs.push_back(info_of(tensor));
-  attach(tensor, node, 0);
+  attach_in_place(tensor, node, inputs);
   notify(name, inputs, {&tensor, 1});
 }
 // NOLINTEND(performance-unnecessary-value-param)
 
 namespace {
 
-// Records an identity over the tensors that need a gradient and replaces them by its outputs.
-NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced,
+// Records an identity over the tensors that need a gradient and replaces them by its outputs. A change in place of an
+// output bypasses the identity, so an output is no view of its input, except an input of a module: that one is refused.
+NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced, Watched watched,
               const std::function<BackwardFunction(std::vector<std::size_t>)>& make) {
   std::vector<Tensor> inputs;
   std::vector<std::size_t> places;
@@ -202,6 +207,8 @@ NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced,
     node->outputs.push_back(info_of(inputs[k]));
     Tensor result = detach(inputs[k]);
     attach(result, node, static_cast<int>(k));
+    if (watched == Watched::inputs || grad_state(inputs[k])->view)
+      note_view(result, inputs[k], ViewOrigin::input_with_hooks);
     tensors[places[k]] = std::move(result);
   }
   return node;
@@ -211,7 +218,7 @@ NodePtr watch(std::vector<Tensor>& tensors, bool takes_unreduced,
 
 std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<void(const Gradients&)> before) {
   if (!recording(tensors)) return tensors;
-  watch(tensors, false, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
+  watch(tensors, false, Watched::results, [&](const std::vector<std::size_t>& places) -> BackwardFunction {
     return [before = std::move(before), places, count = tensors.size()](const Backward& at) -> Gradients {
       Gradients all(count);
       Gradients onward(places.size());
@@ -224,18 +231,19 @@ std::vector<Tensor> watch_gradients(std::vector<Tensor> tensors, std::function<v
   return tensors;
 }
 
-std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before) {
+std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before, Watched watched) {
   if (!recording(tensors)) return tensors;
   // The function runs only if hooks are added to the outputs later, because hooks need the sums.
-  const NodePtr node = watch(tensors, true, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
-    return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
-      Gradients onward(static_cast<std::size_t>(count));
-      for (int k = 0; k < count; ++k)
-        if (at.has_grad(k)) onward[static_cast<std::size_t>(k)] = at.grad(k);
-      before();
-      return onward;
-    };
-  });
+  const NodePtr node =
+      watch(tensors, true, watched, [&before](const std::vector<std::size_t>& places) -> BackwardFunction {
+        return [before, count = static_cast<int>(places.size())](const Backward& at) -> Gradients {
+          Gradients onward(static_cast<std::size_t>(count));
+          for (int k = 0; k < count; ++k)
+            if (at.has_grad(k)) onward[static_cast<std::size_t>(k)] = at.grad(k);
+          before();
+          return onward;
+        };
+      });
   node->on_arrival = std::move(before);
   return tensors;
 }

@@ -14,9 +14,9 @@ namespace {
 
 // Views have no results of their own; the others have no derivative or write into an operand.
 constexpr std::array not_saved{
-    "view",  "reshape", "flatten",    "transpose", "permute", "slice", "select", "expand", "squeeze",   "unsqueeze",
-    "split", "chunk",   "contiguous", "detach",    "eq",      "ne",    "lt",     "le",     "gt",        "ge",
-    "max",   "min",     "argmax",     "add_",      "sub_",    "mul_",  "copy_",  "zero_",  "batch_norm"};
+    "view",   "reshape", "flatten",    "transpose", "permute", "slice", "select", "expand", "squeeze", "unsqueeze",
+    "split",  "chunk",   "contiguous", "detach",    "eq",      "ne",    "lt",     "le",     "gt",      "ge",
+    "argmax", "add_",    "sub_",       "mul_",      "div_",    "relu_", "copy_",  "zero_",  "fill_",   "batch_norm"};
 
 std::vector<Tensor> without_history(const std::vector<Tensor>& tensors) {
   std::vector<Tensor> aliases;

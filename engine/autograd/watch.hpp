@@ -18,8 +18,11 @@ namespace lockstep {
 
 // As watch_gradients(), but `before` gets no gradients. Each gradient of these tensors is passed on as it arrives
 // instead of being summed first. So a tensor that has other uses gets the same bits as in a graph without the watch.
-// `before` is called once per backward, when all gradients have arrived, and not at all when none arrived.
-std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before);
+// `before` is called once per backward, when all gradients have arrived, and not at all when none arrived. Of inputs of
+// a module, the caller gets views that no recorded operation may change in place, because that would bypass `before`.
+enum class Watched { results, inputs };
+std::vector<Tensor> watch_passing(std::vector<Tensor> tensors, std::function<void()> before,
+                                  Watched watched = Watched::results);
 
 // Called with the name, the differentiable inputs and the results of an operation. Both lists may contain undefined
 // tensors.

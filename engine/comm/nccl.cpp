@@ -189,13 +189,16 @@ class Nccl : public Transport {
     const bool is_there = nccl::calls() != nullptr;
     return {.device_memory = is_there, .between_devices = is_there, .library_sums = is_there};
   }
-  // The worker of the stream waits for the end: only then it is known that no peer has failed meanwhile.
+  // The worker of the stream waits for the end: only then it is known that no peer has failed meanwhile. A member may
+  // be done before others, which still receive. They meet, so that the collective ends on all or on none: what fails
+  // later on one of them is no failure of this collective.
   void move(IssuedCollective& issued) const override {
     name_refusals(issued, [&] {
       abort_at_failure(issued, issued.execution.stream, [&](NcclGroup& group) {
-        group.open(issued, issued.execution.stream, 0);
+        const std::int64_t meeting = group.open(issued, issued.execution.stream, 0);
         const std::size_t moved = issued.fingerprint.count > 0 ? Exchange(issued, group).run() : 0;
         group.wait_for_stream(issued);
+        meet_members(issued, meeting);
         issued.slot().entries()[issued.me].moved_bytes.fetch_add(static_cast<std::int64_t>(moved));
       });
     });
@@ -214,7 +217,7 @@ class Nccl : public Transport {
 
  private:
   static void open_from(IssuedCollective& issued, std::size_t first) {
-    if (first == issued.prepared.size()) return;
+    if (first == issued.prepared.size()) return meet_members(issued, 2 * static_cast<std::int64_t>(first));
     void* const stream = issued.prepared[first].stream;
     abort_at_failure(issued, stream, [&](NcclGroup& group) {
       group.open(issued, stream, 2 * static_cast<std::int64_t>(first));

@@ -1,5 +1,5 @@
-// The calls of NCCL that its transport makes, behind one interface. A program makes them through library_calls(); tests
-// make them through a stand-in (test_nccl.hpp), on machines without a GPU.
+// The calls of NCCL that its transport makes, behind one interface. A program makes them through library_calls(), on
+// machines without a GPU through a stand-in (nccl_stand_in.hpp).
 //
 // Sums are NCCL's own: in an order that it chooses.
 //
@@ -55,7 +55,7 @@ class Calls {
                               StreamHandle stream) = 0;
 };
 
-// NCCL's own; null in a build without it.
+// NCCL's own, or the stand-in for which the environment asks (device/cuda/stand_in.hpp); null in a build without NCCL.
 Calls* library_calls();
 
 // What the process uses: library_calls(), or what a test has put in its place. May be null.

@@ -9,6 +9,7 @@
 #include "engine/comm/protocol.hpp"
 #include "engine/comm/transport.hpp"
 #include "engine/core/error.hpp"
+#include "engine/core/resources.hpp"
 
 namespace lockstep::comm {
 
@@ -52,8 +53,8 @@ NcclGroup::~NcclGroup() {
   if (event_ != nullptr) cuda_.destroy_event(event_);
 }
 
-void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
-  if (handle_ != nullptr) return;
+std::int64_t NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting) {
+  if (handle_ != nullptr) return meeting;
   // The id is in the slot: collectives on other streams may open the group's other communicators meanwhile.
   Slot& slot = issued.slot();
   nccl::UniqueId id{};
@@ -69,6 +70,7 @@ void NcclGroup::open(IssuedCollective& issued, nccl::StreamHandle stream, std::i
   if (event_ == nullptr) event_ = cuda_.create_event(false);
   handle_ = nccl_.create(issued.group->size, issued.me, id);
   wait_for_calls(issued);
+  return meeting + 2;
 }
 
 void NcclGroup::send(const std::byte* from, std::size_t bytes, int peer) {
@@ -83,6 +85,14 @@ void NcclGroup::all_reduce(const std::byte* from, std::byte* to, std::int64_t co
 }
 void NcclGroup::reduce_scatter(const std::byte* from, std::byte* to, std::int64_t count, const nccl::Sum& sum) {
   nccl_.reduce_scatter(from, to, static_cast<std::size_t>(count), sum, handle_, stream_);
+}
+
+void NcclGroup::end_failed_step() noexcept {
+  try {
+    nccl_.group_end();
+  } catch (const ResourceError&) {
+    // It repeats the error of the call.
+  }
 }
 
 void NcclGroup::wait_for_calls(IssuedCollective& issued) {

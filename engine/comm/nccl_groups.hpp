@@ -25,14 +25,19 @@ class NcclGroup {
   NcclGroup& operator=(const NcclGroup&) = delete;
 
   // Creates the communicator of the stream together with all members of the collective or preparation, unless it has
-  // one. The members meet twice, at `meeting` and the next one. Waits for the device, and for NCCL, end at a failure of
-  // the group or a deadline; the caller then aborts the communicator.
-  void open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
+  // one. The members meet twice, at `meeting` and the next one. Returns the number of the next meeting. Waits for the
+  // device, and for NCCL, end at a failure of the group or a deadline; the caller then aborts the communicator.
+  std::int64_t open(IssuedCollective& issued, nccl::StreamHandle stream, std::int64_t meeting);
   // Runs what the body sends and receives as one step.
   template <class F>
   void step(IssuedCollective& issued, const F& body) {
     nccl_.group_start();
-    body();
+    try {
+      body();
+    } catch (...) {
+      end_failed_step();
+      throw;
+    }
     nccl_.group_end();
     wait_for_calls(issued);
   }
@@ -45,6 +50,8 @@ class NcclGroup {
 
  private:
   void wait_for_calls(IssuedCollective& issued);
+  // Otherwise the later calls of this thread, which other groups make, would belong to the step.
+  void end_failed_step() noexcept;
 
   nccl::Calls& nccl_;
   device::cuda::Calls& cuda_;

@@ -1,6 +1,7 @@
 // The communicators behind the transport of ranks with a GPU each: when they are made, and what ends them. The results
 // are those of every transport (transport_conformance_test.cpp).
 #include <algorithm>
+#include <csignal>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -19,7 +20,7 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing_gpu::gpu;
 using testing_gpu::run_on_gpus;
-using testing_nccl::NcclStandIn;
+using testing_nccl::RecordingNccl;
 
 constexpr std::int64_t count = 6;
 
@@ -31,7 +32,7 @@ void sum_once(float value) {
 }
 
 TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl& nccl) {
     sum_once(1);
     const std::string peer = str(1 - rank);
     const std::vector<std::string> expected = {"create 2", "send 12 to " + peer, "receive 12 from " + peer,
@@ -50,7 +51,7 @@ TEST(Nccl, AddsInTwoStepsOverOneCommunicatorPerStream) {
 
 // On all streams that collectives use, and no collective creates one later.
 TEST(Nccl, APreparedGroupHasItsCommunicators) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl& nccl) {
     prepare(world_group(), gpu);
     const std::vector<std::string> four(streams_of_collectives.size(), "create 2");
     require(nccl.log(rank) == four, "other calls than four of create");
@@ -69,7 +70,7 @@ TEST(Nccl, APreparedGroupHasItsCommunicators) {
 }
 
 TEST(Nccl, APreparationLeavesOutStreamsThatAreInUse) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl& nccl) {
     const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
     const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
     prepare(world_group(), gpu);
@@ -82,7 +83,7 @@ TEST(Nccl, APreparationLeavesOutStreamsThatAreInUse) {
 }
 
 TEST(Nccl, APreparationIsNoCollective) {
-  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+  const auto failures = run_on_gpus(2, [](int, RecordingNccl&) {
     prepare(world_group(), gpu);
     require(log().empty() && transport_bytes() == 0, "it is counted");
   });
@@ -93,7 +94,7 @@ TEST(Nccl, APreparationIsNoCollective) {
 TEST(Nccl, AFailedPreparationNamesTheRank) {
   for (const auto& [call, nth] :
        std::vector<std::pair<std::string, int>>{{"create", 1}, {"create", 3}, {"poll", 1}, {"poll", 4}}) {
-    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
+    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, RecordingNccl& nccl) {
       if (rank == 1) nccl.fail(name, 1, n);
       try {
         prepare(world_group(), gpu);
@@ -109,7 +110,7 @@ TEST(Nccl, AFailedPreparationNamesTheRank) {
 }
 
 TEST(Nccl, APreparationEndsWithoutALostRank) {
-  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn&) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl&) {
     if (rank == 2) throw Error("out of ideas");
     prepare(world_group(), gpu);
   });
@@ -118,7 +119,7 @@ TEST(Nccl, APreparationEndsWithoutALostRank) {
 }
 
 TEST(Nccl, APreparationDoesNotMatchACollective) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl&) {
     if (rank == 0) return prepare(world_group(), gpu);
     sum_once(1);
     device::current_stream(gpu).synchronize();
@@ -130,7 +131,7 @@ TEST(Nccl, APreparationDoesNotMatchACollective) {
 // The first collectives of two streams open their communicators at the same time. In every order of the members,
 // because a mistake would not show each time.
 TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
-  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl& nccl) {
     std::vector<int> members = {0, 1, 2};
     int num_ids = 0;
     do {
@@ -153,7 +154,7 @@ TEST(Nccl, OpensTheCommunicatorsOfTwoStreamsAtOnce) {
 
 // run_on_gpus() fails if a communicator is left.
 TEST(Nccl, FreesItsCommunicatorsWithTheRank) {
-  const auto failures = run_on_gpus(3, [](int, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(3, [](int, RecordingNccl& nccl) {
     sum_once(1);
     // Members may be ahead of each other by a collective, but not by two.
     sum_once(1);
@@ -169,7 +170,7 @@ TEST(Nccl, AbortsOnAllMembersWhenACallFailsOnOne) {
                                                           {"receive", 1}, {"receive", 3}, {"poll", 1},
                                                           {"poll", 2},    {"poll", 3},    {"poll", 5}};
   for (const auto& [call, nth] : calls) {
-    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, NcclStandIn& nccl) {
+    const auto failures = run_on_gpus(3, [&, name = call, n = nth](int rank, RecordingNccl& nccl) {
       if (rank == 1) nccl.fail(name, 1, n);
       try {
         sum_once(1);
@@ -185,8 +186,85 @@ TEST(Nccl, AbortsOnAllMembersWhenACallFailsOnOne) {
   }
 }
 
+// The calls of other groups on the same stream come after those of the failed step, and are no part of it.
+TEST(Nccl, ARefusedCallLeavesItsStreamToOtherGroups) {
+  for (const char* call : {"send", "receive"}) {
+    const auto failures = run_on_gpus(3, [call](int rank, RecordingNccl& nccl) {
+      if (rank == 1) nccl.fail(call, 1, 1);
+      bool has_failed = false;
+      try {
+        sum_once(1);
+        device::current_stream(gpu).synchronize();
+      } catch (const CollectiveError&) {
+        has_failed = true;
+      }
+      require(has_failed, "it has not failed");
+      device::clear_failures();
+      if (rank == 2) return;
+      const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+      all_reduce(group_of({0, 1}), x, ReduceOp::sum);
+      for (const float each : values_of<float>(x)) require(each == 2, "a wrong sum");
+    });
+    EXPECT_THAT(failures, Each("")) << call;
+  }
+}
+
+// A rank is killed when all have arrived, and before its stream has come to the collective. The abort frees the streams
+// of its peers, which still wait for its parts.
+TEST(Nccl, ARankThatDiesWhileDataMovesLeavesTheStreamsOfItsPeers) {
+  const auto failures = run_on_gpus(
+      3,
+      [](int rank, RecordingNccl&) {
+        sum_once(1);
+        const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+        const Tensor y = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
+        if (rank == 2) {
+          dynamic_cast<device::cuda::RecordingCalls&>(device::cuda::calls()).hold_all(true);
+          const Work sum = all_reduce(world_group(), x, ReduceOp::sum, {.async = true});
+          usleep(200'000);
+          ::raise(SIGKILL);
+        }
+        std::string failure;
+        try {
+          all_reduce(world_group(), x, ReduceOp::sum);
+          device::current_stream(gpu).synchronize();
+        } catch (const CollectiveError& error) {
+          failure = error.message();
+        }
+        require(failure.find("rank 2 died") != std::string::npos, "it fails otherwise: " + failure);
+        device::clear_failures();
+        all_reduce(group_of({0, 1}), y, ReduceOp::sum);
+        for (const float each : values_of<float>(y)) require(each == 2, "a wrong sum");
+      },
+      5.0, Kind::processes);
+  EXPECT_THAT(failures, ElementsAre("", "", HasSubstr("signal 9")));
+}
+
+// Rank 1 fails after a broadcast, which rank 2 receives later: rank 3 must not find the failure before that.
+TEST(Nccl, ACollectiveEndsOnAllMembersBeforeALaterFailure) {
+  const auto failures = run_on_gpus(
+      4,
+      [](int rank, RecordingNccl&) {
+        sum_once(1);
+        auto& cuda = dynamic_cast<device::cuda::RecordingCalls&>(device::cuda::calls());
+        const Tensor x = tensor_of(std::vector<float>(count, static_cast<float>(rank + 1)), DType::float32, gpu);
+        if (rank == 2) cuda.hold_all(true);
+        const Work received = broadcast(world_group(), x, 0, {.async = true});
+        if (rank == 2) {
+          usleep(300'000);
+          cuda.hold_all(false);
+        }
+        received.synchronize();
+        for (const float each : values_of<float>(x)) require(each == 1, "a wrong value");
+        if (rank == 1) throw Error("out of ideas");
+        if (rank == 3) sum_once(1);
+      },
+      5.0, Kind::processes);
+  EXPECT_THAT(failures, ElementsAre("", "out of ideas", "", HasSubstr("Rank 3 waits in all_reduce")));
+}
+
 TEST(Nccl, EndsItsWaitsWhenAMemberFailsElsewhere) {
-  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn&) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl&) {
     sum_once(1);
     if (rank == 1) throw Error("out of ideas");
     sum_once(1);
@@ -210,7 +288,7 @@ TEST(PlaceOnHost, CountsTheRanksOfTheSameHost) {
 
 // The memory in which the parts of a sum arrive is that of earlier steps, too.
 TEST(Nccl, CreatesNothingInASteadyStep) {
-  const auto failures = run_on_gpus(2, [](int, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(2, [](int, RecordingNccl& nccl) {
     const auto& cuda = dynamic_cast<const device::cuda::RecordingCalls&>(device::cuda::calls());
     const auto made = [&] {
       return std::vector<int>{nccl.count("create"), cuda.count("allocate"), cuda.count("create_event"),
@@ -232,7 +310,7 @@ TEST(Nccl, CreatesNothingInASteadyStep) {
 
 // The statistics and limits of a rank are those of every transport.
 TEST(Nccl, DoesNotCountTheMemoryOfItsSums) {
-  const auto failures = run_on_gpus(2, [](int, NcclStandIn&) {
+  const auto failures = run_on_gpus(2, [](int, RecordingNccl&) {
     const Tensor x = tensor_of(std::vector<float>(count, 1), DType::float32, gpu);
     const device::MemoryStats before = device::memory_stats();
     for (int i = 0; i < 3; ++i) all_reduce(world_group(), x, ReduceOp::sum);
@@ -247,7 +325,7 @@ TEST(Nccl, DoesNotCountTheMemoryOfItsSums) {
 // The stand-in of NCCL adds from the last member to the first: (1 - large) + large, where the tree gives (large -
 // large) + 1.
 TEST(Nccl, AddsInTheOrderOfTheLibraryWhereItIsChosen) {
-  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl& nccl) {
     const float large = 1e8f, mine = rank == 0 ? large : rank == 1 ? -large : 1;
     const auto sum_of = [&](ReduceOp op) {
       const Tensor x = tensor_of(std::vector<float>(count, mine), DType::float32, gpu);
@@ -278,7 +356,7 @@ TEST(Nccl, AddsInTheOrderOfTheLibraryWhereItIsChosen) {
 }
 
 TEST(Nccl, SumsOfTheLibraryCoverEveryTypeAndCountTheirBytes) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl&) {
     set_sum_order(SumOrder::library, gpu);
     for (const DType dtype :
          {DType::float32, DType::float64, DType::float16, DType::bfloat16, DType::int64, DType::int32}) {
@@ -296,7 +374,7 @@ TEST(Nccl, SumsOfTheLibraryCoverEveryTypeAndCountTheirBytes) {
 
 // It fails like every call, with one text on all members.
 TEST(Nccl, ASumOfTheLibraryThatFailsEndsOnAllMembers) {
-  const auto failures = run_on_gpus(3, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(3, [](int rank, RecordingNccl& nccl) {
     set_sum_order(SumOrder::library, gpu);
     if (rank == 2) nccl.fail("all_reduce", 2, 1);
     sum_once(1);
@@ -305,7 +383,7 @@ TEST(Nccl, ASumOfTheLibraryThatFailsEndsOnAllMembers) {
 }
 
 TEST(Nccl, RanksAgreeOnTheOrderOfASum) {
-  const auto failures = run_on_gpus(2, [](int rank, NcclStandIn&) {
+  const auto failures = run_on_gpus(2, [](int rank, RecordingNccl&) {
     set_sum_order(SumOrder::library, gpu);
     if (rank == 1) set_sum_order(SumOrder::fixed, gpu);
     sum_once(1);
@@ -332,17 +410,17 @@ TEST(SumOrder, OfALibraryIsRefusedWhereNoneAdds) {
 TEST(SumOrder, OfALibraryNeedsAGpuPerRank) {
   device::cuda::RecordingCalls calls(2);
   const device::cuda::StandIn stand_in(calls);
-  NcclStandIn library(calls);
+  RecordingNccl library(calls);
   nccl::replace_calls(&library);
   const auto failures = run_ranks(3, Kind::threads, [](int) { set_sum_order(SumOrder::library, gpu); });
   nccl::restore_calls();
-  EXPECT_THAT(failures, Each(AllOf(HasSubstr("ranks 0 and 2 share the device stand-in 0"),
+  EXPECT_THAT(failures, Each(AllOf(HasSubstr("ranks 0 and 1 share the device stand-in 0"),
                                    HasSubstr("use no more ranks than devices"))));
 }
 
 // Groups that share ranks have communicators of their own.
 TEST(Nccl, KeepsTheGroupsOfAMeshApart) {
-  const auto failures = run_on_gpus(4, [](int rank, NcclStandIn& nccl) {
+  const auto failures = run_on_gpus(4, [](int rank, RecordingNccl& nccl) {
     ProcessGroup& row = group_of({rank / 2 * 2, rank / 2 * 2 + 1});
     ProcessGroup& column = group_of({rank % 2, rank % 2 + 2});
     for (int i = 0; i < 3; ++i) {

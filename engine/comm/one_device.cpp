@@ -8,6 +8,7 @@
 #include "engine/comm/transport.hpp"
 #include "engine/core/error.hpp"
 #include "engine/device/cuda/calls.hpp"
+#include "engine/device/cuda/cuda_backend.hpp"
 
 namespace lockstep::comm {
 
@@ -75,6 +76,8 @@ class DeviceBuffers {
   device::Execution execution_;
   std::vector<std::byte*> inputs_, outputs_;
 };
+
+static_assert(device::cuda::max_ranks_per_gpu <= kernels::max_members);
 
 // Each member moves its share of the elements, between two meetings:
 //   1. What its stream has enqueued so far has run, so its input is complete and its output unused.

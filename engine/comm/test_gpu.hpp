@@ -49,18 +49,18 @@ inline std::vector<std::string> run_on_gpu(int size, testing_ranks::Kind kind, c
       size, kind, [&](int rank, device::cuda::RecordingCalls&) { body(rank); }, deadline);
 }
 
-// Ranks as threads with a GPU each, over a stand-in of NCCL.
-inline std::vector<std::string> run_on_gpus(int size,
-                                            const std::function<void(int rank, testing_nccl::NcclStandIn& nccl)>& body,
-                                            double deadline = 10.0) {
+// Ranks with a GPU each, over a stand-in of NCCL. The body gets the one of its process.
+inline std::vector<std::string> run_on_gpus(
+    int size, const std::function<void(int rank, testing_nccl::RecordingNccl& nccl)>& body, double deadline = 10.0,
+    testing_ranks::Kind kind = testing_ranks::Kind::threads) {
   device::cuda::RecordingCalls calls(size);
   calls.be_lazy();
   const device::cuda::StandIn stand_in(calls);
-  testing_nccl::NcclStandIn library(calls);
+  testing_nccl::RecordingNccl library(calls);
   nccl::replace_calls(&library);
   reduce_on_stand_in(calls);
   std::vector<std::string> failures = testing_ranks::run_ranks(
-      size, testing_ranks::Kind::threads, [&](int rank) { body(rank, library); }, deadline);
+      size, kind, [&](int rank) { body(rank, library); }, deadline);
   replace_reduce_on_device(nullptr);
   nccl::restore_calls();
   if (library.num_open() > 0) failures.push_back(str(library.num_open(), " communicators outlive their ranks"));

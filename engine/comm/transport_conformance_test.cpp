@@ -37,6 +37,7 @@ enum class On {
   gpu_threads,
   gpu_processes,
   gpus,
+  gpus_of_processes,
   gpu_hosts,
   gpu_hosts_of_mpi
 };
@@ -69,6 +70,7 @@ const std::vector<Row> transports = {
     {"OneDeviceProcesses", TransportKind::one_device, On::gpu_processes, {0, 0, 0}},
     {"NcclTwo", TransportKind::nccl, On::gpus, {0, 0}},
     {"NcclFive", TransportKind::nccl, On::gpus, {0, 0, 0, 0, 0}},
+    {"NcclProcesses", TransportKind::nccl, On::gpus_of_processes, {0, 0, 0}},
     {"GpusOfTwoHosts", TransportKind::between_hosts, On::gpu_hosts, {0, 0, 1, 1}},
     {"GpusOfThreeHosts", TransportKind::between_hosts, On::gpu_hosts, {0, 1, 2}},
 };
@@ -92,10 +94,11 @@ void wait_for_device() { device::current_stream(place).synchronize(); }
 
 std::vector<std::string> run_on_gpu_at_place(const Row& row, Kind kind, const Body& body, double deadline) {
   place = testing_gpu::gpu;
+  const bool has_gpu_each = row.on == On::gpus || row.on == On::gpus_of_processes;
   std::vector<std::string> failures =
-      row.on == On::gpus ? testing_gpu::run_on_gpus(
-                               row.size(), [&](int rank, testing_nccl::NcclStandIn&) { body(rank); }, deadline)
-                         : testing_gpu::run_on_gpu(row.size(), kind, body, deadline);
+      has_gpu_each ? testing_gpu::run_on_gpus(
+                         row.size(), [&](int rank, testing_nccl::RecordingNccl&) { body(rank); }, deadline, kind)
+                   : testing_gpu::run_on_gpu(row.size(), kind, body, deadline);
   place = {};
   return failures;
 }
@@ -115,6 +118,7 @@ std::vector<std::string> run_on(const Row& row, const Body& body, double deadlin
     case On::gpus:
       return run_on_gpu_at_place(row, Kind::threads, body, deadline);
     case On::gpu_processes:
+    case On::gpus_of_processes:
       return run_on_gpu_at_place(row, Kind::processes, body, deadline);
     case On::hosts:
     case On::gpu_hosts:
@@ -482,7 +486,7 @@ TEST(Transports, AreChosenByWhatTheyCan) {
   nccl::replace_calls(nullptr);
   EXPECT_THROW(choose_transport({.device_memory = true, .between_devices = true}), UnsupportedError);
   device::cuda::RecordingCalls calls(2);
-  testing_nccl::NcclStandIn library(calls);
+  testing_nccl::RecordingNccl library(calls);
   nccl::replace_calls(&library);
   EXPECT_EQ(choose_transport({.device_memory = true, .between_devices = true}), TransportKind::nccl);
   nccl::restore_calls();

@@ -52,7 +52,7 @@ struct AddScaled {
 struct ReluBackward {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T grad, T result) const {
-    return result > T(0) ? grad : T(0);
+    return result <= T(0) ? T(0) : grad;  // not-a-number passes the gradient on
   }
 };
 

@@ -24,7 +24,7 @@ struct Abs {
 struct Sign {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
-    return x > T(0) ? T(1) : x < T(0) ? T(-1) : x;
+    return x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0);  // of not-a-number too, as in PyTorch
   }
 };
 struct Relu {

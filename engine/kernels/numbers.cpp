@@ -44,7 +44,7 @@ struct RdivNumber {
   }
 };
 
-// The exponents 2, 3, -1 and 0.5, which training uses, avoid std::pow.
+// The exponents 2, 3, -1, 0.5 and -0.5, which training uses, avoid std::pow.
 struct Square {
   template <class T>
   KOKKOS_FORCEINLINE_FUNCTION T operator()(T x) const {
@@ -109,6 +109,7 @@ void pow_number(Execution on, const View& out, const View& a, double exponent) {
   if (exponent == 3.0) return unary_floating(on, "lockstep::pow", out, a, Cube{});
   if (exponent == -1.0) return unary_floating(on, "lockstep::pow", out, a, Reciprocal{});
   if (exponent == 0.5) return sqrt(on, out, a);
+  if (exponent == -0.5) return rsqrt(on, out, a);  // of -0 and of -infinity too
   unary_floating(on, "lockstep::pow", out, a, Pow{exponent});
 }
 

@@ -42,7 +42,7 @@ TEST(DeviceMesh, GivesCoordinatesSlicesAndGroupsOfThisRank) {
 
 // With a GPU per rank: the axes, and all ranks together.
 TEST(DeviceMesh, OpensTheCommunicatorsOfItsGroups) {
-  const auto failures = comm::testing_gpu::run_on_gpus(4, [](int, comm::testing_nccl::NcclStandIn& nccl) {
+  const auto failures = comm::testing_gpu::run_on_gpus(4, [](int, comm::testing_nccl::RecordingNccl& nccl) {
     const int num_streams = static_cast<int>(comm::streams_of_collectives.size());
     const DeviceMesh mesh({2, 2}, {"dp", "tp"});
     mesh.prepare(comm::testing_gpu::gpu);

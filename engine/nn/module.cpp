@@ -159,8 +159,9 @@ class BackwardWatch {
     Structure all =
         Structure::list({Structure::list(std::move(inputs.positional)), Structure::map(std::move(inputs.named))});
     const std::vector<Tensor> tensors = tensors_of(all);
-    std::vector<Tensor> watched =
-        watch_passing(tensors, [state = state_, module = module_, after = after_] { run_once(*state, module, after); });
+    std::vector<Tensor> watched = watch_passing(
+        tensors, [state = state_, module = module_, after = after_] { run_once(*state, module, after); },
+        Watched::inputs);
     all = with_tensors(all, watched);
     inputs.positional = all.items()[0].items();
     inputs.named = all.items()[1].entries();

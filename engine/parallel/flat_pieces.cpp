@@ -71,7 +71,8 @@ void write_stretch(const FlatParameterShards& unit, std::size_t index, const Ten
   const layout::Stretch at = unit.stretch(index);
   if (defect_armed(Defect::flat_load_leaves_out_straddling) && at.begin > 0) [[unlikely]]
     return;
-  if (at.length > 0) raw::copy_(slice(chunk, 0, at.offset, at.offset + at.length), unit.stretch_of_full(local, index));
+  // Also where the stretch is empty: all ranks must see that the chunk was written.
+  raw::copy_(slice(chunk, 0, at.offset, at.offset + at.length), unit.stretch_of_full(local, index));
 }
 
 Tensor on_host(const Tensor& tensor) {

@@ -117,6 +117,18 @@ std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> livi
   return living;
 }
 
+void refuse_stretches(const nn::Module& module) {
+  for (const auto& [unit, at] : living_flat_units()) {
+    if (!unit->settings().mesh.is_sharded() || unit->shows_full()) continue;
+    for (std::size_t i = 0; i < unit->num_parameters(); ++i)
+      for (const ParameterSlotRef& slot : unit->parameter(i).slots)
+        if (slot.owner.lock().get() == &module)
+          throw Error(str("reset_parameters: `", slot.get().name, "` of a ", module.type(),
+                          " is the stretch of a flat parameter"),
+                      "reset it within summon_full_parameters, or before flat_shard");
+  }
+}
+
 std::map<const TensorImpl*, FlatMember> flat_members() {
   std::map<const TensorImpl*, FlatMember> members;
   for (const auto& [unit, module] : living_flat_units())

@@ -35,6 +35,8 @@ void register_flat_unit(const std::shared_ptr<FlatParameterShards>& unit, const 
 nn::ModulePtr module_of(const FlatParameterShards& unit);  // null if it is gone
 // The units of the current rank that are alive, with their modules.
 std::vector<std::pair<std::shared_ptr<FlatParameterShards>, nn::ModulePtr>> living_flat_units();
+// Throws Error when a parameter of the module is the stretch of a flat parameter: its initial values cannot be drawn.
+void refuse_stretches(const nn::Module& module);
 // The tensors that the units of the current rank train.
 std::map<const TensorImpl*, FlatMember> flat_members();
 

@@ -203,7 +203,7 @@ void ReplicateState::broadcast_buffers() {
   const std::vector<Tensor> values = broadcast_together(mesh_.mesh_group(), buffers, call);
   if (mesh_.mesh_group().rank() == 0) return;
   const NoGrad no_grad;
-  const device::PurposeScope purpose(device::Purpose::other);
+  const device::PurposeScope purpose(device::Purpose::parameter);
   for (std::size_t i = 0; i < buffers.size(); ++i) nn::swap_data(buffers[i], raw::clone(values[i]));
 }
 

@@ -315,15 +315,22 @@ void ShardGroup::deliver(Reduction& reduction, device::Stream& stream) {
   for (const ReducedPiece& piece : pieces) run_post_accumulate_hooks(shards_->trained(piece.shard));
 }
 
+// Gradients are views of the output if every shard can be one. Otherwise all are copies, because a view would keep the
+// whole output beside them. For the same reason an empty shard is never a view.
 void ShardGroup::allocate_targets(Reduction& reduction) const {
   const DType type = shards_->gradient_type();
   const device::PurposeScope purpose(device::Purpose::gradient);
-  for (const ReducedPiece& piece : reduction.plan.pieces) {
-    const Tensor shard = part_of(reduction.output, piece, piece.sizes);
-    const bool needs_no_cast = shard.dtype() == type && shard.is_contiguous();
+  for (const ReducedPiece& piece : reduction.plan.pieces)
+    reduction.shards.push_back(part_of(reduction.output, piece, piece.sizes));
+  const bool are_views =
+      reduction.output.dtype() == type &&
+      std::all_of(reduction.shards.begin(), reduction.shards.end(), [](const Tensor& s) { return s.is_contiguous(); });
+  for (std::size_t i = 0; i < reduction.shards.size(); ++i) {
+    const ReducedPiece& piece = reduction.plan.pieces[i];
+    const Tensor& shard = reduction.shards[i];
+    const bool is_view = are_views && shard.num_elements() > 0;
     const bool adds = grad(shards_->trained(piece.shard)).defined() && !shards_->offloads();
-    reduction.shards.push_back(shard);
-    reduction.casts.push_back(needs_no_cast ? shard : empty(piece.sizes, type, settings().device));
+    reduction.casts.push_back(is_view ? shard : empty(piece.sizes, type, settings().device));
     reduction.targets.push_back(adds ? Tensor() : reduction.casts.back());
   }
 }

@@ -148,9 +148,12 @@ void ShardState::watch_inputs(nn::Inputs& inputs) {
   if (!grad_enabled()) return;
   nn::Structure all = nn::Structure::list(
       {nn::Structure::list(std::move(inputs.positional)), nn::Structure::map(std::move(inputs.named))});
-  const std::vector<Tensor> watched = watch_passing(nn::tensors_of(all), [weak = weak_from_this()] {
-    if (const auto state = weak.lock()) state->post_backward();
-  });
+  const std::vector<Tensor> watched = watch_passing(
+      nn::tensors_of(all),
+      [weak = weak_from_this()] {
+        if (const auto state = weak.lock()) state->post_backward();
+      },
+      Watched::inputs);
   all = nn::with_tensors(all, watched);
   inputs.positional = all.items()[0].items();
   inputs.named = all.items()[1].entries();

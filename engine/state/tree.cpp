@@ -77,7 +77,8 @@ const Dims& full_sizes(const TreeTensor& entry) {
 
 namespace {
 
-// The boxes of a stretch in the full parameter: those of the part, moved to where the part lies.
+// The boxes of a stretch in the full parameter: those of the part, moved to where the part lies. An empty stretch is a
+// part without boxes.
 std::vector<HeldPart> parts_of_stretch(const Tensor& tensor, const parallel::FlatStretch& stretch, int rank) {
   const std::vector<HeldBox> places = held_boxes(stretch.sizes, stretch.inner, rank);
   std::vector<HeldPart> parts;
@@ -95,6 +96,7 @@ std::vector<HeldPart> parts_of_stretch(const Tensor& tensor, const parallel::Fla
     }
     parts.push_back(std::move(part));
   }
+  if (parts.empty()) parts.push_back({tensor, {}});
   return parts;
 }
 

@@ -96,13 +96,17 @@ Tensor cast(const Tensor& a, DType dtype);           // `a` itself when it has t
 Tensor to_device(const Tensor& a, device::Device device);
 
 // ---- in place: the version of `to` is bumped, its layout stays ----
-// `value` is cast to the type of `to` (floating into integers is an Error) and broadcasts to the sizes of `to`. Throws
-// Error when `to` is expanded, that is, when one of its dims repeats one element.
+// `value` broadcasts to the sizes of `to`; its type must not be of a later kind (bool, integer, floating). Throws
+// Error when `to` is expanded, that is, when one of its dims repeats one element. A wider type is rounded once.
 void add_(const Tensor& to, const Tensor& value, double alpha = 1.0);  // to += alpha * value
-void sub_(const Tensor& to, const Tensor& value);                      // `to` must not be bool
+void sub_(const Tensor& to, const Tensor& value);                      // neither is bool
 void mul_(const Tensor& to, const Tensor& value);
-void mul_(const Tensor& to, double value);   // floating `to`
-void div_(const Tensor& to, double value);   // floating `to`
+void div_(const Tensor& to, const Tensor& value);  // floating `to`
+void add_(const Tensor& to, double value);         // floating `to`, as the next three
+void sub_(const Tensor& to, double value);
+void mul_(const Tensor& to, double value);
+void div_(const Tensor& to, double value);
+void relu_(const Tensor& to);                // numbers
 void zero_(const Tensor& to);                // also into an expanded `to`
 void fill_(const Tensor& to, double value);  // also into an expanded `to`; converts to any type
 // Broadcasts, casts from any type to any type, and copies between devices.

@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "engine/core/error.hpp"
 #include "engine/kernels/elementwise.hpp"
 #include "engine/tensor/ops.hpp"
@@ -10,6 +12,13 @@ namespace {
 using BinaryKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, const kernels::View&);
 using NumberKernel = void (*)(kernels::Execution, const kernels::View&, const kernels::View&, double);
 
+void require_castable(const char* name, const Tensor& to, const Tensor& value) {
+  if (is_floating(value.dtype()) && !is_floating(to.dtype()))
+    throw Error(str(name, ": a floating-point value into ", describe(to)), "cast the value or the target");
+  if (to.dtype() == DType::boolean && value.dtype() != DType::boolean)
+    throw Error(str(name, ": an integer value into ", describe(to)), "cast the value or the target");
+}
+
 // The value in the type and sizes of the target, copied if it overlaps the target.
 Tensor value_for(const char* name, const Tensor& to, const Tensor& value) {
   require_same_device(name, to, value);
@@ -17,19 +26,31 @@ Tensor value_for(const char* name, const Tensor& to, const Tensor& value) {
   if (!(broadcast_sizes(to.sizes(), value.sizes(), name) == to.sizes()))
     throw Error(str(name, ": ", to_text(value.sizes()), " does not broadcast to ", to_text(to.sizes())),
                 "give a value that broadcasts to the sizes of the target");
-  if (is_floating(value.dtype()) && !is_floating(to.dtype()))
-    throw Error(str(name, ": a floating-point value into ", describe(to)), "cast the value or the target");
+  require_castable(name, to, value);
   const Tensor typed = copy_if_overlapping(cast(value, to.dtype()), to);
   return typed.sizes() == to.sizes() ? typed : expand(typed, to.sizes());
 }
 
-void update_with(const char* name, BinaryKernel kernel, const Tensor& to, const Tensor& value) {
-  run_update(
-      name,
-      [kernel](kernels::Execution execution, const kernels::View& out, const kernels::View& by) {
-        kernel(execution, out, out, by);
-      },
-      to, value_for(name, to, value));
+using Binary = Tensor (*)(const Tensor&, const Tensor&);
+
+// A value of a wider type: computed in that type, and rounded once. Scalars have the type of the target.
+bool is_wider(const Tensor& to, const Tensor& value) {
+  return value.defined() && to.defined() && value.num_dims() > 0 && is_floating(to.dtype()) &&
+         is_floating(value.dtype()) && promote(to.dtype(), value.dtype()) != to.dtype();
+}
+
+void update_with(const char* name, BinaryKernel kernel, Binary wide, const Tensor& to, const Tensor& value) {
+  const Tensor by = value_for(name, to, value);
+  if (is_wider(to, value)) {
+    copy_(to, wide(to, value));
+  } else {
+    run_update(
+        name,
+        [kernel](kernels::Execution execution, const kernels::View& out, const kernels::View& a) {
+          kernel(execution, out, out, a);
+        },
+        to, by);
+  }
   to.bump_version();
 }
 
@@ -46,7 +67,10 @@ void update_with_number(const char* name, NumberKernel kernel, const Tensor& to,
 }  // namespace
 
 void add_(const Tensor& to, const Tensor& value, double alpha) {
-  if (alpha == 1.0) return update_with("add_", kernels::add, to, value);
+  if (alpha == 1.0) return update_with("add_", kernels::add, add, to, value);
+  if (!is_floating(to.dtype()) && std::trunc(alpha) != alpha)
+    throw Error(str("add_: alpha ", alpha, " for ", describe(to)), "give an integer, or cast the target");
+  if (is_wider(to, value)) return add_(to, mul(value, alpha));
   run_update(
       "add_",
       [alpha](kernels::Execution execution, const kernels::View& out, const kernels::View& by) {
@@ -55,12 +79,27 @@ void add_(const Tensor& to, const Tensor& value, double alpha) {
       to, value_for("add_", to, value));
   to.bump_version();
 }
+void add_(const Tensor& to, double value) { update_with_number("add_", kernels::add_number, to, value); }
 void sub_(const Tensor& to, const Tensor& value) {
   require_not_bool("sub_", to);
-  update_with("sub_", kernels::sub, to, value);
+  require_not_bool("sub_", value);
+  update_with("sub_", kernels::sub, sub, to, value);
 }
-void mul_(const Tensor& to, const Tensor& value) { update_with("mul_", kernels::mul, to, value); }
+void sub_(const Tensor& to, double value) { add_(to, -value); }
+void mul_(const Tensor& to, const Tensor& value) { update_with("mul_", kernels::mul, mul, to, value); }
 void mul_(const Tensor& to, double value) { update_with_number("mul_", kernels::mul_number, to, value); }
+void div_(const Tensor& to, const Tensor& value) {
+  require_floating("div_", to);
+  update_with("div_", kernels::div, div, to, value);
+}
 void div_(const Tensor& to, double value) { update_with_number("div_", kernels::div_number, to, value); }
+
+void relu_(const Tensor& to) {
+  require_not_bool("relu_", to);
+  require_not_expanded("relu_", to);
+  run_update(
+      "relu_", [](kernels::Execution execution, const kernels::View& out) { kernels::relu(execution, out, out); }, to);
+  to.bump_version();
+}
 
 }  // namespace lockstep::raw

@@ -24,8 +24,9 @@ bool is_wanted(const BenchOptions& options, std::string_view name) {
 
 void add_device(BenchRow& row, const BenchOptions& options) {
   if (options.device == "cpu") return;
-  const bool no_gpu = options.device == "cuda" && device::cuda::stand_in_is_asked_for();
-  row.params.emplace_back("device", str("\"", options.device, no_gpu ? " stand-in" : "", "\""));
+  const int gpus = options.device == "cuda" ? device::cuda::gpus_of_stand_in() : 0;
+  const std::string which = gpus > 0 ? str(" ", device::cuda::stand_in_setting(gpus)) : "";
+  row.params.emplace_back("device", str("\"", options.device, which, "\""));
 }
 
 BenchRow summarize(std::string group, std::string name, std::string unit, std::vector<double> timings) {

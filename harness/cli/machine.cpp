@@ -70,7 +70,8 @@ std::map<std::string, std::string> machine_facts() {
   std::map<std::string, std::string> facts = {{"cores", str(num_cores())},
                                               {"memory", field_of("/proc/meminfo", "MemTotal")},
                                               {"cpu", field_of("/proc/cpuinfo", "model name")}};
-  if (device::cuda::stand_in_is_asked_for()) facts["cuda"] = "stand-in of CUDA on the host";
+  if (const int gpus = device::cuda::gpus_of_stand_in(); gpus > 0)
+    facts["cuda"] = device::cuda::describe_stand_in(gpus);
   return facts;
 }
 

@@ -29,11 +29,11 @@ namespace lockstep::cli {
 
 namespace {
 
-// The part of the environment that decides where the case runs: "LOCKSTEP_CUDA=stand-in ".
+// The part of the environment that decides where the case runs: "LOCKSTEP_CUDA=stand-in:4 ".
 std::string environment_of(const scenario::Case& test_case) {
   using namespace device::cuda;
-  const bool on_stand_in = test_case.device == device::name_of(device::Kind::cuda) && stand_in_is_asked_for();
-  return on_stand_in ? str(stand_in_variable, "=", stand_in_value, " ") : "";
+  const int gpus = test_case.device == device::name_of(device::Kind::cuda) ? gpus_of_stand_in() : 0;
+  return gpus > 0 ? str(stand_in_variable, "=", stand_in_setting(gpus), " ") : "";
 }
 
 verdict::CaseResult blank_row(const scenario::Case& test_case, const RunCasesOptions& options) {

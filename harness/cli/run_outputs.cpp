@@ -39,7 +39,7 @@ report::ConsoleOptions console_of(const RunSettings& settings, const verdict::Ru
       report::console_options(STDOUT_FILENO, report::when_from_name(settings.color),
                               report::when_from_name(settings.progress), settings.verbosity);
   if (const auto stand_in = info.machine.find("cuda"); stand_in != info.machine.end())
-    options.note = str("cuda is a ", stand_in->second, ", and no GPU");
+    options.note = str("cuda is a ", stand_in->second, "; no GPU is used");
   return options;
 }
 }  // namespace

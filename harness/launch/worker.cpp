@@ -31,6 +31,7 @@
 #include "engine/core/resources.hpp"
 #include "engine/core/schedule.hpp"
 #include "engine/device/fault.hpp"
+#include "engine/device/place_on_host.hpp"
 #include "engine/kernels/backend.hpp"
 #include "harness/launch/cores.hpp"
 #include "harness/launch/run_schedule.hpp"
@@ -180,6 +181,7 @@ void run_rank(int rank, const LaunchOptions& options, device::HostWorld& world, 
   RankContext context(rank, options.world_size, &world);
   RankScope scope(context);
   context.service<OutletOfRank>().outlet = &outlet;
+  context.service<device::PlaceOnHost>().ranks_are_threads = options.launch == Launch::thread;
   comm::set_deadline(options.collective_deadline_seconds);
   verdict::RankOutcome outcome = run_function(rank, function);
   const bool failed = outcome.status != verdict::RankStatus::finished && !outcome.end_expected;

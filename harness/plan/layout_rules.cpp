@@ -33,6 +33,13 @@ constexpr std::array<std::string_view, 2> along_dim = {"softmax", "log_softmax"}
 constexpr std::array<std::string_view, 6> of_positions = {"slice", "split", "cat", "select", "stack", "expand"};
 constexpr std::array<std::string_view, 2> of_order = {"transpose", "permute"};
 
+// The operation whose rule an operation in place follows, such as `add` for `add_`.
+std::string_view rule_of(std::string_view operation) {
+  return is_in_place(operation) ? operation.substr(0, operation.size() - 1) : operation;
+}
+// Those that are in place only: their rule is that of two operands of one layout.
+constexpr std::array<std::string_view, 3> of_values = {"copy", "zero", "fill"};
+
 bool is_replicated(const ShardedLayout& layout) { return !layout::has_shard(layout) && !layout::has_partial(layout); }
 
 std::int64_t product_before(const Dims& sizes, int dim) {
@@ -231,8 +238,11 @@ Result combined(std::string_view operation, const std::vector<Operand>& operands
 
 }  // namespace
 
-Result layout_after(std::string_view operation, const std::vector<Operand>& operands, const Dims& sizes) {
-  if (is_one_of(operation, of_two) || is_one_of(operation, of_condition)) return combined(operation, operands, sizes);
+Result layout_after(std::string_view name, const std::vector<Operand>& operands, const Dims& sizes) {
+  const std::string_view operation = rule_of(name);
+  if (is_one_of(operation, of_values) && operands.size() == 1) return operands.front().layout;
+  if (is_one_of(operation, of_values) || is_one_of(operation, of_two) || is_one_of(operation, of_condition))
+    return combined(operation, operands, sizes);
   if (operation == "embedding" && operands.size() == 2) return looked_up(operands, sizes);
   const bool all_replicated = std::all_of(operands.begin(), operands.end(), [](const Operand& operand) {
     return operand.layout && is_replicated(*operand.layout);
@@ -296,10 +306,11 @@ std::optional<WeightedReading> weighted_reading(std::string_view operation,
   return reading;
 }
 
-std::vector<int> axes_of_partial_gradient(std::string_view operation, const std::vector<ShardedLayout>& operands,
+std::vector<int> axes_of_partial_gradient(std::string_view name, const std::vector<ShardedLayout>& operands,
                                           std::size_t index) {
   std::vector<int> axes;
-  if (!is_one_of(operation, of_two) && operation != "where") return axes;
+  const std::string_view operation = rule_of(name);
+  if (!is_one_of(operation, of_two) && operation != "where" && operation != "copy") return axes;
   const ShardedLayout& of = operands[index];
   for (std::size_t axis = 0; axis < of.placements.size(); ++axis) {
     const bool is_sharded_elsewhere = std::any_of(operands.begin(), operands.end(), [&](const ShardedLayout& other) {
@@ -310,11 +321,12 @@ std::vector<int> axes_of_partial_gradient(std::string_view operation, const std:
   return axes;
 }
 
-bool is_local_operation(std::string_view operation) {
-  return is_one_of(operation, element_wise) || is_one_of(operation, linear_element_wise) ||
-         is_one_of(operation, of_two) || is_one_of(operation, of_shape) || is_one_of(operation, of_condition) ||
-         is_one_of(operation, along_dim) || is_one_of(operation, of_positions) || is_one_of(operation, of_order) ||
-         operation == "sum" || operation == "mean" || operation == "attention" || operation == "copy_";
+bool is_local_operation(std::string_view name) {
+  const std::string_view operation = rule_of(name);
+  return is_one_of(operation, of_values) || is_one_of(operation, element_wise) ||
+         is_one_of(operation, linear_element_wise) || is_one_of(operation, of_two) || is_one_of(operation, of_shape) ||
+         is_one_of(operation, of_condition) || is_one_of(operation, along_dim) || is_one_of(operation, of_positions) ||
+         is_one_of(operation, of_order) || operation == "sum" || operation == "mean" || operation == "attention";
 }
 
 std::vector<Movement> cross_entropy_movements(const ShardedLayout& logits, const Loss& loss, int rank) {

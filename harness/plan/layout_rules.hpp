@@ -17,6 +17,9 @@ struct Operand {
   std::optional<layout::ShardedLayout> layout;  // empty: a plain tensor
 };
 
+// Whether the tape records this name for an operation that changes its first operand in place, such as `add_`.
+constexpr bool is_in_place(std::string_view operation) { return operation.ends_with('_'); }
+
 // The layout of the result, which has `sizes` in full. Empty: unknown. At least one operand is sharded. `operation`:
 // the name that the tape records.
 std::optional<layout::ShardedLayout> layout_after(std::string_view operation, const std::vector<Operand>& operands,

@@ -45,7 +45,7 @@ class SumOrder : public ::testing::Test {
  private:
   device::cuda::RecordingCalls cuda_{world_size};
   const device::cuda::StandIn stand_in_{cuda_};
-  comm::testing_nccl::NcclStandIn nccl_{cuda_};
+  comm::testing_nccl::RecordingNccl nccl_{cuda_};
 };
 
 TEST_F(SumOrder, FixedGivesTheBitsOfTheTree) {

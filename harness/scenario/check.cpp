@@ -58,13 +58,13 @@ class Checker {
   void check_step(const Step& step, Scope& scope) {
     file_ = &step.place.file;
     const bool binds = step.verb == Verb::let || step.verb == Verb::forward;
-    may_communicate_ = false;
+    may_have_effects_ = false;
     if (step.when != nullptr) check(*step.when, scope, false);
     const VerbSpec& spec = spec_of(step.verb);
     for (std::size_t i = 0; i < step.arguments.size(); ++i) {
       if (step.arguments[i] != nullptr && step.given[i]) check_argument(*step.arguments[i], spec.arguments[i], scope);
     }
-    may_communicate_ = binds;
+    may_have_effects_ = binds;
     for (const NamedExpr& entry : step.entries) {
       const RoutineParameter* parameter = step.routine == nullptr ? nullptr : step.routine->parameter(entry.name);
       ArgumentSpec typed;
@@ -73,14 +73,14 @@ class Checker {
       if (entry.value != nullptr) check_argument(*entry.value, typed, scope);
       if (binds) bind_name(entry.name, entry.place, scope, diagnostics_);
     }
-    may_communicate_ = false;
+    may_have_effects_ = false;
     if (step.raises) {
       check(*step.raises->message, scope, false);
       if (step.raises->when != nullptr) check(*step.raises->when, scope, false);
       if (step.raises->within_ms != nullptr) check(*step.raises->within_ms, scope, false);
     }
     if (step.verb == Verb::expect && step.arguments[0] != nullptr) check_evidence(*step.arguments[0], scope);
-    may_communicate_ = true;
+    may_have_effects_ = true;
     const std::set<std::string> around = scope.of_loops;
     for (const std::string& name : loop_names(step)) {
       bind_name(name, step.place, scope, diagnostics_);
@@ -212,8 +212,8 @@ class Checker {
     } else if (!scope.is_known(callee.name)) {
       if (expr.function != Function::none) {
         const FunctionSpec& spec = spec_of(expr.function);
-        if (communicates(expr.function) && !may_communicate_)
-          error(expr, str(spec.name, "() communicates, which only `let` and `forward` do; name its value there first"));
+        if (const std::string_view effect = effect_of(expr.function); !effect.empty() && !may_have_effects_)
+          error(expr, str(spec.name, "() ", effect, ", which only `let` and `forward` do; name its value there first"));
         check_function_arguments(expr, spec, report_error_);
       } else if (is_model(callee.name)) {
         error(callee, str("`", callee.name, "` builds a module, which only `model` and `children` do"));
@@ -359,7 +359,7 @@ class Checker {
   const std::vector<MatrixName>* matrix_ = nullptr;
   const std::string* file_ = nullptr;
   const ReportError report_error_ = [this](const Expr& at, std::string message) { error(at, std::move(message)); };
-  bool may_communicate_ = true;  // false in the arguments of steps other than let and forward
+  bool may_have_effects_ = true;  // false in the arguments of steps other than let and forward
 };
 
 }  // namespace

@@ -92,6 +92,18 @@ TEST(Check, ChecksCalls) {
             "t.yaml:5:12: `Net` builds a module; call it: `Net(...)`");
 }
 
+TEST(Check, RefusesChangesInPlaceOutsideLetAndForward) {
+  EXPECT_EQ(errors_of_steps("  - let: {x: ones(4)}\n"
+                            "  - let: {y: \"add_(x, 1)\"}\n"
+                            "  - forward: {z: zero_(y)}\n"
+                            "  - expect_equal: [z, x]\n"),
+            "");
+  const std::string where = "changes a tensor, which only `let` and `forward` do; name its value there first";
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - expect_equal: [zero_(x), x]\n"),
+              HasSubstr("t.yaml:6:20: zero_() " + where));
+  EXPECT_THAT(errors_of_steps("  - let: {x: ones(4)}\n  - backward: sum(relu_(x))\n"), HasSubstr("relu_() " + where));
+}
+
 TEST(Check, RefusesCommunicationOutsideLetAndForward) {
   EXPECT_EQ(errors_of_steps("  - let: {x: ones(4)}\n"
                             "  - let: {y: full_tensor(x)}\n"

@@ -76,7 +76,9 @@ std::string argument_types() {
 std::string functions_tables() {
   std::string out;
   for (int kind = 0; kind < num_function_kinds; ++kind) {
-    out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n\n| function | result |\n|---|---|\n");
+    out += str("\n### ", title_of(static_cast<FunctionKind>(kind)), "\n");
+    if (static_cast<FunctionKind>(kind) == FunctionKind::in_place) out += prose::in_place_note;
+    out += "\n| function | result |\n|---|---|\n";
     for (const FunctionSpec& spec : functions()) {
       if (spec.kind == static_cast<FunctionKind>(kind)) {
         out += str("| `", spec.name, "(", spec.signature, ")` | ", escaped(spec.doc), " |\n");

@@ -252,6 +252,20 @@ inline constexpr std::string_view routines_section = R"page(
 
 )page";
 
+inline constexpr std::string_view in_place_note = R"page(
+These change their first argument and return it, as PyTorch's functions of these names do. They are allowed in `let`, in
+`forward` and in models only.
+
+- `let` records nothing. There they may change parameters and gradients.
+- In `forward`, the result gets the history of the change. So do the views of x, and the tensor of which x is a view.
+- `forward` refuses a leaf that requires a gradient and a view of one, a view that was made in `let` or by `split` or
+  `chunk`, an input of a module whose backward hooks watch it, and a view of a sharded tensor.
+- `backward` fails if it needs a tensor that was changed. The error names the lines of both steps.
+- x keeps its type. An integer or bool x takes no floating value, a bool x no integer. An expanded x takes `fill_` and
+  `zero_` only.
+- A sharded x keeps its layout. A sharded value has the same one, or broadcasts to it without communication.
+)page";
+
 inline constexpr std::string_view attributes_end = R"page(
 An attribute of a module is a child, a parameter, a buffer or a method; numbered children are written `m.0` or `m[i]`. An
 attribute of a mesh with named axes is this rank's slice along the axis of that name: `world.dp`, `world.dp.rank`,

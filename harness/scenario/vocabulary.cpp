@@ -41,7 +41,7 @@ constexpr FunctionRow function_rows[] = {
 // The counts catch accidental changes of the tables. After an intended change, update the count and the interpreter.
 static_assert(std::size(verb_rows) == 77,
               "verbs.def has changed: implement the verb in harness/run, then change this count");
-static_assert(std::size(function_rows) == 113,
+static_assert(std::size(function_rows) == 121,
               "functions.def has changed: implement the function in harness/run, then change this count");
 
 template <class Rows>
@@ -204,11 +204,14 @@ std::string_view title_of(Group group) {
 
 std::string_view title_of(FunctionKind kind) {
   static constexpr std::array<std::string_view, num_function_kinds> titles = {
-      "Plain values", "New tensors", "On tensors", "Sharded tensors", "Of objects"};
+      "Plain values", "New tensors", "On tensors", "Sharded tensors", "Of objects", "In place"};
   return titles[static_cast<std::size_t>(kind)];
 }
 
-bool communicates(Function function) { return function == Function::full_tensor || function == Function::redistribute; }
+std::string_view effect_of(Function function) {
+  if (function == Function::full_tensor || function == Function::redistribute) return "communicates";
+  return function != Function::none && spec_of(function).kind == FunctionKind::in_place ? "changes a tensor" : "";
+}
 
 std::string_view name_of(ArgType type) {
   for (const TypeName& entry : type_table) {

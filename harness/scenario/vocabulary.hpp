@@ -114,10 +114,10 @@ const VerbSpec& spec_of(Verb verb);
 const VerbSpec* find_verb(std::string_view name);
 std::string_view name_of(Verb verb);
 
-enum class FunctionKind : std::uint8_t { plain, factory, tensor, sharded, object };
-inline constexpr int num_function_kinds = 5;
-// Whether a call may issue collectives; it is then allowed in `let`, in `forward` and in models only.
-bool communicates(Function function);
+enum class FunctionKind : std::uint8_t { plain, factory, tensor, sharded, object, in_place };
+inline constexpr int num_function_kinds = 6;
+// Why a call is allowed in `let`, in `forward` and in models only: `communicates` or `changes a tensor`. Else empty.
+std::string_view effect_of(Function function);
 std::string_view title_of(FunctionKind kind);
 
 struct FunctionSpec {

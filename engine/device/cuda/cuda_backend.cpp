@@ -32,25 +32,35 @@ std::size_t wanted_bytes(const RankContext& context) {
 
 // Ranks that are threads share the context of CUDA of their process.
 bool ranks_are_threads(const RankContext& context) {
+  if (RankContext::current().service<PlaceOnHost>().ranks_are_threads) return true;
   const auto* world = static_cast<const HostWorld*>(context.shared());
   return world != nullptr && world->sharing() == Sharing::threads;
 }
 
-int number_of_gpus(Calls& of) {
+// Where a rank runs: on a GPU of its own if the host has one per rank, else on the first GPU with all ranks of the
+// host. NCCL connects no ranks of which only some share a GPU.
+struct Seat {
+  int gpu = 0;
+  int num_ranks = 1;  // on this GPU
+};
+
+Seat seat_of(const PlaceOnHost& place, Calls& of) {
   if (schedule::self() != nullptr)
     throw UnsupportedError("cuda: a schedule does not control a GPU", "use --device sim with --schedule");
-  return of.num_devices();
+  if (place.num_ranks <= of.num_devices()) return {place.index, 1};
+  return {0, place.num_ranks};
 }
 
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const RankContext& context)
-      : calls_(calls()),
-        num_devices_(number_of_gpus(calls_)),
-        device_(RankContext::current().service<PlaceOnHost>().index % num_devices_) {
+      : calls_(calls()), seat_(seat_of(RankContext::current().service<PlaceOnHost>(), calls_)), device_(seat_.gpu) {
     calls_.use_device(device_);
-    const int ranks_on_host = RankContext::current().service<PlaceOnHost>().num_ranks;
-    const int ranks = (ranks_on_host + num_devices_ - 1) / num_devices_;
+    const int ranks = seat_.num_ranks;
+    if (ranks > max_ranks_per_gpu)
+      throw UnsupportedError(str(ranks, " ranks on GPU ", device_, ": collectives have at most ",
+                                 int{max_ranks_per_gpu}, " ranks per GPU"),
+                             "use fewer ranks");
     const int contexts = ranks_are_threads(context) ? 1 : ranks;
     const DeviceProperties properties = calls_.properties_of(device_);
     const std::size_t total = properties.total_bytes, free = calls_.free_bytes();
@@ -97,7 +107,7 @@ class CudaBackend final : public Backend {
 
  private:
   Calls& calls_;
-  const int num_devices_;
+  const Seat seat_;
   const int device_;
   std::shared_ptr<Shared> shared_;
   std::byte* memory_ = nullptr;

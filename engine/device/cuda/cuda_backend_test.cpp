@@ -42,15 +42,18 @@ TEST(CudaBackend, RefusesAMachineWithoutADriver) {
   EXPECT_TRUE(cuda.log().empty());
 }
 
-TEST(CudaBackend, UsesTheGpuOfItsRank) {
-  RecordingCalls cuda(3);
-  const StandIn stand_in(cuda);
-  for (int number = 0; number < 5; ++number) {
-    RankContext context(number, 5);
-    const RankScope scope(context);
-    allocate(device_from_name("cuda"), 8);
-    EXPECT_THAT(cuda.log(), Contains(str("use_device ", number % 3)));
-    EXPECT_EQ(cuda.count("use_device"), number + 1);
+// Without a GPU per rank all ranks use the first: NCCL connects no ranks of which only some share a GPU.
+TEST(CudaBackend, GivesEachRankAGpuWhereThereAreEnough) {
+  for (const int ranks : {3, 4}) {
+    RecordingCalls cuda(3);
+    const StandIn stand_in(cuda);
+    for (int number = 0; number < ranks; ++number) {
+      RankContext context(number, ranks);
+      const RankScope scope(context);
+      allocate(device_from_name("cuda"), 8);
+      EXPECT_THAT(cuda.log(), Contains(str("use_device ", ranks == 3 ? number : 0)));
+      EXPECT_EQ(cuda.count("use_device"), number + 1);
+    }
   }
 }
 
@@ -98,6 +101,27 @@ TEST(CudaBackend, CountsOneContextForRanksThatAreThreads) {
   RankContext context(0, 6, world.get());
   const RankScope scope(context);
   EXPECT_NO_THROW(allocate(gpu, 8));
+}
+
+// The launcher shares the memory of ranks that are threads with its own process.
+TEST(CudaBackend, CountsOneContextForThreadsOfALauncher) {
+  RecordingCalls cuda(1, std::size_t{4} << 30);
+  const StandIn stand_in(cuda);
+  const auto world = HostWorld::create(6, Sharing::processes, std::size_t{1} << 30);
+  RankContext context(0, 6, world.get());
+  const RankScope scope(context);
+  context.service<PlaceOnHost>().ranks_are_threads = true;
+  EXPECT_NO_THROW(allocate(gpu, 8));
+}
+
+TEST(CudaBackend, RefusesMoreRanksThanACollectiveOnOneGpuCanHave) {
+  RecordingCalls cuda(1, 80 * gib);
+  const StandIn stand_in(cuda);
+  RankContext context(0, max_ranks_per_gpu + 1);
+  const RankScope scope(context);
+  context.service<PlaceOnHost>().ranks_are_threads = true;
+  EXPECT_THROW(allocate(gpu, 8), UnsupportedError);
+  EXPECT_THAT(message_of([] { allocate(gpu, 8); }), HasSubstr("at most 64 ranks per GPU"));
 }
 
 TEST(CudaBackend, NamesAGpuWithoutMemory) {

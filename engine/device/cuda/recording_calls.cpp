@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cstring>
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,21 +14,17 @@
 namespace lockstep::device::cuda {
 
 namespace {
-// Words are also written by the host, which no call tells of.
+// Words are also written by the host, which no call tells of, and by other processes.
 constexpr std::chrono::milliseconds look_again{1};
-constexpr int patience_of_polls = 16;
+constexpr int patience_of_polls = 4;
 
-// What a handle says of an allocation.
-struct Exported {
-  pid_t process;
-  int file;
-  std::size_t bytes;
+// The current device of a thread, in the model that it used last.
+struct Current {
+  std::uint64_t model = 0;
+  int device = 0;
 };
-
-void* map(int file, std::size_t bytes) {
-  void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
-  return memory == MAP_FAILED ? nullptr : memory;
-}
+thread_local Current current;
+std::atomic<std::uint64_t> num_models{0};
 
 double milliseconds_now() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -38,7 +32,10 @@ double milliseconds_now() {
 }  // namespace
 
 RecordingCalls::RecordingCalls(int num_devices, std::size_t bytes_per_device, Use use)
-    : num_devices_(num_devices), bytes_per_device_(bytes_per_device), of_program_(use == Use::program) {}
+    : id_(++num_models),
+      num_devices_(num_devices),
+      bytes_per_device_(bytes_per_device),
+      of_program_(use == Use::program) {}
 
 RecordingCalls::~RecordingCalls() {
   for (const auto& [memory, bytes] : opened_) ::munmap(memory, bytes);
@@ -76,13 +73,15 @@ void RecordingCalls::hold_all(bool on) {
 void RecordingCalls::launch(StreamHandle stream, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   enter("launch", str("s", stream_of(stream).number));
-  enqueue(stream, {nullptr, std::move(work)});
+  require_device("launch", stream_of(stream).device);
+  enqueue(stream, {nullptr, std::move(work), nullptr});
 }
 
 void RecordingCalls::launch_when(StreamHandle stream, std::function<bool()> ready, std::function<void()> work) {
   const std::lock_guard lock(mutex_);
   enter("launch", str("s", stream_of(stream).number));
-  enqueue(stream, {std::move(ready), std::move(work)});
+  require_device("launch", stream_of(stream).device);
+  enqueue(stream, {std::move(ready), std::move(work), nullptr});
 }
 
 void RecordingCalls::fail(const std::string& call, int nth) {
@@ -144,9 +143,16 @@ RecordingCalls::ModelEvent& RecordingCalls::event_of(EventHandle event) {
   return *found->second;
 }
 
+void RecordingCalls::require_device(const std::string& call, int device) const {
+  if (device_of_thread() != device)
+    throw ResourceError(str(call, ": invalid resource handle: it belongs to device ", device,
+                            ", and the thread uses device ", device_of_thread()),
+                        "let the thread use the device of its streams");
+}
+
 void RecordingCalls::enqueue(StreamHandle stream, Work work) {
   stream_of(stream).work.push_back(std::move(work));
-  num_polls_ = 0;
+  stream_of(stream).num_polls = 0;
   if (!lazy_) progress();
 }
 
@@ -169,21 +175,25 @@ void RecordingCalls::progress() {
   changed_.notify_all();
 }
 
-void RecordingCalls::progress_for(ModelStream& awaited, const std::function<bool()>& holds) {
-  while (!holds()) {
-    if (run_front(awaited)) continue;
-    bool moved = false;  // on a stream that it may wait for
-    for (const auto& [handle, stream] : streams_) moved = moved || run_front(*stream);
-    if (!moved) break;
+bool RecordingCalls::advance(StreamHandle stream) {
+  const auto found = streams_.find(stream);
+  if (found == streams_.end() || found->second->held || found->second->work.empty()) return false;
+  if (run_front(*found->second)) return true;
+  StreamHandle const behind = found->second->work.front().behind;
+  return behind != nullptr && advance(behind);
+}
+
+void RecordingCalls::progress_for(StreamHandle awaited, const std::function<bool()>& holds) {
+  while (!holds() && advance(awaited)) {
   }
   changed_.notify_all();
 }
 
-void RecordingCalls::wait_until(std::unique_lock<std::mutex>& lock, ModelStream* stream,
+void RecordingCalls::wait_until(std::unique_lock<std::mutex>& lock, StreamHandle awaited,
                                 const std::function<bool()>& holds) {
   for (;;) {
-    if (lazy_ && stream != nullptr) {
-      progress_for(*stream, holds);
+    if (lazy_) {
+      progress_for(awaited, holds);
     } else {
       progress();
     }
@@ -217,14 +227,25 @@ void RecordingCalls::use_device(int device) {
   const std::lock_guard lock(mutex_);
   enter("use_device", str(device));
   LOCKSTEP_CHECK(device >= 0 && device < num_devices_, "device ", device, " of ", num_devices_);
+  current = {id_, device};
 }
 
 std::size_t RecordingCalls::free_bytes() {
   const std::lock_guard lock(mutex_);
   enter("free_bytes", "");
   std::size_t used = 0;
-  for (const auto& [memory, each] : allocations_) used += each.bytes;
+  for (const auto& [memory, each] : allocations_)
+    if (each.device == device_of_thread()) used += each.bytes;
   return bytes_per_device_ - used;
+}
+
+int RecordingCalls::device_of_thread() const { return current.model == id_ ? current.device : 0; }
+
+int RecordingCalls::device_of(StreamHandle stream) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = streams_.find(stream);
+  LOCKSTEP_CHECK(found != streams_.end(), "a stream that does not exist");
+  return found->second->device;
 }
 
 // ---- streams and events
@@ -236,6 +257,7 @@ StreamHandle RecordingCalls::create_stream() {
   ++next_number_;
   auto stream = std::make_unique<ModelStream>();
   stream->number = number;
+  stream->device = device_of_thread();
   stream->held = holds_new_;
   void* const handle = stream.get();
   streams_.emplace(handle, std::move(stream));
@@ -251,7 +273,7 @@ void RecordingCalls::synchronize_stream(StreamHandle stream) {
   std::unique_lock lock(mutex_);
   enter("synchronize_stream", str("s", stream_of(stream).number));
   ModelStream& of = stream_of(stream);
-  wait_until(lock, &of, [&] { return of.work.empty(); });
+  wait_until(lock, stream, [&] { return of.work.empty(); });
 }
 
 EventHandle RecordingCalls::create_event(bool timed) {
@@ -261,6 +283,7 @@ EventHandle RecordingCalls::create_event(bool timed) {
   ++next_number_;
   auto event = std::make_unique<ModelEvent>();
   event->number = number;
+  event->device = device_of_thread();
   event->timed = timed;
   void* const handle = event.get();
   events_.emplace(handle, std::move(event));
@@ -276,22 +299,31 @@ void RecordingCalls::record_event(EventHandle event, StreamHandle stream) {
   const std::lock_guard lock(mutex_);
   ModelEvent& of = event_of(event);
   enter("record_event", str("s", stream_of(stream).number, " e", of.number));
+  require_device("record_event", stream_of(stream).device);
+  require_device("record_event", of.device);
   const std::uint64_t record = ++of.recorded;
-  of.stream = &stream_of(stream);
-  enqueue(stream, {nullptr, [this, event, record] {
+  of.stream = stream;
+  enqueue(stream, {nullptr,
+                   [this, event, record] {
                      const auto found = events_.find(event);  // it may have been destroyed since
                      if (found == events_.end()) return;
                      found->second->reached = record;
                      found->second->time = milliseconds_now();
-                   }});
+                   },
+                   nullptr});
 }
 
 bool RecordingCalls::event_done(EventHandle event) {
   const std::lock_guard lock(mutex_);
   const ModelEvent& of = event_of(event);
   enter("event_done", str("e", of.number));
-  if (!lazy_ || ++num_polls_ > patience_of_polls) progress();
-  return of.reached == of.recorded;
+  const auto is_done = [&of] { return of.reached == of.recorded; };
+  if (!lazy_) {
+    progress();
+  } else if (const auto stream = streams_.find(of.stream); stream != streams_.end() && !is_done()) {
+    if (++stream->second->num_polls > patience_of_polls) progress_for(of.stream, is_done);
+  }
+  return is_done();
 }
 
 void RecordingCalls::synchronize_event(EventHandle event) {
@@ -311,7 +343,7 @@ void RecordingCalls::wait_event(StreamHandle stream, EventHandle event) {
                      const auto found = events_.find(event);
                      return found == events_.end() || found->second->reached >= record;
                    },
-                   nullptr});
+                   nullptr, of.stream});
 }
 
 float RecordingCalls::milliseconds_between(EventHandle begin, EventHandle end) {
@@ -328,116 +360,13 @@ float RecordingCalls::milliseconds_between(EventHandle begin, EventHandle end) {
 void RecordingCalls::wait_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) {
   const std::lock_guard lock(mutex_);
   enter("wait_word", str("s", stream_of(stream).number, " ", value));
-  enqueue(stream, {[word, value] { return std::atomic_ref(*word).load() >= value; }, nullptr});
+  enqueue(stream, {[word, value] { return std::atomic_ref(*word).load() >= value; }, nullptr, nullptr});
 }
 
 void RecordingCalls::write_word(StreamHandle stream, std::uint64_t* word, std::uint64_t value) {
   const std::lock_guard lock(mutex_);
   enter("write_word", str("s", stream_of(stream).number, " ", value));
-  enqueue(stream, {nullptr, [word, value] { std::atomic_ref(*word).store(value); }});
-}
-
-// ---- memory
-
-void* RecordingCalls::allocate(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  enter("allocate", str(bytes));
-  // A file in memory, so that a handle works in another process. The pages are used where they are touched.
-  const int file = ::memfd_create("stand-in of device memory", MFD_CLOEXEC);
-  void* const memory = file >= 0 && ::ftruncate(file, static_cast<off_t>(bytes)) == 0 ? map(file, bytes) : nullptr;
-  if (memory == nullptr) throw ResourceError(str("allocate of ", bytes, " bytes: no memory"), "ask for less");
-  allocations_[memory] = {bytes, file};
-  if (of_program_) protect({static_cast<std::byte*>(memory), bytes});
-  return memory;
-}
-
-void RecordingCalls::release(void* memory) noexcept {
-  const std::lock_guard lock(mutex_);
-  const auto found = allocations_.find(memory);
-  if (found == allocations_.end()) return;
-  forget_protected(static_cast<const std::byte*>(memory), found->second.bytes);
-  ::munmap(memory, found->second.bytes);
-  ::close(found->second.file);
-  allocations_.erase(found);
-}
-
-void RecordingCalls::pin(void* pages, std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  enter("pin", str(bytes));
-  LOCKSTEP_CHECK(pinned_.emplace(pages, bytes).second, "pages that are pinned twice");
-}
-
-void RecordingCalls::unpin(void* pages) noexcept {
-  const std::lock_guard lock(mutex_);
-  pinned_.erase(pages);
-}
-
-bool RecordingCalls::is_pageable(const void* memory) const {
-  const auto holds = [memory](const void* base, std::size_t bytes) {
-    return memory >= base && memory < static_cast<const std::byte*>(base) + bytes;
-  };
-  return std::none_of(pinned_.begin(), pinned_.end(), [&](const auto& of) { return holds(of.first, of.second); }) &&
-         std::none_of(opened_.begin(), opened_.end(), [&](const auto& of) { return holds(of.first, of.second); }) &&
-         std::none_of(allocations_.begin(), allocations_.end(),
-                      [&](const auto& of) { return holds(of.first, of.second.bytes); });
-}
-
-// As CUDA does: pageable memory is read before the call returns, and a copy to pageable memory has run then.
-void RecordingCalls::copy(void* to, const void* from, std::size_t bytes, StreamHandle stream) {
-  std::unique_lock lock(mutex_);
-  ModelStream& of = stream_of(stream);
-  enter("copy", str("s", of.number, " ", bytes));
-  if (is_pageable(from)) {
-    const auto* const begin = static_cast<const std::byte*>(from);
-    enqueue(stream, {nullptr, [to, staged = std::vector<std::byte>(begin, begin + bytes)] {
-                       std::memcpy(to, staged.data(), staged.size());
-                     }});
-  } else {
-    enqueue(stream, {nullptr, [=] { std::memmove(to, from, bytes); }});
-  }
-  if (is_pageable(to)) wait_until(lock, &of, [&of] { return of.work.empty(); });
-}
-
-void RecordingCalls::set_bytes(void* to, int byte, std::size_t bytes, StreamHandle stream) {
-  const std::lock_guard lock(mutex_);
-  enter("set_bytes", str("s", stream_of(stream).number, " ", bytes));
-  enqueue(stream, {nullptr, [=] { std::memset(to, byte, bytes); }});
-}
-
-MemoryHandle RecordingCalls::handle_of(void* allocation) {
-  const std::lock_guard lock(mutex_);
-  enter("handle_of", "");
-  LOCKSTEP_CHECK(allocations_.contains(allocation), "the handle of memory that is no allocation");
-  const Allocation& found = allocations_.at(allocation);
-  const Exported exported{::getpid(), found.file, found.bytes};
-  MemoryHandle handle{};
-  std::memcpy(handle.bytes, &exported, sizeof exported);
-  return handle;
-}
-
-void* RecordingCalls::open_handle(const MemoryHandle& handle) {
-  const std::lock_guard lock(mutex_);
-  enter("open_handle", "");
-  Exported exported{};
-  std::memcpy(&exported, handle.bytes, sizeof exported);
-  const int file = ::open(str("/proc/", exported.process, "/fd/", exported.file).c_str(), O_RDWR | O_CLOEXEC);
-  void* const memory = file >= 0 ? map(file, exported.bytes) : nullptr;
-  if (file >= 0) ::close(file);
-  if (memory == nullptr) throw ResourceError("open_handle: no such memory", "keep its process alive");
-  opened_[memory] = exported.bytes;
-  if (of_program_) protect({static_cast<std::byte*>(memory), exported.bytes});
-  return memory;
-}
-
-void RecordingCalls::close_handle(void* memory) noexcept {
-  const std::lock_guard lock(mutex_);
-  if (!of_program_) log_.emplace_back("close_handle");
-  ++counts_["close_handle"];
-  const auto found = opened_.find(memory);
-  if (found == opened_.end()) return;
-  forget_protected(static_cast<const std::byte*>(memory), found->second);
-  ::munmap(memory, found->second);
-  opened_.erase(found);
+  enqueue(stream, {nullptr, [word, value] { std::atomic_ref(*word).store(value); }, nullptr});
 }
 
 }  // namespace lockstep::device::cuda

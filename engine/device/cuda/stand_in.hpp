@@ -1,5 +1,11 @@
-// A stand-in of CUDA for whole programs, on machines without a GPU: LOCKSTEP_CUDA=stand-in. The backend, its queues and
-// the transport of ranks that share a GPU then work as on a GPU, over a model of streams and events on the host
+// A stand-in of CUDA for whole programs, on machines without a GPU. The environment asks for it:
+//
+//   LOCKSTEP_CUDA=stand-in      a machine with one GPU, which the ranks share
+//   LOCKSTEP_CUDA=stand-in:4    a machine with four GPUs: a GPU per rank for up to four ranks, connected by a stand-in
+//   of
+//                               NCCL (comm/nccl_stand_in.hpp)
+//
+// The backend, its queues and the transports then work as on GPUs, over a model of streams and events on the host
 // (recording_calls.hpp). Kernels run their portable bodies when their stream reaches them. The model is lazy: work runs
 // only when something waits for it, so that a missing wait shows in the results.
 //
@@ -17,11 +23,19 @@ class RecordingCalls;
 
 inline constexpr const char* stand_in_variable = "LOCKSTEP_CUDA";
 inline constexpr const char* stand_in_value = "stand-in";
+inline constexpr int max_gpus_of_stand_in = 64;
 
-// Whether the environment asks for the stand-in. Throws Error for another value of the variable.
-bool stand_in_is_asked_for();
-// What takes the place of CUDA in this process: what a test has put there, else the one that the environment asks for,
-// else null.
+// The number of GPUs for which the environment asks; 0 if it asks for no stand-in. Throws Error for another value of
+// the variable.
+int gpus_of_stand_in();
+// "stand-in", "stand-in:4": how the environment asks for so many GPUs.
+std::string stand_in_setting(int gpus);
+// "stand-in of CUDA on the host", and its GPUs if there are several: for reports.
+std::string describe_stand_in(int gpus);
+
+// The one that the environment asks for, or null. One per process.
+RecordingCalls* stand_in_of_environment();
+// What takes the place of CUDA in this process: what a test has put there, else stand_in_of_environment().
 RecordingCalls* stand_in();
 
 // The work of a kernel, in order on the stream. Throws UnsupportedError without a stand-in, with the label of the

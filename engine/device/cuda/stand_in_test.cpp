@@ -23,24 +23,37 @@ class Asked {
 
 TEST(StandInOfCuda, IsThereOnlyWhereItIsAskedFor) {
   ::unsetenv(stand_in_variable);
-  EXPECT_FALSE(stand_in_is_asked_for());
+  EXPECT_EQ(gpus_of_stand_in(), 0);
   EXPECT_EQ(stand_in(), nullptr);
   const Asked empty("");
-  EXPECT_FALSE(stand_in_is_asked_for());
+  EXPECT_EQ(gpus_of_stand_in(), 0);
   const Asked asked(stand_in_value);
-  EXPECT_TRUE(stand_in_is_asked_for());
+  EXPECT_EQ(gpus_of_stand_in(), 1);
   ASSERT_NE(stand_in(), nullptr);
   EXPECT_EQ(stand_in(), stand_in()) << "one per process";
   EXPECT_THAT(stand_in()->properties_of(0).name, HasSubstr("stand-in"));
 }
 
+TEST(StandInOfCuda, HasTheNumberOfGpusThatIsAskedFor) {
+  for (const int gpus : {1, 2, 8, 64}) {
+    const Asked asked(str("stand-in:", gpus).c_str());
+    EXPECT_EQ(gpus_of_stand_in(), gpus);
+  }
+  EXPECT_EQ(stand_in_setting(1), "stand-in");
+  EXPECT_EQ(stand_in_setting(8), "stand-in:8");
+}
+
 TEST(StandInOfCuda, RefusesOtherWords) {
-  const Asked asked("yes");
-  try {
-    stand_in_is_asked_for();
-    ADD_FAILURE() << "accepted";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), AllOf(HasSubstr("LOCKSTEP_CUDA=yes"), HasSubstr("`stand-in`")));
+  for (const char* word : {"yes", "stand-in:", "stand-in:0", "stand-in:-1", "stand-in:65", "stand-in:2x", "stand-in2",
+                           "stand-in:99999999999", "stand-in: 2"}) {
+    const Asked asked(word);
+    try {
+      gpus_of_stand_in();
+      ADD_FAILURE() << "accepted " << word;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(),
+                  AllOf(HasSubstr(str("LOCKSTEP_CUDA=", word)), HasSubstr("`stand-in:N` (N GPUs, 1 to 64)")));
+    }
   }
 }
 

@@ -163,7 +163,13 @@ bool TracedLayouts::see_sharded(std::string_view operation, const std::vector<Te
                                 const std::vector<Tensor>& results) {
   for (const Tensor& input : inputs) {
     if (!input.defined() || !input.is_sharded()) continue;
-    if (!sharded_.name.empty()) end_sharded(nullptr);  // the operation before it has no result: it is in place
+    if (!sharded_.name.empty()) end_sharded(nullptr);  // the operation before it has no result
+    if (plan::is_in_place(operation)) {                // the tape records it on the sharded tensor itself
+      sharded_.operands.insert(sharded_.operands.begin(), input);
+      sharded_.name = operation;
+      end_sharded(&results.at(0));
+      return true;
+    }
     if (operation == "redistribute") {
       sharded_.first_forms.push_back(input);
       sharded_.redistributed.push_back(results.at(0));

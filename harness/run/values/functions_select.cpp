@@ -10,10 +10,13 @@ namespace lockstep::run::functions {
 
 namespace {
 
-DType type_beside(std::int64_t number, DType like) {
+DType type_beside(std::int64_t number, std::string_view subject, const Tensor& like) {
   using Narrow = std::numeric_limits<std::int32_t>;
-  const bool is_narrow = like == DType::int32 && number >= Narrow::min() && number <= Narrow::max();
-  return is_narrow ? DType::int32 : DType::int64;
+  if (like.dtype() != DType::int32) return DType::int64;
+  if (number < Narrow::min() || number > Narrow::max())
+    throw Error(str(subject, ": ", number, " does not fit int32, the type of ", describe(like)),
+                "cast the tensor to int64");
+  return DType::int32;
 }
 
 // A number or boolean as a tensor without dims. Beside a floating-point tensor it has the type of that tensor, as a
@@ -26,7 +29,7 @@ Tensor beside(const Value& value, std::string_view subject, const Tensor& like) 
   else if (is_floating(like.dtype()))
     made = full({}, value.as_number(subject), like.dtype(), like.device());
   else if (const std::int64_t* integer = value.get_if<std::int64_t>())
-    made = from_values(std::vector<std::int64_t>{*integer}, {}, type_beside(*integer, like.dtype()), like.device());
+    made = from_values(std::vector<std::int64_t>{*integer}, {}, type_beside(*integer, subject, like), like.device());
   else
     made = full({}, value.as_number(subject), DType::float32, like.device());
   if (!like.is_sharded()) return made;
@@ -38,11 +41,6 @@ Value compared(const CallArguments& call, const char* operation, Compare compare
   const Tensor& x = call.tensor(0, "x");
   const Tensor other = beside(call.at(1, "other"), "other", x);
   return noted_result(operation, {x, other}, compare(x, other));
-}
-
-void require_no_gradient(const Tensor& x) {
-  if (recording({x}))
-    throw Error(str("x is ", describe(x), ", which needs a gradient, and the result has none"), "detach(x)");
 }
 
 using Reduce = Tensor (*)(const Tensor&, int, bool);
@@ -70,14 +68,8 @@ Value where(const CallArguments& call) {
   return noted_result("where", {condition, a, b}, ops::where(condition, a, b));
 }
 
-Value amax(const CallArguments& call) {
-  require_no_gradient(call.tensor(0, "x"));
-  return extreme(call, "max", &ops::max);
-}
-Value amin(const CallArguments& call) {
-  require_no_gradient(call.tensor(0, "x"));
-  return extreme(call, "min", &ops::min);
-}
+Value amax(const CallArguments& call) { return extreme(call, "max", &ops::max); }
+Value amin(const CallArguments& call) { return extreme(call, "min", &ops::min); }
 Value argmax(const CallArguments& call) { return extreme(call, "argmax", &ops::argmax); }
 
 Value index_select(const CallArguments& call) {

@@ -37,9 +37,11 @@ TEST_F(Functions, CompareTensorsWithTensorsAndNumbers) {
   EXPECT_THAT(numbers("ge(x, tensor([[1.0, 6.0, 3.0]]))"), ElementsAre(1, 0, 1, 1, 0, 1));
   EXPECT_EQ(text_of("eq(x, x).dtype"), "bool");
   EXPECT_THAT(numbers("eq(tensor([true, false]), true)"), ElementsAre(1, 0));
-  // A number has the type of a floating-point tensor, and of an integer tensor where it fits.
+  // A number has the type of a floating-point tensor, and an integer that of an integer tensor.
   EXPECT_THAT(numbers("eq(tensor([0.1], dtype=bfloat16), 0.1)"), ElementsAre(1));
-  EXPECT_THAT(numbers("lt(tensor([5], dtype=int32), 3000000000)"), ElementsAre(1));
+  EXPECT_THAT(numbers("lt(tensor([5], dtype=int32), 2147483647)"), ElementsAre(1));
+  EXPECT_THAT(error("lt(tensor([5], dtype=int32), 3000000000)"),
+              HasSubstr("3000000000 does not fit int32, the type of int32 (1,)"));
   EXPECT_THAT(numbers("eq(tensor([9007199254740993]), 9007199254740992)"), ElementsAre(0));
   EXPECT_THAT(error("eq(x, 'a')"), HasSubstr("other must be"));
   EXPECT_THAT(error("eq(x, zeros(4))"), HasSubstr("eq: "));
@@ -65,7 +67,24 @@ TEST_F(Functions, FindExtremesAlongADim) {
             "[[2,1],[1,3],int64]");
   EXPECT_THAT(error("amax(x, 2)"), HasSubstr("amax"));
   EXPECT_THAT(error("amax(x, 0, keepdim=1)"), HasSubstr("keepdim must be"));
-  EXPECT_THAT(error("amin(requires_grad(clone(x)), 0)"), AllOf(HasSubstr("needs a gradient"), HasSubstr("detach(x)")));
+}
+
+TEST_F(Functions, ChangeTensorsInPlaceAndReturnThem) {
+  frame_->names["y"] = value("clone(x)");
+  EXPECT_EQ(text_of("add_(y, 1).storage == y.storage"), "true");
+  EXPECT_THAT(numbers("y"), ElementsAre(2, 6, 4, 5, 3, 7));
+  EXPECT_THAT(numbers("add_(y, tensor([1.0, 2.0, 3.0]), alpha=-2)"), ElementsAre(0, 2, -2, 3, -1, 1));
+  EXPECT_THAT(numbers("relu_(y[0])"), ElementsAre(0, 2, 0));
+  EXPECT_THAT(numbers("sub_(mul_(y, 4), 2)"), ElementsAre(-2, 6, -2, 10, -6, 2));
+  EXPECT_THAT(numbers("div_(select(y, 1, 0), tensor([2.0, 5.0]))"), ElementsAre(-1, 2));
+  EXPECT_THAT(numbers("copy_(y[1], tensor([7]))"), ElementsAre(7, 7, 7));
+  EXPECT_THAT(numbers("fill_(zero_(y)[0:1], 3)"), ElementsAre(3, 3, 3));
+  EXPECT_THAT(numbers("y"), ElementsAre(3, 3, 3, 0, 0, 0));
+  EXPECT_THAT(numbers("add_(clone(n), true)"), ElementsAre(4, 0, 3));
+  EXPECT_THAT(error("add_(clone(n), 1.0)"),
+              AllOf(HasSubstr("add_(...): a floating-point number into int64"), HasSubstr("cast the target")));
+  EXPECT_THAT(error("add_(gt(n, 0), 1)"), HasSubstr("add_: an integer value into bool"));
+  EXPECT_THAT(error("mul_(x, 'a')"), HasSubstr("value must be"));
 }
 
 TEST_F(Functions, SelectPositions) {

@@ -2,6 +2,7 @@
 #include "engine/autograd/autograd.hpp"
 #include "engine/autograd/ops.hpp"
 #include "engine/mesh/sharded.hpp"
+#include "engine/parallel/flat_units.hpp"
 #include "engine/tensor/ops.hpp"
 #include "harness/run/trace/stand_in.hpp"
 #include "harness/run/verbs/verbs.hpp"
@@ -98,7 +99,9 @@ Value to_empty(StepCall& call) {
 
 Value reset_parameters(StepCall& call) {
   const NoGrad no_grad;
-  for (const ModuleMatch& found : call.modules("modules")) nn::redraw(found.module);
+  const std::vector<ModuleMatch> modules = call.modules("modules");
+  for (const ModuleMatch& found : modules) parallel::refuse_stretches(*found.module);
+  for (const ModuleMatch& found : modules) nn::redraw(found.module);
   return Value();
 }
 
