@@ -416,7 +416,8 @@ class Finder:
             (begin, first_end), (second_begin, end) = span(first), span(second)
             types = [one.type.get_canonical().spelling.removeprefix("const ") for one in (first, second)]
             a, b = self.text[begin:first_end], self.text[second_begin:end]
-            simple = not {a[:1], b[:1]} & {"{", "[", ""}
+            # A choice between two arguments is no longer a value to move from, and may choose another overload.
+            simple = not {a[:1], b[:1]} & {"{", "[", ""} and "std::move(" not in a + b
             if types[0] == types[1] and a != b and simple and re.fullmatch(r"\s*,\s*", self.text[first_end:second_begin]):
                 self.add(begin, end, "arguments", "swap", b + self.text[first_end:second_begin] + a,
                          [begin, first_end, second_begin, end])  # fmt: skip
