@@ -158,31 +158,32 @@ void StandIn::receive(void* to, std::size_t bytes, int peer, Handle handle, Stre
       handle, stream);
 }
 
+// `call` has its kind, the bytes of its input and its sum.
+void StandIn::add_up(StandInCall call, const void* from, void* to, std::size_t output_bytes, Handle handle,
+                     StreamHandle stream) {
+  cuda_.find(to, output_bytes);
+  call.from = cuda_.find(from, call.bytes);
+  call.to = static_cast<std::byte*>(to);
+  add(call, handle, stream);
+}
+
 void StandIn::all_reduce(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
                          StreamHandle stream) {
-  const std::size_t bytes = bounded_product(count, size_of(sum.dtype));
-  cuda_.find(to, bytes);
-  add({.kind = StandInCall::Kind::all_reduce,
-       .peer = 0,
-       .bytes = bytes,
-       .from = cuda_.find(from, bytes),
-       .to = static_cast<std::byte*>(to),
-       .sum = sum},
-      handle, stream);
+  StandInCall call;
+  call.kind = StandInCall::Kind::all_reduce;
+  call.bytes = bounded_product(count, size_of(sum.dtype));
+  call.sum = sum;
+  add_up(call, from, to, call.bytes, handle, stream);
 }
 
 void StandIn::reduce_scatter(const void* from, void* to, std::size_t count, const Sum& sum, Handle handle,
                              StreamHandle stream) {
   const std::size_t shard = bounded_product(count, size_of(sum.dtype));
-  const std::size_t bytes = bounded_product(shard, static_cast<std::size_t>(of(handle)->size));
-  cuda_.find(to, shard);
-  add({.kind = StandInCall::Kind::reduce_scatter,
-       .peer = 0,
-       .bytes = bytes,
-       .from = cuda_.find(from, bytes),
-       .to = static_cast<std::byte*>(to),
-       .sum = sum},
-      handle, stream);
+  StandInCall call;
+  call.kind = StandInCall::Kind::reduce_scatter;
+  call.bytes = bounded_product(shard, static_cast<std::size_t>(of(handle)->size));
+  call.sum = sum;
+  add_up(call, from, to, shard, handle, stream);
 }
 
 }  // namespace lockstep::comm::nccl

@@ -53,6 +53,8 @@ class StandIn final : public Calls {
   Owner of(Handle handle);
   void end(Handle handle) noexcept;
   void add(const StandInCall& call, Handle handle, StreamHandle stream);
+  void add_up(StandInCall call, const void* from, void* to, std::size_t output_bytes, Handle handle,
+              StreamHandle stream);
   void forget(const StandInCommunicator& complete);
 
   device::cuda::RecordingCalls& cuda_;

@@ -242,7 +242,7 @@ TEST_F(Optimizers, RestoreStateFromAStateDict) {
   EXPECT_THAT(error_of([&] { two->load_state_dict(wrong); }), HasSubstr("no parameter `p1`"));
 }
 
-// The state of the last parameter is wrong, that of the first is not what the optimizer holds.
+// The state of the last parameter is wrong. That of the first differs from the state of the optimizer.
 TEST_F(Optimizers, RefuseAStateBeforeTheyWriteAValue) {
   for (const std::string type : {"SGD", "Adam", "AdamW"}) {
     tensors.clear();

@@ -1,4 +1,4 @@
-// A path that does not outlive its owner: the destructor removes what is there, a file or a folder with all below it.
+// A temporary path: the destructor removes the file or folder there, with all below it.
 //
 //   TemporaryTree part(folder + ".part");
 //   fill(part.path());

@@ -35,7 +35,7 @@ std::string describe_stand_in(int gpus);
 
 // The one that the environment asks for, or null. One per process.
 RecordingCalls* stand_in_of_environment();
-// What takes the place of CUDA in this process: what a test has put there, else stand_in_of_environment().
+// The stand-in of CUDA in this process: the one that a test has set, else stand_in_of_environment().
 RecordingCalls* stand_in();
 
 // The work of a kernel, in order on the stream. Throws UnsupportedError without a stand-in, with the label of the
