@@ -35,19 +35,23 @@ import golden_torch_models as models  # noqa: E402
 
 
 class Expression(nn.Module):
-    """A model that the scenario defines: children, parameters and a forward expression of the input x."""
+    """A model that the scenario defines: children, parameters and a forward of the input x, an expression or several with names."""
 
     def __init__(self, definition: dict, *values: int):
         super().__init__()
-        self.expression = compile(definition["forward"], "forward", "eval")
-        arguments = dict(zip(definition["arguments"], values))
+        forward = definition["methods"]["forward(x)"] if "methods" in definition else {"return": definition["forward"]}
+        self.statements = [(name, compile(text, name, "eval")) for name, text in forward.items()]
+        arguments = dict(zip(definition.get("arguments", {}), values))
         for name, build in definition["children"].items():
             self.add_module(name, evaluate(build, arguments))
         for name, draw in definition.get("parameters", {}).items():
             self.register_parameter(name, nn.Parameter(evaluate(draw, arguments)))
 
     def forward(self, x):
-        return eval(self.expression, dict(FUNCTIONS), dict(self._modules) | dict(self._parameters) | {"x": x})
+        names = dict(self._modules) | dict(self._parameters) | {"x": x}
+        for name, expression in self.statements:
+            names[name] = eval(expression, dict(FUNCTIONS), names)
+        return names["return"]
 
 
 class BatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -65,22 +69,54 @@ def transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, dropout_p, weig
     return models.Transformer(n_layers, vocab_size, max_seq_len, dim, n_heads, tied=weight_tying, dropout=dropout_p)
 
 
+def along(reduce):
+    """A reduction over all elements, or along a dim."""
+    return lambda x, dim=None, keepdim=False: reduce(x) if dim is None else reduce(x, dim, keepdim=keepdim)
+
+
+def cross_entropy(x, target):
+    return nn.functional.cross_entropy(x.reshape(-1, x.shape[-1]), target.reshape(-1))
+
+
+def in_place(name: str):
+    return lambda x, *arguments, **options: getattr(x, name)(*arguments, **options)
+
+
 class Unsupported(Exception):
     """The program uses something that this interpreter leaves out."""
 
 
+ELEMENTWISE = ["relu", "tanh", "sigmoid", "abs", "exp", "sqrt", "rsqrt", "log", "gt", "where", "detach", "clone"]
+SHAPES = ["narrow", "select", "unsqueeze", "cat", "chunk", "stack", "index_select"]
+IN_PLACE = ["add_", "sub_", "mul_", "div_", "relu_", "fill_", "zero_", "copy_"]
 FUNCTIONS = {
     "__builtins__": {"len": len, "range": range, "zip": zip},
     "none": None,
     "true": True,
     "false": False,
-    "relu": torch.relu,
     "flatten": torch.flatten,
+    "transpose": torch.transpose,
+    "contiguous": torch.Tensor.contiguous,
+    "reshape": torch.reshape,
+    "requires_grad": torch.Tensor.requires_grad_,
+    "tensor": torch.tensor,
+    "amax": along(torch.amax),
+    "amin": along(torch.amin),
+    "argmax": torch.argmax,
+    "attention": nn.functional.scaled_dot_product_attention,
+    "cross_entropy": cross_entropy,
+    "mse_loss": nn.functional.mse_loss,
+    "softmax": torch.softmax,
+    "log_softmax": torch.log_softmax,
+    "gelu": nn.functional.gelu,
+    **{name: getattr(torch, name) for name in ELEMENTWISE},
+    **{name: getattr(torch, name) for name in SHAPES},
+    **{name: in_place(name) for name in IN_PLACE},
     "randn": torch.randn,
     "rand": torch.rand,
     "randint": torch.randint,
-    "sum": torch.sum,
-    "mean": torch.mean,
+    "sum": along(torch.sum),
+    "mean": along(torch.mean),
     "Linear": linear,
     "MLP": models.MLP,
     "ReLU": nn.ReLU,
@@ -92,6 +128,15 @@ FUNCTIONS = {
     "Dropout": nn.Dropout,
     "Sequential": nn.Sequential,
     "Transformer": transformer,
+}
+
+
+LOSSES = {
+    "squares": lambda y: ((y - 1) * (y - 1)).sum(),
+    "mean": lambda y: (y * y).mean(),
+    "entropy": lambda y: cross_entropy(y, torch.zeros(y.shape[:-1], dtype=torch.int64)),
+    "distance": lambda y: nn.functional.mse_loss(y, torch.full_like(y, 0.5)),
+    "changed": lambda y: (y.sub_(1) * y).sum(),
 }
 
 
@@ -131,7 +176,7 @@ class Run:
         self.scenario = scenario
         self.theirs = theirs
         self.directions = None if seed is None else torch.Generator().manual_seed(seed)
-        self.names: dict = {}
+        self.names: dict = {"parameters": self.parameters}
         self.records: dict = {}
         self.builders = {}
         for name, definition in scenario.get("models", {}).items():
@@ -161,6 +206,9 @@ class Run:
             for module in self.model.modules():
                 module.register_forward_pre_hook(lambda _, inputs: tuple(self.rounded(x) for x in inputs))
                 module.register_forward_hook(lambda _, inputs, output: self.rounded(output))
+
+    def parameters(self, path: str) -> list[nn.Parameter]:
+        return list(self.model.get_submodule(path.removeprefix("alone").removeprefix(".")).parameters())
 
     def rounded(self, x: torch.Tensor) -> torch.Tensor:
         return Rounded.apply(x, self.directions) if x.is_floating_point() else x
@@ -192,9 +240,28 @@ class Run:
         self.names["optimizer"] = getattr(torch.optim, arguments["type"])(groups, **options)
 
     def verb_let(self, names, step):
+        """Inputs, the step's number, changes of the plain model and averages of its parameters."""
         for name, value in names.items():
-            if name.startswith("x_"):
+            if name.startswith("x_") or name == "now":
                 self.names[name] = evaluate(value, {})
+            elif name == "average_of_alone" or (name == "changed" and re.search(r"parameters\(alone\b", value)):
+                with torch.no_grad():
+                    result = evaluate(re.sub(r"parameters\(([\w.]+)\)", r"parameters('\1')", value), self.names)
+                if name != "changed":
+                    self.names[name] = result
+
+    def verb_hook(self, arguments, step):
+        if arguments["optimizer"] != "alone_optimizer":
+            return
+
+        def run(*_):
+            for inner in step["steps"]:
+                if evaluate(inner["when"], self.names):
+                    self.verb_let(inner["let"], inner)
+
+        optimizer = self.names["optimizer"]
+        before = arguments["at"] == "before_step"
+        (optimizer.register_step_pre_hook if before else optimizer.register_step_post_hook)(run)
 
     def verb_use(self, routine, step):
         """The mean over the ranks of their gradients; microbatches of one round share a reduction."""
@@ -202,7 +269,7 @@ class Run:
         if "computes_in" in given or "reduces_in" in given:
             raise Unsupported("16-bit types")
         inputs, seeds = self.names[given["inputs"]], evaluate(given.get("seeds", "[]"), {})
-        is_mean = given.get("loss_kind") == "mean"
+        loss_of = LOSSES[given.get("loss_kind", "squares")]
         parameters = list(self.model.parameters())
         total = [None if p.grad is None else p.grad.clone() for p in parameters]
         losses = [[] for _ in inputs]
@@ -212,8 +279,7 @@ class Run:
             for k, x in enumerate(own):
                 if seeds:
                     torch.manual_seed(seeds[k] + rank)
-                y = self.model(x)
-                loss = (y * y).mean() if is_mean else ((y - 1) * (y - 1)).sum()
+                loss = loss_of(self.model(x))
                 loss.backward()
                 losses[rank].append(loss.item())
             for i, p in enumerate(parameters):
@@ -244,14 +310,18 @@ class Run:
             self.names["optimizer"].zero_grad(set_to_none=arguments.get("set_to_none", True))
 
     def verb_record(self, names, step):
-        """The names of records say what they hold: losses_0, gradients_0, parameters_0."""
+        """The names of records say what they hold: losses_0, inputs_0 (their gradients), gradients_0, parameters_0, averages."""
         for name in names:
-            kind = name.split("_")[0]
+            kind, _, index = name.partition("_")
             if kind == "losses":
                 self.records[name] = copy.deepcopy(self.names["losses"])
                 continue
-            tensors = [p.grad if kind == "gradients" else p.detach() for p in self.model.parameters()]
-            tensors = [tensor for tensor in tensors if tensor is not None]
+            tensors = {
+                "inputs": lambda: [torch.stack([x.grad for x in own]) for own in self.names["x_" + index]],
+                "gradients": lambda: [p.grad for p in self.model.parameters() if p.grad is not None],
+                "parameters": lambda: [p.detach() for p in self.model.parameters()],
+                "averages": lambda: self.names["average_of_alone"],
+            }[kind]()
             self.records[name] = [tensor.tolist() for tensor in tensors]
             take_values(tensors, self.theirs[name])
 
@@ -311,7 +381,7 @@ def disagreement(program: dict) -> str:
     if not found:
         return "nothing was recorded"
     for name, ours in found.items():
-        if name.startswith("parameters"):
+        if name.startswith(("parameters", "averages")):
             text = difference_of_parameters(records[name], ours)
         else:
             text = difference_of_computed(records[name], ours)
