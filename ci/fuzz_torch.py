@@ -199,6 +199,9 @@ class Run:
             torch.manual_seed(value)
 
     def verb_model(self, build, step):
+        if step["as"] == "stale":
+            self.names["stale"] = evaluate(build, self.builders)
+            return
         if "model" in self.names:  # the model under test goes on under another parallel API
             return
         self.names["model"] = evaluate(build, self.builders)
@@ -249,6 +252,16 @@ class Run:
                     result = evaluate(re.sub(r"parameters\(([\w.]+)\)", r"parameters('\1')", value), self.names)
                 if name != "changed":
                     self.names[name] = result
+
+    def verb_backward(self, loss, step):
+        """Of a model that changes what its backward needs."""
+        if "raises" not in step:
+            return
+        self.records["refusals"] = [0.0]
+        try:
+            self.names["stale"](torch.randn(3, 4)).sum().backward()
+        except RuntimeError as error:
+            self.records["refusals"] = [float("modified by an inplace operation" in str(error))]
 
     def verb_hook(self, arguments, step):
         if arguments["optimizer"] != "alone_optimizer":
@@ -380,6 +393,7 @@ def disagreement(program: dict) -> str:
     found = Run(scenario, records).run()
     if not found:
         return "nothing was recorded"
+    records["refusals"] = [1.0]  # each expected failure of a backward has failed
     for name, ours in found.items():
         if name.startswith(("parameters", "averages")):
             text = difference_of_parameters(records[name], ours)

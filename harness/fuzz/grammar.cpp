@@ -76,6 +76,7 @@ void derive_extras(Chooser choose, Program& program) {
   program.has_input_gradients =
       has_numbers && !program.parallel.is_narrow() && !program.is_scaled && choose.chance("input gradients", 12);
   program.starts_with_state = choose.chance("starts with state", 8);
+  if (choose.chance("stale", 8)) program.stale = derive_stale_forward(choose.in("of stale"));
 }
 
 Program derived(std::uint64_t seed, std::uint64_t index, Chooser choose) {

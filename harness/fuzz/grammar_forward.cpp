@@ -118,9 +118,19 @@ class Forward {
     }
   }
 
+  // An operation that keeps its input or its output, and a change of what it keeps.
+  void add_stale(Chooser choose) {
+    const Operation operation = one_of(unary, choose, "unary");
+    const std::string input = now_;
+    apply(operation);
+    if (!operation.keeps_output || (operation.keeps_input && choose.chance("of the input", 50))) now_ = input;
+    change(choose);
+  }
+
   DerivedForward finish() {
     if (has_view()) is_kept_ = false;
-    const bool output_may_change = !is_kept_;
+    // The hooks of an API watch the output, and not the tensor of which it is a view.
+    const bool output_may_change = !is_kept_ && (!is_view_ || has_view());
     model_.statements.emplace_back("return", now_ + of_view());
     return {.model = std::move(model_), .output_may_change = output_may_change, .calls_again = calls_again_};
   }
@@ -150,6 +160,7 @@ class Forward {
   }
 
   void apply(const Operation& operation) {
+    is_view_ = std::string(operation.text).starts_with("transpose");
     now_ = bind(filled(operation.text, now_) + of_view());
     is_kept_ = operation.keeps_output && !has_view();
     view_.clear();
@@ -171,6 +182,7 @@ class Forward {
 
   Written model_;
   std::string now_, view_;  // names; no view: empty
+  bool is_view_ = false;    // `now_`
   bool tensor_parallel_ = false, calls_again_ = false;
   bool is_kept_ = false;  // by an operation, for backward
 };
@@ -181,6 +193,13 @@ DerivedForward derive_forward(Chooser choose, const std::string& name, int dim, 
   Forward forward(name, dim, tensor_parallel);
   for (Chooser& item : choose.items("operations", 1, 5)) forward.add(item);
   return forward.finish();
+}
+
+Written derive_stale_forward(Chooser choose) {
+  Forward forward("Stale", 4, false);
+  for (Chooser& item : choose.items("operations", 0, 2)) forward.add(item);
+  forward.add_stale(choose.in("last"));
+  return forward.finish().model;
 }
 
 }  // namespace lockstep::fuzz

@@ -73,8 +73,10 @@ Change derive_change(Chooser& item, const Program& program, const Parallel& para
 // What happens around the optimizer's step.
 void derive_around_step(Chooser& item, const Program& program, const Parallel& parallel, const std::string& frozen,
                         bool moves_later, Step& step) {
-  for (Chooser& each : item.items("of gradients", 0, item.chance("changes gradients", 20) ? 2 : 0))
+  for (Chooser& each : item.items("of gradients", 0, item.chance("changes gradients", 20) ? 2 : 0)) {
     step.of_gradients.push_back(derive_change(each, program, parallel, true));
+    if (step.evaluates_late) step.of_gradients.back().in_hook = false;
+  }
   // After an evaluation the slots show what it gathered, and a change of them would be lost.
   const bool may_change = !step.evaluates_late && (!parallel.root_is_replicated || is_trainable(program, frozen));
   if (may_change)

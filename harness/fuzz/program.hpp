@@ -167,6 +167,7 @@ struct Program {
   bool averages = false;   // an exponential average of the parameters is kept
   bool has_input_gradients = false;
   bool starts_with_state = false;  // init_optimizer_state
+  std::optional<Written> stale;    // a model whose backward fails, after the training
   int value_seed = 1;
   std::vector<Step> steps;
 };

@@ -218,10 +218,11 @@ Json scenario_of(const Program& program, bool for_peer) {
       str("Program ", program.index, " of seed ", program.seed, ": the ranks train as one rank alone.");
   document["ranks"] = {{"world_size", program.world_size}, {"launch", program.launch}};
   if (program.device != "cpu") document["device"] = {program.device};
-  if (!program.model.definitions.empty() || !program.model.written.empty()) {
+  if (!program.model.definitions.empty() || !program.model.written.empty() || program.stale) {
     Json models;
     for (const std::string& name : program.model.definitions) models[name] = definitions().at(name);
     for (const Written& model : program.model.written) models[model.name] = definition_of(model);
+    if (program.stale) models[program.stale->name] = definition_of(*program.stale);
     document["models"] = models;
   }
   Json steps = Json::array();

@@ -36,6 +36,11 @@ class Steps : private Checks {
   }
 
   void finish() {
+    if (program_.stale) {
+      steps_.push_back({{"model", program_.stale->name + "()"}, {"as", "stale"}});
+      put("forward", {{"lost", "sum(stale(randn(3, 4)))"}});
+      steps_.push_back({{"backward", "lost"}, {"raises", "was changed in place"}});
+    }
     if (!program_.averages) return;
     for (const std::string& model : models_of(program_))
       if (model != "alone") compare("average_of_" + model, "average_of_alone");
@@ -64,7 +69,7 @@ class Steps : private Checks {
     if (step.evaluates_late) evaluate();
     update(step, index);
     clear(step);
-    if (step.overflows) compare_models();
+    if (step.overflows && shows_shards(step)) compare_models();
     if (step.restore == Restore::none) return;
     render_restore(step.restore, parallel_->api == Api::flat_shard, steps_);
     compare_models();
@@ -124,6 +129,9 @@ class Steps : private Checks {
         render_change(each, model, of_gradients, index, model == "test" && parallel_->api == Api::flat_shard, steps_);
   }
 
+  // After an evaluation the slots of the root show the values that it gathered, until the next forward.
+  bool shows_shards(const Step& step) const { return !step.evaluates_late || parallel_->groups.empty(); }
+
   // Hooks come before the step in which they change something.
   void update(const Step& step, int index) {
     std::vector<Change> in_hooks, directly;
@@ -145,12 +153,10 @@ class Steps : private Checks {
       put("set_post_optim_event", {{"module", "test"}, {"event", "updated"}});
     }
     change(directly, false, index);
-    // After an evaluation the slots of the root show the values that it gathered, until the next forward.
-    const bool shows_shards = !step.evaluates_late || parallel_->groups.empty();
-    if (shows_shards && !step.overflows) compare_models();
+    if (shows_shards(step) && !step.overflows) compare_models();
     if (for_peer_) record(index, {{"parameters", "[detach(p) for p in parameters(alone)]"}});
     compare_states();
-    if (!program_.averages || !shows_shards) return;
+    if (!program_.averages || !shows_shards(step)) return;
     for (const std::string& model : models_of(program_)) render_averages(model, false, steps_);
   }
 
