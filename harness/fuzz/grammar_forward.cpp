@@ -123,8 +123,10 @@ class Forward {
     const Operation operation = one_of(unary, choose, "unary");
     const std::string input = now_;
     apply(operation);
+    const std::string output = now_;
     if (!operation.keeps_output || (operation.keeps_input && choose.chance("of the input", 50))) now_ = input;
     change(choose);
+    now_ = output;
   }
 
   DerivedForward finish() {

@@ -189,10 +189,11 @@ class Steps : private Checks {
       put("backward", is_scaled ? "scaled" : name);
   }
 
-  // A factor for the loss of the last rank with inputs of its own.
+  // A summand that makes the gradient of one output infinite, on the last rank with inputs of its own.
   std::string infinity() const {
-    return parallel_->data_ranks == 1 ? " * inf"
-                                      : str(" * (inf if ", me_, " == ", parallel_->data_ranks - 1, " else 1)");
+    const std::string factor =
+        parallel_->data_ranks == 1 ? "inf" : str("(inf if ", me_, " == ", parallel_->data_ranks - 1, " else 0)");
+    return " + sum(narrow(y, -1, 0, 1)) * " + factor;
   }
 
   std::int64_t seed_of(int index, std::size_t k) const {
