@@ -52,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--on", nargs="+", choices=[*execute.PLACES], default=[*execute.PLACES], metavar="WHERE",
                         help="where scenarios run, in turn: cpu, sim, schedule (sim, ranks as threads under a random schedule), "
                              "cuda (on a stand-in), nccl (on a stand-in with a GPU per rank), hosts (two hosts of two ranks each, over sockets), "
-                             "mpi (such hosts under mpirun); default: all")  # fmt: skip
+                             "nccl_hosts (such hosts on the stand-in with a GPU per rank), mpi (such hosts under mpirun); default: all")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")

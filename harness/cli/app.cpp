@@ -69,7 +69,7 @@ int mutate_command(const Choices& choices) {
   const std::vector<scenario::Case> cases = cases_on_sim_too(library, choices.run);
   MutateOptions options;
   options.expand = {choices.run.expand};
-  options.expand[0].available_devices = {"cpu", "sim"};
+  find_devices(options.expand[0]);
   if (choices.run.expand.device.empty()) {
     options.expand.push_back(options.expand[0]);
     options.expand[1].device = "sim";
