@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <string_view>
 
 #include "engine/core/error.hpp"
 #include "engine/device/stream.hpp"
@@ -48,6 +49,9 @@ PairText parse_pair(const std::string& text, const char* between) {
   return {parse_launch(text.substr(0, at)), parse_launch(text.substr(at + std::string(between).size()))};
 }
 
+// `lockstep run --trace-bits` adds launches of this name (observe/trace_bits.cpp). They are none of the scenario.
+constexpr std::string_view hashing = "trace_bits";
+
 constexpr const char* before_text = " < ";
 constexpr const char* beside_text = " | ";
 
@@ -81,7 +85,7 @@ class Window {
       if (stream.name.starts_with(check.device + "/"))
         streams_.emplace_back(stream.id, stream.name.substr(check.device.size() + 1));
     for (std::size_t i = check.window.first; i < check.window.last; ++i) {
-      if (name_of_stream(trace.launches[i]).empty()) continue;
+      if (name_of_stream(trace.launches[i]).empty() || trace.launches[i].name == hashing) continue;
       launches_.push_back(&trace.launches[i]);
       texts_.push_back(text_of(trace.launches[i]));
     }
