@@ -247,6 +247,10 @@ MemoryPtr allocate_scratch(Stream& stream, std::size_t bytes) {
   return Runtime::current().allocate_on(stream, bytes, Purpose::communication, {}, false);
 }
 
+MemoryPtr allocate_pinned_scratch(Device user, std::size_t bytes) {
+  return Runtime::current().allocate_on(current_stream(host_device), bytes, Purpose::communication, user.kind, false);
+}
+
 void count_stand_ins(bool on) { Runtime::current().counts_stand_ins = on; }
 bool is_counted(Device device) { return computes(device) || (device.index > 0 && Runtime::current().counts_stand_ins); }
 
