@@ -85,8 +85,8 @@ void ReplicatePlan::reset_buckets() {
   for (std::size_t i = 0; i < members_.size(); ++i) index_of_.emplace(members_[i].id, i);
 }
 
-// Resets the buckets after parameters were frozen, unfrozen, replaced in their slots, cast or moved. Rebuilds them once after
-// the first backward that gave the gradient order.
+// Resets the buckets after parameters were frozen, unfrozen, replaced in their slots, cast or moved. Rebuilds them once
+// after the first backward that gave the gradient order.
 void ReplicatePlan::update_buckets(bool recording) {
   std::vector<Member> now = find_trained();
   const bool other_slots = !std::equal(now.begin(), now.end(), members_.begin(), members_.end(),
