@@ -60,6 +60,17 @@ void require_floating(const char* operation, const Tensor& tensor) {
   }
 }
 
+// The same elements with their dims in the order of the strides, the largest first. PyTorch fills a tensor with random
+// numbers in this order.
+Tensor in_memory_order(const Tensor& tensor) {
+  Dims order;
+  for (int dim = 0; dim < tensor.num_dims(); ++dim) order.push_back(dim);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return tensor.strides()[static_cast<int>(a)] > tensor.strides()[static_cast<int>(b)];
+  });
+  return tensor.is_contiguous() ? tensor : permute(tensor, order);
+}
+
 }  // namespace
 
 namespace {
@@ -127,23 +138,26 @@ Tensor from_values(const std::vector<std::int64_t>& values, const Dims& sizes, D
 
 void uniform_(const Tensor& tensor, double low, double high) {
   require_floating("uniform", tensor);
+  raw::require_not_expanded("uniform", tensor);
   if (tensor.is_meta()) return tensor.bump_version();  // draws nothing
+  const Tensor to = in_memory_order(tensor);
   const std::int64_t count = tensor.num_elements();
   if (tensor.dtype() == DType::float64) {
     std::vector<double> drawn(static_cast<std::size_t>(count));
     generator().uniform(drawn.data(), count, low, high);
-    host::write_elements(tensor, drawn.data());
+    host::write_elements(to, drawn.data());
   } else {
     std::vector<float> drawn(static_cast<std::size_t>(count));
     generator().uniform(drawn.data(), count, low, high);
     auto next = drawn.begin();
-    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
+    dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(to, [&] { return convert<T>(*next++); }); });
   }
   tensor.bump_version();
 }
 
 void normal_(const Tensor& tensor, double mean, double std) {
   require_floating("normal", tensor);
+  raw::require_not_expanded("normal", tensor);
   if (tensor.is_meta()) return tensor.bump_version();
   if (!(std >= 0.0)) throw Error(str("normal: a standard deviation of ", std), "give 0 or more");
   const std::int64_t count = tensor.num_elements();
@@ -166,8 +180,9 @@ void normal_(const Tensor& tensor, double mean, double std) {
     dispatch_floating(tensor.dtype(), [&]<class T>() { write_each<T>(tensor, [&] { return convert<T>(*next++); }); });
   } else {
     Generator& draws = generator();
+    const Tensor to = in_memory_order(tensor);
     dispatch_floating(tensor.dtype(), [&]<class T>() {
-      write_each<T>(tensor, [&] { return convert<T>(draws.normal_single() * std + mean); });
+      write_each<T>(to, [&] { return convert<T>(draws.normal_single() * std + mean); });
     });
   }
   tensor.bump_version();

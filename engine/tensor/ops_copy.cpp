@@ -82,6 +82,7 @@ void copy_(const Tensor& to, const Tensor& from) {
                 "give a source that broadcasts to the sizes of the target");
   require_not_expanded("copy_", to);
   if (to.device() == from.device()) {
+    require_no_partial_overlap("copy_", to, from);
     const Tensor source = copy_if_overlapping(from, to);
     run_kernel("copy_", kernels::copy, to, source.sizes() == to.sizes() ? source : expand(source, to.sizes()));
   } else {
