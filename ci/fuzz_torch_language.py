@@ -35,6 +35,13 @@ class BatchNorm(nn.modules.batchnorm._BatchNorm):
         pass
 
 
+class Dropout(nn.Dropout):
+    """PyTorch draws for the elements in the order of the memory, Lockstep in the order of the dims."""
+
+    def forward(self, x):
+        return super().forward(x.contiguous())
+
+
 def linear(rows: int, columns: int, bias: bool = True) -> nn.Module:
     return nn.Linear(rows, columns, bias=bias)
 
@@ -95,7 +102,7 @@ FUNCTIONS = {
     "BatchNorm": BatchNorm,
     "LayerNorm": nn.LayerNorm,
     "RMSNorm": lambda dim: nn.RMSNorm(dim, eps=1e-6),  # PyTorch's default is that of the type
-    "Dropout": nn.Dropout,
+    "Dropout": Dropout,
     "Sequential": nn.Sequential,
     "Transformer": transformer,
 }
