@@ -257,7 +257,9 @@ void LiveRun::end_by_kill() {
     device::synchronize_all();
     write_trace_bits();
     write_timeline();
-    checks_.judge(outcome_.evidence, [this](const Site& site, std::string message) { fail(site, std::move(message)); });
+    const Fail fail_check = [this](const Site& site, std::string message) { fail(site, std::move(message)); };
+    checks_.judge(outcome_.evidence, fail_check);
+    launch_checks_.judge(outcome_.evidence, fail_check);
   } catch (const std::exception& error) {
     fail_from(error);
   }
