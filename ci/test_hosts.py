@@ -6,18 +6,16 @@ LOCKSTEP_PROGRAM names the program (build/bin/lockstep of this repository when u
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from test_command_line import PROGRAM, lockstep, rows, scenario  # noqa: E402
+from program import PROGRAM, lockstep, rows, scenario
 
 SLEEP = """\
 scenario: sleep
@@ -154,31 +152,39 @@ def test_processes_of_one_machine_leave_the_ranks_to_the_first(tmp_path):
     assert codes == [0, 0] and "PASS             1" in said[0] and said[1] == ""
 
 
-@pytest.mark.parametrize(
-    "num,per_host,what,device",
-    [
-        (2, 1, "replicate/*", "cpu"),
-        (2, 1, "bits/*", "cpu"),
-        (4, 2, "training/*", "cpu"),
-        (3, 2, "bits/*", "cpu"),
-        (4, 2, "replicate/*", "cuda"),  # on the stand-in of CUDA
-    ],
-)
-def test_scenarios_have_the_bits_of_one_host(tmp_path, monkeypatch, num, per_host, what, device):
-    if device == "cuda":
-        monkeypatch.setenv("LOCKSTEP_CUDA", "stand-in")
-    here, there = tmp_path / "here", tmp_path / "there"
-    options = ["--world-size", num, "--device", device, "--shard", "1/4" if what == "training/*" else "1/1"]
-    alone = lockstep("run", what, *options, "--trace-bits", here, "--results", tmp_path / "a", timeout=250)
+def expect_the_bits_of_one_host(folder, num, per_host, *words):
+    here, there = folder / "here", folder / "there"
+    options = [*words, "--world-size", num]
+    alone = lockstep("run", *options, "--trace-bits", here, "--results", folder / "a", timeout=250)
     codes, said = Run(
-        num, "run", what, *options, "--trace-bits", there, "--results", tmp_path / "b", LOCKSTEP_HOSTS=str(per_host)
+        num, "run", *options, "--trace-bits", there, "--results", folder / "b", LOCKSTEP_HOSTS=str(per_host)
     ).end(timeout=250)
     assert codes == [alone.returncode] * num, said[0]
+    assert not re.search(r"^(UNSUPPORTED|INVALID) ", said[0], re.MULTILINE), said[0]
     compared = lockstep("compare", "--trace", here, there)
     assert " 0 cases differ" in compared.stdout, compared.stdout  # cases with larger stages are missing
-    same = lockstep("compare", tmp_path / "a", tmp_path / "b")
+    same = lockstep("compare", folder / "a", folder / "b")
     worse = [line for line in same.stdout.splitlines() if line.startswith("worse") and "SKIP" not in line]
     assert not worse, same.stdout
+    memory = [{row["repro"]: row["memory"] for row in rows(folder / name) if row.get("status") == "PASS"} for name in "ab"]
+    assert memory[1].items() <= memory[0].items()  # cases with larger stages are skipped on two hosts
+
+
+@pytest.mark.parametrize(
+    "num,per_host,what,shard",
+    [(2, 1, "replicate/*", "1/1"), (2, 1, "bits/*", "1/1"), (4, 2, "training/*", "1/4"), (3, 2, "bits/*", "1/1")],
+)
+def test_scenarios_have_the_bits_of_one_host(tmp_path, num, per_host, what, shard):
+    expect_the_bits_of_one_host(tmp_path, num, per_host, what, "--device", "cpu", "--shard", shard)
+
+
+# On the stand-ins of CUDA and NCCL. The ranks of a host share a GPU, or have one each. In the latter case NCCL carries the bytes on
+# one host, and on two hosts those of the groups within a host.
+@pytest.mark.parametrize("gpus", ["stand-in", "stand-in:4"])
+def test_scenarios_on_gpus_have_the_bits_of_one_host(tmp_path, monkeypatch, gpus):
+    monkeypatch.setenv("LOCKSTEP_CUDA", gpus)
+    scenarios = ["collectives/g*", "replicate/*_module", "training/mlp_stack_*d*"]
+    expect_the_bits_of_one_host(tmp_path, 4, 2, *scenarios, "--device", "cuda", "--shard", "1/10")
 
 
 def test_a_rank_that_is_killed_is_a_crash_and_the_next_case_runs(tmp_path):

@@ -82,8 +82,10 @@ if(NOT LOCKSTEP_CUDA)
   lockstep_scenarios_test(cuda_stand_in 900 replicate/* collectives/* state_dict/* compose/* bits/* --device cuda)
   set_property(TEST scenarios/cuda_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in)
   # With a GPU per rank, over a stand-in of NCCL.
-  lockstep_scenarios_test(nccl_stand_in 900 replicate/* collectives/* --device cuda --deadline 60 --timeout 300)
-  set_property(TEST scenarios/nccl_stand_in APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in:8)
+  lockstep_scenarios_test(nccl_stand_in 900 replicate/* collectives/* sum_order/* negative/beyond_another_order
+                          --device cuda --deadline 60 --timeout 300)
+  lockstep_run_test(mutate_on_gpus 300 mutate sum_order/* --device cuda)
+  set_property(TEST scenarios/nccl_stand_in mutate_on_gpus APPEND PROPERTY ENVIRONMENT LOCKSTEP_CUDA=stand-in:8)
 endif()
 # The two runs above compare with PyTorch's figures for seed 42, the default, this one with those of the other stored seed.
 lockstep_scenarios_test(golden_seed_1234 300 golden/* --set seed=1234 --device cpu)
@@ -116,10 +118,17 @@ lockstep_python_test(checks 300 ci/test_checks.py)
 lockstep_python_test(covering_array 60 ci/test_covering_array.py)
 lockstep_python_test(mutants 300 ci/test_mutants.py)
 lockstep_python_test(command_line 300 ci/test_command_line.py)
+lockstep_python_test(refusals 300 ci/test_refusals.py)
+lockstep_python_test(timeline 300 ci/test_timeline.py)
 lockstep_python_test(launcher 300 ci/test_launcher.py)
-lockstep_python_test(hosts 600 ci/test_hosts.py)
+lockstep_python_test(hosts 600 ci/test_hosts.py -k "not gpus")
+if(NOT LOCKSTEP_CUDA)
+  lockstep_python_test(hosts_with_gpus 120 ci/test_hosts.py -k gpus)
+  lockstep_python_test(sum_order 120 ci/test_sum_order.py)
+  set_tests_properties(hosts_with_gpus sum_order PROPERTIES RUN_SERIAL TRUE)
+endif()
 lockstep_python_test(faults 60 ci/test_faults.py)
-set_tests_properties(command_line launcher hosts PROPERTIES RUN_SERIAL TRUE)
+set_tests_properties(command_line refusals timeline launcher hosts PROPERTIES RUN_SERIAL TRUE)
 
 # A sample of the points at which a call can fail, and random damage to running programs. Both print their seeds. The tools preload a
 # library into the program, which the sanitizers do not permit.

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = [f"engine/{layer}" for layer in
            ("layout", "device", "kernels", "tensor", "comm", "mesh", "autograd", "nn", "optim", "parallel", "state")]  # fmt: skip
 FOLDERS.append("harness/verdict")
+EQUIVALENTS = Path(__file__).resolve().parent / "equivalent.txt"
 
 
 def say(line: str) -> None:
@@ -51,7 +52,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--on", nargs="+", choices=[*execute.PLACES], default=[*execute.PLACES], metavar="WHERE",
                         help="where scenarios run, in turn: cpu, sim, schedule (sim, ranks as threads under a random schedule), "
                              "cuda (on a stand-in), nccl (on a stand-in with a GPU per rank), hosts (two hosts of two ranks each, over sockets), "
-                             "mpi (such hosts under mpirun); default: all")  # fmt: skip
+                             "nccl_hosts (such hosts on the stand-in with a GPU per rank), mpi (such hosts under mpirun); default: all")  # fmt: skip
     parser.add_argument("--list", action="store_true", help="list the mutants and run none")
     parser.add_argument("--only", type=int, action="append", metavar="NUMBER", help="this mutant; may be repeated")
     parser.add_argument("--folder", type=Path, default=ROOT / "build-mutants", help="of the build (%(default)s)")
@@ -114,7 +115,7 @@ class Outcomes:
         self.around = Around([one for own in tree.mutants.values() for one in own])
         self.lock = threading.Lock()
         self.waiting: list[Mutant] = []
-        equivalents = judge.read_equivalents(Path(__file__).resolve().parent / "equivalent.txt")
+        equivalents = judge.read_equivalents(EQUIVALENTS)
         known = {}
         if options.resume and options.report and options.report.is_file():
             known = {row["key"]: row for row in map(json.loads, options.report.read_text().splitlines())}
@@ -190,6 +191,9 @@ def main() -> int:
             before, after = " ".join(one.before.split()), " ".join(one.after.split())
             print(f"{one.number} {one.file}:{one.line} {one.operator}: {before} -> {after}")
         return 0
+    stale = judge.stale(judge.read_equivalents(EQUIVALENTS), tree.mutants, ROOT)
+    for key in stale:
+        say(f"{EQUIVALENTS.name}: remove this line, no mutant has this key any more: {key}")
     rows = Outcomes(chosen, options, tree).run(stages_of(tree, options, folders))
     print(judge.survivors(rows))
     print(judge.table(rows))
@@ -197,7 +201,7 @@ def main() -> int:
     enough = caught >= options.caught and by_runs >= options.by_scenarios
     print(f"{len(rows)} of {len(chosen)} mutants ran: {caught:.1f} % caught (at least {options.caught:g}), {by_runs:.1f} % by runs of "
           f"scenarios (at least {options.by_scenarios:g}), {by_checks:.1f} % by their checks: {'enough' if enough else 'NOT enough'}")  # fmt: skip
-    return 0 if enough and rows else 1
+    return 0 if enough and rows and not stale else 1
 
 
 if __name__ == "__main__":

@@ -111,7 +111,8 @@ class Place:
 
 
 # On sim the order of accesses is that of an accelerator; under a schedule the host runs ahead of its streams; on cuda, a stand-in of
-# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets, and under mpirun through MPI.
+# CUDA runs the kernels' portable bodies; on nccl, each rank has such a GPU of its own; on hosts, messages go through sockets, and under
+# mpirun through MPI; on nccl_hosts, the ranks of two hosts have a GPU each.
 PLACES = {
     "cpu": Place("cpu"),
     "sim": Place("sim"),
@@ -119,6 +120,7 @@ PLACES = {
     "cuda": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in"}),
     "nccl": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, only_unreached=True),
     "hosts": Place("cpu", start=hosts.by_sockets),
+    "nccl_hosts": Place("cuda", environment={"LOCKSTEP_CUDA": "stand-in:8"}, start=hosts.by_sockets, one_of=4, only_unreached=True),
     "mpi": Place("cpu", start=hosts.by_mpirun, lacks=hosts.lacks_mpirun, one_of=8, only_unreached=True),
 }
 # `lockstep run --failed` takes the cases from a results file; of its rows it reads which cases failed.

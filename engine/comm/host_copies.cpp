@@ -5,6 +5,7 @@
 
 #include "engine/comm/protocol.hpp"
 #include "engine/device/cuda/calls.hpp"
+#include "engine/device/scratch.hpp"
 #include "engine/device/stream.hpp"
 
 namespace lockstep::comm {
@@ -40,7 +41,7 @@ std::shared_ptr<PinnedMemory::Block> PinnedMemory::take(device::Device user, std
   if (const auto small = std::find_if(blocks_.begin(), blocks_.end(), is_free); small != blocks_.end())
     blocks_.erase(small);
   auto block = std::make_shared<Block>();
-  block->memory = device::allocate_pinned(user, bytes, device::Purpose::communication);
+  block->memory = device::allocate_pinned_scratch(user, bytes);
   block->data = address_of(*block->memory);
   return blocks_.emplace_back(std::move(block));
 }

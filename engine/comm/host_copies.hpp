@@ -1,7 +1,7 @@
 // Buffers on the host in the place of those on an accelerator, for a collective whose members live on several hosts:
 // the ferries move memory of the host. The input is copied before the member arrives, the output when the collective is
 // complete. The memory is pinned, so that both copies run on the stream of the collective, and serves later collectives
-// of the rank.
+// of the rank. Its size depends on the number of collectives in progress, and so on time: statistics do not count it.
 #pragma once
 
 #include <cstddef>

@@ -17,4 +17,8 @@ class Stream;
 // Throws Error if the device is out of memory.
 MemoryPtr allocate_scratch(Stream& stream, std::size_t bytes);
 
+// Pinned memory of the host for copies to and from `user`, as of allocate_pinned(); the transport decides how long it
+// keeps the block. Not counted either.
+MemoryPtr allocate_pinned_scratch(Device user, std::size_t bytes);
+
 }  // namespace lockstep::device

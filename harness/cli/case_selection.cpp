@@ -53,7 +53,8 @@ std::vector<verdict::CaseResult> failed_in(const std::string& results) {
   return failed;
 }
 
-// No call here initialises a device: ranks are forked later.
+}  // namespace
+
 void find_devices(scenario::ExpandOptions& expand) {
   expand.available_devices.clear();
   for (const char* name : {"cpu", "sim", "cuda"}) {
@@ -65,8 +66,6 @@ void find_devices(scenario::ExpandOptions& expand) {
     }
   }
 }
-
-}  // namespace
 
 std::vector<std::string> scenarios_of(const std::vector<verdict::CaseResult>& rows, const std::string& root) {
   const std::string folder = std::filesystem::weakly_canonical(root).filename().string();

@@ -16,6 +16,10 @@ namespace lockstep::cli {
 // child process first. Throws ScenarioError or Error.
 std::vector<scenario::Case> cases_of(scenario::Library& library, const RunSettings& settings);
 
+// Sets the devices that this build and machine have, and why they lack the others. Initialises no device, so that ranks
+// may be forked later.
+void find_devices(scenario::ExpandOptions& expand);
+
 // The arguments with which `lockstep run` finds the scenarios of the rows again, sorted, each once: the name of a
 // scenario below `root`, the file of any other.
 std::vector<std::string> scenarios_of(const std::vector<verdict::CaseResult>& rows, const std::string& root);

@@ -112,7 +112,8 @@ class Mutation {
       std::set<std::string> left = ids;
       for (const scenario::ExpandOptions& expand : options_.expand)
         for (scenario::Case& one : scenario::expand(changed, expand))
-          if (left.erase(one.id) > 0) cases.push_back(std::move(one));
+          if (!one.skip && !one.unsupported && left.erase(one.id) > 0) cases.push_back(std::move(one));
+      LOCKSTEP_CHECK(!cases.empty(), "a step left out leaves no case of ", scenario.name);
       scenario::Diagnostics wrong;
       run::check_before_launch(cases, wrong);
       if (!wrong.empty()) return {"refused before launch", false};

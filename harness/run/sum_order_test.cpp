@@ -67,6 +67,18 @@ TEST_F(SumOrder, OfTheLibraryTurnsRequiredBitsIntoATolerance) {
   EXPECT_EQ(ran.evidence().loosest.of_largest, 1e-4);
 }
 
+TEST_F(SumOrder, OfTheLibraryLeavesAStatedToleranceAlone) {
+  const Ran ran = run(R"yaml(
+  - let: {x: "full([4], 1.0)"}
+  - all_reduce: {tensor: x, op: sum}
+  - expect_equal: {actual: x, expected: "full([4], 3.0001)", atol: 0.00005, rtol: 0}
+  - expect_equal: {actual: x, expected: "full([4], 3.0001)", atol: 0.0002, rtol: 0}
+  - expect_equal: {actual: x, expected: "full([4], 3.0001)"}
+)yaml",
+                      "bits: required\nsum_order: library\n");
+  EXPECT_THAT(ran.failures(), ElementsAre(HasSubstr("beyond rtol 0, atol 5e-05")));
+}
+
 TEST_F(SumOrder, OfTheLibraryStillFailsBeyondTheTolerance) {
   const Ran ran = run(R"yaml(
   - let: {x: "full([4], 1.0)", n: "full([4], rank, dtype=int64)"}

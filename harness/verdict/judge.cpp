@@ -97,6 +97,17 @@ std::vector<Cause> causes_in_order(const std::vector<StageOutcomes>& stages) {
     return std::tuple(a.stage, a.failure.secondary, when(a.failure)) <
            std::tuple(b.stage, b.failure.secondary, when(b.failure));
   });
+  // Of the ranks that fail alike the lowest is named, whichever was first.
+  const auto like_the_first = [&](const Cause& cause) {
+    const Failure &first = causes.front().failure, &one = cause.failure;
+    return std::tuple(cause.stage, one.secondary, std::tie(one.file, one.line, one.column, one.message)) ==
+           std::tuple(causes.front().stage, first.secondary,
+                      std::tie(first.file, first.line, first.column, first.message));
+  };
+  auto lowest = causes.begin();
+  for (auto at = causes.begin(); at != causes.end(); ++at)
+    if (like_the_first(*at) && at->failure.rank < lowest->failure.rank) lowest = at;
+  if (lowest != causes.begin()) std::rotate(causes.begin(), lowest, lowest + 1);
   return causes;
 }
 
@@ -119,7 +130,8 @@ Failure first_with_others(const std::vector<Cause>& causes) {
       same->second.push_back(failure.rank);
     }
   }
-  for (const auto& [message, ranks] : others) {
+  for (auto& [message, ranks] : others) {
+    std::sort(ranks.begin(), ranks.end());
     std::string prefix = ranks.size() == 1 ? "rank " : "ranks ";
     for (std::size_t i = 0; i < ranks.size(); ++i) prefix += str(i == 0 ? "" : ", ", ranks[i]);
     first.also.push_back(str(prefix, ": ", message));

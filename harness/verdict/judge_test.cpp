@@ -112,7 +112,15 @@ TEST(Judge, TakesTheFirstFailureInTimeAsTheCause) {
   ASSERT_TRUE(row.failure.has_value());
   EXPECT_EQ(row.failure->message, "first");
   EXPECT_EQ(row.failure->rank, 1);
-  EXPECT_THAT(row.failure->also, ElementsAre("ranks 2, 0: later", "rank 0: last"));
+  EXPECT_THAT(row.failure->also, ElementsAre("ranks 0, 2: later", "rank 0: last"));
+}
+
+TEST(Judge, NamesTheLowestOfTheRanksThatFailAlike) {
+  const CaseResult row =
+      judge_ranks({bad(0, {failure("late", 400)}), bad(1, {failure("same", 300)}), bad(2, {failure("same", 100)})});
+  EXPECT_EQ(row.failure->message, "same");
+  EXPECT_EQ(row.failure->rank, 1);
+  EXPECT_THAT(row.failure->also, ElementsAre("rank 2: same", "rank 0: late"));
 }
 
 TEST(Judge, NeverTakesASecondaryFailureAsTheCause) {

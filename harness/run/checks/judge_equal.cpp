@@ -32,8 +32,9 @@ PairResult compare_pair(const EqualCheck::Pair& pair, const EqualOptions& option
       options.bits || (options.bits_float32 && !options.different && host.tensors && dtype == DType::float32);
   result.options.bits_relaxed = needs_bits && options.library_sums && is_floating(dtype);
   result.options.bits = needs_bits && !result.options.bits_relaxed;
+  const bool states_one = options.rtol || options.atol || options.of_largest > 0.0;
   // A plain number may be an element of float32.
-  const verdict::Tolerance usual = result.options.bits_relaxed
+  const verdict::Tolerance usual = result.options.bits_relaxed && !states_one
                                        ? verdict::tolerance_of_another_order(host.tensors ? dtype : DType::float32)
                                        : verdict::tolerance_of(dtype);
   result.options.tolerance = {options.rtol.value_or(usual.rtol), options.atol.value_or(usual.atol)};
