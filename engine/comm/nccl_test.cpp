@@ -283,8 +283,8 @@ TEST(Nccl, TheDeadlineNamesTheRankWhoseStreamIsLate) {
           } catch (const CollectiveError& error) {
             failure = error.message();
           }
-          const std::string expected =
-              str("all arrived, but the data was not moved within 0.5 s. The stream of rank ", late, " has not come to it.");
+          const std::string expected = str("all arrived, but the data was not moved within 0.5 s. The stream of rank ",
+                                           late, " has not come to it.");
           require(failure.find(expected) != std::string::npos, "it fails otherwise: " + failure);
           for (int i = 0; i < 1000 && nccl.num_open() > 3; ++i) usleep(1000);
           require(nccl.num_open() <= 3, "communicators are left");  // those of the first sum, on another stream

@@ -119,8 +119,9 @@ TEST_P(StepOnGpus, MakesNothingAndWaitsForNoStream) {
         }
         const std::map<std::string, int> ended = counts(nccl);
         require_no_more(wrapped, ended, {"create"});
-        require_no_more(begun, ended, {"allocate", "create_stream", "create_event", "pin", "open_handle",
-                                       "synchronize_stream", "synchronize_event"});
+        require_no_more(begun, ended,
+                        {"allocate", "create_stream", "create_event", "pin", "open_handle", "synchronize_stream",
+                         "synchronize_event"});
         require(ended.at("record_event") > begun.at("record_event"), "the steps do nothing on the device");
         device::synchronize_all();
       },
