@@ -274,13 +274,6 @@ std::int64_t reserved_bytes(Device device) {
 std::int64_t memory_in_use() { return Runtime::current().stats.current_total; }
 void limit_memory(MemoryLimit limit) { Runtime::current().limit_memory(std::move(limit)); }
 
-void reset_peaks() {
-  MemoryStats& stats = Runtime::current().stats;
-  stats.peak = stats.current;
-  stats.peak_total = stats.current_total;
-  stats.peak_pinned = stats.current_pinned;
-}
-
 MemoryWindow::MemoryWindow(unsigned purpose_mask) : mask_(purpose_mask) {
   Runtime& runtime = Runtime::current();
   peak_ = runtime.current_bytes(mask_);

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "engine/core/error.hpp"
@@ -43,6 +44,8 @@ Tensor from_host(const std::vector<From>& values, const Dims& sizes, DType dtype
         str("from_values: ", values.size(), " values for sizes ", to_text(sizes), ", which hold ", num_elements(sizes)),
         "give as many values as the sizes hold");
   }
+  if (dtype == DType::int32 || (dtype == DType::int64 && std::is_floating_point_v<From>))
+    for (const From value : values) raw::require_representable("from_values", static_cast<double>(value), dtype);
   Tensor out = empty(sizes, dtype, device);
   dispatch_all(dtype, [&]<class T>() {
     auto next = values.begin();
@@ -60,15 +63,9 @@ void require_floating(const char* operation, const Tensor& tensor) {
   }
 }
 
-// The same elements with their dims in the order of the strides, the largest first. PyTorch fills a tensor with random
-// numbers in this order.
+// The same elements in the order of their memory.
 Tensor in_memory_order(const Tensor& tensor) {
-  Dims order;
-  for (int dim = 0; dim < tensor.num_dims(); ++dim) order.push_back(dim);
-  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
-    return tensor.strides()[static_cast<int>(a)] > tensor.strides()[static_cast<int>(b)];
-  });
-  return tensor.is_contiguous() ? tensor : permute(tensor, order);
+  return tensor.is_contiguous() ? tensor : permute(tensor, raw::dims_in_memory_order(tensor));
 }
 
 }  // namespace
@@ -103,6 +100,7 @@ Tensor empty_pinned(const Dims& sizes, DType dtype, device::Device user) {
 Tensor empty_like(const Tensor& like) { return empty(like.sizes(), like.dtype(), like.device()); }
 
 Tensor full(const Dims& sizes, double value, DType dtype, device::Device device) {
+  raw::require_representable("full", value, dtype);
   Tensor out = empty(sizes, dtype, device);
   raw::run_kernel(
       "full", [value](kernels::Execution on, const kernels::View& to) { kernels::fill(on, to, value); }, out);
@@ -200,7 +198,34 @@ Tensor randn(const Dims& sizes, DType dtype, device::Device device) {
   return out;
 }
 
+namespace {
+
+void require_drawable(std::int64_t low, std::int64_t high, DType dtype) {
+  for (const std::int64_t bound : {low, high - 1}) {
+    if (dtype != DType::int64) raw::require_representable("randint", static_cast<double>(bound), dtype);
+    if (dtype == DType::boolean && bound != 0 && bound != 1)
+      throw Error(str("randint: the number ", bound, " does not fit bool"), "draw from 0 to 2, or give another type");
+  }
+}
+
+// The end of the range whose numbers stay below `high` when they are rounded to a floating type, as PyTorch chooses it.
+std::int64_t drawn_below(std::int64_t high, DType dtype) {
+  if (!is_floating(dtype) || dtype == DType::float64) return high;
+  const int digits = dtype == DType::float32 ? 24 : dtype == DType::float16 ? 11 : 8;
+  const auto largest = static_cast<float>(high - 1);
+  const float rounded = dtype == DType::float16    ? static_cast<float>(Half(largest))
+                        : dtype == DType::bfloat16 ? static_cast<float>(BFloat16(largest))
+                                                   : largest;
+  if (static_cast<std::int64_t>(rounded) < high) return high;
+  const int exponent = std::ilogb(static_cast<double>(high - 1));
+  return static_cast<std::int64_t>(rounded) - (std::int64_t{1} << (exponent - digits + 1));
+}
+
+}  // namespace
+
 Tensor randint(std::int64_t low, std::int64_t high, const Dims& sizes, DType dtype, device::Device device) {
+  require_drawable(low, high, dtype);
+  high = drawn_below(high, dtype);
   Tensor out = empty(sizes, dtype, device);
   if (out.is_meta()) return out;
   Generator& draws = generator();

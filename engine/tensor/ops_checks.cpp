@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "engine/core/checked.hpp"
@@ -49,6 +51,39 @@ void require_not_expanded(const char* operation, const Tensor& tensor) {
   if (dim >= 0)
     throw Error(str(operation, ": cannot write ", describe(tensor), ", whose dim ", dim, " repeats one element"),
                 "clone it first");
+}
+
+void require_representable(const char* operation, double number, DType dtype) {
+  bool fits = true;
+  switch (dtype) {
+    case DType::int64:
+      fits = number >= -0x1p63 && number < 0x1p63;
+      break;
+    case DType::int32:
+      fits = number > -0x1p31 - 1 && number < 0x1p31;
+      break;
+    case DType::float32:
+    case DType::bfloat16:
+    case DType::float16: {
+      const double largest = dtype == DType::float32 ? 0x1.fffffep127 : dtype == DType::float16 ? 65504 : 0x1.fep127;
+      fits = !std::isfinite(number) || std::fabs(number) <= largest;
+      break;
+    }
+    default:
+      break;
+  }
+  if (!fits)
+    throw Error(str(operation, ": the number ", number, " does not fit ", name_of(dtype)),
+                "give a smaller number, or another type");
+}
+
+Dims dims_in_memory_order(const Tensor& tensor) {
+  Dims order;
+  for (int dim = 0; dim < tensor.num_dims(); ++dim) order.push_back(dim);
+  std::stable_sort(order.begin(), order.end(), [&](std::int64_t a, std::int64_t b) {
+    return tensor.strides()[static_cast<int>(a)] > tensor.strides()[static_cast<int>(b)];
+  });
+  return order;
 }
 
 Tensor factor_in(const Tensor& factor, DType dtype) {

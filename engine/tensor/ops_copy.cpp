@@ -68,6 +68,7 @@ void zero_(const Tensor& to) { fill_(to, 0.0); }
 
 void fill_(const Tensor& to, double value) {
   require_defined("fill_", to);
+  require_representable("fill_", value, to.dtype());
   run_kernel(
       "fill_",
       [value](kernels::Execution execution, const kernels::View& out) { kernels::fill(execution, out, value); }, to);

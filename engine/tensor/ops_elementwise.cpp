@@ -121,11 +121,13 @@ Tensor add(const Tensor& a, Number b) {
   return with_number("add", kernels::add_number, x, b.value());
 }
 Tensor sub(const Tensor& a, Number b) {
+  require_not_bool("sub", a);
   const Tensor x = for_number("sub", a, b);
   if (needs_tensor(x, b)) return sub(x, as_tensor(b, x));
   return with_number("sub", kernels::add_number, x, -b.value());
 }
 Tensor rsub(Number a, const Tensor& b) {
+  require_not_bool("rsub", b);
   const Tensor x = for_number("rsub", b, a);
   if (needs_tensor(x, a)) return sub(as_tensor(a, x), x);
   return with_number("rsub", kernels::rsub_number, x, a.value());

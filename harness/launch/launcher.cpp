@@ -109,8 +109,8 @@ void leave_out(RunningCase& test_case, int rank) {
   verdict::RankOutcome& outcome = test_case.outcomes[static_cast<std::size_t>(rank)];
   outcome.rank = rank;
   outcome.status = verdict::RankStatus::hung;
-  outcome.detail = str("the case ran out of its ", seconds_text(test_case.options.timeout_seconds),
-                       " before this rank was started");
+  outcome.detail =
+      str("the case ran out of its ", seconds_text(test_case.options.timeout_seconds), " before this rank was started");
   outcome.end_time_ns = comm::now_ns();
   comm::announce_death(*test_case.world, rank, outcome.detail);
 }
