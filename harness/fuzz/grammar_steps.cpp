@@ -82,7 +82,8 @@ void derive_around_step(Chooser& item, const Program& program, const Parallel& p
   if (may_change)
     for (Chooser& each : item.items("of parameters", 0, item.chance("changes parameters", 20) ? 2 : 0))
       step.of_parameters.push_back(derive_change(each, program, parallel, false));
-  step.overflows = program.is_scaled && item.chance("overflows", 20);
+  // The plan takes a scaled step for done, after which an evaluated group is gathered again.
+  step.overflows = program.is_scaled && !step.evaluates_late && item.chance("overflows", 20);
   step.gathers_losses = item.chance("gathers losses", 6);
   const bool has_event = shards_by_groups(parallel) && !parallel.root_is_replicated && step.of_parameters.empty();
   const int on_disk = program.model.has_buffers ? 0 : 3;  // running statistics differ between the ranks

@@ -69,6 +69,11 @@ void check_stream(const std::string& name) {
       str("`", name, "` is no stream", similar.empty() ? std::string() : str("; did you mean `", similar, "`?")));
 }
 
+std::string place_of(const TracedLaunch& launch) {
+  return str("line ", launch.scenario_line,
+             launch.iteration < 0 ? std::string() : str(" (iteration ", launch.iteration, ")"));
+}
+
 std::string listed(const Texts& texts) {
   constexpr std::size_t most = 60;
   std::string text;
@@ -136,13 +141,16 @@ class Window {
   std::string pairs_off() const {
     for (const std::string& text : texts_of(check_.ordered)) {
       const PairText pair = parse_pair(text, before_text);
-      if (!ordered(find(pair.first), find(pair.second))) return str("`", text, "`: nothing orders them");
+      const TracedLaunch &first = find(pair.first), &second = find(pair.second);
+      if (!ordered(first, second))
+        return str("`", text, "`: nothing orders them, ", place_of(first), " and ", place_of(second));
     }
     for (const std::string& text : texts_of(check_.concurrent)) {
       const PairText pair = parse_pair(text, beside_text);
       const TracedLaunch &first = find(pair.first), &second = find(pair.second);
-      if (ordered(first, second)) return str("`", text, "`: the second waits for the first");
-      if (ordered(second, first)) return str("`", text, "`: the first waits for the second");
+      const std::string places = str(", ", place_of(first), " and ", place_of(second));
+      if (ordered(first, second)) return str("`", text, "`: the second waits for the first", places);
+      if (ordered(second, first)) return str("`", text, "`: the first waits for the second", places);
     }
     return {};
   }
@@ -155,7 +163,11 @@ class Window {
       const TracedLaunch& one = *launches_[i];
       const std::string name = str("`", texts_[i], "` of line ", one.scenario_line);
       if (one.begin_ns == 0 || one.end_ns == 0) return name + " did not end";
-      if (one.begin_ns < one.issued_ns || one.end_ns < one.begin_ns) return name + " has times out of order";
+      if (one.issued_ns == 0 || one.begin_ns < one.issued_ns || one.end_ns < one.begin_ns)
+        return name + " has times out of order";
+      // On cpu a collective begins when it is issued, and ends when something waits for it.
+      if ((one.resumed_ns != 0) != (one.deferred && check_.device == "cpu"))
+        return str(name, " has ", one.resumed_ns != 0 ? "two halves" : "no second half");
       if (one.resumed_ns != 0 && (one.resumed_ns < one.begin_ns || one.resumed_ns > one.end_ns))
         return name + " was resumed outside its time";
       if (i > 0 && one.issued_ns < launches_[i - 1]->issued_ns) return name + " is not in the order of issue";
@@ -205,7 +217,7 @@ std::int64_t total(const device::MemorySample& sample) {
 std::string memory_off(const device::Trace& trace, std::int64_t peak_bytes) {
   std::int64_t peak = 0, time = 0;
   for (const device::MemorySample& sample : trace.memory) {
-    if (sample.time_ns < time) return "the samples of memory are not in order of time";
+    if (sample.time_ns <= time) return "the samples of memory are not in order of time";
     time = sample.time_ns;
     peak = std::max(peak, total(sample));
   }
