@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -85,7 +86,7 @@ TEST(Changes, AHookChangesInItsStepOnly) {
   program.steps.resize(2);
   program.steps[0].of_parameters = {{.kind = Change::scaled, .child = "", .in_hook = true, .in_full = false}};
   const std::string text = render(program).yaml;
-  EXPECT_THAT(text, HasSubstr("when: now == 0"));
+  EXPECT_THAT(text, HasSubstr("when: \"now == 0\""));
   EXPECT_THAT(text, HasSubstr("let: {now: 0}"));
   EXPECT_THAT(text, HasSubstr("let: {now: 1}"));
 }

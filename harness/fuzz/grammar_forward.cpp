@@ -1,7 +1,8 @@
 // The forward of a model that the grammar writes: operations on the output of a Linear, on views of it, and changes in
-// place. A tensor that backward needs is never changed: `kept_` holds the storages that an operation keeps.
+// place. A tensor that backward needs is never changed: `is_kept_` says whether an operation keeps the present one.
 #include <array>
-#include <set>
+#include <string>
+#include <vector>
 
 #include "engine/core/error.hpp"
 #include "harness/fuzz/grammar.hpp"
@@ -122,6 +123,7 @@ class Forward {
   void add_stale(Chooser choose) {
     const Operation operation = one_of(unary, choose, "unary");
     const std::string input = now_;
+    view_.clear();  // a sum with it would be a new tensor
     apply(operation);
     const std::string output = now_;
     if (!operation.keeps_output || (operation.keeps_input && choose.chance("of the input", 50))) now_ = input;
